@@ -196,12 +196,12 @@ def test_watch_returns_the_name_of_an_unresponsive_process() -> None:
         addresses = {"head": responsive_server.getsockname(), "raylet": closed_server.getsockname()}
         watch = Watch(addresses, patience_seconds=0.05, interval_seconds=0.01)
         try:
-            assert (watch.silent(), watch.unanswered()) == (None, None)
+            assert (watch.find_silent_process(), watch.probe_all()) == (None, None)
             closed_server.close()
-            assert watch.unanswered() == "raylet"
-            while watch.silent() is None:
+            assert watch.probe_all() == "raylet"
+            while watch.find_silent_process() is None:
                 time.sleep(0.01)
-            assert watch.silent() == "raylet"
+            assert watch.find_silent_process() == "raylet"
         finally:
             watch.stop()
 

@@ -1,4 +1,4 @@
-"""Active runs and parts in flight, how their status ages, and the reported end of a run."""
+"""Status of active runs and parts in flight, as time passes and at the end of a run."""
 
 import io
 import json
@@ -35,22 +35,22 @@ RUN = {"measured_seconds": 100.0, "macs_per_second": 10.0, "evaluations_per_seco
 
 
 @pytest.fixture
-def half_done(make_sweep: MakeSweep) -> Plan:
-    """A sweep with finished clean accuracies and missing FGSM accuracies."""
+def half_finished_plan(make_sweep: MakeSweep) -> Plan:
+    """Plan of a sweep with finished clean accuracies and missing FGSM accuracies."""
     config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}})
     run_sweep(config, make_executor, filters=Filters(keys=("clean",)))
     return load_plan(config.results)
 
 
 def write_heartbeat(
-    results: Path, name: str, unit: Unit, *, at: float, seconds: float = 0.0, images: tuple[int, int]
+    results: Path, file_name: str, unit: Unit, *, file_time: float, seconds: float = 0.0, images: tuple[int, int]
 ) -> None:
     """Write a worker's heartbeat with a given time of the file server."""
     payload = {"share": None, "unit": unit.id, "strengths": unit.strengths, "images": images, "seconds": seconds}
-    path = results / HEARTBEATS_FOLDER / f"{name}.json"
+    path = results / HEARTBEATS_FOLDER / f"{file_name}.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(payload))
-    os.utime(path, (at, at))
+    os.utime(path, (file_time, file_time))
 
 
 def write_driver(results: Path, state: dict[str, Any]) -> None:
@@ -61,99 +61,104 @@ def write_driver(results: Path, state: dict[str, Any]) -> None:
         os.utime(results / name, (NOW, NOW))
 
 
-def read_at(plan: Plan, now: float) -> SweepStatus:
+def read_status_at(plan: Plan, now: float) -> SweepStatus:
     return StatusReader(plan, clock=lambda: now).read(ShardStore.open(plan.config.results).inventory())
 
 
-def test_status_ages_between_parts(half_done: Plan) -> None:
-    results = half_done.config.results
+def test_status_times_increase_between_parts(half_finished_plan: Plan) -> None:
+    results = half_finished_plan.config.results
     write_driver(results, {"macs_per_second": 1e6})
-    units = [unit for unit in half_done.units if unit.key == "fgsm"]
-    for number, unit in enumerate(units):
-        write_heartbeat(results, f"worker{number}", unit, at=NOW - number, seconds=5.0, images=(0, unit.n_images))
-    states = [read_at(half_done, NOW + age) for age in (2.0, 12.0)]
-    assert [state.parts_in_flight for state in states] == [(8.0, 7.0), (18.0, 17.0)]
-    times_left = [state.seconds_left for state in states]
+    units = [unit for unit in half_finished_plan.units if unit.key == "fgsm"]
+    for index, unit in enumerate(units):
+        write_heartbeat(results, f"worker{index}", unit, file_time=NOW - index, seconds=5.0, images=(0, unit.n_images))
+    statuses = [read_status_at(half_finished_plan, NOW + age) for age in (2.0, 12.0)]
+    assert [state.parts_in_flight for state in statuses] == [(8.0, 7.0), (18.0, 17.0)]
+    times_left = [state.seconds_left for state in statuses]
     assert None not in times_left
     assert times_left[0] != times_left[1]
-    assert "2 workers busy, the longest for 0:00:18" in status_line(states[1], NOW)
-    assert states[1].to_payload()["parts_in_flight"] == 2
+    assert "2 workers busy, the longest for 0:00:18" in status_line(statuses[1], NOW)
+    assert statuses[1].to_payload()["parts_in_flight"] == 2
 
 
-def test_status_reports_missing_parts_in_flight_and_silent_workers_until_taken_over(half_done: Plan) -> None:
-    results = half_done.config.results
+def test_status_reports_silent_workers_until_their_parts_are_taken_over(half_finished_plan: Plan) -> None:
+    results = half_finished_plan.config.results
     write_driver(results, {})
-    done = next(unit for unit in half_done.units if unit.key == "clean")
-    first, second = (unit for unit in half_done.units if unit.key == "fgsm")
-    write_heartbeat(results, "a", done, at=NOW, images=(0, done.n_images))
-    write_heartbeat(results, "b", first, at=NOW - 60, images=(0, first.n_images))
-    write_heartbeat(results, "c", second, at=NOW, images=(0, second.n_images))
-    write_heartbeat(results, "d", replace(first, id="0" * 32), at=NOW, images=(0, 1))  # A unit of another plan.
-    (results / HEARTBEATS_FOLDER / "e.json").write_text('["none of ours"]')
-    state = read_at(half_done, NOW + 1)
+    finished_unit = next(unit for unit in half_finished_plan.units if unit.key == "clean")
+    first_unit, second_unit = (unit for unit in half_finished_plan.units if unit.key == "fgsm")
+    write_heartbeat(results, "a", finished_unit, file_time=NOW, images=(0, finished_unit.n_images))
+    write_heartbeat(results, "b", first_unit, file_time=NOW - 60, images=(0, first_unit.n_images))
+    write_heartbeat(results, "c", second_unit, file_time=NOW, images=(0, second_unit.n_images))
+    unit_of_another_plan = replace(first_unit, id="0" * 32)
+    write_heartbeat(results, "d", unit_of_another_plan, file_time=NOW, images=(0, 1))
+    (results / HEARTBEATS_FOLDER / "e.json").write_text('["not a heartbeat"]')
+    state = read_status_at(half_finished_plan, NOW + 1)
     assert (state.parts_in_flight, state.silent_workers) == ((1.0,), (61.0,))
     assert "1 worker busy, the longest for 0:00:01; 1 worker silent, the longest for 0:01:01" in status_line(state, NOW)
-    write_heartbeat(results, "f", first, at=NOW, images=(0, first.n_images))
-    state = read_at(half_done, NOW + 1)
+    write_heartbeat(results, "f", first_unit, file_time=NOW, images=(0, first_unit.n_images))
+    state = read_status_at(half_finished_plan, NOW + 1)
     assert (state.parts_in_flight, state.silent_workers) == ((1.0, 1.0), ())
-    assert read_at(half_done, NOW + 31).silent_workers == (31.0, 31.0)
+    assert read_status_at(half_finished_plan, NOW + 31).silent_workers == (31.0, 31.0)
 
 
-def test_status_shows_a_part_while_it_is_computed(half_done: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_shows_a_part_while_it_is_computed(half_finished_plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     from robust201.models.classifier import Classifier
 
     classify = Classifier.__call__
-    states: list[SweepStatus] = []
+    statuses: list[SweepStatus] = []
 
     def read_status_and_classify(self: Classifier, pixels: object) -> object:
         deadline = time.monotonic() + 20
-        while not (states and states[-1].parts_in_flight) and time.monotonic() < deadline:
-            states.append(read_status(half_done, ShardStore.open(half_done.config.results).inventory()))
+        while not (statuses and statuses[-1].parts_in_flight) and time.monotonic() < deadline:
+            statuses.append(
+                read_status(half_finished_plan, ShardStore.open(half_finished_plan.config.results).inventory())
+            )
         return classify(self, pixels)
 
     monkeypatch.setattr(Classifier, "__call__", read_status_and_classify)
-    assert run_sweep(half_done.config, make_executor).complete
-    assert states[-1].running
-    assert len(states[-1].parts_in_flight) == 1
-    assert not list((half_done.config.results / HEARTBEATS_FOLDER).iterdir())
+    assert run_sweep(half_finished_plan.config, make_executor).complete
+    assert statuses[-1].running
+    assert len(statuses[-1].parts_in_flight) == 1
+    assert not list((half_finished_plan.config.results / HEARTBEATS_FOLDER).iterdir())
 
 
-def test_status_of_a_folder_without_heartbeats(half_done: Plan) -> None:
-    shutil.rmtree(half_done.config.results / HEARTBEATS_FOLDER)
-    state = read_at(half_done, NOW)
+def test_status_of_a_folder_without_heartbeats(half_finished_plan: Plan) -> None:
+    shutil.rmtree(half_finished_plan.config.results / HEARTBEATS_FOLDER)
+    state = read_status_at(half_finished_plan, NOW)
     assert (state.done, state.running, state.parts_in_flight, state.silent_workers) == (2, False, (), ())
 
 
-def test_status_of_a_read_only_folder_uses_the_local_clock(half_done: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_of_a_read_only_folder_uses_the_clock_of_the_machine(
+    half_finished_plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def reject(_folder: Path) -> float:
         raise PermissionError
 
     monkeypatch.setattr("robust201.runtime.heartbeat.file_server_time", reject)
-    state = StatusReader(half_done).read(ShardStore.open(half_done.config.results).inventory())
+    state = StatusReader(half_finished_plan).read(ShardStore.open(half_finished_plan.config.results).inventory())
     assert state.last_heartbeat is not None
     assert 0 <= state.last_heartbeat < 60
 
 
 @pytest.mark.parametrize("is_alive", [True, False])
-def test_driver_whose_process_ended_is_reported_dead_at_once(half_done: Plan, is_alive: bool) -> None:
-    results = half_done.config.results
+def test_dead_driver_on_same_host_is_reported_immediately(half_finished_plan: Plan, is_alive: bool) -> None:
+    results = half_finished_plan.config.results
     write_driver(results, {})
     holder = Holder.new(HostId("here", "m", "b", "p"), 5.0)
     if not is_alive:
-        holder = replace(holder, process_start=holder.process_start + 1)  # Another process with the same id.
+        holder = replace(holder, process_start=holder.process_start + 1)  # another process with the same id
     (results / LEASE_NAME).write_bytes(holder.to_bytes())
     os.utime(results / LEASE_NAME, (NOW, NOW))
     inventory = ShardStore.open(results).inventory()
 
-    def line(host_id: HostId, now: float) -> str:
-        return status_line(StatusReader(half_done, clock=lambda: now, host_id=host_id).read(inventory), now)
+    def read_status_line(host_id: HostId, now: float) -> str:
+        return status_line(StatusReader(half_finished_plan, clock=lambda: now, host_id=host_id).read(inventory), now)
 
-    local_line = line(HostId("here", "m", "b", "p"), NOW + 1)
+    local_line = read_status_line(HostId("here", "m", "b", "p"), NOW + 1)
     assert ("running: run on here" in local_line) == is_alive
     assert ("not running (the last run died" in local_line) == (not is_alive)
-    elsewhere = HostId("there", "n", "c", "q")  # Another machine sees only the heartbeat.
-    assert "running: run on here" in line(elsewhere, NOW + 1)
-    assert "not running (the last run stopped sending heartbeats" in line(elsewhere, NOW + 60)
+    other_host = HostId("there", "n", "c", "q")  # another machine sees only the heartbeat
+    assert "running: run on here" in read_status_line(other_host, NOW + 1)
+    assert "not running (the last run stopped sending heartbeats" in read_status_line(other_host, NOW + 60)
 
 
 def test_progress_and_status_show_draining(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,16 +166,17 @@ def test_progress_and_status_show_draining(make_sweep: MakeSweep, monkeypatch: p
 
     config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1]}})
     observed: list[str] = []
-    lines: list[str] = []
+    drain_messages: list[str] = []
 
     def interrupt(_progress: RunProgress, event: object) -> None:
         if event is not None and not observed:
             observed.append(read_progress(config.results)["state"])
             signal.raise_signal(signal.SIGTERM)
-            end = time.monotonic() + 60
-            while not lines and time.monotonic() < end:  # Another thread writes the progress, then this line.
+            deadline = time.monotonic() + 60
+            # Another thread writes the progress, and then the message.
+            while not drain_messages and time.monotonic() < deadline:
                 time.sleep(0.001)
-            assert lines, "the drain was not announced"
+            assert drain_messages, "the drain was not announced"
             observed.append(read_progress(config.results)["state"])
             status = StatusReader(load_plan(config.results)).read(ShardStore.open(config.results).inventory())
             observed.append(status_line(status, 0.0))
@@ -179,7 +185,7 @@ def test_progress_and_status_show_draining(make_sweep: MakeSweep, monkeypatch: p
         config,
         make_executor,
         on_progress=interrupt,
-        say=lambda line: lines.append(line) if "a second signal stops immediately" in line else None,
+        say=lambda message: drain_messages.append(message) if "a second signal stops immediately" in message else None,
     )
     assert tally.drained
     assert observed[:2] == ["running", "draining"]
@@ -189,25 +195,25 @@ def test_progress_and_status_show_draining(make_sweep: MakeSweep, monkeypatch: p
     assert "running: 1 run with --share" in status_line(replace(HALF, state="draining", driver=None), 0.0)
 
 
-def test_display_shows_how_long_nothing_has_finished(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = io.StringIO()
-    monkeypatch.setattr(console, "err", Console(file=lines, width=200))
+def test_display_shows_time_since_last_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = io.StringIO()
+    monkeypatch.setattr(console, "err", Console(file=output, width=200))
     monkeypatch.setattr(console, "_QUIET_SECONDS", 0.0)
     monkeypatch.setattr("robust201.runtime.progress.time.monotonic", lambda: 1200.0)
     progress = RunProgress(20, evaluations_before=4, started=1000.0, measured=1100.0)
     progress.evaluations_of_this_run, progress.done_macs, progress.remaining_macs = 5.0, 50.0, 100.0
     display = console.RunDisplay()
     display.update(progress, None)
-    progress.remaining_macs = 10.0  # At the measured rate, it would have finished by now.
+    progress.remaining_macs = 10.0  # at the measured rate, the run would have finished by now
     display.update(progress, None)
-    assert lines.getvalue().splitlines() == [
+    assert output.getvalue().splitlines() == [
         "9/20 evaluations; 0.05 evaluations/s, about 0:01:40 left; nothing finished for 0:01:40",
         "9/20 evaluations; 0.05 evaluations/s; nothing finished for 0:01:40",
     ]
 
 
-def test_rate_is_not_settled_after_a_few_cheap_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rate_is_not_settled_after_short_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("robust201.runtime.progress.time.monotonic", lambda: 1500.0)
     progress = RunProgress(20, evaluations_of_this_run=5.0, done_macs=1.0, started=1000.0, measured=1000.5)
-    assert not progress.is_settled  # However long the next part takes.
+    assert not progress.is_settled  # even if the next part takes long
     assert replace(progress, measured=1000.0 + RATE_SECONDS).is_settled

@@ -31,14 +31,14 @@ from robust201.spaces.nasbench201.compiled import native
 from tests.conftest import REPOSITORY, MakeSweep, RunCommand, WriteSweep
 
 
-def test_doctor_finds_nothing_to_fix_in_a_valid_sweep(make_sweep: MakeSweep) -> None:
-    findings = {finding.what: finding for finding in examine(make_sweep())}
-    assert {"python", "torch", "gpus", "results", "disk", "checkpoints", "digits"} <= set(findings)
-    assert [finding.what for finding in findings.values() if not finding.ok] == []
+def test_doctor_reports_no_problem_of_a_valid_sweep(make_sweep: MakeSweep) -> None:
+    checks = {check.what: check for check in examine(make_sweep())}
+    assert {"python", "torch", "gpus", "results", "disk", "checkpoints", "digits"} <= set(checks)
+    assert [check.what for check in checks.values() if not check.ok] == []
 
 
 @pytest.mark.parametrize(
-    ("changes", "what", "fix"),
+    ("changes", "check_name", "fix"),
     [
         ({"checkpoints": {"path": "nowhere"}}, "checkpoints", "nowhere"),
         ({"architectures": [0, 9]}, "checkpoints", "#9 digits"),
@@ -51,10 +51,10 @@ def test_doctor_finds_nothing_to_fix_in_a_valid_sweep(make_sweep: MakeSweep) -> 
     ],
 )
 def test_doctor_reports_missing_inputs_of_a_sweep(
-    make_sweep: MakeSweep, changes: dict[str, object], what: str, fix: str
+    make_sweep: MakeSweep, changes: dict[str, object], check_name: str, fix: str
 ) -> None:
-    failed = [finding for finding in examine(make_sweep(**changes)) if not finding.ok]
-    assert [finding.what for finding in failed] == [what]
+    failed = [check for check in examine(make_sweep(**changes)) if not check.ok]
+    assert [check.what for check in failed] == [check_name]
     assert fix in failed[0].fix
 
 
@@ -91,9 +91,9 @@ def test_doctor_reports_which_cpu_kernels_are_used(monkeypatch: pytest.MonkeyPat
     assert "PyTorch's: it was not compiled." in check.detail
 
 
-def test_missing_images_do_not_hide_missing_corruptions(make_sweep: MakeSweep, tmp_path: Path) -> None:
+def test_doctor_reports_missing_images_and_missing_corruptions(make_sweep: MakeSweep, tmp_path: Path) -> None:
     nowhere = {"path": str(tmp_path / "no"), "corruptions": {"source": "published", "path": str(tmp_path / "no-C")}}
-    failed = {finding.what: finding for finding in examine(make_sweep(datasets={"cifar10": nowhere})) if not finding.ok}
+    failed = {check.what: check for check in examine(make_sweep(datasets={"cifar10": nowhere})) if not check.ok}
     assert {"cifar10", "cifar10 corruptions"} <= set(failed)
     assert "fetch CIFAR-10-C" in failed["cifar10 corruptions"].fix
 
@@ -135,18 +135,18 @@ def failed_checks(head: SimpleNamespace) -> dict[str, HealthCheck]:
     return {check.what: check for check in examine_cluster(None, head.address) if not check.ok}
 
 
-def test_doctor_finds_nothing_to_fix_in_a_valid_cluster(head: SimpleNamespace) -> None:
-    checks = {finding.what: finding for finding in examine_cluster(None, head.address)}
+def test_doctor_reports_no_problem_of_a_valid_cluster(head: SimpleNamespace) -> None:
+    checks = {check.what: check for check in examine_cluster(None, head.address)}
     assert list(checks) == ["token", "cluster", "cluster token", "cluster clock"]
-    assert all(finding.ok for finding in checks.values())
+    assert all(check.ok for check in checks.values())
     assert head.paths == ["/api/version"]
 
 
 @pytest.mark.parametrize(
-    ("changes", "what", "fix"),
+    ("changes", "check_name", "fix"),
     [
         ({"version": "2.40.0"}, "cluster", "Install ray==2.40.0 here"),
-        ({"token": "another"}, "cluster token", "belongs to another cluster"),
+        ({"token": "another"}, "cluster token", "is for another cluster"),
         ({"token": None, "version": version("ray")}, None, ""),
         ({"skew": 100.0}, "cluster clock", "NTP"),
         ({"skew": -100.0}, "cluster clock", "NTP"),
@@ -154,25 +154,25 @@ def test_doctor_finds_nothing_to_fix_in_a_valid_cluster(head: SimpleNamespace) -
     ],
 )
 def test_doctor_reports_problems_of_a_cluster(
-    head: SimpleNamespace, changes: dict[str, object], what: str | None, fix: str
+    head: SimpleNamespace, changes: dict[str, object], check_name: str | None, fix: str
 ) -> None:
     vars(head).update(changes)
     failed = failed_checks(head)
-    assert list(failed) == ([what] if what else [])
-    assert what is None or fix in failed[what].fix
+    assert list(failed) == ([check_name] if check_name else [])
+    assert check_name is None or fix in failed[check_name].fix
 
 
 def test_doctor_reports_a_token_readable_by_others(head: SimpleNamespace) -> None:
     head.token_file.chmod(0o644)
     assert "chmod 600" in failed_checks(head)["token"].fix
-    check = next(iter(examine_cluster(None, None)))  # Without a cluster, this is only a warning.
+    check = next(iter(examine_cluster(None, None)))  # without a cluster, this is only a warning
     assert (check.ok, check.warns, "others can read it" in check.detail, "chmod 600" in check.fix) == (True,) * 4
     head.token_file.chmod(0o600)
     safe = next(iter(examine_cluster(None, None)))
     assert (safe.ok, safe.warns, "others can" in safe.detail) == (True, False, False)
 
 
-def test_doctor_marks_warnings_and_shows_their_fix(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_prints_warnings_with_their_fix(capsys: pytest.CaptureFixture[str]) -> None:
     console.show_health_check(HealthCheck("token", ok=True, detail="mode 0644", fix="chmod 600", warns=True))
     console.show_health_check(HealthCheck("clock", ok=True, detail="0 s", fix="Synchronise both."))
     assert capsys.readouterr().out == "warn token: mode 0644\n     chmod 600\nok   clock: 0 s\n"
@@ -187,7 +187,7 @@ def test_doctor_reports_an_unreadable_sweep_after_all_other_checks(
         sweep.write_text(content)
     result = robust201("doctor", sweep, "--json")
     assert (result.code, result.err) == (2, "")
-    checks = {finding["what"]: finding for finding in json.loads(result.out)}
+    checks = {check["what"]: check for check in json.loads(result.out)}
     assert {"python", "torch", "gpus", "token"} <= set(checks)
     assert list(checks)[-1] == "sweep"
     assert not checks["sweep"]["ok"]
@@ -202,12 +202,12 @@ def test_doctor_reports_a_missing_token(head: SimpleNamespace, monkeypatch: pyte
     assert "ray get-auth-token" in failed["token"].fix
     head.token = None
     assert "RAY_AUTH_MODE=token" in failed_checks(head)["cluster token"].fix
-    assert [finding.ok for finding in examine_cluster(None, None)] == [True]  # Runs on this machine need no token.
+    assert [check.ok for check in examine_cluster(None, None)] == [True]  # runs on this machine need no token
 
 
 def test_doctor_reports_an_address_without_a_server(head: SimpleNamespace) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        head.address = f"http://127.0.0.1:{free.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        head.address = f"http://127.0.0.1:{server.getsockname()[1]}"
     assert "Start the cluster" in failed_checks(head)["cluster"].fix
 
 
@@ -243,15 +243,15 @@ def test_doctor_reports_a_missing_device(make_sweep: MakeSweep, monkeypatch: pyt
 def test_doctor_connects_to_the_ray_address_of_a_sweep(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", "a token")
 
-    def cluster(address: str) -> HealthCheck:
+    def examine_address(address: str) -> HealthCheck:
         config = make_sweep(execution={"executor": "ray", "ray_address": address})
         return next(check for check in examine_cluster(config, None) if check.what == "cluster")
 
     with socket.create_server(("127.0.0.1", 0)) as head:
         address = f"127.0.0.1:{head.getsockname()[1]}"
-        assert cluster(address).ok
-    assert "execution.ray_address" in cluster(address).fix
-    assert cluster("auto").ok
+        assert examine_address(address).ok
+    assert "execution.ray_address" in examine_address(address).fix
+    assert examine_address("auto").ok
 
 
 def run_without(packages: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -273,12 +273,17 @@ def test_doctor_rejects_a_sweep_that_needs_a_missing_package(write_sweep: WriteS
 def test_doctor_reports_a_missing_package_and_all_other_checks(write_sweep: WriteSweep, package: str) -> None:
     result = run_without(package, "doctor", str(write_sweep()))
     assert "Traceback" not in result.stderr
-    marks = {line.split(":")[0].split()[-1]: line.split()[0] for line in result.stdout.splitlines() if line[0] != " "}
+    statuses = {
+        line.split(":")[0].split()[-1]: line.split()[0] for line in result.stdout.splitlines() if line[0] != " "
+    }
     affected = {"torch": {"kernels", "gpus", "device", "disk", "digits"}, "pyarrow": {"disk"}, "ray": set()}[package]
-    assert marks.keys() >= {"python", "torch", "gpus", "token", "device", "results", "disk", "clock", "digits"}
-    assert {what for what, mark in marks.items() if mark == "fix"} <= affected | {"checkpoints", package}
-    assert result.returncode == (2 if "fix" in marks.values() else 0)
-    assert not affected or "fix" in marks.values()
+    assert statuses.keys() >= {"python", "torch", "gpus", "token", "device", "results", "disk", "clock", "digits"}
+    assert {check_name for check_name, status in statuses.items() if status == "fix"} <= affected | {
+        "checkpoints",
+        package,
+    }
+    assert result.returncode == (2 if "fix" in statuses.values() else 0)
+    assert not affected or "fix" in statuses.values()
 
 
 def test_doctor_reports_a_broken_package(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,7 +291,7 @@ def test_doctor_reports_a_broken_package(make_sweep: MakeSweep, monkeypatch: pyt
         raise OSError("libcudnn.so.9: cannot open shared object file")
 
     monkeypatch.setattr("robust201.monitoring.doctor.examine_gpus", fail)
-    checks = {finding.what: finding for finding in examine(make_sweep())}
+    checks = {check.what: check for check in examine(make_sweep())}
     assert (checks["gpus"].ok, "libcudnn" in checks["gpus"].detail) == (False, True)
     assert checks["digits"].ok
 
@@ -296,15 +301,15 @@ def test_doctor_reports_images_without_read_permission(make_sweep: MakeSweep, mo
         raise PermissionError(13, "Permission denied", "test_batch")
 
     monkeypatch.setattr("robust201.planning.inputs.Inputs.images", raise_error)
-    failed = [finding for finding in examine(make_sweep()) if not finding.ok]
-    assert [finding.what for finding in failed] == ["digits"]
+    failed = [check for check in examine(make_sweep()) if not check.ok]
+    assert [check.what for check in failed] == ["digits"]
     assert ("test_batch" in failed[0].detail, "permissions" in failed[0].fix) == (True, True)
 
 
-def test_doctor_shows_each_check_when_it_is_done(
+def test_doctor_prints_each_check_immediately(
     robust201: RunCommand, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def examine_two(*_arguments: object, **_named: object) -> Iterator[HealthCheck]:
+    def examine_two(*_arguments: object, **_options: object) -> Iterator[HealthCheck]:
         yield HealthCheck("first", ok=True, detail="there")
         output.append(capsys.readouterr().out)
         yield HealthCheck("second", ok=False, detail="gone", fix="Bring it back.")
@@ -323,7 +328,7 @@ def test_doctor_reports_the_head_version_without_a_local_ray(
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr("importlib.metadata.version", raise_error)
-    checks = {finding.what: finding for finding in examine_cluster(None, head.address)}
+    checks = {check.what: check for check in examine_cluster(None, head.address)}
     assert checks["cluster"].fix.startswith(f"Install ray=={head.version} here")
     assert checks["cluster token"].ok
 
@@ -331,8 +336,8 @@ def test_doctor_reports_the_head_version_without_a_local_ray(
 def test_doctor_reports_an_old_package(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib.metadata
 
-    versions = importlib.metadata.version
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.9.3" if name == "ray" else versions(name))
+    original_version = importlib.metadata.version
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.9.3" if name == "ray" else original_version(name))
     failed = [check for check in examine(None) if not check.ok]
     assert [(check.what, check.detail) for check in failed] == [("ray", "2.9.3, older than 2.56")]
 
@@ -348,18 +353,18 @@ def test_doctor_writes_to_the_shards_url(
     memory = fsspec.filesystem("memory")
     monkeypatch.setattr(object_store, "url_to_fs", lambda url, **_named: (memory, url.removeprefix("s3:/")))
 
-    def shards(url: str) -> HealthCheck:
+    def examine_shards(url: str) -> HealthCheck:
         return next(check for check in examine(make_sweep(shards=url)) if check.what == "shards")
 
-    assert shards("s3://bucket/paper").ok
+    assert examine_shards("s3://bucket/paper").ok
     assert memory.find("/bucket") == []
-    assert shards(f"file://{tmp_path}/far").ok
+    assert examine_shards(f"file://{tmp_path}/far").ok
 
     def raise_error(self: ObjectBackend, shard: str, content: bytes) -> None:
         raise StorageError("Writing failed for the bucket: expected to write there, got Access Denied.")
 
     monkeypatch.setattr(ObjectBackend, "publish", raise_error)
-    check = shards("s3://bucket/paper")
+    check = examine_shards("s3://bucket/paper")
     assert (check.ok, "Access Denied" in check.fix) == (False, True)
 
 
@@ -369,9 +374,9 @@ def test_doctor_writes_to_the_shards_url(
 def test_doctor_reports_missing_packages_that_other_checks_need(module: str) -> None:
     result = run_without(module, "doctor", "--json")
     assert (result.returncode, result.stderr) == (2, "")
-    missing = {finding["what"] for finding in json.loads(result.stdout) if finding["detail"].endswith("is missing")}
-    names = {"PIL": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn"}
-    assert missing == {names.get(name, name) for name in module.split(",")}
+    missing_packages = {check["what"] for check in json.loads(result.stdout) if check["detail"].endswith("is missing")}
+    distribution_names = {"PIL": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn"}
+    assert missing_packages == {distribution_names.get(name, name) for name in module.split(",")}
 
 
 def test_command_without_its_packages_gives_a_one_line_error() -> None:
@@ -381,7 +386,7 @@ def test_command_without_its_packages_gives_a_one_line_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "lines"),
+    ("content", "expected_text"),
     [
         (None, "a folder instead of a regular file"),
         (b"", "an empty file"),
@@ -392,7 +397,7 @@ def test_command_without_its_packages_gives_a_one_line_error() -> None:
 )
 @pytest.mark.parametrize("is_configured", [False, True])
 def test_doctor_reports_a_file_without_a_token(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, lines: str, is_configured: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, expected_text: str, is_configured: bool
 ) -> None:
     monkeypatch.delenv("RAY_AUTH_TOKEN")
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -400,18 +405,18 @@ def test_doctor_reports_a_file_without_a_token(
     path.parent.mkdir()
     if is_configured:
         monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(path))
-    assert [finding.ok for finding in examine_cluster(None, None)] == [not is_configured]
+    assert [check.ok for check in examine_cluster(None, None)] == [not is_configured]
     path.mkdir() if content is None else path.write_bytes(content)
-    (finding,) = examine_cluster(None, None)
-    assert not finding.ok
-    assert finding.detail == "not readable"
-    assert lines in finding.fix
-    assert str(path) in finding.fix
+    (check,) = examine_cluster(None, None)
+    assert not check.ok
+    assert check.detail == "not readable"
+    assert expected_text in check.fix
+    assert str(path) in check.fix
 
 
 def test_doctor_reports_a_malformed_token_without_showing_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", "se\ncret")
-    (finding,) = examine_cluster(None, None)
-    assert not finding.ok
-    assert "RAY_AUTH_TOKEN" in finding.fix
-    assert "cret" not in finding.fix.replace("secret", "")
+    (check,) = examine_cluster(None, None)
+    assert not check.ok
+    assert "RAY_AUTH_TOKEN" in check.fix
+    assert "cret" not in check.fix.replace("secret", "")

@@ -1,4 +1,4 @@
-"""Progress of `evaluate`: a bar on a terminal, lines otherwise, and nothing if switched off."""
+"""Progress of `evaluate`: a bar on a terminal, lines elsewhere, and no output if switched off."""
 
 import io
 import re
@@ -30,34 +30,36 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_describe_names_key_epsilons_images_and_time(clock: Clock) -> None:
-    state = EvaluationProgress()
-    assert state.describe() == "checking the network, 0:00:00 elapsed"
-    state.costs, state.seconds_per_cost = {"pgd": 100.0, "fog": 50.0}, 1.0
-    state.begin("pgd", (1.0, 8.0), 20)
-    state.add_images(7)
+def test_describe_includes_key_epsilons_images_and_time(clock: Clock) -> None:
+    progress = EvaluationProgress()
+    assert progress.describe() == "checking the network, 0:00:00 elapsed"
+    progress.costs, progress.seconds_per_cost = {"pgd": 100.0, "fog": 50.0}, 1.0
+    progress.begin("pgd", (1.0, 8.0), 20)
+    progress.add_images(7)
     clock.seconds += 30
-    assert state.describe() == ("pgd at 2 epsilons 1/255 to 8/255: 7 of 40 images, 0:00:30 elapsed, about 0:02:00 left")
-    state.begin_stage(2, "aa_apgd-t")
-    assert state.describe().startswith("pgd at 2 epsilons 1/255 to 8/255, stage 2 (aa_apgd-t): 7 of 40 images, ")
+    assert progress.describe() == (
+        "pgd at 2 epsilons 1/255 to 8/255: 7 of 40 images, 0:00:30 elapsed, about 0:02:00 left"
+    )
+    progress.begin_stage(2, "aa_apgd-t")
+    assert progress.describe().startswith("pgd at 2 epsilons 1/255 to 8/255, stage 2 (aa_apgd-t): 7 of 40 images, ")
     clock.seconds += 90
-    assert state.describe().endswith("0:02:00 elapsed, longer than estimated")
-    state.begin("fog", (5.0,), 20)  # pgd took 120 s instead of the estimated 100 s.
-    assert state.describe() == "fog at severity 5: 0 of 20 images, 0:02:00 elapsed, about 0:01:00 left"
+    assert progress.describe().endswith("0:02:00 elapsed, longer than estimated")
+    progress.begin("fog", (5.0,), 20)  # pgd took 120 s instead of the estimated 100 s
+    assert progress.describe() == "fog at severity 5: 0 of 20 images, 0:02:00 elapsed, about 0:01:00 left"
 
 
 def test_estimate_is_not_corrected_by_cheap_keys(clock: Clock) -> None:
-    state = EvaluationProgress(costs={"clean": 1.0, "aa_standard_l2": 100.0}, seconds_per_cost=1.0)
-    state.begin("clean", (0.0,), 20)
+    progress = EvaluationProgress(costs={"clean": 1.0, "aa_standard_l2": 100.0}, seconds_per_cost=1.0)
+    progress.begin("clean", (0.0,), 20)
     clock.seconds += 10
-    state.begin("aa_standard_l2", (0.5,), 20)
-    assert state.describe() == "aa_standard_l2 at epsilon 0.5: 0 of 20 images, 0:00:10 elapsed, about 0:01:40 left"
+    progress.begin("aa_standard_l2", (0.5,), 20)
+    assert progress.describe() == "aa_standard_l2 at epsilon 0.5: 0 of 20 images, 0:00:10 elapsed, about 0:01:40 left"
 
 
 def test_time_left_is_unknown_before_any_measurement(clock: Clock) -> None:
-    state = EvaluationProgress(costs={"clean": 10.0, "pgd": 100.0})
-    state.begin("clean", (0.0,), 20)
-    assert state.describe() == "clean: 0 of 20 images, 0:00:00 elapsed, time left unknown"
+    progress = EvaluationProgress(costs={"clean": 10.0, "pgd": 100.0})
+    progress.begin("clean", (0.0,), 20)
+    assert progress.describe() == "clean: 0 of 20 images, 0:00:00 elapsed, time left unknown"
 
 
 def evaluate_slowly(monkeypatch: pytest.MonkeyPatch, **options: object) -> None:
@@ -73,10 +75,10 @@ def test_progress_without_a_terminal_is_printed_as_lines(
 ) -> None:
     evaluate_slowly(monkeypatch)
     captured = capsys.readouterr()
-    line = (
+    pattern = (
         r"pgd at 2 epsilons 1/255 to 8/255: \d+ of 42 images, 0:00:\d\d elapsed, (time left unknown|about .* left|.*)"
     )
-    assert any(re.fullmatch(line, text) for text in captured.err.splitlines()), captured.err
+    assert any(re.fullmatch(pattern, line) for line in captured.err.splitlines()), captured.err
     assert captured.out == ""
 
 
@@ -101,7 +103,7 @@ def test_progress_on_a_terminal_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "3/3" in terminal.getvalue()
 
 
-def test_progress_lines_end_with_a_failed_evaluation(
+def test_progress_lines_stop_after_a_failed_evaluation(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(evaluation_progress, "LINE_SECONDS", 0.01)

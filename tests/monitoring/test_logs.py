@@ -1,4 +1,4 @@
-"""`robust201 logs`: one unit's lines from all workers, sorted by time."""
+"""`robust201 logs`: lines about one unit from all workers, sorted by time."""
 
 import json
 from dataclasses import replace
@@ -14,7 +14,7 @@ from tests.conftest import RunCommand, WriteSweep
 from tests.support.fabricated import make_unit
 
 UNITS = [make_unit(index, "cifar10", key, [1.0]) for index in (0, 21) for key in ("clean", "pgd")]
-UNIT, OTHER = UNITS[3], UNITS[0]
+UNIT, OTHER_UNIT = UNITS[3], UNITS[0]
 
 
 class ManualClock:
@@ -29,15 +29,15 @@ class ManualClock:
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
     clock = ManualClock()
-    first, second = WorkLog(tmp_path, clock=clock), WorkLog(tmp_path, clock=clock)
+    first_log, second_log = WorkLog(tmp_path, clock=clock), WorkLog(tmp_path, clock=clock)
     for clock.now, log, unit, event in (
-        (1.0, first, UNIT, "part_started"),
-        (2.0, first, OTHER, "part_started"),
-        (4.0, second, UNIT, "shard_written"),
-        (3.0, first, UNIT, "worker_died"),
+        (1.0, first_log, UNIT, "part_started"),
+        (2.0, first_log, OTHER_UNIT, "part_started"),
+        (4.0, second_log, UNIT, "shard_written"),
+        (3.0, first_log, UNIT, "worker_died"),
     ):
         log.write(event, unit=unit)
-    with first.path.open("a") as stream:
+    with first_log.path.open("a") as stream:
         stream.write(f'{{"unit": "{UNIT.id}", "cut o')
     return tmp_path
 
@@ -78,28 +78,30 @@ def test_find_units_accepts_architectures_of_other_spaces(tmp_path: Path) -> Non
     units = [make_unit(name, "cifar10", "pgd", [1.0]) for name in ("resnet18", "vgg11.bn")]
     assert find_units("resnet18/cifar10/pgd", units, tmp_path) == {units[0].id: "resnet18/cifar10/pgd"}
     assert find_units("vgg11.bn cifar10 pgd", units, tmp_path) == {units[1].id: "vgg11.bn/cifar10/pgd"}
-    with pytest.raises(
-        InputError, match=r"got architecture resnet19, which it does not contain\. Did you mean 'resnet18'"
-    ):
+    with pytest.raises(InputError, match=r"does not contain architecture resnet19\. Did you mean 'resnet18'"):
         find_units("resnet19/cifar10/pgd", units, tmp_path)
 
 
-SEVERAL = [make_unit(21, "cifar10", "pgd", [1.0], weights=f"random-s{seed}") for seed in (0, 1)]
+UNITS_WITH_TWO_WEIGHTS = [make_unit(21, "cifar10", "pgd", [1.0], weights=f"random-s{seed}") for seed in (0, 1)]
 
 
-def test_find_units_without_weights_selects_all_of_a_network(tmp_path: Path) -> None:
-    names = {unit.id: f"21/cifar10/pgd/{unit.weights}" for unit in SEVERAL}
-    assert find_units("21/cifar10/pgd", SEVERAL, tmp_path) == names
-    assert find_units("#21 cifar10 pgd random-s1", SEVERAL, tmp_path) == {SEVERAL[1].id: "21/cifar10/pgd/random-s1"}
+def test_find_units_without_weights_selects_all_weights_of_a_network(tmp_path: Path) -> None:
+    labels = {unit.id: f"21/cifar10/pgd/{unit.weights}" for unit in UNITS_WITH_TWO_WEIGHTS}
+    assert find_units("21/cifar10/pgd", UNITS_WITH_TWO_WEIGHTS, tmp_path) == labels
+    assert find_units("#21 cifar10 pgd random-s1", UNITS_WITH_TWO_WEIGHTS, tmp_path) == {
+        UNITS_WITH_TWO_WEIGHTS[1].id: "21/cifar10/pgd/random-s1"
+    }
     log = WorkLog(tmp_path)
-    for unit in (*SEVERAL, UNIT):
+    for unit in (*UNITS_WITH_TWO_WEIGHTS, UNIT):
         log.write("part_started", unit=unit)
-    assert [line["label"] for line in read_logs(tmp_path, names)] == list(names.values())
-    with pytest.raises(InputError, match=r"pgd/random-s7: .*got weights 'random-s7', .* Did you mean 'random-s"):
-        find_units("21/cifar10/pgd/random-s7", SEVERAL, tmp_path)
+    assert [line["label"] for line in read_logs(tmp_path, labels)] == list(labels.values())
+    with pytest.raises(
+        InputError, match=r"pgd/random-s7: .*does not contain weights 'random-s7'\. Did you mean 'random-s"
+    ):
+        find_units("21/cifar10/pgd/random-s7", UNITS_WITH_TWO_WEIGHTS, tmp_path)
 
 
-def test_logs_of_several_weights_name_the_weights_in_each_line(robust201: RunCommand, write_sweep: WriteSweep) -> None:
+def test_logs_include_the_weights_in_each_line(robust201: RunCommand, write_sweep: WriteSweep) -> None:
     weights = {"random": {"seeds": [0, 1]}}
     sweep = write_sweep(keys={"clean": {}}, architectures=[21], checkpoints=None, weights=weights)
     assert robust201("run", sweep).code == 0
@@ -109,13 +111,13 @@ def test_logs_of_several_weights_name_the_weights_in_each_line(robust201: RunCom
     assert len(robust201("logs", "21/digits/clean/random-s1", sweep).out.splitlines()) == 2
 
 
-def test_find_units_names_the_candidates_of_an_ambiguous_id(logs: Path) -> None:
+def test_find_units_lists_the_candidates_for_an_ambiguous_id(logs: Path) -> None:
     units = [replace(unit, id=f"ab{number}".ljust(32, "0")) for number, unit in enumerate(UNITS)]
-    with pytest.raises(InputError, match=r"that of 4: ab00+ \(0/cifar10/clean\), ab10+ \(.*Add more digits"):
+    with pytest.raises(InputError, match=r"4 ids begin with it: ab00+ \(0/cifar10/clean\), ab10+ \(.*Add more digits"):
         find_units("ab", units, logs)
 
 
-def test_find_units_finds_units_of_an_earlier_plan_in_the_logs(logs: Path) -> None:
+def test_find_units_accepts_units_of_an_earlier_plan(logs: Path) -> None:
     assert find_units(UNIT.id[:12], UNITS[:1], logs) == {UNIT.id: "of another plan"}
 
 
@@ -134,17 +136,17 @@ def test_follow_logs_yields_each_line_once_despite_a_rotation(tmp_path: Path) ->
 
 
 @pytest.fixture
-def vanished(logs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Logs of which one is deleted between listing and opening, as when a worker removes an old file."""
-    listed = log_files(logs)
-    monkeypatch.setattr("robust201.monitoring.logs.log_files", lambda _results: [logs / "logs/gone.jsonl", *listed])
+def logs_with_deleted_file(logs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Logs with one file that is deleted between listing and opening, as if a worker had removed an old file."""
+    paths = log_files(logs)
+    monkeypatch.setattr("robust201.monitoring.logs.log_files", lambda _results: [logs / "logs/gone.jsonl", *paths])
     return logs
 
 
-def test_read_logs_skips_a_deleted_file(vanished: Path) -> None:
-    assert len(read_logs(vanished, [UNIT.id])) == 3
-    assert find_units(UNIT.id[:12], UNITS[:1], vanished) == {UNIT.id: "of another plan"}
-    lines = follow_logs(vanished, [UNIT.id], sleep=lambda _seconds: None)
+def test_read_logs_skips_a_deleted_file(logs_with_deleted_file: Path) -> None:
+    assert len(read_logs(logs_with_deleted_file, [UNIT.id])) == 3
+    assert find_units(UNIT.id[:12], UNITS[:1], logs_with_deleted_file) == {UNIT.id: "of another plan"}
+    lines = follow_logs(logs_with_deleted_file, [UNIT.id], sleep=lambda _seconds: None)
     assert [next(lines)["event"] for _ in range(3)] == ["part_started", "worker_died", "shard_written"]
 
 
@@ -156,9 +158,9 @@ def test_logs_command_shows_a_units_events(robust201: RunCommand, write_sweep: W
         result = robust201("logs", "21/digits/clean", source)
         assert (result.code, result.err) == (0, "")
         assert [line.split("  ")[2] for line in result.out.splitlines()] == ["part_started", "shard_written"]
-    lines = [json.loads(line) for line in robust201("logs", "21/digits/clean", sweep, "--json").out.splitlines()]
-    assert {line["label"] for line in lines} == {"21/digits/clean"}
+    parsed_lines = [json.loads(line) for line in robust201("logs", "21/digits/clean", sweep, "--json").out.splitlines()]
+    assert {line["label"] for line in parsed_lines} == {"21/digits/clean"}
     assert "Did you mean 'clean'?" in robust201("logs", "21/digits/claen", sweep).refusal(2)
     for path in (tmp_path / "results/logs").iterdir():
         path.unlink()
-    assert "has a line about" in robust201("logs", lines[0]["unit"][:9], sweep).err
+    assert "has a line about" in robust201("logs", parsed_lines[0]["unit"][:9], sweep).err

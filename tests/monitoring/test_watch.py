@@ -1,4 +1,4 @@
-"""`robust201 status --watch`: its display and its end."""
+"""`robust201 status --watch`: its display, and when it ends."""
 
 import io
 import json
@@ -52,7 +52,7 @@ COMPLETE = replace(IDLE, keys=(KeyStatus("cifar10", "clean", 10, 10),), state="f
 
 
 class Clock:
-    """A clock that only sleeping advances."""
+    """A clock that advances only when `sleep` is called."""
 
     now = 100.0
 
@@ -69,42 +69,42 @@ class Clock:
         ([HALF, HALF, COMPLETE], 60, "complete", 20),
         ([COMPLETE], 0, "complete", 0),
         ([IDLE] * 8, 60, "abandoned", 60),
-        ([IDLE] * 5 + [HALF] + [IDLE] * 8, 60, "abandoned", 120),  # An active run restarts the waiting time.
+        ([IDLE] * 5 + [HALF] + [IDLE] * 8, 60, "abandoned", 120),  # an active run restarts the waiting time
         ([HALF] * 50 + [COMPLETE], 0, "complete", 500),
     ],
 )
-def test_watch_ends_with_the_sweep_or_after_inactivity(
+def test_watch_ends_on_completion_or_after_inactivity(
     states: list[SweepStatus], patience: float, ending: str, seconds: float
 ) -> None:
     clock, readings = Clock(), iter(states)
     quiet_times: list[float] = []
-    result = watch(
+    actual_ending = watch(
         lambda: next(readings),
-        lambda _state, quiet: quiet_times.append(quiet),
+        lambda _state, quiet_seconds: quiet_times.append(quiet_seconds),
         every=10,
         patience=patience,
         clock=clock,
         sleep=clock.sleep,
     )
-    assert (result, clock.now - 100) == (ending, seconds)
+    assert (actual_ending, clock.now - 100) == (ending, seconds)
     assert max(quiet_times) <= patience
 
 
 def test_display_without_a_terminal_writes_one_line_per_reading() -> None:
-    out = io.StringIO()
-    display = display_sweep(Console(file=out, width=400), clock=lambda: 0.0)
+    output = io.StringIO()
+    display = display_sweep(Console(file=output, width=400), clock=lambda: 0.0)
     with display.showing():
         display.update(HALF, 0.0)
         display.update(IDLE, 30.0)
-    first, second = out.getvalue().splitlines()
-    assert first == (
+    first_line, second_line = output.getvalue().splitlines()
+    assert first_line == (
         "1970-01-01T00:00:00Z 1,009/1,010 evaluations (99.9%); 2.50 evaluations/s, "
         "about 1:00:00 left; 2.00 worker-hours of finished work (4.00 GPU-hours); "
         "2 failures (1 killed, 1 application); 3 workers died, 5 preempted; "
         "running: run on node7, process 12, since 2026-11-21T08:00:00+00:00 and 1 run with --share; "
         "last heartbeat 0:00:03 ago"
     )
-    assert "not running (the last run: drained)" in second
+    assert "not running (the last run: drained)" in second_line
 
 
 @pytest.mark.parametrize(
@@ -131,12 +131,12 @@ def test_display_on_a_terminal_leaves_a_table() -> None:
     with display.showing():
         display.update(HALF, 0.0)
         display.update(IDLE, 30.0)
-    text = terminal.export_text()
-    assert "999/1,000  99.9%" in text
-    assert "10/10   100%" in text
-    assert "1,009/1,010  99.9%" in text
-    assert "failed: #2 cifar10 pgd: no such luck" in text
-    assert "no active worker for 0:00:30" in text
+    output = terminal.export_text()
+    assert "999/1,000  99.9%" in output
+    assert "10/10   100%" in output
+    assert "1,009/1,010  99.9%" in output
+    assert "failed: #2 cifar10 pgd: no such luck" in output
+    assert "no active worker for 0:00:30" in output
     assert not display.is_complete
 
 
@@ -147,26 +147,26 @@ def test_display_wraps_lines_longer_than_the_terminal() -> None:
     display = display_sweep(terminal)
     with display.showing():
         display.update(replace(HALF, failures=(failure,)), 0.0)
-    text = terminal.export_text()
-    assert "…" not in text
-    assert " ".join(text.split()).count("no such luck at the very end") >= 1
-    assert "1 run with --share" in " ".join(text.split())
+    output = terminal.export_text()
+    assert "…" not in output
+    assert " ".join(output.split()).count("no such luck at the very end") >= 1
+    assert "1 run with --share" in " ".join(output.split())
 
 
-def test_display_on_a_low_terminal_combines_corruptions() -> None:
+def test_display_on_a_short_terminal_combines_corruptions() -> None:
     keys = tuple(KeyStatus("cifar10", key, 1, 2) for key in PAPER_KEYS)
-    for height, n_lines, lines in ((50, 20, "frost"), (24, 6, "15 corruptions")):
+    for height, n_lines, expected_text in ((50, 20, "frost"), (24, 6, "15 corruptions")):
         terminal = Console(file=io.StringIO(), width=100, height=height, force_terminal=True, record=True)
         display = display_sweep(terminal)
         with display.showing():
             display.update(replace(HALF, keys=keys), 0.0)
         # The last state is shown twice: at its update and when the display ends.
-        rows = [line for line in terminal.export_text().splitlines() if "  50.0%" in line]
-        assert len(rows) == 2 * (n_lines + 1)
-        assert any(lines in line for line in rows)
+        table_lines = [line for line in terminal.export_text().splitlines() if "  50.0%" in line]
+        assert len(table_lines) == 2 * (n_lines + 1)
+        assert any(expected_text in line for line in table_lines)
 
 
-def test_watch_ends_quietly_on_ctrl_c(
+def test_watch_ends_without_message_on_ctrl_c(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results, sweep = tmp_path / "results", write_sweep(keys={"clean": {}})
@@ -190,27 +190,27 @@ def test_status_reader_recounts_only_after_changes(make_sweep: MakeSweep, monkey
     config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}})
     run_sweep(config, make_executor, filters=Filters(keys=("clean",)))
     plan, store = load_plan(config.results), ShardStore.open(config.results)
-    counted: list[str] = []
+    counted_keys: list[str] = []
     reader = StatusReader(plan)
 
     def read() -> SweepStatus:
         return reader.read(store.inventory())
 
-    def counting(plan: Plan, inventory: Inventory) -> Iterator[Coverage]:
+    def count_and_record(plan: Plan, inventory: Inventory) -> Iterator[Coverage]:
         for covered in count_coverage(plan, inventory):
-            counted.append(covered.planned.key)
+            counted_keys.append(covered.planned.key)
             yield covered
 
-    monkeypatch.setattr("robust201.monitoring.status.count_coverage", counting)
-    first = read()
-    assert (first.done, first.total, counted) == (2, 6, ["clean", "fgsm"])
-    assert replace(read(), last_heartbeat=None) == replace(first, last_heartbeat=None)
-    assert len(counted) == 2
+    monkeypatch.setattr("robust201.monitoring.status.count_coverage", count_and_record)
+    first_status = read()
+    assert (first_status.done, first_status.total, counted_keys) == (2, 6, ["clean", "fgsm"])
+    assert replace(read(), last_heartbeat=None) == replace(first_status, last_heartbeat=None)
+    assert len(counted_keys) == 2
     run_sweep(config, make_executor)
     assert read().complete
     next((config.results / "shards/digits").glob("*-clean-*")).unlink()
     assert read().done == 5
-    assert len(counted) == 6
+    assert len(counted_keys) == 6
 
 
 def test_status_reports_the_driver_and_the_cost(make_sweep: MakeSweep) -> None:
@@ -219,11 +219,11 @@ def test_status_reports_the_driver_and_the_cost(make_sweep: MakeSweep) -> None:
     plan, inventory = load_plan(config.results), ShardStore.open(config.results).inventory()
     progress = json.loads((config.results / "progress.json").read_text())
     assert progress["gpus_per_worker"] == 0
-    lines = progress | {"gpus_per_worker": 0.5, "deaths": 2, "preemptions": 3, "state": "running"}
-    (config.results / "progress.json").write_text(json.dumps(lines))
-    (config.results / "lease.json").write_text("of a driver of another version")
-    for name in ("progress.json", "lease.json"):
-        os.utime(config.results / name, (1000.0, 1000.0))
+    changed_progress = progress | {"gpus_per_worker": 0.5, "deaths": 2, "preemptions": 3, "state": "running"}
+    (config.results / "progress.json").write_text(json.dumps(changed_progress))
+    (config.results / "lease.json").write_text("a lease of another version")
+    for file_name in ("progress.json", "lease.json"):
+        os.utime(config.results / file_name, (1000.0, 1000.0))
     state = StatusReader(plan, clock=lambda: 1010.0).read(inventory)
     assert state.cost == Cost(inventory.seconds / 7200, "GPU-hours")
     assert (state.running, state.driver, state.last_heartbeat) == (True, "unknown", 10.0)
@@ -236,7 +236,7 @@ def test_percent_is_100_only_for_complete_sweeps() -> None:
     assert console_status._percent(100_000, 100_000) == "100%"
 
 
-def test_watch_tolerates_a_few_failed_readings() -> None:
+def test_watch_retries_failed_readings() -> None:
     clock, failure = Clock(), InputError("expected a results folder, got none")
     readings = iter([HALF, failure, OSError("stale"), failure, HALF, failure, failure, failure, COMPLETE])
 
@@ -245,13 +245,13 @@ def test_watch_tolerates_a_few_failed_readings() -> None:
             raise state
         return state
 
-    shown: list[SweepStatus] = []
-    show = lambda state, _quiet: shown.append(state)  # noqa: E731 - shorter than a function
-    assert watch(read, show, every=10, patience=0, clock=clock, sleep=clock.sleep) == "complete"
-    assert (shown, clock.now) == ([HALF, HALF, COMPLETE], 180.0)
+    shown_states: list[SweepStatus] = []
+    record = lambda state, _quiet: shown_states.append(state)  # noqa: E731 - shorter than a function
+    assert watch(read, record, every=10, patience=0, clock=clock, sleep=clock.sleep) == "complete"
+    assert (shown_states, clock.now) == ([HALF, HALF, COMPLETE], 180.0)
     readings = iter([HALF, *[failure] * 4, COMPLETE])
     with pytest.raises(InputError, match="got none"):
-        watch(read, show, every=10, patience=0, clock=clock, sleep=clock.sleep)
+        watch(read, record, every=10, patience=0, clock=clock, sleep=clock.sleep)
     assert next(readings) == COMPLETE
 
 

@@ -1,4 +1,4 @@
-"""Wrong names, options and sweep files on the command line: one-line errors, exit codes, and no side effects."""
+"""Invalid names, options and sweep files on the command line: one-line errors, exit codes, and no side effects."""
 
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,6 @@ from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand, WriteSweep, read_tree
 
 INVALID_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|none~2|"
-
-
-# Names
 
 
 @pytest.mark.parametrize(
@@ -161,15 +158,15 @@ INVALID_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|n
         ),
     ],
 )
-def test_run_rejects_sweep_with_wrong_field_without_writing(
+def test_run_rejects_sweep_with_invalid_field_without_writing(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, changes: dict[str, Any], hint: str
 ) -> None:
     sweep = write_sweep(**changes)
-    before = read_tree(tmp_path)
+    files_before = read_tree(tmp_path)
     result = robust201("run", sweep)
     assert hint in result.refusal(2)
     assert len(result.err.splitlines()) == 1
-    assert read_tree(tmp_path) == before
+    assert read_tree(tmp_path) == files_before
 
 
 def test_run_rejects_results_folder_with_other_files(
@@ -179,10 +176,10 @@ def test_run_rejects_results_folder_with_other_files(
     for name in ("notes.txt", "thesis.tex"):
         (tmp_path / "results" / name).write_text("mine")
     sweep = write_sweep()
-    before = read_tree(tmp_path)
+    files_before = read_tree(tmp_path)
     error = robust201("run", sweep).refusal(2)
     assert "the folder contains notes.txt and 1 more but no format.json" in error
-    assert read_tree(tmp_path) == before
+    assert read_tree(tmp_path) == files_before
 
 
 @pytest.mark.parametrize(
@@ -195,7 +192,7 @@ def test_run_rejects_results_folder_with_other_files(
         (("--datasets", "cifar10"), "Known: digits."),
         (("--architectures", "15625"), "The closest index is 15624."),
         (("--architectures", "0-15625"), "The closest index is 15624."),
-        (("--architectures", "309"), "tiny has none of the architectures"),
+        (("--architectures", "309"), "tiny has none of these architectures"),
         (("--architectures", INVALID_CELL), "Did you mean 'skip_connect'?"),
         (("--architectures", ""), "this selects no evaluated architecture"),
         (("--executor", "inlin"), "Did you mean 'inline'?"),
@@ -203,15 +200,15 @@ def test_run_rejects_results_folder_with_other_files(
         (("--out", ""), "results: expected a path, got ''."),
     ],
 )
-def test_run_rejects_wrong_option_without_writing(
+def test_run_rejects_invalid_option_without_writing(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, options: tuple[str, str], hint: str
 ) -> None:
     sweep = write_sweep()
-    before = read_tree(tmp_path)
+    files_before = read_tree(tmp_path)
     result = robust201("run", sweep, *options)
     assert hint in result.refusal(2)
     assert len(result.err.splitlines()) == 1
-    assert read_tree(tmp_path) == before
+    assert read_tree(tmp_path) == files_before
 
 
 @pytest.mark.parametrize(
@@ -239,8 +236,8 @@ def test_commands_reject_file_that_is_not_a_sweep(
         path.write_bytes(content)
     for verb in ("run", "plan"):
         assert hint in robust201(verb, path).refusal(2)
-    examined = robust201("doctor", path)  # checks the rest nevertheless
-    assert (examined.code, hint in examined.out) == (2, True)
+    doctor_result = robust201("doctor", path)  # doctor also runs its other checks
+    assert (doctor_result.code, hint in doctor_result.out) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -262,7 +259,7 @@ def test_commands_reject_file_that_is_not_a_sweep(
         (("import-weights", "nowhere", "--out", "out"), "no such file or folder"),
     ],
 )
-def test_other_commands_reject_wrong_names(
+def test_other_commands_reject_invalid_names(
     robust201: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], hint: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -272,7 +269,7 @@ def test_other_commands_reject_wrong_names(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "line", "message"),
+    ("yaml_lines", "line_number", "message"),
     [
         (
             "checkpoints:\n  # where they lie\n  path: ${NOWHERE_AT_ALL}/x\n",
@@ -299,44 +296,51 @@ def test_other_commands_reject_wrong_names(
         ("checkpoints: {path: x}\nprecision: tf32\nexecution: {device: cpu}\n", 6, "execution.device: expected"),
     ],
 )
-def test_error_names_line_of_wrong_field(
-    robust201: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str, line: int, message: str
+def test_error_names_line_of_invalid_field(
+    robust201: RunCommand,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    yaml_lines: str,
+    line_number: int,
+    message: str,
 ) -> None:
     monkeypatch.delenv("NOWHERE_AT_ALL", raising=False)
     sweep = tmp_path / "sweep.yaml"
-    sweep.write_text(f"name: x\nresults: r\ndatasets: {{digits: {{}}}}\n{wrong}")
+    sweep.write_text(f"name: x\nresults: r\ndatasets: {{digits: {{}}}}\n{yaml_lines}")
     error = robust201("plan", sweep).refusal(2)
-    assert f"failed for {sweep}, line {line}: " in error
+    assert f"failed for {sweep}, line {line_number}: " in error
     assert message in error
 
 
-@pytest.mark.parametrize(("text", "location"), [("name: [", "line 2, column 1"), ("a: 1\na: 2\n", "line 2, column 1")])
-def test_error_names_line_of_invalid_yaml(robust201: RunCommand, tmp_path: Path, text: str, location: str) -> None:
+@pytest.mark.parametrize(
+    ("yaml_text", "location"), [("name: [", "line 2, column 1"), ("a: 1\na: 2\n", "line 2, column 1")]
+)
+def test_error_names_line_of_invalid_yaml(robust201: RunCommand, tmp_path: Path, yaml_text: str, location: str) -> None:
     sweep = tmp_path / "sweep.yaml"
-    sweep.write_text(text)
+    sweep.write_text(yaml_text)
     error = robust201("plan", sweep).refusal(2)
     assert location in error
     assert "unicode string" not in error
 
 
-def test_plan_check_names_missing_data_folder(
+def test_plan_check_names_missing_image_folder(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counting needs no data; only `--check` reads it."""
+    """Planning alone needs no images; `--check` reads them."""
     monkeypatch.delenv("NOWHERE_AT_ALL", raising=False)
-    unset = write_sweep(datasets={"cifar10": {"path": "${NOWHERE_AT_ALL}/cifar10"}})
+    sweep_with_unset_variable = write_sweep(datasets={"cifar10": {"path": "${NOWHERE_AT_ALL}/cifar10"}})
     for options in ((), ("--check",)):
-        result = robust201("plan", unset, *options)
+        result = robust201("plan", sweep_with_unset_variable, *options)
         assert "expected the environment variable NOWHERE_AT_ALL to be set" in result.refusal(2)
         assert len(result.err.splitlines()) == 1
-    absent = write_sweep(
+    sweep_with_absent_images = write_sweep(
         datasets={"cifar10": {"path": str(tmp_path / "absent")}},
         keys={"clean": {}},
         checkpoints=None,
         weights={"random": {}},
     )
-    assert robust201("plan", absent).code == 0
-    result = robust201("plan", absent, "--check")
+    assert robust201("plan", sweep_with_absent_images).code == 0
+    result = robust201("plan", sweep_with_absent_images, "--check")
     assert str(tmp_path / "absent") in result.refusal(2)
     assert len(result.err.splitlines()) == 1
 
@@ -361,8 +365,8 @@ def test_run_rejects_weights_of_other_networks_and_names_field(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, changes: dict[str, Any], hint: str
 ) -> None:
     fields = {"space": "nasbench201", "channels": 4, "cells": 1, "n_classes": 10, "dataset": "digits", "spec": ""}
-    described = fields | {"epochs": 1, "seed": 0, "source": "a test", "source_sha256": "0" * 64} | changes
+    checkpoint_fields = fields | {"epochs": 1, "seed": 0, "source": "a test", "source_sha256": "0" * 64} | changes
     with CheckpointStore(tmp_path / "store") as store:
-        store.add(index=0, state_dict={"weight": torch.zeros(1)}, **described)
+        store.add(index=0, state_dict={"weight": torch.zeros(1)}, **checkpoint_fields)
     sweep = write_sweep(architectures=[0], checkpoints={"path": str(tmp_path / "store")})
     assert hint in robust201("run", sweep).refusal(2)

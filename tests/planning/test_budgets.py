@@ -1,4 +1,4 @@
-"""Sample sizes of a budget: what fits, in what proportions, and that a larger budget takes nothing away."""
+"""Sample sizes for a budget: their cost, their proportions, and monotony in the budget."""
 
 import re
 from dataclasses import replace
@@ -19,13 +19,13 @@ COSTS = SampleCosts(
 )
 
 
-def test_a_key_of_a_hundred_times_the_cost_gets_a_tenth_of_the_images() -> None:
+def test_sample_sizes_are_inversely_proportional_to_root_of_cost() -> None:
     sizes = sample_sizes(COSTS, Budget(None, 0.025), "sweep")
     assert sizes[PGD] == pytest.approx(10 * sizes[SQUARE], rel=0.01)
     assert 0.99 * 0.025 * COSTS.whole < COSTS.with_sizes(sizes) <= 0.025 * COSTS.whole
 
 
-def test_hours_are_worker_hours() -> None:
+def test_budget_in_hours_equals_budget_as_fraction() -> None:
     hours = 0.025 * COSTS.whole / COSTS.macs_per_hour
     assert sample_sizes(COSTS, Budget(hours, None), "sweep") == sample_sizes(COSTS, Budget(None, 0.025), "sweep")
 
@@ -34,26 +34,28 @@ def test_hours_are_worker_hours() -> None:
     st.lists(st.floats(0.001, 1), min_size=2, max_size=6),
     st.lists(st.tuples(st.floats(1, 1e6), st.integers(1, 500)), min_size=1, max_size=5),
 )
-def test_a_larger_budget_gives_no_key_fewer_images(fractions: list[float], keys: list[tuple[float, int]]) -> None:
-    places = [("digits", f"key{number}") for number in range(len(keys))]
+def test_sample_sizes_increase_with_budget(fractions: list[float], keys: list[tuple[float, int]]) -> None:
+    dataset_keys = [("digits", f"key{index}") for index in range(len(keys))]
     costs = SampleCosts(
         fixed=1.0,
-        per_image={place: cost for place, (cost, _) in zip(places, keys, strict=True)},
-        n_images={place: count for place, (_, count) in zip(places, keys, strict=True)},
+        per_image={dataset_key: cost for dataset_key, (cost, _) in zip(dataset_keys, keys, strict=True)},
+        n_images={dataset_key: n_images for dataset_key, (_, n_images) in zip(dataset_keys, keys, strict=True)},
         macs_per_hour=1.0,
     )
-    least = {place: smallest_sample(count) for place, count in costs.n_images.items()}
-    lowest = costs.with_sizes(least) / costs.whole
-    allowed = [lowest + (1 - lowest) * share for share in sorted(fractions)]
-    found = [sample_sizes(costs, Budget(None, min(1.0, share)), "sweep") for share in allowed]
-    for small, large in pairwise(found):
-        assert all(small[place] <= large[place] for place in places)
-    for share, sizes in zip(allowed, found, strict=True):
-        assert costs.with_sizes(sizes) <= share * costs.whole * (1 + 1e-6)
-        assert all(least[place] <= sizes[place] <= costs.n_images[place] for place in places)
+    min_sizes = {dataset_key: smallest_sample(n_images) for dataset_key, n_images in costs.n_images.items()}
+    min_fraction = costs.with_sizes(min_sizes) / costs.whole
+    allowed_fractions = [min_fraction + (1 - min_fraction) * fraction for fraction in sorted(fractions)]
+    sizes_by_budget = [sample_sizes(costs, Budget(None, min(1.0, fraction)), "sweep") for fraction in allowed_fractions]
+    for smaller, larger in pairwise(sizes_by_budget):
+        assert all(smaller[dataset_key] <= larger[dataset_key] for dataset_key in dataset_keys)
+    for fraction, sizes in zip(allowed_fractions, sizes_by_budget, strict=True):
+        assert costs.with_sizes(sizes) <= fraction * costs.whole * (1 + 1e-6)
+        assert all(
+            min_sizes[dataset_key] <= sizes[dataset_key] <= costs.n_images[dataset_key] for dataset_key in dataset_keys
+        )
 
 
-def test_the_whole_budget_gives_all_images() -> None:
+def test_budget_of_all_work_gives_all_images() -> None:
     assert sample_sizes(COSTS, Budget(None, 1.0), "sweep") == COSTS.n_images
 
 
@@ -61,39 +63,39 @@ def test_the_whole_budget_gives_all_images() -> None:
     ("fraction", "message"),
     [(1e-5, "the pilot and the keys that are not sampled take 0.01 worker-hours"), (1e-3, "pays for 20 images")],
 )
-def test_too_small_a_budget_is_refused(fraction: float, message: str) -> None:
+def test_too_small_budget_is_rejected(fraction: float, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         sample_sizes(COSTS, Budget(None, fraction), "sweep")
 
 
-def test_the_budget_that_a_refusal_names_is_enough() -> None:
-    needed = COSTS.with_sizes(dict.fromkeys(COSTS.n_images, 20)) / COSTS.whole
-    sizes = sample_sizes(COSTS, Budget(None, needed), "sweep")
+def test_minimum_budget_gives_minimum_samples() -> None:
+    min_fraction = COSTS.with_sizes(dict.fromkeys(COSTS.n_images, 20)) / COSTS.whole
+    sizes = sample_sizes(COSTS, Budget(None, min_fraction), "sweep")
     assert np.array_equal([*sizes.values()], [20, 20])
 
 
 def test_rounded_budget_in_error_is_enough() -> None:
     for hours in (1e-5, 0.0123456, 1.23456, 123456.0):
         costs = replace(COSTS, macs_per_hour=COSTS.with_sizes(dict.fromkeys(COSTS.n_images, 20)) / hours)
-        with pytest.raises(ConfigError) as raised:
+        with pytest.raises(ConfigError) as error:
             sample_sizes(costs, Budget(hours / 2, None), "sweep")
-        named = re.search(r"at least ([\d.]+) worker-hours? \(([\d.]+)%", str(raised.value))
-        assert named is not None
-        assert float(named[1]) == pytest.approx(hours, rel=0.01)
-        for budget in (parse_budget(f"{named[1]}h"), parse_budget(f"{named[2]}%")):
+        match = re.search(r"at least ([\d.]+) worker-hours? \(([\d.]+)%", str(error.value))
+        assert match is not None
+        assert float(match[1]) == pytest.approx(hours, rel=0.01)
+        for budget in (parse_budget(f"{match[1]}h"), parse_budget(f"{match[2]}%")):
             assert min(sample_sizes(costs, budget, "sweep").values()) >= 20
 
 
-def test_error_says_if_there_are_too_few_images() -> None:
-    few = replace(COSTS, n_images={PGD: 20, SQUARE: 15})
+def test_dataset_with_too_few_images_is_rejected() -> None:
+    costs = replace(COSTS, n_images={PGD: 20, SQUARE: 15})
     with pytest.raises(ConfigError, match=r"expected more than 20 images, .+ 10 strata, got 20"):
-        sample_sizes(few, Budget(None, 0.5), "sweep")
-    assert sample_sizes(few, Budget(None, 1.0), "sweep") == few.n_images
+        sample_sizes(costs, Budget(None, 0.5), "sweep")
+    assert sample_sizes(costs, Budget(None, 1.0), "sweep") == costs.n_images
     one_small_dataset = replace(COSTS, n_images={PGD: 10_000, SQUARE: 15})
     assert sample_sizes(one_small_dataset, Budget(None, 0.5), "sweep")[SQUARE] == 15
 
 
-def test_error_has_singular_for_one_worker_hour() -> None:
+def test_error_uses_singular_for_one_worker_hour() -> None:
     with pytest.raises(ConfigError, match=r"got 1 worker-hour \("):
         sample_sizes(replace(COSTS, fixed=2e8), Budget(1, None), "sweep")
 
@@ -107,11 +109,11 @@ def test_error_has_singular_for_one_worker_hour() -> None:
         ("100%", Budget(None, 1)),
     ],
 )
-def test_budgets_are_read(text: str, budget: Budget) -> None:
+def test_parse_budget_accepts_hours_and_percentages(text: str, budget: Budget) -> None:
     assert parse_budget(text) == budget
 
 
 @pytest.mark.parametrize("text", ["500", "0h", "-1h", "101%", "h", "1e3h", "nanh", ""])
-def test_what_is_no_budget_is_refused(text: str) -> None:
+def test_parse_budget_rejects_invalid_text(text: str) -> None:
     with pytest.raises(ValueError, match="expected worker-hours above 0 such as 500h"):
         parse_budget(text)

@@ -1,4 +1,4 @@
-"""Consent to Python files: detection of data folders for all spellings of a path, and the error message."""
+"""Consent to Python files: detection of data folders from any form of a path, and the error message."""
 
 import os
 import re
@@ -81,9 +81,9 @@ def test_check_consent_accepts_only_named_files(dataset: Path, home: Path, monke
     with pytest.raises(ConfigError) as error:
         check_consent([first_file, second_file], home / "sweep.yaml", [first_file])
     assert str(error.value).endswith(f"add: --allow-code {second_file}")
-    for wrong in (dataset, dataset / "a", home / "first.py"):
+    for other_path in (dataset, dataset / "a", home / "first.py"):
         with pytest.raises(ConfigError):
-            check_consent([first_file], home / "sweep.yaml", [wrong])
+            check_consent([first_file], home / "sweep.yaml", [other_path])
     monkeypatch.chdir(dataset)
     check_consent([first_file, second_file], home / "sweep.yaml", [Path("a/first.py"), Path("a/b/../second.py")])
 
@@ -92,8 +92,8 @@ def test_check_consent_quotes_options_for_shell(dataset: Path, home: Path) -> No
     files = [dataset / "a/the code.py", dataset / "a/other.py"]
     with pytest.raises(ConfigError) as error:
         check_consent([*files, files[0]], home / "sweep.yaml", [])
-    flags = shlex.split(re.split(r"add: ", str(error.value))[1])
-    assert flags == ["--allow-code", str(files[0]), "--allow-code", str(files[1])]
+    arguments = shlex.split(re.split(r"add: ", str(error.value))[1])
+    assert arguments == ["--allow-code", str(files[0]), "--allow-code", str(files[1])]
     assert str(dataset / "SHA256SUMS") in str(error.value)
 
 

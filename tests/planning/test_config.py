@@ -21,18 +21,18 @@ MINIMAL = {
 }
 
 
-def sweep(**changes: object) -> dict[str, object]:
+def sweep_fields(**changes: object) -> dict[str, object]:
     return MINIMAL | changes
 
 
 def test_steps_measurement_requires_engine_and_attack_that_record_steps() -> None:
     keys = {"clean": {}, "pgd": {}, "aa_square": {}, "jacobian": {}}
     fields = {"keys": keys, "measurements": ["accuracy", "steps"]}
-    assert parse_config(sweep(**fields), "test").measurements == ("accuracy", "steps")
+    assert parse_config(sweep_fields(**fields), "test").measurements == ("accuracy", "steps")
     with pytest.raises(ConfigError, match=r"measurements: aa_square does not record `steps` with engine reference"):
-        parse_config(sweep(**fields, engine="reference"), "test")
+        parse_config(sweep_fields(**fields, engine="reference"), "test")
     with pytest.raises(ConfigError, match=r"measurements: aa_standard does not record `steps` with any engine"):
-        parse_config(sweep(**fields | {"keys": keys | {"aa_standard": {}}}), "test")
+        parse_config(sweep_fields(**fields | {"keys": keys | {"aa_standard": {}}}), "test")
 
 
 def test_defaults_match_the_paper() -> None:
@@ -45,19 +45,19 @@ def test_defaults_match_the_paper() -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
+    "file_name",
     sorted(
         path.name
         for path in (REPOSITORY / "jobs").glob("*.yaml")
-        # These describe machines, trainings or studies; the paper's sweep has a separate test.
+        # The excluded files describe clusters, training runs or studies; the paper's sweep has a separate test.
         if not path.name.startswith(
             ("kuberay", "cluster", "paper", "train-", "dataset-", "image-distribution", "robust-features")
         )
     ),
 )
-def test_shipped_job_is_valid(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shipped_sweep_is_valid(file_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROBUST201_DATA", "somewhere")
-    config = load_config(REPOSITORY / "jobs" / name)
+    config = load_config(REPOSITORY / "jobs" / file_name)
     assert make_plan(config, assumed_facts(config)).n_units
 
 
@@ -79,20 +79,24 @@ def test_paper_sweep_has_published_counts(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_corruption_group_is_expanded_and_overridden_by_single_key() -> None:
-    config = parse_config(sweep(keys={"corruptions": {"severities": [5, 1]}, "fog": {"severities": [3]}}), "test")
+    config = parse_config(
+        sweep_fields(keys={"corruptions": {"severities": [5, 1]}, "fog": {"severities": [3]}}), "test"
+    )
     assert tuple(config.parameters) == CORRUPTIONS
     assert config.parameters["snow"].strengths == (1.0, 5.0)
     assert config.parameters["fog"].strengths == (3.0,)
 
 
 def test_dataset_without_corruptions_has_no_corruption_keys() -> None:
-    config = parse_config(sweep(datasets={"digits": {}}), "test")
+    config = parse_config(sweep_fields(datasets={"digits": {}}), "test")
     assert config.keys_of("digits") == ("clean", "aa_apgd-ce", "aa_square", "fgsm", "pgd")
 
 
 def test_environment_variables_in_paths_are_substituted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOMEWHERE", "/data")
-    config = parse_config(sweep(checkpoints={"path": "${SOMEWHERE}/weights"}, results="${NOWHERE:-here}/runs"), "test")
+    config = parse_config(
+        sweep_fields(checkpoints={"path": "${SOMEWHERE}/weights"}, results="${NOWHERE:-here}/runs"), "test"
+    )
     assert config.checkpoints.path == Path("/data/weights")
     assert config.results == Path("here/runs")
 
@@ -120,7 +124,7 @@ def test_environment_variables_in_paths_are_substituted(monkeypatch: pytest.Monk
 )
 def test_invalid_sweep_gives_one_line_error(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as error:
-        parse_config(sweep(**changes), "test.yaml")
+        parse_config(sweep_fields(**changes), "test.yaml")
     assert "test.yaml" in str(error.value)
     assert "\n" not in str(error.value)
     assert error.value.exit_code == 2
@@ -138,7 +142,7 @@ def test_load_config_names_missing_file() -> None:
 
 
 def test_sweep_survives_yaml_round_trip(tmp_path: Path) -> None:
-    path = tmp_path / "sweep.yaml"
-    config = parse_config(sweep(architectures=["0-9", 309], images={"count": 20}), "test")
-    path.write_text(yaml.safe_dump(config.model_dump(mode="json")))
-    assert load_config(path) == config
+    yaml_path = tmp_path / "sweep.yaml"
+    config = parse_config(sweep_fields(architectures=["0-9", 309], images={"count": 20}), "test")
+    yaml_path.write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    assert load_config(yaml_path) == config

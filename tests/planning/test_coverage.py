@@ -1,4 +1,4 @@
-"""Counting without creating unit objects, compared with counting unit by unit."""
+"""Counts of complete evaluations without unit objects, compared with counts unit by unit."""
 
 import numpy as np
 
@@ -16,30 +16,32 @@ from tests.conftest import MakeSweep
 KEYS = {"clean": {}, "fgsm": {"epsilons_255": [1, 8]}, "pgd": {"epsilons_255": [8], "steps": 1}}
 
 
-def test_count_coverage_matches_counts_of_single_units(make_sweep: MakeSweep) -> None:
+def test_count_coverage_matches_count_of_each_unit(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys=KEYS)
     run_sweep(config, make_executor)
     next((config.results / "shards").rglob("*-pgd-*")).unlink()
-    wider = make_sweep(keys={**KEYS, "fgsm": {"epsilons_255": [1, 4, 8]}, "aa_square": {"epsilons_255": [8]}})
+    wider_config = make_sweep(keys={**KEYS, "fgsm": {"epsilons_255": [1, 4, 8]}, "aa_square": {"epsilons_255": [8]}})
     facts = load_facts(config.results)
     assert facts is not None
-    inventory, plan = ShardStore.open(config.results).inventory(), make_plan(wider, facts)
-    counts = [count for covered in count_coverage(plan, inventory) for count in covered.complete.tolist()]
-    assert counts == [inventory.count_complete(unit, plan.measurements) for unit in plan.units]
-    assert set(counts) == {0, 1, 2}
-    missing = [part for unit in plan.units for part in inventory.missing(unit, plan.measurements)]
-    assert list(preview_run(plan, plan, inventory).missing) == missing
-    n_missing, gaps = find_gaps(plan, inventory)
-    assert n_missing == plan.n_evaluations - sum(counts)
-    incomplete = [unit for unit, count in zip(plan.units, counts, strict=True) if 0 < count < len(unit.strengths)]
-    assert gaps == tuple(f"{unit.label} at 4" for unit in incomplete)
-    state = read_status(plan, inventory)
-    assert (state.done, state.total, state.stale) == (sum(counts), plan.n_evaluations, 0)
-    narrowed = plan.narrow(keys=["fgsm"])
-    assert inventory.foreign(narrowed.unit_ids) == {
+    inventory, plan = ShardStore.open(config.results).inventory(), make_plan(wider_config, facts)
+    complete_counts = [count for covered in count_coverage(plan, inventory) for count in covered.complete.tolist()]
+    assert complete_counts == [inventory.count_complete(unit, plan.measurements) for unit in plan.units]
+    assert set(complete_counts) == {0, 1, 2}
+    missing_parts = [part for unit in plan.units for part in inventory.missing(unit, plan.measurements)]
+    assert list(preview_run(plan, plan, inventory).missing) == missing_parts
+    n_missing, gap_labels = find_gaps(plan, inventory)
+    assert n_missing == plan.n_evaluations - sum(complete_counts)
+    incomplete = [
+        unit for unit, count in zip(plan.units, complete_counts, strict=True) if 0 < count < len(unit.strengths)
+    ]
+    assert gap_labels == tuple(f"{unit.label} at 4" for unit in incomplete)
+    status = read_status(plan, inventory)
+    assert (status.done, status.total, status.stale) == (sum(complete_counts), plan.n_evaluations, 0)
+    narrowed_plan = plan.narrow(keys=["fgsm"])
+    assert inventory.foreign(narrowed_plan.unit_ids) == {
         digest: count
         for digest, count in inventory.foreign(np.array([], "S32")).items()
-        if digest not in {unit.protocol for unit in narrowed.units}
+        if digest not in {unit.protocol for unit in narrowed_plan.units}
     }
     macs = [plan.macs(Part(unit, unit.strengths, 0, unit.n_images)) for unit in plan.units]
     assert [work for planned in plan.planned_keys for work in plan.unit_macs(planned)] == macs
@@ -49,7 +51,7 @@ def test_find_units_returns_units_by_id(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys=KEYS)
     run_sweep(config, make_executor)
     plan = load_plan(config.results)
-    assert [name.decode() for name in plan.unit_ids.tolist()] == [unit.id for unit in plan.units]
+    assert [unit_id.decode() for unit_id in plan.unit_ids.tolist()] == [unit.id for unit in plan.units]
     expected = {unit.id: unit for unit in plan.units[1::2]}
     assert plan.find_units({*expected, "f" * 32}) == expected
     assert plan.find_units(()) == {}
@@ -59,15 +61,15 @@ def test_find_units_returns_units_by_id(make_sweep: MakeSweep) -> None:
 def test_status_of_complete_sweep_creates_no_units(make_sweep: MakeSweep, monkeypatch) -> None:
     config = make_sweep(keys=KEYS)
     run_sweep(config, make_executor)
-    created: list[int] = []
+    created_positions: list[int] = []
     create_unit = PlannedKey.unit
 
-    def counting(planned: PlannedKey, position: int):
-        created.append(position)
+    def create_and_record(planned: PlannedKey, position: int):
+        created_positions.append(position)
         return create_unit(planned, position)
 
-    monkeypatch.setattr(PlannedKey, "unit", counting)
+    monkeypatch.setattr(PlannedKey, "unit", create_and_record)
     plan, inventory = load_plan(config.results), ShardStore.open(config.results).inventory()
     assert read_status(plan, inventory).complete
     assert preview_run(plan, plan, inventory).missing == ()
-    assert set(created) == {0}  # only the first unit of each key, for the columns of its rows
+    assert set(created_positions) == {0}  # only the first unit of each key, for the columns of its rows

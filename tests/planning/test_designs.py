@@ -1,4 +1,4 @@
-"""Hours by key, what less would save, and designs for a budget."""
+"""Hours by key, savings from reduced sweeps, and designs for a budget."""
 
 from typing import Any
 
@@ -25,20 +25,20 @@ def make_config(**changes: Any) -> SweepConfig:
     return parse_config(fields | changes, "test")
 
 
-def make(**changes: Any) -> Plan:
+def make_small_plan(**changes: Any) -> Plan:
     config = make_config(**changes)
     return make_plan(config, assumed_facts(config))
 
 
-def test_keys_add_up_to_the_estimate() -> None:
-    plan = make()
+def test_hours_of_keys_sum_to_estimate() -> None:
+    plan = make_small_plan()
     assert total_hours(plan, {}) == pytest.approx(estimate(plan)["estimated_worker_hours"])
     by_key = {cost.key: cost.hours for cost in key_costs(plan, {})}
     assert by_key["aa_square"] > by_key["pgd"] > by_key["clean"]
 
 
-def test_measured_speed_replaces_the_assumed_one() -> None:
-    plan = make()
+def test_measured_speed_replaces_assumed_speed() -> None:
+    plan = make_small_plan()
     assumed = {cost.key: cost for cost in key_costs(plan, {})}
     speed = 0.5e9 * plan.config.execution.assumed_gmacs()
     measured = {cost.key: cost for cost in key_costs(plan, {("cifar10", "pgd"): speed})}
@@ -46,38 +46,38 @@ def test_measured_speed_replaces_the_assumed_one() -> None:
     assert (measured["pgd"].is_measured, measured["clean"].is_measured) == (True, False)
 
 
-def test_half_of_images_networks_and_queries() -> None:
-    count = len(make_config().selected_architectures)
-    half = count // 2
-    images, networks, queries = savings(make(), {}, worst_case)
+def test_savings_halve_images_networks_and_queries() -> None:
+    n_networks = len(make_config().selected_architectures)
+    n_half = n_networks // 2
+    images, networks, queries = savings(make_small_plan(), {}, worst_case)
     assert images.half_width == pytest.approx(1.959964 * (0.25 / 5000 * 0.5) ** 0.5)
     assert images.yaml == {"images": {"count": 5000}}
     assert networks.half_width == 0.0
-    assert networks.tau == pytest.approx(half * (half - 1) / (count * (count - 1)))
-    assert len(networks.yaml["architectures"]) == half
+    assert networks.tau == pytest.approx(n_half * (n_half - 1) / (n_networks * (n_networks - 1)))
+    assert len(networks.yaml["architectures"]) == n_half
     assert queries.yaml["keys"]["aa_square"]["queries"] == 2500
     assert queries.half_width is None
 
 
-def test_savings_of_a_sampled_sweep_are_not_those_of_counts() -> None:
-    sampled = make(sampling={"budget": "80%"}, measurements=["accuracy", "predictions"])
-    assert total_hours(sampled, {}) == pytest.approx(0.8 * total_hours(make(), {}), rel=0.01)
+def test_sampled_sweep_has_no_savings() -> None:
+    sampled = make_small_plan(sampling={"budget": "80%"}, measurements=["accuracy", "predictions"])
+    assert total_hours(sampled, {}) == pytest.approx(0.8 * total_hours(make_small_plan(), {}), rel=0.01)
     assert savings(sampled, {}, worst_case) == []
 
 
-def test_three_designs_fit_a_budget() -> None:
-    plan = make()
-    whole = total_hours(plan, {})
-    budget = f"{0.4 * whole:.6f}h"
+def test_designs_fit_budget() -> None:
+    plan = make_small_plan()
+    full_hours = total_hours(plan, {})
+    budget = f"{0.4 * full_hours:.6f}h"
     designs = designs_for_budget(plan.config, budget, {}, worst_case, make_config)
     assert len(designs) == 3
-    assert all(0 < design.hours <= 0.4 * whole * 1.0001 for design in designs)
+    assert all(0 < design.hours <= 0.4 * full_hours * 1.0001 for design in designs)
     assert designs[0].yaml["sampling"]["pilot"] == len(plan.config.selected_architectures) // 5
     assert "predictions" in designs[0].yaml["measurements"]
     assert designs[0].half_width > 0  # type: ignore[operator]
-    make_config(**designs[0].yaml)  # the lines are a valid sweep
+    make_config(**designs[0].yaml)  # the changed sweep is valid
     make_config(**designs[1].yaml)
-    assert designs_for_budget(plan.config, f"{2 * whole}h", {}, worst_case, make_config) == []
+    assert designs_for_budget(plan.config, f"{2 * full_hours}h", {}, worst_case, make_config) == []
 
 
 @pytest.mark.parametrize(
@@ -87,9 +87,9 @@ def test_three_designs_fit_a_budget() -> None:
         ("10%", {"architectures": [0, 1]}, "at least 3 networks"),
     ],
 )
-def test_bad_budgets_are_rejected(budget: str, changes: dict[str, Any], message: str) -> None:
-    def reload(**others: Any) -> SweepConfig:
-        return make_config(**changes, **others)
+def test_designs_reject_invalid_budget(budget: str, changes: dict[str, Any], message: str) -> None:
+    def reload(**changed_fields: Any) -> SweepConfig:
+        return make_config(**changes, **changed_fields)
 
     with pytest.raises(ConfigError, match=message):
         designs_for_budget(make_config(**changes), budget, {}, worst_case, reload)
@@ -97,51 +97,51 @@ def test_bad_budgets_are_rejected(budget: str, changes: dict[str, Any], message:
 
 @pytest.mark.parametrize("percent", [2, 10, 20])
 def test_small_budget_gets_smaller_pilot_or_other_designs(percent: int) -> None:
-    plan = make()  # of 40 architectures, 8 of them the pilot
-    whole = total_hours(plan, {})
+    plan = make_small_plan()  # of 40 architectures, 8 of them the pilot
+    full_hours = total_hours(plan, {})
     sampled, fewer, weaker = designs_for_budget(plan.config, f"{percent}%", {}, worst_case, make_config)
     assert sampled.over_budget == (percent < 10)
-    assert (sampled.hours <= percent / 100 * whole * 1.0001) == (not sampled.over_budget)
+    assert (sampled.hours <= percent / 100 * full_hours * 1.0001) == (not sampled.over_budget)
     assert ("the pilot of 2 networks and the keys" in sampled.loss) == sampled.over_budget
-    least = make_config(**sampled.yaml)  # which a sweep may have
-    assert total_hours(make_plan(least, assumed_facts(least)), {}) == pytest.approx(sampled.hours)
-    assert fewer.over_budget == (fewer.hours > percent / 100 * whole)
+    min_config = make_config(**sampled.yaml)  # the smallest valid sampled sweep
+    assert total_hours(make_plan(min_config, assumed_facts(min_config)), {}) == pytest.approx(sampled.hours)
+    assert fewer.over_budget == (fewer.hours > percent / 100 * full_hours)
     assert not weaker.over_budget
-    assert weaker.hours <= percent / 100 * whole * 1.0001
+    assert weaker.hours <= percent / 100 * full_hours * 1.0001
 
 
 def test_sampled_design_keeps_sampling_section_of_sweep() -> None:
-    own = {"budget": "90%", "pilot": 10, "cheap": ["clean"], "seed": 3}
+    sampling = {"budget": "90%", "pilot": 10, "cheap": ["clean"], "seed": 3}
 
-    def reload(**others: Any) -> SweepConfig:
-        return make_config(**{"measurements": ["accuracy", "predictions"], **others})
+    def reload(**changed_fields: Any) -> SweepConfig:
+        return make_config(**{"measurements": ["accuracy", "predictions"], **changed_fields})
 
-    config = reload(sampling=own)
+    config = reload(sampling=sampling)
     sampled, *_ = designs_for_budget(config, "5%", {}, worst_case, reload)
     assert sampled.over_budget
     assert sampled.yaml["sampling"] == {"pilot": 10, "seed": 3, "budget": sampled.yaml["sampling"]["budget"]} | {
         "cheap": ("clean",)
     }
-    less = {**own, "budget": f"{0.999 * float(sampled.yaml['sampling']['budget'].rstrip('%')):.6f}%"}
-    too_small = reload(sampling=less)
+    smaller_sampling = {**sampling, "budget": f"{0.999 * float(sampled.yaml['sampling']['budget'].rstrip('%')):.6f}%"}
+    too_small = reload(sampling=smaller_sampling)
     with pytest.raises(ConfigError, match="expected a budget of at least"):
         make_plan(too_small, assumed_facts(too_small))
 
 
-def test_a_weaker_attack_reaches_as_far_with_fewer_steps() -> None:
+def test_weaken_keeps_reach_of_attack() -> None:
     config = make_config()
     weaker = weaken(config, 0.1)
     assert weaker is not None
-    pgd, before = weaker.keys["pgd"], config.parameters["pgd"]
-    assert pgd["steps"] == 4
-    assert pgd["steps"] * pgd["rel_stepsize"] == pytest.approx(40 * before.rel_stepsize)  # type: ignore[attr-defined]
+    weaker_pgd, original = weaker.keys["pgd"], config.parameters["pgd"]
+    assert weaker_pgd["steps"] == 4
+    assert weaker_pgd["steps"] * weaker_pgd["rel_stepsize"] == pytest.approx(40 * original.rel_stepsize)  # type: ignore[attr-defined]
 
 
-def test_nothing_to_weaken_gives_no_design() -> None:
+def test_weaken_without_iterative_attack_returns_none() -> None:
     assert weaken(make_config(keys={"clean": {}, "fgsm": {}}), 0.5) is None
 
 
-def test_long_lists_of_networks_are_shortened() -> None:
+def test_yaml_lines_shorten_long_lists_of_networks() -> None:
     assert yaml_lines({"architectures": list(range(20)), "sampling": {"budget": "5h"}}) == [
         "architectures: [0, 1, 2, 3, 4, 5, 6, 7, ...]  # 20; --json lists all",
         "sampling: {budget: 5h}",
@@ -150,13 +150,13 @@ def test_long_lists_of_networks_are_shortened() -> None:
 
 @pytest.mark.parametrize("percent", [6, 30])
 def test_designs_fit_budget_at_measured_speeds(percent: int) -> None:
-    plan = make()
+    plan = make_small_plan()
     speeds = {("cifar10", "aa_square"): 0.2e9 * plan.config.execution.assumed_gmacs()}
-    whole = total_hours(plan, speeds)
-    sampled, *others = designs_for_budget(plan.config, f"{percent}%", speeds, worst_case, make_config)
+    full_hours = total_hours(plan, speeds)
+    sampled, *other_designs = designs_for_budget(plan.config, f"{percent}%", speeds, worst_case, make_config)
     assert sampled.over_budget == (percent == 6)
     config = make_config(**sampled.yaml)
     assert total_hours(make_plan(config, assumed_facts(config)), speeds) == pytest.approx(sampled.hours)
-    for design in (sampled, *others):
-        assert design.over_budget == (design.hours > percent / 100 * whole * 1.0001)
-    assert not others[-1].over_budget  # weaker attacks on fewer networks
+    for design in (sampled, *other_designs):
+        assert design.over_budget == (design.hours > percent / 100 * full_hours * 1.0001)
+    assert not other_designs[-1].over_budget  # weaker attacks on fewer networks

@@ -18,41 +18,41 @@ CONFIDENCES = [{"label": [[1.0]], "argmax": [[1.0]], "prediction": [0.9, None]}]
 ROWS = {"accuracy": [0.5, 0.4], "cm": MATRICES, "confidence": CONFIDENCES}
 
 
-def write_twice(folder: Path, measure: str, first: str, second: str, key: str = "pgd") -> Path:
-    """Write a file with two rows named `first` and `second`, which may be equal."""
+def write_rows_with_ids(folder: Path, measure: str, first_id: str, second_id: str, key: str = "pgd") -> Path:
+    """Write a file with two rows with the ids `first_id` and `second_id`, which may be equal."""
     write_results(folder, {key: {}}, measure=measure)
-    row = json.dumps(ROWS[measure])
-    rows = f'{{"{first}": {row}, "2": {row}, "{second}": {row}}}'
+    row_json = json.dumps(ROWS[measure])
+    rows = f'{{"{first_id}": {row_json}, "2": {row_json}, "{second_id}": {row_json}}}'
     (folder / f"cifar10/{key}_{measure}.json").write_text(f'{{"cifar10": {{"{key}": {{"{measure}": {rows}}}}}}}')
     return folder
 
 
 @pytest.mark.parametrize("measure", ROWS)
 @pytest.mark.parametrize(
-    ("first", "second", "message"), [("0", "0", "'0' twice"), ("0", "00", "'00'"), ("00", "0", "'00'")]
+    ("first_id", "second_id", "message"), [("0", "0", "'0' twice"), ("0", "00", "'00'"), ("00", "0", "'00'")]
 )
 @pytest.mark.each_value
 def test_duplicate_id_is_rejected_by_all_readers(
     tmp_path: Path,
     robust201: RunCommand,
     measure: str,
-    first: str,
-    second: str,
+    first_id: str,
+    second_id: str,
     message: str,
 ) -> None:
-    folder = write_twice(tmp_path / "dataset", measure, first, second)
-    for read in (
-        lambda data: data.value(2, "cifar10", "pgd", measure),
-        lambda data: data.query("cifar10", "pgd", measure),
-        lambda data: list(data.files.iter_values("cifar10", "pgd", measure)),
+    folder = write_rows_with_ids(tmp_path / "dataset", measure, first_id, second_id)
+    for read_values in (
+        lambda dataset: dataset.value(2, "cifar10", "pgd", measure),
+        lambda dataset: dataset.query("cifar10", "pgd", measure),
+        lambda dataset: list(dataset.files.iter_values("cifar10", "pgd", measure)),
     ):
         with pytest.raises(ResultsError, match=f"pgd_{measure}.json.*{message}"):
-            read(RobustnessDataset(folder))
+            read_values(RobustnessDataset(folder))
     assert message in robust201("convert", folder).refusal(2)
 
 
 def test_duplicate_field_of_a_value_is_rejected(tmp_path: Path) -> None:
-    folder = write_twice(tmp_path, "confidence", "0", "1")
+    folder = write_rows_with_ids(tmp_path, "confidence", "0", "1")
     file = folder / "cifar10/pgd_confidence.json"
     file.write_text(file.read_text().replace('"label"', '"label": [[0.0]], "label"', 1))
     data = RobustnessDataset(folder)
@@ -62,14 +62,14 @@ def test_duplicate_field_of_a_value_is_rejected(tmp_path: Path) -> None:
         list(data.files.iter_values("cifar10", "pgd", "confidence"))
 
 
-@pytest.mark.parametrize("inside", ["measurement", "key"])
-def test_file_with_values_of_another_key_or_measurement_is_rejected(tmp_path: Path, inside: str) -> None:
-    folder = write_twice(tmp_path, "cm", "0", "1")
+@pytest.mark.parametrize("added", ["measurement", "key"])
+def test_file_with_values_of_another_key_or_measurement_is_rejected(tmp_path: Path, added: str) -> None:
+    folder = write_rows_with_ids(tmp_path, "cm", "0", "1")
     file = folder / "cifar10/pgd_cm.json"
     rows = {"3": MATRICES}
-    more = json.dumps({"other": rows} if inside == "measurement" else {"fgsm": {"cm": rows}})[1:-1]
-    braces = {"measurement": "}}}", "key": "}}"}[inside]
-    file.write_text(f"{file.read_text().removesuffix(braces)}, {more}{braces}")
+    added_json = json.dumps({"other": rows} if added == "measurement" else {"fgsm": {"cm": rows}})[1:-1]
+    braces = {"measurement": "}}}", "key": "}}"}[added]
+    file.write_text(f"{file.read_text().removesuffix(braces)}, {added_json}{braces}")
     assert json.loads(file.read_text())
     with pytest.raises(ResultsError, match=r"pgd_cm\.json"):
         RobustnessDataset(folder).value(0, "cifar10", "pgd", "cm")
@@ -78,49 +78,49 @@ def test_file_with_values_of_another_key_or_measurement_is_rejected(tmp_path: Pa
 @pytest.mark.parametrize("suffix", [pytest.param("", marks=pytest.mark.slow), ".gz"])
 def test_key_with_files_in_both_spellings_is_rejected(tmp_path: Path, robust201: RunCommand, suffix: str) -> None:
     folder = write_results(tmp_path / "dataset", {"clean": {"0": 0.9}, "pgd": {"0": [0.5, 0.4]}})
-    text = json.dumps({"cifar10": {"pgd@Linf": {"accuracy": {"0": [0.6, 0.3]}}}}).encode()
-    other = folder / f"cifar10/pgd@Linf_accuracy.json{suffix}"
-    other.write_bytes(gzip.compress(text) if suffix else text)
+    content = json.dumps({"cifar10": {"pgd@Linf": {"accuracy": {"0": [0.6, 0.3]}}}}).encode()
+    other_file = folder / f"cifar10/pgd@Linf_accuracy.json{suffix}"
+    other_file.write_bytes(gzip.compress(content) if suffix else content)
     for key in ("pgd", "pgd@Linf"):
         with pytest.raises(ResultsError, match="expected one spelling"):
             RobustnessDataset(folder).accuracy(0, "cifar10", key)
-    for verb in (
+    for command_line in (
         ("convert", folder),
         ("diff", folder, folder),
         ("report", folder),
     ):
-        line = robust201(*verb).refusal(2)
-        assert "/pgd_accuracy.json" in line
-        assert f"/pgd@Linf_accuracy.json{suffix}" in line
+        error_line = robust201(*command_line).refusal(2)
+        assert "/pgd_accuracy.json" in error_line
+        assert f"/pgd@Linf_accuracy.json{suffix}" in error_line
 
 
-@pytest.mark.parametrize("where", ["file", "meta.json"])
-def test_key_in_both_spellings_within_one_file_is_rejected(tmp_path: Path, where: str) -> None:
+@pytest.mark.parametrize("file_kind", ["file", "meta.json"])
+def test_key_in_both_spellings_within_one_file_is_rejected(tmp_path: Path, file_kind: str) -> None:
     folder = write_results(tmp_path, {"pgd": {"0": [0.5, 0.4]}})
-    file = folder / ("cifar10/pgd_accuracy.json" if where == "file" else "meta.json")
+    file = folder / ("cifar10/pgd_accuracy.json" if file_kind == "file" else "meta.json")
     content = json.loads(file.read_text())
-    by_key = content["cifar10"] if where == "file" else content["epsilons"]
-    by_key["pgd@Linf"] = by_key["pgd"]
+    values_by_key = content["cifar10"] if file_kind == "file" else content["epsilons"]
+    values_by_key["pgd@Linf"] = values_by_key["pgd"]
     file.write_text(json.dumps(content))
     with pytest.raises(ResultsError, match="got pgd and pgd@Linf"):
         RobustnessDataset(folder).accuracy(0, "cifar10", "pgd")
 
 
 def test_parse_json_matches_json_and_rejects_duplicates() -> None:
-    draw = random.Random(0)
-    names = [str(draw.randrange(10**6)) for _ in range(200)]
+    random_numbers = random.Random(0)
+    names = [str(random_numbers.randrange(10**6)) for _ in range(200)]
     nested = {name: {"a": [1, 2.5, None], "b": {"c": "\u00e4\n"}} for name in names}
     assert parse_json(json.dumps(nested).encode()) == nested
-    twice = (b'{"a": 1, "a": 1}', b'[{"b": {"a": 1, "\\u0061": 2}}]')
-    for text in (*twice, b"[" * 10**5, b"", b'{"a": 1' + b"0" * 5000 + b"}"):
+    duplicates = (b'{"a": 1, "a": 1}', b'[{"b": {"a": 1, "\\u0061": 2}}]')
+    for json_text in (*duplicates, b"[" * 10**5, b"", b'{"a": 1' + b"0" * 5000 + b"}"):
         with pytest.raises(ValueError, match=r"\w"):
-            parse_json(text)
+            parse_json(json_text)
 
 
 def test_duplicate_id_in_meta_json_is_rejected(tmp_path: Path) -> None:
     folder = write_results(tmp_path, {"pgd": {"0": [0.5, 0.4]}})
     file = folder / "meta.json"
-    first = json.dumps(json.loads(file.read_text())["ids"]["0"])
-    file.write_text(file.read_text().replace('"ids": {', f'"ids": {{"0": {first}, ', 1))
+    entry = json.dumps(json.loads(file.read_text())["ids"]["0"])
+    file.write_text(file.read_text().replace('"ids": {', f'"ids": {{"0": {entry}, ', 1))
     with pytest.raises(ResultsError, match=r"meta\.json.*'0' twice"):
         RobustnessDataset(folder)

@@ -18,10 +18,10 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> SweepConfig:
 def test_filters_keep_selected_units(config: SweepConfig) -> None:
     plan = make_plan(config, assumed_facts(config))
     assert EVERYTHING.narrow(plan).n_evaluations == plan.n_evaluations
-    narrow = Filters(architectures=(0, 21, 15_000), keys=("clean", "fgsm"))
-    narrow.check(config)
-    selected = {(unit.architecture, unit.key) for unit in narrow.narrow(plan).units}
-    assert selected == {(index, key) for index in (0, 21) for key in ("clean", "fgsm")}
+    filters = Filters(architectures=(0, 21, 15_000), keys=("clean", "fgsm"))
+    filters.check(config)
+    selected_keys = {(unit.architecture, unit.key) for unit in filters.narrow(plan).units}
+    assert selected_keys == {(index, key) for index in (0, 21) for key in ("clean", "fgsm")}
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_filters_keep_selected_units(config: SweepConfig) -> None:
         (Filters(datasets=("digit",)), "expected one of its datasets, got 'digit'. Did you mean 'digits'?"),
         (Filters(keys=("pdg",)), "expected one of its keys, got 'pdg'. Did you mean 'pgd'?"),
         (Filters(keys=("autoatack",)), "expected one of its keys, got 'autoatack'. Did you mean 'autoattack'?"),
-        (Filters(architectures=(5, 6)), "failed for #5, #6: demo has none of the architectures"),
+        (Filters(architectures=(5, 6)), "failed for #5, #6: demo has none of these architectures"),
     ],
 )
 def test_filters_reject_names_outside_sweep(config: SweepConfig, filters: Filters, message: str) -> None:

@@ -19,10 +19,12 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 @pytest.mark.shared
 @pytest.mark.slow
-def test_trial_on_real_images_runs(shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cifar10_job_gives_plausible_accuracies(
+    shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     archive = shared_data / "checkpoints" / "NATS-tss-v1_0-3ffb9-full"
     if not archive.exists():
-        pytest.skip(f"no {archive}: name a data folder with trained networks by ROBUST201_DATA")
+        pytest.skip(f"{archive} does not exist: set ROBUST201_DATA to a data folder with trained networks")
     with CheckpointStore(tmp_path / "checkpoints") as store:
         import_weights(archive, store, indices=[0, 21])
     monkeypatch.setenv("ROBUST201_DATA", str(shared_data))
@@ -36,23 +38,23 @@ def test_trial_on_real_images_runs(shared_data: Path, tmp_path: Path, monkeypatc
     assert run_sweep(config, make_executor, filters=Filters(keys=("clean", "fgsm", "pixelate"))).complete
     plan, store = load_plan(config.results), ShardStore.open(config.results)
     inventory = store.inventory()
-    clean = {
-        unit.architecture: float(values[0.0]["accuracy"])
-        for unit, values in store.select(
+    clean_accuracies = {
+        unit.architecture: float(columns_by_strength[0.0]["accuracy"])
+        for unit, columns_by_strength in store.select(
             [unit for unit in plan.units if unit.key == "clean"], inventory, plan.measurements
         ).iter_values()
     }
     # accuracies are 0.6354 and 0.7326 on all 10,000 images; a sample of 40 almost certainly differs by less than 0.25
-    assert clean[0] == pytest.approx(0.6354, abs=0.25)
-    assert clean[21] == pytest.approx(0.7326, abs=0.25)
+    assert clean_accuracies[0] == pytest.approx(0.6354, abs=0.25)
+    assert clean_accuracies[21] == pytest.approx(0.7326, abs=0.25)
 
 
 def test_threat_model_job_has_every_perturbation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
     config = load_config(REPOSITORY / "jobs/threat-model.yaml")
     for_random_outputs = set(RANDOMISED_GROUPS.values())  # the job's networks are deterministic
-    perturbations = {key for key, row in TASKS.items() if row.kind != "measure"}
-    for_curves = {key for key, row in TASKS.items() if issubclass(row.parameters, MinimumNorm)}
+    perturbations = {key for key, task in TASKS.items() if task.kind != "measure"}
+    for_curves = {key for key, task in TASKS.items() if issubclass(task.parameters, MinimumNorm)}
     assert perturbations - for_random_outputs - for_curves <= set(config.tasks)
     assert config.transfers == {"transfer_21": 21, "transfer_309": 309}
     assert all(len(parameters.strengths) == 1 for parameters in config.parameters.values())
@@ -68,10 +70,12 @@ def test_transfer_matrix_job_has_every_network_as_source() -> None:
 
 def test_measures_jobs_differ_in_weights_and_mode(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
-    trained, random = (load_config(REPOSITORY / f"jobs/measures-{name}.yaml") for name in ("trained", "random"))
-    assert list(trained.tasks) == list(random.tasks) == ["jacobian", "hessian_weights", "hessian_input"]
-    assert random.tasks["hessian_input"].columns == ("batch_largest", "batch_largest_sd")
-    for config, mode in ((trained, None), (random, "training")):
+    trained_config, random_config = (
+        load_config(REPOSITORY / f"jobs/measures-{weights_name}.yaml") for weights_name in ("trained", "random")
+    )
+    assert list(trained_config.tasks) == list(random_config.tasks) == ["jacobian", "hessian_weights", "hessian_input"]
+    assert random_config.tasks["hessian_input"].columns == ("batch_largest", "batch_largest_sd")
+    for config, mode in ((trained_config, None), (random_config, "training")):
         for key, parameters in config.parameters.items():
             fields = parameters.model_dump()
             assert (fields["split"], fields["images"], fields["batch"]) == ("train", 2560, 256)

@@ -1,4 +1,4 @@
-"""Upper limits of all counts in a YAML."""
+"""Upper limits of all counts in YAML files."""
 
 import re
 from collections.abc import Iterator
@@ -18,40 +18,40 @@ from robust201.planning.user_tasks import UserTaskParameters
 from robust201.tasks import TASKS
 from robust201.tasks.parameters import MAX_STRENGTHS, STRENGTH_FIELDS
 
-NAMES = re.compile("seeds?$|^format$|^source$|^architectures$|^init$")
-"""Fields whose integers are names and do not affect the amount of work."""
+IDENTIFIER_FIELDS = re.compile("seeds?$|^format$|^source$|^architectures$|^init$")
+"""Fields whose integers are identifiers and do not affect the amount of work."""
 
 SELECTIONS = {"weights.epochs", "weights.steps"}
 """Fields that select existing weights."""
 
 
-def unlimited(schema: dict[str, Any], root: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[str]:
+def find_unlimited_integers(schema: dict[str, Any], root: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[str]:
     """Yield the paths of integers without an upper limit in a JSON schema."""
     if "$ref" in schema:
         schema = root["$defs"][schema["$ref"].rpartition("/")[2]]
     if schema.get("type") == "integer" and not {"maximum", "exclusiveMaximum", "const"} & schema.keys():
         yield ".".join(path)
-    for name, part in schema.get("properties", {}).items():
-        if not NAMES.search(name):
-            yield from unlimited(part, root, (*path, name))
+    for property_name, subschema in schema.get("properties", {}).items():
+        if not IDENTIFIER_FIELDS.search(property_name):
+            yield from find_unlimited_integers(subschema, root, (*path, property_name))
     for key in ("anyOf", "prefixItems"):
-        for part in schema.get(key, ()):
-            yield from unlimited(part, root, path)
+        for subschema in schema.get(key, ()):
+            yield from find_unlimited_integers(subschema, root, path)
     for key in ("items", "additionalProperties"):
         if isinstance(schema.get(key), dict):
-            yield from unlimited(schema[key], root, path)
+            yield from find_unlimited_integers(schema[key], root, path)
 
 
 @pytest.mark.parametrize("model", [SweepConfig, TrainingConfig, UserTaskParameters], ids=lambda model: model.__name__)
 def test_yaml_counts_have_upper_limits(model) -> None:
     schema = model.model_json_schema()
-    assert set(unlimited(schema, schema)) <= SELECTIONS
+    assert set(find_unlimited_integers(schema, schema)) <= SELECTIONS
 
 
 @pytest.mark.parametrize("key", TASKS)
 def test_key_counts_have_upper_limits(key) -> None:
     schema = TASKS[key].parameters.model_json_schema()
-    assert not [*unlimited(schema, schema)]
+    assert not [*find_unlimited_integers(schema, schema)]
     for field in {*STRENGTH_FIELDS} & schema["properties"].keys():
         strengths = schema["properties"][field]
         assert strengths.get("maxItems") == MAX_STRENGTHS or strengths["items"]["maximum"] == 5

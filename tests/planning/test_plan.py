@@ -47,22 +47,22 @@ def make_facts(*, pixels: str = "p", checkpoints: dict[int, str] | None = None, 
     return InputFacts({"digits": DatasetFacts(n_images, pixels, CORRUPTIONS)}, {"digits": networks})
 
 
-def ids(plan: Plan) -> dict[tuple[int, str], str]:
+def unit_ids(plan: Plan) -> dict[tuple[int, str], str]:
     return {(unit.architecture, unit.key): unit.id for unit in plan.units}
 
 
-BASES = {engine: ids(make_plan(make_config(engine=engine), make_facts())) for engine in ENGINES}
-BASE = ids(make_plan(make_config(), make_facts()))
+BASE_IDS_BY_ENGINE = {engine: unit_ids(make_plan(make_config(engine=engine), make_facts())) for engine in ENGINES}
+BASE_IDS = unit_ids(make_plan(make_config(), make_facts()))
 
 
 def test_fused_engine_is_default() -> None:
-    assert BASES["fused"] == BASE
-    assert not set(BASES["fused"].values()) & set(BASES["reference"].values())
+    assert BASE_IDS_BY_ENGINE["fused"] == BASE_IDS
+    assert not set(BASE_IDS_BY_ENGINE["fused"].values()) & set(BASE_IDS_BY_ENGINE["reference"].values())
 
 
 def test_unit_ids_are_unique_and_reproducible() -> None:
-    assert len(set(BASE.values())) == len(BASE) == 15
-    assert ids(make_plan(make_config(), make_facts())) == BASE
+    assert len(set(BASE_IDS.values())) == len(BASE_IDS) == 15
+    assert unit_ids(make_plan(make_config(), make_facts())) == BASE_IDS
 
 
 def test_describe_lists_protocols_in_order_of_keys() -> None:
@@ -72,11 +72,11 @@ def test_describe_lists_protocols_in_order_of_keys() -> None:
 
 def test_additional_epsilon_keeps_unit_ids() -> None:
     keys = KEYS | {"pgd": {"epsilons_255": [1, 4, 8], "steps": 5}}
-    assert ids(make_plan(make_config(keys=keys), make_facts())) == BASE
+    assert unit_ids(make_plan(make_config(keys=keys), make_facts())) == BASE_IDS
 
 
 @pytest.mark.parametrize(
-    ("config", "facts", "changed"),
+    ("config", "facts", "changed_keys"),
     [
         ({"keys": KEYS | {"pgd": {"epsilons_255": [1, 8], "steps": 6}}}, {}, {"pgd"}),
         ({"keys": KEYS | {"aa_square": {"epsilons_255": [1, 8], "queries": 51}}}, {}, {"aa_square"}),
@@ -93,11 +93,13 @@ def test_additional_epsilon_keeps_unit_ids() -> None:
 )
 @pytest.mark.parametrize("engine", ENGINES)
 def test_unit_ids_change_only_with_fields_that_affect_results(
-    engine: str, config: dict[str, object], facts: dict[str, str], changed: set[str] | dict[str, set[str]]
+    engine: str, config: dict[str, object], facts: dict[str, str], changed_keys: set[str] | dict[str, set[str]]
 ) -> None:
-    new = ids(make_plan(make_config(engine=engine, **config), make_facts(**facts)))
-    expected = changed[engine] if isinstance(changed, dict) else changed
-    assert {key for (index, key), identifier in new.items() if identifier != BASES[engine][index, key]} == expected
+    new_ids = unit_ids(make_plan(make_config(engine=engine, **config), make_facts(**facts)))
+    expected = changed_keys[engine] if isinstance(changed_keys, dict) else changed_keys
+    assert {
+        key for (index, key), identifier in new_ids.items() if identifier != BASE_IDS_BY_ENGINE[engine][index, key]
+    } == expected
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -105,18 +107,20 @@ def test_unit_ids_change_only_with_fields_that_affect_results(
 @pytest.mark.parametrize("speed", [None, 1.0, 2000.0])
 def test_unit_ids_do_not_depend_on_worker_speed(engine: str, device: str, speed: float | None) -> None:
     execution = {"device": device, "threads": 3} | ({} if speed is None else {"gmacs_per_second": speed})
-    assert ids(make_plan(make_config(engine=engine, execution=execution), make_facts())) == BASES[engine]
+    assert (
+        unit_ids(make_plan(make_config(engine=engine, execution=execution), make_facts())) == BASE_IDS_BY_ENGINE[engine]
+    )
 
 
 def test_assumed_speed_is_lower_on_cpus_by_default() -> None:
-    def assumed(**execution: object) -> tuple[float, float | None]:
+    def assumed_speeds(**execution: object) -> tuple[float, float | None]:
         summary = estimate(make_plan(make_config(execution=execution), make_facts()))
         return summary["assumed_gmacs_per_second"], summary["assumed_cpu_gmacs_per_second"]
 
-    assert assumed(device="cpu", threads=4) == (4 * CPU_GMACS, None)
-    assert assumed(device="cuda") == (GPU_GMACS, None)
-    assert assumed(threads=2) == (GPU_GMACS, 2 * CPU_GMACS)
-    assert assumed(device="cpu", gmacs_per_second=7) == assumed(gmacs_per_second=7) == (7.0, None)
+    assert assumed_speeds(device="cpu", threads=4) == (4 * CPU_GMACS, None)
+    assert assumed_speeds(device="cuda") == (GPU_GMACS, None)
+    assert assumed_speeds(threads=2) == (GPU_GMACS, 2 * CPU_GMACS)
+    assert assumed_speeds(device="cpu", gmacs_per_second=7) == assumed_speeds(gmacs_per_second=7) == (7.0, None)
 
 
 def test_exact_jacobian_costs_one_gradient_per_class() -> None:
@@ -137,13 +141,17 @@ def test_transfer_attack_costs_count_once_per_source() -> None:
 
     attack = {"epsilons_255": [1, 8], "steps": 5}
     config = make_config(architectures=[0, 21, 309], keys={"clean": {}, "pgd": attack})
-    macs = make_plan(config, assumed_facts(config))
+    plan = make_plan(config, assumed_facts(config))
     source_macs = sum(
-        macs.macs(Part(u, u.strengths, 0, u.n_images)) for u in macs.units if (u.key, u.architecture) == ("pgd", 21)
+        plan.macs(Part(unit, unit.strengths, 0, unit.n_images))
+        for unit in plan.units
+        if (unit.key, unit.architecture) == ("pgd", 21)
     )
-    shown_macs = 2 * sum(macs.macs(Part(u, u.strengths, 0, u.n_images)) for u in macs.units if u.key == "clean")
-    together = hours(clean={}, transfer={"source": 21, "key": "pgd", **attack}) - hours(clean={})
-    assert together * 3600 * GPU_GMACS * 1e9 == pytest.approx(source_macs + shown_macs)
+    target_macs = 2 * sum(
+        plan.macs(Part(unit, unit.strengths, 0, unit.n_images)) for unit in plan.units if unit.key == "clean"
+    )
+    transfer_hours = hours(clean={}, transfer={"source": 21, "key": "pgd", **attack}) - hours(clean={})
+    assert transfer_hours * 3600 * GPU_GMACS * 1e9 == pytest.approx(source_macs + target_macs)
 
 
 def test_estimate_includes_bytes_of_all_measurements() -> None:
@@ -169,19 +177,19 @@ def parts_of(bundles: Iterable[Bundle]) -> list[Part]:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_make_bundles_cuts_gpu_parts_for_cpus(engine: str) -> None:
-    """The parts cover the same images and strengths, and equal those of a sweep for CPUs."""
+    """The cut parts cover the same images and strengths, and equal the parts of a sweep for CPUs."""
     minutes = 1e-5
     plan = make_plan(make_config(engine=engine, execution={"part_minutes": minutes}), make_facts())
     parts = parts_of(make_bundles(plan, whole_parts(plan)))
     cut = parts_of(make_bundles(plan, parts, has_gpu=False))
     assert len(cut) > len(parts)
-    assert work_of(cut) == work_of(parts)
+    assert list_evaluated_images(cut) == list_evaluated_images(parts)
     on_cpu = make_plan(make_config(engine=engine, execution={"part_minutes": minutes, "device": "cpu"}), make_facts())
     assert sorted(map(str, parts_of(make_bundles(on_cpu, cut)))) == sorted(map(str, cut))
     assert make_bundles(on_cpu, parts, has_gpu=False) == make_bundles(on_cpu, parts)
 
 
-def work_of(parts: list[Part]) -> list[tuple[str, float, int]]:
+def list_evaluated_images(parts: list[Part]) -> list[tuple[str, float, int]]:
     return sorted((p.unit.id, strength, i) for p in parts for strength in p.strengths for i in range(p.start, p.stop))
 
 
@@ -195,11 +203,11 @@ def test_fused_engine_parts_are_not_cut_by_strength() -> None:
 def test_reference_engine_parts_are_cut_by_strength_first() -> None:
     config = make_config(engine="reference", execution={"gmacs_per_second": 1})
     (unit,) = (unit for unit in make_plan(config, make_facts()).units if (unit.architecture, unit.key) == (0, "pgd"))
-    whole = Part(unit, unit.strengths, 0, unit.n_images)
-    minutes = 0.9 * make_plan(config, make_facts()).seconds(whole) / 60
+    whole_part = Part(unit, unit.strengths, 0, unit.n_images)
+    minutes = 0.9 * make_plan(config, make_facts()).seconds(whole_part) / 60
     execution = {"gmacs_per_second": 1, "part_minutes": minutes}
     parts = parts_of(
-        make_bundles(make_plan(make_config(engine="reference", execution=execution), make_facts()), [whole])
+        make_bundles(make_plan(make_config(engine="reference", execution=execution), make_facts()), [whole_part])
     )
     assert parts == [Part(unit, (strength,), 0, unit.n_images) for strength in unit.strengths]
 
@@ -235,8 +243,8 @@ def test_cuts_do_not_depend_on_workers_if_rounding_depends_on_batch(
         parts = cut_parts(whole_parts(plan))
         assert len(parts) > 2 * len(plan.units)
         if is_resumed:
-            done = parts[::3]
-            parts = [*done, *cut_parts(joined(part for part in parts if part not in done))]
+            completed_parts = parts[::3]
+            parts = [*completed_parts, *cut_parts(join_adjacent(part for part in parts if part not in completed_parts))]
         return str(sorted(map(str, parts)))
 
     machines = [execution for execution in MACHINES if changes or execution.get("device") != "cpu"]
@@ -247,19 +255,19 @@ def test_cuts_do_not_depend_on_workers_if_rounding_depends_on_batch(
     assert cut({}, True, 3, is_resumed=True) == expected
 
 
-def joined(parts: Iterable[Part]) -> list[Part]:
+def join_adjacent(parts: Iterable[Part]) -> list[Part]:
     """Join adjacent slices, as a scan for missing results does."""
-    whole: list[Part] = []
+    joined_parts: list[Part] = []
     for part in sorted(parts, key=lambda part: (part.unit.id, part.start)):
-        if whole and (whole[-1].unit, whole[-1].stop) == (part.unit, part.start):
-            whole[-1] = Part(part.unit, part.strengths, whole[-1].start, part.stop)
+        if joined_parts and (joined_parts[-1].unit, joined_parts[-1].stop) == (part.unit, part.start):
+            joined_parts[-1] = Part(part.unit, part.strengths, joined_parts[-1].start, part.stop)
         else:
-            whole.append(part)
-    return whole
+            joined_parts.append(part)
+    return joined_parts
 
 
 def test_fused_engine_slices_on_cpu_may_be_smaller_than_batch_size() -> None:
-    """Otherwise a network's attack with few images could not be divided among workers."""
+    """Otherwise, an attack of one network on few images could not be divided among workers."""
     fields = {"batch_size": 250, "execution": {"device": "cpu", "part_minutes": 1e-6}}
     slices: dict[str, set[int]] = {}
     for engine in ENGINES:
@@ -271,8 +279,8 @@ def test_fused_engine_slices_on_cpu_may_be_smaller_than_batch_size() -> None:
 
 
 def test_new_checkpoint_changes_ids_of_its_architecture_only() -> None:
-    new = ids(make_plan(make_config(), make_facts(checkpoints={9: "retrained"})))
-    assert {index for (index, key), identifier in new.items() if identifier != BASE[index, key]} == {9}
+    new_ids = unit_ids(make_plan(make_config(), make_facts(checkpoints={9: "retrained"})))
+    assert {index for (index, key), identifier in new_ids.items() if identifier != BASE_IDS[index, key]} == {9}
 
 
 @settings(max_examples=20)
@@ -307,8 +315,8 @@ def test_make_bundles_covers_each_missing_evaluation_once(
         for part in bundle.parts:
             assert (part.unit.architecture, part.unit.dataset) == (bundle.architecture, bundle.dataset)
             assert part.start % batch_size == 0 or (engine == "fused" and has_gpu is False)
-    bundled_work = Counter(work_of(parts_of(bundles)))
-    assert bundled_work == Counter(work_of(parts))
+    bundled_work = Counter(list_evaluated_images(parts_of(bundles)))
+    assert bundled_work == Counter(list_evaluated_images(parts))
     assert bundles == make_bundles(plan, parts, n_workers=n_workers, has_gpu=has_gpu)
 
 
@@ -317,24 +325,24 @@ def test_bundles_do_not_exceed_their_fraction_of_remaining_work(n_workers: int) 
     execution = {"device": "cpu", "gmacs_per_second": 1e-3, "part_minutes": 1e6}
     plan = make_plan(make_config(execution=execution, batch_size=1), make_facts(n_images=1000))
     parts = whole_parts(plan)
-    costs = [
+    bundle_seconds = [
         sum(map(plan.seconds, bundle.parts))
         for bundle in make_bundles(plan, parts, n_workers=n_workers, slice_seconds=math.inf)
     ]
-    step = max(plan.seconds(Part(part.unit, part.strengths, 0, 1)) for part in parts)
-    remaining_work = sum(costs)
+    max_image_seconds = max(plan.seconds(Part(part.unit, part.strengths, 0, 1)) for part in parts)
+    remaining_work = sum(bundle_seconds)
     assert remaining_work == pytest.approx(sum(map(plan.seconds, parts)))
-    for cost in costs:
-        assert cost <= max(MIN_SECONDS, step, remaining_work / (BUNDLES_AHEAD * n_workers)) * (1 + 1e-9)
-        remaining_work -= cost
-    assert costs[0] > 3 * costs[-1]
+    for seconds in bundle_seconds:
+        assert seconds <= max(MIN_SECONDS, max_image_seconds, remaining_work / (BUNDLES_AHEAD * n_workers)) * (1 + 1e-9)
+        remaining_work -= seconds
+    assert bundle_seconds[0] > 3 * bundle_seconds[-1]
     assert make_bundles(plan, parts) == make_bundles(plan, parts, n_workers=1)
 
 
 def test_narrow_keeps_matching_units() -> None:
     plan = make_plan(make_config(), make_facts())
-    narrowed = plan.narrow(architectures={9}, keys={"pgd", "fog"})
-    assert [(unit.architecture, unit.key) for unit in narrowed.units] == [(9, "pgd"), (9, "fog")]
+    narrowed_plan = plan.narrow(architectures={9}, keys={"pgd", "fog"})
+    assert [(unit.architecture, unit.key) for unit in narrowed_plan.units] == [(9, "pgd"), (9, "fog")]
 
 
 def test_input_facts_survive_json_round_trip() -> None:
@@ -343,5 +351,5 @@ def test_input_facts_survive_json_round_trip() -> None:
 
 
 def test_describe_difference_names_fields() -> None:
-    old, new = ({"key": "pgd", "parameters": {"steps": steps}, "seed": 0} for steps in (40, 20))
-    assert describe_difference(old, new) == ["parameters.steps: 40 → 20"]
+    old_payload, new_payload = ({"key": "pgd", "parameters": {"steps": steps}, "seed": 0} for steps in (40, 20))
+    assert describe_difference(old_payload, new_payload) == ["parameters.steps: 40 → 20"]

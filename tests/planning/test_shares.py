@@ -1,4 +1,4 @@
-"""Shares: an exact division of a sweep among workers that do not communicate."""
+"""Job shares: exact division of a sweep among workers that do not communicate."""
 
 import json
 import os
@@ -58,7 +58,7 @@ def build_plan(engine: str) -> Plan:
 PLANS = {engine: build_plan(engine) for engine in ("fused", "reference")}
 
 
-def slices(bundles: Sequence[Bundle]) -> Counter[tuple[str, float, int, int]]:
+def count_slices(bundles: Sequence[Bundle]) -> Counter[tuple[str, float, int, int]]:
     return Counter(
         (part.unit.id, strength, part.start, part.stop)
         for bundle in bundles
@@ -68,23 +68,23 @@ def slices(bundles: Sequence[Bundle]) -> Counter[tuple[str, float, int, int]]:
 
 
 @pytest.mark.parametrize("engine", PLANS)
-@given(count=st.integers(1, 400))
+@given(n_shares=st.integers(1, 400))
 @settings(max_examples=12, deadline=None)
-def test_shares_divide_bundles_exactly_and_evenly(engine: str, count: int) -> None:
+def test_shares_divide_bundles_exactly_and_evenly(engine: str, n_shares: int) -> None:
     plan = PLANS[engine]
     bundles = all_bundles(plan)
-    shares = [Share(index, count).bundles(bundles) for index in range(1, count + 1)]
+    shares = [Share(index, n_shares).bundles(bundles) for index in range(1, n_shares + 1)]
     assert sum((Counter(map(id, share)) for share in shares), Counter()) == Counter(map(id, bundles))
-    work = [sum(plan.macs(part) for bundle in share for part in bundle.parts) for share in shares]
-    longest = sum(plan.macs(part) for part in bundles[0].parts)
-    assert max(work) - min(work) <= longest * (1 + 1e-9)
+    share_macs = [sum(plan.macs(part) for bundle in share for part in bundle.parts) for share in shares]
+    max_bundle_macs = sum(plan.macs(part) for part in bundles[0].parts)
+    assert max(share_macs) - min(share_macs) <= max_bundle_macs * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("engine", PLANS)
 def test_all_bundles_covers_each_image_of_each_evaluation_once(engine: str) -> None:
     plan = PLANS[engine]
     covered: Counter[tuple[str, float]] = Counter()
-    slice_counts = slices(all_bundles(plan))
+    slice_counts = count_slices(all_bundles(plan))
     assert set(slice_counts.values()) == {1}
     assert any(start > 0 for _, _, start, _ in slice_counts)
     for unit, strength, start, stop in slice_counts:
@@ -98,32 +98,34 @@ def test_shares_depend_on_the_sweep_only() -> None:
         assert share.bundles(all_bundles(rerun)) == share.bundles(all_bundles(PLANS["reference"]))
 
 
-@given(data=st.data(), count=st.integers(1, 40))
+@given(data=st.data(), n_shares=st.integers(1, 40))
 @settings(max_examples=20, deadline=None)
-def test_missing_parts_stay_in_their_share(data: st.DataObject, count: int) -> None:
+def test_missing_parts_stay_in_their_share(data: st.DataObject, n_shares: int) -> None:
     plan = PLANS["fused"]
     bundles = all_bundles(plan)
     selected = data.draw(st.lists(st.sampled_from(plan.units), unique=True, max_size=12))
-    missing = []
+    missing_parts = []
     for unit in selected:
         start = data.draw(st.integers(0, unit.n_images - 1))
-        missing.append(Part(unit, unit.strengths[-2:], start, data.draw(st.integers(start + 1, unit.n_images))))
-    shares = [Share(index, count).bundles(bundles) for index in range(1, count + 1)]
-    remaining = [missing_bundles(share, missing) for share in shares]
+        missing_parts.append(Part(unit, unit.strengths[-2:], start, data.draw(st.integers(start + 1, unit.n_images))))
+    shares = [Share(index, n_shares).bundles(bundles) for index in range(1, n_shares + 1)]
+    remaining = [missing_bundles(share, missing_parts) for share in shares]
     covered: Counter[tuple[str, float]] = Counter()
-    for (unit, strength, start, stop), times in sum(map(slices, remaining), Counter()).items():
-        assert times == 1
+    for (unit, strength, start, stop), n_times in sum(map(count_slices, remaining), Counter()).items():
+        assert n_times == 1
         covered[unit, strength] += stop - start
     assert covered == {
-        (part.unit.id, strength): part.stop - part.start for part in missing for strength in part.strengths
+        (part.unit.id, strength): part.stop - part.start for part in missing_parts for strength in part.strengths
     }
     for share, remaining_bundles in zip(shares, remaining, strict=True):
         for bundle in remaining_bundles:
             for part in bundle.parts:
                 assert any(
-                    part.unit == whole.unit and whole.start <= part.start and part.stop <= whole.stop
-                    for other in share
-                    for whole in other.parts
+                    part.unit == planned_part.unit
+                    and planned_part.start <= part.start
+                    and part.stop <= planned_part.stop
+                    for bundle_of_share in share
+                    for planned_part in bundle_of_share.parts
                 )
 
 
@@ -133,20 +135,20 @@ def test_share_parse_rejects_invalid_text(text: str) -> None:
         Share.parse(text)
 
 
-def export(results: Path, out: Path) -> dict[str, bytes]:
+def export_files(results: Path, out: Path) -> dict[str, bytes]:
     plan, store = load_plan(results), ShardStore.open(results)
     export_dataset(plan, store, store.inventory(verify="all", on_damage="raise"), out)
     return read_tree(out)
 
 
-def status(config: SweepConfig) -> SweepStatus:
+def read_current_status(config: SweepConfig) -> SweepStatus:
     return read_status(load_plan(config.results), ShardStore.open(config.results).inventory(on_damage="report"))
 
 
-def compute(config: SweepConfig, share: str, **options: object) -> tuple[RunTally, RunPreview]:
-    seen: list[RunPreview] = []
-    tally = run_share(config, Share.parse(share), make_executor, on_preview=seen.append, **options)
-    return tally, seen[0]
+def compute_share(config: SweepConfig, share: str, **options: object) -> tuple[RunTally, RunPreview]:
+    previews: list[RunPreview] = []
+    tally = run_share(config, Share.parse(share), make_executor, on_preview=previews.append, **options)
+    return tally, previews[0]
 
 
 @pytest.mark.parametrize(
@@ -166,12 +168,12 @@ def test_drain_variable_lowers_drain_seconds(
         monkeypatch.setenv(DRAIN_VARIABLE, env_value)
     deadlines: list[float | None] = []
 
-    def draining(say: object, drain_seconds: float | None) -> AbstractContextManager[DrainRequest]:
+    def record_drain_seconds(say: object, drain_seconds: float | None) -> AbstractContextManager[DrainRequest]:
         deadlines.append(drain_seconds)
         return nullcontext(DrainRequest())
 
-    monkeypatch.setattr("robust201.runtime.driver.draining_on_signals", draining)
-    compute(config, "1/1")
+    monkeypatch.setattr("robust201.runtime.driver.draining_on_signals", record_drain_seconds)
+    compute_share(config, "1/1")
     assert deadlines == [expected]
 
 
@@ -188,7 +190,7 @@ def test_concurrent_shares_export_same_bytes_as_single_run(
     sweep = write_sweep(execution={"part_minutes": 1e-9})
     assert robust201("run", sweep, "--out", tmp_path / "ordinary").code == 0
     assert robust201("plan", "--save", sweep).code == 0
-    prepared = read_tree(tmp_path / "results")
+    prepared_files = read_tree(tmp_path / "results")
     command = [sys.executable, "-m", "robust201", "run", str(sweep), "--executor", "inline", "--share"]
     workers = [
         subprocess.Popen([*command, f"{index}/2"], cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)
@@ -198,11 +200,15 @@ def test_concurrent_shares_export_same_bytes_as_single_run(
         _, stderr = worker.communicate(timeout=120)
         assert worker.returncode == 0, stderr
         assert "Complete for this selection" in stderr
-    results = read_tree(tmp_path / "results")
-    assert prepared.items() <= results.items()  # shares only add
-    assert not [name for name in results if name.startswith("heartbeats/") or name.endswith(("lease.json", ".tmp"))]
+    result_files = read_tree(tmp_path / "results")
+    assert prepared_files.items() <= result_files.items()  # shares only add files
+    assert not [
+        file_name
+        for file_name in result_files
+        if file_name.startswith("heartbeats/") or file_name.endswith(("lease.json", ".tmp"))
+    ]
     assert ShardStore.open(tmp_path / "results").verify() == []
-    assert export(tmp_path / "results", tmp_path / "a") == export(tmp_path / "ordinary", tmp_path / "b")
+    assert export_files(tmp_path / "results", tmp_path / "a") == export_files(tmp_path / "ordinary", tmp_path / "b")
 
 
 @pytest.mark.parametrize(("signum", "is_time_limit"), [(signal.SIGUSR1, True), (signal.SIGTERM, False)])
@@ -217,37 +223,37 @@ def test_signal_drains_share_and_rerun_completes_it(
         if isinstance(event, Receipt):
             signal.raise_signal(signum)
 
-    tally, preview = compute(config, "1/2", on_progress=interrupt)
+    tally, preview = compute_share(config, "1/2", on_progress=interrupt)
     assert (tally.drained, tally.time_limit) == (True, is_time_limit)
     assert 0 < tally.evaluations < preview.plan.n_evaluations
     assert tally.remaining == preview.plan.n_evaluations - tally.evaluations
-    rerun, preview = compute(config, "1/2")
+    rerun, preview = compute_share(config, "1/2")
     assert preview.done == tally.evaluations
     assert (rerun.complete, rerun.drained, rerun.time_limit) == (True, False, False)
-    assert status(config).done == preview.plan.n_evaluations
-    assert compute(config, "2/2")[0].complete
-    assert status(config).done == status(config).total
+    assert read_current_status(config).done == preview.plan.n_evaluations
+    assert compute_share(config, "2/2")[0].complete
+    assert read_current_status(config).done == read_current_status(config).total
 
 
-def test_overlapping_driver_and_shares_are_reported_and_harmless(make_sweep: MakeSweep, tmp_path: Path) -> None:
+def test_simultaneous_driver_and_share_are_reported_and_give_same_export(make_sweep: MakeSweep, tmp_path: Path) -> None:
     config = make_sweep(keys=KEYS)
     prepare_sweep(config)
     shutil.copytree(config.results, tmp_path / "twice")
-    lines: list[str] = []
+    messages: list[str] = []
     with Lease.acquire(config.results):
-        assert compute(config, "1/1", say=lines.append)[0].complete
-    assert any("A run without --share is also working here" in line for line in lines)
-    lines.clear()
-    twice = config.model_copy(update={"results": tmp_path / "twice"})
-    with Heartbeat(twice.results, share=Share(1, 1).name):
-        assert run_sweep(twice, make_executor, say=lines.append).complete
-    assert any(line.startswith("1 run with --share working") for line in lines)
-    for path in (twice.results / "shards").rglob("*.parquet"):
-        shutil.copy(path, config.results / path.relative_to(twice.results))
+        assert compute_share(config, "1/1", say=messages.append)[0].complete
+    assert any("A run without --share is also working here" in message for message in messages)
+    messages.clear()
+    second_config = config.model_copy(update={"results": tmp_path / "twice"})
+    with Heartbeat(second_config.results, share=Share(1, 1).name):
+        assert run_sweep(second_config, make_executor, say=messages.append).complete
+    assert any(message.startswith("1 run with --share active") for message in messages)
+    for path in (second_config.results / "shards").rglob("*.parquet"):
+        shutil.copy(path, config.results / path.relative_to(second_config.results))
     inventory = ShardStore.open(config.results).inventory()
     assert len(inventory) == 2 * inventory.n_evaluations  # every result is stored twice
     assert ShardStore.open(config.results).verify() == []
-    assert export(config.results, tmp_path / "a") == export(twice.results, tmp_path / "b")
+    assert export_files(config.results, tmp_path / "a") == export_files(second_config.results, tmp_path / "b")
 
 
 def test_filtered_shares_compute_selected_keys_only(
@@ -257,25 +263,29 @@ def test_filtered_shares_compute_selected_keys_only(
     robust201("plan", "--save", sweep)
     for index in (1, 2):
         assert robust201("run", sweep, "--share", f"{index}/2", "--keys", "clean").code == 0
-    counted = json.loads(robust201("status", "--json", tmp_path / "results").out)
-    assert [(key["key"], key["done"]) for key in counted["keys"]] == [("clean", 2), ("fgsm", 0), ("brightness", 0)]
+    status_payload = json.loads(robust201("status", "--json", tmp_path / "results").out)
+    assert [(key["key"], key["done"]) for key in status_payload["keys"]] == [
+        ("clean", 2),
+        ("fgsm", 0),
+        ("brightness", 0),
+    ]
 
 
 def test_share_of_unprepared_sweep_is_rejected(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
-    line = robust201("run", write_sweep(), "--share", "1/2").refusal(2)
-    assert "robust201 plan --save" in line
+    error_line = robust201("run", write_sweep(), "--share", "1/2").refusal(2)
+    assert "robust201 plan --save" in error_line
     assert not (tmp_path / "results").exists()
 
 
-def test_share_of_changed_sweep_is_rejected_and_difference_named(
-    robust201: RunCommand, write_sweep: WriteSweep
-) -> None:
+def test_share_of_changed_sweep_is_rejected_with_differences(robust201: RunCommand, write_sweep: WriteSweep) -> None:
     assert robust201("plan", "--save", write_sweep()).code == 0
-    changed = write_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1, 4]}, "brightness": {"severities": [1, 5]}})
-    assert "keys.fgsm.epsilons_255" in robust201("run", changed, "--share", "1/2").refusal(2)
+    changed_sweep = write_sweep(
+        keys={"clean": {}, "fgsm": {"epsilons_255": [1, 4]}, "brightness": {"severities": [1, 5]}}
+    )
+    assert "keys.fgsm.epsilons_255" in robust201("run", changed_sweep, "--share", "1/2").refusal(2)
     # Execution settings may change, because the plan in the results folder is divided.
-    faster = write_sweep(batch_size=3, execution={"part_minutes": 1e-9, "threads": 2, "micro_batch": 5})
-    assert robust201("run", faster, "--share", "2/2").code == 0
+    faster_sweep = write_sweep(batch_size=3, execution={"part_minutes": 1e-9, "threads": 2, "micro_batch": 5})
+    assert robust201("run", faster_sweep, "--share", "2/2").code == 0
 
 
 @pytest.mark.parametrize("options", [("--share", "3/2"), ("--slurm-requeue",), ("--share", "1/2", "--slurm-requeue")])
@@ -308,30 +318,30 @@ def test_status_collects_failures_of_all_shares_until_recomputed(
     config = make_sweep(keys=KEYS)
     prepare_sweep(config)
     for share in ("1/2", "2/2", "1/1"):  # both units fail again in the last share
-        assert not compute(config, share)[0].complete
-    labels = sorted(failure["label"] for failure in status(config).failures)
+        assert not compute_share(config, share)[0].complete
+    labels = sorted(failure["label"] for failure in read_current_status(config).failures)
     assert labels == ["#0 digits fgsm", "#21 digits fgsm"]
     monkeypatch.undo()
-    assert compute(config, "2/2")[0].complete
-    assert len(status(config).failures) == 1
+    assert compute_share(config, "2/2")[0].complete
+    assert len(read_current_status(config).failures) == 1
     assert run_sweep(config, make_executor).complete
-    assert status(config).failures == ()
+    assert read_current_status(config).failures == ()
 
 
 def test_status_counts_active_shares(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys=KEYS)
     prepare_sweep(config)
-    seen: list[SweepStatus] = []
-    compute(config, "1/3", on_progress=lambda _progress, _event: seen.append(status(config)))
-    assert {(state.running, state.shares) for state in seen} == {(True, ("1-of-3",))}
-    final_status = status(config)
+    states: list[SweepStatus] = []
+    compute_share(config, "1/3", on_progress=lambda _progress, _event: states.append(read_current_status(config)))
+    assert {(state.running, state.shares) for state in states} == {(True, ("1-of-3",))}
+    final_status = read_current_status(config)
     assert (final_status.running, final_status.shares) == (False, ())
     assert final_status.evaluations_per_second is None
     # A killed share leaves a heartbeat behind, which soon becomes silent.
-    stale = config.results / "heartbeats/here-1-ab.json"
-    stale.write_text(json.dumps({"share": "1-of-3"}))
-    assert len(status(config).shares) == 1
-    os.utime(stale, (time.time() - 60,) * 2)
-    assert (status(config).running, status(config).shares) == (False, ())
+    stale_heartbeat = config.results / "heartbeats/here-1-ab.json"
+    stale_heartbeat.write_text(json.dumps({"share": "1-of-3"}))
+    assert len(read_current_status(config).shares) == 1
+    os.utime(stale_heartbeat, (time.time() - 60,) * 2)
+    assert (read_current_status(config).running, read_current_status(config).shares) == (False, ())
     prepare_sweep(config)
-    assert not stale.exists()
+    assert not stale_heartbeat.exists()

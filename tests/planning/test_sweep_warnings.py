@@ -1,4 +1,4 @@
-"""Warnings about omitted evaluations, and about values that are probably in another unit."""
+"""Warnings about omitted evaluations, and about values that are probably given in the wrong unit."""
 
 import json
 import re
@@ -22,23 +22,26 @@ from robust201.tasks import PAPER_KEYS, TASKS
 from robust201.tasks.parameters import PAPER_EPSILONS_255, PgdL2Parameters, PgdParameters, probable_255th
 from tests.conftest import MakeFields, RunCommand, WriteSweep
 
-WITHOUT_SOURCE: dict[str, Any] = {"datasets": {"digits": {}}}
+WITHOUT_CORRUPTION_SOURCE: dict[str, Any] = {"datasets": {"digits": {}}}
 
 
 def test_individual_corruption_without_images_is_rejected(robust201: RunCommand, write_sweep: WriteSweep) -> None:
-    sweep = write_sweep(keys={"clean": {}, "fog": {}}, **WITHOUT_SOURCE)
-    for verb in ("plan", "run", "submit slurm"):
-        line = robust201(*verb.split(), sweep).refusal(2)
-        assert "keys.fog: expected a source of corrupted images for digits, got none" in line
-        assert "`corruptions: {source: generated}` under datasets.digits" in line
+    sweep = write_sweep(keys={"clean": {}, "fog": {}}, **WITHOUT_CORRUPTION_SOURCE)
+    for subcommand in ("plan", "run", "submit slurm"):
+        error_line = robust201(*subcommand.split(), sweep).refusal(2)
+        assert "keys.fog: expected a source of corrupted images for digits, got none" in error_line
+        assert "`corruptions: {source: generated}` under datasets.digits" in error_line
     assert robust201("doctor", sweep).code == 2
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"keys": {"clean": {}, "corruptions": {}}, **WITHOUT_SOURCE}, "not evaluated on digits: 15 corruptions"),
-        ({"keys": None, **WITHOUT_SOURCE}, "not evaluated on digits: 15 corruptions"),
+        (
+            {"keys": {"clean": {}, "corruptions": {}}, **WITHOUT_CORRUPTION_SOURCE},
+            "not evaluated on digits: 15 corruptions",
+        ),
+        ({"keys": None, **WITHOUT_CORRUPTION_SOURCE}, "not evaluated on digits: 15 corruptions"),
         (
             {"keys": {"clean": {}, "fog": {}}, "datasets": {"digits": {"corruptions": None}}},
             "not evaluated on digits: fog",
@@ -67,7 +70,7 @@ def test_omitted_corruptions_are_reported(
 def test_run_and_card_report_omitted_corruptions(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
 ) -> None:
-    sweep = write_sweep(keys={"clean": {}, "corruptions": {}}, **WITHOUT_SOURCE)
+    sweep = write_sweep(keys={"clean": {}, "corruptions": {}}, **WITHOUT_CORRUPTION_SOURCE)
     assert "warning: not evaluated on digits: 15 corruptions" in robust201("run", sweep).err
     assert robust201("export", tmp_path / "results", "--out", tmp_path / "out").code == 0
     card = (tmp_path / "out/README.md").read_text()
@@ -78,7 +81,7 @@ def test_run_and_card_report_omitted_corruptions(
 
 
 def test_plan_of_earlier_version_is_readable(make_sweep: Any) -> None:
-    config = make_sweep(keys={"clean": {}, "corruptions": {}}, **WITHOUT_SOURCE)
+    config = make_sweep(keys={"clean": {}, "corruptions": {}}, **WITHOUT_CORRUPTION_SOURCE)
     old_fields = json.loads(json.dumps(config.model_dump(mode="json")))
     old_fields["keys"] = {"clean": {}, "fog": {}}  # accepted by earlier versions, so plan.json may contain it
     assert parse_config(old_fields, "plan.json").omitted_keys("digits") == ("fog",)
@@ -99,30 +102,30 @@ def test_byte_normalisation_is_rejected_in_yaml_only(
     robust201: RunCommand, write_sweep: WriteSweep, make_sweep: Any, mean: Any, std: Any, message: str
 ) -> None:
     datasets = {"digits": {"normalisation": {"mean": mean, "std": std}}}
-    line = robust201("plan", write_sweep(keys={"clean": {}}, datasets=datasets)).refusal(2)
-    assert ", line " in line
-    assert f"datasets.digits.normalisation.{message}" in line
+    error_line = robust201("plan", write_sweep(keys={"clean": {}}, datasets=datasets)).refusal(2)
+    assert ", line " in error_line
+    assert f"datasets.digits.normalisation.{message}" in error_line
     config = make_sweep(keys={"clean": {}}, datasets=datasets)  # as in the plan.json of older results
     assert config.dataset_spec("digits").normalisation.mean == tuple(mean)
 
 
 def test_run_rejects_selected_key_without_images(robust201: RunCommand, write_sweep: WriteSweep) -> None:
-    sweep = write_sweep(keys={"clean": {}, "corruptions": {}}, **WITHOUT_SOURCE)
-    line = robust201("run", sweep, "--keys", "clean,fog").refusal(2)
-    assert "failed for fog: tiny does not evaluate these keys on digits" in line
+    sweep = write_sweep(keys={"clean": {}, "corruptions": {}}, **WITHOUT_CORRUPTION_SOURCE)
+    error_line = robust201("run", sweep, "--keys", "clean,fog").refusal(2)
+    assert "failed for fog: tiny does not evaluate these keys on digits" in error_line
 
 
 @pytest.mark.parametrize("epsilon", [0.0313, 0.0314, 8 / 255, 0.031, 0.0157, 0.0078, 0.0039])
 def test_epsilons_in_units_of_pixels_give_warning(make_sweep: Any, epsilon: float) -> None:
     config = make_sweep(keys={"clean": {}, "pgd": {"epsilons_255": [epsilon, 8]}})
     (warning,) = find_sweep_warnings(config)
-    k = round(epsilon * 255)
+    numerator = round(epsilon * 255)
     assert warning.what.startswith(f"keys.pgd.epsilons_255: {epsilon:g} is in units of 1/255")
-    assert f"`epsilons: [{k}/255]`" in warning.fix
+    assert f"`epsilons: [{numerator}/255]`" in warning.fix
 
 
 @pytest.mark.parametrize(
-    ("key", "parameters", "what"),
+    ("key", "parameters", "message"),
     [
         ("pgd", {"steps": 10}, "rel_stepsize = 10 × 0.0333 = 0.3333, so the attack does not reach"),
         ("pgd", {"steps": 10, "rel_stepsize": 0.0999}, "rel_stepsize = 10 × 0.0999 = 0.999"),
@@ -136,23 +139,23 @@ def test_epsilons_in_units_of_pixels_give_warning(make_sweep: Any, epsilon: floa
         ("shown", {"source": 0, "key": "pgd", "steps": 1}, "rel_stepsize = 1 × 0.0333 = 0.03333"),
     ],
 )
-def test_steps_too_short_for_the_ball_give_warning(make_sweep: Any, key: str, parameters: Any, what: str) -> None:
+def test_steps_too_short_for_the_ball_give_warning(make_sweep: Any, key: str, parameters: Any, message: str) -> None:
     config = make_sweep(keys={"clean": {}, key: parameters})
     (warning,) = find_sweep_warnings(config)
-    assert warning.what.startswith(f"keys.{key}.steps: steps × {what}")
-    ((field, length),) = re.findall(r"such as (\w+): ([\d.]*\d)\.", warning.fix)
-    assert find_sweep_warnings(make_sweep(keys={"clean": {}, key: parameters | {field: float(length)}})) == []
+    assert warning.what.startswith(f"keys.{key}.steps: steps × {message}")
+    ((field, step_size),) = re.findall(r"such as (\w+): ([\d.]*\d)\.", warning.fix)
+    assert find_sweep_warnings(make_sweep(keys={"clean": {}, key: parameters | {field: float(step_size)}})) == []
 
 
-@pytest.mark.parametrize("key", [key for key, row in TASKS.items() if row.kind == "attack"])
-@given(count=st.integers(1, 999))
-def test_defaults_and_steps_that_reach_the_edge_give_no_warning(key: str, count: int) -> None:
+@pytest.mark.parametrize("key", [key for key, task in TASKS.items() if task.kind == "attack"])
+@given(n_steps=st.integers(1, 999))
+def test_defaults_and_steps_that_reach_the_edge_give_no_warning(key: str, n_steps: int) -> None:
     fields = TASKS[key].parameters.model_fields
     assert TASKS[key].parameters().cautions == ()
-    exact = {"rel_stepsize": 1 / count, "step_size": 0.5 / count}.items()
-    parameters = {name: value for name, value in exact if name in fields}
+    exact_lengths = {"rel_stepsize": 1 / n_steps, "step_size": 0.5 / n_steps}.items()
+    parameters = {field_name: length for field_name, length in exact_lengths if field_name in fields}
     if parameters:
-        assert TASKS[key].parameters(steps=count, **parameters).cautions == ()
+        assert TASKS[key].parameters(steps=n_steps, **parameters).cautions == ()
 
 
 def test_plan_run_and_doctor_warn_about_short_steps(robust201: RunCommand, write_sweep: WriteSweep) -> None:
@@ -167,7 +170,7 @@ def test_plausible_epsilons_give_no_warning() -> None:
     assert {probable_255th(epsilon) for epsilon in (*PAPER_EPSILONS_255, *hundredths, 0.001, 255.0)} == {None}
 
 
-def test_plan_warns_about_images_it_cannot_count(robust201: RunCommand, write_sweep: WriteSweep) -> None:
+def test_plan_warns_about_images_that_cannot_be_counted(robust201: RunCommand, write_sweep: WriteSweep) -> None:
     datasets = {"mine": {"path": "no-such-folder", "classes": 10, "image_size": 8}}
     result = robust201("plan", write_sweep(datasets=datasets, keys={"clean": {}}, images={}))
     assert result.code == 0, result.err
@@ -191,17 +194,19 @@ def test_epsilons_are_converted_from_pixels(epsilons: Any, expected: tuple[float
 
 def test_fractions_of_255_are_converted_exactly() -> None:
     for k in range(1, 256):
-        for written in (k / 255, f"{k}/255"):
-            assert PgdParameters.model_validate({"epsilons": [written]}).epsilons_255 == (float(k),)
+        for epsilon in (k / 255, f"{k}/255"):
+            assert PgdParameters.model_validate({"epsilons": [epsilon]}).epsilons_255 == (float(k),)
 
 
 def test_equal_strengths_in_both_units_have_equal_protocols(make_sweep: Any) -> None:
-    def units(**keys: Any) -> tuple[Any, tuple[float, ...]]:
+    def payload_and_strengths(**keys: Any) -> tuple[Any, tuple[float, ...]]:
         config: SweepConfig = make_sweep(keys=keys)
         facts = InputFacts({"digits": DatasetFacts(10, "0" * 64)}, {})
         return protocol_payload(config, "digits", "pgd", facts), config.parameters["pgd"].strengths
 
-    assert units(pgd={"epsilons": ["1/255", "8/255"]}) == units(pgd={"epsilons_255": [1, 8]})
+    assert payload_and_strengths(pgd={"epsilons": ["1/255", "8/255"]}) == payload_and_strengths(
+        pgd={"epsilons_255": [1, 8]}
+    )
 
 
 def test_l2_epsilons_may_be_fractions() -> None:
@@ -240,7 +245,7 @@ def test_as_strength_suggests_unit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "known", "expected"),
+    ("name", "known_names", "expected"),
     [
         ("eps", PgdParameters.model_fields, "epsilons_255"),
         ("PGD", TASKS, "pgd"),
@@ -250,8 +255,8 @@ def test_as_strength_suggests_unit() -> None:
         ("pdg", TASKS, "pgd"),
     ],
 )
-def test_closest_suggests_nearest_name(name: str, known: Any, expected: str) -> None:
-    assert closest(name, known) == f" Did you mean {expected!r}?"
+def test_closest_suggests_nearest_name(name: str, known_names: Any, expected: str) -> None:
+    assert closest(name, known_names) == f" Did you mean {expected!r}?"
 
 
 def test_default_normalisation_of_user_networks_gives_warning(make_sweep: Any, tmp_path: Path) -> None:
@@ -263,13 +268,13 @@ def test_default_normalisation_of_user_networks_gives_warning(make_sweep: Any, t
         "network": {},
     }
 
-    def warnings_of(**fields: Any) -> list[str]:
+    def find_warnings(**fields: Any) -> list[str]:
         return [str(warning) for warning in find_sweep_warnings(make_sweep(**space, datasets={"cifar10": fields}))]
 
-    (warning,) = warnings_of()
+    (warning,) = find_warnings()
     assert "get the images of cifar10 normalised by mean [0.4" in warning
     assert "normalisation: {mean: [0, 0, 0], std: [1, 1, 1]}" in warning
-    assert warnings_of(normalisation={"mean": [0, 0, 0], "std": [1, 1, 1]}) == []
+    assert find_warnings(normalisation={"mean": [0, 0, 0], "std": [1, 1, 1]}) == []
 
 
 def test_training_of_user_networks_warns_about_normalisation(tmp_path: Path, robust201: RunCommand) -> None:

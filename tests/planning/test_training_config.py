@@ -20,7 +20,7 @@ def recipe(**changes: Any) -> dict[str, Any]:
     return {"plain": RECIPE | changes}
 
 
-WRONG: dict[str, tuple[dict[str, Any], str]] = {
+INVALID_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "no recipes": ({"recipes": {}}, "recipes: expected at least 1 of them"),
     "unknown field of a recipe": (
         {"recipes": recipe(learning_rat=0.1)},
@@ -74,7 +74,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no dataset to train on": ({"unused": True}, "at least one dataset to train on"),
     "duplicate seeds": ({"seeds": [1, 1]}, "different numbers"),
-    "a negative seed": ({"seeds": [-1]}, "at least 0"),
+    "negative seed": ({"seeds": [-1]}, "at least 0"),
     "unknown architecture": ({"architectures": [99999]}, "Looking up an architecture failed|expected"),
     "unknown field": ({"recipe": {}}, r"expected a known field, got 'recipe'\. Did you mean 'recipes'\?"),
     "unknown precision": ({"precision": "bf16"}, "precision: expected 'fp32' or 'tf32', got 'bf16'"),
@@ -82,9 +82,9 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_invalid_training_config_gives_one_line_error(tmp_path: Path, name: str) -> None:
-    changes, message = WRONG[name]
+@pytest.mark.parametrize("case", INVALID_CONFIGS)
+def test_invalid_training_config_gives_one_line_error(tmp_path: Path, case: str) -> None:
+    changes, message = INVALID_CONFIGS[case]
     fields = training_fields(tmp_path, **changes)
     fields["datasets"] |= {dataset: {} for dataset in fields.pop("more", [])}
     if fields.pop("unused", False):
@@ -126,19 +126,19 @@ def test_invalid_training_config_gives_one_line_error(tmp_path: Path, name: str)
 def test_plan_rejects_out_of_range_steps_and_batch_sizes_without_reading_images(
     tmp_path: Path, robust201: RunCommand, changes: dict[str, Any], message: str
 ) -> None:
-    odd = {name: value for name, value in (RECIPE | {"snapshots": {}} | changes).items() if value is not None}
-    recipes = {"plain": RECIPE | {"snapshots": {}}, "odd": odd}
+    odd_recipe = {name: field for name, field in (RECIPE | {"snapshots": {}} | changes).items() if field is not None}
+    recipes = {"plain": RECIPE | {"snapshots": {}}, "odd": odd_recipe}
     fields = training_fields(tmp_path, datasets={"digits": {}}, images={"count": 20}, recipes=recipes)
     path = tmp_path / "train.yaml"
     path.write_text(yaml.safe_dump(fields))
-    line = robust201("plan", path).refusal(2)
-    assert re.search(message, line), line
-    assert "odd on digits" in line
+    error_line = robust201("plan", path).refusal(2)
+    assert re.search(message, error_line), error_line
+    assert "odd on digits" in error_line
 
 
-def test_run_and_train_reject_each_others_yaml(robust201: RunCommand) -> None:
+def test_run_rejects_training_yaml_and_train_rejects_sweep(robust201: RunCommand) -> None:
     trainings, sweep = REPOSITORY / "jobs/train-digits.yaml", REPOSITORY / "jobs/demo.yaml"
-    assert "expected a sweep, got a training YAML. Train it with" in robust201("run", trainings).refusal(2)
+    assert "expected a sweep, got a training YAML. Run it with" in robust201("run", trainings).refusal(2)
     assert "expected a training YAML, got a sweep. Run it with" in robust201("train", sweep).refusal(2)
 
 
@@ -149,7 +149,7 @@ def test_yaml_boolean_field_names_are_read_as_strings(tmp_path: Path) -> None:
     assert load_training(path).recipes["plain"].on == ("bright",)
 
 
-def test_trainings_are_distinct_and_resolve_their_start(tmp_path: Path) -> None:
+def test_training_runs_are_unique_and_resolve_their_start(tmp_path: Path) -> None:
     recipes = {"a": RECIPE, "b": RECIPE | {"on": ["digits"], "start": {"recipe": "a", "dataset": "digits"}}}
     datasets = {
         "bright": write_images(tmp_path),
@@ -178,8 +178,8 @@ def test_example_training_is_planned_without_images(robust201: RunCommand) -> No
 def test_estimate_includes_gradients_of_adversarial_training(tmp_path: Path) -> None:
     def hours(**changes: Any) -> float:
         config = make_trainings(tmp_path, datasets={"digits": {}}, recipes=recipe(**changes))
-        worker_hours: float = estimate_trainings(config, list(config.trainings()))["estimated_worker_hours"]
-        return worker_hours
+        estimated_hours: float = estimate_trainings(config, list(config.trainings()))["estimated_worker_hours"]
+        return estimated_hours
 
     assert hours(adversarial={"pgd": {"steps": 7}}) == pytest.approx(8 * hours())
     assert hours(adversarial={"trades": {"steps": 10}}) == pytest.approx(12 * hours())

@@ -42,7 +42,7 @@ class _Executor:
         if self.order == "die at a poll" or (self.order == "die after a receipt" and self.polls > 2):
             os._exit(1)
         if self.order == "reject at a poll":
-            raise ConfigError("Running workers failed for one of them: it raised an error. Correct it.")
+            raise ConfigError("Running workers failed: one of them raised an error. Correct it.")
         if self.polls == 1 or self.order == "be slow":
             time.sleep(timeout)
             return []

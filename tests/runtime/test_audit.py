@@ -84,7 +84,7 @@ def test_audit_rejects_bad_seed_and_used_folder(sweep: Path, robust201: RunComma
     assert robust201("audit", sweep, "--seed", "-1").code == 2
     (tmp_path / "other").mkdir()
     (tmp_path / "other/format.json").touch()
-    assert "got one that contains format.json" in robust201("audit", sweep, "--out", tmp_path / "other").refusal(2)
+    assert "got a folder that contains format.json" in robust201("audit", sweep, "--out", tmp_path / "other").refusal(2)
     assert len(list((tmp_path / "other").iterdir())) == 1
 
 

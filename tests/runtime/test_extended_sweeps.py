@@ -146,7 +146,7 @@ def test_run_rejects_train_split_of_single_file(write_sweep: WriteSweep, robust2
     )
     message = robust201("run", sweep).refusal(2)
     assert "train" in message
-    assert "Name the folder, or set split: test for jacobian." in message
+    assert "Set path to the folder, or set split: test for jacobian." in message
 
 
 def test_missing_train_images_error_names_keys(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:

@@ -117,7 +117,9 @@ def test_installed_plugin_needs_no_consent(
 def test_plugin_errors_name_the_problem(
     package: Path, write_plugins: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigError, match=r"keys\.shift\.norm: expected strengths, .* as shift-package==1\.2 declares"):
+    with pytest.raises(
+        ConfigError, match=r"keys\.shift\.norm: expected one of strengths, .* since shift-package==1\.2 sets"
+    ):
         load_config(write_plugins({"shift": {"norm": "L2"}}))
     with pytest.raises(ConfigError, match=r"keys\.shitf: expected a known key, got 'shitf'\. Did you mean 'shift'"):
         load_config(write_plugins({"shitf": {}}))

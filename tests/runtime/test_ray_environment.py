@@ -48,7 +48,7 @@ def test_check_import_path_rejects_modules_in_data_folder(tmp_path: Path, name: 
     check_import_path(folder)
     (tmp_path / "dataset" / "SHA256SUMS").touch()
     check_import_path(tmp_path / "dataset")
-    with pytest.raises(ConfigError, match="the folder came with data"):
+    with pytest.raises(ConfigError, match="the folder is marked as data by"):
         check_import_path(folder)
 
 

@@ -126,7 +126,7 @@ def test_config_error_of_child_is_raised_immediately(start: StartExecutor, tmp_p
 
 def test_executor_on_cluster_is_closed_after_error(start: StartExecutor, tmp_path: Path) -> None:
     executor = start("reject at a poll", ray_address="10.0.0.1:6379")
-    with pytest.raises(ConfigError, match=r"^Running workers failed for one of them"):
+    with pytest.raises(ConfigError, match=r"^Running workers failed: one of them raised"):
         executor.poll(0.1)
     began = time.monotonic()
     executor.close()

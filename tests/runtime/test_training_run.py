@@ -212,7 +212,7 @@ def test_diverging_training_fails_alone_with_one_line_error(tmp_path: Path) -> N
     assert "Training failed for #309 on bright: expected" in failure.message
     assert "Lower the learning rate (1e+30)." in failure.message
     assert tally.remaining == 1  # the training that starts from it
-    assert any("start weights are missing: 1, such as #309 bright tuned seed 0" in line for line in output)
+    assert any("start weights are missing, such as #309 bright tuned seed 0" in line for line in output)
 
 
 @pytest.mark.parametrize("damage", ["absent", "cut", "label"])

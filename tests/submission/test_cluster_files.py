@@ -1,4 +1,4 @@
-"""The cluster files: Ray's validation, additional checks of what it does not cover, and the fields of KubeRay's CRD."""
+"""Cluster files: Ray's validation, checks of problems that it does not cover, and the fields of KubeRay's CRD."""
 
 import copy
 import re
@@ -22,12 +22,12 @@ MACHINE_PATH = re.compile(r"(?<![\w~.])/(?:work|tmp|root|home|Users|scratch)\b")
 Fields = dict[str, Any]
 
 
-def read(name: str) -> Fields:
-    fields: Fields = yaml.safe_load((REPOSITORY / name).read_text())
+def read_yaml(file_name: str) -> Fields:
+    fields: Fields = yaml.safe_load((REPOSITORY / file_name).read_text())
     return fields
 
 
-def prepare(fields: Fields) -> Fields:
+def prepare_as_ray_up(fields: Fields) -> Fields:
     """Prepare a cluster file as `ray up` does before it starts a machine."""
     from ray.autoscaler._private.util import prepare_config, validate_config
 
@@ -36,13 +36,13 @@ def prepare(fields: Fields) -> Fields:
     return prepared
 
 
-def problems(fields: Fields) -> Iterator[str]:
+def find_problems(fields: Fields) -> Iterator[str]:
     """Yield problems that Ray's validation accepts but that make a cluster fail or insecure."""
     provider = fields["provider"]
-    known = PROVIDER_KEYS.get(provider["type"], set())
-    yield from (f"unknown provider key {name}" for name in provider if name not in known)
+    known_keys = PROVIDER_KEYS.get(provider["type"], set())
+    yield from (f"unknown provider key {key}" for key in provider if key not in known_keys)
     if provider["type"] == "aws":
-        yield from cloud_problems(fields)
+        yield from find_cloud_problems(fields)
     elif len({provider["head_ip"], *provider["worker_ips"]}) != 1 + len(provider["worker_ips"]):
         yield "a duplicate address"
     if MACHINE_PATH.search(yaml.safe_dump(fields)):
@@ -50,29 +50,29 @@ def problems(fields: Fields) -> Iterator[str]:
     if "~/.ray/auth_token" not in fields.get("file_mounts", {}):
         yield "the token is not copied to the machines"
     for role in ("head", "worker"):
-        starts = [line for line in fields.get(f"{role}_start_ray_commands", ()) if "ray start" in line]
-        if len(starts) != 1 or not re.search(r"export .*RAY_AUTH_MODE=token\b.*ray start", starts[0]):
+        start_commands = [command for command in fields.get(f"{role}_start_ray_commands", ()) if "ray start" in command]
+        if len(start_commands) != 1 or not re.search(r"export .*RAY_AUTH_MODE=token\b.*ray start", start_commands[0]):
             yield f"{role} starts without token authentication"
-        if role == "head" and "--dashboard-host=127.0.0.1" not in "".join(starts):
+        if role == "head" and "--dashboard-host=127.0.0.1" not in "".join(start_commands):
             yield "the dashboard listens on a network"
-        if role == "head" and "RAY_enable_autoscaler_v2=1" not in "".join(starts):
+        if role == "head" and "RAY_enable_autoscaler_v2=1" not in "".join(start_commands):
             yield "autoscaler v1"
 
 
-def cloud_problems(fields: Fields) -> Iterator[str]:
+def find_cloud_problems(fields: Fields) -> Iterator[str]:
     if not fields["provider"].get("region"):
         yield "no region"
     docker, node_types = fields.get("docker", {}), fields["available_node_types"]
     for role in ("head", "worker"):
         image = docker.get(f"{role}_image") or docker.get("image") or ""
         if not re.fullmatch(rf"\S+:{re.escape(RAY_PIN)}-py311(-\w+)?", image):
-            yield f"{role} image {image!r} is not that of Ray {RAY_PIN}"
+            yield f"{role} image {image!r} is not an image of Ray {RAY_PIN}"
     head = node_types[fields["head_node_type"]]
     if head["resources"].get("GPU") != 0 or head["resources"].get("CPU") != 0 or head.get("max_workers") != 0:
         yield "the head accepts work"
     workers = [node for name, node in node_types.items() if name != fields["head_node_type"]]
     if sum(node.get("max_workers", 0) for node in workers) != fields["max_workers"]:
-        yield "max_workers is not the sum of the types'"
+        yield "max_workers is not the sum over the worker types"
     for node in workers:
         if not 0 <= node.get("min_workers", -1) <= node.get("max_workers", -1):
             yield "min_workers above max_workers"
@@ -85,12 +85,12 @@ def cloud_problems(fields: Fields) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", LAUNCHER_FILES)
 def test_cluster_file_is_valid_and_has_no_problems(name: str) -> None:
-    prepared = prepare(read(name))
+    prepared = prepare_as_ray_up(read_yaml(name))
     assert prepared["max_workers"] >= 1
-    assert list(problems(read(name))) == []
+    assert list(find_problems(read_yaml(name))) == []
 
 
-def crd_fields() -> dict[str, list[str]]:
+def read_crd_fields() -> dict[str, list[str]]:
     """Return type and permitted values by field path, as written by tests/golden/make_rayjob_fields.py."""
     lines = (REPOSITORY / "tests/golden/rayjob_fields.txt").read_text().splitlines()
     assert re.match(r"# Fields of the RayJob CRD ray\.io/v1, KubeRay v\d+\.\d+\.\d+ ", lines[0])
@@ -108,38 +108,42 @@ TYPES: dict[str, type | tuple[type, ...]] = {
 }
 
 
-def unknown_fields(value: Any, known: dict[str, list[str]], path: str = "") -> Iterator[str]:
-    """Yield the paths in a RayJob that the CRD lacks or whose value has an invalid type or value."""
-    if path and path not in known:
+def find_invalid_fields(field_value: Any, crd_fields: dict[str, list[str]], path: str = "") -> Iterator[str]:
+    """Yield the paths of fields in a RayJob that the CRD lacks, or whose type or value is invalid."""
+    if path and path not in crd_fields:
         yield path
         return
-    kind, *values = known.get(path, ["object"])
-    if kind in TYPES:
-        if not isinstance(value, TYPES[kind]) or (values and value not in values[0].split("|")):
+    field_type, *permitted_values = crd_fields.get(path, ["object"])
+    if field_type in TYPES:
+        if not isinstance(field_value, TYPES[field_type]) or (
+            permitted_values and field_value not in permitted_values[0].split("|")
+        ):
             yield path
-        if kind == "array":
-            for entry in value:
-                yield from unknown_fields(entry, known, f"{path}[]")
+        if field_type == "array":
+            for member in field_value:
+                yield from find_invalid_fields(member, crd_fields, f"{path}[]")
         return
-    prefix = path if kind == "object" else kind  # The fields of PodTemplate and Container are listed only once.
-    for name, entry in value.items():
-        yield from unknown_fields(entry, known, f"{prefix}.{name}".lstrip("."))
+    prefix = (
+        path if field_type == "object" else field_type
+    )  # the fields of PodTemplate and Container are listed only once
+    for field_name, member in field_value.items():
+        yield from find_invalid_fields(member, crd_fields, f"{prefix}.{field_name}".lstrip("."))
 
 
 def read_rayjob() -> Fields:
-    job = read("jobs/kuberay-rayjob.yaml")
-    del job["metadata"]  # Defined by Kubernetes, not by the CRD.
+    job = read_yaml("jobs/kuberay-rayjob.yaml")
+    del job["metadata"]  # defined by Kubernetes, not by the CRD
     return job
 
 
 def test_rayjob_has_fields_of_the_crd_only() -> None:
-    job, known = read_rayjob(), crd_fields()
+    job, crd_fields = read_rayjob(), read_crd_fields()
     assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
-    assert list(unknown_fields(job, known)) == []
+    assert list(find_invalid_fields(job, crd_fields)) == []
 
 
 def test_rayjob_uses_token_authentication_and_the_pinned_ray() -> None:
-    spec = read("jobs/kuberay-rayjob.yaml")["spec"]
+    spec = read_yaml("jobs/kuberay-rayjob.yaml")["spec"]
     cluster = spec["rayClusterSpec"]
     assert cluster["authOptions"] == {"mode": "token"}
     assert cluster["rayVersion"] == RAY_PIN
@@ -161,12 +165,12 @@ def test_ray_requirement_excludes_versions_with_known_vulnerabilities() -> None:
     from packaging.requirements import Requirement
     from packaging.version import Version
 
-    rows = re.findall(
+    advisories = re.findall(
         r"^\| (CVE-\d+-\d+)[^|]*\|[^|]*\| (\d+\.\d+\.\d+) \|$", (REPOSITORY / "SECURITY.md").read_text(), re.M
     )
-    assert len(rows) >= 5
+    assert len(advisories) >= 5
     dependencies = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["dependencies"]
-    ray = next(Requirement(text) for text in dependencies if text.startswith("ray["))
-    oldest = next(Version(bound.version) for bound in ray.specifier if bound.operator == ">=")
-    assert {advisory for advisory, closed_in in rows if Version(closed_in) > oldest} == set()
+    ray = next(Requirement(requirement) for requirement in dependencies if requirement.startswith("ray["))
+    min_version = next(Version(bound.version) for bound in ray.specifier if bound.operator == ">=")
+    assert {advisory for advisory, fixed_in in advisories if Version(fixed_in) > min_version} == set()
     assert ray.specifier.contains(RAY_PIN)

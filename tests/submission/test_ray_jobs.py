@@ -19,7 +19,7 @@ import pytest
 
 from tests.conftest import RunCommand, WriteSweep, read_tree
 
-TOKEN = "a-token-of-the-tests-alone"
+TOKEN = "a-token-for-tests-only"
 START_SECONDS = 60.0
 
 
@@ -29,32 +29,32 @@ class Head:
     folder: Path
 
 
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
+def find_free_ports(n_ports: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(n_ports)]
+    ports = [server.getsockname()[1] for server in sockets]
+    for server in sockets:
+        server.close()
     return ports
 
 
-def status_of(address: str, token: str | None) -> int:
+def request_status(address: str, token: str | None) -> int:
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     try:
         with urllib.request.urlopen(
             urllib.request.Request(address + "/api/jobs/", headers=headers), timeout=10
-        ) as answer:
-            return int(answer.status)
+        ) as response:
+            return int(response.status)
     except urllib.error.HTTPError as error:
         with error:
             return error.code
 
 
-def processes_of(folder: Path) -> list[psutil.Process]:
+def find_ray_processes(folder: Path) -> list[psutil.Process]:
     """Return Ray's processes, whose command lines all contain the head's folder."""
     processes = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if any(str(folder) in word for word in process.cmdline()):
+            if any(str(folder) in argument for argument in process.cmdline()):
                 processes.append(process)
     return processes
 
@@ -65,7 +65,7 @@ def head() -> Iterator[Head]:
     # Ray's sockets are created in this folder, and a socket's path may have at most 107 bytes.
     folder = Path(tempfile.mkdtemp(prefix="r201-"))
     (folder / "token").write_text(TOKEN)
-    port, dashboard, agent = free_ports(3)
+    port, dashboard, agent = find_free_ports(3)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(folder / "token"),
@@ -97,8 +97,9 @@ def head() -> Iterator[Head]:
         wait_until_ready(running, starter)
         yield running
     finally:
-        # Listed before any is killed: workers rename themselves and lose their parent with the raylet.
-        processes = [*psutil.Process(starter.pid).children(recursive=True), *processes_of(folder)]
+        # Processes are listed before any is killed: workers rename themselves, and lose their parent if the raylet is
+        # killed.
+        processes = [*psutil.Process(starter.pid).children(recursive=True), *find_ray_processes(folder)]
         for process in processes:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -106,7 +107,7 @@ def head() -> Iterator[Head]:
         starter.wait(timeout=10)
         _, alive = psutil.wait_procs(processes, timeout=10)
         assert alive == []
-        assert processes_of(folder) == []
+        assert find_ray_processes(folder) == []
         shutil.rmtree(folder)
 
 
@@ -114,7 +115,7 @@ def wait_until_ready(head: Head, starter: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + START_SECONDS
     while starter.poll() is None and time.monotonic() < deadline:
         with suppress(OSError):
-            if status_of(head.address, TOKEN) == 200:
+            if request_status(head.address, TOKEN) == 200:
                 return
         time.sleep(0.2)
     pytest.fail(f"Ray did not start: {(head.folder / 'log').read_text()}")
@@ -132,42 +133,42 @@ def _no_token_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 def test_head_accepts_only_its_token(
     head: Head, robust201: RunCommand, write_sweep: WriteSweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert [status_of(head.address, token) for token in (None, "wrong", TOKEN)] == [401, 403, 200]
+    assert [request_status(head.address, token) for token in (None, "wrong", TOKEN)] == [401, 403, 200]
     command = ("submit", "ray", write_sweep(), "--address", head.address)
     assert "expected the cluster's token, got none" in robust201(*command).refusal(2)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "wrong")
-    assert "expected the cluster's token, got another one" in robust201(*command).refusal(2)
+    assert "expected the cluster's token, got another token" in robust201(*command).refusal(2)
     monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
-    unknown = robust201("submit", "ray", "--follow", "tiny-1", "--address", head.address).refusal(2)
-    assert "expected a job of this cluster, got an unknown id" in unknown
+    error_line = robust201("submit", "ray", "--follow", "tiny-1", "--address", head.address).refusal(2)
+    assert "expected a job of this cluster, got an unknown id" in error_line
 
 
 @pytest.mark.cluster
-@pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")  # Ray's client, of aiohttp's argument
-def test_submitted_sweep_completes_and_resubmitted_has_nothing_missing(
+@pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")  # raised by Ray's client
+def test_submitted_sweep_completes_and_resubmission_computes_nothing(
     head: Head, robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(head.folder / "token"))
-    monkeypatch.setenv("RAY_ADDRESS", "http://192.0.2.1:8265")  # This would redirect Ray's client.
+    monkeypatch.setenv("RAY_ADDRESS", "http://192.0.2.1:8265")  # this would redirect Ray's client
     monkeypatch.setenv("ROBUST201_TEST_RESULTS", str(tmp_path))
     sweep = write_sweep(results="${ROBUST201_TEST_RESULTS}/results", execution={"workers": 1})
     submit = ("submit", "ray", sweep, "--address", head.address)
 
-    first = robust201(*submit, "--job-id", "first")
-    assert first.code == 0, first.err + first.out
-    assert first.out.splitlines()[0] == "first"
-    assert "10 missing" in first.out
-    assert "submit the sweep again" in first.err
+    first_run = robust201(*submit, "--job-id", "first")
+    assert first_run.code == 0, first_run.err + first_run.out
+    assert first_run.out.splitlines()[0] == "first"
+    assert "10 missing" in first_run.out
+    assert "submit the sweep again" in first_run.err
     assert robust201("export", tmp_path / "results", "--out", tmp_path / "by-ray").code == 0
-    assert "got that of a job in state SUCCEEDED" in robust201(*submit, "--job-id", "first").err
+    assert "there is a job with this id in state SUCCEEDED" in robust201(*submit, "--job-id", "first").err
 
     resubmitted = robust201(*submit, "--detach")
     assert resubmitted.code == 0
-    job = resubmitted.out.strip()
-    assert job.startswith("tiny-")
-    followed = robust201("submit", "ray", "--follow", job, "--address", head.address)
-    assert followed.code == 0, followed.err + followed.out
-    assert "10 done, 0 missing" in followed.out
+    job_id = resubmitted.out.strip()
+    assert job_id.startswith("tiny-")
+    follow_result = robust201("submit", "ray", "--follow", job_id, "--address", head.address)
+    assert follow_result.code == 0, follow_result.err + follow_result.out
+    assert "10 done, 0 missing" in follow_result.out
 
     assert robust201("run", sweep, "--executor", "inline", "--out", tmp_path / "here").code == 0
     assert robust201("export", tmp_path / "here", "--out", tmp_path / "by-inline").code == 0

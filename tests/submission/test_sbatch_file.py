@@ -1,4 +1,4 @@
-"""The batch file of `robust201 submit slurm`."""
+"""Batch file of `robust201 submit slurm`."""
 
 import shlex
 import subprocess
@@ -19,7 +19,7 @@ from tests.conftest import MakeSweep, RunCommand, WriteSweep, read_tree
 from tests.support.slurm_support import command, directives
 from tests.support.tiny_trainings import training_fields
 
-AWKWARD = '/scratch/my results/it\'s "100%" $HOME `id` #1'
+PATH_WITH_SPECIAL_CHARACTERS = '/scratch/my results/it\'s "100%" $HOME `id` #1'
 
 
 def render_file(
@@ -49,8 +49,8 @@ def test_batch_file_contains_every_option(make_sweep: MakeSweep) -> None:
         setup=("module load cuda/12", "export ROBUST201_DATA='/data/of us'"),
         drain_seconds=450,
     )
-    text = render_file(make_sweep(), options)
-    options_in_file = directives(text)
+    batch_file = render_file(make_sweep(), options)
+    options_in_file = directives(batch_file)
     expected = {
         "job-name": "robust201-tiny",
         "array": "1-8%4",
@@ -69,13 +69,13 @@ def test_batch_file_contains_every_option(make_sweep: MakeSweep) -> None:
         "ntasks": "1",
     }
     assert expected.items() <= options_in_file.items()
-    assert "#SBATCH --constraint=a100|h100\n" in text
-    assert "#SBATCH -x node7\n" in text
-    lines = text.splitlines()
+    assert "#SBATCH --constraint=a100|h100\n" in batch_file
+    assert "#SBATCH -x node7\n" in batch_file
+    lines = batch_file.splitlines()
     assert lines[0] == "#!/bin/bash"
     assert max(i for i, line in enumerate(lines) if line.startswith("#SBATCH")) < lines.index("set -e")
     assert lines.index("set -e") < lines.index(options.setup[0]) < lines.index(options.setup[1]) < len(lines) - 1
-    arguments = command(text)
+    arguments = command(batch_file)
     assert arguments[:5] == ["/home/me/bin/python", "-P", "-m", "robust201", "run"]
     assert arguments[arguments.index("--share") + 1] == "3/8"
     assert arguments[arguments.index("--executor") + 1] == "inline"
@@ -117,20 +117,22 @@ def test_task_requests_the_resources_of_its_workers(
 
 
 @given(
-    name=st.text(st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters="/\\"), min_size=1, max_size=20)
+    folder_name=st.text(
+        st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters="/\\"), min_size=1, max_size=20
+    )
 )
-def test_batch_file_quotes_any_path_for_the_shell_and_sbatch(name: str) -> None:
+def test_batch_file_quotes_any_path_for_the_shell_and_sbatch(folder_name: str) -> None:
     config = SweepConfig.model_validate(
         {"name": "x", "results": "r", "checkpoints": {"path": "c"}, "datasets": {"digits": {}}}
     )
-    folder = Path("/a") / name
-    text = render_file(config, ArrayOptions(), home=folder, results=folder)
-    arguments = command(text)
+    folder = Path("/a") / folder_name
+    batch_file = render_file(config, ArrayOptions(), home=folder, results=folder)
+    arguments = command(batch_file)
     assert arguments[0] == str(folder / "bin/python")
     assert arguments[arguments.index("run") + 1] == str(folder / "sweep.yaml")
     assert arguments[arguments.index("--out") + 1] == str(folder)
-    assert f"cd -- {shlex.quote(str(folder))}" in text.splitlines()
-    output = directives(text)["output"]
+    assert f"cd -- {shlex.quote(str(folder))}" in batch_file.splitlines()
+    output = directives(batch_file)["output"]
     assert output.removesuffix("/slurm/%A_%a.log").replace("%%", "%") == str(folder)
 
 
@@ -141,7 +143,7 @@ def test_batch_file_rejects_a_path_that_sbatch_cannot_read(make_sweep: MakeSweep
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"),
+    ("time_limit", "seconds"),
     [
         ("90", 5400),
         ("10:30", 630),
@@ -151,8 +153,8 @@ def test_batch_file_rejects_a_path_that_sbatch_cannot_read(make_sweep: MakeSweep
         ("0-00:00:01", 1),
     ],
 )
-def test_parse_time_accepts_the_forms_of_sbatch(text: str, seconds: int) -> None:
-    assert parse_time(text) == seconds
+def test_parse_time_accepts_the_formats_of_sbatch(time_limit: str, seconds: int) -> None:
+    assert parse_time(time_limit) == seconds
 
 
 def test_drain_time_is_a_quarter_of_a_short_time_limit() -> None:
@@ -163,12 +165,12 @@ def test_drain_time_is_a_quarter_of_a_short_time_limit() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"time": "20"}, {"time": "1"}, {"drain_seconds": 1}, {"drain_seconds": 90}])
 def test_draining_ends_before_the_time_limit(make_sweep: MakeSweep, options: dict[str, Any]) -> None:
-    text = render_file(make_sweep(engine="reference"), ArrayOptions(**options))
-    lead = int(directives(text)["signal"].removeprefix("B:USR1@"))
-    (export,) = [line for line in text.splitlines() if line.startswith("export ")]
-    name, _, deadline = export.removeprefix("export ").partition("=")
-    assert name == DRAIN_VARIABLE
-    assert min(60, lead / 2) <= lead - float(deadline) < lead
+    batch_file = render_file(make_sweep(engine="reference"), ArrayOptions(**options))
+    seconds_before_limit = int(directives(batch_file)["signal"].removeprefix("B:USR1@"))
+    (export_line,) = [line for line in batch_file.splitlines() if line.startswith("export ")]
+    variable, _, deadline = export_line.removeprefix("export ").partition("=")
+    assert variable == DRAIN_VARIABLE
+    assert min(60, seconds_before_limit / 2) <= seconds_before_limit - float(deadline) < seconds_before_limit
 
 
 @pytest.mark.parametrize(
@@ -211,15 +213,17 @@ def test_dry_run_prints_a_valid_script_and_writes_nothing(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
 ) -> None:
     sweep = write_sweep(execution={"device": "cpu", "part_minutes": 1e-9})
-    before = read_tree(tmp_path)
-    result = robust201("submit", "slurm", sweep, "--dry-run", "--tasks", 3, "--out", tmp_path / AWKWARD[1:])
+    files_before = read_tree(tmp_path)
+    result = robust201(
+        "submit", "slurm", sweep, "--dry-run", "--tasks", 3, "--out", tmp_path / PATH_WITH_SPECIAL_CHARACTERS[1:]
+    )
     assert (result.code, result.err) == (0, "")
     assert subprocess.run(["bash", "-n"], input=result.out, text=True, check=False).returncode == 0
     assert directives(result.out)["array"] == "1-3"
     arguments = command(result.out)
     assert (arguments[0], arguments[5]) == (sys.executable, str(sweep))
-    assert arguments[arguments.index("--out") + 1] == str(tmp_path / AWKWARD[1:])
-    assert read_tree(tmp_path) == before
+    assert arguments[arguments.index("--out") + 1] == str(tmp_path / PATH_WITH_SPECIAL_CHARACTERS[1:])
+    assert read_tree(tmp_path) == files_before
 
 
 @pytest.mark.parametrize(
@@ -235,17 +239,19 @@ def test_dry_run_prints_a_valid_script_and_writes_nothing(
 def test_task_with_all_trainings_requests_the_resources_of_its_workers(
     execution: dict[str, Any], options: dict[str, Any], expected: tuple[str | None, int, int]
 ) -> None:
-    requested = resources(ArrayOptions(**options), ExecutionSection.model_validate(execution), is_only_task=True)
-    assert requested == expected
+    requested_resources = resources(
+        ArrayOptions(**options), ExecutionSection.model_validate(execution), is_only_task=True
+    )
+    assert requested_resources == expected
 
 
 def test_batch_file_of_trainings_has_one_task_that_requeues_itself(robust201: RunCommand, tmp_path: Path) -> None:
     trainings = tmp_path / "train.yaml"
     execution = {"device": "cuda", "executor": "ray"}
     trainings.write_text(yaml.safe_dump(training_fields(tmp_path, execution=execution)))
-    before = read_tree(tmp_path)
+    files_before = read_tree(tmp_path)
     arguments = ("--dry-run", "--recipes", "plain", "--limit", 1, "--gpus-per-task", "a100:4", "--time", "24:00:00")
-    result = robust201("submit", "slurm", trainings, *arguments, "--out", tmp_path / AWKWARD[1:])
+    result = robust201("submit", "slurm", trainings, *arguments, "--out", tmp_path / PATH_WITH_SPECIAL_CHARACTERS[1:])
     assert (result.code, result.err) == (0, "")
     assert subprocess.run(["bash", "-n"], input=result.out, text=True, check=False).returncode == 0
     options_in_file = directives(result.out)
@@ -254,16 +260,28 @@ def test_batch_file_of_trainings_has_one_task_that_requeues_itself(robust201: Ru
         "gpu:a100:4",
         "B:USR1@600",
     )
-    assert options_in_file["output"].replace("%%", "%") == f"{tmp_path / AWKWARD[1:]}/training/slurm/%A_%a.log"
+    assert (
+        options_in_file["output"].replace("%%", "%")
+        == f"{tmp_path / PATH_WITH_SPECIAL_CHARACTERS[1:]}/training/slurm/%A_%a.log"
+    )
     assert command(result.out)[4:] == [
-        *("train", str(trainings), "--out", str(tmp_path / AWKWARD[1:]), "--executor", "ray", "--workers", "4"),
+        *(
+            "train",
+            str(trainings),
+            "--out",
+            str(tmp_path / PATH_WITH_SPECIAL_CHARACTERS[1:]),
+            "--executor",
+            "ray",
+            "--workers",
+            "4",
+        ),
         *("--slurm-requeue", "--recipes", "plain", "--limit", "1"),
     ]
-    assert read_tree(tmp_path) == before
+    assert read_tree(tmp_path) == files_before
 
 
 @pytest.mark.parametrize(
-    ("verb", "invalid", "message"),
+    ("cluster_type", "invalid", "message"),
     [
         ("slurm", ("--tasks", "2"), "--tasks: it applies only to a sweep"),
         ("slurm", ("--max-parallel", "2"), "--max-parallel: it applies only to a sweep"),
@@ -276,13 +294,13 @@ def test_batch_file_of_trainings_has_one_task_that_requeues_itself(robust201: Ru
     ],
 )
 def test_options_that_do_not_apply_to_trainings_give_a_one_line_error(
-    robust201: RunCommand, tmp_path: Path, verb: str, invalid: tuple[str, ...], message: str
+    robust201: RunCommand, tmp_path: Path, cluster_type: str, invalid: tuple[str, ...], message: str
 ) -> None:
     trainings = tmp_path / "train.yaml"
     execution = {"device": "cpu" if invalid else "auto"}
     trainings.write_text(yaml.safe_dump(training_fields(tmp_path, execution=execution)))
-    dry = ("--dry-run",) if verb == "slurm" else ()
-    assert message in robust201("submit", verb, trainings, *dry, *invalid).refusal(2)
+    dry_run_option = ("--dry-run",) if cluster_type == "slurm" else ()
+    assert message in robust201("submit", cluster_type, trainings, *dry_run_option, *invalid).refusal(2)
     assert not (tmp_path / "store").exists()
 
 
@@ -294,7 +312,7 @@ def test_submit_rejects_recipes_of_a_sweep(robust201: RunCommand, write_sweep: W
 @given(st.sets(st.integers(1, 60)))
 def test_format_ranges_contains_every_number_once(numbers: set[int]) -> None:
     parsed: list[int] = []
-    for text in filter(None, format_ranges(sorted(numbers)).split(",")):
-        first, _, last = text.partition("-")
-        parsed += range(int(first), int(last or first) + 1)
+    for range_text in filter(None, format_ranges(sorted(numbers)).split(",")):
+        start, _, end = range_text.partition("-")
+        parsed += range(int(start), int(end or start) + 1)
     assert parsed == sorted(numbers)

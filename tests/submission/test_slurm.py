@@ -26,19 +26,19 @@ WriteProgram = Callable[[str, str], Path]
 
 
 @pytest.fixture
-def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WriteProgram:
-    """Return a function that writes fake Slurm programs, which record their arguments in NAME.calls."""
+def write_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WriteProgram:
+    """Return a function that writes a fake Slurm program, which records its arguments in NAME.calls."""
     folder = tmp_path / "programs"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     for variable in ("SBATCH_PARTITION", "SBATCH_GRES", "SBATCH_GPUS_PER_TASK"):
         monkeypatch.delenv(variable, raising=False)
 
-    def write(name: str, script: str) -> Path:
-        path = folder / name
+    def write(program_name: str, script: str) -> Path:
+        path = folder / program_name
         path.write_text(f'#!/bin/bash\nprintf "%s\\n" "$*" >>"$0.calls"\n{script}\n')
         path.chmod(0o755)
-        return path.with_name(f"{name}.calls")
+        return path.with_name(f"{program_name}.calls")
 
     write("scontrol", "echo 'MaxArraySize            = 9'")
     write("sinfo", "echo 'all*|gpu:a100:4(S:0-1)'")
@@ -54,9 +54,9 @@ def test_submit_without_sbatch_suggests_a_dry_run(
 
 
 def test_submit_prepares_the_sweep_and_prints_the_job(
-    robust201: RunCommand, write_sweep: WriteSweep, programs: WriteProgram, tmp_path: Path
+    robust201: RunCommand, write_sweep: WriteSweep, write_program: WriteProgram, tmp_path: Path
 ) -> None:
-    calls = programs("sbatch", "echo '4711;cluster'")
+    calls = write_program("sbatch", "echo '4711;cluster'")
     sweep = write_sweep(architectures=[0, 21, 309], execution={"part_minutes": 1e-9})
     result = robust201("submit", "slurm", sweep)
     assert (result.code, result.out) == (0, "4711\n")
@@ -64,7 +64,7 @@ def test_submit_prepares_the_sweep_and_prints_the_job(
         assert expected in result.err
     script = tmp_path / "results/slurm/array.sbatch"
     assert calls.read_text() == f"--parsable {script}\n"
-    assert directives(script.read_text())["array"] == "1-8"  # With MaxArraySize 9, indices reach 8.
+    assert directives(script.read_text())["array"] == "1-8"  # with MaxArraySize 9, the largest index is 8
     # Only shares with missing work are resubmitted.
     for index in (1, 2, 4):
         assert robust201("run", sweep, "--share", f"{index}/8").code == 0
@@ -72,16 +72,16 @@ def test_submit_prepares_the_sweep_and_prints_the_job(
     assert directives(script.read_text())["array"] == "3,5-8"
     assert command(script.read_text())[-1] == "3/8"
     assert robust201("run", sweep).code == 0
-    done = robust201("submit", "slurm", sweep)
-    assert (done.code, done.out) == (0, "")
-    assert "The sweep is complete" in done.err
+    last_result = robust201("submit", "slurm", sweep)
+    assert (last_result.code, last_result.out) == (0, "")
+    assert "The sweep is complete" in last_result.err
     assert len(calls.read_text().splitlines()) == 2
 
 
 def test_submit_rejects_too_many_tasks_and_caps_tasks_at_number_of_bundles(
-    robust201: RunCommand, write_sweep: WriteSweep, programs: WriteProgram, tmp_path: Path
+    robust201: RunCommand, write_sweep: WriteSweep, write_program: WriteProgram, tmp_path: Path
 ) -> None:
-    programs("sbatch", "echo 1")
+    write_program("sbatch", "echo 1")
     sweep = write_sweep()
     line = robust201("submit", "slurm", sweep, "--tasks", 9).refusal(2)
     assert "at most 8" in line
@@ -91,11 +91,11 @@ def test_submit_rejects_too_many_tasks_and_caps_tasks_at_number_of_bundles(
     assert directives((tmp_path / "results/slurm/array.sbatch").read_text())["array"] == "1-2"
 
 
-NO_GPUS = "printf '%s\\n' 'cpu*|(null)' 'gpu|(null)' 'gpu|gpu:a100:4(S:0-1)' 'old|craynetwork:2'"
+GPUS_ONLY_IN_PARTITION_GPU = "printf '%s\\n' 'cpu*|(null)' 'gpu|(null)' 'gpu|gpu:a100:4(S:0-1)' 'old|craynetwork:2'"
 
 
 @pytest.mark.parametrize(
-    ("options", "partition"),
+    ("options", "rejected_partition"),
     [
         ((), "cpu"),
         (("--gpus-per-task", "a100:2"), "cpu"),
@@ -109,30 +109,35 @@ NO_GPUS = "printf '%s\\n' 'cpu*|(null)' 'gpu|(null)' 'gpu|gpu:a100:4(S:0-1)' 'ol
 def test_submit_reports_missing_gpus_before_it_writes_files(
     robust201: RunCommand,
     write_sweep: WriteSweep,
-    programs: WriteProgram,
+    write_program: WriteProgram,
     tmp_path: Path,
     options: tuple[str, ...],
-    partition: str | None,
+    rejected_partition: str | None,
 ) -> None:
-    programs("sbatch", "echo 1")
-    programs("sinfo", NO_GPUS)
+    write_program("sbatch", "echo 1")
+    write_program("sinfo", GPUS_ONLY_IN_PARTITION_GPU)
     result = robust201("submit", "slurm", write_sweep(keys={"clean": {}}), *options)
-    if partition is None:
+    if rejected_partition is None:
         assert result.code == 0, result.err
         return
     line = result.refusal(2)
-    assert f"failed for partition {partition}: expected GPUs, got nodes without any" in line
+    assert f"failed for partition {rejected_partition}: expected GPUs, got nodes without GPUs" in line
     assert "--gpus-per-task 0" in line
     assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.parametrize(
-    ("environment", "options", "partition", "advice"),
+    ("environment", "options", "rejected_partition", "advice"),
     [
         ({"SBATCH_PARTITION": "gpu"}, (), None, ""),
         ({"SBATCH_PARTITION": "gpu"}, ("--partition", "old"), None, ""),
-        ({"SBATCH_PARTITION": "old"}, ("--partition", "gpu"), "old", "Name another by SBATCH_PARTITION, or"),
-        ({"SBATCH_PARTITION": "old"}, ("--extra", "--partition=gpu"), "old", "Name another by SBATCH_PARTITION, or"),
+        ({"SBATCH_PARTITION": "old"}, ("--partition", "gpu"), "old", "Set SBATCH_PARTITION to another partition, or"),
+        (
+            {"SBATCH_PARTITION": "old"},
+            ("--extra", "--partition=gpu"),
+            "old",
+            "Set SBATCH_PARTITION to another partition, or",
+        ),
         ({"SBATCH_GRES": "craynetwork:1"}, (), None, ""),
         ({"SBATCH_GRES": "gpu:0"}, (), None, ""),
         ({"SBATCH_GRES": "gpu:a100:1"}, ("--gpus-per-task", "0"), "cpu", "with SBATCH_GRES unset and --gpus-per-task"),
@@ -143,54 +148,63 @@ def test_submit_reports_missing_gpus_before_it_writes_files(
 def test_submit_considers_sbatch_environment_variables(
     robust201: RunCommand,
     write_sweep: WriteSweep,
-    programs: WriteProgram,
+    write_program: WriteProgram,
     monkeypatch: pytest.MonkeyPatch,
     environment: dict[str, str],
     options: tuple[str, ...],
-    partition: str | None,
+    rejected_partition: str | None,
     advice: str,
 ) -> None:
-    programs("sbatch", "echo 1")
-    programs("sinfo", NO_GPUS)
+    write_program("sbatch", "echo 1")
+    write_program("sinfo", GPUS_ONLY_IN_PARTITION_GPU)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     result = robust201("submit", "slurm", write_sweep(keys={"clean": {}}), *options)
-    if partition is None:
+    if rejected_partition is None:
         assert result.code == 0, result.err
         return
     line = result.refusal(2)
-    assert f"failed for partition {partition}: expected GPUs" in line
+    assert f"failed for partition {rejected_partition}: expected GPUs" in line
     assert advice in line
 
 
 def test_submit_suggests_gpus_per_task_0_if_sbatch_rejects_gpus(
-    robust201: RunCommand, write_sweep: WriteSweep, programs: WriteProgram
+    robust201: RunCommand, write_sweep: WriteSweep, write_program: WriteProgram
 ) -> None:
-    programs("sinfo", "exit 1")
-    programs("sbatch", "echo 'sbatch: error: Invalid generic resource (gres) specification' >&2; exit 1")
+    write_program("sinfo", "exit 1")
+    write_program("sbatch", "echo 'sbatch: error: Invalid generic resource (gres) specification' >&2; exit 1")
     line = robust201("submit", "slurm", write_sweep(keys={"clean": {}})).refusal(2)
     assert "On a cluster without GPUs: --gpus-per-task 0." in line
 
 
 @pytest.mark.parametrize(
-    ("name", "script", "hint"),
+    ("program_name", "script", "hint"),
     [
         ("sbatch", "echo 'sbatch: error: invalid partition specified: gpu' >&2; exit 1", "invalid partition"),
         ("sbatch", "echo thank you", "squeue --me"),
-        ("scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1", "Is its controller up (scontrol ping)"),
+        (
+            "scontrol",
+            "echo 'Unable to contact slurm controller' >&2; exit 1",
+            "Is Slurm's controller up (scontrol ping)",
+        ),
         ("scontrol", "echo 'MaxArraySize = 0'", "forbids"),
     ],
 )
 def test_slurm_error_is_reported_in_one_line(
-    robust201: RunCommand, write_sweep: WriteSweep, programs: WriteProgram, name: str, script: str, hint: str
+    robust201: RunCommand,
+    write_sweep: WriteSweep,
+    write_program: WriteProgram,
+    program_name: str,
+    script: str,
+    hint: str,
 ) -> None:
-    programs("sbatch", "echo 1")
-    programs(name, script)
+    write_program("sbatch", "echo 1")
+    write_program(program_name, script)
     result = robust201("submit", "slurm", write_sweep())
     assert hint in result.refusal(2)
 
 
-def tally(**changes: object) -> RunTally:
+def make_tally(**changes: object) -> RunTally:
     return RunTally(**({"evaluations": 3, "remaining": 2, "drained": True, "time_limit": True} | changes))
 
 
@@ -198,38 +212,43 @@ ENVIRONMENT = {"SLURM_ARRAY_JOB_ID": "4711", "SLURM_ARRAY_TASK_ID": "8", "SLURM_
 
 
 @pytest.mark.parametrize(
-    ("result", "requeued"),
+    ("tally", "is_requeued"),
     [
-        (tally(), True),
-        (tally(time_limit=False), False),  # After scancel or preemption, the user or Slurm decides.
-        (tally(remaining=0), False),
-        (tally(evaluations=0), False),  # Otherwise it would be requeued forever.
+        (make_tally(), True),
+        (
+            make_tally(time_limit=False),
+            False,
+        ),  # after scancel or preemption, the user or Slurm decides whether to requeue
+        (make_tally(remaining=0), False),
+        (make_tally(evaluations=0), False),  # otherwise, the task would be requeued forever
     ],
 )
 def test_task_is_requeued_only_if_its_time_limit_ended_it(
-    programs: WriteProgram, result: RunTally, requeued: bool
+    write_program: WriteProgram, tally: RunTally, is_requeued: bool
 ) -> None:
-    calls = programs("scontrol", "")
-    ArrayTask.of(ENVIRONMENT).requeue_if_unfinished(result, lambda _line: None)
-    assert calls.exists() == requeued
-    if requeued:
+    calls = write_program("scontrol", "")
+    ArrayTask.of(ENVIRONMENT).requeue_if_unfinished(tally, lambda _line: None)
+    assert calls.exists() == is_requeued
+    if is_requeued:
         assert calls.read_text() == "requeue 4711_8\n"  # 4711 alone would mean every task of the array.
 
 
-@pytest.mark.parametrize(("has_new_states", "requeued"), [(True, True), (False, False)])
+@pytest.mark.parametrize(("has_new_states", "is_requeued"), [(True, True), (False, False)])
 def test_training_task_is_requeued_if_it_saved_a_state(
-    programs: WriteProgram, has_new_states: bool, requeued: bool
+    write_program: WriteProgram, has_new_states: bool, is_requeued: bool
 ) -> None:
-    calls, message = programs("scontrol", ""), list[str]()
-    ArrayTask.of(ENVIRONMENT).requeue_if_unfinished(tally(evaluations=0), message.append, has_new_states=has_new_states)
-    assert calls.exists() == requeued
-    assert ("Not requeued" in message[0]) != requeued
+    calls, messages = write_program("scontrol", ""), list[str]()
+    ArrayTask.of(ENVIRONMENT).requeue_if_unfinished(
+        make_tally(evaluations=0), messages.append, has_new_states=has_new_states
+    )
+    assert calls.exists() == is_requeued
+    assert ("Not requeued" in messages[0]) != is_requeued
 
 
 def test_trainings_are_submitted_until_nothing_is_missing(
-    robust201: RunCommand, programs: WriteProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    robust201: RunCommand, write_program: WriteProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls, requeues = programs("sbatch", "echo 4711"), programs("scontrol", "echo 'MaxArraySize = 9'")
+    calls, requeues = write_program("sbatch", "echo 4711"), write_program("scontrol", "echo 'MaxArraySize = 9'")
     trainings, store = tmp_path / "train.yaml", tmp_path / "store"
     trainings.write_text(yaml.safe_dump(training_fields(tmp_path)))
     result = robust201("submit", "slurm", trainings)
@@ -249,7 +268,7 @@ def test_trainings_are_submitted_until_nothing_is_missing(
         make_step(training)
         if next(steps) == 0:
             signal.raise_signal(signal.SIGUSR1)
-            assert is_draining.wait(60)  # Another thread forwards the request.
+            assert is_draining.wait(60)  # another thread forwards the request to drain
 
     def drain_and_notify(worker: TrainingWorker) -> None:
         drain(worker)
@@ -258,24 +277,24 @@ def test_trainings_are_submitted_until_nothing_is_missing(
     monkeypatch.setattr(TrainingWorker, "drain", drain_and_notify)
     monkeypatch.setattr(loop._Training, "_make_step", make_step_and_signal)
     task = ("train", trainings, "--executor", "inline", "--slurm-requeue")
-    stopped = robust201(*task)
-    assert stopped.code == 3
+    first_run = robust201(*task)
+    assert first_run.code == 3
     assert requeues.read_text().splitlines()[-1] == "requeue 4711_8"
-    assert "Computed 0 snapshots" in stopped.err
+    assert "Computed 0 snapshots" in first_run.err
     assert robust201(*task).code == 0
-    complete = robust201("submit", "slurm", trainings)
-    assert (complete.code, complete.out) == (0, "")
-    assert "The training runs are complete" in complete.err
+    last_submission = robust201("submit", "slurm", trainings)
+    assert (last_submission.code, last_submission.out) == (0, "")
+    assert "The training runs are complete" in last_submission.err
     with Lease.acquire(store / "training"):
         assert robust201("submit", "slurm", trainings).code == 4
 
 
-def test_task_reports_a_failed_requeue(programs: WriteProgram) -> None:
-    programs("scontrol", "echo 'Requested operation not permitted' >&2; exit 1")
-    message: list[str] = []
-    ArrayTask.of(ENVIRONMENT).requeue_if_unfinished(tally(), message.append)
-    assert "not permitted" in message[-1]
-    assert message[-1].endswith("submit again to continue.")
+def test_task_reports_a_failed_requeue(write_program: WriteProgram) -> None:
+    write_program("scontrol", "echo 'Requested operation not permitted' >&2; exit 1")
+    messages: list[str] = []
+    ArrayTask.of(ENVIRONMENT).requeue_if_unfinished(make_tally(), messages.append)
+    assert "not permitted" in messages[-1]
+    assert messages[-1].endswith("submit again to continue.")
 
 
 def test_array_task_rejects_an_environment_without_its_index() -> None:
@@ -317,7 +336,7 @@ def test_real_array_is_requeued_and_gives_the_same_bytes_as_one_run(
     assert result.code == 0, result.err
     job = result.out.strip()
 
-    def log(index: int) -> str:
+    def read_log(index: int) -> str:
         path = results / f"slurm/{job}_{index}.log"
         return path.read_text() if path.exists() else ""
 
@@ -327,7 +346,7 @@ def test_real_array_is_requeued_and_gives_the_same_bytes_as_one_run(
     # Send now the signal that Slurm would send before the time limit.
     cluster.query("scancel", "--batch", "--signal=USR1", f"{job}_1")
     cluster.wait_for(lambda: cluster.job(f"{job}_1")["JobState"] == "PENDING")
-    assert f"requeueing task {job}_1" in log(1)
+    assert f"requeueing task {job}_1" in read_log(1)
 
     cluster.start_requeued(f"{job}_1")
     tasks = [f"{job}_{index}" for index in (1, 2)]
@@ -335,12 +354,12 @@ def test_real_array_is_requeued_and_gives_the_same_bytes_as_one_run(
     cluster.wait_for(lambda: {cluster.job(task)["JobState"] for task in tasks} <= final_states)
     assert [cluster.job(task)["Restarts"] for task in tasks] == ["1", "0"]
     for index in (1, 2):
-        assert "it's robust201-tiny" in log(index)
-        assert "Complete for this selection" in log(index), log(index)
+        assert "it's robust201-tiny" in read_log(index)
+        assert "Complete for this selection" in read_log(index), read_log(index)
         assert cluster.job(f"{job}_{index}")["ExitCode"] == "0:0"
-    counts = [re.findall(r"(\d+) done, (\d+) missing", log(1))[i] for i in (0, 1)]
-    assert counts[0][0] == "0"
-    assert int(counts[1][0]) + int(counts[1][1]) == int(counts[0][1])
+    n_done_and_missing = [re.findall(r"(\d+) done, (\d+) missing", read_log(1))[i] for i in (0, 1)]
+    assert n_done_and_missing[0][0] == "0"
+    assert int(n_done_and_missing[1][0]) + int(n_done_and_missing[1][1]) == int(n_done_and_missing[0][1])
     assert ShardStore.open(results).verify() == []
     assert json.loads(robust201("status", "--json", results).out)["complete"]
     for name, folder in (("array", results), ("driver", tmp_path / "ordinary")):

@@ -1,4 +1,4 @@
-"""`submit ray` without a Ray cluster: accepted addresses, shipped files and exit codes."""
+"""`submit ray` without a Ray cluster: accepted addresses, files in the archive, and exit codes."""
 
 import asyncio
 import os
@@ -25,33 +25,33 @@ from robust201.submission.shipment import Shipment, code_files, pack, prepare_sh
 from tests.conftest import REPOSITORY, RunCommand, WriteSweep
 from tests.support.tiny_trainings import training_fields
 
-TOKEN = "a-token-of-the-tests-alone"
+TOKEN = "a-token-for-tests-only"
 
 
-def ship(source: Path, environment: dict[str, str], filter_options: tuple[str, ...] = ()) -> Shipment:
+def make_shipment(source: Path, environment: dict[str, str], filter_options: tuple[str, ...] = ()) -> Shipment:
     config = load_training(source) if is_training(source) else load_any_sweep(source)
     return prepare_shipment(config, source, environment, filter_options)
 
 
 @pytest.fixture(autouse=True)
-def _no_token_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def _without_user_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE", "RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    _read_token_again()  # An earlier test may have started Ray in this process with another mode.
+    _reset_ray_token_cache()  # an earlier test may have started Ray in this process with another mode
     yield
     monkeypatch.undo()
-    _read_token_again()
+    _reset_ray_token_cache()
 
 
-def _read_token_again() -> None:
+def _reset_ray_token_cache() -> None:
     """Make Ray, which caches its mode and token, read them from the environment again."""
-    Config.initialize("")  # As in ray._private.authentication.authentication_token_setup.
+    Config.initialize("")  # as in ray._private.authentication.authentication_token_setup
     AuthenticationTokenLoader.instance().reset_cache()
 
 
-def test_address_where_nothing_listens_is_rejected(robust201: RunCommand, write_sweep: WriteSweep) -> None:
+def test_address_without_server_is_rejected(robust201: RunCommand, write_sweep: WriteSweep) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     error = robust201("submit", "ray", write_sweep(), "--address", f"http://127.0.0.1:{port}").refusal(2)
@@ -104,7 +104,7 @@ def test_token_is_required_for_another_machine(address: str, is_local: bool) -> 
     assert check_access(address, TOKEN).sends_token_in_plain_text is (not is_local and address.startswith("http:"))
 
 
-def test_find_token_uses_the_sources_of_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_token_searches_the_same_places_as_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_token() is None
     default_file = tmp_path / "home" / ".ray" / "auth_token"
     default_file.parent.mkdir(parents=True)
@@ -117,10 +117,10 @@ def test_find_token_uses_the_sources_of_ray(tmp_path: Path, monkeypatch: pytest.
     assert find_token() == "variable"
     monkeypatch.setenv("RAY_AUTH_TOKEN", "")
     (tmp_path / "named").write_text("")
-    with pytest.raises(ConfigError, match="RAY_AUTH_TOKEN_PATH names, got an empty file"):
+    with pytest.raises(ConfigError, match="set in RAY_AUTH_TOKEN_PATH, got an empty file"):
         find_token()
     (tmp_path / "named").unlink()
-    with pytest.raises(ConfigError, match="RAY_AUTH_TOKEN_PATH names, got No such file"):
+    with pytest.raises(ConfigError, match="set in RAY_AUTH_TOKEN_PATH, got No such file"):
         find_token()
 
 
@@ -128,24 +128,26 @@ def test_shipment_contains_only_code_and_sweep(write_sweep: WriteSweep, tmp_path
     sweep = write_sweep(results="${FOLDER}/runs", checkpoints={"path": "bundled:benchmark_data/demo"})
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FOLDER", str(tmp_path))
-        shipment = ship(sweep, {"FOLDER": str(tmp_path), "SECRET": "x"})
+        shipment = make_shipment(sweep, {"FOLDER": str(tmp_path), "SECRET": "x"})
     assert shipment.variables == {"FOLDER": str(tmp_path)}
-    shipped = yaml.safe_load(shipment.text)
-    assert shipped["execution"] == yaml.safe_load(sweep.read_text())["execution"] | {
+    shipped_fields = yaml.safe_load(shipment.text)
+    assert shipped_fields["execution"] == yaml.safe_load(sweep.read_text())["execution"] | {
         "executor": "ray",
         "ray_address": "auto",
     }
-    assert shipped["results"] == "${FOLDER}/runs"
+    assert shipped_fields["results"] == "${FOLDER}/runs"
 
     size = pack(shipment, tmp_path / "one.zip")
     pack(shipment, tmp_path / "two.zip")
     assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "two.zip").read_bytes()
     assert size == (tmp_path / "one.zip").stat().st_size < 2 << 20
     with zipfile.ZipFile(tmp_path / "one.zip") as archive:
-        names = archive.namelist()
+        member_names = archive.namelist()
         assert archive.read("sweep.yaml").decode() == shipment.text
-    assert {"robust201/cli/app.py", "robust201/figures/report_page.html", "benchmark_data/downloads.toml"} <= set(names)
-    assert all(name.startswith(("robust201/", "benchmark_data/")) or name == "sweep.yaml" for name in names)
+    assert {"robust201/cli/app.py", "robust201/figures/report_page.html", "benchmark_data/downloads.toml"} <= set(
+        member_names
+    )
+    assert all(name.startswith(("robust201/", "benchmark_data/")) or name == "sweep.yaml" for name in member_names)
 
 
 def test_shipment_of_trainings_runs_train(tmp_path: Path) -> None:
@@ -154,7 +156,7 @@ def test_shipment_of_trainings_runs_train(tmp_path: Path) -> None:
     trainings.write_text(yaml.safe_dump(fields))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FOLDER", str(tmp_path))
-        shipment = ship(trainings, {"FOLDER": str(tmp_path)}, ("--recipes", "plain"))
+        shipment = make_shipment(trainings, {"FOLDER": str(tmp_path)}, ("--recipes", "plain"))
         assert load_training(trainings).store == tmp_path / "store"
     assert shipment.variables == {"FOLDER": str(tmp_path)}
     assert ray_jobs.entrypoint(shipment) == ("python -m robust201 train trainings.yaml --executor ray --recipes plain")
@@ -165,7 +167,7 @@ def test_shipment_of_trainings_runs_train(tmp_path: Path) -> None:
     fields["store"] = "store"
     trainings.write_text(yaml.safe_dump(fields))
     with pytest.raises(ConfigError, match="expected an absolute path in store"):
-        ship(trainings, {})
+        make_shipment(trainings, {})
 
 
 def test_code_files_contains_only_code(tmp_path: Path) -> None:
@@ -185,7 +187,7 @@ def test_shipment_above_the_limit_names_its_largest_files(
     files = code_files() | {"robust201/large.py": tmp_path / "large.py"}
     monkeypatch.setattr("robust201.submission.shipment.code_files", lambda: files)
     monkeypatch.setattr("robust201.submission.shipment.UPLOAD_LIMIT_BYTES", 200_000)
-    shipment = ship(write_sweep(), {})
+    shipment = make_shipment(write_sweep(), {})
     with pytest.raises(
         ConfigError, match=r"expected at most 0\.2 MiB.*got \d\.\d MiB; largest: robust201/large\.py \(0\.3 MiB\)"
     ):
@@ -206,7 +208,7 @@ def test_shipment_above_the_limit_names_its_largest_files(
 )
 def test_shipment_rejects_relative_paths(write_sweep: WriteSweep, changes: dict[str, Any], field: str) -> None:
     with pytest.raises(ConfigError, match=f"expected an absolute path in {field}"):
-        ship(write_sweep(**changes), {})
+        make_shipment(write_sweep(**changes), {})
 
 
 class FakeClient:
@@ -231,7 +233,7 @@ class FakeClient:
         return "one\ntwo\n"
 
 
-def result(status: str, exit_code: int | None = None, message: str | None = None) -> Any:
+def make_job_details(status: str, exit_code: int | None = None, message: str | None = None) -> Any:
     return SimpleNamespace(status=ray_jobs.JobStatus(status), driver_exit_code=exit_code, message=message)
 
 
@@ -250,38 +252,39 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_follow_writes_an_interrupted_log_once_and_completely(logs: list[list[str] | Exception]) -> None:
-    states = [*[result("RUNNING") for _ in logs[1:]], result("SUCCEEDED", 0)]
-    written: list[str] = []
-    assert ray_jobs.follow(FakeClient(logs, states), "job", written.append).status == "SUCCEEDED"
-    assert "".join(written) == "one\ntwo\n"
+    states = [*[make_job_details("RUNNING") for _ in logs[1:]], make_job_details("SUCCEEDED", 0)]
+    written_texts: list[str] = []
+    assert ray_jobs.follow(FakeClient(logs, states), "job", written_texts.append).status == "SUCCEEDED"
+    assert "".join(written_texts) == "one\ntwo\n"
 
 
 def test_submit_job_passes_variables_and_drain_time(write_sweep: WriteSweep, tmp_path: Path) -> None:
     submitted: dict[str, Any] = {}
-    known = [
+    jobs = [
         SimpleNamespace(submission_id="running", status=ray_jobs.JobStatus.RUNNING),
         SimpleNamespace(submission_id="ended", status=ray_jobs.JobStatus.FAILED),
-        SimpleNamespace(
-            submission_id=None, status=ray_jobs.JobStatus.RUNNING
-        ),  # A driver that was not submitted as a job.
+        # A driver that was not submitted as a job.
+        SimpleNamespace(submission_id=None, status=ray_jobs.JobStatus.RUNNING),
     ]
-    client = SimpleNamespace(list_jobs=lambda: known, submit_job=lambda **fields: submitted.update(fields) or "new")
+    client = SimpleNamespace(list_jobs=lambda: jobs, submit_job=lambda **fields: submitted.update(fields) or "new")
     sweep = write_sweep(results=f"${{FOLDER:-{tmp_path}}}", execution={"part_minutes": 10})
-    shipment = ship(sweep, {"FOLDER": "/elsewhere"})
+    shipment = make_shipment(sweep, {"FOLDER": "/elsewhere"})
     assert ray_jobs.submit_job(client, shipment, tmp_path / "job.zip", "new") == "new"
     assert submitted["runtime_env"] == {
         "working_dir": str(tmp_path / "job.zip"),
         "env_vars": {"FOLDER": "/elsewhere", "RAY_JOB_STOP_WAIT_TIME_S": "660"},
     }
-    for job, advice in (("running", "Follow it by --follow running"), ("ended", "finished work is kept")):
-        with pytest.raises(ConfigError, match=f"expected a new id, got that of a job in state .*{advice}"):
-            ray_jobs.submit_job(client, shipment, tmp_path / "job.zip", job)
+    for job_id, advice in (("running", "Follow the job with --follow running"), ("ended", "finished work is kept")):
+        with pytest.raises(
+            ConfigError, match=f"expected a new id, but there is a job with this id in state .*{advice}"
+        ):
+            ray_jobs.submit_job(client, shipment, tmp_path / "job.zip", job_id)
     client.submit_job = lambda **_: (_ for _ in ()).throw(RuntimeError("Request failed with status code 500: full"))
     with pytest.raises(ConfigError, match="expected the head to accept the job, got Request failed"):
         ray_jobs.submit_job(client, shipment, tmp_path / "job.zip", "new")
 
 
-def test_interrupting_follow_says_that_the_job_continues(capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupted_follow_reports_that_job_continues(capsys: pytest.CaptureFixture[str]) -> None:
     client = FakeClient([[]], [KeyboardInterrupt()])
     assert _follow_ray_job(client, "job-1", "http://127.0.0.1:8265") == 3
     assert "The job continues. Follow it with: robust201 submit ray --follow job-1" in capsys.readouterr().err
@@ -306,12 +309,12 @@ def test_follow_reports_a_lost_head_or_job_in_one_line(
 @pytest.mark.parametrize(
     ("details", "code", "description"),
     [
-        (result("SUCCEEDED", 0), 0, "SUCCEEDED, exit code 0 of its driver"),
-        (result("FAILED", 2), 2, "FAILED, exit code 2 of its driver"),
-        (result("FAILED", 4), 4, "FAILED, exit code 4 of its driver"),
-        (result("FAILED", -9), 3, "FAILED, exit code -9 of its driver"),
-        (result("FAILED", None, "no\nenvironment."), 3, "FAILED: no environment"),
-        (result("STOPPED"), 3, "STOPPED: no reason given"),
+        (make_job_details("SUCCEEDED", 0), 0, "SUCCEEDED, exit code 0 of its driver"),
+        (make_job_details("FAILED", 2), 2, "FAILED, exit code 2 of its driver"),
+        (make_job_details("FAILED", 4), 4, "FAILED, exit code 4 of its driver"),
+        (make_job_details("FAILED", -9), 3, "FAILED, exit code -9 of its driver"),
+        (make_job_details("FAILED", None, "no\nenvironment."), 3, "FAILED: no environment"),
+        (make_job_details("STOPPED"), 3, "STOPPED: no reason given"),
     ],
 )
 def test_exit_code_and_description_follow_from_the_end_of_a_job(details: Any, code: int, description: str) -> None:
@@ -342,7 +345,7 @@ def test_connect_rejects_a_server_that_is_not_a_ray_head(monkeypatch: pytest.Mon
 
 
 def test_entrypoint_runs_the_package(write_sweep: WriteSweep) -> None:
-    shipment = ship(write_sweep(), {}, ("--keys", "clean,pgd", "--architectures", "|nor~0|"))
+    shipment = make_shipment(write_sweep(), {}, ("--keys", "clean,pgd", "--architectures", "|nor~0|"))
     command = "python -m robust201 run sweep.yaml --executor ray --keys clean,pgd --architectures '|nor~0|'"
     assert ray_jobs.entrypoint(shipment) == command
     assert (REPOSITORY / "pipeline/robust201/__main__.py").exists()

@@ -313,7 +313,7 @@ def test_weight_files_by_network_are_used_for_every_dataset(
         ),
         (
             {"digits": {"tiny": "a"}, "mine": "b"},
-            "weights.files: expected either a file for each network, or a mapping of files for each dataset",
+            "weights.files: expected either a file for each network or a mapping of files for each dataset",
         ),
         ({"wide": "a"}, "expected a file for each architecture, got none for tiny on digits"),
         ({"digits": {"tiny": 3}, "mine": {"tiny": "a"}}, "weights.files.digits.tiny: expected a path"),

@@ -1,4 +1,4 @@
-"""The runs and workers of a sweep and their rates, read from the lease, the heartbeats and the progress files."""
+"""Runs and workers of a sweep and their rates, read from the lease, the heartbeats and the progress files."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,7 +18,7 @@ from robust201.shards import Inventory
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRate:
-    """The rates that a run measured up to its last finished part; None if not yet known."""
+    """Rates that a run measured up to its last finished part; None if they are not known yet."""
 
     evaluations_per_second: float | None
     macs_per_second: float | None
@@ -26,7 +26,7 @@ class MeasuredRate:
     age_seconds: float
 
     def fade(self, on_time: float = 0.0) -> float:
-        """Return the fraction of the rate that remains if a fraction `on_time` of its age is assumed productive."""
+        """Return the fraction of the rate that remains if only the fraction `on_time` of its age was productive."""
         span, age = self.span_seconds, self.age_seconds
         return (span + on_time * age) / (span + age) if age else 1.0
 
@@ -42,19 +42,21 @@ class RateEstimate:
 def estimate_rate(rates: Sequence[MeasuredRate], *, work_left: float, work_in_flight: float) -> RateEstimate:
     """Estimate the rate and the time left.
 
-    The work in flight is assumed to proceed at the known rate. Once it should be done but is not, the rate falls and
+    The work in flight is assumed to proceed at the known rate. If it is not done when it should be, the rate falls and
     the time left grows.
     """
-    known = [(rate, rate.macs_per_second) for rate in rates if rate.macs_per_second is not None]
-    expected = sum(macs * rate.age_seconds for rate, macs in known)
-    credited = min(expected, work_in_flight, work_left)
-    on_time = credited / expected if expected else 1.0
-    counted = [rate.evaluations_per_second * rate.fade() for rate in rates if rate.evaluations_per_second is not None]
-    evaluations_rate = float(sum(counted)) if counted else None
+    known_rates = [(rate, rate.macs_per_second) for rate in rates if rate.macs_per_second is not None]
+    expected_macs = sum(macs * rate.age_seconds for rate, macs in known_rates)
+    credited_macs = min(expected_macs, work_in_flight, work_left)
+    on_time = credited_macs / expected_macs if expected_macs else 1.0
+    evaluation_rates = [
+        rate.evaluations_per_second * rate.fade() for rate in rates if rate.evaluations_per_second is not None
+    ]
+    evaluations_rate = float(sum(evaluation_rates)) if evaluation_rates else None
     if not work_left:
         return RateEstimate(evaluations_rate, 0.0)
-    macs_rate = sum(macs * rate.fade(on_time) for rate, macs in known)
-    return RateEstimate(evaluations_rate, (work_left - credited) / macs_rate if macs_rate else None)
+    macs_rate = sum(macs * rate.fade(on_time) for rate, macs in known_rates)
+    return RateEstimate(evaluations_rate, (work_left - credited_macs) / macs_rate if macs_rate else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +64,9 @@ class PartInFlight:
     """A part that a worker computes.
 
     Attributes:
-        missing: the subparts whose results are missing.
-        seconds: time since the worker began it.
-        silent_seconds: time since the worker's last heartbeat if it is overdue, else None.
+        missing: portions of the part whose results are missing.
+        seconds: seconds since the worker began the part.
+        silent_seconds: seconds since the worker's last heartbeat if the next one is overdue, otherwise None.
     """
 
     missing: tuple[Part, ...]
@@ -74,12 +76,12 @@ class PartInFlight:
 
 @dataclass(frozen=True)
 class Activity:
-    """The processes that compute a sweep; `monitoring.status.SweepStatus` describes the other attributes.
+    """Processes that compute a sweep; `monitoring.status.SweepStatus` describes the other attributes.
 
     Attributes:
-        runs: the progress of the last driver, then of the last run of every share.
+        runs: the progress of the last driver, followed by the last run of every job share.
         rates: the rates of the active runs.
-        parts: the parts in flight, including those of silent workers unless another worker has taken them over.
+        parts: the parts in flight, including parts of silent workers unless another worker has taken over the part.
     """
 
     driver: str | None
@@ -92,22 +94,22 @@ class Activity:
 
 
 def read_activity(plan: Plan, inventory: Inventory, host_id: HostId, now: float) -> Activity:
-    """Read which processes compute in a results folder."""
+    """Read the activity of all processes that compute in a results folder."""
     results = plan.config.results
     beats = read_heartbeats(results, now)
     runs = {folder: read_progress(folder) for folder in (results, *share_folders(results))}
     state = runs[results].get("state")
     driver, lease_age, has_died = find_driver(results, state, host_id, now)
     shares = tuple(dict.fromkeys(beat.share for beat in beats if beat.share and not beat.is_silent))
-    working = [folder for folder in runs if (driver if folder == results else folder.name in shares)]
-    ages = [lease_age, *(_age(folder / PROGRESS_FILE, now) for folder in runs), *(beat.age for beat in beats)]
+    active_folders = [folder for folder in runs if (driver if folder == results else folder.name in shares)]
+    ages = [lease_age, *(_file_age(folder / PROGRESS_FILE, now) for folder in runs), *(beat.age for beat in beats)]
     return Activity(
         driver=driver,
         shares=tuple(folder.name for folder in runs if folder != results and folder.name in shares),
         state="died" if has_died else state,
         last_heartbeat=min((max(0.0, age) for age in ages if age is not None), default=None),
         runs=tuple(runs.values()),
-        rates=tuple(_rate_of(runs[folder], _age(folder / PROGRESS_FILE, now)) for folder in working),
+        rates=tuple(_measured_rate(runs[folder], _file_age(folder / PROGRESS_FILE, now)) for folder in active_folders),
         parts=_find_parts(plan, inventory, beats),
     )
 
@@ -118,7 +120,7 @@ class DriverState(NamedTuple):
     Attributes:
         driver: host, process and start time; None without an active driver.
         lease_age: seconds since the lease was renewed; None without a lease.
-        has_died: whether the lease's process is known to have ended.
+        has_died: whether the process that holds the lease is known to have ended.
     """
 
     driver: str | None
@@ -127,26 +129,26 @@ class DriverState(NamedTuple):
 
 
 def find_driver(results: Path, state: str | None, host_id: HostId, now: float) -> DriverState:
-    """Find the driver, given the last run's state."""
+    """Find the driver of a results folder; `state` is the state of the last run."""
     holder = None
     with suppress(FileNotFoundError):
         holder = Holder.read(results / LEASE_NAME)
     description = "unknown" if holder is None else f"{holder.host_id.host}, process {holder.pid}, since {holder.since}"
-    # The progress file is unsuitable: it is written when a part ends, which can take a quarter of an hour.
-    lease_age = _age(results / LEASE_NAME, now)
+    # The progress file does not show it: the file is written when a part ends, which can take a quarter of an hour.
+    lease_age = _file_age(results / LEASE_NAME, now)
     has_died = holder is not None and holder.is_dead_for(host_id) is True
     is_driving = state in WORKING_STATES and lease_age is not None and abs(lease_age) < SILENT_SECONDS and not has_died
     return DriverState(description if is_driving else None, lease_age, has_died)
 
 
-def _age(path: Path, now: float) -> float | None:
+def _file_age(path: Path, now: float) -> float | None:
     try:
         return now - path.stat().st_mtime
     except FileNotFoundError:
         return None
 
 
-def _rate_of(run: dict[str, Any], age: float | None) -> MeasuredRate:
+def _measured_rate(run: dict[str, Any], age: float | None) -> MeasuredRate:
     age_seconds = max(0.0, age or 0.0) + run.get("quiet_seconds", 0.0)
     span = run.get("measured_seconds", 0.0)
     return MeasuredRate(run.get("evaluations_per_second"), run.get("macs_per_second"), span, age_seconds)
@@ -154,14 +156,17 @@ def _rate_of(run: dict[str, Any], age: float | None) -> MeasuredRate:
 
 def _find_parts(plan: Plan, inventory: Inventory, beats: tuple[LastBeat, ...]) -> tuple[PartInFlight, ...]:
     units = plan.find_units({beat.unit for beat in beats if beat.unit})
-    parts: dict[tuple[str, int], PartInFlight] = {}
-    for beat in sorted(beats, key=lambda beat: -beat.age):  # The most recent heartbeat of a part replaces older ones.
+    parts_in_flight: dict[tuple[str, int], PartInFlight] = {}
+    # The most recent heartbeat of a part replaces older heartbeats.
+    for beat in sorted(beats, key=lambda beat: -beat.age):
         unit = units.get(beat.unit or "")
         if unit is None:
             continue
         part = Part(unit, beat.strengths, *beat.images)
-        missing = tuple(intersect(part, inventory.missing(unit, plan.measurements)))
-        if missing:
-            silent = beat.age if beat.is_silent else None
-            parts[unit.id, part.start] = PartInFlight(missing, beat.seconds + max(0.0, beat.age), silent)
-    return tuple(parts.values())
+        missing_parts = tuple(intersect(part, inventory.missing(unit, plan.measurements)))
+        if missing_parts:
+            silent_seconds = beat.age if beat.is_silent else None
+            parts_in_flight[unit.id, part.start] = PartInFlight(
+                missing_parts, beat.seconds + max(0.0, beat.age), silent_seconds
+            )
+    return tuple(parts_in_flight.values())

@@ -1,4 +1,4 @@
-"""The checks of `robust201 doctor`: the installation and the inputs of a sweep, with a fix for each problem.
+"""Checks of `robust201 doctor`: the installation and the inputs of a sweep, with a fix for each problem.
 
 Packages that may be missing are imported in the functions that need them.
 """
@@ -39,13 +39,13 @@ PACKAGES = {
     "pyyaml": "yaml",
     "vl-convert-python": "vl_convert",
 }
-"""The required packages, except those of the command line, with the name of their module."""
+"""Required packages, except those of the command line, with the names of their modules."""
 
 _REINSTALL = "Install robust201 again with -c constraints.txt."
 
 
 def examine(config: SweepConfig | None, *, address: str | None = None) -> Iterator[HealthCheck]:
-    """Check this machine and, if given, the inputs of a sweep."""
+    """Check this machine and, if `config` is given, the inputs of its sweep."""
     yield _examine_python()
     for package, module in PACKAGES.items():
         yield _examine_package(package, module)
@@ -72,37 +72,41 @@ def _examine_sweep(config: SweepConfig) -> Iterator[HealthCheck]:
     yield from _attempt("clean accuracy", lambda: _examine_clean_accuracy(config))
 
 
-def _attempt(what: str, check: Callable[[], Iterable[HealthCheck]]) -> Iterator[HealthCheck]:
+def _attempt(check_name: str, run_checks: Callable[[], Iterable[HealthCheck]]) -> Iterator[HealthCheck]:
     """Run checks; an error becomes a failed check, so that doctor also works in a broken installation."""
     try:
-        yield from check()
+        yield from run_checks()
     except RobustError as error:
-        yield HealthCheck(what, ok=False, detail="not readable", fix=str(error))
+        yield HealthCheck(check_name, ok=False, detail="not readable", fix=str(error))
     except ImportError as error:
-        yield HealthCheck(what, ok=False, detail=f"not checked: {error}", fix=_REINSTALL)
+        yield HealthCheck(check_name, ok=False, detail=f"not checked: {error}", fix=_REINSTALL)
     except OSError as error:
         fix = f"Check the path and its permissions; if it belongs to a package: {_REINSTALL}"
-        yield HealthCheck(what, ok=False, detail=f"not checked: {error}", fix=fix)
+        yield HealthCheck(check_name, ok=False, detail=f"not checked: {error}", fix=fix)
     except Exception as error:  # noqa: BLE001 - incompatible packages can raise any error
-        yield HealthCheck(what, ok=False, detail=f"not checked: {type(error).__name__}: {error}", fix=_REINSTALL)
+        yield HealthCheck(check_name, ok=False, detail=f"not checked: {type(error).__name__}: {error}", fix=_REINSTALL)
 
 
 def _examine_python() -> HealthCheck:
-    installed = ".".join(map(str, sys.version_info[:3]))
-    return HealthCheck("python", sys.version_info >= (3, 11), installed, "Install Python 3.11 or later.")
+    version = ".".join(map(str, sys.version_info[:3]))
+    return HealthCheck("python", sys.version_info >= (3, 11), version, "Install Python 3.11 or later.")
 
 
-def _examine_package(name: str, module: str) -> HealthCheck:
+def _examine_package(package_name: str, module: str) -> HealthCheck:
     try:
-        installed = importlib.metadata.version(name)
+        installed_version = importlib.metadata.version(package_name)
     except importlib.metadata.PackageNotFoundError:
-        return HealthCheck(name, ok=False, detail="not installed", fix=_REINSTALL)
+        return HealthCheck(package_name, ok=False, detail="not installed", fix=_REINSTALL)
     if importlib.util.find_spec(module) is None:
-        return HealthCheck(name, ok=False, detail=f"{installed}, but its module {module} is missing", fix=_REINSTALL)
-    minimum = _minimum_of(name)
-    if _numbers(installed) < _numbers(minimum):
-        return HealthCheck(name, ok=False, detail=f"{installed}, older than {minimum}", fix=_REINSTALL)
-    return HealthCheck(name, ok=True, detail=installed)
+        return HealthCheck(
+            package_name, ok=False, detail=f"{installed_version}, but its module {module} is missing", fix=_REINSTALL
+        )
+    minimum_version = _minimum_version(package_name)
+    if _version_numbers(installed_version) < _version_numbers(minimum_version):
+        return HealthCheck(
+            package_name, ok=False, detail=f"{installed_version}, older than {minimum_version}", fix=_REINSTALL
+        )
+    return HealthCheck(package_name, ok=True, detail=installed_version)
 
 
 def _examine_cpu_kernels() -> HealthCheck:
@@ -121,21 +125,23 @@ def _examine_leftovers() -> Iterator[HealthCheck]:
     from robust201.runtime.executors.ray_folder import find_unused_folders
 
     if folders := find_unused_folders():
-        names = ", ".join(map(str, folders[:5])) + (f" and {len(folders) - 5:,} more" if len(folders) > 5 else "")
-        detail = f"left by killed runs: {names}; the next run on Ray removes them"
+        folder_names = ", ".join(map(str, folders[:5])) + (
+            f" and {len(folders) - 5:,} more" if len(folders) > 5 else ""
+        )
+        detail = f"left by killed runs: {folder_names}; the next run on Ray removes them"
         yield HealthCheck("temporary folders", ok=True, detail=detail)
 
 
-def _minimum_of(name: str) -> str:
+def _minimum_version(package_name: str) -> str:
     try:
         requirements = importlib.metadata.requires("robust201") or []
-    except importlib.metadata.PackageNotFoundError:  # A checkout that is not installed.
+    except importlib.metadata.PackageNotFoundError:  # robust201 is a checkout that is not installed
         requirements = []
-    matches = (re.match(rf"{name}(?:\[\w+\])?[^;]*?>=([\d.]+)", line) for line in requirements)
+    matches = (re.match(rf"{package_name}(?:\[\w+\])?[^;]*?>=([\d.]+)", requirement) for requirement in requirements)
     return next((match[1] for match in matches if match), "0")
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def _version_numbers(version: str) -> tuple[int, ...]:
     match = re.match(r"\d+(?:\.\d+)*", version)
     return tuple(map(int, match[0].split("."))) if match else ()
 
@@ -156,7 +162,7 @@ def _examine_results(results: Path) -> HealthCheck:
 
 
 def _examine_shards(url: str) -> HealthCheck:
-    from robust201.shards.object_store import ObjectBackend, folder_of  # Imports pyarrow, which may be missing.
+    from robust201.shards.object_store import ObjectBackend, folder_of  # this imports pyarrow, which may be missing
 
     folder = folder_of(url)
     if folder is not None:
@@ -177,12 +183,14 @@ def _examine_space(config: SweepConfig) -> HealthCheck:
     folder = folder_of(config.shards or "") or config.results
     from robust201.planning.estimates import estimate
 
-    needed = int(estimate(make_plan(config, assumed_facts(config)))["estimated_shard_bytes"])
+    needed_bytes = int(estimate(make_plan(config, assumed_facts(config)))["estimated_shard_bytes"])
     if config.shards and folder_of(config.shards) is None:
-        needed = 0  # A bucket is unlimited, and the folder contains only the plan, images and logs.
-    free = shutil.disk_usage(_nearest_folder(folder)).free
-    detail = f"{show_bytes(free)} free, about {show_bytes(needed)} needed"
-    return HealthCheck("disk", free > needed, detail, "Free some space or name another folder by `results`.")
+        needed_bytes = 0  # a bucket is unlimited, and the folder contains only the plan, images and logs
+    free_bytes = shutil.disk_usage(_nearest_folder(folder)).free
+    detail = f"{show_bytes(free_bytes)} free, about {show_bytes(needed_bytes)} needed"
+    return HealthCheck(
+        "disk", free_bytes > needed_bytes, detail, "Free some space, or set `results` to another folder."
+    )
 
 
 def _examine_warnings(config: SweepConfig) -> Iterator[HealthCheck]:
@@ -196,19 +204,19 @@ def _examine_checkpoints(config: SweepConfig) -> HealthCheck:
     from robust201.planning.inputs import Inputs
 
     inputs = Inputs(config)
-    pairs = [(dataset, index) for dataset in config.datasets for index in config.selected_architectures]
-    missing: list[str] = []
-    for dataset, index in pairs:
+    pairs = [(dataset, architecture) for dataset in config.datasets for architecture in config.selected_architectures]
+    error_messages: list[str] = []
+    for dataset, architecture in pairs:
         try:
-            inputs.weights.check(dataset, index)
+            inputs.weights.check(dataset, architecture)
         except RobustError as error:
-            missing.append(str(error))
-    detail = f"{len(pairs) - len(missing)} of {len(pairs)} networks"
-    return HealthCheck("checkpoints", not missing, detail, missing[0] if missing else "")
+            error_messages.append(str(error))
+    detail = f"{len(pairs) - len(error_messages)} of {len(pairs)} networks"
+    return HealthCheck("checkpoints", not error_messages, detail, error_messages[0] if error_messages else "")
 
 
 def _examine_clean_accuracy(config: SweepConfig) -> Iterator[HealthCheck]:
-    """Compare finished clean accuracies with those recorded with the weights; yield nothing without any."""
+    """Compare finished clean accuracies with the accuracies that were recorded with the weights."""
     if not config.results.is_dir():
         return
     from robust201.planning.plan_file import PLAN_FILE, load_plan
@@ -225,28 +233,28 @@ def _examine_clean_accuracy(config: SweepConfig) -> Iterator[HealthCheck]:
         yield HealthCheck("clean accuracy", not check.unexpected, detail, fix)
 
 
-def _examine_dataset(config: SweepConfig, name: str) -> Iterator[HealthCheck]:
+def _examine_dataset(config: SweepConfig, dataset: str) -> Iterator[HealthCheck]:
     from robust201.images.specs import UNKNOWN_COUNT
     from robust201.planning.inputs import Inputs
 
-    images, n_test = Inputs(config).images(name), config.dataset_spec(name).n_test
-    total = "" if n_test == UNKNOWN_COUNT else f" of {n_test:,}"
-    yield HealthCheck(name, ok=True, detail=f"{len(images):,}{total} test images")
+    images, n_test = Inputs(config).images(dataset), config.dataset_spec(dataset).n_test
+    total_images = "" if n_test == UNKNOWN_COUNT else f" of {n_test:,}"
+    yield HealthCheck(dataset, ok=True, detail=f"{len(images):,}{total_images} test images")
 
 
-def _examine_corruptions(config: SweepConfig, name: str) -> Iterator[HealthCheck]:
-    """Check the files of published corruptions; the run itself generates the others."""
+def _examine_corruptions(config: SweepConfig, dataset: str) -> Iterator[HealthCheck]:
+    """Check the files of published corruptions; other corruptions are generated by the run."""
     from robust201.images import DATASETS
     from robust201.planning.inputs import Inputs
 
-    section = config.datasets[name].corruptions
+    section = config.datasets[dataset].corruptions
     if section is None or section.source != "published" or section.path is None:
         return
-    what, published = f"{name} corruptions", DATASETS[name].corruptions
-    # Reported separately, since opening also fails if the clean images are missing.
-    if published and not section.path.is_dir():
-        fix = f"Put the published files there: robust201 fetch {published}"
-        yield HealthCheck(what, ok=False, detail=f"no folder {section.path}", fix=fix)
+    check_name, archive_name = f"{dataset} corruptions", DATASETS[dataset].corruptions
+    # A missing folder is reported separately, because opening also fails if the clean images are missing.
+    if archive_name and not section.path.is_dir():
+        fix = f"Put the published files there: robust201 fetch {archive_name}"
+        yield HealthCheck(check_name, ok=False, detail=f"no folder {section.path}", fix=fix)
         return
-    Inputs(config).open_corruptions(name)
-    yield HealthCheck(what, ok=True, detail=f"published files in {section.path}")
+    Inputs(config).open_corruptions(dataset)
+    yield HealthCheck(check_name, ok=True, detail=f"published files in {section.path}")

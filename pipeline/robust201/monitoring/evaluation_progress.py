@@ -1,4 +1,4 @@
-"""Progress of `robust201.evaluate`: a bar on a terminal, otherwise (notebooks, logs) a line every ten seconds."""
+"""Progress of `robust201.evaluate`: a bar on a terminal; elsewhere (notebooks, logs) a line every ten seconds."""
 
 import sys
 import threading
@@ -17,7 +17,7 @@ LINE_SECONDS = 10.0
 _BAR_SECONDS = 0.5
 
 _SIGNIFICANT_COST = 0.1
-"""Fraction of the total cost above which a key's measured time corrects the estimate for the others."""
+"""Minimum fraction of the total cost for which a key's measured time corrects the estimate for the other keys."""
 
 ProgressOption: TypeAlias = Callable[[int, int], None] | bool
 """Whether to show progress, or a function that is called with (evaluations done, total evaluations)."""
@@ -25,16 +25,16 @@ ProgressOption: TypeAlias = Callable[[int, int], None] | bool
 
 @dataclass
 class EvaluationProgress:
-    """Progress of an evaluation, which updates it while a display reads it in another thread.
+    """Progress of an evaluation, updated by the evaluation and read by a display in another thread.
 
     Attributes:
         costs: estimated cost of each key, in the order of the evaluation.
         seconds_per_cost: time per unit of cost; None if unknown.
-        key: the key being evaluated; empty before the first one.
+        key: the key that is being evaluated; empty before the first key.
         strengths: the key's strengths.
-        stage: number and key of the stage, of an attack in stages; empty for other keys.
-        images: images to evaluate under this key, over all strengths.
-        images_done: images evaluated under this key, over all strengths.
+        stage: number and key of the stage if the attack has stages; otherwise empty.
+        images: number of images to evaluate under this key, over all strengths.
+        images_done: number of images evaluated under this key, over all strengths.
         evaluations: number of evaluations (pairs of key and strength).
         evaluations_done: number of complete evaluations.
     """
@@ -63,36 +63,40 @@ class EvaluationProgress:
 
     def begin(self, key: str, strengths: Sequence[float], n_images: int) -> None:
         """Start a key and complete the previous one."""
-        now = time.monotonic()
+        start_time = time.monotonic()
         if self.costs.get(self.key, 0.0) >= _SIGNIFICANT_COST * sum(self.costs.values()):
-            self.seconds_per_cost = (now - self._key_started) / self.costs[self.key]
-        self.key, self.strengths, self._key_started = key, strengths, now
+            self.seconds_per_cost = (start_time - self._key_started) / self.costs[self.key]
+        self.key, self.strengths, self._key_started = key, strengths, start_time
         self.images, self.images_done, self.stage = len(strengths) * n_images, 0, ""
 
-    def begin_stage(self, number: int, key: str) -> None:
+    def begin_stage(self, stage_number: int, key: str) -> None:
         """Start a stage of the key."""
-        self.stage = f", stage {number} ({key})"
+        self.stage = f", stage {stage_number} ({key})"
 
     def add_images(self, count: int) -> None:
         """Add to the number of images evaluated under this key."""
         self.images_done += count
 
     def describe(self) -> str:
-        """Return a line with key, epsilons, images done, elapsed time and time left."""
+        """Return a line with the key, epsilons, number of images, elapsed time and time left."""
         elapsed = f"{_format_time(time.monotonic() - self._started)} elapsed"
         if not self.key:
             return f"checking the network, {elapsed}"
-        done = f"{self.images_done:,} of {self.images:,} images"
+        image_progress = f"{self.images_done:,} of {self.images:,} images"
         strengths = _describe_strengths(self.key, self.strengths)
-        return f"{self.key}{strengths}{self.stage}: {done}, {elapsed}, {self._describe_time_left()}"
+        return f"{self.key}{strengths}{self.stage}: {image_progress}, {elapsed}, {self._describe_time_left()}"
 
     def _describe_time_left(self) -> str:
         if self.seconds_per_cost is None or self.key not in self.costs:
             return "time left unknown"
         keys = list(self.costs)
-        later = sum(self.costs[key] for key in keys[keys.index(self.key) + 1 :]) * self.seconds_per_cost
-        left = self.costs[self.key] * self.seconds_per_cost - (time.monotonic() - self._key_started)
-        return f"about {_format_time(left + later)} left" if left > 0 else "longer than estimated"
+        seconds_of_later_keys = sum(self.costs[key] for key in keys[keys.index(self.key) + 1 :]) * self.seconds_per_cost
+        seconds_left = self.costs[self.key] * self.seconds_per_cost - (time.monotonic() - self._key_started)
+        return (
+            f"about {_format_time(seconds_left + seconds_of_later_keys)} left"
+            if seconds_left > 0
+            else "longer than estimated"
+        )
 
 
 def _format_time(seconds: float) -> str:
@@ -100,15 +104,15 @@ def _format_time(seconds: float) -> str:
 
 
 def _describe_strengths(key: str, strengths: Sequence[float]) -> str:
-    row = TASKS.get(key)
-    if row is None or row.kind not in ("attack", "corruption") or strengths == (0.0,):
+    task = TASKS.get(key)
+    if task is None or task.kind not in ("attack", "corruption") or strengths == (0.0,):
         return ""
-    name = "severity" if row.constraint is None else "epsilon"
-    unit = "/255" if row.constraint is not None and row.constraint.divisor == 255 else ""
+    strength_name = "severity" if task.constraint is None else "epsilon"
+    unit = "/255" if task.constraint is not None and task.constraint.divisor == 255 else ""
     if len(strengths) == 1:
-        return f" at {name} {strengths[0]:g}{unit}"
-    names = "severities" if name == "severity" else "epsilons"
-    return f" at {len(strengths)} {names} {strengths[0]:g}{unit} to {strengths[-1]:g}{unit}"
+        return f" at {strength_name} {strengths[0]:g}{unit}"
+    plural_name = "severities" if strength_name == "severity" else "epsilons"
+    return f" at {len(strengths)} {plural_name} {strengths[0]:g}{unit} to {strengths[-1]:g}{unit}"
 
 
 @contextmanager
@@ -119,15 +123,15 @@ def shown_progress(option: ProgressOption) -> Iterator[EvaluationProgress]:
         return
     state = EvaluationProgress(is_shown=True)
     if sys.stderr.isatty():
-        with _bar(state):
+        with _progress_bar(state):
             yield state
     else:
-        with _called_repeatedly(lambda: state.say(state.describe()), LINE_SECONDS):
+        with _calling_repeatedly(lambda: state.say(state.describe()), LINE_SECONDS):
             yield state
 
 
 @contextmanager
-def _bar(state: EvaluationProgress) -> Iterator[None]:
+def _progress_bar(state: EvaluationProgress) -> Iterator[None]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -141,14 +145,14 @@ def _bar(state: EvaluationProgress) -> Iterator[None]:
                 task, description=state.describe(), completed=state.evaluations_done, total=state.evaluations or None
             )
 
-        with _called_repeatedly(update, _BAR_SECONDS):
+        with _calling_repeatedly(update, _BAR_SECONDS):
             yield
         update()
 
 
 @contextmanager
-def _called_repeatedly(show: Callable[[], None], seconds: float) -> Iterator[None]:
-    """Call a function at intervals in a separate thread, since an attack can take minutes until its next result."""
+def _calling_repeatedly(show: Callable[[], None], seconds: float) -> Iterator[None]:
+    """Call a function at intervals in a separate thread, because an attack can take minutes until its next result."""
     ended = threading.Event()
 
     def repeat() -> None:

@@ -1,6 +1,6 @@
 """Find and read the log lines of units in the logs of all workers, sorted by time (see `runtime.work_log`).
 
-A name can refer to several units: those of one network with different weights.
+A name can refer to several units, if a network has several weights.
 """
 
 import json
@@ -19,7 +19,7 @@ from robust201.runtime.work_log import LOGS_FOLDER, MAX_BYTES, label_of
 from robust201.spaces import DEFAULT_SPACE, SPACES
 
 MAX_LOG_BYTES = 8 * MAX_BYTES
-"""Largest log that is read."""
+"""Maximum size of a log file that is read."""
 
 _SHOWN_CANDIDATES = 5
 _LABEL = re.compile(
@@ -27,54 +27,54 @@ _LABEL = re.compile(
 )
 _UNIT = re.compile(rb'"unit": "([0-9a-f]{32})"')
 
-Line = Mapping[str, Any]
+LogLine = Mapping[str, Any]
 
 
-def find_units(name: str, units: Sequence[Unit], results: Path, space: str = DEFAULT_SPACE) -> dict[str, str]:
+def find_units(unit_name: str, units: Sequence[Unit], results: Path, space: str = DEFAULT_SPACE) -> dict[str, str]:
     """Find the units that a name refers to, and return their labels by id.
 
     Args:
-        name: an id or its beginning, or a label such as ``21/cifar10/pgd``, ``#21 cifar10 pgd`` or
+        unit_name: an id or its beginning, or a label such as ``21/cifar10/pgd``, ``#21 cifar10 pgd`` or
             ``resnet18/cifar10/pgd``; an architecture can be any index or cell string of its isomorphism class. If a
-            network has several weights, a label selects all of them unless it names one:
+            network has several weights, a label selects all of them unless it contains the name of one:
             ``21/cifar10/pgd/random-s0``.
-        units: the units of the plan.
-        results: the results folder, whose logs can contain units of earlier plans.
+        units: units of the plan.
+        results: results folder, whose logs can contain units of earlier plans.
         space: name of the architectures' space.
 
     Raises:
-        InputError: no unit or several match; the message names the closest or the candidates.
+        InputError: no unit matches, or several do; the message contains the closest name or the candidates.
     """
-    label = _LABEL.fullmatch(name.strip())
+    label = _LABEL.fullmatch(unit_name.strip())
     if label is not None:
         return _find_by_label(label["architecture"], label["dataset"], label["key"], label["weights"], units, space)
     labels = {unit.id: label_of(unit) for unit in units}
-    if re.fullmatch(r"[0-9a-f]{1,32}", name):
-        matches = sorted(unit_id for unit_id in labels if unit_id.startswith(name))
+    if re.fullmatch(r"[0-9a-f]{1,32}", unit_name):
+        matches = sorted(unit_id for unit_id in labels if unit_id.startswith(unit_name))
         if not matches:
             labels = dict.fromkeys(_logged_ids(results), "of another plan") | labels
-            matches = sorted(unit_id for unit_id in labels if unit_id.startswith(name))
+            matches = sorted(unit_id for unit_id in labels if unit_id.startswith(unit_name))
         if len(matches) == 1:
             return {matches[0]: labels[matches[0]]}
         if matches:
             candidates = ", ".join(f"{unit_id} ({labels[unit_id]})" for unit_id in matches[:_SHOWN_CANDIDATES])
-            more = ", …" if len(matches) > _SHOWN_CANDIDATES else ""
+            ellipsis = ", …" if len(matches) > _SHOWN_CANDIDATES else ""
             raise InputError(
-                f"Looking up logs failed for {name}: expected the beginning of one id, got that of {len(matches)}: "
-                f"{candidates}{more}. Add more digits."
+                f"Looking up logs failed for {unit_name}: expected the beginning of one id, but {len(matches)} ids "
+                f"begin with it: {candidates}{ellipsis}. Add more digits."
             )
-    near = _closest_id(name, labels)
+    suggestion = _closest_id(unit_name, labels)
     raise InputError(
-        f"Looking up logs failed for {name}: expected the beginning of an id, or ARCHITECTURE/DATASET/KEY such "
-        f"as 21/cifar10/pgd, got other text.{near} Ids are in `robust201 status --json` and in the logs."
+        f"Looking up logs failed for {unit_name}: expected the beginning of an id, or ARCHITECTURE/DATASET/KEY such as "
+        f"21/cifar10/pgd.{suggestion} Ids are in `robust201 status --json` and in the logs."
     )
 
 
 def _find_by_label(
     architecture: str, dataset: str, key: str, weights: str | None, units: Sequence[Unit], space: str
 ) -> dict[str, str]:
-    is_text = isinstance(units[0].architecture, str)  # As in spaces without indices.
-    architecture_id = architecture if is_text else SPACES[space].resolve(architecture)
+    has_text_names = isinstance(units[0].architecture, str)  # in spaces without indices
+    architecture_id = architecture if has_text_names else SPACES[space].resolve(architecture)
     datasets = dict.fromkeys(unit.dataset for unit in units)
     keys = dict.fromkeys(unit.key for unit in units if unit.dataset == dataset)
     candidates = [
@@ -84,41 +84,42 @@ def _find_by_label(
     if matches:
         return matches
     if candidates:
-        what, near = (
+        unknown_part, suggestion = (
             f"weights {weights!r}",
             closest(str(weights), [unit.weights for unit in candidates if unit.weights]),
         )
     elif dataset not in datasets:
-        what, near = f"dataset {dataset!r}", closest(dataset, datasets)
+        unknown_part, suggestion = f"dataset {dataset!r}", closest(dataset, datasets)
     elif key not in keys:
-        what, near = f"key {key!r}", closest(key, keys)
+        unknown_part, suggestion = f"key {key!r}", closest(key, keys)
     else:
-        what = f"architecture {show_architecture(architecture_id)}"
-        existing = sorted({unit.architecture for unit in units})
+        unknown_part = f"architecture {show_architecture(architecture_id)}"
+        known_architectures = sorted({unit.architecture for unit in units})
         if isinstance(architecture_id, str):
-            near = closest(architecture_id, map(str, existing))
+            suggestion = closest(architecture_id, map(str, known_architectures))
         else:
-            near = f" The closest one is {existing[min(bisect_left(existing, architecture_id), len(existing) - 1)]}."
+            position = min(bisect_left(known_architectures, architecture_id), len(known_architectures) - 1)
+            suggestion = f" The closest one is {known_architectures[position]}."
     name = "/".join(filter(None, (architecture, dataset, key, weights)))
     raise InputError(
-        f"Looking up logs failed for {name}: expected a network and key of this sweep, got {what}, which it does not "
-        f"contain.{near}"
+        f"Looking up logs failed for {name}: expected a network and key of this sweep, but it does not contain "
+        f"{unknown_part}.{suggestion}"
     )
 
 
 def _closest_id(name: str, ids: Iterable[str]) -> str:
-    """Suggest the id with the longest common prefix; other comparisons of 290,970 ids would take a minute."""
-    ordered = sorted(ids)
-    position = bisect_left(ordered, name)
-    neighbours = ordered[max(0, position - 1) : position + 1]
+    """Suggest the id with the longest common prefix; a fuzzy search in 290,970 ids would take a minute."""
+    sorted_ids = sorted(ids)
+    position = bisect_left(sorted_ids, name)
+    neighbours = sorted_ids[max(0, position - 1) : position + 1]
     prefixes = ((len(commonprefix([unit_id, name])), unit_id) for unit_id in neighbours)  # noqa: RUF071
-    length, best = max(prefixes, default=(0, ""))
-    return f" Did you mean {best!r}?" if length else ""
+    prefix_length, closest_id = max(prefixes, default=(0, ""))
+    return f" Did you mean {closest_id!r}?" if prefix_length else ""
 
 
 def _logged_ids(results: Path) -> set[str]:
     ids: set[str] = set()
-    for stream in _open_all(results):
+    for stream in _open_logs(results):
         ids.update(match[1].decode() for line in stream if (match := _UNIT.search(line)))
     return ids
 
@@ -131,8 +132,8 @@ def log_files(results: Path) -> list[Path]:
     return sorted((results / LOGS_FOLDER).glob("*.jsonl"))
 
 
-def _open_all(results: Path) -> Iterator[BinaryIO]:
-    """Open the log files one by one, without those deleted since they were listed."""
+def _open_logs(results: Path) -> Iterator[BinaryIO]:
+    """Open the log files one by one, except files that were deleted after they were listed."""
     for path in log_files(results):
         try:
             stream = open_file(path, MAX_LOG_BYTES)
@@ -140,45 +141,45 @@ def _open_all(results: Path) -> Iterator[BinaryIO]:
             continue
         except (IsADirectoryError, IrregularFileError) as error:
             raise StorageError(
-                f"Reading logs failed for {path}: expected a log file, got {error.strerror}. Move it away."
+                f"Reading logs failed for {path}: expected a log file, got {error.strerror}. Move the file away."
             ) from error
         with stream:
             yield stream
 
 
-def read_logs(results: Path, unit_ids: Collection[str]) -> list[Line]:
-    """Read all lines about some units, sorted by time; the clocks of hosts can differ."""
+def read_logs(results: Path, unit_ids: Collection[str]) -> list[LogLine]:
+    """Read all lines about some units, sorted by time; the clocks of their hosts can differ."""
     return next(_read_repeatedly(results, unit_ids))
 
 
-def follow_logs(results: Path, unit_ids: Collection[str], *, sleep: Callable[[float], object]) -> Iterator[Line]:
-    """Yield all lines about some units, then every second the new ones, until the caller stops."""
+def follow_logs(results: Path, unit_ids: Collection[str], *, sleep: Callable[[float], object]) -> Iterator[LogLine]:
+    """Yield all lines about some units, and then new lines every second, until the caller stops."""
     for lines in _read_repeatedly(results, unit_ids):
         yield from lines
         sleep(1.0)
 
 
-def _read_repeatedly(results: Path, unit_ids: Collection[str]) -> Iterator[list[Line]]:
-    """Yield the sorted lines about some units, then each time those added since the previous reading."""
+def _read_repeatedly(results: Path, unit_ids: Collection[str]) -> Iterator[list[LogLine]]:
+    """Yield the sorted lines about some units, and then the lines added since the previous reading."""
     unit_pattern = re.compile(f'"unit": "(?:{"|".join(unit_ids)})"'.encode())
     offsets: dict[bytes, int] = {}
     while True:
-        lines: list[Line] = []
-        for stream in _open_all(results):
-            first = stream.readline()  # Identifies a file even after a rotation has renamed it.
-            stream.seek(offsets.get(first, 0))
+        lines: list[LogLine] = []
+        for stream in _open_logs(results):
+            first_line = stream.readline()  # identifies a file even after a rotation has renamed it
+            stream.seek(offsets.get(first_line, 0))
             complete_lines = stream.read().rpartition(b"\n")[0]
             if complete_lines:
-                offsets[first] = offsets.get(first, 0) + len(complete_lines) + 1
+                offsets[first_line] = offsets.get(first_line, 0) + len(complete_lines) + 1
             lines.extend(_parse(line for line in complete_lines.splitlines() if unit_pattern.search(line)))
         yield sorted(lines, key=itemgetter("time"))
 
 
-def _parse(lines: Iterable[bytes]) -> Iterator[Line]:
-    for line in lines:
+def _parse(encoded_lines: Iterable[bytes]) -> Iterator[LogLine]:
+    for encoded_line in encoded_lines:
         try:
-            parsed = json.loads(line)
+            parsed = json.loads(encoded_line)
         except (ValueError, RecursionError):
-            continue  # The line is incomplete because the process was killed or the disk was full.
+            continue  # the line is incomplete because the process was killed or the disk was full
         if isinstance(parsed, dict) and all(isinstance(parsed.get(name), str) for name in _TEXT_FIELDS):
             yield parsed

@@ -1,4 +1,4 @@
-"""Progress of a sweep, counted from its shards, so that it is correct after any crash and needs no Ray."""
+"""Progress of a sweep, counted from its shards: it is correct after any crash and does not need Ray."""
 
 import json
 from collections import Counter
@@ -12,7 +12,7 @@ from robust201.core.host import HostId
 from robust201.monitoring.activity import estimate_rate, read_activity
 from robust201.planning.plan import Plan
 from robust201.planning.shares import share_folders
-from robust201.runtime.heartbeat import read_file_time
+from robust201.runtime.heartbeat import current_file_time
 from robust201.runtime.preview import count_coverage, count_done
 from robust201.runtime.progress import FAILURES_FILE
 from robust201.shards import Inventory
@@ -22,7 +22,7 @@ _MAX_FAILURES_BYTES = 1 << 30
 
 
 def read_failures(folder: Path) -> list[dict[str, Any]]:
-    """Read the failures that the last driver or share recorded in a folder, without damaged lines."""
+    """Read the failures that the last driver or job share recorded in a folder; damaged lines are ignored."""
     try:
         content = read_file(folder / FAILURES_FILE, _MAX_FAILURES_BYTES)
     except (FileNotFoundError, IsADirectoryError, IrregularFileError):
@@ -32,24 +32,24 @@ def read_failures(folder: Path) -> list[dict[str, Any]]:
         try:
             failure = json.loads(line)
         except (ValueError, RecursionError):
-            continue  # The driver was killed while writing the line; the unit still counts as missing.
+            continue  # the driver was killed while writing the line; the unit still counts as missing
         if _is_failure(failure):
             failures.append(failure)
     return failures
 
 
-def _is_failure(value: object) -> bool:
+def _is_failure(payload: object) -> bool:
     return (
-        isinstance(value, dict)
-        and all(isinstance(value.get(name), str) for name in _TEXT_FIELDS)
-        and isinstance(value.get("strengths"), list)
-        and all(map(is_amount, value["strengths"]))
+        isinstance(payload, dict)
+        and all(isinstance(payload.get(name), str) for name in _TEXT_FIELDS)
+        and isinstance(payload.get("strengths"), list)
+        and all(map(is_amount, payload["strengths"]))
     )
 
 
 @dataclass(frozen=True)
 class KeyStatus:
-    """Number of evaluations of a dataset and key, done and in total."""
+    """Number of evaluations of a dataset and key: completed and in total."""
 
     dataset: str
     key: str
@@ -70,21 +70,22 @@ class SweepStatus:
     """Status of a sweep.
 
     Attributes:
-        failures: failed parts that are still missing, as recorded by the last run and the shares.
+        failures: failed parts, recorded by the last run and the job shares, whose results are still missing.
         stale: number of evaluations in the folder that the plan does not use.
-        driver: host, process and start time of the driver that renewed its lease within the last half minute, or None,
-            also if its process is known to have ended.
-        shares: shares with a heartbeat within the last half minute, such as ``3-of-64``.
-        state: how the last driver ended, or ``running``, or ``draining`` after a signal; ``died`` if its process ended
-            without releasing the lease; None before the first run.
-        last_heartbeat: seconds since the last one of a driver, share or worker, or None.
-        deaths: number of workers that died while computing, in the last driver's run and the last run of every share.
+        driver: host, process and start time of the driver that renewed its lease within the last half minute; None if
+            there is no such driver, or its process is known to have ended.
+        shares: names of job shares with a heartbeat within the last half minute, such as ``3-of-64``.
+        state: state of the last driver: ``running``, ``draining`` after a signal, or the way in which it ended;
+            ``died`` if its process ended without releasing the lease; None before the first run.
+        last_heartbeat: seconds since the last heartbeat of a driver, job share or worker, or None.
+        deaths: number of workers that died while computing, in the last driver's run and the last run of every job
+            share.
         preemptions: number of workers whose machine was preempted in these runs.
         evaluations_per_second: rate of the active runs or of the last run, or None; it falls while no part finishes.
-        seconds_left: estimated from the remaining work (see `monitoring.activity.estimate_rate`), or None.
-        parts_in_flight: seconds since each began, in descending order.
-        silent_workers: seconds since the last heartbeat of each silent worker, in descending order, without those whose
-            part another worker has taken over.
+        seconds_left: time left, estimated from the remaining work (see `monitoring.activity.estimate_rate`), or None.
+        parts_in_flight: seconds since each current part began, in descending order.
+        silent_workers: seconds since the last heartbeat of each silent worker, in descending order, without workers
+            whose part another worker has taken over.
     """
 
     name: str
@@ -154,11 +155,11 @@ class SweepStatus:
 
 
 class StatusReader:
-    """Reads a sweep's status repeatedly by the file server's clock; unchanged shards are not counted again."""
+    """Reads a sweep's status repeatedly with the file server's clock; unchanged shards are not counted again."""
 
     def __init__(self, plan: Plan, *, clock: Callable[[], float] | None = None, host_id: HostId | None = None) -> None:
         self._plan = plan
-        self._clock = clock or (lambda: read_file_time(plan.config.results))
+        self._clock = clock or (lambda: current_file_time(plan.config.results))
         self._host_id = host_id or HostId.of_this_process()
         self._count_state: tuple[tuple[str, ...], tuple[str, ...]] | None = None
         self._done: Counter[tuple[str, str]] = Counter()
@@ -172,9 +173,9 @@ class StatusReader:
             self._count_state = inventory.shards, inventory.damaged
         activity = read_activity(plan, inventory, self._host_id, self._clock())
         in_flight = [part for part in activity.parts if part.silent_seconds is None]
-        silent = [part.silent_seconds for part in activity.parts if part.silent_seconds is not None]
-        work_in_flight = sum(plan.macs(missing) for part in in_flight for missing in part.missing)
-        estimate = estimate_rate(activity.rates, work_left=self._macs_left, work_in_flight=work_in_flight)
+        silent_seconds = [part.silent_seconds for part in activity.parts if part.silent_seconds is not None]
+        macs_in_flight = sum(plan.macs(missing) for part in in_flight for missing in part.missing)
+        estimate = estimate_rate(activity.rates, work_left=self._macs_left, work_in_flight=macs_in_flight)
         last_rate = activity.runs[0].get("evaluations_per_second")
         return SweepStatus(
             name=plan.config.name,
@@ -195,13 +196,13 @@ class StatusReader:
             evaluations_per_second=estimate.evaluations_per_second if activity.rates else last_rate,
             seconds_left=estimate.seconds_left,
             worker_seconds=inventory.seconds,
-            cost=self._cost(inventory.seconds, activity.runs),
+            cost=self._compute_cost(inventory.seconds, activity.runs),
             parts_in_flight=tuple(sorted((part.seconds for part in in_flight), reverse=True)),
-            silent_workers=tuple(sorted(silent, reverse=True)),
+            silent_workers=tuple(sorted(silent_seconds, reverse=True)),
         )
 
     def _count(self, inventory: Inventory) -> None:
-        """Count finished and unused evaluations, and estimate the multiply-accumulates of the missing ones."""
+        """Count finished and unused evaluations, and estimate the multiply-accumulates of missing evaluations."""
         plan = self._plan
         self._done, self._macs_left = count_done(plan, inventory), 0.0
         self._stale = sum(inventory.foreign(plan.useful_ids).values())
@@ -209,24 +210,24 @@ class StatusReader:
             planned, unfinished = covered.planned, covered.unfinished
             macs = plan.unit_macs(planned) if unfinished else []
             for position in unfinished:
-                if covered.held[position]:
+                if covered.has_rows[position]:
                     missing = inventory.missing(planned.unit(position), plan.measurements)
                     self._macs_left += sum(map(plan.macs, missing))
-                else:  # The usual case, which needs no search in the inventory.
+                else:  # the usual case, which does not need a search in the inventory
                     self._macs_left += macs[position]
 
-    def _cost(self, worker_seconds: float, runs: Sequence[dict[str, Any]]) -> Cost:
+    def _compute_cost(self, worker_seconds: float, runs: Sequence[dict[str, Any]]) -> Cost:
         """Return the cost of worker time, using the last known number of GPUs per worker."""
-        known = [run["gpus_per_worker"] for run in runs if run.get("gpus_per_worker") is not None]
+        known_numbers = [run["gpus_per_worker"] for run in runs if run.get("gpus_per_worker") is not None]
         execution = self._plan.config.execution
-        assumed = execution.gpus_per_worker if execution.device == "cuda" else 0.0
-        gpus = float(max(known, default=assumed))
+        assumed_number = execution.gpus_per_worker if execution.device == "cuda" else 0.0
+        gpus_per_worker = float(max(known_numbers, default=assumed_number))
         hours = worker_seconds / 3600
-        return Cost(hours * gpus, "GPU-hours") if gpus else Cost(hours, "worker-hours")
+        return Cost(hours * gpus_per_worker, "GPU-hours") if gpus_per_worker else Cost(hours, "worker-hours")
 
 
 def _pending_failures(plan: Plan, inventory: Inventory) -> tuple[dict[str, Any], ...]:
-    """Return the distinct failures of the last run and of every share, without those that a later run completed."""
+    """Return the distinct failures of the last run and of every job share, unless a later run completed the results."""
     results = plan.config.results
     failures = {
         (failure["label"], *failure["strengths"]): failure

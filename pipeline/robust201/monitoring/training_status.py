@@ -1,4 +1,4 @@
-"""Status of the trainings in a store, from the progress file of the last run, its lease and its workers' heartbeats."""
+"""Status of the training runs in a store, from the last progress file, the lease and the workers' heartbeats."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -8,26 +8,26 @@ from robust201.core.host import HostId
 from robust201.monitoring.activity import find_driver
 from robust201.monitoring.status import read_failures
 from robust201.planning.training_config import Training, TrainingConfig
-from robust201.runtime.heartbeat import LastBeat, read_file_time, read_heartbeats
+from robust201.runtime.heartbeat import LastBeat, current_file_time, read_heartbeats
 from robust201.runtime.progress import PROGRESS_FILE, WORKING_STATES, read_progress
 from robust201.weights.store import CheckpointStore
 
 
 @dataclass(frozen=True)
 class TrainingStatus:
-    """Status of the last run of trainings in a store.
+    """Status of the last `train` run in a store.
 
     Attributes:
         state: running, draining, stopped, drained or finished; interrupted if neither a driver nor a worker is alive;
-            not started without a run.
-        done: snapshots in the store when the run last wrote its progress.
+            not started if there was no run.
+        done: number of snapshots in the store when the run last wrote its progress.
         total: number of snapshots of the run.
-        seconds_left: None if unknown.
-        active_workers: workers with a recent heartbeat.
-        failures: distinct messages.
+        seconds_left: estimated seconds until the run ends; None if unknown.
+        active_workers: number of workers with a recent heartbeat.
+        failures: distinct error messages.
         driver: host, process and start time of the active run, or None.
-        trainings_done: number of trainings in the YAML whose last weights are in the store; None without a YAML.
-        trainings: number of trainings in the YAML; None without a YAML.
+        trainings_done: number of training runs in the YAML whose final weights are in the store; None without a YAML.
+        trainings: number of training runs in the YAML; None without a YAML.
         in_progress: heartbeats of the workers that are training a network.
     """
 
@@ -48,7 +48,7 @@ class TrainingStatus:
 
     @property
     def complete(self) -> bool:
-        """Whether all snapshots of the last run and, if a YAML is given, the last weights of its trainings exist."""
+        """Whether all snapshots of the last run exist and, if a YAML is given, its final weights."""
         return 0 < self.total == self.done and self.trainings_done == self.trainings
 
     def to_payload(self) -> dict[str, Any]:
@@ -69,9 +69,9 @@ def training_folder(store: Path) -> Path | None:
 
 
 def read_training_status(store: Path, config: TrainingConfig | None = None) -> TrainingStatus:
-    """Read the status of the trainings in a store and, if given, of those in a YAML."""
+    """Read the status of the training runs in a store, and of those in a YAML if `config` is given."""
     folder = store / "training"
-    progress, now = read_progress(folder), read_file_time(folder)
+    progress, now = read_progress(folder), current_file_time(folder)
     state = str(progress.get("state", "not started"))
     active = [beat for beat in read_heartbeats(folder, now) if not beat.is_silent]
     driver = find_driver(folder, state, HostId.of_this_process(), now).driver

@@ -1,4 +1,4 @@
-"""Watch a sweep or trainings until they are complete or no process has computed them for a while."""
+"""Watch a sweep or training runs until they are complete, or no process has computed them for a while."""
 
 from collections.abc import Callable
 from typing import Literal, Protocol, TypeVar
@@ -8,19 +8,19 @@ from robust201.core.errors import InputError
 Ending = Literal["complete", "abandoned"]
 
 PATIENT_READINGS = 3
-"""Consecutive readings that may fail, since a restarting file server can show empty folders for a while."""
+"""Number of consecutive readings that may fail, because a restarting file server can show empty folders for a while."""
 
 
 class Watched(Protocol):
-    """The status that a reading returns."""
+    """Status that a reading returns."""
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is missing."""
+        """Whether no result is missing."""
 
     @property
     def running(self) -> bool:
-        """Whether any process computes it."""
+        """Whether any process is computing."""
 
 
 _Status = TypeVar("_Status", bound=Watched)
@@ -35,15 +35,16 @@ def watch(
     clock: Callable[[], float],
     sleep: Callable[[float], object],
 ) -> Ending:
-    """Read and show a status repeatedly.
+    """Read and show a status every `every` seconds, until the work is complete or abandoned.
 
-    A sweep counts as abandoned after `patience` seconds without activity, since its tasks may wait in a queue.
+    Because tasks may wait in a queue, work counts as abandoned only after `patience` seconds without activity. `show`
+    receives the status and the seconds since the last activity.
     """
     quiet_since: float | None = None
     n_failed = 0
     while True:
         try:
-            state = read()
+            status = read()
         except (InputError, OSError):
             n_failed += 1
             if n_failed > PATIENT_READINGS:
@@ -51,12 +52,12 @@ def watch(
             sleep(every)
             continue
         n_failed = 0
-        now = clock()
-        quiet_since = None if state.running else now if quiet_since is None else quiet_since
-        quiet = 0.0 if quiet_since is None else now - quiet_since
-        show(state, quiet)
-        if state.complete:
+        current_time = clock()
+        quiet_since = None if status.running else current_time if quiet_since is None else quiet_since
+        quiet_seconds = 0.0 if quiet_since is None else current_time - quiet_since
+        show(status, quiet_seconds)
+        if status.complete:
             return "complete"
-        if quiet_since is not None and quiet >= patience:
+        if quiet_since is not None and quiet_seconds >= patience:
             return "abandoned"
         sleep(every)

@@ -1,10 +1,11 @@
-"""Grouping of parts into bundles: each has parts of one network, and bundles become smaller towards the end of a run.
+"""Grouping of parts into bundles of one network, which become shorter towards the end of a run.
 
-Workers take bundles in order as they become free. The size of a bundle is a fraction of the work that has not been
-assigned yet (guided self-scheduling; Polychronopoulos and Kuck, IEEE Transactions on Computers C-36, 1987): bundles are
-long at first, which saves loading networks, and short at the end, so that all workers finish at about the same time
-even if estimates are wrong. Sizes depend on the work and the number of workers, not on when workers become free. So
-bundles are made before anything is computed, and the same run on the same machines has the same bundles.
+Workers take bundles in their order when they become free. The size of a bundle is a fraction of the work that has not
+been assigned yet (guided self-scheduling; Polychronopoulos and Kuck, IEEE Transactions on Computers C-36, 1987):
+bundles are long at first, so that networks are loaded less often, and short at the end, so that all workers finish at
+about the same time even if estimates are wrong. Sizes depend on the work and the number of workers, not on the times at
+which workers become free. Therefore bundles are made before anything is computed, and the same run on the same machines
+has the same bundles.
 """
 
 import math
@@ -16,22 +17,23 @@ from robust201.planning.config import GPU_GMACS
 from robust201.planning.plan import Plan
 
 SLICE_SECONDS = 300.0
-"""Maximum estimated time of a part that a worker commits as a whole; longer parts are cut."""
+"""Maximum estimated time of a part, which a worker commits as a whole; longer parts are cut."""
 
 MIN_SECONDS = 5.0
-"""Estimated time below which nothing is cut for load balancing: a bundle may require loading a network, and each part
-writes a shard."""
+"""Estimated time below which parts are not cut for load balancing: a bundle may require loading a network, and each
+part writes a shard."""
 
 BUNDLES_AHEAD = 4
-"""Number of bundles per worker into which the remaining work is divided when the size of the next bundle is chosen. A
-worker has two bundles at a time, and their estimates may be wrong by a factor."""
+"""Number of bundles per worker into which the remaining work is divided when the size of the next bundle is chosen.
+There are several because a worker has two bundles at a time, whose estimated times are imprecise."""
 
 ANY_GMACS = 100.0
-"""Billion multiply-accumulates per second of a worker on an unknown device, between a CPU's and a GPU's."""
+"""Assumed billion multiply-accumulates per second of a worker on an unknown device, between those of a CPU and a
+GPU."""
 
 CPU_SLICE_SAMPLES = 64
-"""Minimum number of (image, strength) pairs per slice of images on a CPU: a batch of the fused engine. Batches of half
-that size take 10% to 20% more time per image, and batches of an eighth take twice as much."""
+"""Minimum number of (image, strength) pairs per slice of images on a CPU: a batch of the fused engine. With batches of
+half that size, an image takes 10% to 20% more time; with an eighth of it, twice as much."""
 
 
 def make_bundles(
@@ -42,16 +44,16 @@ def make_bundles(
     has_gpu: bool | None = None,
     slice_seconds: float = SLICE_SECONDS,
 ) -> tuple[Bundle, ...]:
-    """Group parts by network and dataset, and cut long ones; the result is in the order of execution.
+    """Group parts by network and dataset, and cut long parts; return the bundles in the order of execution.
 
-    Networks follow one another, those with the least work first: small networks take longer than their number of
-    multiply-accumulates suggests, and underestimated work must not come last. Bundles that would be too long for their
-    position are moved forward.
+    Networks with the least work come first: small networks take longer than their number of multiply-accumulates
+    suggests, and underestimated work must not come last. Bundles that would be too long for their position are moved
+    forward.
 
     A bundle's estimated time is at most `execution.part_minutes` and, with several workers, at most its fraction of the
     remaining work, unless it consists of one part that cannot be cut.
     """
-    longest = 60 * plan.config.execution.part_minutes
+    max_seconds = 60 * plan.config.execution.part_minutes
     cutter = _Cutter(plan, has_gpu, slice_seconds)
     grouped: defaultdict[tuple[str, ArchitectureId, str], list[Part]] = defaultdict(list)
     work: defaultdict[tuple[str, ArchitectureId, str], float] = defaultdict(float)
@@ -61,34 +63,36 @@ def make_bundles(
         work[network] += cutter.seconds(part)
     remaining_work = sum(work.values())
 
-    def size_of(remaining_work: float) -> float:
+    def choose_size(remaining_work: float) -> float:
         return (
-            longest if n_workers == 1 else min(longest, max(MIN_SECONDS, remaining_work / (BUNDLES_AHEAD * n_workers)))
+            max_seconds
+            if n_workers == 1
+            else min(max_seconds, max(MIN_SECONDS, remaining_work / (BUNDLES_AHEAD * n_workers)))
         )
 
     bundles: list[tuple[float, Bundle]] = []
     for network in sorted(grouped, key=lambda network: work[network]):
         dataset, architecture, _ = network
-        # Parts are taken from the end of the list: those with the longest minimum piece come first.
-        uncut = sorted(grouped.pop(network), key=cutter.smallest)
+        # Parts are taken from the end of the list: parts with the longest minimum chunk come first.
+        uncut = sorted(grouped.pop(network), key=cutter.min_seconds)
         while uncut:
-            size = size_of(remaining_work)
-            pieces: list[tuple[float, Part]] = []
-            total = 0.0
+            size_seconds = choose_size(remaining_work)
+            chunks: list[tuple[float, Part]] = []
+            bundle_seconds = 0.0
             while uncut:
-                piece, *rest = cutter.cut(uncut[-1], size)
-                seconds = cutter.seconds(piece)
-                if pieces and total + seconds > size:
+                chunk, *remainder = cutter.cut(uncut[-1], size_seconds)
+                seconds = cutter.seconds(chunk)
+                if chunks and bundle_seconds + seconds > size_seconds:
                     break
-                uncut[-1:] = reversed(rest)
-                pieces.append((seconds, piece))
-                total += seconds
-            remaining_work -= total
-            # Cheap parts first: results appear early, and less work is lost if a worker dies.
-            pieces.sort(key=lambda item: item[0])
-            bundle = Bundle(architecture, dataset, tuple(piece for _, piece in pieces), total)
-            bundles.append((max(size, total), bundle))
-    # A bundle whose part could not be cut short enough for its position moves forward to bundles of its length.
+                uncut[-1:] = reversed(remainder)
+                chunks.append((seconds, chunk))
+                bundle_seconds += seconds
+            remaining_work -= bundle_seconds
+            # Cheap parts come first, so that results appear early and less work is lost if a worker dies.
+            chunks.sort(key=lambda item: item[0])
+            bundle = Bundle(architecture, dataset, tuple(chunk for _, chunk in chunks), bundle_seconds)
+            bundles.append((max(size_seconds, bundle_seconds), bundle))
+    # A bundle with a part that could not be cut enough for its position moves forward to bundles of its length.
     bundles.sort(key=lambda item: -item[0])
     return tuple(bundle for _, bundle in bundles)
 
@@ -96,11 +100,12 @@ def make_bundles(
 class _Cutter:
     """Cuts parts without changing any result, and estimates their time on the available workers.
 
-    If random numbers are drawn per batch, slices consist of whole batches, so that each slice computes what the whole
-    unit would; the reference engine cuts by strength first. The fused engine does not separate strengths, because they
-    share its batches, and those of FGSM share a gradient. Its random numbers depend on the image only, so a slice may
-    begin at any image. If a network's rounding depends on the batch, however, slices begin at fixed multiples of the
-    batch size. These depend only on the unit, not on workers, `execution` or completed work. A measure is never cut.
+    If random numbers are drawn per batch, slices consist of whole batches, so that the results are the same as without
+    slices. With the reference engine, parts are first cut by strength. With the fused engine, strengths stay together,
+    because they share batches, and those of FGSM share a gradient. The fused engine's random numbers depend on the
+    image only, so a slice may begin at any image. If a network's rounding depends on the batch, however, slices begin
+    at fixed multiples of the batch size. These depend only on the unit, not on workers, `execution` or completed work.
+    A measure is never cut.
     """
 
     def __init__(self, plan: Plan, has_gpu: bool | None, slice_seconds: float) -> None:
@@ -117,11 +122,11 @@ class _Cutter:
     def seconds(self, part: Part) -> float:
         return self._plan.macs(part) / self._rate
 
-    def smallest(self, part: Part) -> float:
+    def min_seconds(self, part: Part) -> float:
         return self.seconds(self.cut(part, MIN_SECONDS)[0])
 
     def cut(self, part: Part, limit: float) -> tuple[Part, ...]:
-        """Cut a piece off a part that takes longer than `limit` seconds; return the piece and the remainder."""
+        """Cut a chunk off a part that takes longer than `limit` seconds; return the chunk and the remainder."""
         seconds = self.seconds(part)
         if not self._plan.tasks[part.unit.key].is_divisible:
             return (part,)
@@ -133,8 +138,8 @@ class _Cutter:
             first_part = Part(part.unit, part.strengths[:n_strengths], part.start, part.stop)
             other_strengths = Part(part.unit, part.strengths[n_strengths:], part.start, part.stop)
             return (*(self.cut(first_part, limit) if n_strengths == 1 else (first_part,)), other_strengths)
-        n_images, batch = part.stop - part.start, self._plan.config.batch_size
-        step, max_slices = batch, -(-n_images // batch)
+        n_images, batch_size = part.stop - part.start, self._plan.config.batch_size
+        step, max_slices = batch_size, -(-n_images // batch_size)
         if self._plan.tasks[part.unit.key].draws_by_batch(self._plan.config.engine):
             limit = min(limit, self._slice_seconds)
         elif self._is_batch_invariant:
@@ -148,10 +153,10 @@ class _Cutter:
         return _cut_at(part, part.start + step * (-(-n_images // step) // n_slices))
 
     def _cut_at_fixed_index(self, part: Part) -> tuple[Part, ...]:
-        unit, batch = part.unit, self._plan.config.batch_size
-        n_batches = -(-unit.n_images // batch)
+        unit, batch_size = part.unit, self._plan.config.batch_size
+        n_batches = -(-unit.n_images // batch_size)
         n_slices = math.ceil(self._plan.macs(Part(unit, unit.strengths, 0, unit.n_images)) / self._slice_macs)
-        n_images = batch * -(-n_batches // max(1, min(n_batches, n_slices)))
+        n_images = batch_size * -(-n_batches // max(1, min(n_batches, n_slices)))
         stop = (part.start // n_images + 1) * n_images
         return (part,) if stop >= part.stop else _cut_at(part, stop)
 

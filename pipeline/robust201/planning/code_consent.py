@@ -1,4 +1,4 @@
-"""Consent to execute Python files: files that came with data are executed only if the user names them."""
+"""Consent to execute Python files: files that came with data are executed only if the user names them explicitly."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,24 +15,27 @@ from robust201.planning.training_config import TrainingConfig
 ALLOW_CODE = "--allow-code"
 """Option that names a Python file to execute; repeatable."""
 
-_DATA_MARKS = (
+_DATA_MARKERS = (
     *("SHA256SUMS", "sweep.json", "meta.json"),  # dataset, in our or the published layout
     *("format.json", PLAN_FILE),  # results
     "manifest.jsonl",  # checkpoint store
     "manifest.json",  # generated images
     "study.md",  # output of a study
 )
-"""Files that mark folders written by robust201, which may have been published and downloaded."""
+"""Files that identify folders written by robust201, which may have been published and downloaded."""
 
 
 def find_data_mark(path: Path) -> Path | None:
-    """Return a file that marks `path` or a parent as data, or None; symbolic links and their targets are checked."""
-    lexical = Path(os.path.abspath(path))  # noqa: PTH100 - a link that came with data is data, wherever it points
-    spellings = dict.fromkeys((lexical, Path(os.path.realpath(path))))
-    marks = (
-        folder / name for spelling in spellings for folder in (spelling, *spelling.parents) for name in _DATA_MARKS
+    """Return a file that marks `path` or a parent folder as data, or None; also check the targets of symbolic links."""
+    absolute_path = Path(os.path.abspath(path))  # noqa: PTH100 - a link that came with data is data, wherever it points
+    candidate_paths = dict.fromkeys((absolute_path, Path(os.path.realpath(path))))
+    markers = (
+        folder / name
+        for candidate_path in candidate_paths
+        for folder in (candidate_path, *candidate_path.parents)
+        for name in _DATA_MARKERS
     )
-    return next((mark for mark in marks if os.path.lexists(mark)), None)
+    return next((marker for marker in markers if os.path.lexists(marker)), None)
 
 
 def check_consent(files: Iterable[Path], source: Path, allowed: Sequence[Path]) -> None:
@@ -44,15 +47,15 @@ def check_consent(files: Iterable[Path], source: Path, allowed: Sequence[Path]) 
         ConfigError: a file lacks consent.
     """
     consented = {os.path.realpath(path) for path in allowed}
-    unconfirmed = [path for path in dict.fromkeys(files) if os.path.realpath(path) not in consented]
-    marks = {path: find_data_mark(source) or find_data_mark(path) for path in unconfirmed}
-    unconfirmed = [path for path in unconfirmed if marks[path]]
-    if unconfirmed:
-        paths = ", ".join(map(show_path, unconfirmed))
+    unconfirmed_paths = [path for path in dict.fromkeys(files) if os.path.realpath(path) not in consented]
+    markers = {path: find_data_mark(source) or find_data_mark(path) for path in unconfirmed_paths}
+    unconfirmed_paths = [path for path in unconfirmed_paths if markers[path]]
+    if unconfirmed_paths:
+        paths = ", ".join(map(show_path, unconfirmed_paths))
         raise ConfigError(
             f"Executing Python files failed for {show_path(source)}: executing {paths} requires your consent, because "
-            f"the YAML or the code came with data ({marks[unconfirmed[0]]}). Read the code first; to execute it, add: "
-            f"{' '.join(f'{ALLOW_CODE} {show_path(path)}' for path in unconfirmed)}"
+            f"the YAML or the code came with data ({markers[unconfirmed_paths[0]]}). Read the code first; to execute "
+            f"it, add: {' '.join(f'{ALLOW_CODE} {show_path(path)}' for path in unconfirmed_paths)}"
         )
 
 
@@ -74,11 +77,11 @@ def announce_code(
             in every process that connects to it.
     """
     files = config.code_files()
-    check_consent(files_to_consent(config), _file_of(source), allowed)
+    check_consent(files_to_consent(config), _config_file(source), allowed)
     address = config.execution.ray_address if config.execution.executor == "ray" else None
-    if address not in (None, "auto") and (mark := find_data_mark(_file_of(source))):
+    if address not in (None, "auto") and (marker := find_data_mark(_config_file(source))):
         raise ConfigError(
-            f"Connecting to Ray failed for {show_path(source)}: a YAML that came with data ({mark}) must not set "
+            f"Connecting to Ray failed for {show_path(source)}: a YAML that came with data ({marker}) must not set "
             f"execution.ray_address, because a cluster can execute code on this machine; got {address!r}. If you trust "
             "the cluster, copy the YAML to another folder; otherwise use --executor inline."
         )
@@ -89,42 +92,42 @@ def announce_code(
 def announce_copies(
     config: SweepConfig,
     source: Path,
-    planned: Mapping[str, str],
+    copy_hashes: Mapping[str, str],
     *,
     allowed: Sequence[Path],
     say: Callable[[str], None],
 ) -> None:
-    """Check consent to the files that a share executes: copies that were made when its sweep was prepared.
+    """Check consent to the files that a job share executes: the copies made when its sweep was prepared.
 
     Anyone with write access to the results folder can replace the plan and the copies. Therefore a copy must be
-    identical to the file in the YAML, or be allowed explicitly. A copy's name is its hash. `planned` has the SHA-256 of
-    each copy by YAML field.
+    identical to the file in the YAML, or be allowed explicitly. A copy's name is its hash. `copy_hashes` contains the
+    SHA-256 of each copy by YAML field.
     """
-    files = {field: code_copy_path(config.results, planned[field]) for field in config.code_files()}
+    files = {field: code_copy_path(config.results, copy_hashes[field]) for field in config.code_files()}
     consented = {os.path.realpath(path) for path in allowed}
     for field, path in config.code_files().items():
         if os.path.realpath(files[field]) in consented:
             continue
-        if not path.is_file() or hash_file(path) != planned[field]:
+        if not path.is_file() or hash_file(path) != copy_hashes[field]:
             raise ConfigError(
                 f"Running with --share failed for {show_path(path)}: the file is missing or was changed after the "
-                f"sweep was prepared (SHA-256 {planned[field][:16]}…). Prepare the sweep again with robust201 plan "
-                f"--save; to execute the copy that was made then, add: {ALLOW_CODE} {show_path(files[field])}"
+                f"sweep was prepared (SHA-256 {copy_hashes[field][:16]}…). Prepare the sweep again with robust201 plan "
+                f"--save; to execute the earlier copy, add: {ALLOW_CODE} {show_path(files[field])}"
             )
         files[field] = path
         if field not in config.installed_code:
-            check_consent([path], _file_of(source), allowed)
+            check_consent([path], _config_file(source), allowed)
     for field, path in files.items():
         say(f"Will execute {show_path(path)} ({field}).")
 
 
-def _file_of(source: Path) -> Path:
+def _config_file(source: Path) -> Path:
     return source / PLAN_FILE if source.is_dir() else source
 
 
 def consent_arguments(files: Iterable[Path]) -> tuple[str, ...]:
     """Return the command-line arguments that allow `files`, for a command run by another process."""
-    return tuple(word for path in dict.fromkeys(files) for word in (ALLOW_CODE, str(path)))
+    return tuple(argument for path in dict.fromkeys(files) for argument in (ALLOW_CODE, str(path)))
 
 
 def show_path(path: Path) -> str:

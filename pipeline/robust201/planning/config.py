@@ -84,7 +84,8 @@ GPU_GMACS = 2000.0
 """Billion multiply-accumulates per second that one GPU is assumed to sustain."""
 
 CPU_GMACS = 10.0
-"""The same for one CPU thread. The value is low, as for cells that mostly pool, so that parts do not take too long."""
+"""Billion multiply-accumulates per second that one CPU thread is assumed to sustain. The value is that of cells that
+mostly pool, which are slow; with a higher value, their parts would take too long."""
 
 MAX_IMAGE_SIZE = 4_096
 MAX_SECONDS = 30 * 24 * 3600.0
@@ -110,7 +111,7 @@ class NetworkSection(Section):
     """Cells N in each of the three stages; the published networks have 5."""
 
 
-def check_different(numbers: tuple[int, ...]) -> tuple[int, ...]:
+def check_distinct(numbers: tuple[int, ...]) -> tuple[int, ...]:
     """Reject an empty list and a list with duplicates."""
     if len(set(numbers)) != len(numbers) or not numbers:
         raise ValueError(f"expected one or more different numbers, got {list(numbers)}.")
@@ -121,16 +122,16 @@ def check_different(numbers: tuple[int, ...]) -> tuple[int, ...]:
     return numbers
 
 
-Numbers = Annotated[tuple[int, ...], AfterValidator(check_different)]
-TrainingLengths = Annotated[tuple[Annotated[int, Field(ge=0)], ...], AfterValidator(check_different)]
+DistinctIntegers = Annotated[tuple[int, ...], AfterValidator(check_distinct)]
+TrainingLengths = Annotated[tuple[Annotated[int, Field(ge=0)], ...], AfterValidator(check_distinct)]
 TorchSeed = Annotated[int, Field(ge=-(2**63), le=2**64 - 1)]
 """A seed that is passed to PyTorch unchanged; all other seeds are hashed."""
 
 
-def _check_recipes(names: str | tuple[str, ...]) -> str | tuple[str, ...]:
-    if not isinstance(names, str) and (len(set(names)) != len(names) or not names):
-        raise ValueError(f"expected one or more different names, got {list(names)}.")
-    return names
+def _check_recipes(recipe_names: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    if not isinstance(recipe_names, str) and (len(set(recipe_names)) != len(recipe_names) or not recipe_names):
+        raise ValueError(f"expected one or more different names, got {list(recipe_names)}.")
+    return recipe_names
 
 
 RecipeNames = Annotated[str | tuple[str, ...], AfterValidator(_check_recipes)]
@@ -150,18 +151,18 @@ class CheckpointsSection(Section):
 class RandomWeights(Section):
     """Randomly initialised networks, one per seed."""
 
-    seeds: Annotated[tuple[TorchSeed, ...], AfterValidator(check_different)] = (0,)
+    seeds: Annotated[tuple[TorchSeed, ...], AfterValidator(check_distinct)] = (0,)
     """Each network is built after `torch.manual_seed(seed)`."""
 
 
 def _check_files(value: object) -> object:
     if not isinstance(value, Mapping):
         return value
-    is_mapping = {isinstance(part, Mapping) for part in value.values()}
-    if is_mapping == {True, False}:
+    are_mappings = {isinstance(entry, Mapping) for entry in value.values()}
+    if are_mappings == {True, False}:
         raise ValueError(
-            "expected either a file for each network, or a mapping of files for each dataset, got both. Write out the "
-            "datasets."
+            "expected either a file for each network or a mapping of files for each dataset, got both. Map each "
+            "dataset to its own files."
         )
     return value
 
@@ -179,10 +180,10 @@ class WeightsSection(Section):
     """A name or a list of names; an empty name stands for published weights. Required if the weights of a network have
     several recipes."""
     epochs: TrainingLengths | None = None
-    """Trainings of these lengths, and snapshots after these whole epochs."""
+    """Final weights of training runs with these numbers of epochs, and snapshots after these epochs."""
     steps: TrainingLengths | None = None
     """Snapshots after these iterations; with `epochs`, the selections are combined."""
-    seeds: Numbers | None = None
+    seeds: DistinctIntegers | None = None
     """Training seeds; by default all."""
     files: NetworkFiles | None = None
     """Safetensors files by architecture, or by dataset and architecture."""
@@ -196,26 +197,27 @@ class WeightsSection(Section):
             raise ValueError(f"expected one of path, files and random, got {' and '.join(sources) or 'none'}.")
         selectors = [name for name in ("recipe", "epochs", "steps", "seeds") if getattr(self, name) is not None]
         if selectors and self.path is None:
-            raise ValueError(f"expected {selectors[0]} only with path, as it selects from a store, got {sources[0]}.")
-        counts = [len(choice) or 1 for choice in (self.recipes or (), self.lengths, self.seeds or ())]
-        n_weights = math.prod(counts) if self.random is None else len(self.random.seeds)
+            raise ValueError(f"expected path, since {selectors[0]} selects weights from a store, got {sources[0]}.")
+        n_choices = [len(selection) or 1 for selection in (self.recipes or (), self.lengths, self.seeds or ())]
+        n_weights = math.prod(n_choices) if self.random is None else len(self.random.seeds)
         if n_weights > MAX_WEIGHTS:
             raise ValueError(
                 f"expected up to {MAX_WEIGHTS:,} weights per network, got {n_weights:,}. Divide them among sweeps."
             )
         return self
 
-    def files_on(self, dataset: str) -> dict[str, Path]:
+    def weights_files(self, dataset: str) -> dict[str, Path]:
+        """Return the weights files for a dataset by architecture."""
         files = self.files or {}
-        by_network = {name: path for name, path in files.items() if isinstance(path, Path)}
-        of_dataset = files.get(dataset)
-        return of_dataset if isinstance(of_dataset, dict) else by_network
+        files_for_all = {name: path for name, path in files.items() if isinstance(path, Path)}
+        dataset_files = files.get(dataset)
+        return dataset_files if isinstance(dataset_files, dict) else files_for_all
 
     @property
     def lengths(self) -> tuple[tuple[int | None, int | None], ...]:
         """The selected snapshots as pairs: (epochs, None) or (None, steps)."""
-        by_epoch = tuple((epochs, None) for epochs in self.epochs or ())
-        return by_epoch + tuple((None, steps) for steps in self.steps or ())
+        epoch_pairs = tuple((epochs, None) for epochs in self.epochs or ())
+        return epoch_pairs + tuple((None, steps) for steps in self.steps or ())
 
     @property
     def recipes(self) -> tuple[str, ...] | None:
@@ -253,7 +255,7 @@ class CorruptionsSection(Section):
     """Source of a dataset's corrupted images."""
 
     source: Literal["published", "generated"]
-    """`published` (CIFAR-10-C, CIFAR-100-C) or `generated`; neither ever replaces the other."""
+    """`published` (CIFAR-10-C, CIFAR-100-C) or `generated`; one is never used in place of the other."""
     path: ConfigPath | None = None
     """Folder of the .npy files; by default generated files are created in `RESULTS/corruptions`."""
     seed: int = 0
@@ -288,8 +290,8 @@ class DatasetSection(Section):
     path: ConfigPath | None = None
     """Folder or file of the images; `digits` needs none."""
     form: str | None = None
-    """Form of the images, detected from the path: `binary`, `python`, `imagenet16`, `idx`, `parquet`, `npz`, `folders`
-    (JPEG or PNG files, a folder per class, below `test` or `val`, and `train`) or `digits`."""
+    """Format of the images, by default detected from the path: `binary`, `python`, `imagenet16`, `idx`, `parquet`,
+    `npz`, `folders` (JPEG or PNG files in one folder per class, inside `test` or `val`, and `train`) or `digits`."""
     corruptions: CorruptionsSection | None = None
     """Source of corrupted images. Without it, the key `corruptions` is skipped with a warning, and a single corruption
     in `keys` is an error; null skips both silently."""
@@ -298,12 +300,12 @@ class DatasetSection(Section):
     image_size: Annotated[int, Field(ge=1, le=MAX_IMAGE_SIZE)] | None = None
     """For custom images: height and width (protocol)."""
     channels: Annotated[int, Field(ge=1, le=3)] | None = None
-    """For custom images: 3, or 1 for grey ones (protocol)."""
+    """For custom images: 3, or 1 if they are grey (protocol)."""
     resize: ResizeSection | None = None
-    """For custom JPEG and PNG files of other sizes: resizes the shorter side and cuts out the middle `image_size`
-    pixels, as torchvision does (protocol)."""
+    """For custom JPEG and PNG files of other sizes: resize the shorter side, then crop the central square of
+    `image_size` pixels, as torchvision does (protocol)."""
     normalisation: NormalisationSection | None = None
-    """Mean and standard deviation; by default the dataset's, none for `mnist` and custom images (protocol)."""
+    """Mean and standard deviation; by default those of the dataset; `mnist` and custom images have none (protocol)."""
 
     def identity(self) -> dict[str, Any]:
         """Return the fields of the section that affect results and are not in the built-in dataset table."""
@@ -335,8 +337,8 @@ class ExecutionSection(Section):
     executor: Literal["inline", "ray"] = "ray"
     """`ray`: actors on this machine or a cluster; `inline`: this process."""
     workers: PositiveInt | None = None
-    """Number of Ray actors; by default as many as fit. More than fit now is an error, except on a cluster named by
-    `ray_address`, which may scale up."""
+    """Number of Ray actors; by default as many as the CPUs and GPUs allow. A higher number is an error, except on a
+    cluster at `ray_address`, because the cluster may scale up."""
     ray_address: str | None = None
     """`auto` or the address of a running cluster; by default Ray is started on this machine. All machines must see
     results, weights and images under the same paths."""
@@ -354,33 +356,33 @@ class ExecutionSection(Section):
     the reference engine; with the fused engine 64 on a CPU, and on a GPU as many as its memory holds
     (docs/internals/engine.md)."""
     cuda_graphs: bool = True
-    """On a GPU, the fused engine records the kernels of each batch size once; false launches them one by one, with the
-    same results."""
+    """On a GPU, let the fused engine record the kernels of each batch size once as a CUDA graph; `false` launches the
+    kernels one by one, with the same results."""
     window: Annotated[int, Field(ge=1, le=16)] = 2
-    """Bundles in flight per actor; another bundle is queued only behind a short one."""
+    """Maximum number of bundles in an actor's queue; a bundle is queued only behind a short one."""
     max_attempts: PositiveInt = 3
-    """Worker deaths before a part is given up."""
+    """Number of worker deaths after which a part counts as failed."""
     drain_seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS)] | None = None
-    """Time that parts in progress may take to finish after SIGTERM, SIGUSR1 or Ctrl-C; by default unlimited. Then they
-    are abandoned, and the run ends with exit code 3. A second signal stops immediately."""
+    """Time for parts in progress to finish after SIGTERM, SIGUSR1 or Ctrl-C; by default unlimited. After this time, the
+    run abandons them and ends with exit code 3. A second signal stops the run immediately."""
     part_minutes: Size = 15.0
     """Maximum estimated duration of a bundle (docs/internals/store-and-runtime.md)."""
     gmacs_per_second: Annotated[float, Field(gt=0, le=1e9)] | None = None
-    """Assumed speed of a worker in billion multiply-accumulates per second, for estimates and for splitting; no result
-    depends on it. By default 2000, on CPUs 10 per thread."""
+    """Assumed speed of a worker in billion multiply-accumulates per second, for estimates and for dividing the work; it
+    does not affect results. By default 2000 for a GPU, and 10 for each CPU thread."""
 
     def is_on_cpu(self, has_gpu: bool | None = None) -> bool:
         """Return whether workers compute on a CPU.
 
-        If `device` is ``auto``, they are assumed to have a GPU until `has_gpu` is known.
+        If `device` is ``auto`` and `has_gpu` is None, they are assumed to have a GPU.
         """
         return self.device == "cpu" or has_gpu is False
 
     def assumed_gmacs(self, has_gpu: bool | None = None) -> float:
         """Return the assumed speed of one worker in billion multiply-accumulates per second.
 
-        Without `has_gpu` it follows from the sweep alone and not from the planning machine, so that every machine
-        divides the sweep into the same shares. It does not affect results.
+        If `has_gpu` is None, the speed depends on the sweep alone and not on the planning machine, so that every
+        machine divides the sweep into the same job shares. It does not affect results.
         """
         if self.gmacs_per_second is not None:
             return self.gmacs_per_second
@@ -408,13 +410,13 @@ class ExecutionSection(Section):
 def _check_architectures(value: object) -> object:
     if value != "evaluated":
         if not isinstance(value, list | tuple):
-            near = closest(value, ["evaluated"]) if isinstance(value, str) else ""
+            suggestion = closest(value, ["evaluated"]) if isinstance(value, str) else ""
             raise ValueError(
-                f"expected evaluated, or a list such as [0, 21, 100-199], got {reprlib.repr(value)}.{near}"
+                f"expected evaluated, or a list such as [0, 21, 100-199], got {reprlib.repr(value)}.{suggestion}"
             )
-        wrong = [name for name in value if not isinstance(name, int | str) or isinstance(name, bool)]
-        if wrong:
-            raise ValueError(f"expected names of architectures, got {reprlib.repr(wrong[0])} among them.")
+        invalid_names = [name for name in value if not isinstance(name, int | str) or isinstance(name, bool)]
+        if invalid_names:
+            raise ValueError(f"expected names of architectures, got {reprlib.repr(invalid_names[0])} among them.")
     return value
 
 
@@ -428,14 +430,14 @@ def _check_space(value: object) -> object:
         return value
     if isinstance(value, str) and (plugin := find_plugin(SPACES_GROUP, value)) is not None:
         return _check_space(plugin.fields | {"distribution": plugin.distribution})
-    known = [*SPACES, *plugin_names(SPACES_GROUP)]
-    near = closest(value, known) if isinstance(value, str) else ""
-    raise ValueError(f"expected {', '.join(known)} or a Python file, got {reprlib.repr(value)}.{near}")
+    space_names = [*SPACES, *plugin_names(SPACES_GROUP)]
+    suggestion = closest(value, space_names) if isinstance(value, str) else ""
+    raise ValueError(f"expected {', '.join(space_names)} or a Python file, got {reprlib.repr(value)}.{suggestion}")
 
 
-def check_datasets(value: Mapping[str, DatasetSection]) -> None:
+def check_datasets(sections: Mapping[str, DatasetSection]) -> None:
     """Reject datasets that are neither built in nor fully described, and names that cannot be folder names."""
-    for name, section in value.items():
+    for name, section in sections.items():
         if name not in DATASETS and (section.classes is None or section.image_size is None or section.path is None):
             raise ValueError(
                 f"expected a known dataset, or a custom one with path, classes and image_size, got {name!r}."
@@ -456,16 +458,16 @@ def _check_image_fields(name: str, section: DatasetSection) -> None:
         spec = make_dataset_spec(name, section)
     except ConfigError as error:
         raise ValueError(f"{name}: {error}") from error
-    for field, values in (("mean", spec.normalisation.mean), ("std", spec.normalisation.std)):
-        if len(values) != spec.channels:
+    for field, channel_values in (("mean", spec.normalisation.mean), ("std", spec.normalisation.std)):
+        if len(channel_values) != spec.channels:
             raise ValueError(
-                f"{name}.normalisation.{field}: expected {spec.channels} numbers, one per channel, got {len(values)}. "
-                "Correct them."
+                f"{name}.normalisation.{field}: expected {spec.channels} numbers, one per channel, got "
+                f"{len(channel_values)}. Write one number per channel."
             )
 
 
 def make_dataset_spec(name: str, section: DatasetSection) -> DatasetSpec:
-    """Return a dataset's specification: from the table of datasets, updated by the fields of its section."""
+    """Return a dataset's specification: its entry in the table of datasets, updated with the fields of its section."""
     spec = DATASETS.get(name)
     if spec is None:
         assert section.classes is not None and section.image_size is not None  # noqa: S101, PT018 - `check_datasets`
@@ -486,7 +488,7 @@ SpaceChoice = Annotated[str | SpaceFile, BeforeValidator(_check_space)]
 
 
 class WorkSection(Section):
-    """Base of sweeps and trainings. Subclasses declare the fields, so that each keeps its own order in the YAML."""
+    """Base of sweeps and training YAMLs. Subclasses declare the fields, so that each has its own field order."""
 
     if TYPE_CHECKING:
         space: SpaceChoice
@@ -511,7 +513,7 @@ class WorkSection(Section):
         return self
 
     def make_space(self, code: Mapping[str, str]) -> Space:
-        """Build the space; networks of a user's file can be built only if `code` has the file's hash (``space``)."""
+        """Build the space; networks of a user's file can be built only if `code` has its hash, under ``space``."""
         space: Space
         if isinstance(self.space, SpaceFile):
             function = UserFunction(
@@ -530,14 +532,14 @@ class WorkSection(Section):
         return make_dataset_spec(dataset, self.datasets[dataset])
 
     def code_files(self) -> dict[str, Path]:
-        """Return the Python files that workers execute, by the YAML field that names them."""
+        """Return the user's Python files that workers execute, by YAML field."""
         return {"space": self.space.file} if isinstance(self.space, SpaceFile) else {}
 
 
-def _stated_classes(section: object) -> int:
+def _count_classes(section: object) -> int:
     """Return the number of classes in a dataset section; 0 if it has none."""
-    classes = section.get("classes") if isinstance(section, Mapping) else getattr(section, "classes", None)
-    return classes if isinstance(classes, int) else 0
+    n_classes = section.get("classes") if isinstance(section, Mapping) else getattr(section, "classes", None)
+    return n_classes if isinstance(n_classes, int) else 0
 
 
 def _paper_keys() -> dict[str, dict[str, Any]]:
@@ -545,7 +547,7 @@ def _paper_keys() -> dict[str, dict[str, Any]]:
 
 
 class SweepConfig(WorkSection):
-    """A sweep: the protocol, which decides results, and the execution, which does not."""
+    """A sweep: its protocol, which determines the results, and its execution, which does not affect them."""
 
     format: Literal[1] = 1
     """Version of the file format."""
@@ -578,8 +580,9 @@ class SweepConfig(WorkSection):
     keys: dict[str, dict[str, Any]] = Field(default_factory=_paper_keys)
     """Attacks, corruptions and measures, with their parameters; by default the paper's twenty (protocol)."""
     measurements: tuple[str, ...] = PUBLISHED
-    """What is recorded (docs/protocol/measures.md); with more than 256 classes by default only accuracy. `predictions`
-    adds one byte per image and strength and is needed for per-image outcomes, `distances` eight, `steps` four."""
+    """Quantities to record (docs/protocol/measures.md); with more than 256 classes, only accuracy by default.
+    `predictions` adds one byte per image and strength and is needed for per-image outcomes; `distances` adds eight
+    bytes, and `steps` four."""
     engine: Literal["fused", "reference"] = "fused"
     """`fused`: robust201's own attacks on a network compiled for inference, all epsilons together. `reference`: Foolbox
     and AutoAttack on the published network, one call per epsilon (protocol)."""
@@ -592,9 +595,9 @@ class SweepConfig(WorkSection):
     """Images per batch; part of the protocol of the reference engine and of custom tasks, which draw random numbers per
     batch."""
     sampling: SamplingSection | None = None
-    """Estimate accuracies from a sample of the images (docs/sweeps.md) (protocol, by its images)."""
+    """Estimate accuracies from a sample of the images (docs/sweeps.md) (protocol, by the sampled images)."""
     execution: ExecutionSection = ExecutionSection()
-    """How the work is done."""
+    """Executor, workers and devices."""
 
     @field_validator("take_imported")
     @classmethod
@@ -634,8 +637,10 @@ class SweepConfig(WorkSection):
         if not isinstance(fields, Mapping) or "measurements" in fields:
             return fields
         sections = fields.get("datasets")
-        counts = [_stated_classes(section) for section in sections.values()] if isinstance(sections, Mapping) else []
-        measurements = ("accuracy",) if max(counts, default=0) > MAX_COUNTED_CLASSES else PUBLISHED
+        class_counts = (
+            [_count_classes(section) for section in sections.values()] if isinstance(sections, Mapping) else []
+        )
+        measurements = ("accuracy",) if max(class_counts, default=0) > MAX_COUNTED_CLASSES else PUBLISHED
         if fields.get("sampling") is not None:
             measurements = (*measurements, PREDICTIONS)
         return fields if measurements == PUBLISHED else {**fields, "measurements": measurements}
@@ -648,7 +653,7 @@ class SweepConfig(WorkSection):
             if matrices and n_classes > MAX_MATRIX_CLASSES:
                 raise ValueError(
                     f"measurements: {COLUMNS[matrices[0]].measurement} of the {n_classes:,} classes of {dataset} is "
-                    f"too large; the maximum is {MAX_MATRIX_CLASSES:,} classes. Remove it."
+                    f"too large; the maximum is {MAX_MATRIX_CLASSES:,} classes. Remove this measurement."
                 )
         return self
 
@@ -659,21 +664,21 @@ class SweepConfig(WorkSection):
             raise ValueError(
                 f"expected one of the fields checkpoints and weights, got {' and '.join(sources) or 'neither'}."
             )
-        names = self.selected_architectures  # raises an error if a name is invalid
+        architectures = self.selected_architectures  # raises an error if a name is invalid
         if self.weights is not None and self.weights.files is not None:
-            unknown = [name for name, files in self.weights.files.items() if isinstance(files, dict)]
-            unknown = [name for name in unknown if name not in self.datasets]
-            if unknown:
+            dataset_names = [name for name, files in self.weights.files.items() if isinstance(files, dict)]
+            unknown_datasets = [name for name in dataset_names if name not in self.datasets]
+            if unknown_datasets:
                 raise ValueError(
-                    f"weights.files: expected datasets of this sweep, got {unknown[0]!r}."
-                    f"{closest(unknown[0], self.datasets)}"
+                    "weights.files: expected datasets of this sweep, got "
+                    f"{unknown_datasets[0]!r}.{closest(unknown_datasets[0], self.datasets)}"
                 )
             for dataset in self.datasets:
-                missing = [name for name in names if str(name) not in self.weights.files_on(dataset)]
-                if missing:
+                without_file = [name for name in architectures if str(name) not in self.weights.weights_files(dataset)]
+                if without_file:
                     raise ValueError(
-                        f"weights.files: expected a file for each architecture, got none for "
-                        f"{show_architecture(missing[0])} on {dataset}."
+                        "weights.files: expected a file for each architecture, got none for "
+                        f"{show_architecture(without_file[0])} on {dataset}."
                     )
         return self
 
@@ -685,8 +690,8 @@ class SweepConfig(WorkSection):
             for key, source in transfers.items():
                 if source not in architectures:
                     raise ValueError(
-                        f"keys.{key}.source: expected one of the sweep's architectures, since their weights are known, "
-                        f"got {show_architecture(source)}. Add it to `architectures`."
+                        f"keys.{key}.source: expected one of the sweep's architectures, since the sweep has their "
+                        f"weights, got {show_architecture(source)}. Add it to `architectures`."
                     )
             first_keys: dict[tuple[ArchitectureId, str], str] = {}
             for key, parameters in self.parameters.items():
@@ -699,7 +704,7 @@ class SweepConfig(WorkSection):
                 if earlier_key != key:
                     raise ValueError(
                         f"keys.{key}.source: expected different architectures in a list of sources, got "
-                        f"{show_architecture(source)} twice (also {earlier_key}). Remove one."
+                        f"{show_architecture(source)} twice (also {earlier_key}). Remove one of them."
                     )
         return self
 
@@ -721,7 +726,7 @@ class SweepConfig(WorkSection):
     def _check_steps(self) -> Self:
         if STEPS in self.measurements:
             problems = (self.tasks[key].unsupported_steps_reason(self.engine) for key in self.parameters)
-            if problem := next((text for text in problems if text is not None), None):
+            if problem := next((reason for reason in problems if reason is not None), None):
                 raise ValueError(f"measurements: {problem}")
         return self
 
@@ -739,7 +744,7 @@ class SweepConfig(WorkSection):
                 raise ValueError(f"keys.{key}: {problem}")
             for dataset in self.datasets:
                 spec = self.dataset_spec(dataset)
-                problem = parameters.unsupported_classes_reason(spec.n_classes) or _cost_problem(
+                problem = parameters.unsupported_classes_reason(spec.n_classes) or _excessive_cost_reason(
                     task, parameters, spec.n_classes
                 )
                 if problem is None and task.constraint is not None:
@@ -753,7 +758,7 @@ class SweepConfig(WorkSection):
     @model_validator(mode="after")
     def _check_sampling(self) -> Self:
         if self.sampling is not None:
-            for problem in _sampling_problems(self, self.sampling):
+            for problem in _find_sampling_problems(self, self.sampling):
                 raise ValueError(problem)
         return self
 
@@ -860,47 +865,46 @@ class SweepConfig(WorkSection):
         return tuple(key for key in self.tasks if key not in evaluated)
 
 
-def _sampling_problems(config: SweepConfig, section: SamplingSection) -> Iterator[str]:
+def _find_sampling_problems(config: SweepConfig, section: SamplingSection) -> Iterator[str]:
     """Yield the reasons why a sweep cannot be sampled."""
     if config.engine == "reference":
         yield (
-            "sampling: expected engine fused, since the draws of the reference engine depend on which images are "
-            "evaluated together, got reference. Change the engine, or remove the section."
+            "sampling: expected engine fused, since the random numbers of the reference engine depend on which images "
+            "share a batch, got reference. Change the engine, or remove the section."
         )
     if PREDICTIONS not in config.measurements:
         yield (
-            "measurements: expected predictions among them, which estimates are made of, got "
-            f"{list(config.measurements)}. Add predictions, or remove the section sampling."
+            "measurements: expected predictions among them, from which accuracies are estimated, got "
+            f"{list(config.measurements)}. Add predictions, or remove the sampling section."
         )
-    unknown = [key for key in section.cheap if key not in config.parameters]
-    if "cheap" in section.model_fields_set and unknown:
-        near = closest(unknown[0], config.parameters)
-        yield f"sampling.cheap: expected keys of this sweep, got {unknown[0]!r}.{near}"
+    unknown_keys = [key for key in section.cheap if key not in config.parameters]
+    if "cheap" in section.model_fields_set and unknown_keys:
+        suggestion = closest(unknown_keys[0], config.parameters)
+        yield f"sampling.cheap: expected keys of this sweep, got {unknown_keys[0]!r}.{suggestion}"
     if not config.sampled_keys:
         yield (
-            "sampling: expected an attack that is not among the cheap keys, since only these are sampled, got none. "
-            "Add a key, or remove the section."
+            "sampling: expected an attack that is not among the cheap keys, since only such attacks are sampled, got "
+            "none. Add a key, or remove the section."
         )
-    by_batch = [key for key in config.sampled_keys if config.tasks[key].draws_by_batch(config.engine)]
-    if by_batch:
+    keys_with_batch_numbers = [key for key in config.sampled_keys if config.tasks[key].draws_by_batch(config.engine)]
+    if keys_with_batch_numbers:
         yield (
-            f"sampling: expected keys whose draws follow from the image, got {by_batch[0]}, which draws once a batch. "
-            "Write it in sampling.cheap, to evaluate it on all images, or leave it out."
+            "sampling: expected keys whose random numbers depend on the image alone, got "
+            f"{keys_with_batch_numbers[0]}, which draws once a batch. Add the key to sampling.cheap, to evaluate it on "
+            "all images, or remove it from the sweep."
         )
     n_weights, n_networks = len(config.assumed_weights("")), len(config.selected_architectures)
     if n_weights > 1:
-        yield (
-            f"sampling: expected one state of weights per network, got {n_weights:,}. Divide them among several sweeps."
-        )
+        yield (f"sampling: expected one state of weights per network, got {n_weights:,}. Write one sweep for each.")
     if section.pilot >= n_networks:
         yield (
             f"sampling.pilot: expected fewer networks than the sweep's {n_networks:,}, got {section.pilot:,}. Choose "
-            "fewer, or remove the section, as nothing would be sampled."
+            "fewer, or remove the sampling section, since no network would be sampled."
         )
 
 
-def _cost_problem(task: Task, parameters: Parameters, n_classes: int) -> str | None:
-    """Return why a key is too expensive, or None; a transfer costs what its attack costs on the source."""
+def _excessive_cost_reason(task: Task, parameters: Parameters, n_classes: int) -> str | None:
+    """Return the reason why a key is too expensive, or None; a transfer costs as much as its attack on the source."""
     if isinstance(parameters, TransferParameters):
         return parameters.attack_task.excessive_cost_reason(parameters.attack, n_classes)
     return task.excessive_cost_reason(parameters, n_classes)
@@ -920,22 +924,25 @@ def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]
         if "source" in fields:
             for transfer, parameters in parse_transfers(name, fields, TASKS, _parse_parameters):
                 if transfer in custom or (transfer in keys and transfer != name):
-                    raise ValueError(f"expected different names, got {transfer!r} twice. Rename one of them.")
+                    raise ValueError(f"expected different names, got {transfer!r} twice. Rename one of the keys.")
                 custom[transfer] = parameters
             continue
         try:
             task = find_task(name)
         except ConfigError as error:
-            near = closest_key(name, [*TASKS, *KEY_GROUPS, *plugin_names(TASKS_GROUP)])
+            suggestion = closest_key(name, [*TASKS, *KEY_GROUPS, *plugin_names(TASKS_GROUP)])
             field = f"keys.{name}" if is_custom_name(name) else "keys"
-            raise ConfigError(f"{field}: expected a known key, got {reprlib.repr(name)}.{near}") from error
+            raise ConfigError(f"{field}: expected a known key, got {reprlib.repr(name)}.{suggestion}") from error
         if task.key in built_in:
-            raise ValueError(f"expected one spelling of each key, got {task.key!r} and {task.published_key!r}.")
+            raise ValueError(
+                f"expected one spelling of each key, got both {task.key!r} and {task.published_key!r}. Remove one of "
+                "them."
+            )
         built_in[task.key] = _parse_parameters(name, task.parameters, fields)
     return {key: built_in[key] for key in TASKS if key in built_in} | custom
 
 
-_SPELLINGS = {spelling for key, task in TASKS.items() for spelling in (key, task.published_key)}
+_TASK_NAMES = {spelling for key, task in TASKS.items() for spelling in (key, task.published_key)}
 
 _PLUGIN_OVERRIDES = ("strengths", "parameters", "passes", "split", "images", "image_seed")
 """Fields of an installed package's task that a YAML may override."""
@@ -945,37 +952,37 @@ def parse_custom_task(name: str, fields: Mapping[str, Any]) -> UserTaskParameter
     """Parse a custom task, from a user's file or an installed package; return None if the key is not one.
 
     Raises:
-        ConfigError: a field is wrong.
+        ConfigError: a field is invalid.
         ValueError: the name is not allowed for a task.
     """
     if "file" in fields:
         if name in TASKS or not is_custom_name(name):
             raise ValueError(
-                f"expected an unused name that begins with a letter, of up to {MAX_NAME_BYTES} bytes, for a custom "
-                f"task, such as my_attack, got {reprlib.repr(name)}."
+                "expected an unused name for a custom task, such as my_attack, which begins with a letter and has up "
+                f"to {MAX_NAME_BYTES} bytes, got {reprlib.repr(name)}."
             )
         return _parse_parameters(name, UserTaskParameters, fields)
-    if "source" not in fields and name not in _SPELLINGS and (plugin := find_plugin(TASKS_GROUP, name)) is not None:
+    if "source" not in fields and name not in _TASK_NAMES and (plugin := find_plugin(TASKS_GROUP, name)) is not None:
         return _parse_plugin(name, plugin, fields)
     return None
 
 
 def _parse_plugin(name: str, plugin: Plugin, fields: Mapping[str, Any]) -> UserTaskParameters:
-    """Parse a task of an installed package, with the YAML's overrides."""
+    """Parse a task of an installed package; the YAML may override some of its fields."""
     for field in fields:
         if field not in _PLUGIN_OVERRIDES:
             raise ConfigError(
-                f"keys.{name}.{field}: expected {', '.join(_PLUGIN_OVERRIDES)}, as {plugin.distribution} declares the "
-                f"rest, got {field!r}.{closest(field, _PLUGIN_OVERRIDES)}"
+                f"keys.{name}.{field}: expected one of {', '.join(_PLUGIN_OVERRIDES)}, since {plugin.distribution} "
+                f"sets the other fields, got {field!r}.{closest(field, _PLUGIN_OVERRIDES)}"
             )
     if not is_custom_name(name):
-        raise ConfigError(f"keys: expected a name that begins with a letter for a task, got {reprlib.repr(name)}.")
+        raise ConfigError(f"keys: expected a task name that begins with a letter, got {reprlib.repr(name)}.")
     merged = {**plugin.fields, **fields, "distribution": plugin.distribution}
     return _parse_parameters(name, UserTaskParameters, merged)
 
 
-def _parse_parameters(name: str, model: type[ParametersT], values: Mapping[str, Any]) -> ParametersT:
+def _parse_parameters(name: str, model: type[ParametersT], fields: Mapping[str, Any]) -> ParametersT:
     try:
-        return model.model_validate(values)
+        return model.model_validate(fields)
     except ValidationError as error:
         raise ConfigError(describe_problem(error, model, ("keys", name))) from error

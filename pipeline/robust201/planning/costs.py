@@ -1,4 +1,4 @@
-"""Worker-hours of a plan by dataset and key: from assumed speeds, or from seconds that a results folder has."""
+"""Worker-hours of a plan by dataset and key, estimated from assumed speeds or from seconds in a results folder."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +20,7 @@ class KeyCost(NamedTuple):
         dataset: the dataset.
         key: the key.
         hours: worker-hours.
-        is_measured: whether they follow from measured seconds.
+        is_measured: whether the hours are estimated from measured seconds.
     """
 
     dataset: str
@@ -30,28 +30,29 @@ class KeyCost(NamedTuple):
 
 
 def key_costs(plan: Plan, speeds: Speeds) -> list[KeyCost]:
-    """Estimate the hours of each dataset and key, in the order of the plan; those of a transfer without its source."""
-    assumed = plan.config.execution.assumed_gmacs() * 1e9
+    """Estimate the hours by dataset and key, in the order of the plan; transfers exclude their sources."""
+    assumed_speed = plan.config.execution.assumed_gmacs() * 1e9
     macs: dict[tuple[str, str], float] = {}
     for planned in plan.planned_keys:
-        place = planned.dataset, planned.key
-        macs[place] = macs.get(place, 0.0) + sum(plan.unit_macs(planned))
+        dataset_key = planned.dataset, planned.key
+        macs[dataset_key] = macs.get(dataset_key, 0.0) + sum(plan.unit_macs(planned))
     return [
-        KeyCost(*place, total / speeds.get(place, assumed) / 3600, place in speeds) for place, total in macs.items()
+        KeyCost(*dataset_key, total_macs / speeds.get(dataset_key, assumed_speed) / 3600, dataset_key in speeds)
+        for dataset_key, total_macs in macs.items()
     ]
 
 
 def total_hours(plan: Plan, speeds: Speeds) -> float:
-    """Estimate the hours of a plan, with the sources of its transfers."""
-    sources = plan.source_macs / (plan.config.execution.assumed_gmacs() * 1e9) / 3600
-    return sources + sum(cost.hours for cost in key_costs(plan, speeds))
+    """Estimate the hours of a plan, including the sources of its transfers."""
+    source_hours = plan.source_macs / (plan.config.execution.assumed_gmacs() * 1e9) / 3600
+    return source_hours + sum(cost.hours for cost in key_costs(plan, speeds))
 
 
 def measure_speeds(plan: Plan, results: Path) -> dict[tuple[str, str], float]:
-    """Measure speeds from the seconds of a results folder's rows, of keys with the same parameters as in the plan.
+    """Measure speeds from the seconds in a results folder, for keys with the same parameters as in the plan.
 
     Returns:
-        Speeds by dataset and key; empty if there is no results folder yet, or it cannot be read (`run` says why).
+        Speeds by dataset and key; empty if the results folder does not exist or cannot be read (`run` reports why).
     """
     if not results.is_dir():
         return {}
@@ -63,30 +64,38 @@ def measure_speeds(plan: Plan, results: Path) -> dict[tuple[str, str], float]:
         return {}
     if not len(inventory):
         return {}
-    wanted = {(planned.dataset, planned.key): plan.protocols[planned.protocol].payload for planned in plan.planned_keys}
+    planned_payloads = {
+        (planned.dataset, planned.key): plan.protocols[planned.protocol].payload for planned in plan.planned_keys
+    }
     passes = {
         (planned.dataset, planned.key): plan.passes(planned.dataset, planned.key) for planned in plan.planned_keys
     }
-    unit, start, stop = (inventory.row_column(name) for name in ("unit", "start", "stop"))
-    work = np.zeros(len(inventory.units))
-    np.add.at(work, unit, (stop - start).astype(np.float64))
+    row_units, start, stop = (inventory.row_column(name) for name in ("unit", "start", "stop"))
+    image_counts = np.zeros(len(inventory.units))
+    np.add.at(image_counts, row_units, (stop - start).astype(np.float64))
     seconds = np.zeros(len(inventory.units))
-    np.add.at(seconds, unit, inventory.row_column("seconds").astype(np.float64))
+    np.add.at(seconds, row_units, inventory.row_column("seconds").astype(np.float64))
     macs: dict[tuple[str, str], float] = {}
-    spent: dict[tuple[str, str], float] = {}
-    for position, stored in enumerate(inventory.units):
-        place = stored.dataset, stored.key
-        if place not in wanted or not is_alike(inventory.protocol(stored.protocol), wanted[place]):
+    key_seconds: dict[tuple[str, str], float] = {}
+    for position, stored_unit in enumerate(inventory.units):
+        dataset_key = stored_unit.dataset, stored_unit.key
+        if dataset_key not in planned_payloads or not is_alike(
+            inventory.protocol(stored_unit.protocol), planned_payloads[dataset_key]
+        ):
             continue
         try:
-            per_pass = plan.network_macs(stored.dataset, stored.architecture)
+            pass_macs = plan.network_macs(stored_unit.dataset, stored_unit.architecture)
         except KeyError:  # a network that the plan lacks
             continue
-        macs[place] = macs.get(place, 0.0) + per_pass * passes[place] * float(work[position])
-        spent[place] = spent.get(place, 0.0) + float(seconds[position])
-    return {place: amount / spent[place] for place, amount in macs.items() if spent[place] > 0 and amount > 0}
+        macs[dataset_key] = macs.get(dataset_key, 0.0) + pass_macs * passes[dataset_key] * float(image_counts[position])
+        key_seconds[dataset_key] = key_seconds.get(dataset_key, 0.0) + float(seconds[position])
+    return {
+        dataset_key: key_macs / key_seconds[dataset_key]
+        for dataset_key, key_macs in macs.items()
+        if key_seconds[dataset_key] > 0 and key_macs > 0
+    }
 
 
 def is_alike(stored: Mapping[str, object], planned: Mapping[str, object]) -> bool:
-    """Return whether the payloads of two protocols of a key differ in their images at most."""
+    """Return whether two protocol payloads of a key differ at most in their images."""
     return all(stored.get(name) == planned.get(name) for name in ("parameters", "network", "engine", "precision"))

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from robust201.core.errors import closest
 
-_EXPECTATIONS = {
+_VALID_VALUES = {
     "greater_than": "more than {gt:,.12g}",
     "greater_than_equal": "at least {ge:,.12g}",
     "less_than_equal": "at most {le:,.12g}",
@@ -37,63 +37,67 @@ _EXPECTATIONS = {
 """Descriptions of valid values, by pydantic's error type; for other types, pydantic's own message is used."""
 
 
-def steps_of(loc: Sequence[int | str]) -> tuple[str, ...]:
+def steps_of(location: Sequence[int | str]) -> tuple[str, ...]:
     """Return the field names on the path to a location in the YAML."""
-    # For a field with several types, pydantic adds the type that it tried.
+    # For a field with several types, pydantic adds the type that it tried to the location.
     types = ("constrained-", "literal[", "dict[", "function-")
-    return tuple(str(step) for step in loc if step != "[key]" and not str(step).startswith(types))
+    return tuple(str(step) for step in location if step != "[key]" and not str(step).startswith(types))
 
 
-def describe_problem(error: ValidationError, model: type[BaseModel], above: tuple[str, ...] = ()) -> str:
-    """Describe the first error in one line; `above` are the names of the YAML fields that contain the model."""
+def describe_problem(error: ValidationError, model: type[BaseModel], parent_names: tuple[str, ...] = ()) -> str:
+    """Describe the first error in one line; `parent_names` are the YAML fields around the model, outermost first."""
     problems = error.errors(include_url=False)
     problem = problems[0]
-    steps = (*above, *steps_of(problem["loc"]))
-    field = ".".join(steps)
+    field_path = (*parent_names, *steps_of(problem["loc"]))
+    field = ".".join(field_path)
     if problem["type"] == "extra_forbidden":
-        fields = _fields_at(model, problem["loc"][:-1])
-        return f"expected a known field, got {field!r}.{closest(steps[-1], fields)}"
+        field_names = _fields_at(model, problem["loc"][:-1])
+        return f"expected a known field, got {field!r}.{closest(field_path[-1], field_names)}"
     if problem["type"] == "missing":
         return f"expected the field {field!r}, got none."
     if problem["type"] == "value_error":
         return f"{field}: {problem['ctx']['error']}" if field else str(problem["ctx"]["error"])
     same_field = [other for other in problems if steps_of(other["loc"]) == steps_of(problem["loc"])]
-    expected = " or ".join(dict.fromkeys(_expectation(other) for other in same_field))
+    expected = " or ".join(dict.fromkeys(_describe_valid_values(other) for other in same_field))
     choices = re.findall("'([^']*)'", expected) if any(p["type"] == "literal_error" for p in same_field) else []
     is_choice = choices and (len(same_field) == 1 or isinstance(problem["input"], str))
-    near = closest(str(problem["input"]), choices) if is_choice else ""
-    return f"{field}: expected {expected}, got {reprlib.repr(_without_numpy(problem['input']))}.{near}"
+    suggestion = closest(str(problem["input"]), choices) if is_choice else ""
+    return f"{field}: expected {expected}, got {reprlib.repr(_without_numpy(problem['input']))}.{suggestion}"
 
 
 def _without_numpy(value: Any) -> Any:
-    """Return a value with NumPy's arrays and numbers as Python's, which messages show as plain numbers."""
+    """Convert NumPy arrays and numbers to Python's, which messages show as plain numbers."""
     if isinstance(value, list | tuple):
         return type(value)(map(_without_numpy, value))
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def _expectation(problem: Mapping[str, Any]) -> str:
+def _describe_valid_values(problem: Mapping[str, Any]) -> str:
     if isinstance(problem["input"], float) and not math.isfinite(problem["input"]):
-        return "a finite number"  # otherwise the message would be about a bound
-    template = _EXPECTATIONS.get(problem["type"])
+        return "a finite number"  # pydantic's message would be about a limit
+    template = _VALID_VALUES.get(problem["type"])
     message = problem["msg"].removeprefix("Input should be ")
     return template.format(**problem.get("ctx", {})) if template else f"{message[0].lower()}{message[1:]}"
 
 
 def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
-    current: Any = model
-    for step in location:
-        if isinstance(current, type) and issubclass(current, BaseModel):
-            current = current.model_fields[str(step)].annotation if str(step) in current.model_fields else None
+    field_type: Any = model
+    for name_or_index in location:
+        if isinstance(field_type, type) and issubclass(field_type, BaseModel):
+            field_type = (
+                field_type.model_fields[str(name_or_index)].annotation
+                if str(name_or_index) in field_type.model_fields
+                else None
+            )
         else:  # a mapping's value type: dict[str, X]
-            current = getattr(current, "__args__", (None, None))[1]
-        for candidate in getattr(current, "__args__", ()):
+            field_type = getattr(field_type, "__args__", (None, None))[1]
+        for candidate in getattr(field_type, "__args__", ()):
             if (
                 isinstance(candidate, type)
                 and issubclass(candidate, BaseModel)
-                and getattr(current, "__origin__", None) is not dict
+                and getattr(field_type, "__origin__", None) is not dict
             ):
-                current = candidate
-    if not (isinstance(current, type) and issubclass(current, BaseModel)):
+                field_type = candidate
+    if not (isinstance(field_type, type) and issubclass(field_type, BaseModel)):
         return []
-    return [field.alias or name for name, field in current.model_fields.items()]
+    return [field.alias or name for name, field in field_type.model_fields.items()]

@@ -18,34 +18,42 @@ class Filters:
     keys: tuple[str, ...] | None = None
 
     def check(self, config: SweepConfig) -> None:
-        """Raise ConfigError unless the filters select a part of a sweep and all selected names are known."""
+        """Check that the filters select a part of a sweep.
+
+        Raises:
+            ConfigError: the filters have an unknown name or select nothing.
+        """
         datasets = self.datasets or tuple(config.datasets)
-        for selected, known, others, what in (
+        for selected_names, sweep_names, known_elsewhere, kind_name in (
             (datasets, list(config.datasets), (), "dataset"),
             (self.keys or (), list(config.parameters), (*TASKS, *KEY_GROUPS), "key"),
         ):
-            for name in selected:
-                if name not in known:
-                    # Suggest the sweep's keys; if the name is misspelt, also keys that the sweep lacks.
-                    candidates = known if name in others else [*known, *(key for key in others if key not in known)]
-                    near = closest_key(name, candidates) if what == "key" else closest(name, candidates)
+            for name in selected_names:
+                if name not in sweep_names:
+                    # Suggest the sweep's names; if the name is misspelt, also suggest names that this sweep lacks.
+                    candidates = (
+                        sweep_names
+                        if name in known_elsewhere
+                        else [*sweep_names, *(key for key in known_elsewhere if key not in sweep_names)]
+                    )
+                    suggestion = closest_key(name, candidates) if kind_name == "key" else closest(name, candidates)
                     raise ConfigError(
-                        f"Narrowing the sweep failed for {config.name}: expected one of its {what}s, got {name!r}."
-                        f"{near}"
+                        f"Narrowing the sweep failed for {config.name}: expected one of its {kind_name}s, got "
+                        f"{name!r}.{suggestion}"
                     )
         keys = {key for dataset in datasets for key in config.keys_of(dataset)}
         # Every key must exist; a range of architectures may extend beyond the sweep.
-        missing = [key for key in self.keys or () if key not in keys]
-        if missing:
+        missing_keys = [key for key in self.keys or () if key not in keys]
+        if missing_keys:
             raise ConfigError(
-                f"Narrowing the sweep failed for {', '.join(missing)}: {config.name} does not evaluate these keys on "
-                f"{', '.join(datasets)}. Correct the option, or add them to the sweep."
+                f"Narrowing the sweep failed for {', '.join(missing_keys)}: {config.name} does not evaluate these keys "
+                f"on {', '.join(datasets)}. Correct the option, or add the keys to the sweep."
             )
-        names = self.architectures
-        if names is not None and not {*names} & {*config.selected_architectures}:
+        architectures = self.architectures
+        if architectures is not None and not {*architectures} & {*config.selected_architectures}:
             raise ConfigError(
-                f"Narrowing the sweep failed for {', '.join(map(show_architecture, names[:5]))}: {config.name} has "
-                "none of the architectures. Correct the option, or add them to the sweep."
+                f"Narrowing the sweep failed for {', '.join(map(show_architecture, architectures[:5]))}: {config.name} "
+                "has none of these architectures. Correct the option, or add the architectures to the sweep."
             )
 
     def narrow(self, plan: Plan) -> Plan:

@@ -11,7 +11,7 @@ from robust201.planning.transfers import TransferParameters
 
 
 def protocol_payload(config: SweepConfig, dataset: str, key: str, facts: InputFacts) -> dict[str, Any]:
-    """Return everything that affects the results of a key on a dataset, except architecture, weights and strength."""
+    """Return everything that affects results of a key on a dataset, except architecture, weights and strength."""
     task, parameters = config.tasks[key], config.parameters[key]
     dataset_facts = facts.datasets[dataset]
     payload: dict[str, Any] = {
@@ -44,24 +44,24 @@ def protocol_payload(config: SweepConfig, dataset: str, key: str, facts: InputFa
 
 
 def is_known(protocol: EvaluationProtocol) -> bool:
-    """Return whether a protocol is complete: its corrupted images exist, and its sample, if any, has been drawn."""
+    """Return whether a protocol is complete: the corrupted images or the sample that it needs exist."""
     return protocol.payload.get("corruption") != {} and is_drawn(protocol)
 
 
 def is_drawn(protocol: EvaluationProtocol) -> bool:
-    """Return whether the images of a protocol are known, which is false for a sample that has not been drawn yet."""
+    """Return whether the images of a protocol are known; False for a sample that has not been drawn yet."""
     return bool(protocol.payload["images"]["sha256"])
 
 
 def sampled_payload(payload: Mapping[str, Any], images_sha256: str) -> dict[str, Any]:
-    """Return the payload of a protocol on a sample with the given hash, which is empty before the sample is drawn."""
+    """Return the payload of a protocol on a sample of images; the hash is empty before the sample is drawn."""
     return {**payload, "images": {"sha256": images_sha256, "sample_of": payload["images"]["sha256"]}}
 
 
 def _images_payload(config: SweepConfig, key: str, facts: DatasetFacts) -> dict[str, Any]:
     """Return the hash of a key's images and, unless all images are used, how they were selected.
 
-    The decoder is not included because the hash is of the pixels.
+    The decoder is not included, because the hash covers the decoded pixels.
     """
     selection = config.parameters[key].own_images
     images = facts.images(selection)
@@ -74,16 +74,16 @@ def _images_payload(config: SweepConfig, key: str, facts: DatasetFacts) -> dict[
 
 def describe_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Return the differences between two protocol payloads, as sorted lines such as ``parameters.steps: 40 → 20``."""
-    left, right = dict(_flatten("", old)), dict(_flatten("", new))
+    old_fields, new_fields = dict(_flatten("", old)), dict(_flatten("", new))
     return [
-        f"{name}: {left.get(name, 'absent')} → {right.get(name, 'absent')}"
-        for name in sorted(left.keys() | right.keys())
-        if left.get(name) != right.get(name)
+        f"{name}: {old_fields.get(name, 'absent')} → {new_fields.get(name, 'absent')}"
+        for name in sorted(old_fields.keys() | new_fields.keys())
+        if old_fields.get(name) != new_fields.get(name)
     ]
 
 
-def _flatten(prefix: str, value: Any) -> Sequence[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        nested = (_flatten(f"{prefix}{name}.", item) for name, item in value.items())
+def _flatten(prefix: str, payload: Any) -> Sequence[tuple[str, Any]]:
+    if isinstance(payload, Mapping):
+        nested = (_flatten(f"{prefix}{name}.", member) for name, member in payload.items())
         return list(itertools.chain.from_iterable(nested))
-    return [(prefix.removesuffix("."), value)]
+    return [(prefix.removesuffix("."), payload)]

@@ -9,7 +9,7 @@ from robust201.planning.samples import Samples
 
 
 class ImageFacts(NamedTuple):
-    """Number of images in a selection, and their `ImageSet.sha256`."""
+    """Number of selected images, and their `ImageSet.sha256`."""
 
     n_images: int
     sha256: str
@@ -22,9 +22,9 @@ class DatasetFacts:
     Attributes:
         n_images: number of test images that the sweep selects.
         images_sha256: `ImageSet.sha256` of that selection.
-        corruptions: identity payload of each corruption key's images (source, hash and, if generated, recipe);
-            keys whose images have not been generated are missing.
-        own_images: facts of the selections that measures use instead of the sweep's.
+        corruptions: identity payload of the corrupted images of each key (source, hash and, if generated, recipe),
+            without keys whose images have not been generated.
+        own_images: facts of the images that measures use instead of the sweep's, by selection.
         decoder: libraries and settings that affect pixels of JPEG, PNG and resized images (see `ImageSet.decoder`).
     """
 
@@ -39,7 +39,7 @@ class DatasetFacts:
         return ImageFacts(self.n_images, self.images_sha256) if selection is None else self.own_images[selection]
 
     def completed_by(self, other: "DatasetFacts") -> "DatasetFacts":
-        """Add the corrupted images recorded in other facts, if these are of the same selection."""
+        """Add the corrupted images of other facts if these are about the same test images."""
         if other.images_sha256 != self.images_sha256:
             return self
         return replace(self, corruptions={**other.corruptions, **self.corruptions})
@@ -61,8 +61,10 @@ class DatasetFacts:
     @classmethod
     def from_payload(cls, payload: Mapping[str, Any]) -> "DatasetFacts":
         own_images = {
-            ImageSelection(item["split"], item["count"], item["seed"]): ImageFacts(item["n_images"], item["sha256"])
-            for item in payload.get("own_images", ())
+            ImageSelection(image_payload["split"], image_payload["count"], image_payload["seed"]): ImageFacts(
+                image_payload["n_images"], image_payload["sha256"]
+            )
+            for image_payload in payload.get("own_images", ())
         }
         decoder = payload.get("decoder", {})
         return cls(payload["n_images"], payload["images_sha256"], payload["corruptions"], own_images, decoder)
@@ -73,11 +75,11 @@ class InputFacts:
     """Hashes of all inputs of a sweep, from which the ids of its units are derived.
 
     Attributes:
-        datasets: by name.
+        datasets: facts of each dataset, by name.
         weights: weights to evaluate, by dataset and architecture.
         code: SHA-256 of each Python file of the sweep, by the YAML field that names it.
-        test_accuracies: accuracy on the whole test split that was recorded with the weights, by their SHA-256; does
-            not affect results and is compared with the measured accuracy.
+        test_accuracies: accuracy on all test images that was recorded with the weights, by their SHA-256; it does not
+            affect results and is compared with the measured accuracy.
         samples: samples of images that have been drawn, which are stored in a separate file (`planning.samples`).
     """
 
@@ -88,11 +90,11 @@ class InputFacts:
     samples: Samples | None = None
 
     def without_weights(self) -> "InputFacts":
-        """Return the facts that workers need; they take hashes of weights from units. Small enough to send."""
+        """Return the facts that workers need, which are small enough to send; hashes of weights are in the units."""
         return InputFacts(self.datasets, {}, self.code)
 
     def completed_by(self, other: "InputFacts") -> "InputFacts":
-        """Add corrupted images that other facts record and these lack."""
+        """Add the corrupted images of other facts that these facts lack."""
         completed = {
             name: facts.completed_by(other.datasets[name]) if name in other.datasets else facts
             for name, facts in self.datasets.items()
@@ -103,7 +105,7 @@ class InputFacts:
         payload: dict[str, Any] = {
             "datasets": {name: facts.to_payload() for name, facts in self.datasets.items()},
             "checkpoints": {
-                dataset: {str(name): _weights_payload(states) for name, states in networks.items()}
+                dataset: {str(name): _dump_weights(states) for name, states in networks.items()}
                 for dataset, networks in self.weights.items()
             },
         }
@@ -118,7 +120,7 @@ class InputFacts:
         return cls(
             {name: DatasetFacts.from_payload(facts) for name, facts in payload["datasets"].items()},
             {
-                dataset: {_parse_id(name): _parse_weights(states) for name, states in networks.items()}
+                dataset: {_parse_architecture_id(name): _parse_weights(states) for name, states in networks.items()}
                 for dataset, networks in payload["checkpoints"].items()
             },
             payload.get("code", {}),
@@ -126,16 +128,16 @@ class InputFacts:
         )
 
 
-def _weights_payload(states: tuple[Weights, ...]) -> Any:
-    """Return only the hash of a single, unnamed set of weights (as in format 1), otherwise a list of payloads."""
+def _dump_weights(states: tuple[Weights, ...]) -> Any:
+    """Return the hash of a single, unnamed set of weights (as in format 1), or a list of payloads of several sets."""
     if len(states) == 1 and states[0] == Weights(states[0].sha256):
         return states[0].sha256
     return [state.to_payload() for state in states]
 
 
-def _parse_weights(value: Any) -> tuple[Weights, ...]:
-    return (Weights(value),) if isinstance(value, str) else tuple(Weights(**state) for state in value)
+def _parse_weights(payload: Any) -> tuple[Weights, ...]:
+    return (Weights(payload),) if isinstance(payload, str) else tuple(Weights(**state) for state in payload)
 
 
-def _parse_id(text: str) -> ArchitectureId:
+def _parse_architecture_id(text: str) -> ArchitectureId:
     return int(text) if text.isdecimal() else text

@@ -47,7 +47,7 @@ _REPORT_SECONDS = 30.0
 class Inputs:
     """The inputs of a sweep, opened at first use; `say` receives a line about each slow step.
 
-    Published corrupted images are opened only for `keys` and `datasets`; None means all of the sweep.
+    Published corrupted images are opened only for `keys` and `datasets`; None means all keys or datasets of the sweep.
     """
 
     def __init__(
@@ -69,14 +69,14 @@ class Inputs:
         return WeightsSource(self._config, self._config.make_space({}))
 
     def images(self, dataset: str, own_selection: ImageSelection | None = None) -> ImageSet:
-        """Return the images of a measure's selection `own`, or the sweep's test images if it is None (cached)."""
+        """Return the images of a measure's own selection, or by default the sweep's test images (cached)."""
         selection = own_selection or ImageSelection("test", self._config.images.count, self._config.images.seed)
         if (dataset, own_selection) not in self._images:
             section, spec = self._config.datasets[dataset], self._config.dataset_spec(dataset)
             if selection.split != "test" and section.path is not None and section.path.is_file():
                 raise DatasetError(
                     f"Loading the {selection.split} images of {dataset} failed for {section.path}: expected a folder "
-                    "with both splits, got a file, which contains only one. Name the folder, or "
+                    "with both splits, got a file, which contains only one split. Set path to the folder, or "
                     f"{self._test_split_advice(selection)}."
                 )
             try:
@@ -100,23 +100,23 @@ class Inputs:
         return f"set split: test for {', '.join(keys)}"
 
     def copy_images(self) -> None:
-        """Copy every dataset's selected images to the results folder (see `keep_copy`)."""
+        """Copy every dataset's selected images to the results folder (see `save_copy`)."""
         for dataset in self._config.datasets:
             for own_selection in (None, *self._config.own_images):
-                keep_copy(self._config, dataset, self.images(dataset, own_selection))
+                save_copy(self._config, dataset, self.images(dataset, own_selection))
 
     def copy_sample_images(self, samples: Samples | None) -> None:
-        """Copy the images of every increment of samples to the results folder (see `keep_copy`)."""
+        """Copy the images of every increment of samples to the results folder (see `save_copy`)."""
         for (dataset, key), sample in {} if samples is None else samples.keys.items():
             images = self.images(dataset)
             if images.sha256 != sample.images_sha256:
                 raise ConfigError(
-                    f"Sampling failed for {dataset} {key}: expected the images {sample.images_sha256[:16]}, of which "
-                    f"the sample in {self._config.results} was drawn, got {images.sha256[:16]}. Restore them, or "
-                    "choose another results folder."
+                    f"Sampling failed for {dataset} {key}: expected the images {sample.images_sha256[:16]}, from which "
+                    f"the sample in {self._config.results} was drawn, got {images.sha256[:16]}. Restore these images, "
+                    "or choose another results folder."
                 )
             for increment in sample.increments:
-                keep_copy(self._config, dataset, choose_images(images, increment.positions))
+                save_copy(self._config, dataset, choose_images(images, increment.positions))
 
     def sampled_images(self, dataset: str, sha256: str) -> ImageSet:
         """Read images that `copy_sample_images` has copied (cached)."""
@@ -125,13 +125,13 @@ class Inputs:
         return self._samples[sha256]
 
     def read_copied_images(self, dataset: str, sha256: str, own_selection: ImageSelection | None = None) -> ImageSet:
-        """Read images that `copy_images` has copied (cached); they must have the planned hash (see `images`)."""
+        """Read images that `copy_images` has copied (cached); their hash must be `sha256`."""
         if (dataset, own_selection) not in self._images:
             self._images[dataset, own_selection] = read_copy(self._config, dataset, sha256)
         return self._images[dataset, own_selection]
 
-    def keep_code(self) -> None:
-        """Copy the sweep's Python files to the results folder, from which workers execute them."""
+    def save_code_copies(self) -> None:
+        """Copy the sweep's Python files to the results folder; workers execute the copies."""
         for path in self._config.code_files().values():
             copy_code(path, self._config.results, hash_file(path))
 
@@ -141,25 +141,26 @@ class Inputs:
     def _corruptions_folder(self, dataset: str, section: CorruptionsSection) -> Path:
         if section.path is not None:
             return section.path
-        # Every combination of selection, seed and textures has its own folder, so generated images are not overwritten.
-        recipe = [self.images(dataset).sha256, section.seed, self._frost(section).sha256, GENERATOR_VERSION]
-        return self._generated / f"{dataset}-{content_digest(recipe)[:12]}"
+        # Every combination of images, seed, textures and version has its own folder, so generated images are not
+        # overwritten.
+        identity = [self.images(dataset).sha256, section.seed, self._frost_textures(section).sha256, GENERATOR_VERSION]
+        return self._generated_folder / f"{dataset}-{content_digest(identity)[:12]}"
 
     @property
-    def _generated(self) -> Path:
+    def _generated_folder(self) -> Path:
         return self._config.results / "corruptions"
 
     def _has_no_generated_images(self, section: CorruptionsSection) -> bool:
-        """Return whether no images were generated yet, without creating the textures, which takes half a second."""
-        return section.path is None and not self._generated.exists()
+        """Return whether no images have been generated; does not create the textures, which takes half a second."""
+        return section.path is None and not self._generated_folder.exists()
 
-    def _frost(self, section: CorruptionsSection) -> FrostTextures:
+    def _frost_textures(self, section: CorruptionsSection) -> FrostTextures:
         if section.frost == "imagecorruptions" and section.frost_path is not None:
             return load_frost(section.frost_path)
         return synthetic_frost(section.seed)
 
-    def _recipe(self, section: CorruptionsSection) -> GeneratorRecipe:
-        return GeneratorRecipe(GENERATOR_VERSION, section.seed, self._frost(section).identity())
+    def _generator_recipe(self, section: CorruptionsSection) -> GeneratorRecipe:
+        return GeneratorRecipe(GENERATOR_VERSION, section.seed, self._frost_textures(section).identity())
 
     def _corruption_keys(self, dataset: str) -> tuple[str, ...]:
         return tuple(key for key in self._config.keys_of(dataset) if self._config.tasks[key].kind == "corruption")
@@ -177,7 +178,7 @@ class Inputs:
         if section.source == "published":
             n_images, keys = self._config.dataset_spec(dataset).n_test, self._published_keys(dataset)
             return open_published(folder, images, n_images=n_images, verify=verify, keys=keys)
-        return open_generated(folder, images, self._recipe(section))
+        return open_generated(folder, images, self._generator_recipe(section))
 
     def missing_corruptions(self, dataset: str) -> frozenset[str]:
         """Return the corruptions of a dataset whose images have yet to be generated."""
@@ -190,7 +191,7 @@ class Inputs:
         return frozenset(unfinished_keys(self._corruptions_folder(dataset, section), versions))
 
     def generate_missing_corruptions(self, dataset: str, selected: Collection[str] | None = None) -> None:
-        """Generate the missing corruptions of a dataset, only those in `selected` if it is not None."""
+        """Generate the missing corruptions of a dataset; if `selected` is not None, only those in it."""
         section = self._config.datasets[dataset].corruptions
         missing = self.missing_corruptions(dataset)
         keys = [
@@ -203,7 +204,7 @@ class Inputs:
             self.images(dataset),
             keys=keys,
             seed=section.seed,
-            frost=self._frost(section),
+            frost=self._frost_textures(section),
             progress=self._progress_reporter(f"Generating corrupted images of {dataset}"),
         )
 
@@ -227,16 +228,16 @@ class Inputs:
         return tuple(blocks)
 
     def _progress_reporter(self, step: str) -> Callable[[int, int], None]:
-        """Return a callback that reports a step's first progress, later progress every 30 seconds, and its end."""
-        reported = -_REPORT_SECONDS
+        """Return a callback that reports the first progress of a step, later progress every 30 seconds, and its end."""
+        last_report = -_REPORT_SECONDS
 
-        def report(done: int, total: int) -> None:
-            nonlocal reported
-            if done >= total:
-                self._say(f"{step}: all {total:,} done")
-            elif time.monotonic() - reported >= _REPORT_SECONDS:
-                reported = time.monotonic()
-                self._say(f"{step}: {done:,} of {total:,} done")
+        def report(n_done: int, n_total: int) -> None:
+            nonlocal last_report
+            if n_done >= n_total:
+                self._say(f"{step}: all {n_total:,} done")
+            elif time.monotonic() - last_report >= _REPORT_SECONDS:
+                last_report = time.monotonic()
+                self._say(f"{step}: {n_done:,} of {n_total:,} done")
 
         return report
 
@@ -263,23 +264,23 @@ class Inputs:
                 self.open_corruptions(dataset)
             return
         if section.frost == "imagecorruptions":
-            self._frost(section)
+            self._frost_textures(section)
         if self._has_no_generated_images(section):
             return
         if (self._corruptions_folder(dataset, section) / MANIFEST).exists():
             self.open_corruptions(dataset)
 
-    def gather(self, earlier: InputFacts | None = None) -> InputFacts:
+    def gather(self, earlier_facts: InputFacts | None = None) -> InputFacts:
         """Hash all inputs of the sweep that exist.
 
-        If corrupted images do not exist yet, or are published and not selected, their hash is taken from `earlier`
-        facts with the same recipe; otherwise it is unknown.
+        If corrupted images do not exist yet, or are published and not selected, their hash is taken from
+        `earlier_facts` if these have the same recipe; otherwise it is unknown.
         """
         datasets: dict[str, DatasetFacts] = {}
         for dataset in self._config.datasets:
             self._say(f"Reading the images of {dataset}")
             images = self.images(dataset)
-            earlier_dataset = earlier.datasets.get(dataset) if earlier else None
+            earlier_dataset = earlier_facts.datasets.get(dataset) if earlier_facts else None
             corruptions = self._gather_corruptions(dataset, earlier_dataset)
             own_images = {
                 own_selection: self.images(dataset, own_selection) for own_selection in self._config.own_images
@@ -311,35 +312,43 @@ class Inputs:
             },
         )
 
-    def _gather_corruptions(self, dataset: str, earlier: DatasetFacts | None) -> dict[str, Mapping[str, Any]]:
+    def _gather_corruptions(self, dataset: str, earlier_facts: DatasetFacts | None) -> dict[str, Mapping[str, Any]]:
         """Return the known identities of a dataset's corrupted images (source, hash and recipe), by key."""
         section, keys = self._config.datasets[dataset].corruptions, self._corruption_keys(dataset)
         identities: dict[str, Mapping[str, Any]] = {}
         if section is None:
             return identities
         is_published = section.source == "published"
-        missing = self.missing_corruptions(dataset)
-        existing = self._published_keys(dataset) if is_published else [key for key in keys if key not in missing]
-        if existing:
+        missing_keys = self.missing_corruptions(dataset)
+        existing_keys = (
+            self._published_keys(dataset) if is_published else [key for key in keys if key not in missing_keys]
+        )
+        if existing_keys:
             # The driver verifies all published bytes once per run; workers compare pixels with the planned hashes.
             store = self.open_corruptions(dataset, verify="full")
-            identities = {key: store.identity(key) for key in existing}
-        if earlier is not None and earlier.images_sha256 == self.images(dataset).sha256:
-            known = {
-                key: earlier.corruptions[key] for key in keys if key not in identities and key in earlier.corruptions
+            identities = {key: store.identity(key) for key in existing_keys}
+        if earlier_facts is not None and earlier_facts.images_sha256 == self.images(dataset).sha256:
+            earlier_identities = {
+                key: earlier_facts.corruptions[key]
+                for key in keys
+                if key not in identities and key in earlier_facts.corruptions
             }
             if is_published:
-                identities |= {key: identity for key, identity in known.items() if identity["source"] == "published"}
-            elif known:
-                versions = corruption_versions(known, self._image_size(dataset))
-                recipe = self._recipe(section)
                 identities |= {
-                    key: identity for key, identity in known.items() if recipe.matches(key, versions[key], identity)
+                    key: identity for key, identity in earlier_identities.items() if identity["source"] == "published"
+                }
+            elif earlier_identities:
+                versions = corruption_versions(earlier_identities, self._image_size(dataset))
+                recipe = self._generator_recipe(section)
+                identities |= {
+                    key: identity
+                    for key, identity in earlier_identities.items()
+                    if recipe.matches(key, versions[key], identity)
                 }
         return {key: identities[key] for key in keys if key in identities}
 
 
-def keep_copy(config: SweepConfig | TrainingConfig, dataset: str, images: ImageSet) -> None:
+def save_copy(config: SweepConfig | TrainingConfig, dataset: str, images: ImageSet) -> None:
     """Copy images to the results folder for workers; a damaged copy is replaced."""
     try:
         read_copy(config, dataset, images.sha256)
@@ -348,7 +357,7 @@ def keep_copy(config: SweepConfig | TrainingConfig, dataset: str, images: ImageS
 
 
 def read_copy(config: SweepConfig | TrainingConfig, dataset: str, sha256: str) -> ImageSet:
-    """Read images that `keep_copy` wrote; they must have the planned hash."""
+    """Read images that `save_copy` wrote; they must have the planned hash."""
     return read_snapshot(_copy_folder(config, dataset, sha256), config.dataset_spec(dataset), sha256)
 
 
@@ -370,7 +379,7 @@ def copy_code(path: Path, results: Path, sha256: str) -> None:
 
 
 def locate_tasks(config: SweepConfig, code: Mapping[str, str]) -> dict[str, Task]:
-    """Return a worker's tasks by key; custom tasks use the copied files in the results folder (`Inputs.keep_code`)."""
+    """Return a worker's tasks by key; custom tasks use the copies of their files in the results folder."""
     return {
         key: task.located(code_copy_path(config.results, code[f"keys.{key}"]), code[f"keys.{key}"])
         if isinstance(task, UserTask)

@@ -1,4 +1,4 @@
-"""Loading of sweep and training YAML files; errors are one line with the field's location and the problem."""
+"""Loading of sweep and training YAML files; an error is one line with the field's location and the problem."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -26,10 +26,10 @@ def load_config(path: Path, /, **overrides: Any) -> SweepConfig:
     Overrides replace fields of the file; a mapping replaces fields of a section, and None keeps the file's value.
 
     Raises:
-        ConfigError: the file is missing or not valid YAML, or a field is unknown or wrong.
+        ConfigError: the file is missing or not valid YAML, or a field is unknown or invalid.
     """
     config = override_config(read_fields(path), path, overrides)
-    _check_normalisations(config.datasets, "sweep", _field_locator(path, overrides))
+    _check_normalisations(config.datasets, "sweep", _make_locator(path, overrides))
     return config
 
 
@@ -37,14 +37,14 @@ def override_config(fields: Mapping[str, Any], path: Path, overrides: Mapping[st
     """Apply command-line overrides to the fields of a file and validate them (see `load_config`)."""
     if _describes_trainings(fields):
         raise ConfigError(
-            f"Reading the sweep failed for {path}: expected a sweep, got a training YAML. Train it with: robust201 "
-            f"train {path} (plan, status and submit also take it)"
+            f"Reading the sweep failed for {path}: expected a sweep, got a training YAML. Run it with: robust201 train "
+            f"{path} (plan, status and submit also accept it)"
         )
-    return parse_config(_replace(fields, overrides), str(path), _field_locator(path, overrides))
+    return parse_config(_override_fields(fields, overrides), str(path), _make_locator(path, overrides))
 
 
 def is_training(path: Path) -> bool:
-    """Return whether a YAML describes training runs, judging by its fields."""
+    """Return whether the fields of a YAML are those of a training YAML."""
     return path.is_file() and _describes_trainings(read_fields(path))
 
 
@@ -60,86 +60,95 @@ def load_training(path: Path, /, **overrides: Any) -> TrainingConfig:
             f"Reading the trainings failed for {path}: expected a training YAML, got a sweep. Run it with: robust201 "
             f"run {path}"
         )
-    locate = _field_locator(path, overrides)
-    config = parse_training(_replace(fields, overrides), str(path), locate)
+    locate = _make_locator(path, overrides)
+    config = parse_training(_override_fields(fields, overrides), str(path), locate)
     _check_normalisations(config.datasets, "trainings", locate)
     return config
 
 
-def _check_normalisations(datasets: Mapping[str, DatasetSection], what: str, locate: LocateField) -> None:
+def _check_normalisations(datasets: Mapping[str, DatasetSection], content_name: str, locate: LocateField) -> None:
     """Reject values that are implausible for pixels in [0, 1], but only in YAMLs: earlier plans may contain them."""
     for dataset, section in datasets.items():
         fields = section.normalisation
         problem = None if fields is None else Normalisation(fields.mean, fields.std).problem
         if problem is not None:
-            steps = ("datasets", dataset, "normalisation", problem.field)
+            field_path = ("datasets", dataset, "normalisation", problem.field)
             raise ConfigError(
-                f"Reading the {what} failed for {locate(steps)}: {'.'.join(steps)}: {problem.text} "
+                f"Reading the {content_name} failed for {locate(field_path)}: {'.'.join(field_path)}: {problem.text} "
                 "docs/configuration.md explains every field."
             )
 
 
-def _field_locator(path: Path, overrides: Mapping[str, Any]) -> LocateField:
-    def find(steps: Sequence[str]) -> str:
-        option = _find_option(steps, overrides)
-        line = None if option else find_line(path, steps)
+def _make_locator(path: Path, overrides: Mapping[str, Any]) -> LocateField:
+    def locate(field_path: Sequence[str]) -> str:
+        option = _find_option(field_path, overrides)
+        line = None if option else find_line(path, field_path)
         return option or (str(path) if line is None else f"{path}, line {line}")
 
-    return find
+    return locate
 
 
-def _find_option(steps: Sequence[str], overrides: Mapping[str, Any]) -> str:
-    """Return the command-line option that set a field; empty if the file did."""
-    value: Any = overrides
-    for step in steps:
-        value = value.get(step) if isinstance(value, Mapping) else None
-    if not steps or value is None or isinstance(value, Mapping):
+def _find_option(field_path: Sequence[str], overrides: Mapping[str, Any]) -> str:
+    """Return the command-line option that set a field; empty if the field is from the file."""
+    override: Any = overrides
+    for name in field_path:
+        override = override.get(name) if isinstance(override, Mapping) else None
+    if not field_path or override is None or isinstance(override, Mapping):
         return ""
-    return "--out" if steps[0] in {"results", "store"} else f"--{steps[-1]}"
+    return "--out" if field_path[0] in {"results", "store"} else f"--{field_path[-1]}"
 
 
-def _replace(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    replaced = dict(fields)
+def _override_fields(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    replaced_fields = dict(fields)
     for name, value in changes.items():
         section = fields.get(name)
         if isinstance(value, Mapping) and (section is None or isinstance(section, Mapping)):
-            replaced[name] = _replace(section or {}, value)
+            replaced_fields[name] = _override_fields(section or {}, value)
         elif value is not None and not isinstance(value, Mapping):
-            replaced[name] = value
-    return replaced
+            replaced_fields[name] = value
+    return replaced_fields
 
 
 def parse_config(payload: Mapping[str, Any], source: str, locate: LocateField | None = None) -> SweepConfig:
-    """Validate a sweep in the form of plain values.
+    """Validate a sweep, given as plain values.
 
-    Errors name the field's location by `locate`, or `source` if it is None.
+    An error contains the field's location that `locate` returns, or `source` if `locate` is None.
     """
     return _parse(SweepConfig, payload, source, locate, "sweep", "docs/configuration.md")
 
 
 def parse_training(payload: Mapping[str, Any], source: str, locate: LocateField | None = None) -> TrainingConfig:
-    """Validate a training configuration in the form of plain values (see `parse_config`)."""
+    """Validate a training configuration, given as plain values (see `parse_config`)."""
     return _parse(TrainingConfig, payload, source, locate, "trainings", "docs/training.md")
 
 
 def _parse(
-    model: type[_Model], payload: Mapping[str, Any], source: str, locate: LocateField | None, what: str, page: str
+    model: type[_Model],
+    payload: Mapping[str, Any],
+    source: str,
+    locate: LocateField | None,
+    content_name: str,
+    page: str,
 ) -> _Model:
     try:
         return model.model_validate(payload)
     except ValidationError as error:
         problem = describe_problem(error, model)
-        steps = steps_of(error.errors(include_url=False)[0]["loc"]) or _steps_in(problem, model)
-        where = locate(steps) if locate else source
-        raise ConfigError(f"Reading the {what} failed for {where}: {problem} {page} explains every field.") from error
+        field_path = steps_of(error.errors(include_url=False)[0]["loc"]) or _field_path_in(problem, model)
+        location = locate(field_path) if locate else source
+        raise ConfigError(
+            f"Reading the {content_name} failed for {location}: {problem} {page} explains every field."
+        ) from error
     except RobustError as error:
-        steps = ("architectures",) if isinstance(error, ArchitectureError) else _steps_in(str(error), model)
-        where = locate(steps) if locate else source
-        raise type(error)(f"Reading the {what} failed for {where}: {error} {page} explains every field.") from error
+        field_path = ("architectures",) if isinstance(error, ArchitectureError) else _field_path_in(str(error), model)
+        location = locate(field_path) if locate else source
+        raise type(error)(
+            f"Reading the {content_name} failed for {location}: {error} {page} explains every field."
+        ) from error
 
 
-def _steps_in(problem: str, model: type[BaseModel]) -> tuple[str, ...]:
-    """Return the path of the first field that a message names, as in "keys.pgd.steps: expected …"."""
+def _field_path_in(problem: str, model: type[BaseModel]) -> tuple[str, ...]:
+    """Return the path of the first field in a message such as "keys.pgd.steps: expected …"."""
     fields = "|".join(model.model_fields)
     match = re.search(rf"^(?:{fields})(?=:)|(?<![\w.])(?:{fields})(?:\.[\w@-]+)+", problem)
     return tuple(match[0].split(".")) if match else ()

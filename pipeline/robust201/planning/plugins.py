@@ -1,4 +1,4 @@
-"""Tasks and spaces of installed packages, found through entry points only when a YAML names one.
+"""Tasks and spaces of installed packages, which are looked up by entry point when a YAML names one of them.
 
 An entry point in the group ``robust201.tasks`` or ``robust201.spaces`` refers to a mapping in a module that is quick to
 import: the fields of a custom task or space (docs/your-own.md), with `file` relative to that module. The file is then
@@ -21,7 +21,7 @@ SPACES_GROUP = "robust201.spaces"
 
 
 class Plugin(NamedTuple):
-    """A task or space declared by an installed package.
+    """A task or space that an installed package declares.
 
     Attributes:
         fields: the same fields as in a YAML; `file` is absolute.
@@ -38,7 +38,7 @@ class Plugin(NamedTuple):
 
 def plugin_names(group: str) -> list[str]:
     """Return the names that installed packages register, without importing anything."""
-    return sorted({entry.name for entry in entry_points(group=group)})
+    return sorted({entry_point.name for entry_point in entry_points(group=group)})
 
 
 def find_plugin(group: str, name: str) -> Plugin | None:
@@ -50,15 +50,17 @@ def find_plugin(group: str, name: str) -> Plugin | None:
     return _find_plugin(group, name, tuple(sys.path))
 
 
-@lru_cache(maxsize=64)  # the installed packages depend only on the path
+@lru_cache(maxsize=64)  # the installed packages depend only on sys.path
 def _find_plugin(group: str, name: str, _path: tuple[str, ...]) -> Plugin | None:
-    entries = {_distribution(entry): entry for entry in entry_points(group=group, name=name)}
-    if len(entries) > 1:
+    entries_by_distribution = {
+        _distribution_label(entry_point): entry_point for entry_point in entry_points(group=group, name=name)
+    }
+    if len(entries_by_distribution) > 1:
         raise ConfigError(
             f"Looking up {name!r} failed: expected one installed package that registers it in {group}, got "
-            f"{', '.join(sorted(entries))}. Uninstall all but one of them."
+            f"{', '.join(sorted(entries_by_distribution))}. Uninstall all but one of them."
         )
-    return next((_read_plugin(entry) for entry in entries.values()), None)
+    return next((_read_plugin(entry_point) for entry_point in entries_by_distribution.values()), None)
 
 
 def is_installed(group: str, file: Path, distribution: str) -> bool:
@@ -66,13 +68,21 @@ def is_installed(group: str, file: Path, distribution: str) -> bool:
 
     A YAML may name any distribution, so a package's module is imported only if the package's folder contains the file.
     """
-    entries = [entry for entry in entry_points(group=group) if distribution and _distribution(entry) == distribution]
-    return any(_read_plugin(entry).file == file for entry in entries if _is_in_package(file, entry))
+    entry_points_of_distribution = [
+        entry_point
+        for entry_point in entry_points(group=group)
+        if distribution and _distribution_label(entry_point) == distribution
+    ]
+    return any(
+        _read_plugin(entry_point).file == file
+        for entry_point in entry_points_of_distribution
+        if _is_in_package(file, entry_point)
+    )
 
 
-def _is_in_package(file: Path, entry: EntryPoint) -> bool:
-    """Return whether a file lies in the entry's package, or beside its module, without importing anything."""
-    spec = find_spec(entry.module.partition(".")[0])
+def _is_in_package(file: Path, entry_point: EntryPoint) -> bool:
+    """Return whether a file lies in the entry point's package or beside its module; import nothing."""
+    spec = find_spec(entry_point.module.partition(".")[0])
     if spec is None:
         return False
     if spec.submodule_search_locations is None:
@@ -80,24 +90,24 @@ def _is_in_package(file: Path, entry: EntryPoint) -> bool:
     return any(file.is_relative_to(Path(folder).resolve()) for folder in spec.submodule_search_locations)
 
 
-def _distribution(entry: EntryPoint) -> str:
-    return "" if entry.dist is None else f"{entry.dist.name}=={entry.dist.version}"
+def _distribution_label(entry_point: EntryPoint) -> str:
+    return "" if entry_point.dist is None else f"{entry_point.dist.name}=={entry_point.dist.version}"
 
 
-def _read_plugin(entry: EntryPoint) -> Plugin:
-    what = f"Loading {entry.name} of {_distribution(entry)} failed"
+def _read_plugin(entry_point: EntryPoint) -> Plugin:
+    failure = f"Loading {entry_point.name} of {_distribution_label(entry_point)} failed"
     try:
-        declared = entry.load()
+        declaration = entry_point.load()
     except (Exception, SystemExit) as error:
         raise ConfigError(
-            f"{what}: expected {entry.value} to be importable, got {describe_failure(error)}. Correct or uninstall the "
-            "package."
+            f"{failure}: expected {entry_point.value} to be importable, got {describe_failure(error)}. Correct or "
+            "uninstall the package."
         ) from error
-    file = declared.get("file") if isinstance(declared, Mapping) else None
+    file = declaration.get("file") if isinstance(declaration, Mapping) else None
     if not isinstance(file, str):
         raise ConfigError(
-            f"{what}: expected {entry.value} to be a mapping with the field `file`, which names a Python file in the "
-            f"same folder, got {type(declared).__name__}. Correct the package."
+            f"{failure}: expected {entry_point.value} to be a mapping with the field `file`, which names a Python file "
+            f"in the same folder, got {type(declaration).__name__}. Correct the package."
         )
-    folder = Path(str(sys.modules[entry.module].__file__)).resolve().parent
-    return Plugin({**declared, "file": str(folder / file)}, _distribution(entry))
+    folder = Path(str(sys.modules[entry_point.module].__file__)).resolve().parent
+    return Plugin({**declaration, "file": str(folder / file)}, _distribution_label(entry_point))

@@ -1,4 +1,4 @@
-"""Record of a sweep in its export: all fields that reproduce it, without machine-specific values."""
+"""Record of a sweep in its export: all fields that are needed to reproduce it, without machine-specific values."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,29 +37,33 @@ def _with_portable_paths(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {
-        name: portable_name(Path(part))
-        if name in _PATH_FIELDS and isinstance(part, str)
-        else _with_portable_files(part)
+        name: portable_name(Path(member))
+        if name in _PATH_FIELDS and isinstance(member, str)
+        else _with_portable_files(member)
         if name == "files"
-        else _with_portable_paths(part)
-        for name, part in value.items()
+        else _with_portable_paths(member)
+        for name, member in value.items()
     }
 
 
 def _with_portable_files(value: Any) -> Any:
     """Replace the paths of `weights.files`, by network or by dataset and network."""
     if isinstance(value, dict):
-        return {name: _with_portable_files(part) for name, part in value.items()}
+        return {name: _with_portable_files(entry) for name, entry in value.items()}
     return portable_name(Path(value)) if isinstance(value, str) else value
 
 
 def _dump_parameters(parameters: Mapping[str, Parameters]) -> dict[str, Any]:
-    keys = {
+    dumped = {
         # A custom task's defaults are omitted, because some of them are not allowed for its kind.
-        key: fields.model_dump(mode="json", by_alias=True, exclude_unset=isinstance(fields, UserTaskParameters))
-        for key, fields in parameters.items()
+        key: key_parameters.model_dump(
+            mode="json", by_alias=True, exclude_unset=isinstance(key_parameters, UserTaskParameters)
+        )
+        for key, key_parameters in parameters.items()
     }
-    first, *others = (keys.get(key) for key in CORRUPTIONS)
-    if first is None or any(other != first for other in others):
-        return keys
-    return {key: fields for key, fields in keys.items() if key not in CORRUPTIONS} | {CORRUPTION_GROUP: first}
+    first_corruption, *other_corruptions = (dumped.get(key) for key in CORRUPTIONS)
+    if first_corruption is None or any(corruption != first_corruption for corruption in other_corruptions):
+        return dumped
+    return {key: key_parameters for key, key_parameters in dumped.items() if key not in CORRUPTIONS} | {
+        CORRUPTION_GROUP: first_corruption
+    }

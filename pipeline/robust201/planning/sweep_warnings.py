@@ -24,7 +24,7 @@ class SweepWarning(NamedTuple):
 
 
 def find_uncounted_images(config: SweepConfig, facts: InputFacts) -> list[SweepWarning]:
-    """Return warnings about datasets whose images could not be counted (see `planning.plan.assumed_facts`)."""
+    """Return warnings about datasets whose images cannot be counted (see `planning.plan.assumed_facts`)."""
     return [
         SweepWarning(
             f"the images of {dataset} cannot be read from {config.datasets[dataset].path}, so bytes and hours exclude "
@@ -38,23 +38,28 @@ def find_uncounted_images(config: SweepConfig, facts: InputFacts) -> list[SweepW
 
 def find_sweep_warnings(config: SweepConfig) -> list[SweepWarning]:
     """Return all warnings about a sweep."""
-    return [*_omitted_corruptions(config), *find_default_normalisations(config), *_doubtful_parameters(config)]
+    return [
+        *_find_omitted_corruptions(config),
+        *find_default_normalisations(config),
+        *_find_doubtful_parameters(config),
+    ]
 
 
-def _omitted_corruptions(config: SweepConfig) -> Iterator[SweepWarning]:
+def _find_omitted_corruptions(config: SweepConfig) -> Iterator[SweepWarning]:
     for dataset, section in config.datasets.items():
         keys = config.omitted_keys(dataset)
         # `corruptions: null` excludes the group on purpose, but a corruption named individually deserves a warning.
         if keys and ("corruptions" not in section.model_fields_set or any(key in config.keys for key in keys)):
-            shown = ", ".join(keys) if len(keys) <= _SHOWN_KEYS else f"{len(keys)} corruptions"
+            key_names = ", ".join(keys) if len(keys) <= _SHOWN_KEYS else f"{len(keys)} corruptions"
             yield SweepWarning(
-                f"not evaluated on {dataset}: {shown}, because datasets.{dataset} names no source of corrupted images",
-                "To evaluate them, write `corruptions: {source: generated}` there.",
+                f"not evaluated on {dataset}: {key_names}, because datasets.{dataset} has no source of corrupted "
+                "images",
+                f"To evaluate them, write `corruptions: {{source: generated}}` in datasets.{dataset}.",
             )
 
 
 def find_default_normalisations(config: SweepConfig | TrainingConfig) -> Iterator[SweepWarning]:
-    """Warn about a user's networks on built-in datasets: they may expect unnormalised pixels, as in `evaluate`."""
+    """Warn about a user's networks on built-in datasets: they may expect unnormalised pixels, as with `evaluate`."""
     if not isinstance(config.space, SpaceFile):
         return
     for dataset, section in config.datasets.items():
@@ -73,7 +78,7 @@ def _show_numbers(numbers: tuple[float, ...]) -> str:
     return f"[{', '.join(f'{number:.4g}' for number in numbers)}]"
 
 
-def _doubtful_parameters(config: SweepConfig) -> Iterator[SweepWarning]:
+def _find_doubtful_parameters(config: SweepConfig) -> Iterator[SweepWarning]:
     for key, parameters in config.parameters.items():
         for caution in (parameters.attack if isinstance(parameters, TransferParameters) else parameters).cautions:
             yield SweepWarning(f"keys.{key}.{caution.field}: {caution.what}", caution.fix)

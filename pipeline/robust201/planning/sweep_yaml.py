@@ -1,4 +1,4 @@
-"""Safe parser of sweep YAML files: plain values only, no duplicate fields, and bounded size and depth.
+"""Safe parser of sweep and training YAML files: plain values only, no duplicate fields, and limited size and depth.
 
 Values may refer to environment variables, as ``${NAME}`` or ``${NAME:-default}``.
 """
@@ -18,10 +18,11 @@ from robust201.core.errors import ConfigError
 from robust201.core.files import bundled, show_bytes
 
 MAX_SWEEP_BYTES = 4 << 20
-"""Maximum size of a sweep YAML; one that lists the strings of all NAS-Bench-201 cells has 1.1 MB."""
+"""Maximum size of a YAML file; a sweep with the strings of all NAS-Bench-201 cells has 1.1 MB."""
 
 MAX_NODES = 200_000
-"""Maximum number of names and values with aliases expanded; weights files of 15,625 networks are 31,250."""
+"""Maximum number of names and values after expanding aliases; the weights files of 15,625 networks are 31,250 of
+them."""
 
 MAX_DEPTH = 50
 """Maximum nesting depth of lists and mappings."""
@@ -29,14 +30,14 @@ MAX_DEPTH = 50
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 _PARSER_LOCATION = ' in "<unicode string>",'
-"""Location in PyYAML's error messages; it does not know the file name."""
+"""Location in PyYAML's error messages, without the name of the file."""
 
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The C parser, if PyYAML was built with it: the Python parser takes ten seconds per megabyte."""
+"""The C parser if PyYAML was built with it, because the Python parser takes ten seconds per megabyte."""
 
 
 class _StrictLoader(_SafeLoader):  # type: ignore[misc]
-    """A safe loader that rejects duplicate fields, of which PyYAML would silently keep the last.
+    """A safe loader that rejects duplicate fields; PyYAML would silently keep the last of them.
 
     Field names are always strings, even those that YAML 1.1 parses as booleans, such as `on`.
     """
@@ -44,38 +45,39 @@ class _StrictLoader(_SafeLoader):  # type: ignore[misc]
     _MERGE, _BOOLEAN, _STRING = (f"tag:yaml.org,2002:{name}" for name in ("merge", "bool", "str"))
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
+        field_names: set[str] = set()
         for key_node, _ in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(None, None, "a field without a name", key_node.start_mark)
-            if key_node.value in seen:
+            if key_node.value in field_names:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"field {key_node.value!r} appears twice", key_node.start_mark
                 )
             if key_node.tag != self._MERGE:
-                seen.add(key_node.value)
+                field_names.add(key_node.value)
             if key_node.tag == self._BOOLEAN:
                 key_node.tag = self._STRING
         constructed: dict[Any, Any] = super().construct_mapping(node, deep=deep)
         return constructed
 
 
-def read_fields(path: Path, what: str = "sweep") -> dict[str, Any]:
-    """Read the fields of a YAML file without validating them; errors call the file's content `what`."""
+def read_fields(path: Path, content_name: str = "sweep") -> dict[str, Any]:
+    """Read the fields of a YAML file without validating them; `content_name` names the file's content in errors."""
     try:
         payload = copy.deepcopy(_construct(_read_text(path)))
     except OSError as error:
         raise ConfigError(
-            f"Reading the {what} failed for {path}: expected a YAML file, got {error.strerror}. See jobs/ for examples."
+            f"Reading the {content_name} failed for {path}: expected a YAML file, got {error.strerror}. See jobs/ for "
+            "examples."
         ) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         summary = " ".join(str(error).split()).replace(_PARSER_LOCATION, ",")
         raise ConfigError(
-            f"Reading the {what} failed for {path}: not valid YAML: {summary}. Correct the file."
+            f"Reading the {content_name} failed for {path}: not valid YAML: {summary}. Correct the file."
         ) from error
     if not isinstance(payload, dict):
         raise ConfigError(
-            f"Reading the {what} failed for {path}: expected fields such as `name: …`, got "
+            f"Reading the {content_name} failed for {path}: expected fields such as `name: …`, got "
             f"{'an empty file' if payload is None else type(payload).__name__}. See jobs/ for examples."
         )
     return payload
@@ -90,9 +92,11 @@ def _read_text(path: Path) -> str:
     return content.decode()
 
 
-@functools.lru_cache(maxsize=1)  # commands read a file once to see whether it is a sweep, and again to load it
+@functools.lru_cache(
+    maxsize=1
+)  # commands first read a file to see whether it is a sweep, and then read it again to load it
 def _construct(text: str) -> Any:
-    """Build the value of a YAML text; ValueError if it has too many values with aliases expanded."""
+    """Build the value of a YAML text; raise ValueError if it has too many values after expanding aliases."""
     _check_depth(text)
     loader = _StrictLoader(text)
     try:
@@ -100,7 +104,7 @@ def _construct(text: str) -> Any:
         if node is None:
             return None
         if _count_nodes(node, {}) > MAX_NODES:
-            raise ValueError(f"more than {MAX_NODES:,} names and values, with aliases expanded")
+            raise ValueError(f"more than {MAX_NODES:,} names and values after expanding aliases")
         return loader.construct_document(node)
     finally:
         loader.dispose()
@@ -118,23 +122,23 @@ def _check_depth(text: str) -> None:
             raise ValueError(f"lists and mappings nested more than {MAX_DEPTH} levels deep")
 
 
-def _count_nodes(node: yaml.Node, counts: dict[int, int]) -> int:
-    """Count the values of a node with aliases expanded; `counts` caches the counts by node id."""
-    if id(node) not in counts:
-        counts[id(node)] = MAX_NODES + 1  # used if the node contains itself
+def _count_nodes(node: yaml.Node, n_values: dict[int, int]) -> int:
+    """Count the values of a node after expanding aliases; `n_values` caches the numbers by node id."""
+    if id(node) not in n_values:
+        n_values[id(node)] = MAX_NODES + 1  # used if the node contains itself
         children: list[yaml.Node] = []
         if isinstance(node, yaml.MappingNode):
-            children = [part for pair in node.value for part in pair]
+            children = [child_node for pair in node.value for child_node in pair]
         elif isinstance(node, yaml.SequenceNode):
             children = node.value
-        counts[id(node)] = 1 + sum(_count_nodes(child, counts) for child in children)
-    return counts[id(node)]
+        n_values[id(node)] = 1 + sum(_count_nodes(child, n_values) for child in children)
+    return n_values[id(node)]
 
 
-def find_line(path: Path, steps: Sequence[str]) -> int | None:
+def find_line(path: Path, field_path: Sequence[str]) -> int | None:
     """Return the line (from 1) of a field in a YAML file, or of the innermost existing field around it, or None.
 
-    The steps are field names and list positions, outermost first.
+    `field_path` consists of field names and list positions, outermost first.
     """
     if not path.is_file():
         return None  # a pipe has been read to its end
@@ -144,41 +148,41 @@ def find_line(path: Path, steps: Sequence[str]) -> int | None:
         node: Any = yaml.compose(text, Loader=_SafeLoader)
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
         return None
-    line = None
-    while steps:
+    line_number = None
+    while field_path:
         children = {}
         if isinstance(node, yaml.MappingNode):
             children = {name.value: (name, value) for name, value in node.value}
         elif isinstance(node, yaml.SequenceNode):
             children = {str(index): (value, value) for index, value in enumerate(node.value)}
-        # A name may contain dots, so use the longest one that exists.
-        n_steps = max((n for n in range(1, len(steps) + 1) if ".".join(steps[:n]) in children), default=0)
-        if not n_steps:
+        # A field name may contain dots, so use the longest name that exists.
+        n_names = max((n for n in range(1, len(field_path) + 1) if ".".join(field_path[:n]) in children), default=0)
+        if not n_names:
             break
-        mark, node = children[".".join(steps[:n_steps])]
-        line = mark.start_mark.line + 1
-        steps = steps[n_steps:]
-    return line
+        position_node, node = children[".".join(field_path[:n_names])]
+        line_number = position_node.start_mark.line + 1
+        field_path = field_path[n_names:]
+    return line_number
 
 
 def substitute_variables(value: str) -> str:
-    """Replace ``${NAME}`` and ``${NAME:-default}`` with environment variables; ValueError if one is unset."""
+    """Replace ``${NAME}`` and ``${NAME:-default}`` with environment variables; raise ValueError if one is not set."""
 
     def substitute(match: re.Match[str]) -> str:
         name, default = match.groups()
-        text = os.environ.get(name, default)
-        if text is None:
+        variable_value = os.environ.get(name, default)
+        if variable_value is None:
             raise ValueError(
                 f"expected the environment variable {name} to be set. Set it with: export {name}=FOLDER, or write the "
                 "full path."
             )
-        return text
+        return variable_value
 
     return _VARIABLE.sub(substitute, value)
 
 
 def referenced_variables(value: object) -> frozenset[str]:
-    """Return the names of all environment variables that values of a sweep YAML refer to, as in ``${NAME}``."""
+    """Return the names of all environment variables in the values of a YAML, as in ``${NAME}``."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list):
@@ -190,15 +194,17 @@ def _expand(value: object) -> object:
     """Substitute environment variables, and resolve ``bundled:`` to files that ship with robust201."""
     if not isinstance(value, str):
         return value
-    text = substitute_variables(value)
-    if not text or "\0" in text:
-        raise ValueError(f"expected a path, got {text!r}. Name a file or folder; '.' is the current folder.")
-    if text.startswith("bundled:"):
-        return bundled(text.removeprefix("bundled:"))
+    path_text = substitute_variables(value)
+    if not path_text or "\0" in path_text:
+        raise ValueError(
+            f"expected a path, got {path_text!r}. Write the path of a file or folder; '.' is the current folder."
+        )
+    if path_text.startswith("bundled:"):
+        return bundled(path_text.removeprefix("bundled:"))
     try:
-        return Path(text).expanduser()
+        return Path(path_text).expanduser()
     except RuntimeError as error:
-        raise ValueError(f"expected a path, got {text!r}: no such user. Write the full path.") from error
+        raise ValueError(f"expected a path, got {path_text!r}: no such user. Write the full path.") from error
 
 
 ConfigPath = Annotated[Path, BeforeValidator(_expand)]

@@ -20,7 +20,7 @@ from robust201.planning.config import (
     SpaceFile,
     WorkSection,
     check_datasets,
-    check_different,
+    check_distinct,
 )
 from robust201.planning.plugins import SPACES_GROUP, is_installed
 from robust201.planning.sweep_yaml import ConfigPath
@@ -33,7 +33,7 @@ Seed = Annotated[int, Field(ge=0)]
 
 
 class Training(NamedTuple):
-    """A training run, identified by the names under which the store keeps its weights."""
+    """A training run, identified by the names under which its weights are stored."""
 
     architecture: ArchitectureId
     dataset: str
@@ -47,12 +47,12 @@ class Training(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Hash of the names, as 32 hex digits; `weights.manifest.hash_training` hashes what affects the weights."""
+        """Hash of the names, as 32 hex digits; `weights.manifest.hash_training` identifies the weights."""
         return content_digest(["training", *self])
 
 
 class TrainedDataset(DatasetSection):
-    """Images of a dataset; `train: false` if it only provides images for the `data` of recipes."""
+    """Images of a dataset that is trained on, or that only provides images for the `data` of recipes."""
 
     train: bool = True
     """False for a dataset that only provides images for the `data` of recipes."""
@@ -74,76 +74,82 @@ class TrainingConfig(WorkSection):
     network: NetworkSection = NetworkSection()
     """As in a sweep."""
     datasets: dict[str, TrainedDataset] = Field(min_length=1)
-    """As in a sweep, without `corruptions`. A file holds training images; a folder with both splits also gives test
-    accuracies."""
+    """As in a sweep, without `corruptions`. If `path` is a file, its images are the training images; only a folder with
+    both splits also gives test accuracies."""
     images: ImagesSection = ImagesSection()
     """Class-stratified subset of each training split."""
     recipes: dict[str, Recipe] = Field(min_length=1)
     """Recipes by name; the name identifies the weights in the store."""
-    seeds: Annotated[tuple[Seed, ...], AfterValidator(check_different)] = (0,)
+    seeds: Annotated[tuple[Seed, ...], AfterValidator(check_distinct)] = (0,)
     """Seeds of initial weights and of all random numbers."""
     precision: Literal["fp32", "tf32"] = "fp32"
     """Arithmetic; `tf32` on GPUs."""
     execution: ExecutionSection = ExecutionSection()
-    """As in a sweep; on a cluster, `device` must be `cpu` or `cuda`, since the weights depend on it."""
+    """As in a sweep; on a cluster, `device` must be `cpu` or `cuda`, because the weights depend on the device."""
 
     @field_validator("datasets")
     @classmethod
-    def _check_datasets(cls, value: dict[str, TrainedDataset]) -> dict[str, TrainedDataset]:
-        check_datasets(value)
-        for name, section in value.items():
+    def _check_datasets(cls, sections: dict[str, TrainedDataset]) -> dict[str, TrainedDataset]:
+        check_datasets(sections)
+        for name, section in sections.items():
             if section.corruptions is not None:
-                raise ValueError(f"expected no corruptions of training images, got some for {name!r}. Remove them.")
-        if not any(section.train for section in value.values()):
+                raise ValueError(
+                    f"expected no corruptions of training images, got some for {name!r}. Remove the field."
+                )
+        if not any(section.train for section in sections.values()):
             raise ValueError("expected at least one dataset to train on, got `train: false` for all of them.")
-        return value
+        return sections
 
     @field_validator("recipes")
     @classmethod
-    def _check_names(cls, value: dict[str, Recipe]) -> dict[str, Recipe]:
-        for name in value:
+    def _check_names(cls, recipes: dict[str, Recipe]) -> dict[str, Recipe]:
+        for name in recipes:
             if not re.fullmatch(_RECIPE_NAME, name):
                 raise ValueError(
                     f"expected names of up to {MAX_NAME} letters, digits, dots, dashes and underscores that begin with "
                     f"a letter, got {name!r}."
                 )
-        return value
+        return recipes
 
     @model_validator(mode="after")
     def _check_recipes(self) -> Self:
-        trained = [name for name, section in self.datasets.items() if section.train]
+        trained_datasets = [name for name, section in self.datasets.items() if section.train]
         for name, recipe in self.recipes.items():
             for dataset in recipe.on or ():
-                if dataset not in trained:
+                if dataset not in trained_datasets:
                     raise ValueError(
-                        f"recipes.{name}.on: expected datasets without `train: false`, got {dataset!r}."
-                        f"{closest(dataset, trained)}"
+                        f"recipes.{name}.on: expected datasets without `train: false`, got "
+                        f"{dataset!r}.{closest(dataset, trained_datasets)}"
                     )
             if recipe.on == ():
-                raise ValueError(f"recipes.{name}.on: expected at least one dataset, got none. Remove it to use all.")
+                raise ValueError(
+                    f"recipes.{name}.on: expected at least one dataset, got none. Remove the field to train on all "
+                    "datasets."
+                )
             for field, dataset in _data_names(recipe):
                 if dataset not in self.datasets:
                     raise ValueError(
                         f"recipes.{name}.data.{field}: expected one of `datasets`, got {dataset!r}."
                         f"{closest(dataset, self.datasets)}"
                     )
-            for trained_on in self.targets(name):
-                self._check_data(name, trained_on)
+            for target in self.targets(name):
+                self._check_data(name, target)
         self._check_starts()
         return self
 
     def _check_data(self, name: str, target: str) -> None:
         spec = self.dataset_spec(target)
         for field, dataset in _data_names(self.recipes[name]):
-            other = self.dataset_spec(dataset)
-            for what, expected, got in (
-                ("classes", spec.n_classes, other.n_classes),
-                ("image_size", spec.image_size, other.image_size),
+            source = self.dataset_spec(dataset)
+            for property_name, expected, actual in (
+                ("classes", spec.n_classes, source.n_classes),
+                ("image_size", spec.image_size, source.image_size),
             ):
-                if expected != got:
+                if expected != actual:
                     raise ValueError(
-                        f"recipes.{name}.data.{field}: {what} of {target} is {expected}, but {what} of {dataset} is "
-                        f"{got}. Choose another dataset, or limit the recipe with `on`."
+                        f"recipes.{name}.data.{field}: {property_name} of {target} is {expected}, but {property_name} "
+                        f"of {dataset} is {actual}. Choose another dataset, or restrict the recipe to other datasets "
+                        "with `on`."
                     )
 
     def _check_starts(self) -> None:
@@ -160,17 +166,17 @@ class TrainingConfig(WorkSection):
                     )
             elif not re.fullmatch(_RECIPE_NAME, start.recipe):
                 raise ValueError(
-                    f"recipes.{name}.start.recipe: expected one of `recipes`, or of the recipes in the store, got "
+                    f"recipes.{name}.start.recipe: expected the name of a recipe in `recipes` or in the store, got "
                     f"{start.recipe!r}.{closest(start.recipe, self.recipes)}"
                 )
             if start.dataset in self.datasets:
-                classes = self.dataset_spec(start.dataset).n_classes
+                n_classes = self.dataset_spec(start.dataset).n_classes
                 for target in self.targets(name):
-                    if self.dataset_spec(target).n_classes != classes:
+                    if self.dataset_spec(target).n_classes != n_classes:
                         raise ValueError(
-                            f"recipes.{name}.start: {start.dataset} has {classes} classes, but {target} has "
-                            f"{self.dataset_spec(target).n_classes}. Choose another start, or limit the recipe with "
-                            "`on`."
+                            f"recipes.{name}.start: {start.dataset} has {n_classes} classes, but {target} has "
+                            f"{self.dataset_spec(target).n_classes}. Choose another start, or restrict the recipe to "
+                            "other datasets with `on`."
                         )
             for target in self.targets(name):
                 self._check_start_cycle(name, target)
@@ -180,8 +186,8 @@ class TrainingConfig(WorkSection):
         current: tuple[str, str] | None = (recipe, dataset)
         while current is not None and current[0] in self.recipes:
             if current in visited:
-                path = " from ".join(f"{step[0]} on {step[1]}" for step in (*visited, current))
-                raise ValueError(f"recipes.{recipe}.start: starts must not form a cycle, got {path}.")
+                cycle = " from ".join(f"{link[0]} on {link[1]}" for link in (*visited, current))
+                raise ValueError(f"recipes.{recipe}.start: starts must not form a cycle, got {cycle}.")
             visited.append(current)
             start = self.recipes[current[0]].start
             current = None if start is None else (start.recipe, start.dataset)
@@ -193,7 +199,7 @@ class TrainingConfig(WorkSection):
 
     @property
     def results(self) -> Path:
-        """Folder of the run's files: lease, progress, logs, images and saved states of trainings."""
+        """Folder of the run's files: lease, progress, logs, images and saved states of training runs."""
         return self.store / "training"
 
     @property
@@ -204,10 +210,10 @@ class TrainingConfig(WorkSection):
         return {"space"} if is_plugin else set()
 
     def targets(self, recipe: str) -> tuple[str, ...]:
-        """Return the datasets that a recipe trains on."""
-        limits = self.recipes[recipe].on
+        """Return the datasets on which a recipe trains."""
+        selected = self.recipes[recipe].on
         return tuple(
-            name for name, section in self.datasets.items() if section.train and (limits is None or name in limits)
+            name for name, section in self.datasets.items() if section.train and (selected is None or name in selected)
         )
 
     def sources(self, recipe: str, dataset: str) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from robust201.core.errors import ConfigError, DatasetError
 from robust201.core.records import ImageSet, Split
 from robust201.images import load_images, select
-from robust201.planning.inputs import copy_code, keep_copy, read_copy
+from robust201.planning.inputs import copy_code, read_copy, save_copy
 from robust201.planning.training_config import Training, TrainingConfig
 from robust201.training.data import Fusion, Mixture, OneSource, TrainingData
 
@@ -14,17 +14,21 @@ Hashes = Mapping[tuple[str, Split], str]
 
 
 class TrainingInputs:
-    """Images of training runs, each opened at first use; `say` receives a line about each slow step.
+    """Images of training runs, each opened at first use; `report` receives a line about each slow step.
 
-    If `kept` is not None, images are read from the copies that another instance's `keep` has written.
+    If `copy_hashes` is not None, images are read from the copies written by `save_copies` of another instance.
     """
 
     def __init__(
-        self, config: TrainingConfig, say: Callable[[str], None] = lambda _line: None, *, kept: Hashes | None = None
+        self,
+        config: TrainingConfig,
+        report: Callable[[str], None] = lambda _line: None,
+        *,
+        copy_hashes: Hashes | None = None,
     ) -> None:
         self._config = config
-        self._say = say
-        self._kept = kept
+        self._report = report
+        self._copy_hashes = copy_hashes
         self._images: dict[tuple[str, Split], ImageSet] = {}
         self._data: dict[tuple[str, str], TrainingData] = {}
 
@@ -50,32 +54,33 @@ class TrainingInputs:
         if data.n_classes != expected:
             raise ConfigError(
                 f"Reading training data failed for {recipe} on {dataset}: {dataset} has {expected} classes, but the "
-                f"training data ({data.name}) has {data.n_classes}. Correct the recipe's `data`, or limit it with `on`."
+                f"training data ({data.name}) has {data.n_classes}. Correct the recipe's `data`, or restrict the "
+                "recipe to other datasets with `on`."
             )
 
     def test_images(self, dataset: str) -> ImageSet | None:
-        """Return the whole test split of a dataset; None, with a message, if it cannot be read."""
-        if self._kept is not None:
-            return self._open(dataset, "test") if (dataset, "test") in self._kept else None
+        """Return all test images of a dataset; if they cannot be read, report the reason and return None."""
+        if self._copy_hashes is not None:
+            return self._open(dataset, "test") if (dataset, "test") in self._copy_hashes else None
         try:
             return self._open(dataset, "test")
         except DatasetError as error:  # test accuracies are only informative
-            self._say(f"Test accuracies will not be computed: {error}")
+            self._report(f"Test accuracies will not be computed: {error}")
             return None
 
     def _open(self, dataset: str, split: Split) -> ImageSet:
         selection = dataset, split
         if selection not in self._images:
             spec, section = self._config.dataset_spec(dataset), self._config.datasets[dataset]
-            if self._kept is not None:
-                self._images[selection] = read_copy(self._config, dataset, self._kept[selection])
+            if self._copy_hashes is not None:
+                self._images[selection] = read_copy(self._config, dataset, self._copy_hashes[selection])
                 return self._images[selection]
             if split == "test" and section.path is not None and section.path.is_file():
                 raise DatasetError(
                     f"Loading the test images of {dataset} failed for {section.path}: expected a folder with both "
-                    "splits, got a single file, whose images are used for training. Set `path` to the folder."
+                    "splits, got a single file; its images are used for training. Set `path` to the folder."
                 )
-            self._say(f"Reading the {'training' if split == 'train' else split} images of {dataset}")
+            self._report(f"Reading the {'training' if split == 'train' else split} images of {dataset}")
             images = load_images(spec, form=section.form, path=section.path, split=split)
             subset = self._config.images
             if split == "train" and subset.count is not None:
@@ -83,25 +88,25 @@ class TrainingInputs:
             self._images[selection] = images
         return self._images[selection]
 
-    def keep(self) -> Hashes:
+    def save_copies(self) -> Hashes:
         """Copy all opened images to the run's folder for workers, and return their hashes.
 
         Damaged copies are replaced.
         """
         for (dataset, _), images in self._images.items():
-            keep_copy(self._config, dataset, images)
+            save_copy(self._config, dataset, images)
         return {selection: images.sha256 for selection, images in self._images.items()}
 
-    def keep_code(self, hashes: Mapping[str, str]) -> None:
-        """Copy the training's Python files to the run's folder, from which workers execute them."""
+    def save_code_copies(self, hashes: Mapping[str, str]) -> None:
+        """Copy the YAML's Python files to the run's folder; workers execute the copies."""
         for field, path in self._config.code_files().items():
             copy_code(path, self._config.results, hashes[field])
 
 
 def count_epoch_images(config: TrainingConfig, training: Training) -> int | None:
-    """Return the number of images per epoch without reading images; None if the table of datasets does not have it."""
-    names = config.sources(training.recipe, training.dataset)
-    data = config.recipes[training.recipe].data
-    counted = names if data is not None and data.fusion is not None else names[:1]
-    counts = [config.images.count or config.dataset_spec(name).n_train for name in counted]
-    return None if 0 in counts else min(counts)
+    """Return the number of images per epoch without reading images; None if the table of datasets lacks a number."""
+    source_names = config.sources(training.recipe, training.dataset)
+    data_section = config.recipes[training.recipe].data
+    counted_names = source_names if data_section is not None and data_section.fusion is not None else source_names[:1]
+    image_counts = [config.images.count or config.dataset_spec(name).n_train for name in counted_names]
+    return None if 0 in image_counts else min(image_counts)

@@ -45,7 +45,7 @@ class PlannedTraining:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the training can start, that is, its start weights exist."""
+        """Whether the training run can start, because its start weights exist."""
         return bool(self.id)
 
     @property
@@ -106,7 +106,7 @@ class TrainingPlan:
         return self.config.make_space(self.code)
 
     def macs(self, part: Part) -> float:
-        """Estimate the multiply-accumulates of some snapshots of a training, each counted from the one before."""
+        """Estimate the multiply-accumulates of a training run's snapshots, each counted from the previous snapshot."""
         previous_step = dict(zip(part.unit.strengths, (0.0, *part.unit.strengths), strict=False))
         steps = sum(step - previous_step[step] for step in part.strengths)
         return steps * step_macs(self.config, self._space, self.by_unit[part.unit.id].training)
@@ -124,10 +124,10 @@ class TrainingWork:
     """The work of one stage, small enough to send to workers.
 
     Attributes:
-        trainings: by the ids of their units.
+        trainings: training runs by the id of their unit.
         images: hashes of the images that the driver has copied.
         code: hashes of the Python files that the driver has copied.
-        device: kind of device, which is part of the trainings' ids.
+        device: kind of device, which is part of the ids of training runs.
     """
 
     config: TrainingConfig
@@ -148,14 +148,14 @@ def finished_snapshots(config: TrainingConfig) -> FinishedSnapshots:
 
 
 def step_macs(config: TrainingConfig, space: Space, training: Training) -> float:
-    """Estimate the multiply-accumulates of one step of a training."""
+    """Estimate the multiply-accumulates of one training step."""
     recipe, spec = config.recipes[training.recipe], config.dataset_spec(training.dataset)
     macs = space.macs(training.architecture, n_classes=spec.n_classes, image_size=spec.image_size)
-    return macs * _PASSES * recipe.batch_size * _gradients(recipe)
+    return macs * _PASSES * recipe.batch_size * _count_gradients(recipe)
 
 
-def _gradients(recipe: Recipe) -> int:
-    """Return the gradients per image and step: of the loss, the attack, and the adversarial image of TRADES."""
+def _count_gradients(recipe: Recipe) -> int:
+    """Return the number of gradients per image and step: for the loss, the attack and TRADES."""
     adversarial = recipe.adversarial
     if adversarial is None:
         return 1
@@ -183,17 +183,17 @@ class TrainingPlanner:
         """Plan training runs, given the current content of the store.
 
         Raises:
-            ConfigError: a snapshot is after the end of a training.
+            ConfigError: a snapshot is after the end of a training run.
             DatasetError: images are missing, damaged or too few.
-            CheckpointError: the store has different trainings under the same names, or lacks start weights that none
-                of these trainings produces.
+            CheckpointError: the store has different training runs under the same names, or lacks start weights that
+                none of these training runs produces.
         """
         planned_trainings: dict[Training, PlannedTraining] = {}
         for training in trainings:
-            # Its predecessors are planned as well, even if the run's filters exclude them.
-            for step in self._with_earlier(training):
-                if step not in planned_trainings:
-                    planned_trainings[step] = self._plan(step, planned_trainings)
+            # The predecessors of a training run are planned as well, even if the filters exclude them.
+            for run in self._with_predecessors(training):
+                if run not in planned_trainings:
+                    planned_trainings[run] = self._plan(run, planned_trainings)
         requested = set(trainings)
         for training in trainings:
             previous = self.config.start_of(training)
@@ -203,52 +203,52 @@ class TrainingPlanner:
                 and previous not in requested
                 and not planned_trainings[previous].is_done
             ):
-                raise self._no_start(training, previous)
+                raise self._missing_start_error(training, previous)
         return TrainingPlan(self.config, tuple(planned_trainings[training] for training in trainings), self.code)
 
-    def _with_earlier(self, training: Training) -> list[Training]:
-        """Return a training preceded by its predecessors in the YAML, in the order of execution."""
+    def _with_predecessors(self, training: Training) -> list[Training]:
+        """Return a training run after its predecessors in the YAML, in the order of execution."""
         previous = self.config.start_of(training)
         is_absent = previous is None or previous.recipe not in self.config.recipes
-        return [*([] if is_absent or previous is None else self._with_earlier(previous)), training]
+        return [*([] if is_absent or previous is None else self._with_predecessors(previous)), training]
 
     def _plan(self, training: Training, planned_trainings: Mapping[Training, PlannedTraining]) -> PlannedTraining:
-        config, on_cpu = self.config, self.device == "cpu"
+        config, is_on_cpu = self.config, self.device == "cpu"
         recipe = config.recipes[training.recipe]
-        data = self.inputs.data(training.recipe, training.dataset)
-        n_batches = data.n_batches(recipe.batch_size)
-        steps = _count_steps(recipe, training, n_batches, data.n_images)
+        training_images = self.inputs.data(training.recipe, training.dataset)
+        n_batches = training_images.n_batches(recipe.batch_size)
+        steps = _snapshot_steps(recipe, training, n_batches, training_images.n_images)
         start, is_waiting = self._find_start(training, planned_trainings)
         fields: dict[str, Any] = {
             "recipe": recipe.identity(),
-            "data": data.identity(),
+            "data": training_images.identity(),
             "device": self.device,
-            "threads": config.execution.threads if on_cpu else None,
-            "precision": None if on_cpu else config.precision,
+            "threads": config.execution.threads if is_on_cpu else None,
+            "precision": None if is_on_cpu else config.precision,
             "start": None if start is None else start.sha256,
         }
-        recorded = {name: value for name, value in fields.items() if value is not None}
+        recorded_fields = {field: value for field, value in fields.items() if value is not None}
         if is_waiting:
-            return PlannedTraining(training, steps, steps, n_batches, "", recorded)
-        name = hash_training(
+            return PlannedTraining(training, steps, steps, n_batches, "", recorded_fields)
+        training_id = hash_training(
             space=self._space.name,
             space_identity=self._space.identity(),
             architecture=training.architecture,
-            n_classes=data.n_classes,
+            n_classes=training_images.n_classes,
             seed=training.seed,
             **fields,
         )
-        done = self._find_done(training, name, recorded)
-        missing = tuple(step for step in steps if step not in done)
-        return PlannedTraining(training, steps, missing, n_batches, name, recorded, start)
+        finished_steps = self._find_finished_steps(training, training_id, recorded_fields)
+        missing_steps = tuple(step for step in steps if step not in finished_steps)
+        return PlannedTraining(training, steps, missing_steps, n_batches, training_id, recorded_fields, start)
 
-    def _find_done(self, training: Training, name: str, fields: Mapping[str, Any]) -> set[int]:
-        """Return the steps of a training's snapshots in the store whose files pass the store's check."""
-        done: set[int] = set()
+    def _find_finished_steps(self, training: Training, training_id: str, fields: Mapping[str, Any]) -> set[int]:
+        """Return the steps of those stored snapshots of a training run whose files pass the store's check."""
+        finished_steps: set[int] = set()
         for record in self.store.of_network(training.architecture, training.dataset, self._space.weights_name):
             if (record.recipe, record.seed) != (training.recipe, training.seed):
                 continue
-            if record.source_sha256 != name:
+            if record.source_sha256 != training_id:
                 differences = (
                     "; ".join(describe_difference(record.inputs, fields)) or "the network's configuration or code"
                 )
@@ -267,13 +267,13 @@ class TrainingPlanner:
             except CheckpointError:
                 continue  # the damaged snapshot is trained again
             if record.steps_done is not None:
-                done.add(record.steps_done)
-        return done
+                finished_steps.add(record.steps_done)
+        return finished_steps
 
     def _find_start(
         self, training: Training, planned_trainings: Mapping[Training, PlannedTraining]
     ) -> tuple[CheckpointRecord | None, bool]:
-        """Return the weights that a training starts from, and whether they have yet to be produced by this plan."""
+        """Return the weights that a training run starts from, and whether this plan has yet to produce them."""
         previous = self.config.start_of(training)
         if previous is None:
             return None, False
@@ -288,52 +288,56 @@ class TrainingPlanner:
         if planned is not None:
             records = [record for record in records if record.steps_done == planned.steps[-1]]
         if not records:
-            raise self._no_start(training, previous)
-        last = max(records, key=lambda record: (record.epochs, record.steps or 0))
-        if last.is_end is False:
+            raise self._missing_start_error(training, previous)
+        last_record = max(records, key=lambda record: (record.epochs, record.steps or 0))
+        if last_record.is_end is False:
             raise CheckpointError(
                 f"Planning trainings failed for {training.label}: it starts from the final weights of "
-                f"{previous.label}, which {self.store.root} has only up to step {last.steps_done}. Finish that "
-                "training first."
+                f"{previous.label}, but {self.store.root} has only its snapshots up to step {last_record.steps_done}. "
+                f"Finish the training of {previous.label} first."
             )
-        self.store.check(last)
-        return last, False
+        self.store.check(last_record)
+        return last_record, False
 
-    def _no_start(self, training: Training, previous: Training) -> CheckpointError:
+    def _missing_start_error(self, training: Training, previous: Training) -> CheckpointError:
         return CheckpointError(
             f"Planning trainings failed for {training.label}: it starts from the final weights of {previous.label}, "
-            f"which {self.store.root} does not have. Train these first, or add their recipe, dataset and seed to this "
-            "YAML."
+            f"which are not in {self.store.root}. Train {previous.label} first, or add its recipe, dataset and seed to "
+            "this YAML."
         )
 
 
-def _count_steps(recipe: Recipe, training: Training, n_batches: int, n_images: int) -> tuple[int, ...]:
-    """Return the steps of a training's snapshots; ConfigError if the recipe does not fit the number of images."""
-    where = f"{training.recipe} on {training.dataset}"
+def _snapshot_steps(recipe: Recipe, training: Training, n_batches: int, n_images: int) -> tuple[int, ...]:
+    """Return the steps of a training run's snapshots.
+
+    Raises:
+        ConfigError: a batch of the recipe has more images than the dataset, or a snapshot is after the end of training.
+    """
+    recipe_label = f"{training.recipe} on {training.dataset}"
     if recipe.batch_size > n_images:
         raise ConfigError(
             f"Planning trainings failed for recipes.{training.recipe}.batch_size: expected at most {n_images:,}, the "
-            f"number of training images of {where}, got {recipe.batch_size:,}. Correct it, or limit the recipe with "
-            "`on`."
+            f"number of training images of {recipe_label}, got {recipe.batch_size:,}. Reduce it, or restrict the "
+            "recipe to other datasets with `on`."
         )
     try:
         return recipe.snapshot_steps(n_batches)
     except ConfigError as error:
-        raise ConfigError(f"{error} The recipe is {where}.") from error
+        raise ConfigError(f"{error} The recipe is {recipe_label}.") from error
 
 
 def estimate_trainings(config: TrainingConfig, trainings: Sequence[Training]) -> dict[str, Any]:
-    """Return counts and estimated worker-hours of training runs from the YAML alone, as a JSON value."""
+    """Return counts and estimated worker-hours of training runs as a JSON value; only the YAML is read."""
     space = config.make_space({})
     n_snapshots, macs, n_steps = 0, 0.0, 0
-    uncounted = set()
+    uncounted_datasets = set()
     for training in trainings:
         recipe = config.recipes[training.recipe]
         n_images = count_epoch_images(config, training)
         if n_images is None:
-            uncounted.add(training.dataset)
+            uncounted_datasets.add(training.dataset)
             continue
-        steps = _count_steps(recipe, training, -(-n_images // recipe.batch_size), n_images)
+        steps = _snapshot_steps(recipe, training, -(-n_images // recipe.batch_size), n_images)
         n_snapshots += len(steps)
         n_steps += steps[-1]
         macs += steps[-1] * step_macs(config, space, training)
@@ -350,8 +354,8 @@ def estimate_trainings(config: TrainingConfig, trainings: Sequence[Training]) ->
             if any(training.recipe == name for training in trainings)
         },
         "warnings": [
-            f"The number of training images of {name} is unknown without reading them: the estimate excludes its "
+            f"The number of training images of {dataset} is unknown without reading them: the estimate excludes its "
             "trainings."
-            for name in sorted(uncounted)
+            for dataset in sorted(uncounted_datasets)
         ],
     }

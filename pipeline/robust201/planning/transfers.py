@@ -1,4 +1,4 @@
-"""Transfer attacks in the sweep YAML: an attack, and the source network on which its adversarial images are made."""
+"""Transfer attacks in the sweep YAML: an attack, and the source network on which it generates adversarial images."""
 
 import re
 import reprlib
@@ -25,8 +25,8 @@ class TransferParameters(Parameters):
     """A transfer attack: its source network, and the attack that generates the images.
 
     Attributes:
-        source: architecture of the source, one of the sweep's.
-        weights: short name of the source's weights if networks have several.
+        source: architecture of the source network, which must be in the sweep.
+        weights: short name of the source's weights; needed if networks have several sets of weights.
         key: key of the attack in `TASKS`.
         attack: the attack's parameters.
     """
@@ -50,7 +50,7 @@ class TransferParameters(Parameters):
         return TASKS[self.key]
 
     def identity(self) -> dict[str, Any]:
-        """Return the attack and its parameters; the protocol names the source separately (see `identify_source`)."""
+        """Return the attack and its parameters; `identify_source` identifies the source in the protocol."""
         constraint = self.attack_task.constraint
         return {
             "kind": "attack",
@@ -93,55 +93,55 @@ class TransferParameters(Parameters):
         """Return the source's weights from `candidates`.
 
         Raises:
-            ConfigError: no weights have the name in `weights`, or there are several and it is empty.
+            ConfigError: no candidate has the name `weights`, or the name is empty and there are several candidates.
         """
-        matching = [state for state in candidates if not self.weights or state.name == self.weights]
+        matches = [state for state in candidates if not self.weights or state.name == self.weights]
         if len({state.sha256 for state in candidates}) == 1 and not self.weights:
             return candidates[0]
         names = [state.name for state in candidates if state.name]
-        if len(matching) != 1 and not names:
+        if len(matches) != 1 and not names:
             raise ConfigError(
                 f"Choosing the source of a transfer failed for {show_architecture(self.source)}: it has a single, "
                 f"unnamed set of weights, but `weights` is {reprlib.repr(self.weights)}. Remove the field."
             )
-        if len(matching) != 1:
+        if len(matches) != 1:
             raise ConfigError(
-                f"Choosing the source of a transfer failed for {show_architecture(self.source)}: expected `weights`, "
-                f"one of {', '.join(names)}, got {self.weights or 'none'}.{closest(self.weights, names)}"
+                f"Choosing the source of a transfer failed for {show_architecture(self.source)}: expected `weights` to "
+                f"be one of {', '.join(names)}, got {self.weights or 'none'}.{closest(self.weights, names)}"
             )
-        return matching[0]
+        return matches[0]
 
 
 def parse_transfers(
     name: str, fields: Mapping[str, Any], reserved: Collection[str], parse: ParseParameters
 ) -> Iterator[tuple[str, TransferParameters]]:
-    """Parse a transfer, or, for a list of sources, one per source, named after it; `reserved` are names of other keys.
+    """Parse a transfer, or one transfer per source in a list of sources; `reserved` are the names of other keys.
 
     Raises:
-        ConfigError: a field is wrong.
+        ConfigError: a field is invalid.
         ValueError: the name is not allowed.
     """
     if name in reserved or not is_custom_name(name):
         raise ValueError(
-            f"expected an unused name that begins with a letter, of up to {MAX_NAME_BYTES} bytes, for a transfer, such "
-            f"as transfer, got {reprlib.repr(name)}."
+            "expected an unused name for a transfer, such as transfer, which begins with a letter and has up to "
+            f"{MAX_NAME_BYTES} bytes, got {reprlib.repr(name)}."
         )
     key = fields.get("key")
     if key not in _ATTACKS:
-        near = closest(key, _ATTACKS) if isinstance(key, str) else ""
-        raise ConfigError(f"keys.{name}.key: expected an attack, such as pgd, got {reprlib.repr(key)}.{near}")
+        suggestion = closest(key, _ATTACKS) if isinstance(key, str) else ""
+        raise ConfigError(f"keys.{name}.key: expected an attack, such as pgd, got {reprlib.repr(key)}.{suggestion}")
     transfer_fields = {field: fields[field] for field in _TRANSFER_FIELDS if field in fields}
     attack = parse(
         name, TASKS[key].parameters, {field: v for field, v in fields.items() if field not in transfer_fields}
     )
-    several = isinstance(transfer_fields["source"], list | tuple)
-    sources = list(transfer_fields["source"]) if several else [transfer_fields["source"]]
+    has_source_list = isinstance(transfer_fields["source"], list | tuple)
+    sources = list(transfer_fields["source"]) if has_source_list else [transfer_fields["source"]]
     by_source: dict[str, TransferParameters] = {}
     for source in sources:
         parameters = parse(name, TransferParameters, transfer_fields | {"source": source, "attack": attack})
         assert isinstance(parameters, TransferParameters)  # noqa: S101 - parse() returns the class it is passed
-        by_source[str(parameters.source)] = parameters  # by the parsed value, so that 0.0 and 0 are duplicates
+        by_source[str(parameters.source)] = parameters  # parsed values, so that 0.0 and 0 are duplicates
     if not sources or len(by_source) != len(sources):
         raise ConfigError(f"keys.{name}.source: expected one or more different architectures, got {sources}.")
-    for text, parameters in by_source.items():
-        yield f"{name}_{re.sub(r'[^A-Za-z0-9.-]+', '-', text)}" if several else name, parameters
+    for source_name, parameters in by_source.items():
+        yield f"{name}_{re.sub(r'[^A-Za-z0-9.-]+', '-', source_name)}" if has_source_list else name, parameters

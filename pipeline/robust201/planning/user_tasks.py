@@ -42,29 +42,31 @@ class UserTaskParameters(Parameters):
     function: str = ""
     """Name of the function; by default `perturb` or `measure`."""
     norm: str | None = None
-    """Of an attack: `Linf`, `L2`, `L1` or `L0`, the ball that its images are checked against."""
+    """Attacks only: norm (`Linf`, `L2`, `L1` or `L0`) of the ball in which its images must lie."""
     strengths_given: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = Field(
         default=(CLEAN_STRENGTH,), min_length=1, max_length=MAX_STRENGTHS, alias="strengths"
     )
-    """Of an attack, spelled `strengths`."""
+    """Attacks only: written as `strengths` in the YAML."""
     columns: tuple[Annotated[str, Field(pattern=r"^[a-z]\w*$")], ...] = ()
-    """Of a measure: names of its numbers."""
+    """Measures only: names of the numbers that the function returns."""
     passes: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    """Cost of an image at one strength in forward passes, for estimates."""
+    """Cost of one image at one strength, in forward passes; used for estimates."""
     split: Split = "test"
-    """Images of a measure."""
+    """Measures only: split of the images."""
     images: PositiveInt | None = None
-    """Number of images of a measure; by default those of the sweep."""
+    """Measures only: number of images; by default the images of the sweep."""
     image_seed: int = 0
-    """Seed of these images."""
+    """Measures only: seed of the selection of images."""
     parameters: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the function."""
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
         if self.norm is not None and self.norm not in CONSTRAINTS:
-            near = closest(self.norm, CONSTRAINTS)
-            raise ValueError(f"norm: expected one of {', '.join(CONSTRAINTS)}, got {reprlib.repr(self.norm)}.{near}")
+            suggestion = closest(self.norm, CONSTRAINTS)
+            raise ValueError(
+                f"norm: expected one of {', '.join(CONSTRAINTS)}, got {reprlib.repr(self.norm)}.{suggestion}"
+            )
         if self.kind == "measure":
             is_unique = len(set(self.columns)) == len(self.columns)
             reserved = [name for name in self.columns if name in RESERVED]
@@ -92,11 +94,11 @@ class UserTaskParameters(Parameters):
 
     @property
     def cautions(self) -> tuple[Caution, ...]:
-        """Warn about an attack without strengths: one that uses its `strength` gets 0 and may return clean images."""
+        """Warn about an attack without strengths: its `strength` is then 0, with which it may return clean images."""
         if self.kind == "measure" or "strengths_given" in self.model_fields_set:
             return ()
-        what = f"not set, so {self.function_name} is called once, with strength {CLEAN_STRENGTH:g}"
-        return (Caution("strengths", what, "Set them, unless the attack ignores its strength."),)
+        problem = f"not set, so {self.function_name} is called once, with strength {CLEAN_STRENGTH:g}"
+        return (Caution("strengths", problem, "Set them, unless the attack ignores its strength."),)
 
     @property
     def uses_random_numbers(self) -> bool:
@@ -110,7 +112,7 @@ class UserTaskParameters(Parameters):
         return ImageSelection(self.split, self.images, self.image_seed)
 
     def identity(self) -> dict[str, Any]:
-        """Return the function's arguments and declared properties; the protocol also has its file's hash."""
+        """Return the function's arguments and declared properties; the protocol also contains the hash of its file."""
         origin = {"distribution": self.distribution} if self.distribution else {}
         return origin | {
             "kind": self.kind,

@@ -26,7 +26,7 @@ WRONG_WEIGHTS_ADVICE = "Import the right weights, or correct `weights.files`."
 """Advice in errors if weights do not fit the network."""
 
 _RANDOM_VERSION = 1
-"""Version of random initialisation; incremented when a seed would give different weights."""
+"""Version of random initialisation; incremented when a seed gives different weights than before."""
 
 
 class WeightsSource:
@@ -41,20 +41,20 @@ class WeightsSource:
     @cached_property
     def _store(self) -> CheckpointStore:
         section = self._config.checkpoints or self._config.weights
-        assert section is not None and section.path is not None  # noqa: S101, PT018 - called only if there is a store
+        assert section is not None and section.path is not None  # noqa: S101, PT018 - only called if the sweep has a store
         return CheckpointStore(section.path)
 
     def _file(self, dataset: str, architecture: ArchitectureId) -> "Path":
         section = self._config.weights
-        assert section is not None  # noqa: S101 - called only if there are files
-        return section.files_on(dataset)[str(architecture)]
+        assert section is not None  # noqa: S101 - only called if the sweep has files
+        return section.weights_files(dataset)[str(architecture)]
 
     def find(self, dataset: str, architecture: ArchitectureId) -> tuple[Weights, ...]:
         """Return the weights of a network on a dataset."""
         if self._from_files:
             return (Weights(_hash_weights(self._file(dataset, architecture))),)
         if self._seeds:
-            return tuple(self._random(dataset, architecture, seed) for seed in self._seeds)
+            return tuple(self._random_weights(dataset, architecture, seed) for seed in self._seeds)
         records = self._records(dataset, architecture)
         if self._config.weights is None:
             return (Weights(records[0].sha256),)
@@ -70,14 +70,14 @@ class WeightsSource:
         )
 
     def test_accuracies(self, dataset: str, architecture: ArchitectureId) -> dict[str, float]:
-        """Return the recorded test accuracies of a network's weights, by the weights' SHA-256."""
+        """Return the test accuracies recorded with a network's weights, by the weights' SHA-256."""
         if self._from_files or self._seeds:
             return {}
         recorded = {record.sha256: record.recorded_accuracy for record in self._records(dataset, architecture)}
         return {sha256: accuracy for sha256, accuracy in recorded.items() if accuracy is not None}
 
     def check(self, dataset: str, architecture: ArchitectureId) -> None:
-        """Check that a network's weights exist, are complete and have the right names and shapes, by files' headers.
+        """Check by the files' headers that a network's weights exist, are complete and have the right names and shapes.
 
         Names and shapes of networks from a user's file are checked by `runtime.code_check`, because the file must not
         be executed yet.
@@ -135,21 +135,21 @@ class WeightsSource:
         n_classes = self._config.dataset_spec(dataset).n_classes
         identity = self._space.identity().items()
         expected = {"n_classes": n_classes} | {name: value for name, value in identity if hasattr(record, name)}
-        got = {name: getattr(record, name) for name in expected}
-        if got != expected:
-            differing = [name for name in expected if got[name] != expected[name]]
-            if "n_classes" in differing:
+        actual = {name: getattr(record, name) for name in expected}
+        if actual != expected:
+            differing_fields = [name for name in expected if actual[name] != expected[name]]
+            if "n_classes" in differing_fields:
                 advice = "Choose weights of networks with the dataset's number of classes."
             else:
                 advice = "Set `network` to the values that the weights were trained with."
             raise CheckpointError(
                 f"Choosing weights failed for {record.label} in {self._store.root}: expected a network with "
-                f"{', '.join(f'{name} {expected[name]}' for name in differing)}, got "
-                f"{', '.join(str(got[name]) for name in differing)}. {advice}"
+                f"{', '.join(f'{name} {expected[name]}' for name in differing_fields)}, got "
+                f"{', '.join(str(actual[name]) for name in differing_fields)}. {advice}"
             )
 
-    def _random(self, dataset: str, architecture: ArchitectureId, seed: int) -> Weights:
-        recipe = {
+    def _random_weights(self, dataset: str, architecture: ArchitectureId, seed: int) -> Weights:
+        identity = {
             "random": _RANDOM_VERSION,
             "space": self._space.name,
             "network": dict(self._space.identity()),
@@ -157,7 +157,7 @@ class WeightsSource:
             "n_classes": self._config.dataset_spec(dataset).n_classes,
             "seed": seed,
         }
-        digest = hashlib.sha256(canonical_json(recipe).encode()).hexdigest()
+        digest = hashlib.sha256(canonical_json(identity).encode()).hexdigest()
         return Weights(digest, seed=seed, is_random=True)
 
     def random_seed(self, unit: Unit) -> int | None:
@@ -167,17 +167,17 @@ class WeightsSource:
         for weights in self.find(unit.dataset, unit.architecture):
             if weights.sha256 == unit.checkpoint_sha256:
                 return weights.seed
-        raise _wrong_weights(unit, "a seed outside of this sweep")
+        raise _unexpected_weights_error(unit, "the weights of other seeds")
 
     def load(self, unit: Unit) -> dict[str, "torch.Tensor"]:
         """Load the planned weights of a unit."""
         if self._from_files:
             return _load_file(self._file(unit.dataset, unit.architecture), unit)
-        # Selected by hash: weights that were added to the store after planning must not affect the plan.
+        # The weights are selected by hash, because weights added to the store after planning must not affect the plan.
         name, sha256 = self._space.weights_name, unit.checkpoint_sha256
         record = self._store.find_hash(unit.architecture, unit.dataset, sha256, space=name)
         if record is None:
-            raise _wrong_weights(unit, self._records(unit.dataset, unit.architecture)[0].sha256)
+            raise _unexpected_weights_error(unit, self._records(unit.dataset, unit.architecture)[0].sha256[:16])
         return self._store.load(record)
 
 
@@ -185,10 +185,10 @@ def _load_file(path: "Path", unit: Unit) -> dict[str, "torch.Tensor"]:
     try:
         raw = read_file(path, MAX_WEIGHTS_BYTES)
     except OSError as error:
-        raise _no_file(path) from error
+        raise _missing_file_error(path) from error
     digest = hashlib.sha256(raw).hexdigest()
     if digest != unit.checkpoint_sha256:
-        raise _wrong_weights(unit, digest)
+        raise _unexpected_weights_error(unit, digest[:16])
     return parse_safetensors(raw, str(path))
 
 
@@ -196,25 +196,25 @@ def _read_shapes(path: "Path") -> Mapping[str, Shape]:
     try:
         return read_shapes(path, str(path), "Correct `weights.files`.")
     except OSError as error:
-        raise _no_file(path) from error
+        raise _missing_file_error(path) from error
 
 
 def _hash_weights(path: "Path") -> str:
     try:
         return sha256_of(path)
     except OSError as error:
-        raise _no_file(path) from error
+        raise _missing_file_error(path) from error
 
 
-def _no_file(path: "Path") -> CheckpointError:
+def _missing_file_error(path: "Path") -> CheckpointError:
     return CheckpointError(
         f"Finding weights failed for {path}: the safetensors file does not exist or cannot be read. "
         "Correct `weights.files`."
     )
 
 
-def _wrong_weights(unit: Unit, got: str) -> CheckpointError:
+def _unexpected_weights_error(unit: Unit, actual: str) -> CheckpointError:
     return CheckpointError(
         f"Loading weights failed for {unit.network_label}: expected the planned checkpoint "
-        f"{unit.checkpoint_sha256[:16]}, got {got[:16]}. Rerun the sweep to plan with the new weights."
+        f"{unit.checkpoint_sha256[:16]}, got {actual}. Rerun the sweep to plan with the new weights."
     )

@@ -1,4 +1,4 @@
-"""Audit of a sweep: a sample of its networks is attacked with both engines, and results are compared image by image.
+"""Audit of a sweep: both engines attack a sample of its networks, and their results are compared image by image.
 
 Each engine evaluates the same networks on the same images, as a separate small sweep with predictions in another
 folder. Therefore an audit can be resumed, runs on the same executors, and does not modify the audited sweep.
@@ -23,7 +23,7 @@ from robust201.statistics.significance import holm_adjust, mcnemar_p_values
 from robust201.tasks import ENGINES, TASKS, closest_key
 
 AUDIT_LEVEL = 0.01
-"""Significance level: the probability that an audit finds a difference between equally strong engines."""
+"""Significance level: the maximum probability that an audit finds a difference between equally strong engines."""
 
 RunSweep = Callable[[SweepConfig], RunTally]
 
@@ -81,17 +81,17 @@ def sample_sweep(
         out: folder of the audit.
 
     Raises:
-        ConfigError: a key is not an attack of the sweep that both engines support with its parameters, there is no such
-            attack, or the folder contains other files.
+        ConfigError: a key is not an attack of the sweep that both engines support with its parameters, the sweep has no
+            such attack, or the folder contains other files.
         DatasetError: images are missing or damaged.
     """
-    others = [path.name for path in sorted(out.iterdir()) if path.name not in ENGINES] if out.is_dir() else []
-    if others:
+    other_files = [path.name for path in sorted(out.iterdir()) if path.name not in ENGINES] if out.is_dir() else []
+    if other_files:
         raise ConfigError(
-            f"Auditing failed for {out}: expected a new folder or the folder of a previous audit, got one that "
-            f"contains {others[0]}. Choose another with --out."
+            f"Auditing failed for {out}: expected a new folder or the folder of a previous audit, got a folder that "
+            f"contains {other_files[0]}. Choose another folder with --out."
         )
-    audited = [
+    auditable_keys = [
         key
         for key, parameters in config.parameters.items()
         if key in TASKS
@@ -101,22 +101,24 @@ def sample_sweep(
             for engine in ENGINES
         )
     ]
-    wrong = [key for key in keys or () if key not in audited]
-    if wrong or not audited:
-        supported = f"it has {', '.join(audited)}" if audited else "it has none"
+    unsupported_keys = [key for key in keys or () if key not in auditable_keys]
+    if unsupported_keys or not auditable_keys:
+        supported = f"it has {', '.join(auditable_keys)}" if auditable_keys else "it has none"
         raise ConfigError(
-            f"Auditing failed for {wrong[0] if wrong else config.name}: expected attacks of the sweep that both "
-            f"engines support ({supported}). Choose others with --keys, or audit another sweep."
-            f"{closest_key(wrong[0], audited) if wrong else ''}"
+            f"Auditing failed for {unsupported_keys[0] if unsupported_keys else config.name}: expected attacks of the "
+            f"sweep that both engines support ({supported}). Choose other keys with --keys, or audit another "
+            f"sweep.{closest_key(unsupported_keys[0], auditable_keys) if unsupported_keys else ''}"
         )
     full_inputs = Inputs(config.model_copy(update={"images": config.images.model_copy(update={"count": None})}))
-    count = min(images, *(len(full_inputs.images(dataset)) for dataset in config.datasets))
-    names = config.selected_architectures
-    drawn = np.random.default_rng(seed).choice(len(names), size=min(networks, len(names)), replace=False)
-    common = {
-        "architectures": tuple(names[index] for index in sorted(drawn.tolist())),
-        "images": config.images.model_copy(update={"count": count, "seed": seed}),
-        "keys": {key: config.keys[key] for key in audited if keys is None or key in keys},
+    n_images = min(images, *(len(full_inputs.images(dataset)) for dataset in config.datasets))
+    architectures = config.selected_architectures
+    chosen_indices = np.random.default_rng(seed).choice(
+        len(architectures), size=min(networks, len(architectures)), replace=False
+    )
+    common_fields = {
+        "architectures": tuple(architectures[index] for index in sorted(chosen_indices.tolist())),
+        "images": config.images.model_copy(update={"count": n_images, "seed": seed}),
+        "keys": {key: config.keys[key] for key in auditable_keys if keys is None or key in keys},
         "datasets": {
             name: section.model_copy(update={"corruptions": None}) for name, section in config.datasets.items()
         },
@@ -125,7 +127,8 @@ def sample_sweep(
         "sampling": None,
     }
     return {
-        engine: config.model_copy(update=common | {"results": out / engine, "engine": engine}) for engine in ENGINES
+        engine: config.model_copy(update=common_fields | {"results": out / engine, "engine": engine})
+        for engine in ENGINES
     }
 
 
@@ -155,10 +158,10 @@ def audit_sweep(sweeps: Mapping[str, SweepConfig], run: RunSweep) -> tuple[Audit
             n_images=len(first[evaluation]),
             correct=(int(first[evaluation].sum()), int(second[evaluation].sum())),
             only_one=(only_first[evaluation], only_second[evaluation]),
-            p_value=float(p_values[number]),
-            adjusted_p_value=float(adjusted[number]),
+            p_value=float(p_values[index]),
+            adjusted_p_value=float(adjusted[index]),
         )
-        for number, evaluation in enumerate(first)
+        for index, evaluation in enumerate(first)
     )
 
 
@@ -167,8 +170,8 @@ def _read_outcomes(config: SweepConfig) -> Iterator[tuple[_EvaluationId, NDArray
     plan, store, inputs = load_plan(config.results), ShardStore.open(config.results), Inputs(config)
     labels = {dataset: np.asarray(inputs.images(dataset).labels) for dataset in config.datasets}
     unit: Unit
-    values: Mapping[float, Mapping[str, Any]]
-    for unit, values in store.select(plan.units, store.inventory(), ("predictions",)).iter_values():
-        for strength, columns in values.items():
+    columns_by_strength: Mapping[float, Mapping[str, Any]]
+    for unit, columns_by_strength in store.select(plan.units, store.inventory(), ("predictions",)).iter_values():
+        for strength, columns in columns_by_strength.items():
             evaluation = unit.dataset, unit.architecture, unit.weights, unit.key, strength
             yield evaluation, columns["predictions"] == labels[unit.dataset]

@@ -20,7 +20,7 @@ CHECK_SECONDS = 300.0
 """Time limit for executing all files; importing PyTorch from a busy file server takes a minute."""
 
 WEIGHTS_SECONDS = 60.0
-"""Time after which no more networks are built to check their weights; workers check the others."""
+"""Time after which no more networks are built to check their weights; workers check the remaining networks."""
 
 # The child imports the same modules as this process, from the same places.
 _CHILD = "import sys; sys.path[:] = {path!r}; from robust201.runtime.code_check import check_in_child; check_in_child()"
@@ -29,11 +29,11 @@ _CHILD = "import sys; sys.path[:] = {path!r}; from robust201.runtime.code_check 
 def check_code(config: SweepConfig | TrainingConfig, *, seconds: float = CHECK_SECONDS) -> None:
     """Execute the Python files of a configuration, to which the user has consented, and look up their functions.
 
-    With the inline executor they are executed in this process, where the run computes as well; with Ray in a child
-    process, which is killed after `seconds`. If a file builds a sweep's networks, these are compared with their
-    weights, for at most `WEIGHTS_SECONDS`.
+    With the inline executor, the files are executed in this process, in which the run computes as well. With Ray, they
+    are executed in a child process, which is killed after `seconds`. If a file builds a sweep's networks, these are
+    compared with their weights, for at most `WEIGHTS_SECONDS`.
     """
-    functions = list(_functions(config))
+    functions = list(_find_functions(config))
     if config.execution.executor == "inline":
         for function in functions:
             function.load()
@@ -46,34 +46,34 @@ def _check_weights(config: SweepConfig | TrainingConfig) -> None:
     if not isinstance(config, SweepConfig) or not isinstance(config.space, SpaceFile):
         return
     weights = WeightsSource(config, config.make_space(hash_files(config.code_files())))
-    end = time.monotonic() + WEIGHTS_SECONDS
+    deadline = time.monotonic() + WEIGHTS_SECONDS
     for dataset, architecture in itertools.product(config.datasets, config.selected_architectures):
         weights.check_by_building(dataset, architecture)
-        if time.monotonic() > end:
+        if time.monotonic() > deadline:
             return
 
 
 def _check_in_child(config: SweepConfig | TrainingConfig, functions: list[UserFunction], seconds: float) -> None:
     paths = ", ".join(dict.fromkeys(str(function.path) for function in functions))
-    kind = "sweep" if isinstance(config, SweepConfig) else "trainings"
-    request = json.dumps({kind: config.model_dump(mode="json")})
+    config_field = "sweep" if isinstance(config, SweepConfig) else "trainings"
+    request = json.dumps({config_field: config.model_dump(mode="json")})
     child = [sys.executable, "-c", _CHILD.format(path=sys.path)]
     try:
-        done = subprocess.run(child, input=request, capture_output=True, text=True, timeout=seconds, check=False)
+        completed = subprocess.run(child, input=request, capture_output=True, text=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired as error:
         raise ConfigError(
-            f"Loading {paths} failed: executing the code did not end within {seconds:g} seconds. Let the file define "
-            "functions only."
+            f"Loading {paths} failed: executing the code did not end within {seconds:g} seconds. The file should only "
+            "define functions."
         ) from error
-    problem = done.stdout
-    if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        problem = f"Loading {paths} failed: executing the code ended its process ({last[0]}). Correct the file."
+    problem = completed.stdout
+    if completed.returncode:
+        last_lines = completed.stderr.strip().splitlines()[-1:] or [f"exit code {completed.returncode}"]
+        problem = f"Loading {paths} failed: executing the code ended its process ({last_lines[0]}). Correct the file."
     if problem:
         raise ConfigError(problem)
 
 
-def _functions(config: SweepConfig | TrainingConfig) -> Iterator[UserFunction]:
+def _find_functions(config: SweepConfig | TrainingConfig) -> Iterator[UserFunction]:
     if isinstance(config.space, SpaceFile):
         yield UserFunction(config.space.file, config.space.function, hash_file(config.space.file))
     for parameters in config.parameters.values() if isinstance(config, SweepConfig) else ():
@@ -84,8 +84,8 @@ def _functions(config: SweepConfig | TrainingConfig) -> Iterator[UserFunction]:
 def check_in_child() -> None:
     """Load the functions and check the weights of the configuration on standard input; print the first error."""
     request = json.load(sys.stdin)
-    answer = os.dup(1)
-    os.dup2(2, 1)  # output of the files must not be mistaken for the answer
+    result_descriptor = os.dup(1)
+    os.dup2(2, 1)  # output of the files must not be mistaken for the result
     problem = ""
     try:
         config = (
@@ -93,11 +93,11 @@ def check_in_child() -> None:
             if "sweep" in request
             else parse_training(request["trainings"], "the trainings")
         )
-        for function in _functions(config):
+        for function in _find_functions(config):
             function.load()
         _check_weights(config)
     except InputError as error:
         problem = str(error)
-    with os.fdopen(answer, "w") as stream:
+    with os.fdopen(result_descriptor, "w") as stream:
         stream.write(problem)
     os._exit(0)  # the files may have started threads

@@ -7,12 +7,12 @@ from robust201.core.precision import Precision, check_gradients, check_precision
 
 
 def choose_device(choice: str, precision: Precision) -> torch.device:
-    """Return this process's device, given `execution.device`, and check that it supports the precision."""
+    """Choose this process's device from `execution.device`, and check that it supports the precision."""
     available = torch.cuda.is_available()
     if choice == "cuda" and not available:
         raise ConfigError(
-            "Starting a worker failed for execution.device cuda: PyTorch cannot use a GPU on this machine. "
-            "Set it to auto or cpu, or install a CUDA build of PyTorch."
+            "Starting a worker failed for execution.device cuda: PyTorch cannot use a GPU on this machine. Set "
+            "execution.device to auto or cpu, or install a CUDA build of PyTorch."
         )
     device = torch.device("cuda" if available and choice != "cpu" else "cpu")
     check_precision(precision, device)
@@ -21,11 +21,11 @@ def choose_device(choice: str, precision: Precision) -> torch.device:
 
 
 def device_memory(device: torch.device) -> tuple[int, int] | None:
-    """Return the bytes of GPU memory available to this process, and the total; None for a CPU."""
+    """Return the GPU memory available to this process and the total, in bytes; None for a CPU."""
     if device.type != "cuda":
         return None
-    free, total = torch.cuda.mem_get_info(device)
-    return free + torch.cuda.memory_reserved(device), total
+    free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+    return free_bytes + torch.cuda.memory_reserved(device), total_bytes
 
 
 _OUT_OF_MEMORY_TEXTS = ("can't allocate memory", "out of memory", "STATUS_ALLOC_FAILED", "unable to find an engine")
@@ -34,11 +34,11 @@ cuDNN execution plan had enough workspace."""
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Return whether an error, or one in its chain of contexts, was caused by a lack of memory."""
+    """Return whether a lack of memory caused an error or an error in its chain of contexts."""
     if error is None:
         return False
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    if isinstance(error, RuntimeError) and any(sign in str(error) for sign in _OUT_OF_MEMORY_TEXTS):
+    if isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in _OUT_OF_MEMORY_TEXTS):
         return True
     return is_out_of_memory(error.__context__)

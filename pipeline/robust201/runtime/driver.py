@@ -16,10 +16,10 @@ OnProgress = Callable[[RunProgress, Event | None], None]
 
 
 class Driver:
-    """Executes the stages of one run one after the other, and counts results in `tally`.
+    """Executes the stages of one run in turn, and counts their results in `tally`.
 
     `check` is called between events and raises an error if the run must stop, for example because another driver has
-    taken over. `say` receives a line about draining. `doing` names the work in messages.
+    taken over. `say` receives a line about draining. `activity` names the work in messages.
     """
 
     def __init__(
@@ -31,11 +31,11 @@ class Driver:
         on_progress: OnProgress,
         check: Callable[[], None] = lambda: None,
         say: Callable[[str], None],
-        doing: str = "Evaluating",
+        activity: str = "Evaluating",
     ) -> None:
         self.tracker = tracker
         self.tally = RunTally()
-        self._log, self._execution, self._doing = log, execution, doing
+        self._log, self._execution, self._activity = log, execution, activity
         self._on_progress, self._check, self._say = on_progress, check, say
 
     def run_stage(
@@ -49,13 +49,13 @@ class Driver:
         """Compute bundles on a new executor until they are done or a signal requests draining.
 
         `make_bundles` divides the work among the executor's workers. `find_committed` returns receipts of results that
-        a lost worker stored without reporting them. `on_receipt` is called with each receipt before it is counted.
+        a lost worker stored but did not report. `on_receipt` is called with each receipt before it is counted.
         """
-        started: list[Executor] = []
+        executors: list[Executor] = []
 
         def drain(line: str) -> None:
             self.tracker.note_draining()
-            for executor in started:
+            for executor in executors:
                 executor.drain()  # an inline executor would otherwise notice only after its next receipt
             self._say(line)
 
@@ -65,15 +65,15 @@ class Driver:
             self._on_progress(self.tracker.progress, None)
             return request()
 
-        def observe(event: Event, counted: RunTally) -> None:
+        def observe(event: Event, tally: RunTally) -> None:
             if isinstance(event, Receipt):
                 on_receipt(event)
-            self.tracker.count(event, counted)
+            self.tracker.count(event, tally)
             self._on_progress(self.tracker.progress, event)
 
         draining = draining_on_signals(drain, self._execution.drain_seconds)
         with draining as request, closing(start_executor()) as executor:
-            started.append(executor)
+            executors.append(executor)
             self.tracker.attach(metrics=executor.metrics, gpus_per_worker=executor.gpus_per_worker)
             self.tracker.write(state="running")  # the first event may take a quarter of an hour
             bundles = make_bundles(executor)
@@ -86,7 +86,7 @@ class Driver:
                 on_event=observe,
                 find_committed=find_committed,
                 tally=self.tally,
-                doing=self._doing,
+                activity=self._activity,
             )
             scheduler.run(bundles)
             self.tally.time_limit = self.tally.drained and request.is_time_limit

@@ -1,4 +1,4 @@
-"""Heartbeats of the processes that work in a results folder, with their current parts, for information only.
+"""Heartbeats of the processes that work in a results folder, with their current parts. They are for information only.
 
 Each process has a small file, ``<results>/heartbeats/<host>-<pid>-<nonce>.json``, which it rewrites every few seconds
 and when it begins a part. It removes the file when it ends; after a kill, the file remains and becomes silent. A file's
@@ -90,19 +90,19 @@ class TrainingSteps:
     @classmethod
     def parse(cls, payload: Any) -> TrainingSteps:
         """Parse a JSON value; ValueError if it is invalid."""
-        values: dict[str, Any] = payload if isinstance(payload, dict) else {}
-        numbers = {field.name: values.get(field.name) for field in fields(cls)}
-        amounts: dict[str, Any] = {name: value for name, value in numbers.items() if is_amount(value)}
-        if amounts.keys() | {"loss", "accuracy"} != numbers.keys():
-            raise ValueError("not the progress of a training")
-        training = cls(**amounts)
-        if not (training.begun <= training.step <= training.last and training.per_epoch > 0):
-            raise ValueError("not the progress of a training")
-        return training
+        json_fields: dict[str, Any] = payload if isinstance(payload, dict) else {}
+        field_values = {field.name: json_fields.get(field.name) for field in fields(cls)}
+        valid_values: dict[str, Any] = {name: value for name, value in field_values.items() if is_amount(value)}
+        if valid_values.keys() | {"loss", "accuracy"} != field_values.keys():
+            raise ValueError("not the progress of a training run")
+        steps = cls(**valid_values)
+        if not (steps.begun <= steps.step <= steps.last and steps.per_epoch > 0):
+            raise ValueError("not the progress of a training run")
+        return steps
 
 
 class Heartbeat:
-    """Context manager that signals that this process (a worker or a share) is working.
+    """Context manager that signals that this process (a worker, or a `run --share` process) is working.
 
     A thread writes the file, so that the work never waits for a file server.
     """
@@ -122,7 +122,7 @@ class Heartbeat:
         self._is_due.set()
 
     def note_steps(self, training: TrainingSteps) -> None:
-        """Set the progress of the current part's training, to be written with the next beat."""
+        """Record the progress of the current training run, to be written with the next beat."""
         self._training = training
 
     def __enter__(self) -> Self:
@@ -154,7 +154,7 @@ class Heartbeat:
     def _payload(self) -> dict[str, Any]:
         if self._part is None:
             return {"share": self._share}
-        part, begun = self._part
+        part, start_time = self._part
         training = self._training
         return {
             "share": self._share,
@@ -162,7 +162,7 @@ class Heartbeat:
             "label": part.label,
             "strengths": part.strengths,
             "images": [part.start, part.stop],
-            "seconds": time.monotonic() - begun,
+            "seconds": time.monotonic() - start_time,
             "training": None if training is None else asdict(training),
         }
 
@@ -173,13 +173,13 @@ class LastBeat:
 
     Attributes:
         age: seconds since the file was written.
-        share: name of the share that wrote it; None for a worker.
+        share: name of the job share that wrote the file; None for a worker.
         unit: id of the part's unit; None if there is no current part.
         strengths: strengths of the part.
-        images: position of the part's first image, and of its last image plus one.
-        seconds: time that the part had taken when the file was written.
+        images: position of the part's first image, and one plus the position of its last image.
+        seconds: seconds that the part had taken when the file was written.
         label: readable name of the part; empty if it is not printable.
-        training: progress of the part's training; None for parts of sweeps.
+        training: progress of the training run; None for parts of sweeps.
     """
 
     age: float
@@ -193,22 +193,22 @@ class LastBeat:
 
     @property
     def is_silent(self) -> bool:
-        """Whether the next beat is long overdue; a time far in the future also counts as silent."""
+        """Whether the next beat is long overdue; a time stamp far in the future also counts as silent."""
         return abs(self.age) >= SILENT_SECONDS
 
 
 def read_heartbeats(results: Path, now: float) -> tuple[LastBeat, ...]:
-    """Read all heartbeats of a results folder, including silent ones; `now` is its `file_server_time`."""
-    return tuple(beat for path in _files(results) if (beat := _read(path, now)) is not None)
+    """Read all heartbeats of a results folder, including silent ones; `now` is the folder's `file_server_time`."""
+    return tuple(beat for path in _heartbeat_paths(results) if (beat := _read_heartbeat(path, now)) is not None)
 
 
-def _files(results: Path) -> list[Path]:
+def _heartbeat_paths(results: Path) -> list[Path]:
     return sorted((results / HEARTBEATS_FOLDER).glob("*.json"))
 
 
-def _read(path: Path, now: float) -> LastBeat | None:
+def _read_heartbeat(path: Path, now: float) -> LastBeat | None:
     try:
-        # Opened before `stat`, so that NFS requests both content and time from the server.
+        # The file is opened before `stat`, so that NFS requests both content and time from the server.
         payload = load_json(path, MAX_STATE_BYTES)
         age = now - path.stat().st_mtime
         share, unit = payload.get("share"), payload.get("unit")
@@ -237,14 +237,14 @@ def _read(path: Path, now: float) -> LastBeat | None:
 def file_server_time(folder: Path) -> float:
     """Return the time of a folder's file server, in seconds since 1970, by writing and removing a file there."""
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".clock.", suffix=".tmp") as probe:
-        probe.write(b"what time is it?")
+        probe.write(b"clock")
         probe.flush()
         os.fsync(probe.fileno())
         return Path(probe.name).stat().st_mtime
 
 
-def read_file_time(folder: Path) -> float:
-    """Return the file server's time, or this machine's time if the folder is not writable."""
+def current_file_time(folder: Path) -> float:
+    """Return the current time of a folder's file server, or of this machine if the folder is not writable."""
     try:
         return file_server_time(folder)
     except OSError:
@@ -252,25 +252,25 @@ def read_file_time(folder: Path) -> float:
 
 
 def active_shares(results: Path) -> tuple[str, ...]:
-    """Return the names of the shares working in a results folder, which must be writable."""
+    """Return the names of the job shares that are working in a results folder, which must be writable."""
     beats = read_heartbeats(results, file_server_time(results))
     return tuple(sorted({beat.share for beat in beats if beat.share and not beat.is_silent}))
 
 
 def report_active_shares(results: Path, say: Callable[[str], None]) -> None:
-    """Report shares that are working in a results folder in which another run is about to start."""
-    count = len(active_shares(results))
-    if count:
+    """Report the job shares that are working in a results folder in which another run is about to start."""
+    n_shares = len(active_shares(results))
+    if n_shares:
         say(
-            f"{count} {'run' if count == 1 else 'runs'} with --share working in {results}: results that two workers "
-            "compute are stored twice and counted once."
+            f"{n_shares} {'run' if n_shares == 1 else 'runs'} with --share active in {results}: results computed by "
+            "two workers are stored twice but counted once."
         )
 
 
 def remove_silent_heartbeats(results: Path) -> None:
-    """Remove the files of killed processes; a live process that was only disconnected rewrites its file."""
+    """Remove the heartbeat files of killed processes; a live process that was only disconnected rewrites its file."""
     now = file_server_time(results)
-    for path in _files(results):
+    for path in _heartbeat_paths(results):
         with contextlib.suppress(OSError):
             if now - path.stat().st_mtime >= SILENT_SECONDS:
                 path.unlink()

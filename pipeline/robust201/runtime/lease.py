@@ -1,11 +1,11 @@
 """Lease on a results folder, so that it has one driver at a time; requires a file system with hard links.
 
-The lease is a file, ``lease.json``, which identifies its holder by host, boot, process and a nonce, and has a counter
-that the holder increments every few seconds. A holder that dies leaves the file behind. The next driver determines
-whether the holder is alive:
+The lease is a file, ``lease.json``, which identifies its holder by host, boot, process and a nonce. It contains a
+counter that the holder increments every few seconds. A holder that dies leaves the file behind. The next driver
+determines whether the holder is alive:
 
 - same host and boot: immediately, by its process. A process id is valid only together with the process's start time. If
-  that is hidden (``/proc`` may hide other users' processes), as for another host.
+  the start time is hidden (``/proc`` may hide other users' processes), the rule for another host applies.
 - same host, another boot: the holder is dead.
 - another host, or another container with separate process ids: the holder is dead if its counter does not change for
   several of its intervals on the observer's monotonic clock. Wall clocks of two hosts are never compared.
@@ -42,7 +42,7 @@ STALE_INTERVALS = 6
 """Intervals without a beat after which a holder on another host counts as dead."""
 
 _JOIN_SECONDS = 10.0
-"""Maximum time to wait on release for a beat in progress, which an unavailable file server may block."""
+"""Maximum time that a release waits for a beat in progress, which an unavailable file server may block."""
 
 LEASE_NAME = "lease.json"
 _FILE_BYTES = 1024
@@ -81,7 +81,7 @@ class Holder:
 
     @classmethod
     def read(cls, path: Path) -> "Holder | None":
-        """Read an existing lease; None if the content is not a valid lease (edited by hand or damaged)."""
+        """Read an existing lease; return None if its content is not valid, because it was edited by hand or damaged."""
         try:
             payload = load_json(path, MAX_STATE_BYTES)
             holder = cls(**(payload | {"host_id": HostId(**payload["host_id"])}))
@@ -90,13 +90,13 @@ class Holder:
         return holder if holder._is_valid() else None
 
     def _is_valid(self) -> bool:
-        """Return whether the fields are valid; some are used to look up a process, and the nonce in a file name."""
-        texts = (*asdict(self.host_id).values(), self.since, self.nonce)
-        numbers = (self.pid, self.process_start, self.heartbeat)
+        """Return whether the fields are valid; they are used to look up a process and to name a file."""
+        text_fields = (*asdict(self.host_id).values(), self.since, self.nonce)
+        number_fields = (self.pid, self.process_start, self.heartbeat)
         return (
-            all(isinstance(text, str) for text in texts)
+            all(isinstance(text, str) for text in text_fields)
             and self.nonce.isalnum()
-            and all(isinstance(number, int) and -1 <= number < 1 << 62 for number in numbers)
+            and all(isinstance(number, int) and -1 <= number < 1 << 62 for number in number_fields)
             and 0 < self.pid < 1 << 31
             and is_amount(self.interval_seconds)
         )
@@ -105,7 +105,7 @@ class Holder:
         return replace(self, heartbeat=self.heartbeat + 1)
 
     def is_dead_for(self, observer: HostId) -> bool | None:
-        """Return whether the holder is dead, without waiting; None if only its heartbeat can tell."""
+        """Return whether the holder is dead, without waiting; None if only its heartbeat can show it."""
         observer_host, holder_host = (observer.host, observer.machine), (self.host_id.host, self.host_id.machine)
         if observer_host != holder_host or not (observer.boot_id and self.host_id.boot_id):
             return None
@@ -120,7 +120,7 @@ class Lease:
     """Exclusive right to be the driver of a results folder, kept alive by a thread.
 
     Created by `acquire`; a context manager that releases the lease at the end. `lost` is set when another driver has
-    taken the lease, or may have taken it because beats failed for too long.
+    taken the lease, or may have taken it because beats have failed for too long.
     """
 
     def __init__(self, root: Path, holder: Holder, descriptor: int, clock: Callable[[], float]) -> None:
@@ -131,7 +131,7 @@ class Lease:
         self._clock = clock
         self._released = threading.Event()
         self._last_beat = clock()
-        self._beat_began: float | None = None
+        self._beat_start: float | None = None
         self._beat_error: Exception | None = None
         self._thread = threading.Thread(target=self._keep_alive, name="lease heartbeat", daemon=True)
         self._thread.start()
@@ -147,10 +147,10 @@ class Lease:
         interval_seconds: float = INTERVAL_SECONDS,
         on_wait: Callable[[str], None] = lambda _message: None,
     ) -> "Lease":
-        """Take the lease on an existing results folder, and keep it alive.
+        """Take the lease on an existing results folder, and keep the lease alive.
 
-        `clock` and `sleep` use monotonic seconds. `on_wait` receives a line with the reason before a holder on another
-        host is observed, which takes a while.
+        `clock` and `sleep` use monotonic seconds. Before a holder on another host is observed, which takes a while,
+        `on_wait` receives a line with the reason.
 
         Raises:
             LeaseHeldError: another live driver holds the lease.
@@ -161,31 +161,34 @@ class Lease:
         return cls(root, holder, descriptor, clock)
 
     def check(self) -> None:
-        """Raise LeaseHeldError if the lease was lost, so that this driver must stop."""
-        hangs = self._hangs()
-        if hangs:
+        """Raise LeaseHeldError if the lease was lost; this driver must then stop."""
+        is_blocked = self._is_beat_blocked()
+        if is_blocked:
             self.lost.set()
         if self.lost.is_set():
             raise LeaseHeldError(
                 f"Keeping the lease failed for {self.path}: expected this run (process {self.holder.pid} on "
-                f"{self.holder.host_id.host}) to hold it, got {self._describe_loss(hangs)}. This run stops; its "
+                f"{self.holder.host_id.host}) to hold it, got {self._describe_loss(is_blocked)}. This run stops; its "
                 "results are kept."
             )
 
-    def _describe_loss(self, hangs: bool) -> str:
+    def _describe_loss(self, is_blocked: bool) -> str:
         error = self._beat_error
-        if hangs:  # reading the file would hang as well
-            return "a heartbeat that hangs, so that others may have taken it"
+        if is_blocked:  # reading the file would hang as well
+            return "a heartbeat that hangs, so that other runs may have taken it"
         if error is not None:
             return (
-                f"a heartbeat that fails ({type(error).__name__}: {one_line(error)}), so that others may have taken it"
+                f"a heartbeat that fails ({type(error).__name__}: {one_line(error)}), so that other runs may have "
+                "taken it"
             )
-        return _describe(self.path)
+        return _describe_holder(self.path)
 
-    def _hangs(self) -> bool:
-        """Return whether a beat has been blocked, by a file server, for so long that others may take the lease."""
-        began = self._beat_began  # None if the process was suspended between beats; the next beat detects a loss
-        return began is not None and self._clock() - began >= self.holder.interval_seconds * (STALE_INTERVALS - 1)
+    def _is_beat_blocked(self) -> bool:
+        """Return whether a file server has blocked a beat for so long that others may take the lease."""
+        # None between two beats: if the process was suspended then, the next beat detects a loss.
+        beat_start = self._beat_start
+        max_seconds = self.holder.interval_seconds * (STALE_INTERVALS - 1)
+        return beat_start is not None and self._clock() - beat_start >= max_seconds
 
     def release(self) -> None:
         """Stop the heartbeat, and remove the lease unless it was lost or a beat hangs; may be called twice."""
@@ -220,10 +223,10 @@ class Lease:
 
     def _keep_alive(self) -> None:
         while not self._released.wait(self.holder.interval_seconds):
-            self._beat_began = self._clock()
-            is_kept = self._beat()
-            self._beat_began = None
-            if not is_kept:
+            self._beat_start = self._clock()
+            is_held = self._beat()
+            self._beat_start = None
+            if not is_held:
                 self.lost.set()
                 return
 
@@ -236,14 +239,14 @@ class Lease:
             os.pwrite(self._descriptor, self.holder.to_bytes(), 0)
             os.fsync(self._descriptor)
         except Exception as error:  # noqa: BLE001 - this thread must not end unnoticed, for example without memory
-            # A file server may be unavailable for a moment; after `max_age`, others may take over the lease.
+            # A file server may be unavailable for a moment; after `max_age`, other drivers may take over the lease.
             self._beat_error = error
             return getattr(error, "errno", None) != errno.ESTALE and self._clock() - self._last_beat < max_age
         self._last_beat, self._beat_error = self._clock(), None
         return True
 
 
-def _describe(path: Path) -> str:
+def _describe_holder(path: Path) -> str:
     try:
         holder = Holder.read(path)
     except FileNotFoundError:
@@ -270,11 +273,11 @@ class _Attempt:
     def take(self) -> int:
         """Take the lease, and return a descriptor of its file, to which beats are written."""
         new_file = self.root / f".lease.{self.holder.nonce}.tmp"
-        descriptor = self._write(new_file)
+        descriptor = self._write_file(new_file)
         try:
             while not self._link(new_file, self.path):
                 with contextlib.suppress(FileNotFoundError):
-                    if self._replace_dead(new_file):
+                    if self._replace_dead_holder(new_file):
                         break
         except BaseException:
             os.close(descriptor)
@@ -283,7 +286,7 @@ class _Attempt:
             new_file.unlink(missing_ok=True)
         return descriptor
 
-    def _write(self, new_file: Path) -> int:
+    def _write_file(self, new_file: Path) -> int:
         descriptor = os.open(new_file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         try:
             os.write(descriptor, self.holder.to_bytes())
@@ -317,16 +320,16 @@ class _Attempt:
             return False
         return True
 
-    def _replace_dead(self, new_file: Path) -> bool:
-        """Replace the lease of a dead holder with a new one; return False if it has changed, so the caller retries."""
-        dead = nonce = self._require_dead(self.path)
-        claims = [self._claim(nonce)]
+    def _replace_dead_holder(self, new_file: Path) -> bool:
+        """Replace the lease of a dead holder with a new lease; return False, for a retry, if the lease has changed."""
+        dead_nonce = nonce = self._require_dead(self.path)
+        claims = [self._claim_path(nonce)]
         while not self._link(new_file, claims[-1]):
             nonce = self._require_dead(claims[-1])
-            claims.append(self._claim(nonce))
+            claims.append(self._claim_path(nonce))
         try:
             # A driver with an earlier claim may have replaced the lease and removed its claim in the meantime.
-            if _nonce_of(Holder.read(self.path)) != dead:
+            if _nonce_of(Holder.read(self.path)) != dead_nonce:
                 return False
             new_file.replace(self.path)
             for claim in claims[:-1]:
@@ -335,11 +338,11 @@ class _Attempt:
             claims[-1].unlink(missing_ok=True)
         return True
 
-    def _claim(self, nonce: str) -> Path:
+    def _claim_path(self, nonce: str) -> Path:
         return self.root / f".lease.{nonce}.successor"
 
     def _require_dead(self, path: Path) -> str:
-        """Return the nonce of the holder in a file; LeaseHeldError unless it is dead."""
+        """Return the nonce of the holder in a file; raise LeaseHeldError unless the holder is dead."""
         holder = Holder.read(path)
         is_dead = None if holder is None else holder.is_dead_for(self.holder.host_id)
         if is_dead is None:
@@ -347,27 +350,28 @@ class _Attempt:
         if not is_dead:
             raise LeaseHeldError(
                 f"Taking the lease failed for {self.path}: expected no other run in this results folder, got "
-                f"{_describe(path)}, which is alive. Wait until it ends, or stop it there."
+                f"{_describe_holder(path)}, which is alive. Wait until it ends, or stop it there."
             )
         return _nonce_of(holder)
 
     def _is_unchanged(self, path: Path, holder: Holder | None) -> bool:
-        """Observe a file for several intervals, in which a live holder would change it."""
+        """Return whether a file does not change for several intervals, in which a live holder would change it."""
         interval = INTERVAL_SECONDS if holder is None else holder.interval_seconds
-        content = self._read_lease_file(path)
+        first_content = self._read_lease_file(path)
         self.on_wait(
-            f"{path.name} is held by {_describe(path)}; watching its heartbeat for {interval * STALE_INTERVALS:.0f} s"
+            f"{path.name} is held by {_describe_holder(path)}; watching its heartbeat for "
+            f"{interval * STALE_INTERVALS:.0f} s"
         )
-        end = self.clock() + interval * STALE_INTERVALS
-        while self.clock() < end:
+        deadline = self.clock() + interval * STALE_INTERVALS
+        while self.clock() < deadline:
             self.sleep(interval / 2)
-            if self._read_lease_file(path) != content:
+            if self._read_lease_file(path) != first_content:
                 return False
         return True
 
     @staticmethod
     def _read_lease_file(path: Path) -> bytes:
-        """Read the file at a lease's path; StorageError if it is not a small regular file."""
+        """Read the file at a lease's path; raise StorageError if it is not a small regular file."""
         try:
             return read_file(path, MAX_STATE_BYTES)
         except (IsADirectoryError, IrregularFileError) as error:

@@ -1,7 +1,7 @@
 """Metrics of a run for monitoring systems, and the interface that records them.
 
-Metrics are for monitoring only; completed work is recorded by the shards. Code that records a metric does not depend on
-a monitoring system: the executor provides the sink (`runtime.executors`).
+Metrics are for monitoring only; completed work is recorded by the shards. Code that records metrics does not depend on
+a monitoring system, because the executor provides the metrics sink (`runtime.executors`).
 """
 
 from dataclasses import dataclass
@@ -45,4 +45,4 @@ class Metrics:
     """Metrics sink; this base class discards all values."""
 
     def record(self, name: str, value: float = 1.0, **tags: str) -> None:
-        """Add (counter), set (gauge) or observe (histogram) a value; never blocks and never fails a run."""
+        """Increase a counter, set a gauge, or add a value to a histogram; this never blocks or fails a run."""

@@ -20,7 +20,7 @@ from robust201.weights.loading import fill_network
 
 
 class LoadedNetwork:
-    """A unit's network, and its compiled form, if any, which the fused engine uses in its place."""
+    """A unit's network and, if it exists, the compiled network that the fused engine uses in its place."""
 
     def __init__(self, classifier: Classifier, compiled: CompiledNetwork | Bucketed | None) -> None:
         self.classifier = classifier
@@ -30,7 +30,7 @@ class LoadedNetwork:
 
     @property
     def capacity(self) -> Capacity | None:
-        """Maximum batch sizes that fit into the device's memory; None if they were not determined."""
+        """Maximum batch sizes that fit into the device's memory; None if they are unknown."""
         return self.model.capacity if isinstance(self.model, Bucketed) else None
 
     @property
@@ -39,12 +39,12 @@ class LoadedNetwork:
         return self.classifier.shown if self.model is None else self.model.shown
 
     @property
-    def smallest(self) -> int:
+    def min_batch_size(self) -> int:
         """Minimum batch size."""
         return 1 if self.model is None else COMPARISON_BATCH
 
     def limit(self, micro_batch: int | None) -> None:
-        """Limit the batch size; None removes the limit, except the network's own."""
+        """Limit the batch size; None removes this limit, but not the network's own."""
         self.classifier.micro_batch = micro_batch
         if isinstance(self.model, Bucketed):
             self.model.limit(micro_batch)
@@ -55,10 +55,10 @@ class LoadedNetwork:
                 model.shown = 0
 
     def check(self, images: ImageSet, *, precision: str, name: str) -> None:
-        """Check the network's outputs once (see `check_compiled`); batches must be limited before."""
+        """Check the network's outputs once (see `check_compiled`); `limit` must be called before."""
         if self._is_checked:
             return
-        pixels = _sample(images, self.classifier.device)
+        pixels = _spread_images(images, self.classifier.device)
         if self.model is None:
             check_network(self.classifier, pixels, name=name, n_classes=images.n_classes)
         else:
@@ -71,7 +71,7 @@ class LoadedNetwork:
 
 
 class NetworkLoader:
-    """Loads the networks of units and caches the last one."""
+    """Loads the networks of units, and caches the last network."""
 
     def __init__(self, config: SweepConfig, space: Space, weights: WeightsSource, device: torch.device) -> None:
         self._config = config
@@ -79,21 +79,21 @@ class NetworkLoader:
         self._weights = weights
         self._device = device
         self._memory = device_memory(device)
-        self._last: tuple[tuple[str, int | str, str], LoadedNetwork] | None = None
+        self._cached: tuple[tuple[str, int | str, str], LoadedNetwork] | None = None
 
     @property
     def loaded(self) -> LoadedNetwork | None:
-        return None if self._last is None else self._last[1]
+        return None if self._cached is None else self._cached[1]
 
     def load(self, unit: Unit, images: ImageSet) -> LoadedNetwork:
         """Load a unit's network for the images of its dataset."""
         network_id = (unit.dataset, unit.architecture, unit.checkpoint_sha256)
-        if self._last is None or self._last[0] != network_id:
-            if self._last is not None:
-                self._last[1].release()
-            self._last = None
-            self._last = network_id, self._load(unit, images)
-        return self._last[1]
+        if self._cached is None or self._cached[0] != network_id:
+            if self._cached is not None:
+                self._cached[1].release()
+            self._cached = None
+            self._cached = network_id, self._load(unit, images)
+        return self._cached[1]
 
     def _load(self, unit: Unit, images: ImageSet) -> LoadedNetwork:
         network = self._build(unit, images.n_classes)
@@ -118,7 +118,7 @@ class NetworkLoader:
         )
         if compiled is None or self._memory is None:
             return LoadedNetwork(classifier, compiled)
-        return LoadedNetwork(classifier, self._in_buckets(compiled, images.images.shape[-1]))
+        return LoadedNetwork(classifier, self._restrict_batches(compiled, images.images.shape[-1]))
 
     def _build(self, unit: Unit, n_classes: int) -> torch.nn.Module:
         seed = self._weights.random_seed(unit)
@@ -131,7 +131,7 @@ class NetworkLoader:
         fill_network(network, state_dict, unit.network_label, WRONG_WEIGHTS_ADVICE)
         return network
 
-    def _in_buckets(self, compiled: CompiledNetwork, image_size: int) -> Bucketed:
+    def _restrict_batches(self, compiled: CompiledNetwork, image_size: int) -> Bucketed:
         """Restrict a network on a GPU to a few batch sizes, which depend on the GPU's memory."""
         assert self._memory is not None  # noqa: S101 - checked by the caller
         free_bytes, total_bytes = self._memory
@@ -147,14 +147,14 @@ class NetworkLoader:
             image_size=image_size,
             images_held=MAX_IMAGES_PER_SAMPLE,
         )
-        graphs = execution.cuda_graphs and self._device.type == "cuda" and not compiled.is_constant
-        prepare = GraphCapture(self._device) if graphs else None
+        use_graphs = execution.cuda_graphs and self._device.type == "cuda" and not compiled.is_constant
+        prepare = GraphCapture(self._device) if use_graphs else None
         return Bucketed(compiled, capacity, device=self._device, prepare=prepare)
 
 
 _COMPARED_IMAGES = 64
 
 
-def _sample(images: ImageSet, device: torch.device) -> torch.Tensor:
-    rows = np.linspace(0, len(images) - 1, min(len(images), _COMPARED_IMAGES)).astype(np.int64)
-    return to_float(torch.from_numpy(images.images[rows]).to(device))
+def _spread_images(images: ImageSet, device: torch.device) -> torch.Tensor:
+    indices = np.linspace(0, len(images) - 1, min(len(images), _COMPARED_IMAGES)).astype(np.int64)
+    return to_float(torch.from_numpy(images.images[indices]).to(device))

@@ -1,4 +1,4 @@
-"""Base of the workers of sweeps and trainings: runs parts one by one, with heartbeats, logs and receipts."""
+"""Base of the workers of sweeps and training runs: computes parts one by one, with heartbeats, logs and receipts."""
 
 import threading
 import traceback
@@ -25,7 +25,7 @@ class PartWorker:
         ConfigError: this machine lacks the required device or precision.
     """
 
-    doing = "Evaluating"
+    activity = "Evaluating"
     """Name of the work in messages."""
 
     def __init__(self, config: WorkSettings) -> None:
@@ -35,7 +35,7 @@ class PartWorker:
         self._draining = threading.Event()
 
     def compute(self, part: Part, heartbeat: Heartbeat) -> Iterator[Receipt]:
-        """Compute a part; yield a receipt whenever results of one or more strengths have been stored."""
+        """Compute a part; yield a receipt after each commit of the results of one or more strengths."""
         raise NotImplementedError
 
     def use_less_memory(self, part: Part) -> bool:
@@ -64,7 +64,7 @@ class PartWorker:
         remaining, attempt = part.strengths, 1
         while True:
             if attempt > 1 and self.device.type == "cuda":
-                # The `except` block is too early: the error keeps the evaluation's tensors alive until it ends.
+                # Not in the `except` block, in which the error keeps the tensors of the evaluation alive.
                 torch.cuda.empty_cache()
             try:
                 for receipt in self.compute(Part(part.unit, remaining, part.start, part.stop), heartbeat):
@@ -74,19 +74,19 @@ class PartWorker:
                 may_retry = not isinstance(error, StorageError | SignalInterrupt)
                 if not (may_retry and is_out_of_memory(error) and self.use_less_memory(part)):
                     remaining_part = Part(part.unit, remaining, part.start, part.stop)
-                    yield self._failure_of(error, remaining_part, attempt)
+                    yield self._make_failure(error, remaining_part, attempt)
                     return
                 attempt += 1
             else:
                 return
 
-    def _failure_of(self, error: BaseException, remaining_part: Part, attempt: int) -> UnitFailure:
-        """Return a failure for the rest of a part, given the error being handled.
+    def _make_failure(self, error: BaseException, remaining_part: Part, attempt: int) -> UnitFailure:
+        """Return the failure of the remaining part that an error caused.
 
         Raises:
-            StorageError: `error` is one, so results cannot be written and the run must stop.
-            SignalInterrupt: `error` is one, so a signal interrupted the work.
-            WorkerBrokenError: the device failed, so this process cannot compute any more.
+            StorageError: `error` is a StorageError: results cannot be written, so the run must stop.
+            SignalInterrupt: `error` is a SignalInterrupt: a signal interrupted the work.
+            WorkerBrokenError: the device failed, so this process cannot continue.
         """
         if isinstance(error, StorageError):
             self._log.write("storage_failed", str(error), level="error")
@@ -96,9 +96,9 @@ class PartWorker:
         if isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error):
             self._log.write("device_failed", str(error), level="error", traceback=traceback.format_exc())
             raise WorkerBrokenError(
-                f"{self.doing} failed for {remaining_part.label}: the {self.device.type} device failed ({error}). The "
-                "worker's process cannot continue; a new one resumes its work."
+                f"{self.activity} failed for {remaining_part.label}: the {self.device.type} device failed ({error}). "
+                "The worker's process cannot continue; a new one resumes its work."
             ) from error
-        kind = "memory" if is_out_of_memory(error) else "application"
+        failure_kind = "memory" if is_out_of_memory(error) else "application"
         message = " ".join(f"{type(error).__name__}: {error}".split())  # torch may append C++ stack frames
-        return UnitFailure(remaining_part, kind, message, traceback.format_exc(), attempt)
+        return UnitFailure(remaining_part, failure_kind, message, traceback.format_exc(), attempt)

@@ -1,4 +1,4 @@
-"""What the pilot of a sampled sweep says of one key: outcomes of its networks, and a model that predicts others'."""
+"""The pilot of a sampled sweep for one key: outcomes of its networks, and a model that predicts those of others."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,9 +20,10 @@ class Pilot:
     """Outcomes of P pilot networks on all N images, and a model of outcomes that is fitted on them alone.
 
     Attributes:
-        outcomes: (P, S, N) under the key, at its strengths.
-        cheap: (P, C, N) under the cheap keys, a row for each key and strength.
-        predicted: (P, S, N) probabilities of the outcomes, each network's from the others.
+        outcomes: (P, S, N) outcomes under the key at each of its strengths.
+        cheap: (P, C, N) outcomes under the cheap keys, a row for each key and strength.
+        model: predicts outcomes of other networks.
+        predicted: (P, S, N) probabilities of the outcomes of each network, predicted from the other pilot networks.
     """
 
     outcomes: _Bools
@@ -32,23 +33,23 @@ class Pilot:
 
     @classmethod
     def of(cls, outcomes: _Bools, cheap: _Bools) -> "Pilot":
-        values = pilot_features(outcomes, cheap)
-        model = OutcomeModel().fit(values, outcomes)
-        return cls(outcomes, cheap, model, predict_pilots(model, values))
+        pilot_values = pilot_features(outcomes, cheap)
+        model = OutcomeModel().fit(pilot_values, outcomes)
+        return cls(outcomes, cheap, model, predict_pilots(model, pilot_values))
 
     def predict(self, own_cheap: _Bools) -> NDArray[np.float64]:
-        """Predict another network's outcomes (S, N) from its own under the cheap keys (C, N)."""
+        """Predict another network's outcomes (S, N) from its outcomes under the cheap keys (C, N)."""
         return self.model.predict(features(self.outcomes, own_cheap, self.cheap))
 
 
 class OutcomeReader:
-    """Reads outcomes by image of a sampled sweep, on one dataset."""
+    """Reads per-image outcomes of a sampled sweep on one dataset."""
 
     def __init__(
         self, plan: Plan, store: ShardStore, inventory: Inventory, dataset: str, labels: NDArray[np.int64]
     ) -> None:
         section = plan.config.sampling
-        assert section is not None  # noqa: S101 - asked of sampled sweeps only
+        assert section is not None  # noqa: S101 - only used for sampled sweeps
         self._plan, self._store, self._inventory, self._labels = plan, store, inventory, labels
         self._on_all: dict[tuple[ArchitectureId, str], Unit] = {}
         for planned in plan.planned_keys:
@@ -56,8 +57,8 @@ class OutcomeReader:
                 units = (planned.unit(position) for position in range(len(planned.networks)))
                 self._on_all |= {(unit.architecture, unit.key): unit for unit in units}
         tasks = plan.tasks
-        cheap = (key for key in section.cheap if key in tasks and tasks[key].kind in ("clean", "attack"))
-        self._cheap = tuple(key for key in tasks if key in set(cheap))
+        cheap_keys = (key for key in section.cheap if key in tasks and tasks[key].kind in ("clean", "attack"))
+        self._cheap = tuple(key for key in tasks if key in set(cheap_keys))
 
     def is_complete(self, units: Sequence[Unit | None]) -> bool:
         measurements = self._plan.measurements
@@ -76,17 +77,17 @@ class OutcomeReader:
         return np.concatenate([empty, *(self.read(unit) for unit in units)])
 
     def read(self, unit: Unit, positions: NDArray[np.int64] | slice = slice(None)) -> _Bools:
-        """Read the outcomes of a unit by strength, which is shown the images at some positions."""
+        """Read the outcomes of a unit by strength; the unit's images are those at `positions`."""
         return read_outcomes(self._store, self._inventory, unit, self._labels[positions], self._plan.measurements)
 
     def pilot(self, key: str) -> Pilot | None:
-        """Read the pilot's outcomes under a key; None unless all are there."""
-        names = pilot_of(self._plan)
-        units = [self._on_all.get((name, key)) for name in names]
-        if not self.is_complete(units) or not all(map(self.has_cheap, names)):
+        """Read the pilot's outcomes under a key; return None if some are missing."""
+        architectures = pilot_of(self._plan)
+        units = [self._on_all.get((architecture, key)) for architecture in architectures]
+        if not self.is_complete(units) or not all(map(self.has_cheap, architectures)):
             return None
         outcomes = [self.read(unit) for unit in units if unit is not None]
-        return Pilot.of(np.stack(outcomes), np.stack([self.cheap(name) for name in names]))
+        return Pilot.of(np.stack(outcomes), np.stack([self.cheap(architecture) for architecture in architectures]))
 
     def pilot_protocol(self, key: str) -> str:
         return self._on_all[pilot_of(self._plan)[0], key].protocol

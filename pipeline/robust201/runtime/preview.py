@@ -19,14 +19,14 @@ from robust201.tasks import TASKS
 
 
 class Coverage(NamedTuple):
-    """Number of complete evaluations (`complete`) of each unit of a key, and whether it has any rows (`held`).
+    """Number of complete evaluations of each unit of a key, and whether the unit has stored rows.
 
-    Both are in the order of the key's networks.
+    Both arrays are in the order of the key's networks.
     """
 
     planned: PlannedKey
     complete: NDArray[np.int64]
-    held: NDArray[np.bool_]
+    has_rows: NDArray[np.bool_]
 
     @property
     def unfinished(self) -> list[int]:
@@ -34,43 +34,47 @@ class Coverage(NamedTuple):
 
 
 def count_coverage(plan: Plan, inventory: Inventory) -> Iterator[Coverage]:
-    """Count the evaluations of each key of a plan that are complete with the plan's measurements."""
-    numbers = inventory.find(plan.unit_ids)
-    counts: dict[tuple[Any, ...], NDArray[np.int64]] = {}  # shared, because most keys have the same strengths
-    first = 0
+    """Count the complete evaluations of each key of a plan: those with all measurements of the plan."""
+    unit_indices = inventory.find(plan.unit_ids)
+    complete_counts: dict[tuple[Any, ...], NDArray[np.int64]] = {}  # shared, because most keys have the same strengths
+    n_earlier = 0
     for planned in plan.planned_keys:
-        unit_numbers = numbers[first : first + len(planned.networks)]
-        first += len(planned.networks)
+        key_indices = unit_indices[n_earlier : n_earlier + len(planned.networks)]
+        n_earlier += len(planned.networks)
         columns = required_unit_columns(planned.unit(0), plan.measurements)
         query = planned.strengths, columns
-        if query not in counts:
-            # Units without rows have the number -1, which indexes the appended zero.
-            counts[query] = np.append(inventory.count_complete_at(*query), 0)
-        yield Coverage(planned, counts[query][unit_numbers], unit_numbers >= 0)
+        if query not in complete_counts:
+            # Units without rows have the index -1, which selects the appended zero.
+            complete_counts[query] = np.append(inventory.count_complete_at(*query), 0)
+        yield Coverage(planned, complete_counts[query][key_indices], key_indices >= 0)
 
 
 def count_done(plan: Plan, inventory: Inventory) -> Counter[tuple[str, str]]:
-    """Count the evaluations that are complete, by dataset and key, those of samples with all their increments."""
-    done: Counter[tuple[str, str]] = Counter()
-    pieces: defaultdict[tuple[str, str, ArchitectureId], list[tuple[int, PlannedKey, int]]] = defaultdict(list)
+    """Count the complete evaluations by dataset and key; an evaluation on a sample needs all increments."""
+    n_complete: Counter[tuple[str, str]] = Counter()
+    increments_by_network: defaultdict[tuple[str, str, ArchitectureId], list[tuple[int, PlannedKey, int]]] = (
+        defaultdict(list)
+    )
     for covered in count_coverage(plan, inventory):
         planned = covered.planned
         if not is_sampled(plan, planned):
-            done[planned.dataset, planned.key] += int(covered.complete.sum())
+            n_complete[planned.dataset, planned.key] += int(covered.complete.sum())
             continue
-        for position, count in enumerate(covered.complete.tolist()):
+        for position, n_strengths in enumerate(covered.complete.tolist()):
             network = planned.networks[position]
-            pieces[planned.dataset, planned.key, network.architecture].append((count, planned, position))
-    for (dataset, key, _), increments in pieces.items():
-        done[dataset, key] += _count_shared(increments, plan, inventory)
-    return done
+            increments_by_network[planned.dataset, planned.key, network.architecture].append(
+                (n_strengths, planned, position)
+            )
+    for (dataset, key, _), increments in increments_by_network.items():
+        n_complete[dataset, key] += _count_shared(increments, plan, inventory)
+    return n_complete
 
 
 def _count_shared(increments: list[tuple[int, PlannedKey, int]], plan: Plan, inventory: Inventory) -> int:
     """Count the strengths at which all increments of a network are complete."""
-    least, strengths = min(count for count, _, _ in increments), increments[0][1].strengths
-    if least in (0, len(strengths)) or len(increments) == 1:
-        return least
+    min_complete, strengths = min(count for count, _, _ in increments), increments[0][1].strengths
+    if min_complete in (0, len(strengths)) or len(increments) == 1:
+        return min_complete
     units = [planned.unit(position) for _, planned, position in increments]
     return sum(all(inventory.is_complete(unit, s, plan.measurements) for unit in units) for s in strengths)
 
@@ -95,7 +99,7 @@ class RunPreview:
 
 
 def preview_run(plan: Plan, full: Plan, inventory: Inventory) -> RunPreview:
-    """Find the missing parts of a filtered `plan`; results of the `full` plan do not count as stale."""
+    """Find the missing parts of a filtered `plan`; results that the `full` plan uses do not count as stale."""
     missing = tuple(
         part
         for covered in count_coverage(plan, inventory)
@@ -112,13 +116,13 @@ def preview_run(plan: Plan, full: Plan, inventory: Inventory) -> RunPreview:
 
 
 def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
-    """Yield a line per key about results with other protocols or checkpoints, which names the differing fields."""
+    """Yield lines about results with other protocols or checkpoints: their number, key and differing fields."""
     by_key: defaultdict[tuple[str, str], list[Any]] = defaultdict(list)
     for protocol in plan.protocols.values():
         by_key[protocol.payload["dataset"], protocol.payload["key"]].append(protocol.payload)
-    stale: list[tuple[int, str, str, int]] = []
-    on_samples: Counter[str] = Counter()
-    order = list(TASKS)
+    stale_results: list[tuple[int, str, str, int]] = []
+    n_on_samples: Counter[str] = Counter()
+    key_order = list(TASKS)
     for digest, count in inventory.foreign(plan.useful_ids).items():
         if digest in plan.protocols:
             reason = "another checkpoint, or architectures outside this sweep"
@@ -127,22 +131,27 @@ def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
             payload = inventory.protocol(digest)
             key = payload.get("key", "?")
             if "sample_of" in payload.get("images", ()):
-                on_samples[key] += count
+                n_on_samples[key] += count
                 continue
-            current = by_key.get((payload.get("dataset", "?"), key))
-            reason = "; ".join(describe_difference(payload, current[0])) if current else "a key outside this sweep"
-        stale.append((order.index(key) if key in order else len(order), key, reason, count))
-    for _, key, reason, count in sorted(stale):
+            current_payloads = by_key.get((payload.get("dataset", "?"), key))
+            reason = (
+                "; ".join(describe_difference(payload, current_payloads[0]))
+                if current_payloads
+                else "a key outside this sweep"
+            )
+        stale_results.append((key_order.index(key) if key in key_order else len(key_order), key, reason, count))
+    for _, key, reason, count in sorted(stale_results):
         yield f"{count:,} evaluations of {key} are kept but not used: {reason}"
-    if on_samples:
-        keys = ", ".join(sorted(on_samples))
-        yield f"{on_samples.total():,} evaluations on samples ({keys}) are kept but not used: {_why_no_sample(plan)}"
+    if n_on_samples:
+        keys = ", ".join(sorted(n_on_samples))
+        reason = _unused_samples_reason(plan)
+        yield f"{n_on_samples.total():,} evaluations on samples ({keys}) are kept but not used: {reason}"
 
 
-def _why_no_sample(plan: Plan) -> str:
-    """Say why results on samples are none of a plan's."""
+def _unused_samples_reason(plan: Plan) -> str:
+    """Return the reason why a plan does not use results on samples."""
     if plan.config.sampling is None:
         return "the sweep has no section sampling"
     if plan.facts.samples is None:
-        return f"{SAMPLE_FILE} is gone, and they are used again if the same samples are drawn from the pilot"
+        return f"{SAMPLE_FILE} is gone; they are used again if the same samples are drawn from the pilot"
     return f"their images are not those of {SAMPLE_FILE}"

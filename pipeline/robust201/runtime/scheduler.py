@@ -1,8 +1,9 @@
 """Scheduler: submits bundles to an executor, counts results, retries lost work, isolates suspect parts, and drains.
 
 It distinguishes three kinds of failures. Work on a lost (preempted) machine is retried without limit. If a worker dies,
-the part that it was computing is suspect: it is retried alone, so that no other part is lost with it, and given up
-after `max_attempts` deaths. An error raised by the evaluation would occur again, so the part is given up immediately.
+the part that it was computing is suspect: the part is retried alone, so that no other part is lost with it, and counts
+as failed after `max_attempts` deaths. An error raised by an evaluation would occur again, so its part fails
+immediately.
 """
 
 from collections import Counter, deque
@@ -18,9 +19,9 @@ from robust201.runtime.executors.base import BundleDone, BundleLost, Event, Exec
 POLL_SECONDS = 0.5
 
 MAX_FRUITLESS_DEATHS = 20
-"""Maximum number of consecutive worker deaths without a result; beyond it, machines rather than units are at fault.
+"""Maximum number of consecutive worker deaths without a result; after more deaths, the machines must be at fault.
 
-Repeated deaths with the same isolated part are not counted, because they provide no evidence against the machines.
+Repeated deaths with the same isolated part are not counted, because the part may have caused them.
 """
 
 
@@ -29,17 +30,18 @@ class RunTally:
     """Summary of a run.
 
     Attributes:
-        evaluations: number of committed (strength, slice) results.
-        computed: number of committed evaluations, slices counted as their fraction of the images; set by the driver.
+        evaluations: number of committed results, one per strength and slice of images.
+        computed: number of committed evaluations, in which a slice counts as its fraction of the images; set by the
+            driver.
         parts: number of receipts.
         seconds: worker time of the committed work.
-        failures: parts given up, with the reason.
+        failures: failed parts, with the reason.
         deaths: number of workers that died.
         preemptions: number of workers whose machine was preempted.
         drained: whether the run stopped on request.
         abandoned: number of bundles whose part in progress was abandoned because draining took too long.
-        time_limit: whether an imminent time limit caused the request (see `core.interrupts`).
-        remaining: number of (strength, slice) results that are neither committed nor given up.
+        time_limit: whether the run stopped because of an imminent time limit (see `core.interrupts`).
+        remaining: number of results, one per strength and slice, that are neither committed nor failed.
     """
 
     evaluations: int = 0
@@ -73,15 +75,15 @@ class Scheduler:
 
     Args:
         executor: computes the bundles.
-        max_attempts: number of worker deaths after which a part is given up.
+        max_attempts: number of worker deaths after which a part counts as failed.
         should_drain: called between events; once it returns True, no more bundles are submitted and workers stop after
             their part.
         interruptible: context in which an expired `core.interrupts.DrainRequest` may interrupt the executor.
-        on_event: called with each event after it was counted.
-        find_committed: called if a worker is lost; returns receipts of its bundle's parts that it committed without
-            reporting them.
+        on_event: called with each event after it has been counted.
+        find_committed: called if a worker is lost; returns receipts of those parts of the lost bundle that the worker
+            had committed but not reported.
         tally: tally of an earlier stage of the same run, which is continued.
-        doing: name of the work in messages.
+        activity: name of the work in messages.
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class Scheduler:
         on_event: Callable[[Event, RunTally], None] = lambda _event, _tally: None,
         find_committed: Callable[[Sequence[Part]], Sequence[Receipt]] = lambda _parts: (),
         tally: RunTally | None = None,
-        doing: str = "Evaluating",
+        activity: str = "Evaluating",
     ) -> None:
         self._executor = executor
         self._max_attempts = max_attempts
@@ -103,16 +105,17 @@ class Scheduler:
         self._on_event = on_event
         self._find_committed = find_committed
         self._tally = tally or RunTally()
-        self._doing = doing
+        self._activity = activity
         self._waiting: deque[Bundle] = deque()
         self._in_flight = 0
-        # Keyed by slice to save memory for a million evaluations: most values are the tuples of parts themselves.
+        # Strengths by slice; this saves memory for a million evaluations, because most values are the tuples of the
+        # parts.
         self._pending: dict[_Slice, tuple[float, ...]] = {}
         self._deaths: Counter[tuple[_Slice, float]] = Counter()
         self._fruitless_deaths = 0
 
     def run(self, bundles: Iterable[Bundle]) -> RunTally:
-        """Compute all bundles, or until draining is requested.
+        """Compute all bundles, or stop early if draining is requested.
 
         Raises:
             EvaluationError: too many workers died in a row without a result.
@@ -121,9 +124,9 @@ class Scheduler:
         self._waiting.extend(bundles)
         for bundle in self._waiting:
             for part in bundle.parts:
-                key = _slice_of(part)
-                earlier = self._pending.get(key, ())
-                self._pending[key] = (*earlier, *part.strengths) if earlier else part.strengths
+                part_slice = _slice_of(part)
+                known_strengths = self._pending.get(part_slice, ())
+                self._pending[part_slice] = (*known_strengths, *part.strengths) if known_strengths else part.strengths
         try:
             self._loop()
         except DrainDeadlineError:
@@ -157,7 +160,7 @@ class Scheduler:
                 self._tally.parts += 1
                 self._tally.seconds += event.seconds
             case UnitFailure():
-                self._give_up(event)
+                self._record_failure(event)
             case BundleDone():
                 self._in_flight -= 1
             case BundleLost():
@@ -166,7 +169,7 @@ class Scheduler:
             case WorkerLost():
                 self._count_lost_worker(event.preempted)
                 if not event.preempted:
-                    self._count_fruitless_death(event.reason, "a worker without work")
+                    self._count_fruitless_death(event.reason, "an idle worker")
 
     def _count_lost_worker(self, preempted: bool) -> None:
         self._tally.preemptions += preempted
@@ -176,9 +179,9 @@ class Scheduler:
         self._fruitless_deaths += 1
         if self._fruitless_deaths > MAX_FRUITLESS_DEATHS:
             raise EvaluationError(
-                f"Running workers failed for {work}: {self._fruitless_deaths} workers died in a row, each on a "
-                f"different piece of work, without a result ({reason}). Look at the workers' logs, or run it in one "
-                "process with --executor inline."
+                f"Running workers failed: {self._fruitless_deaths} workers died in a row without a result, each on a "
+                f"different part or while idle (last: {work}; {reason}). Look at the workers' logs, or rerun with "
+                "--executor inline."
             )
 
     def _remove_pending(self, key: _Slice, strengths: tuple[float, ...]) -> None:
@@ -186,7 +189,7 @@ class Scheduler:
         if remaining:
             self._pending[key] = remaining
 
-    def _give_up(self, failure: UnitFailure) -> None:
+    def _record_failure(self, failure: UnitFailure) -> None:
         self._remove_pending(_slice_of(failure.part), failure.part.strengths)
         self._tally.failures.append(failure)
 
@@ -203,26 +206,27 @@ class Scheduler:
         if not lost.started or lost.preempted:
             self._waiting.appendleft(lost.bundle.keep(remaining))
             return
-        suspect, *others = remaining
-        if others:
-            self._waiting.appendleft(lost.bundle.keep(others))
-        key = _slice_of(suspect), suspect.strengths[0]
-        self._deaths[key] += 1
-        if self._deaths[key] == 1:
-            self._count_fruitless_death(lost.reason, suspect.label)
-        if self._deaths[key] >= self._max_attempts:
-            message = f"{self._doing} failed for {suspect.label}: its worker died each time ({lost.reason})."
-            failure = UnitFailure(suspect, "killed", message, "", self._deaths[key])
-            self._give_up(failure)
+        suspect_part, *other_parts = remaining
+        if other_parts:
+            self._waiting.appendleft(lost.bundle.keep(other_parts))
+        suspect_key = _slice_of(suspect_part), suspect_part.strengths[0]
+        self._deaths[suspect_key] += 1
+        if self._deaths[suspect_key] == 1:
+            self._count_fruitless_death(lost.reason, suspect_part.label)
+        if self._deaths[suspect_key] >= self._max_attempts:
+            message = f"{self._activity} failed for {suspect_part.label}: its worker died each time ({lost.reason})."
+            failure = UnitFailure(suspect_part, "killed", message, "", self._deaths[suspect_key])
+            self._record_failure(failure)
             self._on_event(failure, self._tally)
         else:
-            # Retried halfway through the queue: the cause may have passed by then, and the run's end is not delayed.
-            self._waiting.insert(len(self._waiting) // 2, lost.bundle.keep([suspect]))
+            # The part is retried halfway through the queue: the cause may have passed by then, and the end is not
+            # delayed.
+            self._waiting.insert(len(self._waiting) // 2, lost.bundle.keep([suspect_part]))
 
     def _pending_parts(self, bundle: Bundle) -> list[Part]:
-        return [part for part in map(self._pending_of, bundle.parts) if part is not None]
+        return [part for part in map(self._pending_part, bundle.parts) if part is not None]
 
-    def _pending_of(self, part: Part) -> Part | None:
+    def _pending_part(self, part: Part) -> Part | None:
         pending = self._pending.get(_slice_of(part), ())
         strengths = tuple(strength for strength in part.strengths if strength in pending)
         return Part(part.unit, strengths, part.start, part.stop) if strengths else None

@@ -1,4 +1,4 @@
-"""Execution of one share of a prepared sweep, without driver or lease, as a task of a job array does."""
+"""Execution of one job share of a prepared sweep, without driver or lease, as in a task of a job array."""
 
 import os
 import threading
@@ -30,8 +30,8 @@ from robust201.runtime.sweep import MakeExecutor, compute, make_driver
 from robust201.shards import ShardStore
 
 DRAIN_VARIABLE = "ROBUST201_DRAIN_SECONDS"
-"""Environment variable with the time that a batch file allows for draining, in seconds; the shorter of it and
-`execution.drain_seconds` applies."""
+"""Environment variable with the time that a batch file allows for draining, in seconds; `execution.drain_seconds`
+applies if it is shorter."""
 
 _SHOWN_CHARACTERS = 200
 
@@ -49,13 +49,13 @@ def run_share(
     on_progress: OnProgress = lambda _progress, _event: None,
     say: Callable[[str], None] = lambda _line: None,
 ) -> RunTally:
-    """Compute the missing results of one share of a sweep; failures are in the tally.
+    """Compute the missing results of one job share of a sweep; the returned tally lists the failures.
 
-    The plan in the results folder is divided after filtering, so shares are the same on every machine. The section
-    `execution` may differ from the plan's. Inputs are not hashed again: workers compare what they load with the hashes
-    in the plan. Any number of shares, duplicate shares and a driver may write to the same folder; results that two of
-    them compute are stored twice and counted once. `on_code` receives the planned hashes of Python files by field
-    before any file is executed; for the other callbacks see `runtime.sweep.run_sweep`.
+    The plan in the results folder is divided after filtering, so the shares are the same on every machine. The section
+    `execution` may differ from that of the plan. Inputs are not hashed again: workers compare the hashes of the inputs
+    that they load with those in the plan. Any number of shares, duplicate shares and a driver may write to the same
+    folder; results computed by two of them are stored twice but counted once. `on_code` receives the planned hashes of
+    Python files by field before any file is executed; for the other callbacks see `runtime.sweep.run_sweep`.
 
     Raises:
         InputError: the sweep is not prepared or differs from `config`, or an input of the share is missing.
@@ -65,40 +65,43 @@ def run_share(
     filters.check(config)
     prepared = _load_prepared(config)
     on_code(prepared.facts.code)
-    narrowed, undrawn = split_off_undrawn(filters.narrow(prepared))
-    keys_without_images = sorted({unit.key for unit in narrowed.units if unit.id not in narrowed.known_ids})
+    filtered_plan, n_undrawn = split_off_undrawn(filters.narrow(prepared))
+    keys_without_images = sorted({unit.key for unit in filtered_plan.units if unit.id not in filtered_plan.known_ids})
     if keys_without_images:  # shares do not generate images, because several would generate the same ones
         raise InputError(_missing_images_message(config, "corrupted", keys_without_images))
-    bundles = share.bundles(all_bundles(narrowed))
+    bundles = share.bundles(all_bundles(filtered_plan))
     folder = share.folder(config.results)
     make_folder(folder)
     config = for_single_machine(config)
     with Heartbeat(config.results, share=share.name):
-        plan = Plan.of_units(config, _units_of(bundles), prepared.protocols, prepared.facts)
-        missing = _find_missing(plan, bundles, say)
-        _check_inputs(plan, missing)
+        plan = Plan.of_units(config, _restricted_units(bundles), prepared.protocols, prepared.facts)
+        missing_bundles_of_share = _find_missing(plan, bundles, say)
+        _check_inputs(plan, missing_bundles_of_share)
         if (config.results / LEASE_NAME).exists():
-            say("A run without --share is also working here: results of both are stored twice and counted once.")
-        parts = tuple(part for bundle in missing for part in bundle.parts)
+            say(
+                "A run without --share is also working here: results computed by both are stored twice but counted "
+                "once."
+            )
+        parts = tuple(part for bundle in missing_bundles_of_share for part in bundle.parts)
         preview = RunPreview(plan, parts, plan.n_evaluations - count_evaluations(parts), (), ())
         on_preview(preview)
         driver = make_driver(preview, folder, on_progress=on_progress, say=say)
         with driver.recording_errors():
             compute(driver, plan, parts, make_executor)
-        if undrawn:
-            driver.tally.remaining += undrawn
+        if n_undrawn:
+            driver.tally.remaining += n_undrawn
             say(
-                f"{undrawn:,} evaluations of the sweep need samples, which shares do not draw. When all shares have "
+                f"{n_undrawn:,} evaluations of the sweep need samples, which shares do not draw. When all shares have "
                 "ended, draw them on one machine with `robust201 plan SWEEP.yaml --save`, and rerun the shares."
             )
         return driver.finish()
 
 
-def _missing_images_message(config: SweepConfig, kind: str, keys: Sequence[str]) -> str:
+def _missing_images_message(config: SweepConfig, image_kind: str, keys: Sequence[str]) -> str:
     return (
-        f"Running with --share failed for {config.results}: the sweep was prepared without the {kind} images of "
-        f"{', '.join(keys)}. Exclude these keys with --keys, or prepare the images on one machine: "
-        f"robust201 plan --save SWEEP.yaml --keys {','.join(keys)}"
+        f"Running with --share failed for {config.results}: the sweep was prepared without the {image_kind} images of "
+        f"{', '.join(keys)}. Exclude these keys with --keys, or prepare the images on one machine: robust201 plan "
+        f"--save SWEEP.yaml --keys {','.join(keys)}"
     )
 
 
@@ -112,23 +115,23 @@ def for_single_machine(config: _Config) -> _Config:
 
 def read_drain_seconds(environment: Mapping[str, str]) -> float | None:
     """Return the time for draining in seconds from `DRAIN_VARIABLE`; None if it is not set."""
-    text = environment.get(DRAIN_VARIABLE)
-    if text is None:
+    variable_value = environment.get(DRAIN_VARIABLE)
+    if variable_value is None:
         return None
     try:
-        seconds = float(text)
+        seconds = float(variable_value)
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < threading.TIMEOUT_MAX:
         raise ConfigError(
-            f"Reading the environment failed for {DRAIN_VARIABLE}: expected seconds above 0, got {text!r}. "
-            "Correct it, or unset it."
+            f"Reading the environment failed for {DRAIN_VARIABLE}: expected seconds above 0, got {variable_value!r}. "
+            "Correct the variable, or unset it."
         )
     return seconds
 
 
 def _find_missing(plan: Plan, bundles: Sequence[Bundle], say: Callable[[str], None]) -> tuple[Bundle, ...]:
-    """Return the share's bundles reduced to missing parts; damaged shards count as missing and are reported."""
+    """Return the share's bundles with only their missing parts; parts in damaged shards count as missing."""
     units = {part.unit.id: part.unit for bundle in bundles for part in bundle.parts}
     # Shards are verified by the share that wrote them; otherwise a thousand shares would read all shards.
     inventory = ShardStore.open(plan.config.results).inventory(
@@ -137,7 +140,10 @@ def _find_missing(plan: Plan, bundles: Sequence[Bundle], say: Callable[[str], No
         networks={(unit.dataset, unit.architecture) for unit in units.values()},
     )
     for shard in inventory.damaged:
-        say(f"Damaged result file, its evaluations are recomputed; submit or run sets it aside: {shard}")
+        say(
+            "Damaged result file; its evaluations are recomputed, and the next submit or run sets the file aside: "
+            f"{shard}"
+        )
     parts = (part for unit in units.values() for part in inventory.missing(unit, plan.measurements))
     return missing_bundles(bundles, parts)
 
@@ -150,34 +156,36 @@ def _load_prepared(config: SweepConfig) -> Plan:
             "Prepare it on one machine first: robust201 plan --save SWEEP.yaml"
         )
     ShardStore.open(config.results, shards=config.shards or "")
-    prepared = load_plan(config.results)
-    differences = describe_difference(_evaluated(prepared.config), _evaluated(config))
+    prepared_plan = load_plan(config.results)
+    differences = describe_difference(_result_fields(prepared_plan.config), _result_fields(config))
     if differences:
-        shown = "; ".join(differences)
-        shown = shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}…"
-        raise ConfigError(
-            f"Running with --share failed for {config.results}: the sweep differs from the prepared one ({shown}). "
-            "Prepare it again with: robust201 plan --save SWEEP.yaml"
+        difference_text = "; ".join(differences)
+        difference_text = (
+            difference_text if len(difference_text) <= _SHOWN_CHARACTERS else f"{difference_text[:_SHOWN_CHARACTERS]}…"
         )
-    return prepared
+        raise ConfigError(
+            f"Running with --share failed for {config.results}: the sweep differs from the prepared sweep "
+            f"({difference_text}). Prepare it again with: robust201 plan --save SWEEP.yaml"
+        )
+    return prepared_plan
 
 
-_NOT_EVALUATED = {"name", "results", "shards", "execution"} | {
+_OTHER_FIELDS = {"name", "results", "shards", "execution"} | {
     "batch_size",
     "checkpoints",
     "weights",
     "datasets",
     "keys",
 }
-"""Fields that do not affect results, and those that `_evaluated` compares in another form."""
+"""Fields that do not affect results, and fields that `_result_fields` compares in another form."""
 
 
-def _evaluated(config: SweepConfig) -> dict[str, Any]:
+def _result_fields(config: SweepConfig) -> dict[str, Any]:
     """Return the fields that affect a sweep's results, without paths and execution settings."""
     weights = config.checkpoints or config.weights
     has_custom_tasks = any(isinstance(parameters, UserTaskParameters) for parameters in config.parameters.values())
     return {
-        **config.model_dump(mode="json", exclude=_NOT_EVALUATED),
+        **config.model_dump(mode="json", exclude=_OTHER_FIELDS),
         # The batch size affects the random numbers of reference libraries and custom tasks, and no other results.
         "batch_size": config.batch_size if config.engine == "reference" or has_custom_tasks else None,
         "weights": weights.model_dump(mode="json", exclude={"path", "files"}) if weights else None,
@@ -187,7 +195,7 @@ def _evaluated(config: SweepConfig) -> dict[str, Any]:
     }
 
 
-def _units_of(bundles: Iterable[Bundle]) -> tuple[Unit, ...]:
+def _restricted_units(bundles: Iterable[Bundle]) -> tuple[Unit, ...]:
     """Return the units of a share, restricted to the strengths that it computes."""
     strengths: defaultdict[Unit, set[float]] = defaultdict(set)
     for bundle in bundles:
@@ -197,7 +205,7 @@ def _units_of(bundles: Iterable[Bundle]) -> tuple[Unit, ...]:
 
 
 def _check_inputs(plan: Plan, bundles: Sequence[Bundle]) -> None:
-    """Check before anything is computed that all inputs of the share are accessible on this machine."""
+    """Check, before anything is computed, that this machine can read all inputs of the share."""
     config, facts = plan.config, plan.facts
     needed_keys = {part.unit.key for bundle in bundles for part in bundle.parts}
     inputs, tasks = Inputs(config, keys=needed_keys), config.tasks

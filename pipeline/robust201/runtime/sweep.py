@@ -58,13 +58,13 @@ def merge_results(sources: Sequence[Path], target: Path) -> tuple[MergeReport, t
             write_text(target / PLAN_FILE, read_text(sources[0] / PLAN_FILE, MAX_JSON_BYTES))
         if samples is not None:
             write_samples(target, samples)
-        merged = load_plan(target)
-        if not all(map(is_known, merged.protocols.values())):
-            # Filtered runs may have generated different corrupted images; combine what their plans know.
-            facts = reduce(InputFacts.completed_by, (plan.facts for plan in plans.values()), merged.facts)
-            merged = make_plan(merged.config, facts)
-            save_plan(merged, store)
-    merged_ids = {unit.id for unit in merged.units}
+        merged_plan = load_plan(target)
+        if not all(map(is_known, merged_plan.protocols.values())):
+            # Filtered runs may have generated different corrupted images, so combine the facts of all plans.
+            facts = reduce(InputFacts.completed_by, (plan.facts for plan in plans.values()), merged_plan.facts)
+            merged_plan = make_plan(merged_plan.config, facts)
+            save_plan(merged_plan, store)
+    merged_ids = {unit.id for unit in merged_plan.units}
     return report, tuple(source for source, plan in plans.items() if not plan.known_ids <= merged_ids)
 
 
@@ -90,13 +90,13 @@ def run_sweep(
     on_progress: OnProgress = lambda _progress, _event: None,
     say: Callable[[str], None] = lambda _line: None,
 ) -> RunTally:
-    """Compute the missing evaluations of a sweep that match the filters; failures are in the tally.
+    """Compute the missing evaluations of a sweep that match the filters; the returned tally lists the failures.
 
     The first stage computes all parts whose images exist, and generates the adversarial images of transfers on their
     sources. Then corrupted images are generated and samples are drawn from the outcomes of the pilot. The second stage
-    computes the rest. Samples that have all images are combined at the end. An executor is started only if something is
-    missing. `on_preview` receives a summary before anything is computed; `on_progress` receives each event, and None
-    regularly between events; `say` receives a line about each slow step.
+    computes the rest. Samples that contain all images are combined at the end. An executor is started only if
+    evaluations are missing. `on_preview` receives a summary before anything is computed; `on_progress` receives each
+    event, and None regularly between events; `say` receives a line about each slow step.
 
     Raises:
         InputError: bad input; nothing was started.
@@ -106,43 +106,45 @@ def run_sweep(
         on_preview(preview)
         # The lease is also checked between events, because another driver may have taken over.
         driver = make_driver(preview, config.results, on_progress=on_progress, check=lease.check, say=say)
-        planned = preview.plan
+        last_plan = preview.plan
         with driver.recording_errors():
             blocks = inputs.missing_adversarial_blocks(preview.plan, preview.missing)
-            now, later = _split_by_readiness(preview.plan, preview.missing, inputs, blocks)
-            compute(driver, preview.plan, now, make_executor, blocks)
+            ready_parts, later_parts = _split_by_readiness(preview.plan, preview.missing, inputs, blocks)
+            compute(driver, preview.plan, ready_parts, make_executor, blocks)
             if driver.tally.drained:
-                driver.tally.remaining += sum(len(part.strengths) for part in later)
-            elif later:
+                driver.tally.remaining += sum(len(part.strengths) for part in later_parts)
+            elif later_parts:
                 driver.tracker.write(state="running")
-                for dataset, keys in _keys_by_dataset(later).items():
+                for dataset, keys in _keys_by_dataset(later_parts).items():
                     inputs.generate_missing_corruptions(dataset, keys)
                 lease.check()  # another driver may have taken over while images were generated
-                replanned = _plan_with_images(preview.plan, filters, inputs, now, later, check=lease.check, say=say)
+                replanned = _plan_with_images(
+                    preview.plan, filters, inputs, ready_parts, later_parts, check=lease.check, say=say
+                )
                 for shard in replanned.damaged:
                     say(f"Damaged result file set aside, its evaluations are recomputed: {shard}")
-                failed = inputs.missing_adversarial_blocks(replanned.plan, replanned.missing)
-                ready, blocked = _split_by_readiness(replanned.plan, replanned.missing, inputs, failed)
-                driver.tracker.replace(later, replanned.plan, (*ready, *blocked))
+                failed_blocks = inputs.missing_adversarial_blocks(replanned.plan, replanned.missing)
+                newly_ready, blocked = _split_by_readiness(replanned.plan, replanned.missing, inputs, failed_blocks)
+                driver.tracker.replace(later_parts, replanned.plan, (*newly_ready, *blocked))
                 driver.tally.remaining += sum(len(part.strengths) for part in blocked)
                 _report_missing_samples(replanned.plan, blocked, say)
-                compute(driver, replanned.plan, ready, make_executor)
-                planned = replanned.plan
+                compute(driver, replanned.plan, newly_ready, make_executor)
+                last_plan = replanned.plan
             if not driver.tally.drained:
-                combine_whole_samples(planned, ShardStore.open(config.results), say)
+                combine_whole_samples(last_plan, ShardStore.open(config.results), say)
         return driver.finish()
 
 
 def prepare_sweep(
     config: SweepConfig, *, filters: Filters = EVERYTHING, say: Callable[[str], None] = lambda _line: None
 ) -> RunPreview:
-    """Save the plan and copy the inputs of workers, so that shares can run.
+    """Save the plan and copy the inputs of workers, so that job shares can run.
 
     Corrupted and adversarial images that match the filters are generated, and samples are drawn if the pilot is
-    complete, because shares do neither.
+    complete, because job shares do neither.
     """
     with _prepared(config, filters, say, make_images=True) as (preview, inputs, lease):
-        _make_blocks(preview.plan, inputs.missing_adversarial_blocks(preview.plan, preview.missing))
+        _generate_blocks(preview.plan, inputs.missing_adversarial_blocks(preview.plan, preview.missing))
         if config.sampling is not None:
             store = ShardStore.open(config.results)
             combine_whole_samples(preview.plan, store, say)
@@ -169,25 +171,25 @@ def _prepared(
             for dataset in filters.datasets or tuple(config.datasets):
                 inputs.generate_missing_corruptions(dataset, filters.keys)
         facts = replace(inputs.gather(load_facts(config.results)), samples=samples)
-        full = make_plan(config, facts)
-        check_sampled_protocols(full)
-        plan = filters.narrow(full)
+        full_plan = make_plan(config, facts)
+        check_sampled_protocols(full_plan)
+        plan = filters.narrow(full_plan)
         inputs.copy_sample_images(samples)
-        save_plan(full, store)
+        save_plan(full_plan, store)
         inputs.copy_images()
-        inputs.keep_code()
+        inputs.save_code_copies()
         report_active_shares(config.results, say)
         remove_silent_heartbeats(config.results)
         store.folder.remove_leftovers()
         say("Checking finished results")
         inventory = store.inventory(verify="unverified", on_damage="set_aside")
-        if (samples := note_counted_networks(full, inventory)) is not None:
-            full = make_plan(config, replace(facts, samples=samples))
-            plan = filters.narrow(full)
-            save_plan(full, store)
-        if smaller := describe_smaller_budget(full):
-            say(smaller)
-        yield preview_run(plan, full, inventory), inputs, lease
+        if (samples := note_counted_networks(full_plan, inventory)) is not None:
+            full_plan = make_plan(config, replace(facts, samples=samples))
+            plan = filters.narrow(full_plan)
+            save_plan(full_plan, store)
+        if budget_message := describe_smaller_budget(full_plan):
+            say(budget_message)
+        yield preview_run(plan, full_plan, inventory), inputs, lease
 
 
 def make_driver(
@@ -208,7 +210,7 @@ def make_driver(
 def compute(
     driver: Driver, plan: Plan, parts: Sequence[Part], make_executor: MakeExecutor, blocks: Sequence[Part] = ()
 ) -> None:
-    """Compute parts, and `blocks` of images for later parts; no executor is started if there are none."""
+    """Compute parts, and `blocks` of images for later parts; do nothing if both are empty."""
 
     def divide(executor: Executor) -> Sequence[Bundle]:
         has_gpu = executor.gpus_per_worker > 0
@@ -232,7 +234,7 @@ def _keys_by_dataset(parts: Iterable[Part]) -> dict[str, set[str]]:
 def _split_by_readiness(
     plan: Plan, missing: Sequence[Part], inputs: Inputs, blocks: Sequence[Part]
 ) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
-    """Split missing parts into those whose images exist, and those whose images or samples do not exist yet.
+    """Split missing parts into ready parts and blocked parts, whose images or samples do not exist yet.
 
     `blocks` are the missing images of transfers.
     """
@@ -252,7 +254,7 @@ def _plan_with_images(
     plan: Plan,
     filters: Filters,
     inputs: Inputs,
-    tried: Sequence[Part],
+    tried_parts: Sequence[Part],
     parts: Sequence[Part],
     *,
     check: Callable[[], None],
@@ -260,13 +262,13 @@ def _plan_with_images(
 ) -> RunPreview:
     """Plan parts again once their images exist, because ids include the hashes of images.
 
-    Parts of units in `tried` are excluded, so that failures are not retried.
+    Parts of units in `tried_parts` are excluded, so that failures are not retried.
     """
     if plan.config.sampling is not None:
         store = ShardStore.open(plan.config.results)
         draw_samples(plan, inputs, store, store.inventory(on_damage="report"), check=check, say=say)
     preview = _plan_again(plan, filters, inputs)
-    keys, tried_ids = {(part.unit.dataset, part.unit.key) for part in parts}, {part.unit.id for part in tried}
+    keys, tried_ids = {(part.unit.dataset, part.unit.key) for part in parts}, {part.unit.id for part in tried_parts}
     missing = (part for part in preview.missing if (part.unit.dataset, part.unit.key) in keys)
     return replace(preview, missing=tuple(part for part in missing if part.unit.id not in tried_ids))
 
@@ -274,9 +276,11 @@ def _plan_with_images(
 def _plan_again(plan: Plan, filters: Filters, inputs: Inputs) -> RunPreview:
     config = plan.config
     facts = replace(inputs.gather(plan.facts), samples=read_samples(config.results))
-    full, store = make_plan(config, facts), ShardStore.open(config.results)
-    save_plan(full, store)
-    return preview_run(filters.narrow(full), full, store.inventory(verify="unverified", on_damage="set_aside"))
+    full_plan, store = make_plan(config, facts), ShardStore.open(config.results)
+    save_plan(full_plan, store)
+    return preview_run(
+        filters.narrow(full_plan), full_plan, store.inventory(verify="unverified", on_damage="set_aside")
+    )
 
 
 def _report_missing_samples(plan: Plan, parts: Sequence[Part], say: Callable[[str], None]) -> None:
@@ -293,8 +297,8 @@ def _bundle_blocks(plan: Plan, blocks: Sequence[Part]) -> tuple[Bundle, ...]:
     return tuple(Bundle(part.unit.architecture, part.unit.dataset, (part,), plan.seconds(part)) for part in blocks)
 
 
-def _make_blocks(plan: Plan, blocks: Sequence[Part]) -> None:
-    """Generate the images of transfers in this process, because shares do not generate any."""
+def _generate_blocks(plan: Plan, blocks: Sequence[Part]) -> None:
+    """Generate the images of transfers in this process, because job shares do not generate images."""
     if not blocks:
         return
     from robust201.runtime.worker import Worker
@@ -305,6 +309,6 @@ def _make_blocks(plan: Plan, blocks: Sequence[Part]) -> None:
             if isinstance(outcome, UnitFailure):
                 n_images = outcome.part.stop - outcome.part.start
                 raise EvaluationError(
-                    f"Generating {n_images} images failed for {outcome.part.label}: {outcome.message}. Correct the "
-                    "source of this key, or exclude the key with --keys."
+                    f"Generating {n_images} images failed for {outcome.part.label}: {outcome.message}. Fix the cause "
+                    "of this error, or exclude the key with --keys."
                 )

@@ -1,7 +1,7 @@
-"""Driver of training runs: plans them, computes the snapshots that the store lacks, and adds these to the manifest.
+"""Driver of training runs: plan them, compute the snapshots that the store lacks, and add these to the manifest.
 
-Workers write immutable files; only the driver writes the manifest. Trainings that start from the weights of other
-trainings run in a later stage, which is planned once these weights exist.
+Workers write immutable files; only the driver writes the manifest. Training runs that start from the weights of other
+training runs are computed in a later stage, which is planned once these weights exist.
 """
 
 import math
@@ -29,7 +29,7 @@ from robust201.planning.training_plan import (
 from robust201.runtime.driver import Driver, OnProgress
 from robust201.runtime.executors import start_executor
 from robust201.runtime.executors.base import BundleWorker, Executor
-from robust201.runtime.heartbeat import BEAT_SECONDS, read_file_time, read_heartbeats, remove_silent_heartbeats
+from robust201.runtime.heartbeat import BEAT_SECONDS, current_file_time, read_heartbeats, remove_silent_heartbeats
 from robust201.runtime.lease import Lease
 from robust201.runtime.metrics import Metrics
 from robust201.runtime.progress import Tracker
@@ -48,12 +48,12 @@ def start_training_executor(work: TrainingWork) -> Executor:
 def _start_worker(work: TrainingWork, metrics: Metrics) -> BundleWorker:
     from robust201.runtime.training_worker import TrainingWorker
 
-    del metrics  # the driver records all metrics of trainings
+    del metrics  # the driver records all metrics of training runs
     return TrainingWorker(work)
 
 
 def choose_device_kind(config: TrainingConfig) -> DeviceKind:
-    """Return the kind of device, which is part of the trainings' identity."""
+    """Return the kind of device, which is part of the identity of training runs."""
     execution = config.execution
     if execution.device != "auto":
         return execution.device
@@ -68,14 +68,14 @@ def require_explicit_device(config: TrainingConfig) -> None:
     """Raise ConfigError if workers on other machines would have to choose the device."""
     if config.execution.device == "auto":
         raise ConfigError(
-            f"Planning trainings failed for {config.name}: execution.device must be cpu or cuda, not auto, because "
-            "weights depend on it and the workers run on other machines. Set it to the device of the cluster's workers."
+            f"Planning trainings failed for {config.name}: execution.device must be cpu or cuda, not auto, because the "
+            "weights depend on the device and the workers run on other machines. Set it to the device of these workers."
         )
 
 
 @dataclass(frozen=True)
 class TrainingSelection:
-    """Selection of a YAML's trainings for a run; None selects all."""
+    """Selection of the training runs of a YAML: by recipe, and the first `limit` of these; None selects all."""
 
     recipes: tuple[str, ...] | None = None
     limit: int | None = None
@@ -94,7 +94,7 @@ def preview_trainings(
     selection: TrainingSelection = ALL_TRAININGS,
     say: Callable[[str], None] = lambda _line: None,
 ) -> TrainingPlan:
-    """Plan trainings, given their images and the content of the store, without writing anything."""
+    """Plan training runs from their images and the content of the store, without writing anything."""
     code = hash_files(config.code_files())
     store, device = CheckpointStore(config.store, hashed=True), choose_device_kind(config)
     planner = TrainingPlanner(config, TrainingInputs(config, say), store, device=device, code=code)
@@ -106,7 +106,7 @@ def prepare_trainings(
     selection: TrainingSelection = ALL_TRAININGS,
     say: Callable[[str], None] = lambda _line: None,
 ) -> TrainingPlan:
-    """Plan trainings for another machine, and add snapshots of an interrupted run to the manifest."""
+    """Plan training runs for another machine, and add the snapshots of an interrupted run to the manifest."""
     with _prepare(config, selection, say) as (_lease, _planner, plan):
         return plan
 
@@ -120,9 +120,9 @@ def run_trainings(
     on_progress: OnProgress = lambda _progress, _event: None,
     say: Callable[[str], None] = lambda _line: None,
 ) -> RunTally:
-    """Compute the snapshots that the store lacks; failures are in the tally.
+    """Compute the snapshots that the store lacks; the returned tally lists the failures.
 
-    An executor is started only if something is missing. `on_preview` receives the plan before anything is computed.
+    An executor is started only if snapshots are missing. `on_preview` receives the plan before anything is computed.
     `on_progress` receives each event, and None regularly between events. `say` receives a line about each slow step.
 
     Raises:
@@ -132,7 +132,7 @@ def run_trainings(
     with _prepare(config, selection, say) as (lease, planner, plan):
         for planned in plan.trainings:
             planner.inputs.test_images(planned.training.dataset)
-        images = planner.inputs.keep()
+        images = planner.inputs.save_copies()
         on_preview(plan)
         return _Run(lease, planner, plan, images, start=start, on_progress=on_progress, say=say).run()
 
@@ -149,10 +149,10 @@ def _prepare(
     TrainingPlanner(config, inputs, CheckpointStore(config.store), device=device, code=code).plan(trainings)
     make_folder(config.results)
     with Lease.acquire(config.results, on_wait=say) as lease, CheckpointStore(config.store, hashed=True) as store:
-        recovered = finished_snapshots(config).recover(store)
-        if recovered:
-            say(f"Added snapshots of an interrupted run to the manifest: {recovered}")
-        inputs.keep_code(code)
+        n_recovered = finished_snapshots(config).recover(store)
+        if n_recovered:
+            say(f"Added snapshots of an interrupted run to the manifest: {n_recovered}")
+        inputs.save_code_copies(code)
         remove_silent_heartbeats(config.results)
         remove_leftovers(config.store)
         planner = TrainingPlanner(config, inputs, store, device=device, code=code)
@@ -160,7 +160,7 @@ def _prepare(
 
 
 class _Run:
-    """A run of trainings, executed in stages."""
+    """A run of the `train` command, executed in stages."""
 
     def __init__(
         self,
@@ -181,27 +181,33 @@ class _Run:
         missing = [planned.part() for planned in plan.trainings if planned.missing]
         tracker = Tracker(plan, missing, config.results, plan.n_done, log)
         self._driver = Driver(
-            tracker, log, config.execution, on_progress=on_progress, check=self._check, say=say, doing="Training"
+            tracker,
+            log,
+            config.execution,
+            on_progress=on_progress,
+            check=self._check_lease_and_steps,
+            say=say,
+            activity="Training",
         )
-        self._noted_at = -math.inf
+        self._last_note = -math.inf
 
     def run(self) -> RunTally:
-        """Run the trainings that are ready, stage by stage, until no stage makes progress."""
+        """Execute the training runs that are ready, stage by stage, until no stage makes progress."""
         tally = self._driver.tally
         with self._driver.recording_errors():
             while not tally.drained:
-                failed = {failure.part.unit.id for failure in tally.failures}
-                ready = [
+                failed_units = {failure.part.unit.id for failure in tally.failures}
+                ready_trainings = [
                     planned
                     for planned in self._plan.trainings
-                    if planned.is_ready and planned.missing and planned.training.digest not in failed
+                    if planned.is_ready and planned.missing and planned.training.digest not in failed_units
                 ]
-                if not ready:
+                if not ready_trainings:
                     break
-                n_before = tally.evaluations
-                self._run_stage(ready)
+                n_earlier_evaluations = tally.evaluations
+                self._run_stage(ready_trainings)
                 self._replan()
-                if tally.evaluations == n_before:
+                if tally.evaluations == n_earlier_evaluations:
                     break
         failed_steps = sum(len(failure.part.strengths) for failure in tally.failures)
         tally.remaining = sum(len(planned.missing) for planned in self._plan.trainings) - failed_steps
@@ -209,41 +215,42 @@ class _Run:
         return self._driver.finish()
 
     def _replan(self) -> None:
-        waiting = [planned.part() for planned in self._plan.trainings if not planned.is_ready]
+        waiting_parts = [planned.part() for planned in self._plan.trainings if not planned.is_ready]
         self._plan = self._planner.plan([planned.training for planned in self._plan.trainings])
         by_unit = self._plan.by_unit
-        replanned = [by_unit[part.unit.id].part() for part in waiting if by_unit[part.unit.id].missing]
-        self._driver.tracker.replace(waiting, self._plan, replanned)
+        replanned_parts = [by_unit[part.unit.id].part() for part in waiting_parts if by_unit[part.unit.id].missing]
+        self._driver.tracker.replace(waiting_parts, self._plan, replanned_parts)
 
     def _report_waiting(self) -> None:
-        waiting = [planned for planned in self._plan.trainings if not planned.is_ready]
-        if waiting:
-            predecessor = self._config.start_of(waiting[0].training)
+        waiting_trainings = [planned for planned in self._plan.trainings if not planned.is_ready]
+        if waiting_trainings:
+            predecessor = self._config.start_of(waiting_trainings[0].training)
             self._say(
-                f"Trainings not started because their start weights are missing: {len(waiting)}, such as "
-                f"{waiting[0].training.label}, which needs {'others' if predecessor is None else predecessor.label}."
+                f"{len(waiting_trainings)} training runs were not started because their start weights are missing, "
+                f"such as {waiting_trainings[0].training.label}, which starts from "
+                f"{'other weights' if predecessor is None else predecessor.label}."
             )
 
-    def _run_stage(self, ready: Sequence[PlannedTraining]) -> None:
+    def _run_stage(self, trainings: Sequence[PlannedTraining]) -> None:
         plan, device = self._plan, self._planner.device
-        by_unit = {planned.training.digest: planned for planned in ready}
+        by_unit = {planned.training.digest: planned for planned in trainings}
         work = TrainingWork(self._config, by_unit, self._images, plan.code, device)
         self._driver.run_stage(
             partial(self._start, work),
-            lambda _executor: plan.bundles(ready, device == "cuda"),
+            lambda _executor: plan.bundles(trainings, device == "cuda"),
             find_committed=self._find_committed,
             on_receipt=self._add_snapshot,
         )
 
-    def _check(self) -> None:
+    def _check_lease_and_steps(self) -> None:
         self._lease.check()
-        if time.monotonic() - self._noted_at >= BEAT_SECONDS:
+        if time.monotonic() - self._last_note >= BEAT_SECONDS:
             results = self._config.results
-            self._driver.tracker.note_steps(read_heartbeats(results, read_file_time(results)))
-            self._noted_at = time.monotonic()
+            self._driver.tracker.note_steps(read_heartbeats(results, current_file_time(results)))
+            self._last_note = time.monotonic()
 
     def _add_snapshot(self, receipt: Receipt) -> None:
-        """Add a snapshot to the manifest; after the last one, remove the training's saved states."""
+        """Add a snapshot to the manifest; after the last snapshot, remove the saved states of the training run."""
         planned = self._plan.by_unit[receipt.unit_id]
         for step in map(int, receipt.strengths):
             self._finished.enter(planned.finished_name(step), self._planner.store)
@@ -251,7 +258,7 @@ class _Run:
                 shutil.rmtree(planned.states_folder(self._config), ignore_errors=True)
 
     def _find_committed(self, parts: Sequence[Part]) -> Sequence[Receipt]:
-        """Return receipts of snapshots that a lost worker has stored without reporting them."""
+        """Return receipts of the snapshots that a lost worker stored but did not report."""
         receipts = []
         for part in parts:
             planned = self._plan.by_unit[part.unit.id]

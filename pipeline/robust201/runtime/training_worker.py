@@ -1,4 +1,4 @@
-"""Worker of training runs: trains the networks of bundles and stores their snapshots."""
+"""Worker of training runs: trains networks and stores their snapshots."""
 
 import time
 from collections.abc import Iterator
@@ -17,28 +17,28 @@ from robust201.training.state import EpochRecord
 from robust201.weights.store import CheckpointStore
 
 _SOURCE = "robust201 train"
-"""Value of the manifest's field `source`."""
+"""Value of the field `source` in the manifest."""
 
 
 class TrainingWorker(PartWorker):
     """Trains the networks of bundles, resuming from saved states; draining saves the state and stops.
 
     Raises:
-        ConfigError: the device is not of the kind that the trainings were planned for.
+        ConfigError: the device is not of the kind for which the training runs were planned.
     """
 
-    doing = "Training"
+    activity = "Training"
 
     def __init__(self, work: TrainingWork) -> None:
         config = work.config
         super().__init__(config)
         if self.device.type != work.device:
             raise ConfigError(
-                f"Starting a worker failed for {config.name}: the trainings were planned for {work.device}, but this "
-                f"worker's device is {self.device.type}. Set execution.device to the device of the workers."
+                f"Starting a worker failed for {config.name}: the training runs were planned for {work.device}, but "
+                f"this worker's device is {self.device.type}. Set execution.device to the device of the workers."
             )
         self._config, self._work = config, work
-        self._inputs = TrainingInputs(config, kept=work.images)
+        self._inputs = TrainingInputs(config, copy_hashes=work.images)
         self._space = locate_space(config, work.code)
         self._store = CheckpointStore(config.store)  # for files only: the driver writes the manifest
         self._finished = finished_snapshots(config)
@@ -47,20 +47,20 @@ class TrainingWorker(PartWorker):
         planned = self._work.trainings[part.unit.id]
         training, config = planned.training, self._config
         start = None if planned.start is None else self._store.load(planned.start)
-        began = time.perf_counter()
-        first_step: tuple[int, float] | None = None
+        start_time = time.perf_counter()
+        first_step_and_time: tuple[int, float] | None = None
 
         def note_steps(step: int, record: EpochRecord | None) -> None:
-            nonlocal first_step
+            nonlocal first_step_and_time
             now = time.perf_counter()
-            first_step = first_step or (step, now)
+            first_step_and_time = first_step_and_time or (step, now)
             heartbeat.note_steps(
                 TrainingSteps(
                     step=step,
-                    begun=first_step[0],
+                    begun=first_step_and_time[0],
                     last=int(part.strengths[-1]),
                     per_epoch=planned.n_batches,
-                    seconds=now - first_step[1],
+                    seconds=now - first_step_and_time[1],
                     loss=None if record is None else record.loss,
                     accuracy=None if record is None else record.accuracy,
                 )
@@ -84,18 +84,18 @@ class TrainingWorker(PartWorker):
             notice=lambda line: self._log.write("state_damaged", line, level="warning"),
         )
         for snapshot in snapshots:
-            file = self._keep(planned, snapshot)
-            seconds = time.perf_counter() - began
-            yield Receipt(part.unit.id, (float(snapshot.step),), part.start, part.stop, file, seconds)
-            began = time.perf_counter()
+            weights_file = self._store_snapshot(planned, snapshot)
+            seconds = time.perf_counter() - start_time
+            yield Receipt(part.unit.id, (float(snapshot.step),), part.start, part.stop, weights_file, seconds)
+            start_time = time.perf_counter()
 
     def _log_epoch(self, record: EpochRecord) -> None:
         self._log.write("epoch_ended", f"epoch {record.epoch}", loss=record.loss, accuracy=record.accuracy)
 
-    def _keep(self, planned: PlannedTraining, snapshot: Snapshot) -> str:
+    def _store_snapshot(self, planned: PlannedTraining, snapshot: Snapshot) -> str:
         training, space = planned.training, self._space
         identity = space.identity()
-        last = snapshot.history[-1] if snapshot.history else None
+        last_epoch = snapshot.history[-1] if snapshot.history else None
         n_classes = self._config.dataset_spec(training.dataset).n_classes
         record = self._store.write(
             space=space.weights_name,
@@ -116,9 +116,9 @@ class TrainingWorker(PartWorker):
                 "outcome": {
                     "steps": snapshot.step,
                     "n_batches": snapshot.n_batches,
-                    "train_loss": None if last is None else last.loss,
-                    "train_accuracy": None if last is None else last.accuracy,
-                    "test_accuracy": self._measure(planned, snapshot),
+                    "train_loss": None if last_epoch is None else last_epoch.loss,
+                    "train_accuracy": None if last_epoch is None else last_epoch.accuracy,
+                    "test_accuracy": self._measure_test_accuracy(planned, snapshot),
                     "torch": torch.__version__,
                 },
             },
@@ -127,7 +127,7 @@ class TrainingWorker(PartWorker):
         self._finished.write(planned.finished_name(snapshot.step), record)
         return record.file
 
-    def _measure(self, planned: PlannedTraining, snapshot: Snapshot) -> float | None:
+    def _measure_test_accuracy(self, planned: PlannedTraining, snapshot: Snapshot) -> float | None:
         images = self._inputs.test_images(planned.training.dataset)
         if images is None:
             return None

@@ -3,14 +3,14 @@
 Each line is a JSON object with ``time`` (UTC, ISO 8601), ``level``, ``worker`` (the file name without extension),
 ``host``, ``pid``, ``event`` and ``message``. Lines about a unit also have ``unit`` (its id) and ``label``
 (architecture/dataset/key, and the weights if networks have several). Other fields depend on the event. The driver
-writes a file in the same format, ``…-driver.jsonl``, for events that only it observes: lost workers and parts given up.
+writes a file in the same format, ``…-driver.jsonl``, for events that only it observes: lost workers and failed parts.
 
 Logs are for people and have no effect on the run. A file has a single writer, which opens and closes it for each line,
 so that other hosts see the line immediately over NFS. Lines are not synced to disk: they survive the death of a
-process, but not always of a machine. Logging never fails a run: a line that cannot be written is lost (a full disk
-stops the run when shards are written). A file that reaches `MAX_BYTES` is renamed to ``….1.jsonl``, replacing an
-earlier one, so a worker has at most two. Beyond `MAX_FILES` files, the oldest are deleted unless they were modified
-within a day.
+process, but not always that of a machine. Logging never fails a run: a line that cannot be written is lost (a full disk
+stops the run when shards are written). A file that reaches `MAX_BYTES` is renamed to ``….1.jsonl``, which replaces an
+earlier file of this name, so a worker has at most two files. Beyond `MAX_FILES` files, the oldest are deleted unless
+they were modified within a day.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ def label_of(unit: Unit) -> str:
 
 
 class WorkLog:
-    """The log of one process of a run."""
+    """Log of one process of a run."""
 
     def __init__(
         self,
@@ -64,8 +64,8 @@ class WorkLog:
         self._clock = clock
         self._host, self._pid = socket.gethostname(), os.getpid()
         host = re.sub(r"[^\w.-]", "_", self._host)[:64]
-        begun = datetime.fromtimestamp(clock(), UTC).strftime("%Y%m%dT%H%M%SZ")
-        name = f"{begun}-{host}-{self._pid}-{secrets.token_hex(3)}"
+        start_time = datetime.fromtimestamp(clock(), UTC).strftime("%Y%m%dT%H%M%SZ")
+        name = f"{start_time}-{host}-{self._pid}-{secrets.token_hex(3)}"
         self.worker = f"{name}-{role}" if role else name
         self._n_bytes = 0
         self._is_torn = False
@@ -74,15 +74,15 @@ class WorkLog:
 
     @property
     def path(self) -> Path:
-        """The file, which is created when the first line is written."""
+        """Path of the file, which is created when the first line is written."""
         return self._folder / f"{self.worker}.jsonl"
 
     def write(
         self, event: str, message: str = "", *, level: str = "info", unit: Unit | None = None, **fields: Any
     ) -> None:
-        """Write a line about `unit`, or about the current unit of `about`; errors are ignored and the line is lost.
+        """Write a line about `unit`, or by default about the unit of `about`; a line that cannot be written is lost.
 
-        Of a very long message, only the end is written. The level is ``info``, ``warning`` or ``error``; other fields
+        Only the end of a very long message is written. The level is ``info``, ``warning`` or ``error``; other fields
         are JSON values.
         """
         with self._lock:
@@ -125,9 +125,9 @@ class WorkLog:
 
     @contextlib.contextmanager
     def about(self, part: Part) -> Iterator[None]:
-        """Within a block, write lines about a part's unit, and also log warnings of libraries."""
+        """Within the context, write lines about a part's unit, and log warnings of libraries."""
         handler = _LibraryLines(self)
-        show_before = warnings.showwarning
+        outer_show = warnings.showwarning
 
         def show(
             message: Warning | str,
@@ -138,7 +138,7 @@ class WorkLog:
             line: str | None = None,
         ) -> None:
             self.write("library_warning", f"{category.__name__}: {message}", level="warning", source=filename)
-            show_before(message, category, filename, lineno, file, line)
+            outer_show(message, category, filename, lineno, file, line)
 
         outer_unit, self._unit = self._unit, part.unit
         warnings.showwarning = show
@@ -148,25 +148,25 @@ class WorkLog:
         finally:
             logging.getLogger().removeHandler(handler)
             if warnings.showwarning is show:
-                warnings.showwarning = show_before
+                warnings.showwarning = outer_show
             self._unit = outer_unit
 
     def _append(self, line: dict[str, Any]) -> None:
-        data = b"\n" * self._is_torn + (json.dumps(line, default=str) + "\n").encode()
-        if self._n_bytes and self._n_bytes + len(data) > self._max_bytes:
+        encoded_line = b"\n" * self._is_torn + (json.dumps(line, default=str) + "\n").encode()
+        if self._n_bytes and self._n_bytes + len(encoded_line) > self._max_bytes:
             with contextlib.suppress(FileNotFoundError):  # logs may be deleted at any time
                 self.path.replace(self._folder / f"{self.worker}.1.jsonl")
             self._n_bytes = 0
         self._folder.mkdir(exist_ok=True)
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            written = os.write(descriptor, data)
+            n_written = os.write(descriptor, encoded_line)
         finally:
             os.close(descriptor)
-        self._is_torn = written < len(data)  # the disk is full
+        self._is_torn = n_written < len(encoded_line)  # the disk is full
         if not self._n_bytes:
             remove_old_logs(self._folder)
-        self._n_bytes += written
+        self._n_bytes += n_written
 
 
 class _LibraryLines(logging.Handler):
@@ -178,18 +178,19 @@ class _LibraryLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            text = self.format(record)
+            message = self.format(record)
         except Exception:  # noqa: BLE001 - a library's malformed message must not fail the evaluation
-            text = str(record.msg)
-        self._log.write("library_log", text, level=record.levelname.lower(), source=record.name)
+            message = str(record.msg)
+        self._log.write("library_log", message, level=record.levelname.lower(), source=record.name)
 
 
 def remove_old_logs(folder: Path, *, max_files: int = MAX_FILES) -> int:
     """Delete the oldest log files beyond `max_files`, except those that may still be in use; return their number."""
     with os.scandir(folder) as entries:
-        names = sorted(entry.name for entry in entries if entry.name.endswith(".jsonl"))  # names begin with start times
+        # Names begin with start times.
+        file_names = sorted(entry.name for entry in entries if entry.name.endswith(".jsonl"))
     n_removed = 0
-    for name in names[: max(0, len(names) - max_files)]:
+    for name in file_names[: max(0, len(file_names) - max_files)]:
         with contextlib.suppress(OSError):  # another worker may have deleted it
             path = folder / name
             if time.time() - path.stat().st_mtime > _QUIET_SECONDS:

@@ -28,7 +28,7 @@ from robust201.tasks.evaluate import ResidentImages, evaluate_part, perturb_part
 from robust201.tasks.transfer_task import TransferTask
 
 COMMIT_SECONDS = 300.0
-"""Maximum time between two commits, which happen between the strengths of a part."""
+"""Time after which results are committed, between the strengths of a part."""
 
 
 class Worker(PartWorker):
@@ -51,7 +51,7 @@ class Worker(PartWorker):
         configure_torch(config.execution.threads, config.precision)
 
     def run(self, bundle: Bundle) -> Iterator[Receipt | UnitFailure]:
-        # torch's settings are process-wide: another worker in this process may have set them for another precision.
+        # torch's settings are process-wide: another worker in this process may have changed them for another precision.
         configure_torch(self._config.execution.threads, self._config.precision)
         yield from super().run(bundle)
 
@@ -61,9 +61,9 @@ class Worker(PartWorker):
         yield from super()._attempt(part, heartbeat)
 
     def use_less_memory(self, part: Part) -> bool:
-        """Halve the micro-batch; return False if it is already the smallest."""
+        """Halve the micro-batch; return False if it already has the minimum size."""
         network = self._networks.loaded
-        if network is None or network.shown <= network.smallest:
+        if network is None or network.shown <= network.min_batch_size:
             return False
         self._micro_batch = network.shown // 2
         network.limit(self._micro_batch)  # frees the memory of CUDA graphs before the next attempt
@@ -77,12 +77,14 @@ class Worker(PartWorker):
         unit = part.unit
         images = self._image_set(unit)
         network = self._load_network(unit, images)
-        context = self._context(unit, network)
+        context = self._make_context(unit, network)
         if unit.makes_images:
-            yield self._make_images(context, part)
+            yield self._generate_images(context, part)
             return
         capacity = network.capacity
-        batch = self._micro_batch or "none" if capacity is None else f"{capacity.logits}/{capacity.gradients}"
+        micro_batch_text = (
+            self._micro_batch or "none" if capacity is None else f"{capacity.logits}/{capacity.gradients}"
+        )
         results = evaluate_part(
             context,
             self._tasks[unit.key],
@@ -90,7 +92,7 @@ class Worker(PartWorker):
             part,
             images,
             self._config.measurements,
-            provenance=self._provenance | {"micro_batch": str(batch)},
+            provenance=self._provenance | {"micro_batch": str(micro_batch_text)},
             on_device=self._images_on_device(unit),
         )
         pending: list[EvaluationResult] = []
@@ -103,8 +105,8 @@ class Worker(PartWorker):
         if pending:
             yield self._store.commit(pending)
 
-    def _make_images(self, context: Context, part: Part) -> Receipt:
-        began = time.perf_counter()
+    def _generate_images(self, context: Context, part: Part) -> Receipt:
+        start_time = time.perf_counter()
         task, parameters = self._tasks[part.unit.key], self._config.parameters[part.unit.key]
         assert isinstance(task, TransferTask) and isinstance(parameters, TransferParameters)  # noqa: S101, PT018
         perturbed = perturb_part(
@@ -118,7 +120,7 @@ class Worker(PartWorker):
         store = self._adversarial_images(part.unit)
         for strength, pixels in zip(part.strengths, perturbed, strict=True):
             store.write(strength, part.start, pixels)
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - start_time
         return Receipt(part.unit.id, part.strengths, part.start, part.stop, shard="", seconds=seconds)
 
     def _load_network(self, unit: Unit, images: ImageSet) -> LoadedNetwork:
@@ -128,7 +130,7 @@ class Worker(PartWorker):
         network.check(images, precision=self._config.precision, name=unit.network_label)
         return network
 
-    def _context(self, unit: Unit, network: LoadedNetwork) -> Context:
+    def _make_context(self, unit: Unit, network: LoadedNetwork) -> Context:
         capacity = network.capacity
         uses_adversarial = isinstance(self._tasks[unit.key], TransferTask) and not unit.makes_images
         return Context(
@@ -170,7 +172,7 @@ class Worker(PartWorker):
         if self._tasks[unit.key].kind != "corruption":
             return None
         if unit.dataset not in self._corrupted:
-            self._image_set(unit)  # opening compares with the clean images, which must be the copied ones
+            self._image_set(unit)  # opening compares the images with the clean images, which must be the copies
             self._corrupted[unit.dataset] = self._inputs.open_corruptions(unit.dataset)
         store = self._corrupted[unit.dataset]
         store.verify(unit.key, expected=self._facts.datasets[unit.dataset].corruptions[unit.key])

@@ -1,4 +1,4 @@
-"""Access to a Ray head and its token: anyone who reaches a head without token authentication can run code on it."""
+"""Access to a Ray head and its token. Anyone who reaches a head without token authentication can run code on it."""
 
 import ipaddress
 import os
@@ -41,18 +41,18 @@ class Access:
         return {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
 
     def check_reachable(self) -> None:
-        """Check that a server listens at the address; Ray's client would wait minutes for it."""
+        """Check that a server listens at the address; Ray's client would wait for minutes."""
         parts = urlsplit(self.address)
         host, scheme = parts.hostname or "", parts.scheme
         if scheme in getproxies() and not proxy_bypass(host):
-            return  # Only the proxy can be reached from here, and it accepts any connection.
+            return  # only the proxy can be reached from here, and it accepts any connection
         try:
             with socket.create_connection((host, parts.port or _PORTS[scheme]), timeout=_CONNECT_SECONDS):
                 pass
         except OSError as error:
             raise ConfigError(
-                f"Connecting failed for {self.address}: expected a Ray head, got {error.strerror or error}. "
-                "Start the cluster, open the tunnel (ray dashboard CLUSTER.yaml), or name the head by --address."
+                f"Connecting failed for {self.address}: expected a Ray head, got {error.strerror or error}. Start the "
+                "cluster, open the tunnel (ray dashboard CLUSTER.yaml), or set --address to the head's address."
             ) from error
 
 
@@ -63,17 +63,17 @@ def token_file() -> Path:
 
 
 def find_token() -> str | None:
-    """Return the token as Ray looks it up: RAY_AUTH_TOKEN, the file RAY_AUTH_TOKEN_PATH, ``~/.ray/auth_token``.
+    """Return the token that Ray would use: from RAY_AUTH_TOKEN, the file RAY_AUTH_TOKEN_PATH or ``~/.ray/auth_token``.
 
     Source: Ray 2.60, "Token Authentication", token sources and precedence.
 
     Raises:
-        ConfigError: the file cannot be read, contains no token, or does not exist although RAY_AUTH_TOKEN_PATH names
-            it; or the token in the file or variable is malformed.
+        ConfigError: the file cannot be read, contains no token, or does not exist although RAY_AUTH_TOKEN_PATH is set;
+            or the token in the file or variable is malformed.
     """
     token = os.environ.get("RAY_AUTH_TOKEN", "").strip()
     if token:
-        if not _is_token(token):
+        if not _is_valid_token(token):
             raise ConfigError(
                 "Reading the token failed for RAY_AUTH_TOKEN: expected one line of printable ASCII characters, got "
                 "other characters. Correct the variable, or unset it to use ~/.ray/auth_token."
@@ -88,42 +88,42 @@ def find_token() -> str | None:
         raise _token_file_error(path, str(getattr(error, "strerror", None) or error)) from error
     if not token:
         raise _token_file_error(path, "an empty file")
-    if not _is_token(token):
-        raise _token_file_error(path, "characters other than one line of printable ASCII")
+    if not _is_valid_token(token):
+        raise _token_file_error(path, "more than one line, or characters that are not printable ASCII")
     return token
 
 
-def _is_token(text: str) -> bool:
-    """Return whether a text can be sent in an HTTP header."""
-    return text.isascii() and text.isprintable()
+def _is_valid_token(token: str) -> bool:
+    """Return whether a token can be sent in an HTTP header."""
+    return token.isascii() and token.isprintable()
 
 
-def _token_file_error(path: Path, got: str) -> ConfigError:
+def _token_file_error(path: Path, fault: str) -> ConfigError:
     if os.environ.get("RAY_AUTH_TOKEN_PATH"):
-        expected = "the file that RAY_AUTH_TOKEN_PATH names"
+        expected = "the token file set in RAY_AUTH_TOKEN_PATH"
         advice = "Correct the variable, or unset it to use ~/.ray/auth_token"
     else:
         expected = "a file with a token"
-        advice = "Delete it and generate another: (umask 077; ray get-auth-token --generate)"
-    return ConfigError(f"Reading the token failed for {path}: expected {expected}, got {got}. {advice}.")
+        advice = "Delete the file and generate another token: (umask 077; ray get-auth-token --generate)"
+    return ConfigError(f"Reading the token failed for {path}: expected {expected}, got {fault}. {advice}.")
 
 
 def check_access(address: str, token: str | None, *, insecure: bool = False) -> Access:
     """Check that connecting to an address with a token is safe.
 
     Raises:
-        ConfigError: the address is not HTTP (for another scheme, Ray's client would import the module it names), or is
-            on another machine and has no token.
+        ConfigError: the address is not HTTP (for another scheme, Ray's client would import a module of that name), or
+            the head is on another machine and there is no token.
     """
     parts = urlsplit(address)
     try:
-        well_formed = parts.scheme in _PORTS and parts.hostname and parts.username is None and parts.port != 0
-    except ValueError:  # The port is not a number.
-        well_formed = False
-    if not well_formed or re.search(r"\s", address):
+        is_well_formed = parts.scheme in _PORTS and parts.hostname and parts.username is None and parts.port != 0
+    except ValueError:  # the port is not a number
+        is_well_formed = False
+    if not is_well_formed or re.search(r"\s", address):
         raise ConfigError(
-            f"Reading the address failed for {address}: expected http://HOST:8265 or https://HOST. "
-            "Name the address of the head's dashboard."
+            f"Reading the address failed for {address}: expected http://HOST:8265 or https://HOST. Use the address of "
+            "the head's dashboard."
         )
     access = Access(address.rstrip("/"), token)
     if token is None and not access.is_loopback and not insecure:

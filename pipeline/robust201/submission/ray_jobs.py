@@ -1,4 +1,4 @@
-"""Run sweeps and trainings as jobs of a Ray cluster through its Jobs API over HTTP."""
+"""Run sweeps and training YAMLs as jobs of a Ray cluster through its Jobs API over HTTP."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ from robust201.submission.access import Access
 from robust201.submission.shipment import Shipment
 
 # Ray's client prefers these variables to its address argument, so they could send the token to another host.
-_OVERRIDES = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
+_OVERRIDING_VARIABLES = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
 # The errors of Ray's client and of its HTTP libraries requests and aiohttp.
 _FAILED_REQUESTS = (OSError, RuntimeError, ValueError, aiohttp.ClientError, AuthenticationError)
 
@@ -28,7 +28,7 @@ _CHATTY_LOGGERS = ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules
 
 _PAUSE_SECONDS = 2.0
 _PATIENCE_SECONDS = 300.0
-"""How long a followed head may fail to respond, since a network failure can be temporary."""
+"""Seconds for which a head may not respond while a job is followed, because a network failure can be temporary."""
 
 
 def connect(access: Access) -> Any:
@@ -40,10 +40,10 @@ def connect(access: Access) -> Any:
         with _without_overrides():
             return JobSubmissionClient(access.address, headers=access.headers())
     except AuthenticationError as error:
-        got = "none" if access.token is None else "another one"
+        token_description = "none" if access.token is None else "another token"
         raise ConfigError(
-            f"Connecting failed for {access.address}: expected the cluster's token, got {got}. "
-            "Copy it from the head (ray get-auth-token) into ~/.ray/auth_token or RAY_AUTH_TOKEN."
+            f"Connecting failed for {access.address}: expected the cluster's token, got {token_description}. Copy it "
+            "from the head (ray get-auth-token) into ~/.ray/auth_token or RAY_AUTH_TOKEN."
         ) from error
     except _FAILED_REQUESTS as error:
         raise ConfigError(
@@ -54,7 +54,7 @@ def connect(access: Access) -> Any:
 
 @contextmanager
 def _without_overrides() -> Iterator[None]:
-    removed = {name: os.environ.pop(name) for name in _OVERRIDES if name in os.environ}
+    removed = {name: os.environ.pop(name) for name in _OVERRIDING_VARIABLES if name in os.environ}
     try:
         yield
     finally:
@@ -62,60 +62,61 @@ def _without_overrides() -> Iterator[None]:
 
 
 def entrypoint(shipment: Shipment) -> str:
-    """Return the job's command line; `python -m` prefers the `robust201` beside the YAML to an installed one."""
+    """Return the job's command line; with `python -m`, the `robust201` beside the YAML precedes an installed one."""
     command = ["python", "-m", "robust201", shipment.verb, shipment.file_name, "--executor", "ray"]
     return shlex.join([*command, *shipment.filter_options])
 
 
 def submit_job(client: Any, shipment: Shipment, archive: Path, job_id: str | None) -> str:
-    """Upload an archive, start its job and return the job's id, by default one such as ``paper-1f0c2a9b``."""
+    """Upload an archive, start its job and return the job's id; the default id is similar to ``paper-1f0c2a9b``."""
     job_id = job_id or f"{shipment.config.name}-{uuid.uuid4().hex[:8]}"
     # By default, Ray kills a stopped job 3 seconds after SIGTERM, but its workers need time to finish their parts.
     drain_seconds = int(60 * (shipment.config.execution.part_minutes + 1))
-    variables = {**shipment.variables, "RAY_JOB_STOP_WAIT_TIME_S": str(drain_seconds)}
+    environment = {**shipment.variables, "RAY_JOB_STOP_WAIT_TIME_S": str(drain_seconds)}
     try:
-        known = _statuses(client)
-        if job_id not in known:
+        statuses = _read_statuses(client)
+        if job_id not in statuses:
             return str(
                 client.submit_job(
                     entrypoint=entrypoint(shipment),
                     submission_id=job_id,
-                    runtime_env={"working_dir": str(archive), "env_vars": variables},
+                    runtime_env={"working_dir": str(archive), "env_vars": environment},
                     metadata={"robust201_sweep": shipment.config.name},
                 )
             )
     except _FAILED_REQUESTS as error:
         raise ConfigError(
-            f"Submitting failed for {job_id}: expected the head to accept the job, got {one_line(error)}. "
-            "See the head's log, then submit again."
+            f"Submitting failed for {job_id}: expected the head to accept the job, got {one_line(error)}. Check the "
+            "head's log, then submit again."
         ) from error
     advice = (
         "Choose another id; finished work is kept."
-        if known[job_id].is_terminal()
-        else f"Follow it by --follow {job_id}, or choose another id."
+        if statuses[job_id].is_terminal()
+        else f"Follow the job with --follow {job_id}, or choose another id."
     )
     raise ConfigError(
-        f"Submitting failed for {job_id}: expected a new id, got that of a job in state {known[job_id].value}. {advice}"
+        f"Submitting failed for {job_id}: expected a new id, but there is a job with this id in state "
+        f"{statuses[job_id].value}. {advice}"
     )
 
 
-def _statuses(client: Any) -> dict[str, JobStatus]:
+def _read_statuses(client: Any) -> dict[str, JobStatus]:
     return {job.submission_id: job.status for job in client.list_jobs() if job.submission_id}
 
 
 def check_job(client: Any, job_id: str) -> None:
     """Check that a job exists on the cluster."""
     try:
-        known = _statuses(client)
+        statuses = _read_statuses(client)
     except _FAILED_REQUESTS as error:
         raise ConfigError(
             f"Looking up the job failed for {job_id}: expected the head's list of jobs, got {one_line(error)}. "
             "Try again."
         ) from error
-    if job_id not in known:
-        near = closest(job_id, known) if known else " The cluster has no jobs."
+    if job_id not in statuses:
+        suggestion = closest(job_id, statuses) if statuses else " The cluster has no jobs."
         raise ConfigError(
-            f"Looking up the job failed for {job_id}: expected a job of this cluster, got an unknown id.{near}"
+            f"Looking up the job failed for {job_id}: expected a job of this cluster, got an unknown id.{suggestion}"
         )
 
 
@@ -140,7 +141,7 @@ def follow(client: Any, job_id: str, write: Callable[[str], None]) -> Any:
     last_reply = time.monotonic()
     while True:
         is_complete = False
-        with suppress(*_FAILED_REQUESTS):  # The job's state is requested separately below.
+        with suppress(*_FAILED_REQUESTS):  # the job's state is requested separately below
             asyncio.run(tail())
             is_complete = True
         try:
@@ -151,25 +152,25 @@ def follow(client: Any, job_id: str, write: Callable[[str], None]) -> Any:
                     write(client.get_job_logs(job_id)[n_written:])
                 return details
         except _FAILED_REQUESTS as error:
-            unknown = "status code 404" in str(error)
-            if unknown or time.monotonic() - last_reply > _PATIENCE_SECONDS:
-                got = "an unknown job id, for example after a restart of the head" if unknown else one_line(error)
+            is_unknown = "status code 404" in str(error)
+            if is_unknown or time.monotonic() - last_reply > _PATIENCE_SECONDS:
+                fault = "an unknown job id, for example after a restart of the head" if is_unknown else one_line(error)
                 raise EvaluationError(
-                    f"Following the job failed for {job_id}: expected its state, got {got}. "
-                    "Finished work is kept; submit again to continue."
+                    f"Following the job failed for {job_id}: expected its state, got {fault}. Finished work is kept; "
+                    "submit again to continue."
                 ) from error
         time.sleep(_PAUSE_SECONDS)
 
 
 def exit_code_of(details: Any) -> int:
-    """Return robust201's exit code for an ended job: that of its driver if it is 2, 3 or 4, else 3."""
+    """Return robust201's exit code for an ended job: the exit code of its driver if that is 2, 3 or 4, otherwise 3."""
     if details.status == JobStatus.SUCCEEDED:
         return 0
     return details.driver_exit_code if details.driver_exit_code in (2, 3, 4) else 3
 
 
 def describe_end(details: Any) -> str:
-    """Describe in one line how a job ended: its driver's exit code, or Ray's message if no driver ran."""
+    """Describe the end of a job in one line: its driver's exit code, or Ray's message if no driver ran."""
     if details.driver_exit_code is not None:
         return f"{details.status.value}, exit code {details.driver_exit_code} of its driver"
     return f"{details.status.value}: {one_line(details.message or 'no reason given')}"

@@ -1,4 +1,4 @@
-"""The archive shipped with a Ray job: the package and the YAML, without images, weights, results or Git history."""
+"""Archive shipped with a Ray job: the package and the YAML, without images, weights, results or Git history."""
 
 import re
 import zipfile
@@ -23,25 +23,27 @@ TRAININGS_NAME = "trainings.yaml"
 """A training YAML's file name in the archive."""
 
 UPLOAD_LIMIT_BYTES = 100 << 20
-"""The largest request that a head accepts: DASHBOARD_CLIENT_MAX_SIZE in ray/_private/ray_constants.py, Ray 2.60."""
+"""Size of the largest request that a head accepts: DASHBOARD_CLIENT_MAX_SIZE in ray/_private/ray_constants.py, Ray
+2.60."""
 
 _MAX_FILE_BYTES = 1 << 30
-"""Largest file that is read; the later check of the archive's size names the largest files."""
+"""Maximum size of a file that is read; the archive's size is checked later, with a message about its largest files."""
 
 _ALWAYS_SHIPPED = ("benchmark_data/downloads.toml",)
-_NOT_CODE = frozenset({".safetensors", ".pth", ".pt", ".npy", ".npz", ".parquet", ".pyc", ".so"})
+_EXCLUDED_SUFFIXES = frozenset({".safetensors", ".pth", ".pt", ".npy", ".npz", ".parquet", ".pyc", ".so"})
 _ARCHIVE_DATE = (1980, 1, 1, 0, 0, 0)  # Equal content gives equal archives, which Ray uploads only once.
 
 
 @dataclass(frozen=True)
 class Shipment:
-    """A sweep or trainings to be packed.
+    """A sweep or training YAML to be packed.
 
     Attributes:
-        config: the sweep or the trainings, checked on this machine.
+        config: the sweep or training configuration, checked on this machine.
         text: the YAML that the job reads, changed for Ray and with its ``${NAME}`` references unresolved.
         variables: the environment variables that the YAML refers to and that are set here.
-        bundled_names: the sorted names after ``bundled:`` in the YAML and of the files that every job needs.
+        bundled_names: sorted names of bundled files: those after ``bundled:`` in the YAML and those that every job
+            needs.
         filter_options: further options of `run` or `train`, such as filters.
     """
 
@@ -53,7 +55,7 @@ class Shipment:
 
     @property
     def verb(self) -> str:
-        """The subcommand that runs it."""
+        """Subcommand that runs the job."""
         return "train" if isinstance(self.config, TrainingConfig) else "run"
 
     @property
@@ -63,7 +65,7 @@ class Shipment:
 
 def prepare_shipment(
     config: SweepConfig | TrainingConfig,
-    sweep: Path,
+    source: Path,
     environment: Mapping[str, str],
     filter_options: tuple[str, ...] = (),
 ) -> Shipment:
@@ -71,17 +73,17 @@ def prepare_shipment(
     for field, path in _paths(config):
         if not path.is_absolute() and not re.match(r"[a-z][a-z0-9+.-]*:/", str(path)):
             raise ConfigError(
-                f"Submitting failed for {sweep}: expected an absolute path in {field}, because a job's working folder "
-                f"is deleted with it, got {path}. Name a folder that all machines of the cluster can access."
+                f"Submitting failed for {source}: expected an absolute path in {field}, because a job's working folder "
+                f"is deleted with the job, got {path}. Use a folder that all machines of the cluster can access."
             )
-    fields = config.model_dump(mode="json") if sweep.is_dir() else read_fields(sweep)
+    fields = config.model_dump(mode="json") if source.is_dir() else read_fields(source)
     fields["execution"] = (fields.get("execution") or {}) | {"executor": "ray", "ray_address": "auto"}
-    names = referenced_variables(fields)
+    variable_names = referenced_variables(fields)
     return Shipment(
         config,
         yaml.safe_dump(fields, sort_keys=False, allow_unicode=True),
-        {name: environment[name] for name in sorted(names) if name in environment},
-        tuple(sorted({*_ALWAYS_SHIPPED, *_bundled_names(fields)})),
+        {name: environment[name] for name in sorted(variable_names) if name in environment},
+        tuple(sorted({*_ALWAYS_SHIPPED, *_find_bundled_names(fields)})),
         filter_options,
     )
 
@@ -91,7 +93,7 @@ def _paths(config: SweepConfig | TrainingConfig) -> Iterator[tuple[str, Path]]:
         yield "store", config.store
     else:
         yield "results", config.results
-        yield from _paths_of_weights(config)
+        yield from _find_weights_paths(config)
     yield from config.code_files().items()
     for name, dataset in config.datasets.items():
         if dataset.path is not None:
@@ -103,7 +105,7 @@ def _paths(config: SweepConfig | TrainingConfig) -> Iterator[tuple[str, Path]]:
                     yield f"datasets.{name}.corruptions.{field}", path
 
 
-def _paths_of_weights(config: SweepConfig) -> Iterator[tuple[str, Path]]:
+def _find_weights_paths(config: SweepConfig) -> Iterator[tuple[str, Path]]:
     if config.checkpoints is not None:
         yield "checkpoints.path", config.checkpoints.path
     if config.weights is not None:
@@ -114,28 +116,28 @@ def _paths_of_weights(config: SweepConfig) -> Iterator[tuple[str, Path]]:
                 yield f"weights.files.{name}{'.' if network else ''}{network}", path
 
 
-def _bundled_names(value: Any) -> Iterator[str]:
+def _find_bundled_names(value: Any) -> Iterator[str]:
     if isinstance(value, str) and value.startswith("bundled:"):
         yield value.removeprefix("bundled:")
     elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from _bundled_names(part)
+        for member in value.values():
+            yield from _find_bundled_names(member)
 
 
 def code_files(package: Path | None = None) -> dict[str, Path]:
-    """Return the package's files by their names in the archive, without hidden files, caches, weights and arrays."""
+    """Return the package's files by their names in the archive, except hidden files, caches, weights and arrays."""
     package = package or Path(robust201.__file__).resolve().parent
     files: dict[str, Path] = {}
     for path in sorted(package.rglob("*")):
         parts = path.relative_to(package).parts
-        skipped = any(part.startswith(".") or part in {"__pycache__", "_bundled"} for part in parts)
-        if path.is_file() and not skipped and path.suffix not in _NOT_CODE:
+        is_skipped = any(part.startswith(".") or part in {"__pycache__", "_bundled"} for part in parts)
+        if path.is_file() and not is_skipped and path.suffix not in _EXCLUDED_SUFFIXES:
             files["/".join(("robust201", *parts))] = path
     return files
 
 
 def _bundled_files(names: tuple[str, ...]) -> dict[str, Path]:
-    """Return the files of ``bundled:`` names by their names in the archive, beside the package as in a checkout."""
+    """Return the bundled files by their names in the archive, which place them beside the package as in a checkout."""
     files: dict[str, Path] = {}
     for name in names:
         source = bundled(name)
@@ -148,28 +150,30 @@ def _bundled_files(names: tuple[str, ...]) -> dict[str, Path]:
 def pack(shipment: Shipment, archive: Path) -> int:
     """Write a job's archive and return its size in bytes."""
     files = code_files() | _bundled_files(shipment.bundled_names)
-    with zipfile.ZipFile(archive, "w") as target:
+    with zipfile.ZipFile(archive, "w") as zip_file:
         for name, source in sorted(files.items()):
-            _add(target, name, read_file(source, _MAX_FILE_BYTES))
-        _add(target, shipment.file_name, shipment.text.encode())
-        members = target.infolist()
+            _add_member(zip_file, name, read_file(source, _MAX_FILE_BYTES))
+        _add_member(zip_file, shipment.file_name, shipment.text.encode())
+        members = zip_file.infolist()
     size = archive.stat().st_size
     if size > UPLOAD_LIMIT_BYTES:
-        largest = sorted(members, key=lambda member: -member.compress_size)[:5]
-        names = ", ".join(f"{member.filename} ({_mebibytes(member.compress_size)})" for member in largest)
+        largest_members = sorted(members, key=lambda member: -member.compress_size)[:5]
+        largest_names = ", ".join(
+            f"{member.filename} ({_format_mebibytes(member.compress_size)})" for member in largest_members
+        )
         raise ConfigError(
-            f"Packing the job failed for {archive.name}: expected at most {_mebibytes(UPLOAD_LIMIT_BYTES)}, which is "
-            f"the limit of a Ray head, got {_mebibytes(size)}; largest: {names}. Move them to a folder "
-            "that all machines can access."
+            f"Packing the job failed for {archive.name}: expected at most {_format_mebibytes(UPLOAD_LIMIT_BYTES)}, "
+            f"which is the limit of a Ray head, got {_format_mebibytes(size)}; largest: {largest_names}. Move these "
+            "files to a folder that all machines can access."
         )
     return size
 
 
-def _add(target: zipfile.ZipFile, name: str, content: bytes) -> None:
+def _add_member(zip_file: zipfile.ZipFile, name: str, content: bytes) -> None:
     member = zipfile.ZipInfo(name, _ARCHIVE_DATE)
     member.external_attr = 0o644 << 16
-    target.writestr(member, content, zipfile.ZIP_DEFLATED)
+    zip_file.writestr(member, content, zipfile.ZIP_DEFLATED)
 
 
-def _mebibytes(n_bytes: int) -> str:
+def _format_mebibytes(n_bytes: int) -> str:
     return f"{n_bytes / (1 << 20):.1f} MiB"

@@ -8,7 +8,7 @@ from robust201.core.errors import ConfigError
 from robust201.planning.config import ExecutionSection, SweepConfig
 from robust201.planning.input_facts import InputFacts
 from robust201.planning.plan import Plan
-from robust201.runtime.executors.base import BundleWorker, Executor, StartWorker, WorkSettings, fitting_workers
+from robust201.runtime.executors.base import BundleWorker, Executor, StartWorker, WorkSettings, count_fitting_workers
 from robust201.runtime.metrics import Metrics
 
 
@@ -26,11 +26,13 @@ def check_device(config: WorkSettings) -> None:
 
 def _check_cores(execution: ExecutionSection) -> None:
     n_cores, n_workers = len(os.sched_getaffinity(0)), execution.workers or 1
-    room = fitting_workers(n_cores, execution.cpus_per_worker)
-    if n_workers <= room:
+    max_workers = count_fitting_workers(n_cores, execution.cpus_per_worker)
+    if n_workers <= max_workers:
         return
     cores = math.floor(100 * n_cores / n_workers) / 100
-    changes = [f"execution.workers: {room}"] * (room > 0) + [f"execution.cpus_per_worker: {cores:g}"] * (cores > 0)
+    changes = [f"execution.workers: {max_workers}"] if max_workers > 0 else []
+    if cores > 0:
+        changes.append(f"execution.cpus_per_worker: {cores:g}")
     raise ConfigError(
         f"Starting {n_workers:,} workers failed for this machine: each needs {execution.cpus_per_worker:g} CPU cores "
         f"(execution.cpus_per_worker), but the machine has {n_cores} in total. Set {' or '.join(changes)}."
@@ -43,16 +45,16 @@ def make_executor(plan: Plan) -> Executor:
 
 
 def start_executor(config: WorkSettings, start_worker: StartWorker) -> Executor:
-    """Start the executor chosen in the settings, with the workers of `start_worker`; the caller must close it."""
+    """Start the executor chosen in the settings, with workers from `start_worker`; the caller must close it."""
     execution = config.execution
     if execution.executor == "inline":
         from robust201.runtime.devices import choose_device
         from robust201.runtime.executors.inline import InlineExecutor
 
         worker = start_worker(Metrics())
-        on_gpu = choose_device(execution.device, config.precision).type == "cuda"
+        is_on_gpu = choose_device(execution.device, config.precision).type == "cuda"
         return InlineExecutor(
-            worker.run, on_drain=worker.drain, gpus_per_worker=execution.gpus_per_worker if on_gpu else 0.0
+            worker.run, on_drain=worker.drain, gpus_per_worker=execution.gpus_per_worker if is_on_gpu else 0.0
         )
     from robust201.runtime.executors.ray_process import RayProcess
 
@@ -60,7 +62,7 @@ def start_executor(config: WorkSettings, start_worker: StartWorker) -> Executor:
 
 
 def start_worker(config: SweepConfig, facts: InputFacts, metrics: Metrics) -> BundleWorker:
-    """Create a sweep's worker; torch is imported here, so a driver with remote workers never imports it."""
+    """Create a sweep's worker; torch is imported here, so that a driver with remote workers never imports it."""
     from robust201.runtime.worker import Worker
 
     return Worker(config, facts.without_weights(), metrics)

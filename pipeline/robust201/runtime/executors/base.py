@@ -28,10 +28,10 @@ class BundleLost:
     """A bundle's worker died or was preempted before the bundle was finished.
 
     Attributes:
-        bundle: the bundle as it was submitted; receipts reported before remain valid.
-        started: whether the worker had started it; a bundle that was waiting cannot have caused the death.
-        preempted: whether the machine was preempted, rather than the worker killed.
-        reason: one line.
+        bundle: the bundle as it was submitted; receipts that were reported earlier remain valid.
+        started: whether the worker had started the bundle; a waiting bundle cannot have caused the death.
+        preempted: True if the machine was preempted, False if the worker died.
+        reason: reason of the loss, in one line.
     """
 
     bundle: Bundle
@@ -42,7 +42,7 @@ class BundleLost:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLost:
-    """A worker without a bundle died, was preempted or could not start; `reason` is one line."""
+    """A worker without a bundle died, was preempted or could not start; `reason` is the reason in one line."""
 
     preempted: bool
     reason: str
@@ -50,20 +50,20 @@ class WorkerLost:
 
 SHORT_SECONDS = 10.0
 """Maximum estimated time of a bundle behind which another bundle is queued for the same worker. The queue bridges the
-milliseconds until the driver submits the next bundle; behind a longer bundle, it would wait while other workers are
-idle."""
+milliseconds until the driver submits the next bundle. Behind a longer bundle, the queued bundle would wait while other
+workers are idle."""
 
 LOOKAHEAD = 64
 """Number of bundles that an executor accepts beyond its workers' queues, so that workers can keep their networks."""
 
 
-def fitting_workers(amount: float, per_worker: float) -> int:
-    """Return the number of workers that fit into an amount of a resource, such as three thirds of a GPU."""
+def count_fitting_workers(amount: float, per_worker: float) -> int:
+    """Return the number of workers for which an amount of a resource suffices."""
     return int(amount / per_worker + 1e-9)
 
 
 def take_bundle_for(waiting: deque[Bundle], network: tuple[str, ArchitectureId] | None) -> Bundle:
-    """Remove and return the first waiting bundle of a worker's loaded network, or the first bundle if it has none."""
+    """Remove and return the first waiting bundle of a worker's loaded network, or else the first waiting bundle."""
     index = next((index for index, bundle in enumerate(waiting) if bundle.network == network), 0)
     bundle = waiting[index]
     del waiting[index]
@@ -97,7 +97,7 @@ class BundleWorker(Protocol):
 
         Raises:
             StorageError: results cannot be written; the run must stop.
-            WorkerBrokenError: this process cannot compute any more.
+            WorkerBrokenError: this process cannot continue.
         """
 
     def drain(self) -> None:
@@ -123,7 +123,7 @@ class Executor(Protocol):
     n_workers: int
 
     def free_slots(self) -> int:
-        """Return how many bundles can be submitted now."""
+        """Return the number of bundles that can be submitted now."""
 
     def submit(self, bundle: Bundle) -> None:
         """Accept a bundle, without blocking on its computation."""

@@ -11,9 +11,9 @@ RunBundle = Callable[[Bundle], Iterator[Receipt | UnitFailure]]
 
 
 class InlineExecutor:
-    """Computes one bundle at a time inside `poll`, by a worker's `run`; each call returns one event.
+    """Computes one bundle at a time inside `poll`, with a worker's `run`; each call returns one event.
 
-    `on_drain` asks the worker to stop, possibly within a part; `drain` may be called from another thread.
+    `on_drain` asks the worker to stop, if possible within a part; `drain` may be called from another thread.
     """
 
     n_workers = 1
@@ -30,7 +30,7 @@ class InlineExecutor:
         self._draining = False
 
     def free_slots(self) -> int:
-        """Return how many bundles can be submitted; the executor takes one to compute and one to wait."""
+        """Return the number of bundles that can be submitted: one bundle is computed and one may wait."""
         return 0 if self._draining else max(0, 2 - len(self._waiting) - (self._current is not None))
 
     def submit(self, bundle: Bundle) -> None:

@@ -29,7 +29,7 @@ from robust201.runtime.executors.base import (
     StartWorker,
     WorkerLost,
     WorkSettings,
-    fitting_workers,
+    count_fitting_workers,
     take_bundle_for,
 )
 from robust201.runtime.executors.ray_environment import worker_environment
@@ -40,21 +40,22 @@ from robust201.runtime.metrics import METRICS, Metrics
 _OBJECT_STORE_BYTES = 128 << 20
 
 _MAX_COLLECTED = 256
-"""Maximum outcomes per call: more than arrive while the driver handles a call, and few enough for one message."""
+"""Maximum number of outcomes per call: more than arrive while the driver handles a call, and few enough for one
+message."""
 
 _Outcome = Receipt | UnitFailure | None
-"""A worker's message about a bundle; None at its end."""
+"""A worker's message about a bundle; None marks the end of the bundle."""
 
 _NODE_DIED = "its node has died"
-"""Text in Ray's ActorDiedError if a machine is lost. Ray marks only those machines as preempted that announce their end
-to its autoscaler; most spot machines vanish without notice and are found missing by the head."""
+"""Text in Ray's ActorDiedError if a machine is lost. Ray marks a machine as preempted only if the machine announces its
+end to Ray's autoscaler; most spot machines vanish without notice, and the head finds them missing."""
 
 _RETRY_SECONDS = 0.2
 
 _LOCAL_PATIENCE_SECONDS = 3.0
 _CLUSTER_PATIENCE_SECONDS = 45.0
-"""Time without an answer from Ray after which the run ends, locally and on a cluster, whose head may come back. Ray
-itself would end this process after 30 s and 60 s, respectively."""
+"""Seconds without an answer from Ray after which the run ends, locally and on a cluster. On a cluster, the head may
+come back. Ray itself would end this process after 30 s and 60 s, respectively."""
 
 
 class RayMetrics(Metrics):
@@ -93,7 +94,7 @@ class _WorkerActor:
 
     def __init__(self, start_worker: StartWorker, folder: str) -> None:
         collect_rarely()
-        with suppress(OSError):  # if the folder is missing, relative paths fail later with a clear message
+        with suppress(OSError):  # if the folder is missing, opening relative paths fails later with a clear message
             os.chdir(folder)
         self._worker = start_worker(RayMetrics())
         self._outcomes: SimpleQueue[_Outcome | Exception] = SimpleQueue()
@@ -103,13 +104,13 @@ class _WorkerActor:
         try:
             for outcome in self._worker.run(bundle):
                 self._outcomes.put(outcome)
-        except Exception as error:  # noqa: BLE001 - `collect` raises it after the outcomes before it
+        except Exception as error:  # noqa: BLE001 - `collect` raises it after the earlier outcomes
             self._outcomes.put(error)
         else:
             self._outcomes.put(None)
 
     def collect(self) -> list[_Outcome]:
-        """Wait for an outcome and return all queued ones; raise an error after the outcomes before it."""
+        """Wait for an outcome, and return all queued outcomes; raise an error only after the outcomes before it."""
         collected: list[_Outcome] = []
         while self._error is None and len(collected) < _MAX_COLLECTED and not (collected and self._outcomes.empty()):
             outcome = self._outcomes.get()
@@ -130,7 +131,7 @@ class _Slot:
     """An actor, its queue of bundles (the first one is being computed), and the pending call to wait for.
 
     The first call returns when the actor has started, all others return outcomes. `network` is the network of the last
-    bundle.
+    submitted bundle.
     """
 
     actor: Any
@@ -140,9 +141,9 @@ class _Slot:
     network: tuple[str, ArchitectureId] | None = None
 
     def has_room(self, window: int) -> bool:
-        """Return whether the actor has started and its queue is empty, or short and not full."""
-        is_short = not self.queue or (len(self.queue) < window and self.queue[-1][0].seconds <= SHORT_SECONDS)
-        return self.is_started and is_short
+        """Return whether the actor has started, and its queue is empty or ends with a short bundle and is not full."""
+        can_queue = not self.queue or (len(self.queue) < window and self.queue[-1][0].seconds <= SHORT_SECONDS)
+        return self.is_started and can_queue
 
     def run(self, bundle: Bundle) -> None:
         self.network = bundle.network
@@ -175,12 +176,12 @@ def disable_unused_ray_services() -> None:
         Node.start_api_server = lambda _node, **_options: None
 
 
-def _describe(error: RayTaskError) -> EvaluationError:
+def _unexpected_error(error: RayTaskError) -> EvaluationError:
     cause = error.cause if isinstance(error.cause, Exception) else error
-    line = one_line(cause, 200)
+    message = one_line(cause, 200)
     return EvaluationError(
-        f"Running workers failed for one of them: {type(cause).__name__}: {line}. This is a bug, please report it; "
-        "robust201 logs shows the worker's last actions."
+        f"Running workers failed: one of them raised {type(cause).__name__}: {message}. This is a bug, please report "
+        "it; `robust201 logs` shows the worker's last actions."
     )
 
 
@@ -188,8 +189,8 @@ class RayExecutor:
     """Computes bundles on Ray actors, each with a short queue of bundles so that it never waits for the driver.
 
     Only actors that have started receive bundles, because a lost machine may be replaced late or never. Other bundles
-    wait in the executor for the first actor with room. A few more bundles wait than there is room for, so that an actor
-    can continue with the network that it has loaded.
+    wait in the executor for the first actor with room. The executor accepts a few bundles more than the actors have
+    room for, so that an actor can continue with the network that it has loaded.
 
     Raises:
         ConfigError: the Ray cluster cannot be reached, or lacks resources for a worker.
@@ -217,7 +218,7 @@ class RayExecutor:
 
     def _start_ray(self, folder: Path) -> None:
         address = self._execution.ray_address
-        local: dict[str, Any] = (
+        local_options: dict[str, Any] = (
             {}
             if address
             else {
@@ -226,7 +227,7 @@ class RayExecutor:
                 "_temp_dir": str(folder),
             }
         )
-        on_sigterm = signal.getsignal(signal.SIGTERM)
+        sigterm_handler = signal.getsignal(signal.SIGTERM)
         try:
             if not address:
                 disable_unused_ray_services()
@@ -235,7 +236,7 @@ class RayExecutor:
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
-                **local,
+                **local_options,
             )
         except (ConnectionError, ValueError) as error:
             if not address:
@@ -245,7 +246,7 @@ class RayExecutor:
                 "Check execution.ray_address, or remove it to start Ray on this machine."
             ) from error
         finally:
-            signal.signal(signal.SIGTERM, on_sigterm)  # ray.init installs a handler that ends the process
+            signal.signal(signal.SIGTERM, sigterm_handler)  # ray.init installs a handler that ends the process
 
     def _start_watch(self) -> Watch:
         """Watch the head and this machine's raylet: without them, most calls to Ray block."""
@@ -268,28 +269,28 @@ class RayExecutor:
     def _uses_gpus(self) -> bool:
         if self._execution.device == "cpu":
             return False
-        gpus = ray.cluster_resources().get("GPU", 0)
+        n_gpus = ray.cluster_resources().get("GPU", 0)
         needs_gpus = self._execution.device == "cuda" or self._precision == "tf32"  # CPUs do not support tf32
-        if needs_gpus and not gpus and not self._may_grow:
+        if needs_gpus and not n_gpus and not self._may_grow:
             setting = "execution.device cuda" if self._execution.device == "cuda" else f"precision {self._precision}"
             raise ConfigError(
-                f"Starting workers failed for {setting}: Ray has no GPU. "
-                "Choose another device or precision, or start Ray on machines with a GPU."
+                f"Starting workers failed for {setting}: Ray has no GPU. Set execution.device to cpu and precision to "
+                "fp32, or start Ray on machines with a GPU."
             )
-        return needs_gpus or gpus > 0
+        return needs_gpus or n_gpus > 0
 
     def _count_workers(self) -> int:
         resources = ray.cluster_resources()
-        room = fitting_workers(resources.get("CPU", 0), self._execution.cpus_per_worker)
+        max_workers = count_fitting_workers(resources.get("CPU", 0), self._execution.cpus_per_worker)
         if self.gpus_per_worker:
-            room = min(room, fitting_workers(resources.get("GPU", 0), self.gpus_per_worker))
-        n_workers = self._execution.workers or max(room, 1)
-        if n_workers > room and not self._may_grow:
-            # Ray would wait for resources for the other workers for ever.
+            max_workers = min(max_workers, count_fitting_workers(resources.get("GPU", 0), self.gpus_per_worker))
+        n_workers = self._execution.workers or max(max_workers, 1)
+        if n_workers > max_workers and not self._may_grow:
+            # Otherwise Ray would wait forever for resources for the remaining workers.
             raise ConfigError(
                 f"Starting {n_workers} workers failed: each needs {self._execution.cpus_per_worker:g} CPUs and "
                 f"{self.gpus_per_worker:g} GPUs, but Ray has {resources.get('CPU', 0):g} CPUs and "
-                f"{resources.get('GPU', 0):g} GPUs in total. Set execution.workers to {max(room, 1)}, or lower "
+                f"{resources.get('GPU', 0):g} GPUs in total. Set execution.workers to {max(max_workers, 1)}, or lower "
                 "execution.cpus_per_worker or execution.gpus_per_worker."
             )
         return n_workers
@@ -307,7 +308,7 @@ class RayExecutor:
         return _Slot(actor, actor.__ray_ready__.remote())
 
     def free_slots(self) -> int:
-        """Return how many bundles can be submitted, counting the queues of actors that are still starting."""
+        """Return the number of bundles that can be submitted; the queues of starting actors have room as well."""
         if self._draining:
             return 0
         in_flight = len(self._waiting) + sum(len(slot.queue) for slot in self._slots)
@@ -316,9 +317,9 @@ class RayExecutor:
     def submit(self, bundle: Bundle) -> None:
         """Accept a bundle; an actor with room receives a waiting bundle, preferably of the network it has loaded."""
         self._waiting.append(bundle)
-        self._hand_out()
+        self._assign_waiting_bundles()
 
-    def _hand_out(self) -> None:
+    def _assign_waiting_bundles(self) -> None:
         while self._waiting:
             open_slots = [slot for slot in self._slots if slot.has_room(self._execution.window)]
             if not open_slots:
@@ -332,13 +333,13 @@ class RayExecutor:
         return self._wait_for_events(timeout)
 
     def _raise_if_gone(self) -> None:
-        silent = None if self._watch is None else self._watch.silent()
-        if silent is not None:
-            raise RayLostError(f"the {silent} does not answer")
+        silent_process = None if self._watch is None else self._watch.find_silent_process()
+        if silent_process is not None:
+            raise RayLostError(f"the {silent_process} does not answer")
 
     def _wait_for_ray(self) -> None:
         """Wait until Ray answers, because its calls would block without handling signals."""
-        while self._watch is not None and self._watch.unanswered() is not None:
+        while self._watch is not None and self._watch.probe_all() is not None:
             self._raise_if_gone()
             time.sleep(_RETRY_SECONDS)
 
@@ -347,26 +348,27 @@ class RayExecutor:
             not_started: list[Event] = [BundleDone(bundle) for bundle in self._waiting]
             self._waiting.clear()
             return not_started
-        # Idle actors are included: a dead one must not receive the next part, which would be blamed for its death.
+        # Idle actors are included: a dead actor must not receive the next part, since the part would be blamed for its
+        # death.
         slots = {slot.call: slot for slot in self._slots if slot.is_started or self._waiting}
         if not slots:
             return []
-        ready, waiting = ray.wait(list(slots), num_returns=1, timeout=timeout)
-        if not ready:
-            self._raise_lost_errors()
-        elif waiting:
-            ready += ray.wait(waiting, num_returns=len(waiting), timeout=0)[0]
+        ready_calls, pending_calls = ray.wait(list(slots), num_returns=1, timeout=timeout)
+        if not ready_calls:
+            self._raise_delivery_errors()
+        elif pending_calls:
+            ready_calls += ray.wait(pending_calls, num_returns=len(pending_calls), timeout=0)[0]
         events: list[Event] = []
-        for call in ready:
+        for call in ready_calls:
             events.extend(self._receive(slots[call]))
-        self._hand_out()
+        self._assign_waiting_bundles()
         return events
 
-    def _raise_lost_errors(self) -> None:
-        """Raise the error of a bundle that failed before it reached its worker, which then reports no outcome."""
+    def _raise_delivery_errors(self) -> None:
+        """Raise the error of a bundle that never reached its worker, because the worker cannot report it."""
         calls = [slot.queue[0][1] for slot in self._slots if slot.queue]
-        finished = ray.wait(calls, num_returns=len(calls), timeout=0)[0] if calls else []
-        for call in finished:
+        finished_calls = ray.wait(calls, num_returns=len(calls), timeout=0)[0] if calls else []
+        for call in finished_calls:
             with suppress(RayActorError, OutOfMemoryError):  # also reported by `collect`
                 ray.get(call)
 
@@ -377,7 +379,7 @@ class RayExecutor:
             if isinstance(error.cause, WorkerBrokenError):
                 return self._replace(slot, error)
             # Raise the worker's original error, because Ray's message contains a whole traceback.
-            raise error.cause if isinstance(error.cause, RobustError) else _describe(error) from error
+            raise error.cause if isinstance(error.cause, RobustError) else _unexpected_error(error) from error
         except (RayActorError, OutOfMemoryError) as error:  # the latter if Ray's memory monitor killed the actor
             return self._replace(slot, error)
         # Collect again immediately: outcomes that are still queued when a worker dies must be recomputed.
@@ -392,9 +394,9 @@ class RayExecutor:
         is_unreachable = isinstance(error, ActorUnavailableError) and self._execution.ray_address is not None
         preempted = bool(getattr(error, "preempted", False) or node_lines or is_unreachable)
         cause = getattr(error, "cause", None)
-        lines = node_lines or str(cause or error).strip().splitlines() or ["the worker died"]
+        messages = node_lines or str(cause or error).strip().splitlines() or ["the worker died"]
         # If a worker fails to start, the error is in the last line, after its traceback.
-        reason = lines[-1 if getattr(error, "actor_init_failed", False) else 0]
+        reason = messages[-1 if getattr(error, "actor_init_failed", False) else 0]
         self._wait_for_ray()
         ray.kill(slot.actor)  # an unreachable actor may still be alive and occupy its GPU
         lost: list[Event] = [
@@ -411,11 +413,11 @@ class RayExecutor:
             slot.actor.drain.options(concurrency_group="control").remote()
 
     def close(self) -> None:
-        """End the actors and the connection, and Ray itself if this executor started it."""
-        is_gone = self._watch is not None and (self._watch.silent() or self._watch.unanswered()) is not None
+        """End the actors and the connection; also end Ray if this executor started it."""
+        is_gone = self._watch is not None and (self._watch.find_silent_process() or self._watch.probe_all()) is not None
         if self._watch is not None:
             self._watch.stop()
-        if not is_gone:  # otherwise each of these calls would block
+        if not is_gone:  # without Ray, each of these calls would block
             for slot in self._slots:
                 ray.kill(slot.actor)
         self._slots = []

@@ -21,25 +21,25 @@ _LOCAL_HEAD_SECONDS = 30
 def driver_environment(environment: Mapping[str, str], execution: ExecutionSection) -> dict[str, str]:
     """Return the environment variables of the process that connects to Ray or starts it, to set before importing Ray.
 
-    A local Ray and its workers inherit them. It listens on the loopback interface only and requires a token, which is
-    new for every run and exists only in the environment of its processes, unless the user has provided one or disabled
-    tokens. By default Ray 2.60 would store a token in the user's home, in a file that all users of the machine can read
-    and that clusters then use as well; Ray 2.56 requires no token.
+    A local Ray and its workers inherit the variables. A local Ray listens on the loopback interface only and requires a
+    token, which is new for every run and exists only in the environment of its processes, unless the user has provided
+    one or disabled tokens. By default Ray 2.60 would store a token in the user's home, in a file that all users of the
+    machine can read and that clusters then use as well. Ray 2.56 requires no token.
     """
     settings = {"RAY_USAGE_STATS_ENABLED": "0"}  # usage reports would be sent to an external server
-    fixed: dict[str, str] = {}
+    required_settings: dict[str, str] = {}
     if not execution.ray_address:
-        fixed = _thread_variables(execution)
+        required_settings = _thread_variables(execution)
         # A local head that stops answering is dead; a cluster's head may come back, so Ray should wait.
         settings["RAY_gcs_rpc_server_reconnect_timeout_s"] = str(_LOCAL_HEAD_SECONDS)
-        # Despite its name, this variable decides on every system whether other machines can join this Ray.
+        # Despite its name, this variable determines on every system whether other machines can join this Ray.
         settings["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         # By default Ray starts a Python process per CPU in advance, even if there are fewer workers.
         settings["RAY_prestart_worker_first_driver"] = "0"
         settings["RAY_AUTH_MODE"] = "token"
         if "RAY_AUTH_TOKEN_PATH" not in environment:
             settings["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-    return settings | dict(environment) | fixed
+    return settings | dict(environment) | required_settings
 
 
 def worker_environment(execution: ExecutionSection) -> dict[str, Any]:
@@ -61,19 +61,19 @@ def _thread_variables(execution: ExecutionSection) -> dict[str, str]:
 def check_import_path(folder: Path) -> None:
     """Reject a working directory with Python modules that Ray's workers must not import.
 
-    Ray puts the directory in which its driver was started first on the import path of every worker.
+    Ray prepends the directory in which the driver was started to the import path of every worker.
 
     Raises:
         ConfigError: the directory contains another package named `robust201`, or it contains any module and is marked
             as data, which may come from an attacker (see `planning.code_consent`).
     """
-    mark = find_data_mark(folder)
+    marker = find_data_mark(folder)
     module = next((module.name for module in pkgutil.iter_modules([str(folder)])), None)
-    if mark is not None and module is not None:
+    if marker is not None and module is not None:
         raise ConfigError(
-            f"Starting workers failed for {folder}: the folder came with data ({mark}) and contains the Python module "
-            f"{module!r}, which Ray's workers could import. Start from another folder, or compute in this process with "
-            "--executor inline."
+            f"Starting workers failed for {folder}: the folder is marked as data by {marker}, which may come from an "
+            f"untrusted source, and contains the Python module {module!r}, which Ray's workers could import. Start "
+            "from another folder, or compute in this process with --executor inline."
         )
     spec = importlib.machinery.PathFinder.find_spec("robust201", [str(folder)])
     if spec is None or spec.origin is None:  # a folder without __init__.py never takes precedence over a package

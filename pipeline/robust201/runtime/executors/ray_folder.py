@@ -1,4 +1,4 @@
-"""Temporary folder of a run's local Ray: private, locked by the run, and removed by a later run after a kill."""
+"""Temporary folder of a run's local Ray: private, locked by the run and, after a kill, removed by a later run."""
 
 import fcntl
 import os
@@ -21,15 +21,15 @@ def make_ray_folder() -> tuple[Path, int]:
     Ray creates its own folder with access for all users, so that another user could replace a socket.
 
     Returns:
-        The folder, and a descriptor; the folder counts as used while any process has the descriptor open.
+        The folder, and the descriptor of its lock; the folder counts as used while any process has the descriptor open.
     """
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_parent_folder()))
-    # Locked before it is renamed, because `find_unused_folders` recognises folders by the lock's name.
-    unnamed = folder / f".{_LOCK}"
-    descriptor = os.open(unnamed, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+    # The file is locked before it gets its name, because `find_unused_folders` recognises folders by the lock's name.
+    temporary_lock = folder / f".{_LOCK}"
+    descriptor = os.open(temporary_lock, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     with suppress(OSError):  # on a file system without locks, only the run itself removes the folder
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        unnamed.rename(folder / _LOCK)
+        temporary_lock.rename(folder / _LOCK)
     return folder, descriptor
 
 
@@ -59,7 +59,7 @@ def _parent_folder() -> Path:
 
 @contextmanager
 def _locked_if_unused(folder: Path) -> Iterator[bool]:
-    """Yield whether a folder is this user's private folder of an ended run; if so, it is locked within the block."""
+    """Yield whether a folder is this user's private folder of an ended run; if so, lock it within the context."""
     try:
         status = folder.lstat()
         is_private = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077

@@ -1,9 +1,9 @@
 """Executor on Ray in a separate process.
 
 If Ray's raylet or head dies, Ray ends the connected process or blocks it in calls that no signal can interrupt.
-Therefore the driver does not connect to Ray. Instead, a child process does, and answers the driver's calls over a
-socket. The child is the leader of a session to which all processes of a local Ray belong. If the driver or the child
-notices that the other one is gone, it kills this session, because agents of a partly killed Ray search for its head for
+Therefore a child process connects to Ray in place of the driver, and answers the driver's calls over a socket. The
+child is the leader of a session to which all processes of a local Ray belong. If the driver or the child notices that
+the other process is gone, it kills this session, because the agents of a partly killed Ray search for its head for
 minutes.
 """
 
@@ -37,15 +37,15 @@ from robust201.runtime.work_log import WorkLog
 CHILD_MODULE = "robust201.runtime.executors.ray_process"
 """Module whose `run_child` is executed in the child."""
 
-_ANSWER_SECONDS = 180.0
-"""Maximum time for an answer. Starting Ray takes longest, but Ray's start and its calls without a head (30 s locally,
-60 s on a cluster) time out earlier unless they hang."""
+_MAX_ANSWER_SECONDS = 180.0
+"""Maximum time for an answer. Starting Ray takes longest. The start, and calls without a head (30 s locally, 60 s on a
+cluster), time out earlier unless they hang."""
 
 _GRACE_SECONDS = 0.5
 """Delay of an answer after which the driver continues with other work."""
 
 _CLOSE_SECONDS = 30.0
-_END_SECONDS = 10.0
+_MAX_KILL_SECONDS = 10.0
 
 _OUTPUT_NAME = "driver.log"
 _OUTPUT_BYTES = 4000
@@ -81,7 +81,7 @@ class _RemoteMetrics(Metrics):
 class RayProcess:
     """Computes bundles on Ray actors, by `runtime.executors.ray.RayExecutor` in a child process.
 
-    A local Ray that dies before anything was computed is restarted once.
+    A local Ray that dies before any result was computed is restarted once.
 
     Raises:
         ConfigError: the Ray cluster cannot be reached, or lacks resources for a worker.
@@ -127,28 +127,28 @@ class RayProcess:
                 pass_fds=[child_end.fileno(), self._lock],  # the child may outlive this process briefly
                 start_new_session=True,
             )
-        self._asked_at: float | None = time.monotonic()
-        self._free = 0
+        self._request_time: float | None = time.monotonic()
+        self._n_free_slots = 0
         self._call("start", self._config, self._start_worker)
         while (answer := self._receive(_GRACE_SECONDS)) is None:
             pass  # signal handlers run between calls
         self.gpus_per_worker, self.n_workers = answer.gpus_per_worker, answer.n_workers
 
     def _restart(self, error: RayLostError) -> None:
-        """Restart Ray; raise the error if it was restarted before or something has been computed."""
+        """Restart Ray; raise the error if Ray was restarted before or results have been computed."""
         log = WorkLog(self._config.results, "driver")
         log.write("ray_lost", str(error), level="warning", output=self._read_output())
         if not self._may_restart or self._draining:
             raise error
         self._may_restart = False
-        self._end()
+        self._kill_child()
         self._start()
         for bundle in self._in_flight:
-            self._free -= 1
+            self._n_free_slots -= 1
             self._call("submit", bundle)
 
     def _read_output(self) -> str:
-        """Return the end of Ray's output in the child, the only record of why it died."""
+        """Return the end of Ray's output in the child, the only record of the reason why Ray died."""
         try:
             if self._folder is None:
                 return ""
@@ -171,24 +171,24 @@ class RayProcess:
 
     def _receive(self, seconds: float) -> _Answer | None:
         if self._connection is None:
-            raise self._lost("the connection is closed")
+            raise self._lost_error("the connection is closed")
         try:
             if not self._connection.poll(seconds):
-                if self._asked_at is not None and time.monotonic() - self._asked_at > _ANSWER_SECONDS:
-                    raise self._lost(f"no answer within {_ANSWER_SECONDS:g} s")
+                if self._request_time is not None and time.monotonic() - self._request_time > _MAX_ANSWER_SECONDS:
+                    raise self._lost_error(f"no answer within {_MAX_ANSWER_SECONDS:g} s")
                 return None
             answer = self._connection.recv()
         except (EOFError, OSError):
-            raise self._lost("Ray or the system ended its process") from None
-        self._asked_at = None
+            raise self._lost_error("Ray or the system ended its process") from None
+        self._request_time = None
         if isinstance(answer, RayLostError):
-            raise self._lost(str(answer))
+            raise self._lost_error(str(answer))
         if isinstance(answer, Exception):
             raise answer
-        self._free = answer.free_slots
+        self._n_free_slots = answer.free_slots
         return answer  # type: ignore[no-any-return]
 
-    def _lost(self, reason: str) -> RayLostError:
+    def _lost_error(self, reason: str) -> RayLostError:
         hint = ", or compute in this process with --executor inline" if self._is_local else ""
         return RayLostError(
             f"Running workers failed for Ray at {self._config.execution.ray_address or 'this machine'}: Ray was lost "
@@ -197,18 +197,18 @@ class RayProcess:
 
     def free_slots(self) -> int:
         """Return how many bundles can be submitted, as last reported by the child."""
-        return 0 if self._draining else self._free
+        return 0 if self._draining else self._n_free_slots
 
     def submit(self, bundle: Bundle) -> None:
         self._in_flight.append(bundle)
-        self._free -= 1
+        self._n_free_slots -= 1
         self._call("submit", bundle)
 
     def poll(self, timeout: float) -> list[Event]:
         """Wait for events and return all that have arrived."""
         try:
-            if self._asked_at is None:
-                self._asked_at = time.monotonic()
+            if self._request_time is None:
+                self._request_time = time.monotonic()
                 self._call("poll", timeout)
             answer = self._receive(timeout + _GRACE_SECONDS)
         except RayLostError as error:
@@ -229,17 +229,17 @@ class RayProcess:
         if self._connection is not None and not self._is_local:
             self._call("close")  # Ray must end the actors on other machines
             with suppress(EOFError, OSError):
-                end = time.monotonic() + _CLOSE_SECONDS
-                while time.monotonic() < end:
+                deadline = time.monotonic() + _CLOSE_SECONDS
+                while time.monotonic() < deadline:
                     if self._connection.poll(_GRACE_SECONDS):
                         self._connection.recv()
-        self._end()
+        self._kill_child()
 
-    def _end(self) -> None:
-        """Kill the child and its processes, which have nothing left to write."""
+    def _kill_child(self) -> None:
+        """Kill the child and the processes of its session, which have nothing left to write."""
         if self._process is not None:
             end_session(self._process.pid)
-            self._process.wait()  # not earlier: its process id identifies the session
+            self._process.wait()  # only now, because until then the process id identifies the session
             self._process = None
         if self._connection is not None:
             self._connection.close()
@@ -250,11 +250,11 @@ class RayProcess:
             self._folder = None
 
 
-def end_session(leader: int, *, spare: int | None = None) -> None:
-    """Kill all processes of a session except `spare`, and wait until they are gone."""
-    end = time.monotonic() + _END_SECONDS
-    while time.monotonic() < end:
-        processes = [process for process in _session(leader) if process.pid != spare]
+def end_session(leader_pid: int, *, spared_pid: int | None = None) -> None:
+    """Kill all processes of a session except `spared_pid`, and wait until they are gone."""
+    deadline = time.monotonic() + _MAX_KILL_SECONDS
+    while time.monotonic() < deadline:
+        processes = [process for process in _session(leader_pid) if process.pid != spared_pid]
         if not processes:
             return
         for process in processes:
@@ -263,11 +263,11 @@ def end_session(leader: int, *, spare: int | None = None) -> None:
         time.sleep(0.02)
 
 
-def _session(leader: int) -> list[psutil.Process]:
+def _session(leader_pid: int) -> list[psutil.Process]:
     processes = []
     for pid in psutil.pids():
         with suppress(OSError, psutil.NoSuchProcess):
-            if os.getsid(pid) == leader:
+            if os.getsid(pid) == leader_pid:
                 process = psutil.Process(pid)
                 if process.status() != psutil.STATUS_ZOMBIE:
                     processes.append(process)
@@ -278,8 +278,8 @@ def run_child(descriptor: int, folder: str) -> None:
     """Run the child process: connect to Ray and answer requests over a socket, until the driver is gone."""
     os.set_inheritable(descriptor, False)
     collect_rarely()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, _ignore_signal)
+    for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(signal_number, _ignore_signal)
     connection: Connection[Any, Any] = Connection(descriptor)
     messages: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
     threading.Thread(target=_listen, args=(connection, messages, Path(folder)), daemon=True).start()
@@ -288,8 +288,8 @@ def run_child(descriptor: int, folder: str) -> None:
         executor = _start_executor(messages, Path(folder))
         _serve(executor, connection, messages)
     except Exception as error:  # noqa: BLE001 - Ray raises all kinds of exceptions, including plain `Exception`
-        with suppress(OSError):  # the driver is gone as well: `_listen` kills the session and ends this process
-            connection.send(_describe(error))
+        with suppress(OSError):  # if the driver is gone, `_listen` kills the session and ends this process
+            connection.send(_picklable_error(error))
         while messages.get()[0] != "close":
             pass
     if executor is not None:
@@ -297,12 +297,12 @@ def run_child(descriptor: int, folder: str) -> None:
     os._exit(0)
 
 
-def _describe(error: Exception) -> RobustError:
-    """Convert an error to one that the driver can unpickle and that has a one-line message."""
+def _picklable_error(error: Exception) -> RobustError:
+    """Convert an error to an error with a one-line message that the driver can unpickle."""
     if isinstance(error, RobustError):
         return error
-    lines = str(error).strip().splitlines() or [""]
-    return RayLostError(f"{type(error).__name__}: {lines[0][:200].rstrip('.')}")
+    message_lines = str(error).strip().splitlines() or [""]
+    return RayLostError(f"{type(error).__name__}: {message_lines[0][:200].rstrip('.')}")
 
 
 def _ignore_signal(_number: int, _frame: object) -> None:
@@ -319,7 +319,7 @@ def _listen(connection: "Connection[Any, Any]", messages: "SimpleQueue[tuple[Any
             messages.put(connection.recv())
     except (EOFError, OSError):
         for _ in range(10):  # the main thread may still be starting Ray, which creates processes and files
-            end_session(os.getsid(0), spare=os.getpid())
+            end_session(os.getsid(0), spared_pid=os.getpid())
             shutil.rmtree(folder, ignore_errors=True)
             time.sleep(0.1)
         os._exit(1)
@@ -335,17 +335,17 @@ def _start_executor(messages: "SimpleQueue[tuple[Any, ...]]", folder: Path) -> E
 def _serve(executor: Executor, connection: "Connection[Any, Any]", messages: "SimpleQueue[tuple[Any, ...]]") -> None:
     """Answer the driver's requests until it sends "close"."""
 
-    def answer(events: list[Event]) -> None:
+    def send_answer(events: list[Event]) -> None:
         connection.send(_Answer(events, executor.free_slots(), executor.gpus_per_worker, executor.n_workers))
 
-    answer([])
+    send_answer([])
     while True:
-        name, *arguments = messages.get()
-        match name:
+        request, *arguments = messages.get()
+        match request:
             case "submit":
                 executor.submit(*arguments)
             case "poll":
-                answer(executor.poll(*arguments))
+                send_answer(executor.poll(*arguments))
             case "drain":
                 executor.drain()
             case "record":

@@ -12,10 +12,10 @@ Address = tuple[str, int]
 
 
 class Watch:
-    """Connects to addresses, by process name, at intervals until it is stopped.
+    """Connects to the address of each named process, at intervals until it is stopped.
 
-    A dead process is not reported by anything else: its port refuses connections, or its machine does not answer. It
-    counts as lost after `patience_seconds`.
+    Nothing else reports a dead process. Once its port has refused connections, or its machine has not answered, for
+    `patience_seconds`, the process counts as lost.
     """
 
     def __init__(
@@ -30,24 +30,24 @@ class Watch:
         self._patience = patience_seconds
         self._clock = clock
         self._interval = interval_seconds
-        self._answered = dict.fromkeys(self._addresses, clock())
+        self._last_answers = dict.fromkeys(self._addresses, clock())
         self._last_probe = clock()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._probe_regularly, name="watch of Ray", daemon=True)
         self._thread.start()
 
-    def silent(self) -> str | None:
+    def find_silent_process(self) -> str | None:
         """Return the name of a process that has not answered for longer than the patience; None if there is none.
 
         Silence is measured up to the last probe only, so nothing is reported if this process itself was suspended.
         """
-        for name, answered in self._answered.items():
-            if self._last_probe - answered > self._patience:
+        for name, last_answer in self._last_answers.items():
+            if self._last_probe - last_answer > self._patience:
                 return name
         return None
 
-    def unanswered(self) -> str | None:
-        """Probe all processes now; return the name of the first that does not answer, or None."""
+    def probe_all(self) -> str | None:
+        """Probe all processes now; return the name of the first process that does not answer, or None."""
         return next((name for name, address in self._addresses.items() if not accepts_connections(address)), None)
 
     def stop(self) -> None:
@@ -59,10 +59,10 @@ class Watch:
             for name, address in self._addresses.items():
                 now = self._clock()
                 if now - self._last_probe > self._patience:
-                    # This process was suspended (SIGSTOP, a suspended machine), not the others.
-                    self._answered = dict.fromkeys(self._addresses, now)
+                    # The watching process was suspended (by SIGSTOP or with its machine), so the others may be alive.
+                    self._last_answers = dict.fromkeys(self._addresses, now)
                 if accepts_connections(address):
-                    self._answered[name] = self._clock()
+                    self._last_answers[name] = self._clock()
                 self._last_probe = self._clock()
 
 
@@ -75,7 +75,7 @@ def accepts_connections(address: Address) -> bool:
     return True
 
 
-def parse_address(text: str) -> Address:
+def parse_address(address: str) -> Address:
     """Parse ``host:port``; the host is a name, an IPv4 address or a bracketed IPv6 address."""
-    host, _, port = text.rpartition(":")
+    host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)

@@ -20,20 +20,20 @@ from tests.support.kept_plans import edit_plan
 MAX_STDERR = 2 * MAX_MESSAGE
 
 
-def expect_short_error(result: Ended) -> str:
-    line = result.refusal(2)
-    assert len(result.err) < MAX_STDERR
-    return line
+def expect_short_error(command_result: Ended) -> str:
+    error_line = command_result.refusal(2)
+    assert len(command_result.err) < MAX_STDERR
+    return error_line
 
 
 def test_plan_rejects_endless_sweep_file(robust201: RunCommand) -> None:
     assert "more than 4.2 MB" in expect_short_error(robust201("plan", "/dev/zero"))
 
 
-@pytest.mark.parametrize("kind", ["/dev/zero", "a pipe"])
-def test_endless_files_are_rejected_as_code_and_weights(tmp_path: Path, kind: str) -> None:
-    path = Path(kind)
-    if kind == "a pipe":
+@pytest.mark.parametrize("source", ["/dev/zero", "a pipe"])
+def test_read_code_and_read_weights_reject_irregular_files(tmp_path: Path, source: str) -> None:
+    path = Path(source)
+    if source == "a pipe":
         path = tmp_path / "pipe"
         os.mkfifo(path)  # without a writer
     with pytest.raises(ConfigError, match="instead of a regular file"):
@@ -61,33 +61,41 @@ def test_invalid_sweep_from_pipe_gives_config_error(tmp_path: Path) -> None:
     writer.join()
 
 
-BOMB = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else 'x'] * 10)}]" for i in range(9))
+NESTED_ALIASES = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else 'x'] * 10)}]" for i in range(9))
 
 
 @pytest.mark.parametrize(
-    "text",
+    "yaml_text",
     [
-        BOMB + "\nname: *a8\n",
-        BOMB + "\nkeys: {clean: *a8}\n",
+        NESTED_ALIASES + "\nname: *a8\n",
+        NESTED_ALIASES + "\nkeys: {clean: *a8}\n",
         "a: &a [*a]\n",
         "name: &a {b: *a}\n",
         "name: " + "x" * 1_000_000,
         "x" * 1_000_000 + ": 1",
         "? [" + "1, " * 10_000 + "]\n: 1",
     ],
-    ids=["list", "key", "recursive", "recursive mapping", "long name", "long field", "list as field name"],
+    ids=[
+        "nested list",
+        "nested key",
+        "recursive list",
+        "recursive mapping",
+        "long name",
+        "long field",
+        "list as field name",
+    ],
 )
-def test_huge_yaml_values_are_rejected_in_one_line(robust201: RunCommand, tmp_path: Path, text: str) -> None:
-    (tmp_path / "sweep.yaml").write_text(text)
+def test_huge_yaml_values_give_one_line_error(robust201: RunCommand, tmp_path: Path, yaml_text: str) -> None:
+    (tmp_path / "sweep.yaml").write_text(yaml_text)
     expect_short_error(robust201("plan", tmp_path / "sweep.yaml"))
 
 
-def test_error_does_not_echo_many_wrong_epsilons(robust201: RunCommand, write_sweep: WriteSweep) -> None:
+def test_error_does_not_repeat_long_list_of_epsilons(robust201: RunCommand, write_sweep: WriteSweep) -> None:
     expect_short_error(robust201("plan", write_sweep(keys={"fgsm": {"epsilons_255": [-1.0] * 3000}})))
     expect_short_error(robust201("plan", write_sweep(keys={"fgsm": {"epsilons_255": [1.0] * 3000}})))
 
 
-def test_error_does_not_echo_damaged_plan(robust201: RunCommand, finished: Path) -> None:
+def test_error_does_not_repeat_damaged_plan(robust201: RunCommand, finished: Path) -> None:
     edit_plan(finished, lambda plan: plan["config"].update(keys={"x" * 100_000: plan["config"]["keys"]}))
     expect_short_error(robust201("status", finished))
 
@@ -112,12 +120,12 @@ def test_long_error_messages_keep_beginning_and_end() -> None:
     assert "characters left out" in output
 
 
-def test_verify_lists_some_findings_and_counts_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
-    findings = tuple(ShardFinding("s", "u", "invalid", f"finding {number}") for number in range(5000))
+def test_verify_lists_first_findings_and_counts_others(capsys: pytest.CaptureFixture[str]) -> None:
+    findings = tuple(ShardFinding("s", "u", "invalid", f"finding {index}") for index in range(5000))
     verdict = Verdict(findings, tuple(map(str, range(300))), (), (), 1, 1, 1, 0, None, None, None)
     assert show_verdict(verdict, Path("results")) == 4
-    output = capsys.readouterr()
-    assert "and 4,980 more; --json lists all" in output.err
-    assert len(output.err.splitlines()) == 2 * (MAX_LINES + 1)
+    captured = capsys.readouterr()
+    assert "and 4,980 more; --json lists all" in captured.err
+    assert len(captured.err.splitlines()) == 2 * (MAX_LINES + 1)
     show_verdict(verdict, Path("results"), as_json=True)
     assert len(json.loads(capsys.readouterr().out)["findings"]) == 5000
