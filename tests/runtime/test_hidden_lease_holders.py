@@ -9,7 +9,7 @@ from robust201.core import host
 from robust201.core.errors import LeaseHeldError
 from robust201.runtime import lease as lease_module
 from robust201.runtime.lease import LEASE_NAME, STALE_INTERVALS
-from tests.support.lease_support import HERE, QUICK, Clock, acquire, dead_pid, wait_for, write_stale_lease
+from tests.support.lease_support import SHORT_INTERVAL, THIS_HOST, Clock, acquire, dead_pid, wait_for, write_stale_lease
 
 
 @pytest.mark.parametrize("changes", [{}, {"process_start": -1}], ids=["start known", "start unknown"])
@@ -22,17 +22,17 @@ def test_live_holder_with_hidden_process_is_judged_by_heartbeat(tmp_path, monkey
         monkeypatch.setattr(os, "kill", lambda _pid, _signal: (_ for _ in ()).throw(error()))
     beats = Clock(lambda _now: (tmp_path / LEASE_NAME).write_bytes(holder.next_beat().to_bytes()))
     with pytest.raises(LeaseHeldError, match="which is alive"):
-        acquire(tmp_path, beats, host_id=HERE)
+        acquire(tmp_path, beats, host_id=THIS_HOST)
     holder = write_stale_lease(tmp_path, **changes)
     clock = Clock()
-    with acquire(tmp_path, clock, host_id=HERE):
+    with acquire(tmp_path, clock, host_id=THIS_HOST):
         assert clock.now > 0
 
 
 def test_live_holder_with_unknown_start_is_judged_by_heartbeat(tmp_path):
     write_stale_lease(tmp_path, process_start=-1)
     clock = Clock()
-    with acquire(tmp_path, clock, host_id=HERE):
+    with acquire(tmp_path, clock, host_id=THIS_HOST):
         assert clock.now > 0
 
 
@@ -41,13 +41,13 @@ def test_ended_holder_is_dead_even_if_processes_are_hidden(tmp_path, monkeypatch
     write_stale_lease(tmp_path, pid=dead_pid(), process_start=start)
     monkeypatch.setattr(host, "_PROC", tmp_path / "hidden")
     clock = Clock()
-    with acquire(tmp_path, clock, host_id=HERE):
+    with acquire(tmp_path, clock, host_id=THIS_HOST):
         assert clock.now == 0
 
 
 def test_holder_with_hanging_beat_stops_after_stale_intervals(tmp_path, monkeypatch):
     clock = Clock()
-    lease = acquire(tmp_path, clock, interval_seconds=QUICK)
+    lease = acquire(tmp_path, clock, interval_seconds=SHORT_INTERVAL)
     began, resumes = threading.Event(), threading.Event()
 
     def hang(*_args):
@@ -57,7 +57,7 @@ def test_holder_with_hanging_beat_stops_after_stale_intervals(tmp_path, monkeypa
     monkeypatch.setattr(os, "fsync", hang)
     wait_for(began.is_set)
     lease.check()
-    clock.now += QUICK * STALE_INTERVALS + 1
+    clock.now += SHORT_INTERVAL * STALE_INTERVALS + 1
     with pytest.raises(LeaseHeldError, match="stops"):
         lease.check()
     assert lease.lost.is_set()
@@ -66,7 +66,7 @@ def test_holder_with_hanging_beat_stops_after_stale_intervals(tmp_path, monkeypa
 
 
 def test_release_does_not_wait_for_hanging_beat(tmp_path, monkeypatch):
-    lease = acquire(tmp_path, interval_seconds=QUICK)
+    lease = acquire(tmp_path, interval_seconds=SHORT_INTERVAL)
     began, resumes = threading.Event(), threading.Event()
 
     def hang(*_args):

@@ -15,7 +15,16 @@ from robust201.core.errors import LeaseHeldError, StorageError, StorageFullError
 from robust201.core.host import has_ended, process_start
 from robust201.runtime.lease import LEASE_NAME, STALE_INTERVALS, Holder
 from tests.support.irregular_files import OBSTACLES, replace
-from tests.support.lease_support import ELSEWHERE, HERE, QUICK, Clock, acquire, dead_pid, wait_for, write_stale_lease
+from tests.support.lease_support import (
+    OTHER_HOST,
+    SHORT_INTERVAL,
+    THIS_HOST,
+    Clock,
+    acquire,
+    dead_pid,
+    wait_for,
+    write_stale_lease,
+)
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -28,7 +37,7 @@ def test_lease_file_exists_until_release(tmp_path):
     with acquire(tmp_path) as lease:
         holder = Holder.read(tmp_path / LEASE_NAME)
         assert holder.pid == os.getpid()
-        assert holder.host_id == HERE
+        assert holder.host_id == THIS_HOST
         assert not lease.lost.is_set()
         lease.check()
     assert list(tmp_path.iterdir()) == []
@@ -53,14 +62,14 @@ def test_second_driver_is_rejected_and_holder_named(tmp_path):
             acquire(tmp_path)
         message = str(error.value)
         assert error.value.exit_code == 4
-        for part in (f"process {os.getpid()}", HERE.host, lease.holder.since, "Wait until it ends"):
+        for part in (f"process {os.getpid()}", THIS_HOST.host, lease.holder.since, "Wait until it ends"):
             assert part in message
         lease.check()
     assert debris(tmp_path) == []
 
 
 def test_heartbeat_beats_in_place(tmp_path):
-    with acquire(tmp_path, interval_seconds=QUICK):
+    with acquire(tmp_path, interval_seconds=SHORT_INTERVAL):
         inode = (tmp_path / LEASE_NAME).stat().st_ino
         wait_for(lambda: (Holder.read(tmp_path / LEASE_NAME).heartbeat) >= 3)
         assert (tmp_path / LEASE_NAME).stat().st_ino == inode
@@ -69,7 +78,7 @@ def test_heartbeat_beats_in_place(tmp_path):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"host_id": dataclasses.replace(HERE, boot_id="an-earlier-boot")},
+        {"host_id": dataclasses.replace(THIS_HOST, boot_id="an-earlier-boot")},
         {"process_start": 1},
     ],
     ids=["earlier boot", "reused process id"],
@@ -98,7 +107,7 @@ def test_zombie_process_counts_as_ended():
 
 
 def test_silent_holder_on_another_host_is_replaced_after_stale_intervals(tmp_path):
-    write_stale_lease(tmp_path, ELSEWHERE, interval_seconds=7.0)
+    write_stale_lease(tmp_path, OTHER_HOST, interval_seconds=7.0)
     clock, output = Clock(), []
     with acquire(tmp_path, clock, on_wait=output.append):
         assert clock.now == pytest.approx(7.0 * STALE_INTERVALS)
@@ -106,7 +115,7 @@ def test_silent_holder_on_another_host_is_replaced_after_stale_intervals(tmp_pat
 
 
 def test_live_holder_on_another_host_keeps_lease(tmp_path):
-    holder = write_stale_lease(tmp_path, ELSEWHERE)
+    holder = write_stale_lease(tmp_path, OTHER_HOST)
 
     def beat(now):
         if now > 20:
@@ -119,7 +128,7 @@ def test_live_holder_on_another_host_keeps_lease(tmp_path):
 
 
 def test_lease_does_not_compare_wall_clocks(tmp_path):
-    holder = write_stale_lease(tmp_path, ELSEWHERE, since="1999-01-01T00:00:00+00:00")
+    holder = write_stale_lease(tmp_path, OTHER_HOST, since="1999-01-01T00:00:00+00:00")
     os.utime(tmp_path / LEASE_NAME, (0, 0))
     beats = Clock(lambda _now: (tmp_path / LEASE_NAME).write_bytes(holder.next_beat().to_bytes()))
     with pytest.raises(LeaseHeldError):
@@ -127,7 +136,7 @@ def test_lease_does_not_compare_wall_clocks(tmp_path):
 
 
 def test_holder_in_another_container_is_judged_by_heartbeat(tmp_path):
-    write_stale_lease(tmp_path, dataclasses.replace(HERE, pid_namespace="pid:[1]"), pid=dead_pid())
+    write_stale_lease(tmp_path, dataclasses.replace(THIS_HOST, pid_namespace="pid:[1]"), pid=dead_pid())
     clock = Clock()
     with acquire(tmp_path, clock):
         assert clock.now > 0
@@ -143,8 +152,8 @@ def test_invalid_lease_is_observed_then_replaced(tmp_path, content):
 
 
 def test_replaced_holder_notices_and_keeps_new_lease(tmp_path):
-    lease = acquire(tmp_path, interval_seconds=QUICK)
-    other = Holder.new(ELSEWHERE, 5.0)
+    lease = acquire(tmp_path, interval_seconds=SHORT_INTERVAL)
+    other = Holder.new(OTHER_HOST, 5.0)
     new = tmp_path / "new"
     new.write_bytes(other.to_bytes())
     new.replace(tmp_path / LEASE_NAME)
@@ -156,7 +165,7 @@ def test_replaced_holder_notices_and_keeps_new_lease(tmp_path):
 
 
 def test_holder_notices_deleted_lease(tmp_path):
-    lease = acquire(tmp_path, interval_seconds=QUICK)
+    lease = acquire(tmp_path, interval_seconds=SHORT_INTERVAL)
     (tmp_path / LEASE_NAME).unlink()
     wait_for(lease.lost.is_set)
     with pytest.raises(LeaseHeldError, match="got no lease"):
@@ -166,7 +175,7 @@ def test_holder_notices_deleted_lease(tmp_path):
 
 def test_holder_that_cannot_beat_loses_lease_after_stale_intervals(tmp_path, monkeypatch):
     clock = Clock()
-    lease = acquire(tmp_path, clock, interval_seconds=QUICK)
+    lease = acquire(tmp_path, clock, interval_seconds=SHORT_INTERVAL)
     failed = threading.Event()
 
     def fail(*_args):
@@ -176,14 +185,14 @@ def test_holder_that_cannot_beat_loses_lease_after_stale_intervals(tmp_path, mon
     monkeypatch.setattr(os, "pwrite", fail)
     wait_for(failed.is_set)
     assert not lease.lost.is_set()
-    clock.now += QUICK * STALE_INTERVALS + 1
+    clock.now += SHORT_INTERVAL * STALE_INTERVALS + 1
     wait_for(lease.lost.is_set)
     lease.release()
 
 
 def test_dead_successor_is_replaced(tmp_path):
     dead = write_stale_lease(tmp_path, process_start=1)
-    taker = dataclasses.replace(Holder.new(HERE, 5.0), process_start=1)
+    taker = dataclasses.replace(Holder.new(THIS_HOST, 5.0), process_start=1)
     (tmp_path / f".lease.{dead.nonce}.successor").write_bytes(taker.to_bytes())
     with acquire(tmp_path) as lease:
         assert Holder.read(tmp_path / LEASE_NAME).nonce == lease.holder.nonce
@@ -192,7 +201,7 @@ def test_dead_successor_is_replaced(tmp_path):
 
 def test_live_successor_keeps_claim(tmp_path):
     dead = write_stale_lease(tmp_path, process_start=1)
-    (tmp_path / f".lease.{dead.nonce}.successor").write_bytes(Holder.new(HERE, 5.0).to_bytes())
+    (tmp_path / f".lease.{dead.nonce}.successor").write_bytes(Holder.new(THIS_HOST, 5.0).to_bytes())
     with pytest.raises(LeaseHeldError):
         acquire(tmp_path)
     assert Holder.read(tmp_path / LEASE_NAME) == dead
@@ -289,7 +298,7 @@ def run_out_of_memory(*_args):
 
 def test_lease_survives_beats_that_run_out_of_memory(tmp_path, monkeypatch):
     clock = Clock()
-    with acquire(tmp_path, clock, interval_seconds=QUICK) as lease:
+    with acquire(tmp_path, clock, interval_seconds=SHORT_INTERVAL) as lease:
         with monkeypatch.context() as patch:
             patch.setattr(Holder, "read", run_out_of_memory)
             wait_for(lambda: lease._beat_error is not None)
@@ -300,11 +309,11 @@ def test_lease_survives_beats_that_run_out_of_memory(tmp_path, monkeypatch):
 
 def test_lease_is_lost_if_all_beats_run_out_of_memory(tmp_path, monkeypatch):
     clock = Clock()
-    lease = acquire(tmp_path, clock, interval_seconds=QUICK)
+    lease = acquire(tmp_path, clock, interval_seconds=SHORT_INTERVAL)
     with monkeypatch.context() as patch:
         patch.setattr(Holder, "read", run_out_of_memory)
         wait_for(lambda: lease._beat_error is not None)
-        clock.now += QUICK * STALE_INTERVALS + 1
+        clock.now += SHORT_INTERVAL * STALE_INTERVALS + 1
         wait_for(lease.lost.is_set)
         with pytest.raises(LeaseHeldError, match=r"got a heartbeat that fails \(MemoryError"):
             lease.check()

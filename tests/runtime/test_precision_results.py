@@ -17,8 +17,8 @@ from robust201.planning.plan import assumed_facts, make_plan
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import load_plan, merge_results, run_sweep
 from robust201.shards import ShardStore
-from tests.conftest import TINY_KEYS, MakeSweep, read_tree, tiny_fields
-from tests.support.kept_plans import move_plan
+from tests.conftest import TINY_KEYS, MakeSweep, read_tree, tiny_sweep_fields
+from tests.support.kept_plans import replace_folder_in_plan
 
 
 @pytest.mark.parametrize("engine", ["reference", "fused"])
@@ -81,7 +81,9 @@ def computed(engine: str, tiny_weights: Path, tmp_path_factory: pytest.TempPathF
     folders = {}
     for precision in ("fp32", "bf16"):
         folders[precision] = folder = tmp_path_factory.mktemp(f"{engine}-{precision}")
-        run(parse_config(tiny_fields(folder, tiny_weights, engine=engine, precision=precision, keys=KEYS), "test"))
+        run(
+            parse_config(tiny_sweep_fields(folder, tiny_weights, engine=engine, precision=precision, keys=KEYS), "test")
+        )
     return folders
 
 
@@ -92,8 +94,8 @@ def finish(computed: dict[str, Path], tmp_path: Path):
     def copy(precision: str, folder: str) -> None:
         shutil.copytree(computed[precision] / "results", tmp_path / folder)
         shutil.copytree(computed[precision] / "corruptions", tmp_path / "corruptions", dirs_exist_ok=True)
-        move_plan(tmp_path / folder, computed[precision] / "results", tmp_path / folder)
-        move_plan(tmp_path / folder, computed[precision], tmp_path)
+        replace_folder_in_plan(tmp_path / folder, computed[precision] / "results", tmp_path / folder)
+        replace_folder_in_plan(tmp_path / folder, computed[precision], tmp_path)
 
     return copy
 
