@@ -1,4 +1,4 @@
-"""Results of different precisions are never mixed: ids, resumption, merging and export."""
+"""Results of different precisions are never mixed in ids, resumption, merging and export."""
 
 import json
 import shutil
@@ -37,10 +37,10 @@ def test_unit_ids_depend_on_precision(make_sweep: MakeSweep, engine: str) -> Non
 
 
 def run(config: SweepConfig):
-    seen = []
-    tally = run_sweep(config, make_executor, on_preview=seen.append)
+    previews = []
+    tally = run_sweep(config, make_executor, on_preview=previews.append)
     assert tally.complete
-    return tally, seen[0]
+    return tally, previews[0]
 
 
 def export(results: Path, out: Path) -> dict[str, bytes]:
@@ -65,7 +65,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def sweeps(engine: str, make_sweep: MakeSweep, tmp_path: Path):
-    """Return a factory of tiny sweeps with a precision in a folder."""
+    """Return a function that makes a tiny sweep with a precision and a results folder."""
 
     def make(precision: str, folder: str) -> SweepConfig:
         return make_sweep(engine=engine, precision=precision, results=str(tmp_path / folder), keys=KEYS)
@@ -75,7 +75,7 @@ def sweeps(engine: str, make_sweep: MakeSweep, tmp_path: Path):
 
 @pytest.fixture(scope="module")
 def computed(engine: str, tiny_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return folders with results of a sweep by precision, computed once for all tests that copy them."""
+    """Return folders with results of a sweep by precision; they are computed once, and tests copy them."""
     if not has_avx512():
         pytest.skip("bf16 is rejected on CPUs without AVX-512")
     folders = {}
@@ -89,7 +89,7 @@ def computed(engine: str, tiny_weights: Path, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture
 def finish(computed: dict[str, Path], tmp_path: Path):
-    """Return a function that copies the results of a precision's sweep to a folder."""
+    """Return a function that copies the results of the sweep with a precision to a folder."""
 
     def copy(precision: str, folder: str) -> None:
         shutil.copytree(computed[precision] / "results", tmp_path / folder)
@@ -108,12 +108,13 @@ def test_bf16_sweep_does_not_use_fp32_results(sweeps, finish, tmp_path: Path) ->
     assert len(preview.stale) == 6
     assert all(line.endswith("are kept but not used: precision: fp32 → bf16") for line in preview.stale)
 
-    # A shared folder exports the same as a separate folder, and does not replace the fp32 export.
+    # The export of bf16 results from a shared folder equals that from a separate folder, and does not replace the fp32
+    # export.
     with pytest.raises(InputError, match="of the same name but of other protocols"):
         export(tmp_path / "shared", tmp_path / "json")
     bf16 = export(tmp_path / "shared", tmp_path / "bf16-json")
-    finish("bf16", "alone")
-    assert bf16 == export(tmp_path / "alone", tmp_path / "alone-json")
+    finish("bf16", "separate")
+    assert bf16 == export(tmp_path / "separate", tmp_path / "separate-json")
     assert (exported_precisions(fp32), exported_precisions(bf16)) == ({"fp32"}, {"bf16"})
     assert bf16.keys() == fp32.keys()
     assert bf16["digits/clean_confidence.json"] != fp32["digits/clean_confidence.json"]
@@ -124,12 +125,12 @@ def test_bf16_sweep_does_not_use_fp32_results(sweeps, finish, tmp_path: Path) ->
     assert export(tmp_path / "shared", tmp_path / "json") == fp32
 
 
-def test_merged_folders_keep_precisions_apart(finish, tmp_path: Path) -> None:
+def test_merging_does_not_mix_precisions(finish, tmp_path: Path) -> None:
     finish("fp32", "fp32")
     finish("bf16", "bf16")
-    report, others = merge_results([tmp_path / "bf16", tmp_path / "fp32"], tmp_path / "both")
+    report, folders_with_other_plans = merge_results([tmp_path / "bf16", tmp_path / "fp32"], tmp_path / "both")
     assert report.conflicts == ()
-    assert others == (tmp_path / "fp32",)
+    assert folders_with_other_plans == (tmp_path / "fp32",)
     merged = export(tmp_path / "both", tmp_path / "both-json")
     assert exported_precisions(merged) == {"bf16"}
     assert merged == export(tmp_path / "bf16", tmp_path / "bf16-json")
