@@ -67,7 +67,7 @@ def load_trained(folder: Path, index: int, *, n_classes: int) -> tuple[nn.Module
 
 @dataclass
 class Case:
-    """A network, compiled and as published, with images that it classifies correctly.
+    """A network in compiled and in published form, with images that are labelled with its predictions.
 
     An engine is ``fused``, or a key of `classifiers`: a variant of the published network that the libraries attack.
     Callers may add further classifiers.

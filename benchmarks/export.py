@@ -192,7 +192,7 @@ def main() -> None:
             with sampling_memory() as peak:
                 start = time.perf_counter()
                 inventory = store.inventory()
-                any_plan: Any = plan  # not a Plan, for the type checker
+                any_plan: Any = plan  # the type checker expects a Plan
                 report = export_dataset(any_plan, store, inventory, folder / "out", processes=n_processes)
                 seconds = time.perf_counter() - start
             print(

@@ -235,19 +235,19 @@ def memory_of(device: torch.device) -> tuple[int, int]:
     """Return the free and total bytes of device memory for this process; a CPU counts as a GPU with 8 GiB."""
     if device.type != "cuda":
         return 2**33, 2**33
-    free, total = torch.cuda.mem_get_info(device)
-    return free + torch.cuda.memory_reserved(device), total
+    free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+    return free_bytes + torch.cuda.memory_reserved(device), total_bytes
 
 
 def capacity_of(plan: Plan) -> Capacity:
     """Return the number of samples per batch that the fused engine uses."""
     if plan.capacity is not None:
         return plan.capacity
-    free, total = memory_of(plan.torch_device)
+    free_bytes, total_bytes = memory_of(plan.torch_device)
     bytes_per_sample = (network_bytes(*plan.size, IMAGE_SIZE, gradient=gradient) for gradient in (False, True))
     return choose_capacity(
-        free_bytes=free,
-        total_bytes=total,
+        free_bytes=free_bytes,
+        total_bytes=total_bytes,
         share=1.0,
         sample_bytes=Capacity(*bytes_per_sample),
         image_size=IMAGE_SIZE,

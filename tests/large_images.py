@@ -100,14 +100,14 @@ def main() -> None:
     parser.add_argument("--classes", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=20, help="steps of both APGD attacks and FAB; 100 in AutoAttack")
     parser.add_argument("--queries", type=int, default=500, help="queries of Square; 5,000 in AutoAttack")
-    parser.add_argument("--package", choices=PACKAGES, help=argparse.SUPPRESS)
+    parser.add_argument("--side", dest="package", choices=PACKAGES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     settings = (options.images, options.pixels, options.classes, options.steps, options.queries)
     if options.package:
         measure(options.package, *settings)
         return
     for package in PACKAGES:
-        subprocess.run([sys.executable, "-m", "tests.large_images", *sys.argv[1:], "--package", package], check=True)
+        subprocess.run([sys.executable, "-m", "tests.large_images", *sys.argv[1:], "--side", package], check=True)
 
 
 if __name__ == "__main__":

@@ -151,57 +151,57 @@ def _check_status(trial: Trial, *, is_running: bool) -> None:
 
 def start_second_driver(trial: Trial) -> None:
     """Start a second driver on the same host; it is rejected while the first driver is alive, even if suspended."""
-    first = _start_first_driver(trial)
+    first_driver = _start_first_driver(trial)
     _expect_rejection(trial, ())
-    first.process.send_signal(signal.SIGSTOP)
+    first_driver.process.send_signal(signal.SIGSTOP)
     _expect_rejection(trial, ())
-    first.process.send_signal(signal.SIGCONT)
-    trial.wait_for_shards(trial.count_shards() + 2, first)
-    trial.kill_driver(first)
+    first_driver.process.send_signal(signal.SIGCONT)
+    trial.wait_for_shards(trial.count_shards() + 2, first_driver)
+    trial.kill_driver(first_driver)
     trial.run(*INLINE)
 
 
 def start_second_driver_elsewhere(trial: Trial) -> None:
     """Start a second driver on another host; it is rejected until the first driver is killed."""
     _require_namespaces()
-    first = _start_first_driver(trial)
+    first_driver = _start_first_driver(trial)
     _expect_rejection(trial, _OTHER_HOST)
-    trial.kill_driver(first)
+    trial.kill_driver(first_driver)
     trial.set_faults()
-    second = trial.start_run(*INLINE, wrapper=_OTHER_HOST)
-    trial.finish(second, {0})
-    second.expect("watching its heartbeat")
+    second_driver = trial.start_run(*INLINE, wrapper=_OTHER_HOST)
+    trial.finish(second_driver, {0})
+    second_driver.expect("watching its heartbeat")
 
 
 def stop_driver_elsewhere(trial: Trial) -> None:
     """Suspend the first driver until a driver on another host takes over; after continuing, the first one stops."""
     _require_namespaces()
-    first = _start_first_driver(trial)
-    first.process.send_signal(signal.SIGSTOP)
+    first_driver = _start_first_driver(trial)
+    first_driver.process.send_signal(signal.SIGSTOP)
     trial.injected["drivers stopped"] += 1
-    second = trial.start_run(*INLINE, wrapper=_OTHER_HOST)
-    trial.wait_for_shards(trial.count_shards() + 1, second)
-    first.process.send_signal(signal.SIGCONT)
-    trial.finish(first, {4})
-    first.expect("Keeping the lease failed")
+    second_driver = trial.start_run(*INLINE, wrapper=_OTHER_HOST)
+    trial.wait_for_shards(trial.count_shards() + 1, second_driver)
+    first_driver.process.send_signal(signal.SIGCONT)
+    trial.finish(first_driver, {4})
+    first_driver.expect("Keeping the lease failed")
     lease = json.loads((trial.results / "lease.json").read_text(encoding="utf-8"))
     assert lease["host_id"]["host"] == "robust201-other", "the lease changed hands again"
-    trial.finish(second, {0})
+    trial.finish(second_driver, {0})
 
 
 def _start_first_driver(trial: Trial) -> Command:
     trial.write_sweep()
     trial.set_faults(seconds_per_part=1.5)
-    first = trial.start_run(*INLINE)
-    trial.wait_for_shards(2, first)
-    return first
+    first_driver = trial.start_run(*INLINE)
+    trial.wait_for_shards(2, first_driver)
+    return first_driver
 
 
 def _expect_rejection(trial: Trial, wrapper: tuple[str, ...]) -> None:
-    second = trial.start_run(*INLINE, wrapper=wrapper)
-    trial.finish(second, {4})
+    second_driver = trial.start_run(*INLINE, wrapper=wrapper)
+    trial.finish(second_driver, {4})
     trial.injected["second drivers rejected"] += 1
-    second.expect("which is alive")
+    second_driver.expect("which is alive")
 
 
 def _require_namespaces() -> None:

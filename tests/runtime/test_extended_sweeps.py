@@ -69,7 +69,7 @@ JACOBIAN_KEYS = {"clean": {}, "fgsm": {"epsilons_255": [1, 8]}, "jacobian": {"im
 @pytest.mark.parametrize("split", ["test", "train"])
 @pytest.mark.parametrize("weights", [None, RANDOM])
 @pytest.mark.each_value
-def test_measure_and_attacks_in_one_sweep(
+def test_sweep_with_measure_and_attacks_completes_and_resumes(
     make_sweep: MakeSweep, robust201: RunCommand, tmp_path: Path, weights: dict[str, Any] | None, split: str
 ) -> None:
     keys = JACOBIAN_KEYS | {"jacobian": {"images": 12, "split": split, "projections": 2}}
@@ -91,7 +91,7 @@ def test_measure_and_attacks_in_one_sweep(
     assert robust201("status", config.results).code == 0
 
 
-def test_sweep_with_all_measures(make_sweep: MakeSweep, robust201: RunCommand) -> None:
+def test_sweep_computes_all_columns_of_measures(make_sweep: MakeSweep, robust201: RunCommand) -> None:
     keys = {
         "input_gradient": {"images": 4},
         "hessian_weights": {"images": 4, "batch": 2, "tolerance": 0.1},
@@ -273,7 +273,7 @@ def test_run_rejects_unnamed_recipe_if_store_has_several(
     assert not (tmp_path / "results").exists()
 
 
-def test_planned_weights_load_after_store_grows(make_sweep: MakeSweep, two_recipes: Path) -> None:
+def test_planned_weights_can_be_loaded_after_store_grows(make_sweep: MakeSweep, two_recipes: Path) -> None:
     config = make_sweep(checkpoints={"path": str(_remove_pgd7_recipe(two_recipes))}, keys=CLEAN)
     _, preview = run(config)
     with CheckpointStore(two_recipes) as store:
@@ -361,7 +361,7 @@ SMALL_NETWORKS = [
 ]
 
 
-def test_sweep_over_all_zoo_families(make_sweep: MakeSweep) -> None:
+def test_sweep_attacks_all_zoo_families(make_sweep: MakeSweep) -> None:
     keys = {"clean": {}, "pgd": {"epsilons_255": [8], "steps": 1}}
     config = make_sweep(**zoo_fields({"random": {}}, architectures=SMALL_NETWORKS, keys=keys))
     tally, preview = run(config)
@@ -370,7 +370,7 @@ def test_sweep_over_all_zoo_families(make_sweep: MakeSweep) -> None:
 
 
 @pytest.mark.slow
-def test_measures_of_all_zoo_families(make_sweep: MakeSweep) -> None:
+def test_sweep_computes_measures_for_all_zoo_families(make_sweep: MakeSweep) -> None:
     """Some measures need second derivatives. `grid_sample`, which some networks use, does not support these."""
     keys = {"jacobian": {"images": 4}, "hessian_input": {"images": 4}, "proxies": {"images": 8}}
     config = make_sweep(**zoo_fields({"random": {}}, architectures=SMALL_NETWORKS, keys=keys))

@@ -106,7 +106,7 @@ def test_heartbeat_continues_during_long_part(tmp_path: Path, monkeypatch: pytes
         assert active_shares(tmp_path) == ("3-of-64",)
 
 
-def test_killed_process_becomes_silent_and_is_removed_by_next_run(tmp_path: Path) -> None:
+def test_heartbeat_of_killed_process_becomes_silent_and_is_removed(tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path; from robust201.runtime.heartbeat import Heartbeat\n"
         "with Heartbeat(Path(sys.argv[1]), share='1-of-2'):\n    time.sleep(600)"

@@ -56,7 +56,7 @@ def test_lease_that_cannot_be_removed_looks_dead(tmp_path, monkeypatch):
     assert (tmp_path / LEASE_NAME).stat().st_mtime == 0
 
 
-def test_second_driver_is_rejected_and_holder_named(tmp_path):
+def test_second_driver_is_rejected_with_name_of_holder(tmp_path):
     with acquire(tmp_path) as lease:
         with pytest.raises(LeaseHeldError) as error:
             acquire(tmp_path)

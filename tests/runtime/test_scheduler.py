@@ -174,7 +174,7 @@ def test_application_error_is_not_retried() -> None:
     assert tally.evaluations == 16
 
 
-def test_draining_stops_early_with_state_drained() -> None:
+def test_drained_run_ends_early_with_state_drained() -> None:
     executor = ScriptedExecutor()
     tally = Scheduler(executor, should_drain=lambda: len(executor.computed) >= 3).run(
         [make_bundle(a) for a in range(9)]

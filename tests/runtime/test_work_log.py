@@ -78,13 +78,13 @@ def test_logging_continues_after_deletion(tmp_path: Path) -> None:
     assert [line["event"] for line in lines_of(log.path)] == ["last"]
 
 
-def test_torn_log_line_does_not_damage_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncated_log_line_does_not_damage_other_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = WorkLog(tmp_path)
     log.write("first")
     with monkeypatch.context() as patch:
         write = os.write
         patch.setattr(work_log.os, "write", lambda descriptor, data: write(descriptor, data[:10]))
-        log.write("torn")
+        log.write("truncated")
     log.write("last")
     log_lines = log.path.read_text().splitlines()
     assert len(log_lines) == 3

@@ -32,7 +32,7 @@ def fabricate(spec: DatasetSpec, count: int, seed: int = 0) -> tuple[Pixels, Lab
 def cifar_names(spec: DatasetSpec, split: str) -> list[str]:
     if spec.name == "cifar100":
         return [split]
-    return ["test_batch"] if split == "test" else [f"data_batch_{number}" for number in range(1, 6)]
+    return ["test_batch"] if split == "test" else [f"data_batch_{index}" for index in range(1, 6)]
 
 
 def write_binary(root: Path, spec: DatasetSpec, split: str, images: Pixels, labels: Labels) -> list[Path]:
@@ -57,7 +57,7 @@ def write_python(root: Path, spec: DatasetSpec, split: str, images: Pixels, labe
 
 
 def write_imagenet16(root: Path, spec: DatasetSpec, split: str, images: Pixels, labels: Labels) -> list[Path]:
-    file_names = ["val_data"] if split == "test" else [f"train_data_batch_{number}" for number in range(1, 11)]
+    file_names = ["val_data"] if split == "test" else [f"train_data_batch_{index}" for index in range(1, 11)]
     # Every second image has a label beyond the first 120, which the reader must drop.
     indices = np.repeat(np.arange(len(labels)), 2)
     imagenet_labels = np.where(np.arange(len(indices)) % 2, 121 + indices % 880, labels[indices] + 1)
@@ -102,7 +102,7 @@ def write_npz(root: Path, spec: DatasetSpec, split: str, images: Pixels, labels:
 
 
 def write_folders(root: Path, spec: DatasetSpec, split: str, images: Pixels, labels: Labels) -> list[Path]:
-    files = [root / split / f"class{label:04d}" / f"{number:05d}.png" for number, label in enumerate(labels)]
+    files = [root / split / f"class{label:04d}" / f"{index:05d}.png" for index, label in enumerate(labels)]
     for file, image in zip(files, images, strict=True):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(encode(image))

@@ -29,7 +29,7 @@ _READ_BYTES = 1 << 20
 
 def find_chromium() -> str | None:
     """Return the path of Chromium on this machine, or None."""
-    return next((path for name in PROGRAMS if (path := shutil.which(name))), None)
+    return next((path for program in PROGRAMS if (path := shutil.which(program))), None)
 
 
 class Browser:

@@ -215,14 +215,14 @@ def compare(
     else:
         fused = fused_images(key, classifier, images, labels, epsilons, seed, parameters)
     differences = {}
-    for strength, epsilon, result in zip(parameters.strengths, epsilons, fused, strict=True):
+    for strength, epsilon, fused_images_at_strength in zip(parameters.strengths, epsilons, fused, strict=True):
         expected = library_images(key, classifier, to_float(images), labels, epsilon, seed, parameters)
         with torch.no_grad():
             expected_logits = classifier(expected)
         with torch.inference_mode():
-            logits = classifier.logits(result)
+            logits = classifier.logits(fused_images_at_strength)
         differences[strength] = Difference(
-            differing_bits(result, expected),
+            differing_bits(fused_images_at_strength, expected),
             differing_bits(logits, expected_logits),
             int((expected != to_float(images)).flatten(1).any(dim=1).sum()),
             int((expected_logits.argmax(dim=1) == labels).sum()),

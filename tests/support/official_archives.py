@@ -90,8 +90,8 @@ def write_split_tar(folder: Path, source: Path, part_bytes: int) -> list[Path]:
     tar_bytes = tar_path.read_bytes()
     tar_path.unlink()
     part_paths = []
-    for number, start in enumerate(range(0, len(tar_bytes), part_bytes)):
-        part_paths.append(folder / f"{source.name}.tar{chr(97 + number // 26)}{chr(97 + number % 26)}")
+    for index, start in enumerate(range(0, len(tar_bytes), part_bytes)):
+        part_paths.append(folder / f"{source.name}.tar{chr(97 + index // 26)}{chr(97 + index % 26)}")
         part_paths[-1].write_bytes(tar_bytes[start : start + part_bytes])
     return part_paths
 

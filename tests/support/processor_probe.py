@@ -85,9 +85,9 @@ def _images() -> Iterator[tuple[str, Iterable[NDArray[Any]]]]:
     grey = raw("grey", shape=(20, 28, 28), below=256).astype(np.uint8)
     for size in (32, 96):
         yield f"upscaled to {size}", [upscale(grey, size, 255)]
-    first, second = natural_images(2), natural_images(2)[::-1]
+    original, reversed_images = natural_images(2), natural_images(2)[::-1]
     for alpha in (0.1, 0.3, 0.5):
-        yield f"blend {alpha}", [blend(first, second, alpha)]
+        yield f"blend {alpha}", [blend(original, reversed_images, alpha)]
     yield "pairs of a blend", pair(50, 40, 0)
 
 
