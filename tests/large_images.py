@@ -85,7 +85,7 @@ def measure(package: str, n_images: int, pixels: int, n_classes: int, steps: int
     print(
         json.dumps(
             {
-                "package": package,
+                "side": package,
                 "seconds_per_image": seconds / n_images,
                 "bytes_per_image": additional_bytes / n_images,
             }

@@ -137,7 +137,7 @@ def test_lenet_uses_only_first_channel() -> None:
 
 
 @pytest.fixture
-def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def controls_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Prepare weights and images in a working folder, and return its runs/controls; skip the test without them."""
     packages = Path(os.environ.get("ROBUST201_CONTROLS", "."))
     data_folder = Path(os.environ.get("ROBUST201_DATA", "."))
@@ -159,32 +159,37 @@ def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.shared
 def test_engines_and_libraries_agree_on_lenets(
-    prepared: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch
+    controls_folder: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = ("clean", "pgd", "aa_apgd-ce")
     for engine in controls.ENGINES:
         config = load_config(
             Path("jobs/controls-mnist.yaml"),
             engine=engine,
-            results=str(prepared / f"mnist-{engine}"),
+            results=str(controls_folder / f"mnist-{engine}"),
             images={"count": 40, "seed": 0},
         )
         assert run_sweep(config, make_executor, filters=Filters(keys=keys)).complete
-        export_folder = prepared / f"mnist-{engine}-dataset"
+        export_folder = controls_folder / f"mnist-{engine}-dataset"
         result = robust201(
             "export", config.results, "--partial", "--parquet", "--outcomes", "bits", "--out", export_folder
         )
         assert result.code == 3, result.err  # the export is incomplete, because other keys are missing
     load_script("networks")
     by_hand = load_script("by_hand")
-    sweep = prepared / "three-keys.yaml"
+    sweep = controls_folder / "three-keys.yaml"
     sweep.write_text(json.dumps({"keys": {key: config.keys[key] for key in keys}}))
-    images = ["--images", str(prepared / "mnist/test.npz"), "--rows", str(prepared / "mnist-fused-dataset/images")]
+    images = [
+        "--images",
+        str(controls_folder / "mnist/test.npz"),
+        "--rows",
+        str(controls_folder / "mnist-fused-dataset/images"),
+    ]
     for network in controls.SWEEPS["mnist"]:
         monkeypatch.setattr(sys, "argv", ["by_hand.py", str(sweep), network, *images])
         by_hand.main()
 
-    comparisons = list(controls.read_comparisons(prepared, "mnist"))
+    comparisons = list(controls.read_comparisons(controls_folder, "mnist"))
     assert [(comparison.network, comparison.key) for comparison in comparisons] == [
         (network, key) for network in controls.SWEEPS["mnist"] for key in keys
     ]

@@ -37,7 +37,7 @@ TUNED = RECIPE | {"epochs": 1, "start": {"recipe": "plain", "dataset": "bright"}
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def uninterrupted_hashes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return the hashes of both recipes' weights after an uninterrupted run."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     assert run_trainings(both_recipes(folder)).complete
@@ -118,11 +118,13 @@ def test_additional_snapshot_is_trained_to_same_final_weights(tmp_path: Path) ->
     assert {name.split("-")[-2] for name in hashes.keys() - original_hashes.keys()} == {"e0", "i4"}
 
 
-def test_recipe_can_start_from_final_weights_of_another_recipe(tmp_path: Path, uninterrupted: dict[str, str]) -> None:
+def test_recipe_can_start_from_final_weights_of_another_recipe(
+    tmp_path: Path, uninterrupted_hashes: dict[str, str]
+) -> None:
     config = both_recipes(tmp_path)
     tally = run_trainings(config)
     assert (tally.complete, tally.evaluations) == (True, 4)
-    assert weight_files(config.store) == uninterrupted
+    assert weight_files(config.store) == uninterrupted_hashes
     stored = records_by_recipe_and_step(config)
     tuned_record = stored["tuned", 3]
     assert tuned_record.training["inputs"]["start"] == stored["plain", 6].sha256
@@ -283,7 +285,7 @@ def execution(request: pytest.FixtureRequest) -> dict[str, object]:
 
 
 def test_drained_training_resumes_to_same_bytes(
-    tmp_path: Path, uninterrupted: dict[str, str], execution: dict[str, object]
+    tmp_path: Path, uninterrupted_hashes: dict[str, str], execution: dict[str, object]
 ) -> None:
     interrupted_receipts: list[Event] = []
 
@@ -297,7 +299,7 @@ def test_drained_training_resumes_to_same_bytes(
     assert drained.drained
     assert not drained.complete
     assert run_trainings(both_recipes(tmp_path)).complete
-    assert weight_files(tmp_path / "store") == uninterrupted
+    assert weight_files(tmp_path / "store") == uninterrupted_hashes
 
 
 def test_signal_during_last_training_drains_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,7 +350,9 @@ def run_and_die(config: TrainingConfig, n_calls: int) -> None:
     assert run_trainings(config).complete
 
 
-def test_training_run_killed_at_random_times_gives_same_bytes(tmp_path: Path, uninterrupted: dict[str, str]) -> None:
+def test_training_run_killed_at_random_times_gives_same_bytes(
+    tmp_path: Path, uninterrupted_hashes: dict[str, str]
+) -> None:
     generator = random.Random(1)
     config = both_recipes(tmp_path)
     exit_codes = []
@@ -359,7 +363,7 @@ def test_training_run_killed_at_random_times_gives_same_bytes(tmp_path: Path, un
         assert len(exit_codes) < 30
     assert exit_codes.count(-signal.SIGKILL) > 2
     assert run_trainings(config).evaluations == 0
-    assert weight_files(config.store) == uninterrupted
+    assert weight_files(config.store) == uninterrupted_hashes
     assert list((config.results / "finished").glob("*.json")) == []
 
 
@@ -379,7 +383,7 @@ class LosingExecutor(InlineExecutor):
         return [BundleLost(bundle, started=True, preempted=False, reason="killed")]
 
 
-def test_snapshots_of_lost_worker_are_not_retrained(tmp_path: Path, uninterrupted: dict[str, str]) -> None:
+def test_snapshots_of_lost_worker_are_not_retrained(tmp_path: Path, uninterrupted_hashes: dict[str, str]) -> None:
     config = both_recipes(tmp_path)
     lost_receipts: list[Receipt] = []
     reported_files: list[str] = []
@@ -391,7 +395,7 @@ def test_snapshots_of_lost_worker_are_not_retrained(tmp_path: Path, uninterrupte
     assert (tally.complete, tally.deaths, tally.evaluations) == (True, 1, 4)
     assert lost_receipts[0].shard in reported_files
     assert len(reported_files) == len(set(reported_files)) == 4
-    assert weight_files(config.store) == uninterrupted
+    assert weight_files(config.store) == uninterrupted_hashes
 
 
 def test_snapshots_missing_from_manifest_are_recovered(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def documented_files() -> dict[str, str]:
 
 
 @pytest.fixture
-def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def example_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Create a working folder with the documented files, and run make_inputs.py, which creates weights and images."""
     monkeypatch.chdir(tmp_path)
     content_by_name = documented_files()
@@ -128,7 +128,7 @@ def check_example(robust201: RunCommand, results: Path) -> None:
     assert robust201("verify", results).code == 0
 
 
-def test_documented_example_runs(example: Path, robust201: RunCommand) -> None:
+def test_documented_example_runs(example_folder: Path, robust201: RunCommand) -> None:
     result = robust201("run", "sweep.yaml")
     assert result.code == 0, result.err
     messages = [line for line in result.err.splitlines() if line.startswith("Will execute ")]
@@ -137,20 +137,20 @@ def test_documented_example_runs(example: Path, robust201: RunCommand) -> None:
         "Will execute my_attack.py (keys.corners).",
         "Will execute my_measure.py (keys.margins).",
     ]
-    check_example(robust201, example / "results")
+    check_example(robust201, example_folder / "results")
     rerun = robust201("run", "sweep.yaml")
     assert "0 missing" in rerun.err
 
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_documented_example_runs_on_ray(example: Path, robust201: RunCommand, ray_address: str) -> None:
+def test_documented_example_runs_on_ray(example_folder: Path, robust201: RunCommand, ray_address: str) -> None:
     """Workers execute copies of the files, because the originals are not on their import path."""
     ray_execution = f"{{executor: ray, workers: 1, ray_address: '{ray_address}'}}"
     Path("sweep.yaml").write_text(documented_files()["sweep.yaml"].replace("{executor: inline}", ray_execution))
     result = robust201("run", "sweep.yaml")
     assert result.code == 0, result.err
-    check_example(robust201, example / "results")
+    check_example(robust201, example_folder / "results")
 
 
 # --- identity ---------------------------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def write_spy(folder: Path, code: str = MODELS) -> Path:
 
 
 @pytest.fixture
-def received(finished: Path, write_custom: WriteSweep, tmp_path: Path) -> Path:
+def dataset_sweep(finished: Path, write_custom: WriteSweep, tmp_path: Path) -> Path:
     """Create a folder like a downloaded dataset, with a sweep YAML and its code in a subfolder; return the YAML."""
     folder = tmp_path / "downloads" / "dataset"
     code = write_spy(folder / "more")
@@ -239,51 +239,58 @@ COMMANDS = (
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 def test_commands_require_consent_to_code_in_dataset(
-    received: Path, robust201: RunCommand, tmp_path: Path, arguments: tuple[str, ...]
+    dataset_sweep: Path, robust201: RunCommand, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
     if "--share" in arguments:
-        assert robust201("plan", "--save", received).code == 0
-    code = received.with_name("spy.py")
-    (tmp_path / "link.yaml").symlink_to(received)
+        assert robust201("plan", "--save", dataset_sweep).code == 0
+    code = dataset_sweep.with_name("spy.py")
+    (tmp_path / "link.yaml").symlink_to(dataset_sweep)
     copied_yaml = tmp_path / "copied.yaml"
-    copied_yaml.write_text(received.read_text())  # the code of the copied YAML is still in the dataset
-    for sweep in (received, tmp_path / "link.yaml", received.parent / ".." / "more" / "sweep.yaml", copied_yaml):
+    copied_yaml.write_text(dataset_sweep.read_text())  # the code of the copied YAML is still in the dataset
+    for sweep in (
+        dataset_sweep,
+        tmp_path / "link.yaml",
+        dataset_sweep.parent / ".." / "more" / "sweep.yaml",
+        copied_yaml,
+    ):
         error_line = robust201(*arguments, sweep, "--allow-code", tmp_path / "my_models.py").refusal(2)
         assert error_line.endswith(f"add: --allow-code {code}"), error_line
-        assert str(received.parent.parent / "SHA256SUMS") in error_line
+        assert str(dataset_sweep.parent.parent / "SHA256SUMS") in error_line
     assert not code.with_name("executed").exists()
 
 
 def test_yaml_in_dataset_requires_consent_to_code_elsewhere(
-    received: Path, robust201: RunCommand, tmp_path: Path
+    dataset_sweep: Path, robust201: RunCommand, tmp_path: Path
 ) -> None:
     """The YAML is not harmless, because it chooses the function and its arguments."""
     code = write_spy(tmp_path / "mine")
-    received.write_text(received.read_text().replace(str(received.with_name("spy.py")), str(code)))
-    assert robust201("run", received).refusal(2).endswith(f"add: --allow-code {code}")
+    dataset_sweep.write_text(dataset_sweep.read_text().replace(str(dataset_sweep.with_name("spy.py")), str(code)))
+    assert robust201("run", dataset_sweep).refusal(2).endswith(f"add: --allow-code {code}")
     assert not code.with_name("executed").exists()
-    assert robust201("run", received, "--allow-code", code).code == 0
+    assert robust201("run", dataset_sweep, "--allow-code", code).code == 0
 
 
-def test_allowed_code_of_dataset_is_executed(received: Path, robust201: RunCommand, monkeypatch: Any) -> None:
-    monkeypatch.chdir(received.parent)
+def test_allowed_code_of_dataset_is_executed(dataset_sweep: Path, robust201: RunCommand, monkeypatch: Any) -> None:
+    monkeypatch.chdir(dataset_sweep.parent)
     result = robust201("run", "sweep.yaml", "--executor", "inline", "--allow-code", "spy.py")
     assert result.code == 0, result.err
     assert "Will execute " in result.err
-    assert received.with_name("executed").exists()
+    assert dataset_sweep.with_name("executed").exists()
 
 
-def test_training_requires_consent_to_code_of_dataset(received: Path, robust201: RunCommand, tmp_path: Path) -> None:
-    fields = training_fields(received.parent, execution={"executor": "inline", "device": "cpu"})
-    fields |= {"space": {"file": str(received.with_name("spy.py"))}, "architectures": ["narrow"], "network": {}}
-    training_yaml = received.with_name("train.yaml")
+def test_training_requires_consent_to_code_of_dataset(
+    dataset_sweep: Path, robust201: RunCommand, tmp_path: Path
+) -> None:
+    fields = training_fields(dataset_sweep.parent, execution={"executor": "inline", "device": "cpu"})
+    fields |= {"space": {"file": str(dataset_sweep.with_name("spy.py"))}, "architectures": ["narrow"], "network": {}}
+    training_yaml = dataset_sweep.with_name("train.yaml")
     training_yaml.write_text(yaml.safe_dump(fields))
     for arguments in (("train",), ("submit", "slurm", "--dry-run")):
         assert "--allow-code" in robust201(*arguments, training_yaml).refusal(2)
-    assert not received.with_name("executed").exists()
-    result = robust201("submit", "slurm", "--dry-run", training_yaml, "--allow-code", received.with_name("spy.py"))
-    assert f" --allow-code {received.with_name('spy.py')}" in result.out
-    result = robust201("train", training_yaml, "--allow-code", received.with_name("spy.py"))
+    assert not dataset_sweep.with_name("executed").exists()
+    result = robust201("submit", "slurm", "--dry-run", training_yaml, "--allow-code", dataset_sweep.with_name("spy.py"))
+    assert f" --allow-code {dataset_sweep.with_name('spy.py')}" in result.out
+    result = robust201("train", training_yaml, "--allow-code", dataset_sweep.with_name("spy.py"))
     assert result.code == 0, result.err
 
 
@@ -315,13 +322,13 @@ def test_published_folders_are_marked_as_data(finished: Path, robust201: RunComm
         assert find_data_mark(folder / "more" / "sweep.yaml"), folder
 
 
-def test_yaml_in_dataset_must_not_set_ray_address(received: Path, robust201: RunCommand) -> None:
+def test_yaml_in_dataset_must_not_set_ray_address(dataset_sweep: Path, robust201: RunCommand) -> None:
     """The address is dangerous, because a Ray head can execute code in every process that connects to it."""
-    fields = yaml.safe_load(received.read_text()) | {"space": "nasbench201", "architectures": [0]}
+    fields = yaml.safe_load(dataset_sweep.read_text()) | {"space": "nasbench201", "architectures": [0]}
     fields["execution"] = {"executor": "ray", "ray_address": "192.0.2.1:6379"}
-    received.write_text(yaml.safe_dump(fields))
-    assert "got '192.0.2.1:6379'" in robust201("run", received).refusal(2)
-    assert robust201("run", received, "--executor", "inline").code == 0
+    dataset_sweep.write_text(yaml.safe_dump(fields))
+    assert "got '192.0.2.1:6379'" in robust201("run", dataset_sweep).refusal(2)
+    assert robust201("run", dataset_sweep, "--executor", "inline").code == 0
 
 
 def test_sweep_without_code_needs_no_consent(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
@@ -341,14 +348,14 @@ def test_slurm_tasks_inherit_consent(write_custom: WriteSweep, robust201: RunCom
     assert f" --allow-code {copy} " in result.out
 
 
-def test_ray_job_inherits_consent(received: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_job_inherits_consent(dataset_sweep: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     shipments: list[Any] = []
     monkeypatch.setattr("robust201.submission.ray_jobs.connect", lambda _access: None)
     monkeypatch.setattr(
         "robust201.submission.ray_jobs.submit_job", lambda _client, shipment, *_: shipments.append(shipment) or "job-1"
     )
-    code = received.with_name("spy.py")
-    result = robust201("submit", "ray", received, "--detach", "--allow-code", code, "--keys", "clean")
+    code = dataset_sweep.with_name("spy.py")
+    result = robust201("submit", "ray", dataset_sweep, "--detach", "--allow-code", code, "--keys", "clean")
     assert result.code == 0, result.err
     assert entrypoint(shipments[0]).endswith(f" --keys clean --allow-code {code}")
 

@@ -82,7 +82,7 @@ def write_nats(folder: Path, indices: Iterable[int], **options: Any) -> Path:
 
 
 def write_split_tar(folder: Path, source: Path, part_bytes: int) -> list[Path]:
-    """Write an archive as a tar file that is split like by the command `split`, into .taraa, .tarab and so on."""
+    """Write an archive as a tar file, and split it into .taraa, .tarab and so on, like the command `split`."""
     folder.mkdir()
     tar_path = folder.parent / "whole.tar"
     with tarfile.open(tar_path, "w") as archive:

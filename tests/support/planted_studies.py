@@ -40,7 +40,7 @@ def make_weights(
 
 
 def correct_images(accuracy: float, offset: int = 0) -> np.ndarray:
-    """Return whether each image is correct (N,): those from `offset` on are, so that the accuracy is as given."""
+    """Return whether each image is correct (N,), for a given accuracy; the correct images begin at `offset`."""
     return (np.arange(N_IMAGES) - offset) % N_IMAGES < round(accuracy * N_IMAGES)
 
 
@@ -194,7 +194,10 @@ MIXING_FRACTIONS = {"mix-0": 0.0, "mix-5": 0.5, "mix-10": 1.0}
 
 
 def mixed(architecture: str, dataset: str, weights: Weights, key: str, strength: float) -> float:
-    """Return an accuracy that robust images increase under attack and decrease otherwise; VGG-16 dips at alpha 0.5."""
+    """Return an accuracy that increases with the fraction of robust images under attack, and otherwise decreases.
+
+    VGG-16 is less accurate than the other network if half of the images are robust.
+    """
     alpha = MIXING_FRACTIONS[weights.recipe]
     if key == "clean":
         return 0.9 - 0.1 * alpha + 0.01 * (weights.seed or 0)
