@@ -29,7 +29,7 @@ def run_out_of_memory(trial: Trial) -> None:
     trial.write_sweep()
     trial.set_faults(memory={"images": 8})
     trial.run(*INLINE)
-    trial.injected["failed allocations"] += len(trial.claims("memory-"))
+    trial.injection_counts["failed allocations"] += len(trial.claims("memory-"))
 
 
 def poison_unit(trial: Trial) -> None:
@@ -41,8 +41,8 @@ def poison_unit(trial: Trial) -> None:
     trial.write_sweep()
     trial.set_faults(poison=[POISON])
     command = trial.run(expected={3})
-    trial.injected["workers killed by the unit"] += len(trial.claims("poison-"))
-    assert trial.injected["workers killed by the unit"] >= 3, "the unit was given up too early"
+    trial.injection_counts["workers killed by the unit"] += len(trial.claims("poison-"))
+    assert trial.injection_counts["workers killed by the unit"] >= 3, "the unit was given up too early"
     index, key = POISON
     command.expect(f"#{index} digits {key}")
     failures = [json.loads(line) for line in (trial.results / "failures.jsonl").read_text().splitlines()]
@@ -56,7 +56,7 @@ def _check_other_evaluations(trial: Trial) -> None:
     """Check that the rows of all other evaluations are equal to those of the undisturbed run."""
     index, key = str(POISON[0]), POISON[1]
     exported = export(trial.results, trial.folder / "partial", partial=True)
-    for name, content in trial.undisturbed.items():
+    for name, content in trial.expected_files.items():
         if name.startswith("digits/"):
             expected = _rows(json.loads(content))
             if f"/{key}_" in name:
@@ -111,7 +111,7 @@ def _start_slow_part(trial: Trial, *options: str) -> Command:
 def _terminate(trial: Trial, command: Command) -> None:
     trial.family()
     command.process.send_signal(signal.SIGTERM)
-    trial.injected["SIGTERM in a part of an hour"] += 1
+    trial.injection_counts["SIGTERM in a part of an hour"] += 1
 
 
 def jump_clock(trial: Trial) -> None:
@@ -128,10 +128,10 @@ def jump_clock(trial: Trial) -> None:
     for _ in range(1 + trial.repeats):
         trial.set_faults(clock=[72 * HOUR])
         trial.finish(trial.start("compact", str(trial.results)), {0})
-        trial.injected["compactions three days ahead"] += 1
+        trial.injection_counts["compactions three days ahead"] += 1
     trial.finish(run, {0})
     assert not re.search(r"\s-\d", run.text()), f"a negative rate or time: {run.text()[-300:]}"
-    trial.injected["clock jumps"] += len(trial.claims("jump-"))
+    trial.injection_counts["clock jumps"] += len(trial.claims("jump-"))
     trial.set_faults(clock=[-48 * HOUR])
     _check_status(trial, is_running=False)
     trial.finish(trial.start("compact", str(trial.results)), {0})
@@ -178,7 +178,7 @@ def stop_driver_elsewhere(trial: Trial) -> None:
     _require_namespaces()
     first_driver = _start_first_driver(trial)
     first_driver.process.send_signal(signal.SIGSTOP)
-    trial.injected["drivers stopped"] += 1
+    trial.injection_counts["drivers stopped"] += 1
     second_driver = trial.start_run(*INLINE, wrapper=_OTHER_HOST)
     trial.wait_for_shards(trial.count_shards() + 1, second_driver)
     first_driver.process.send_signal(signal.SIGCONT)
@@ -200,7 +200,7 @@ def _start_first_driver(trial: Trial) -> Command:
 def _expect_rejection(trial: Trial, wrapper: tuple[str, ...]) -> None:
     second_driver = trial.start_run(*INLINE, wrapper=wrapper)
     trial.finish(second_driver, {4})
-    trial.injected["second drivers rejected"] += 1
+    trial.injection_counts["second drivers rejected"] += 1
     second_driver.expect("which is alive")
 
 

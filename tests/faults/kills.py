@@ -33,13 +33,13 @@ def kill_worker(trial: Trial) -> None:
     trial.set_faults(seconds_per_part=_SECONDS_PER_PART)
     command = trial.start_in_the_middle()
     for _ in range(trial.repeats):
-        trial.injected["workers killed"] += kill(trial.workers()[:1])
+        trial.injection_counts["workers killed"] += kill(trial.workers()[:1])
         shards = trial.count_shards()
         if shards + 4 >= N_UNITS:
             break
         trial.wait_for_shards(shards + 2, command)
     trial.finish(command, {0})
-    command.expect(f"{show_count(trial.injected['workers killed'], 'worker')} died")
+    command.expect(f"{show_count(trial.injection_counts['workers killed'], 'worker')} died")
 
 
 def kill_driver(trial: Trial) -> None:
@@ -66,7 +66,7 @@ def _kill_ray(trial: Trial, victim: str) -> None:
     trial.set_faults(seconds_per_part=_SECONDS_PER_PART)
     for _ in range(trial.repeats):
         command = trial.start_in_the_middle()
-        trial.injected[f"{victim} killed"] += bool(kill(filter(_VICTIMS[victim], trial.family())))
+        trial.injection_counts[f"{victim} killed"] += bool(kill(filter(_VICTIMS[victim], trial.family())))
         trial.finish(command, {3}, seconds=120)
     trial.set_faults()
     trial.resume(*INLINE)  # `kill_while_starting` tests starting Ray after a kill
@@ -100,7 +100,7 @@ def _kill_after_appearance(
         time.sleep(0.1)
     _pause(trial, command, seconds)
     victims = list(filter(is_victim, trial.family()))
-    trial.injected["starts killed"] += bool(kill(victims))
+    trial.injection_counts["starts killed"] += bool(kill(victims))
     psutil.wait_procs(victims, timeout=10)
     return bool(victims)
 
@@ -121,7 +121,7 @@ def kill_while_committing(trial: Trial) -> None:
     trial.set_faults(die_at_write_steps=steps)
     trial.run()
     deaths = trial.claims("died-")
-    trial.injected["workers killed at a step"] += len(deaths)
+    trial.injection_counts["workers killed at a step"] += len(deaths)
     assert len(deaths) == len(steps), f"workers were killed at {deaths}, but not at all of {steps}"
 
 
@@ -130,13 +130,13 @@ def kill_at_random(trial: Trial) -> None:
     trial.zombie_seconds = _WITHOUT_RAY_SECONDS
     trial.write_sweep()
     trial.set_faults(seconds_per_part=_SECONDS_PER_PART)
-    while trial.injected.total() < trial.repeats:
+    while trial.injection_counts.total() < trial.repeats:
         shards = sorted((trial.results / "shards").rglob("[!.]*.parquet"))
         if len(shards) > N_UNITS // 2:  # enough work must remain for the next kill
             for shard in trial.rng.sample(shards, N_UNITS // 2):
                 shard.unlink()
         command = trial.start_run()
-        while trial.injected.total() < trial.repeats and _pause(
+        while trial.injection_counts.total() < trial.repeats and _pause(
             trial, command, trial.rng.uniform(0, _MAX_PAUSE_SECONDS)
         ):
             _kill_random_kind(trial, command)
@@ -153,4 +153,4 @@ def _kill_random_kind(trial: Trial, command: Command) -> None:
     processes_by_kind["worker"] = list(filter(is_worker, family))[:1]
     processes_by_kind["driver"] = [process for process in family if process.pid == command.process.pid]
     kind = trial.rng.choice(sorted(kind for kind, victims in processes_by_kind.items() if victims) or ["driver"])
-    trial.injected[f"{kind} killed"] += bool(kill(processes_by_kind[kind]))
+    trial.injection_counts[f"{kind} killed"] += bool(kill(processes_by_kind[kind]))

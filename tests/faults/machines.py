@@ -57,7 +57,7 @@ def _lose_node(trial: Trial, cluster: Any) -> None:
     trial.wait_until(lambda: len(trial.claims("worked-")) == 2, command, "both workers compute")
     for _ in range(trial.repeats):
         cluster.remove_node(node, allow_graceful=False)
-        trial.injected["nodes killed"] += 1
+        trial.injection_counts["nodes killed"] += 1
         shards = trial.count_shards()
         if shards + 6 > N_UNITS:
             break
@@ -138,7 +138,7 @@ def _cut_network(trial: Trial, hosts: Hosts) -> None:
     trial.wait_until(lambda: len(trial.claims("worked-")) == 2, command, "both workers compute")
     for _ in range(trial.repeats):
         hosts.set_cable("down")
-        trial.injected["hosts cut off"] += 1
+        trial.injection_counts["hosts cut off"] += 1
         time.sleep(CUT_SECONDS)
         hosts.set_cable("up")
         if not command.is_running:

@@ -16,7 +16,7 @@ def damage_shards(trial: Trial) -> None:
     shards = sorted((trial.results / "shards").rglob("[!.]*.parquet"))
     for damage, shard in zip(("data", "footer", "truncated", "empty"), trial.rng.sample(shards, 4), strict=True):
         shard.write_bytes(_damage(trial, shard.read_bytes(), damage))
-        trial.injected["shards damaged"] += 1
+        trial.injection_counts["shards damaged"] += 1
     trial.run("--keys", "clean", *INLINE)  # this run sets all four aside, and recomputes the selected evaluations
     command = trial.run(*INLINE)
     assert len(list((trial.results / "damaged").rglob("*.parquet"))) == 4, "not all damaged shards were set aside"
@@ -60,7 +60,7 @@ def _fill(trial: Trial, *options: str) -> None:
             n_shards = (N_UNITS - trial.count_shards()) // 2
             _resize(trial.results, shutil.disk_usage(trial.results).used // 1024 + 8 * n_shards + 16)
             trial.run(*options, expected={4}).expect("free space")
-            trial.injected["disk full"] += 1
+            trial.injection_counts["disk full"] += 1
             assert not stray_files(trial.results)
             assert 0 < trial.count_shards() < N_UNITS
         _resize(trial.results, 1 << 16)

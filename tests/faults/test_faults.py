@@ -71,7 +71,7 @@ FAULTS = (
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def expected_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """Return the export of a sweep without faults, which is computed in one process."""
     trial = Trial(tmp_path_factory.mktemp("undisturbed"), {}, random.Random(0))
     trial.write_sweep()
@@ -85,17 +85,17 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     [pytest.param(fault, id=fault.name, marks=[] if fault.is_short else [pytest.mark.faults]) for fault in FAULTS],
 )
 def test_disturbed_run_exports_same_bytes_as_undisturbed_run(
-    fault: Fault, undisturbed: dict[str, bytes], tmp_path: Path
+    fault: Fault, expected_files: dict[str, bytes], tmp_path: Path
 ) -> None:
     repeats = int(os.environ.get("FAULT_REPEATS", fault.repeats))
-    trial = Trial(tmp_path, undisturbed, random.Random(f"{SEED} {fault.name}"), repeats)
+    trial = Trial(tmp_path, expected_files, random.Random(f"{SEED} {fault.name}"), repeats)
     try:
         fault.stage(trial)
         fault.check(trial)
     finally:
         trial.end()
-        print(dict(trial.injected))
-    assert trial.injected.total()
+        print(dict(trial.injection_counts))
+    assert trial.injection_counts.total()
 
 
 @pytest.mark.gpu

@@ -74,12 +74,12 @@ def kill_worker(trial: Trial) -> None:
     command = _start_in_the_middle(trial)
     for _ in range(trial.repeats):
         n_snapshots = len(weight_files(_store_folder(trial)))
-        trial.injected["workers killed"] += kill(trial.workers()[:1])
+        trial.injection_counts["workers killed"] += kill(trial.workers()[:1])
         if n_snapshots + 3 >= _N_SNAPSHOTS:
             break
         trial.wait_until(lambda: len(weight_files(_store_folder(trial))) > n_snapshots, command, "another snapshot")  # noqa: B023
     trial.finish(command, {0})
-    command.expect(f"{show_count(trial.injected['workers killed'], 'worker')} died")
+    command.expect(f"{show_count(trial.injection_counts['workers killed'], 'worker')} died")
 
 
 def kill_driver(trial: Trial, *options: str) -> None:

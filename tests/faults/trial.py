@@ -99,10 +99,10 @@ class Trial:
 
     Attributes:
         folder: folder for all files.
-        undisturbed: files of an export of the same sweep without faults, by relative path.
+        expected_files: files of an export of the same sweep without faults, by relative path.
         rng: random generator for the times of faults.
         repeats: number of times to inject a fault that can be repeated.
-        injected: number of injected faults, by description.
+        injection_counts: number of injected faults, by description.
         zombie_seconds: time within which a live parent must collect a dead child, on a busy machine too.
         marker: value of the environment variable that identifies the trial's processes.
         settings: additional environment variables of commands.
@@ -110,10 +110,10 @@ class Trial:
     """
 
     folder: Path
-    undisturbed: Mapping[str, bytes]
+    expected_files: Mapping[str, bytes]
     rng: random.Random
     repeats: int = 1
-    injected: Counter[str] = field(default_factory=Counter)
+    injection_counts: Counter[str] = field(default_factory=Counter)
     zombie_seconds: float = 60.0
     marker: str = field(default_factory=lambda: secrets.token_hex(32))
     settings: dict[str, str] = field(default_factory=dict)
@@ -257,7 +257,7 @@ class Trial:
         self.family()
         command.process.kill()
         command.process.wait()
-        self.injected["drivers killed"] += 1
+        self.injection_counts["drivers killed"] += 1
 
     def wait_for_end(self) -> None:
         """Wait until all processes of the trial have ended, which must take at most `GRACE_SECONDS`."""

@@ -39,19 +39,19 @@ def check_sweep(trial: Trial, *, tolerant: bool = False, may_duplicate: bool = F
     trial.wait_for_end()
     _check_shards(trial.results, may_duplicate=may_duplicate)
     actual = export(trial.results, trial.folder / "json")
-    file_names = trial.undisturbed.keys() | actual.keys()
-    differing = [name for name in file_names if trial.undisturbed.get(name) != actual.get(name)]
+    file_names = trial.expected_files.keys() | actual.keys()
+    differing = [name for name in file_names if trial.expected_files.get(name) != actual.get(name)]
     if tolerant:
-        assert trial.undisturbed.keys() == actual.keys()
+        assert trial.expected_files.keys() == actual.keys()
         for name in differing:
             if "/" in name and name.endswith(".json"):
-                _check_nearly_equal(name, trial.undisturbed[name], actual[name])
+                _check_nearly_equal(name, trial.expected_files[name], actual[name])
     else:
         assert not differing, f"the export differs: {sorted(differing)}"
     assert not (trial.results / "lease.json").exists(), "a lease remains"
     # Temporary files of killed processes may remain for a day. After that, the next run must remove them.
     if strays := stray_files(trial.results):
-        trial.injected["stray files left for a day"] += len(strays)
+        trial.injection_counts["stray files left for a day"] += len(strays)
         age(strays)
         trial.run(*INLINE)
         assert stray_files(trial.results) == []
