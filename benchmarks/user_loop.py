@@ -63,9 +63,9 @@ def print_row(comparison: Compared, *, is_trained: bool, clock: str) -> None:
     if name.startswith("#") and int(comparison.subject.name) in CLASSES:
         name += f" ({CLASSES[int(comparison.subject.name)]})"
     seconds = [getattr(timed.attacks, clock) for timed in comparison.ways]
-    cells = [name, "trained" if is_trained else "random", *(f"{n_seconds:.1f}" for n_seconds in seconds)]
+    cells = [name, "trained" if is_trained else "random", *(f"{attack_seconds:.1f}" for attack_seconds in seconds)]
     ratios = comparison.ratio("wall"), comparison.ratio(clock, start_up=True), comparison.largest_difference
-    cells += [f"**{comparison.ratio(clock):.2f}**", *(f"{n_seconds:.2f}" for n_seconds in ratios)]
+    cells += [f"**{comparison.ratio(clock):.2f}**", *(f"{ratio:.2f}" for ratio in ratios)]
     print(f"| {' | '.join(cells)} |", flush=True)
 
 

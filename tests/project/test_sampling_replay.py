@@ -34,8 +34,8 @@ def test_budget_too_small_for_pilot_and_unsampled_keys_is_rejected():
 
 
 def test_rankings_are_compared_by_kendalls_tau_and_best_network():
-    random_numbers = np.random.default_rng(0)
-    truth, estimates, simple_estimates = random_numbers.integers(0, 4, (3, 6, 2)) / 4
+    generator = np.random.default_rng(0)
+    truth, estimates, simple_estimates = generator.integers(0, 4, (3, 6, 2)) / 4
     estimates[:, 1] = truth[:, 1]
     taus = compare_rankings(truth, estimates, simple_estimates, estimates - 0.1, estimates + 0.1)
     for strength in range(2):

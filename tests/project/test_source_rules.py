@@ -90,7 +90,11 @@ def test_public_names_are_unique_in_a_folder() -> None:
     for path in sources():
         for name in public_names(path.read_text(encoding="utf-8")):
             modules[path.parent, name].add(module_path(path))
-    shared = {name: places for (_, name), places in modules.items() if len(places) > 1 and name not in SHARED_NAMES}
+    shared = {
+        name: defining_modules
+        for (_, name), defining_modules in modules.items()
+        if len(defining_modules) > 1 and name not in SHARED_NAMES
+    }
     assert shared == {}
 
 

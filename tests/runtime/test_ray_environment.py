@@ -18,9 +18,8 @@ def test_worker_environment_quotes_interpreter_path(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sys, "executable", "/home/a user's/.venv/bin/python")
     environment = worker_environment(ExecutionSection(threads=3))
     assert shlex.split(environment["py_executable"]) == ["/home/a user's/.venv/bin/python"]
-    assert "py_executable" not in worker_environment(
-        CLUSTER_EXECUTION
-    )  # the interpreter's path may differ on other machines
+    # The interpreter's path may differ on other machines.
+    assert "py_executable" not in worker_environment(CLUSTER_EXECUTION)
     monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
     assert worker_environment(ExecutionSection()) == {}
 

@@ -1,9 +1,9 @@
 """Tasks of the table `TASKS` with which the table-wide tests run.
 
 Every task is tested against the contract (shapes, range, ball, coverage) with both engines. The parity tests compare
-every attack with its library. All other properties (independence of batches, order, parts and random state)
-depend on the attack's loop. The variants below have the same loop as a task that is tested fully, and differ from it in
-norm, loss or grid. A new task is tested fully unless it is added here.
+every attack with its library. All other properties (independence of batches, order, parts and random state) depend on
+the attack's loop. The variants below have the same loop as a task that is tested fully, and differ from it in norm,
+loss or grid. A new task is tested fully unless it is added here.
 """
 
 import pytest

@@ -43,9 +43,8 @@ def write_binary(root: Path, spec: DatasetSpec, split: str, images: Pixels, labe
     for file, indices in zip(files, np.array_split(np.arange(len(labels)), len(files)), strict=True):
         label_bytes = labels[indices].astype(np.uint8)[:, None]
         if is_cifar100:
-            label_bytes = np.hstack(
-                [255 - label_bytes, label_bytes]
-            )  # reading the wrong byte gives a label out of range
+            # If the reader used the coarse label, it would get a label out of range.
+            label_bytes = np.hstack([255 - label_bytes, label_bytes])
         file.write_bytes(np.hstack([label_bytes, images[indices].reshape(len(indices), -1)]).tobytes())
     return files
 

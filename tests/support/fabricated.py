@@ -196,13 +196,11 @@ class ChangedStore(FabricatedStore):
 
     def iter_values(self, *arguments: Any) -> Iterator[tuple[Unit, dict[float, Values]]]:
         for unit, values_by_strength in super().iter_values(*arguments):
-            yield (
-                unit,
-                {
-                    strength: {**values, **self.change(unit, strength, values)}
-                    for strength, values in values_by_strength.items()
-                },
-            )
+            changed = {
+                strength: {**values, **self.change(unit, strength, values)}
+                for strength, values in values_by_strength.items()
+            }
+            yield unit, changed
 
 
 class BrokenStore(FabricatedStore):

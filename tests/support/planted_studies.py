@@ -68,7 +68,7 @@ def write_study(
                     )
                     units.append(replace(unit, n_images=N_IMAGES))
 
-    def change(unit: Unit, strength: float, key_strengths: Values) -> Values:
+    def change(unit: Unit, strength: float, values: Values) -> Values:
         correct = correct_images(
             accuracy(str(unit.architecture), unit.dataset, weights_by_name[unit.weights], unit.key, strength)
         )
