@@ -196,7 +196,7 @@ class ChangedStore(FabricatedStore):
 
     def iter_values(self, *arguments: Any) -> Iterator[tuple[Unit, dict[float, Values]]]:
         for unit, values_by_strength in super().iter_values(*arguments):
-            changed = {
+            changed: dict[float, Values] = {
                 strength: {**values, **self.change(unit, strength, values)}
                 for strength, values in values_by_strength.items()
             }
