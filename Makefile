@@ -1,23 +1,23 @@
-# One command per check; CI runs the same commands (see .ci/run).
+# Each target is one check or build; .ci/run, the CI script, runs the same commands.
 PYTHON ?= .venv/bin/python
 
 .PHONY: check docs format test test-all
-check:  ## lint, format and types, without changing files
+check:  ## check lint, format and types without changing files
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
 
-docs:  ## build the documentation in site/; warnings are errors
+docs:  ## build the documentation in site/, with warnings as errors
 	$(PYTHON) -m sphinx -W --keep-going -q -E docs site
 
 format:  ## fix lint and format automatically
 	$(PYTHON) -m ruff check --fix .
 	$(PYTHON) -m ruff format .
 
-test:  ## the tests, without slow ones
+test:  ## run the tests, without slow ones
 	$(PYTHON) -m pytest
 
-test-all:  ## all tests, with slow ones, whole clusters and all faults
+test-all:  ## run all tests, including slow ones, tests on clusters and all faults
 	$(PYTHON) -m pytest -m "not cluster and not faults"
 	$(PYTHON) -m pytest -n 0 -m cluster
 	$(PYTHON) -m pytest -n 0 -m faults

@@ -1,10 +1,11 @@
-"""Compiles native.c, by the C compiler that is there, when the package is built or installed; without one, goes on.
+"""Build hook that compiles native.c when the package is built or installed.
 
-For a checkout that is on the path without being installed:
+If there is no C compiler, the package is built without the library. This command compiles native.c for a checkout that
+is on Python's path without being installed:
 
     python hatch_build.py
 
-ROBUST201_NATIVE=0 compiles nothing: the wheel is then of every platform, and PyTorch computes.
+With ROBUST201_NATIVE=0 nothing is compiled; such a wheel fits every platform, and networks are computed with PyTorch.
 """
 
 import hashlib
@@ -20,40 +21,41 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path("pipeline/robust201/spaces/nasbench201/compiled")
-# Sums are made with fused multiply-adds, and no instruction may reorder them: -O3 does neither more nor less.
+# The results of sums must be the same everywhere: they use fused multiply-adds, and -O3 does not reorder their terms.
 FLAGS = ("-O3", "-march=x86-64-v4", "-mprefer-vector-width=512", "-ffp-contract=fast", "-shared", "-fPIC")
 
 
 def build(root: Path) -> Path | None:
-    """Compile the native library; None, with a line on stderr that says why, where that cannot be done."""
+    """Compile the native library and return its path; if this is impossible, print the reason and return None."""
     source, library = root / FOLDER / "native.c", root / FOLDER / "_native.so"
     if os.environ.get("ROBUST201_NATIVE") == "0":
         sys.stderr.write(f"{source.name} was not compiled: ROBUST201_NATIVE is 0.\n")
         return None
     compiler = shutil.which(os.environ.get("CC") or "cc")
     if not sys.platform.startswith("linux") or platform.machine() != "x86_64" or compiler is None:
-        sys.stderr.write(f"{source.name} was not compiled: it takes a C compiler on x86-64 Linux.\n")
+        sys.stderr.write(f"{source.name} was not compiled: a C compiler on x86-64 Linux is needed.\n")
         return None
-    made = library.with_suffix(f".{os.getpid()}.tmp")
-    # By which `native.why_not` finds a library that an update or an edit of the source left behind.
-    named = f'-DROBUST201_SOURCE="{hashlib.sha256(source.read_bytes()).hexdigest()}"'
-    done = subprocess.run([compiler, *FLAGS, named, "-o", made, source], capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.stderr.write(f"{source.name} was not compiled: {compiler} ends with\n{done.stderr}\n")
-        made.unlink(missing_ok=True)
+    temporary = library.with_suffix(f".{os.getpid()}.tmp")
+    # With this hash, `native.why_not` recognises a library that was built from another version of the source.
+    source_hash = f'-DROBUST201_SOURCE="{hashlib.sha256(source.read_bytes()).hexdigest()}"'
+    command = [compiler, *FLAGS, source_hash, "-o", temporary, source]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        sys.stderr.write(f"{source.name} was not compiled: {compiler} failed.\n{result.stderr}\n")
+        temporary.unlink(missing_ok=True)
         return None
-    # The file ends with its own hash, by which `native.why_not` finds a damaged one: loading it could kill the process.
-    content = made.read_bytes()
-    made.write_bytes(content + hashlib.sha256(content).digest())
-    made.replace(library)
+    # With the hash at the end of the file, `native.why_not` recognises a damaged library, which could crash Python.
+    content = temporary.read_bytes()
+    temporary.write_bytes(content + hashlib.sha256(content).digest())
+    temporary.replace(library)
     return library
 
 
 class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
-    """Adds the library to a wheel, which then is one of its platform, but of no Python version."""
+    """Hook that adds the library to a wheel. Such a wheel is for one platform, but for all versions of Python 3."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile before files are collected."""
+        """Compile the library before the builder collects files."""
         library = build(Path(self.root))
         if library is None:
             return

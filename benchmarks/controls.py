@@ -1,14 +1,14 @@
-"""Compare both engines with the libraries called directly, on published networks (docs/controls.md).
+"""Compare both engines with direct calls of the libraries, on published networks (docs/controls.md).
 
     python -m benchmarks.controls
     python -m benchmarks.controls --folder runs/controls
 
-Reads results of `jobs/controls-*.yaml` in a folder: exports with per-image outcomes in mnist-fused-dataset,
-mnist-reference-dataset, and likewise for keras and resnet18, and by-hand/NETWORK.json from `jobs/controls/by_hand.py`.
+The folder contains results of `jobs/controls-*.yaml`: exports with per-image outcomes in mnist-fused-dataset and
+mnist-reference-dataset, and likewise for keras and resnet18. `jobs/controls/by_hand.py` wrote by-hand/NETWORK.json.
 
-Prints two tables in Markdown. The first has accuracies, and p-values of McNemar's exact test between the fused engine
-and the other two methods on the same images; missing results are dashes. The second compares published-dataset with the
-results that advertorch's authors published with their benchmarks.
+The output is two tables in Markdown. The first has accuracies, and p-values of McNemar's exact test between the fused
+engine and the other two methods on the same images; missing results are shown as dashes. The second compares
+published-dataset with the results that advertorch's authors published with their benchmarks.
 """
 
 import argparse
@@ -26,8 +26,8 @@ from robust201.statistics.significance import holm_adjust, mcnemar_p_values
 SWEEPS = {"mnist": ("lenet-plain", "lenet-robust"), "keras": ("keras-cnn",), "resnet18": ("resnet18",)}
 ENGINES = ("fused", "reference")
 BY_HAND = "by hand"
-ORDER = {"clean": "", "fgsm": "0", "pgd": "1", "pgd_l2": "2"}
-"""Sort order of keys; the keys of AutoAttack follow in alphabetical order."""
+SORT_KEYS = {"clean": "", "fgsm": "0", "pgd": "1", "pgd_l2": "2"}
+"""Sort keys of the first keys; AutoAttack's keys follow in alphabetical order."""
 
 PUBLISHED = {
     ("lenet-plain", "clean"): 9889,
@@ -52,9 +52,13 @@ Correct = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Comparison:
-    """Per-image outcomes (N,) of one network and key, by method.
+    """Per-image outcomes of one network and key with all methods.
 
-    `strength` is None if no engine has a result.
+    Attributes:
+        network: name of the network.
+        key: key of the attack.
+        strength: strength of the attack; None if no engine has a result.
+        correct: whether each image was classified correctly (N,), by method.
     """
 
     network: str
@@ -62,16 +66,16 @@ class Comparison:
     strength: float | None
     correct: dict[str, Correct]
 
-    def p_value(self, other: str) -> float | None:
-        """Return the p-value between the fused engine and another method; None if a result is missing."""
-        if not {"fused", other} <= self.correct.keys():
+    def p_value(self, method: str) -> float | None:
+        """Return the p-value between the fused engine and a method; None if a result is missing."""
+        if not {"fused", method} <= self.correct.keys():
             return None
-        first, second = self.correct["fused"], self.correct[other]
-        return float(mcnemar_p_values((first & ~second).sum(), (second & ~first).sum()))
+        fused, compared = self.correct["fused"], self.correct[method]
+        return float(mcnemar_p_values((fused & ~compared).sum(), (compared & ~fused).sum()))
 
 
 def read_export(path: Path) -> dict[tuple[str, str], tuple[float, Correct]]:
-    """Return strength and outcomes by network and key from an export; empty if it does not exist."""
+    """Read strength and outcomes by network and key from an export; return an empty dictionary if there is none."""
     if not path.exists():
         return {}
     n_images = len(pd.read_parquet(path / "images"))
@@ -86,7 +90,7 @@ def read_export(path: Path) -> dict[tuple[str, str], tuple[float, Correct]]:
 
 
 def read_by_hand(file: Path) -> dict[str, Correct]:
-    """Return the outcomes by key from `by_hand.py`; empty if it has not run."""
+    """Read the outcomes by key of `by_hand.py`; return an empty dictionary if it has not run."""
     if not file.exists():
         return {}
     return {key: np.array(result["correct"], bool) for key, result in json.loads(file.read_text()).items()}
@@ -97,15 +101,19 @@ def read_comparisons(folder: Path, sweep: str) -> Iterator[Comparison]:
     exports = {engine: read_export(folder / f"{sweep}-{engine}-dataset") for engine in ENGINES}
     for network in SWEEPS[sweep]:
         by_hand = read_by_hand(folder / "by-hand" / f"{network}.json")
-        keys = {key for results in exports.values() for name, key in results if name == network} | by_hand.keys()
-        for key in sorted(keys, key=lambda key: ORDER.get(key, key)):
-            computed = {
-                engine: results[network, key] for engine, results in exports.items() if (network, key) in results
+        keys = {
+            key for outcomes_by_key in exports.values() for name, key in outcomes_by_key if name == network
+        } | by_hand.keys()
+        for key in sorted(keys, key=lambda key: SORT_KEYS.get(key, key)):
+            result_by_engine = {
+                engine: outcomes_by_key[network, key]
+                for engine, outcomes_by_key in exports.items()
+                if (network, key) in outcomes_by_key
             }
-            correct = {engine: outcomes for engine, (_, outcomes) in computed.items()}
+            correct = {engine: correct_images for engine, (_, correct_images) in result_by_engine.items()}
             if key in by_hand:
                 correct[BY_HAND] = by_hand[key]
-            yield Comparison(network, key, next((strength for strength, _ in computed.values()), None), correct)
+            yield Comparison(network, key, next((strength for strength, _ in result_by_engine.values()), None), correct)
 
 
 def print_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
@@ -117,7 +125,7 @@ def print_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
 
 
 def make_row(comparison: Comparison) -> Iterator[str]:
-    """Return the cells of a comparison's row."""
+    """Yield the cells of a comparison's row."""
     yield from (comparison.network, f"`{comparison.key}`")
     yield "–" if comparison.strength is None else f"{comparison.strength:g}"
     yield str(len(next(iter(comparison.correct.values()))))
@@ -141,17 +149,19 @@ def print_comparisons(comparisons: list[Comparison]) -> None:
     ]
     if p_values:
         smallest, adjusted = min(p_values), min(holm_adjust(np.array(p_values)))
-        print(f"\n{len(p_values)} tests; the smallest p-value is {smallest:.2g}, after Holm {adjusted:.2g}.")
+        print(
+            f"\n{len(p_values)} tests; the smallest p-value is {smallest:.2g}, after Holm's correction {adjusted:.2g}."
+        )
 
 
 def print_published(results: dict[tuple[str, str], tuple[float, Correct]]) -> None:
     rows = []
-    for (network, key), published in PUBLISHED.items():
-        fused, n_images = "–", ""
+    for (network, key), n_published_correct in PUBLISHED.items():
+        fused_accuracy, n_images = "–", ""
         if (network, key) in results:
             correct = results[network, key][1]
-            fused, n_images = f"{correct.mean():.4f}", f"{len(correct):,}"
-        rows.append((network, f"`{key}`", n_images, fused, f"{published / 10_000:.4f}"))
+            fused_accuracy, n_images = f"{correct.mean():.4f}", f"{len(correct):,}"
+        rows.append((network, f"`{key}`", n_images, fused_accuracy, f"{n_published_correct / 10_000:.4f}"))
     print_table(("network", "key", "images", "fused", "published"), rows)
 
 
@@ -159,7 +169,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path("runs/controls"))
     options = parser.parse_args()
-    print_comparisons([row for sweep in SWEEPS for row in read_comparisons(options.folder, sweep)])
+    print_comparisons([comparison for sweep in SWEEPS for comparison in read_comparisons(options.folder, sweep)])
     print()
     print_published(read_export(options.folder / "published-dataset"))
 

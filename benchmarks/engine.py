@@ -2,15 +2,16 @@
 
     python -m benchmarks.engine --networks 13714 1462 21 991 309 0 --sample 24
 
-In each round, everything is measured once for each layout of the reference (Foolbox and pyautoattack on the published
-network, called once per epsilon, in PyTorch's default layout and in channels_last) and once for the fused engine; the
-medians over rounds are reported. Ratios are relative to the layout whose suite is faster. An attack's cost is the
-difference between two run lengths, so that fixed costs cancel. The clock is the thread's CPU time, which other
-processes affect less than wall time.
+Each round measures everything once with the fused engine and once with each memory layout of the reference: Foolbox and
+pyautoattack on the published network, called once per epsilon, in PyTorch's default layout and in channels_last. The
+medians over rounds are reported. Ratios are relative to the layout with the faster suite. An attack's cost is the
+difference between two run lengths, so that fixed costs cancel. The clock is the thread's CPU time, because other
+processes affect it less than wall time.
 
-Weights are random, as times do not depend on them. Epsilons are so small that no image is fooled, so every step runs on
-every image. For Square, the first queries are measured, which compute whole images. Later queries may compute only the
-part that a window changes; `python -m benchmarks.user_loop --queries 5000` measures whole runs. GPU: `benchmarks.gpu`.
+Weights are random, because times do not depend on them. Epsilons are so small that no image is fooled, so every step
+runs on every image. For Square, only the first queries are measured, which compute whole images. Later queries may
+compute only the part that a window changes; `python -m benchmarks.user_loop --queries 5000` measures whole runs.
+`benchmarks.gpu` is the benchmark for GPUs.
 """
 
 import argparse
@@ -32,10 +33,10 @@ from benchmarks.engine_case import (
 from robust201.models.arithmetic import configure_torch
 
 LAYOUTS = {"reference": "default", "channels_last": "channels_last"}
-"""Memory layouts of the published network that the libraries attack, and their names in tables."""
+"""Names in tables of the published network's memory layouts, by engine name."""
 
-ONE, TWO = (HARMLESS_EPSILON_255,), (HARMLESS_EPSILON_255, 2 * HARMLESS_EPSILON_255)
-"""Epsilons. Two fill the fused engine's batches as well as seven; the libraries attack one after the other anyway."""
+ONE_EPSILON, TWO_EPSILONS = (HARMLESS_EPSILON_255,), (HARMLESS_EPSILON_255, 2 * HARMLESS_EPSILON_255)
+"""Epsilons. Two fill the fused engine's batches as well as seven; the libraries attack at one epsilon at a time."""
 
 CPU = torch.device("cpu")
 HEADER = (
@@ -51,39 +52,45 @@ def make_case(index: int, n_images: int) -> Case:
 
 
 def measure(index: int, n_images: int, n_rounds: int) -> dict[str, Any]:
-    """Measure seconds per image of passes, steps and the suite for one network, by engine."""
+    """Measure seconds per image of the passes, steps and suite of one network, with each engine."""
     clock, case = make_clock(CPU), make_case(index, n_images)
-    engines = dict.fromkeys(LAYOUTS, ONE) | {"fused": TWO}
-    tasks = {engine: dict(measurements_of(case, engine, epsilons)) for engine, epsilons in engines.items()}
-    times: dict[str, dict[str, list[float]]] = {engine: {task: [] for task in tasks[engine]} for engine in engines}
-    for engine in engines:
+    epsilons_by_engine = dict.fromkeys(LAYOUTS, ONE_EPSILON) | {"fused": TWO_EPSILONS}
+    measurements = {
+        engine: dict(measurements_of(case, engine, epsilons)) for engine, epsilons in epsilons_by_engine.items()
+    }
+    times: dict[str, dict[str, list[float]]] = {
+        engine: {task: [] for task in measurements[engine]} for engine in epsilons_by_engine
+    }
+    for engine in epsilons_by_engine:
         for task in ("forward", "gradient", "fgsm"):  # warm-up
-            tasks[engine][task](clock)
+            measurements[engine][task](clock)
     for _ in range(n_rounds):
-        for task in tasks["fused"]:
-            for engine in engines:
-                times[engine][task].append(tasks[engine][task](clock))
+        for task in measurements["fused"]:
+            for engine in epsilons_by_engine:
+                times[engine][task].append(measurements[engine][task](clock))
     seconds = {
-        engine: {task: median(values) for task, values in task_times.items()} for engine, task_times in times.items()
+        engine: {task: median(task_seconds) for task, task_seconds in task_times.items()}
+        for engine, task_times in times.items()
     }
     suite = {engine: suite_seconds(costs) for engine, costs in seconds.items()}
-    return {"index": index, "seconds": seconds, "suite": suite, "best": min(LAYOUTS, key=suite.__getitem__)}
+    return {"index": index, "seconds": seconds, "suite": suite, "fastest_layout": min(LAYOUTS, key=suite.__getitem__)}
 
 
 def name_of(index: int) -> str:
     return f"#{index} ({CLASSES[index]})" if index in CLASSES else f"#{index}"
 
 
-def print_row(row: dict[str, Any]) -> None:
-    best, fused, suite = row["seconds"][row["best"]], row["seconds"]["fused"], row["suite"]
-    cells = [name_of(row["index"]), LAYOUTS[row["best"]], *(f"{best[what] / fused[what]:.2f}" for what in fused)]
-    cells += [f"**{suite[row['best']] / suite['fused']:.2f}**", f"{suite['reference'] / suite['fused']:.2f}"]
+def print_row(result: dict[str, Any]) -> None:
+    layout, suite = result["fastest_layout"], result["suite"]
+    library, fused = result["seconds"][layout], result["seconds"]["fused"]
+    cells = [name_of(result["index"]), LAYOUTS[layout], *(f"{library[task] / fused[task]:.2f}" for task in fused)]
+    cells += [f"**{suite[layout] / suite['fused']:.2f}**", f"{suite['reference'] / suite['fused']:.2f}"]
     print(f"| {' | '.join(cells)} | {fused['forward'] * 1e6:.0f} |", flush=True)
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--networks", type=int, nargs="*", default=list(CLASSES), help="indices")
+    parser.add_argument("--networks", type=int, nargs="*", default=list(CLASSES), help="indices of architectures")
     parser.add_argument("--sample", type=int, default=0, help="number of networks in the stratified sample, 0 for none")
     parser.add_argument("--images", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=5)
@@ -96,16 +103,19 @@ def main() -> None:
     print(f"{options.images} images, {options.rounds} rounds, torch {torch.__version__}, one thread; CPU time\n")
     sample = stratified_sample(options.sample) if options.sample else []
     print(f"Ratios libraries / fused of the cost per image and step\n\n{HEADER}", flush=True)
-    rows = []
+    results = []
     for index in (*options.networks, *sample):
-        rows.append(measure(index, options.images, options.rounds))
-        print_row(rows[-1])
+        results.append(measure(index, options.images, options.rounds))
+        print_row(results[-1])
     if sample:
-        suites = [row["suite"] for row in rows[len(options.networks) :]]
-        ours = sum(suite["fused"] for suite in suites)
-        best = sum(min(suite[form] for form in LAYOUTS) for suite in suites) / ours
-        default = sum(suite["reference"] for suite in suites) / ours
-        print(f"\nOver the sample, weighted by cost: {best:.2f}; against the default layout {default:.2f}")
+        suites = [result["suite"] for result in results[len(options.networks) :]]
+        fused_seconds = sum(suite["fused"] for suite in suites)
+        best_ratio = sum(min(suite[layout] for layout in LAYOUTS) for suite in suites) / fused_seconds
+        default_ratio = sum(suite["reference"] for suite in suites) / fused_seconds
+        print(
+            f"\nRatio for the whole sample: {best_ratio:.2f} against the faster layout of each network, "
+            f"{default_ratio:.2f} against the default layout"
+        )
 
 
 if __name__ == "__main__":

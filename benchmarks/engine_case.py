@@ -1,4 +1,4 @@
-"""Measurements of the engine benchmarks on CPU and GPU: passes and attack steps of one network."""
+"""Measurements for the engine benchmarks on CPU and GPU: passes and attack steps of one network."""
 
 import copy
 import time
@@ -28,20 +28,22 @@ from robust201.weights.published.formats import open_members
 NORMALISATION = Normalisation((0.4914, 0.4824, 0.4467), (0.2471, 0.2435, 0.2616))
 N_CLASSES = 10
 N_PAPER_EPSILONS = 7
-LENGTHS = {"pgd": ("steps", 2, 6), "aa_apgd-ce": ("steps", 4, 8), "aa_square": ("queries", 4, 16)}
+RUN_LENGTHS = {"pgd": ("steps", 2, 6), "aa_apgd-ce": ("steps", 4, 8), "aa_square": ("queries", 4, 16)}
+"""Parameter that sets an attack's length, and the two lengths that are compared, by key."""
+
 HARMLESS_EPSILON_255 = 1e-4
 CLASSES = {13714: "heavy", 1462: "heavy", 21: "middling", 991: "middling", 309: "light", 0: "light"}
 CHANNELS, CELLS, IMAGE_SIZE = 16, 5, 32
 ARCHIVE = Path("checkpoints") / "NATS-tss-v1_0-3ffb9-full"
-"""Trained networks in the data folder, in the layout of the official archive."""
+"""Path of the trained networks in the data folder; the layout is that of the official archive."""
 
 SUITE_STEPS = {"pgd": 40, "aa_apgd-ce": 100, "aa_square": 0.39 * 5000}
-"""Steps of the paper's attacks; for Square, the average number of queries (docs/protocol/statistics.md)."""
+"""Number of steps of the paper's attacks; for Square, the average number of queries (docs/protocol/statistics.md)."""
 
 Task = Callable[[], object]
 Clock = Callable[[Task], float]
 Measurement = Callable[[Clock], float]
-"""Function that maps a clock to seconds per image of a pass or attack step."""
+"""Function that measures a pass or attack step with a clock, and returns seconds per image."""
 
 
 def load_trained(folder: Path, index: int, *, n_classes: int) -> tuple[nn.Module, str]:
@@ -65,10 +67,10 @@ def load_trained(folder: Path, index: int, *, n_classes: int) -> tuple[nn.Module
 
 @dataclass
 class Case:
-    """A network, compiled and as published, with images that it classifies correctly.
+    """A network in compiled and in published form, with images that are labelled with its predictions.
 
-    An engine is ``fused``, or a key of `classifiers` for a published network that the libraries attack. Callers may add
-    further classifiers.
+    An engine is ``fused``, or a key of `classifiers`: a variant of the published network that the libraries attack.
+    Callers may add further classifiers.
     """
 
     index: int
@@ -86,8 +88,8 @@ class Case:
         torch.manual_seed(self.index)
         self.network = build_network(spec, channels=self.channels, cells=self.cells, n_classes=N_CLASSES)
         self.classifiers = {
-            "reference": self.classify_by(copy.deepcopy(self.network)),
-            "channels_last": self.classify_by(copy.deepcopy(self.network), channels_last=True),
+            "reference": self.wrap_network(copy.deepcopy(self.network)),
+            "channels_last": self.wrap_network(copy.deepcopy(self.network), channels_last=True),
         }
         self.compiled: InferenceNetwork = compile_network(
             self.network,
@@ -100,7 +102,7 @@ class Case:
         self.model = self.compiled
         self.labels = self.compiled.logits(to_float(self.images)).argmax(dim=1)
 
-    def classify_by(self, network: nn.Module, *, channels_last: bool = False) -> Classifier:
+    def wrap_network(self, network: nn.Module, *, channels_last: bool = False) -> Classifier:
         """Wrap a published network as a classifier."""
         return Classifier(
             network,
@@ -114,27 +116,27 @@ class Case:
     def attack(
         self, engine: str, key: str, strengths: tuple[float, ...], parameters: Parameters, batch: int | None = None
     ) -> Iterator[Perturbed]:
-        """Run one attack on all images with the given epsilons."""
-        fused = engine == "fused"
+        """Run one attack on all images at all `strengths`."""
+        is_fused = engine == "fused"
         context = Context(
-            self.classifiers["reference" if fused else engine],
+            self.classifiers["reference" if is_fused else engine],
             0,
             batch or len(self.images),
             key=key,
-            engine="fused" if fused else "reference",
-            model=self.model if fused else None,
+            engine="fused" if is_fused else "reference",
+            model=self.model if is_fused else None,
             model_batch=self.model_batch,
         )
         request = Request(strengths, self.images, self.labels, torch.arange(len(self.images)).numpy())
         yield from perturb(TASKS[key], context, parameters, request)
 
     def check(self, key: str, batches: Sequence[Perturbed]) -> None:
-        """Check that the images are not fooled, since attacks make fewer steps for fooled images.
+        """Check that the attack did not change the images' classes, because it makes fewer steps for such images.
 
         Raises:
-            RuntimeError: more than one sample in a thousand was fooled (a few may be close to a decision boundary).
+            RuntimeError: more than one sample in a thousand was fooled. A few may be close to a decision boundary.
         """
-        fooled = sum(
+        n_fooled = sum(
             int((self.compiled.logits(images).argmax(dim=1) != self.labels[positions]).count_nonzero())
             for batch in batches
             for images, positions in zip(
@@ -142,8 +144,11 @@ class Case:
             )
         )
         n_samples = sum(len(batch.images) for batch in batches)
-        if fooled > n_samples / 1000:
-            raise RuntimeError(f"#{self.index}: {key} fooled {fooled} of {n_samples} samples; expected almost none")
+        if n_fooled > n_samples / 1000:
+            raise RuntimeError(
+                f"Timing {key} failed for #{self.index}: {n_fooled} of {n_samples} samples were fooled, but almost "
+                "none may be. Use a smaller epsilon."
+            )
 
     def forward(self, engine: str, batch: int | None = None) -> None:
         """Classify all images once."""
@@ -153,9 +158,9 @@ class Case:
 
     def gradient(self, engine: str, batch: int | None = None) -> None:
         """Classify all images and differentiate the cross-entropy once."""
-        size = batch or len(self.images)
-        cut = zip(torch.split(to_float(self.images), size), torch.split(self.labels, size), strict=True)
-        for pixels, labels in cut:
+        batch_size = batch or len(self.images)
+        batches = zip(torch.split(to_float(self.images), batch_size), torch.split(self.labels, batch_size), strict=True)
+        for pixels, labels in batches:
             if engine == "fused":
                 self.model.loss_and_gradient(pixels, labels)
             else:
@@ -165,21 +170,21 @@ class Case:
 
 
 def make_clock(device: torch.device) -> Clock:
-    """Return a clock: the thread's CPU time, or wall time with synchronisation of the GPU."""
+    """Return a clock that measures the thread's CPU time or, on a GPU, wall time after synchronisation."""
 
-    def on_cpu(task: Task) -> float:
+    def measure_cpu_time(task: Task) -> float:
         start = time.thread_time()
         task()
         return time.thread_time() - start
 
-    def on_cuda(task: Task) -> float:
+    def measure_gpu_time(task: Task) -> float:
         torch.cuda.synchronize(device)
         start = time.perf_counter()
         task()
         torch.cuda.synchronize(device)
         return time.perf_counter() - start
 
-    return on_cuda if device.type == "cuda" else on_cpu
+    return measure_gpu_time if device.type == "cuda" else measure_cpu_time
 
 
 def exhaust(batches: Iterable[object]) -> None:
@@ -190,14 +195,14 @@ def exhaust(batches: Iterable[object]) -> None:
 def step_seconds(
     case: Case, engine: str, key: str, epsilons: tuple[float, ...], batch: int | None = None
 ) -> Measurement:
-    """Return a measurement of an attack step's cost per sample: the difference between two run lengths."""
-    name, *lengths = LENGTHS[key]
+    """Return a measurement of one attack step, in seconds per sample, as a difference between two run lengths."""
+    parameter_name, *lengths = RUN_LENGTHS[key]
 
     def measure(clock: Clock) -> float:
         times = []
         for length in lengths:
             batches: list[Perturbed] = []
-            parameters = TASKS[key].parameters(**{name: length})
+            parameters = TASKS[key].parameters(**{parameter_name: length})
             times.append(clock(lambda: batches.extend(case.attack(engine, key, epsilons, parameters, batch))))  # noqa: B023
             case.check(key, batches)
         return (times[1] - times[0]) / (lengths[1] - lengths[0]) / (len(case.images) * len(epsilons))
@@ -208,7 +213,7 @@ def step_seconds(
 def measurements_of(
     case: Case, engine: str, epsilons: tuple[float, ...], batch: int | None = None
 ) -> Iterator[tuple[str, Measurement]]:
-    """Yield the measurements of a network with one engine: names, and functions from a clock to seconds per image."""
+    """Yield names and measurements for a network with one engine."""
     n_images = len(case.images)
     parameters = TASKS["fgsm"].parameters()
     yield "forward", lambda clock: clock(lambda: case.forward(engine, batch)) / n_images
@@ -219,17 +224,17 @@ def measurements_of(
             clock(lambda: exhaust(case.attack(engine, "fgsm", parameters.strengths, parameters, batch))) / n_images
         ),
     )
-    for key in LENGTHS:
+    for key in RUN_LENGTHS:
         yield key, step_seconds(case, engine, key, epsilons, batch)
 
 
 def suite_seconds(costs: dict[str, float]) -> float:
-    """Return seconds per image of the paper's attacks: FGSM at eleven epsilons, the others at seven."""
+    """Return seconds per image of the paper's attacks: FGSM at eleven epsilons, the other attacks at seven."""
     return costs["fgsm"] + N_PAPER_EPSILONS * sum(steps * costs[key] for key, steps in SUITE_STEPS.items())
 
 
 def stratified_sample(count: int) -> list[int]:
-    """Return the middle network of each of `count` equal strata of the evaluated networks by multiply-accumulates."""
+    """Split the evaluated networks into `count` equal strata by multiply-accumulates; return each stratum's middle."""
 
     def cost(index: int) -> tuple[int, int]:
         spec = architecture(index).spec

@@ -1,12 +1,13 @@
 """Measure the export of a synthetic sweep with 100 classes: speed, and memory of all processes.
 
-    python -m benchmarks.export                      5 GB of JSON; needs 8 GB of disk, deleted at the end
+    python -m benchmarks.export                      5 GB of JSON; needs 8 GB of disk space until the end
     python -m benchmarks.export --gigabytes 0.2      a quick trial
 
 The sweep has 100 classes, like CIFAR-100. Its rows are mean softmax vectors of simulated networks with different
-confidence, so they have as many digits and tiny numbers as those of trained networks. Results are committed like those
-of a worker, and compacted. Then the shards are exported with each number of processes, while the memory of all
-processes (proportional set size) is sampled. `benchmarks.store` measures an export of the size of the paper's sweep.
+confidence, so their numbers have as many digits as those of trained networks, and as many are tiny. Results are
+committed as by a worker, and compacted. Then the shards are exported with each number of processes, while the memory
+of all processes (proportional set size) is sampled. `benchmarks.store` measures an export of the size of the paper's
+sweep.
 """
 
 import argparse
@@ -35,22 +36,23 @@ N_IMAGES = 10_000
 STRENGTHS = (1.0, 2.0, 3.0, 4.0, 5.0)
 KEYS = ("fog", "snow", "frost", "contrast")
 MEASUREMENTS = ("accuracy", "confidence", "cm")
+# In JSON, a number of the two confidence matrices has 21.5 bytes on average, and a number of the confusion matrix 3.1.
 BYTES_PER_UNIT = len(STRENGTHS) * (2 * N_CLASSES**2 * 21.5 + N_CLASSES**2 * 3.1)
 SAMPLE_SECONDS = 0.1
 
 
 class SyntheticPlan:
-    """The part of a plan that an export needs."""
+    """Substitute for a plan, with the members that an export needs."""
 
     measurements: tuple[str, ...] = MEASUREMENTS
 
     def __init__(self, gigabytes: float) -> None:
         n_units = max(len(KEYS), round(gigabytes * 1e9 / BYTES_PER_UNIT))
-        per_key = -(-n_units // len(KEYS))
+        n_architectures = -(-n_units // len(KEYS))
         self.units = tuple(
             Unit(unit_id("s", i, "c" * 64, key), i, "cifar100", key, STRENGTHS, N_IMAGES, key.ljust(32, "0"), "c" * 64)
             for key in sorted(KEYS)
-            for i in range(per_key)
+            for i in range(n_architectures)
         )
 
     tasks = TASKS
@@ -79,11 +81,11 @@ class SyntheticPlan:
 
 
 def make_values(rng: np.random.Generator, bank: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return a random result of a bank with its classes rotated, so that rows differ."""
-    values = bank[rng.integers(len(bank))]
-    shift = int(rng.integers(len(values["cm"])))
+    """Return a random result of a bank; its classes are rotated by a random shift, so that rows differ."""
+    result = bank[rng.integers(len(bank))]
+    shift = int(rng.integers(len(result["cm"])))
     rotated = {
-        name: np.roll(array, (shift, shift), (0, 1)) if array.ndim == 2 else array for name, array in values.items()
+        name: np.roll(array, (shift, shift), (0, 1)) if array.ndim == 2 else array for name, array in result.items()
     }
     return {name: rotated[name] for name in columns_of(MEASUREMENTS, N_CLASSES)}
 
@@ -93,37 +95,37 @@ def make_bank(
 ) -> list[dict[str, Any]]:
     """Return results of simulated networks with increasing confidence."""
     bank = []
-    per_class = n_images // n_classes
-    labels = np.repeat(np.arange(n_classes), per_class)
-    for number in range(n_results):
-        sharpness = 1.0 + 3.0 * number / n_results
-        likeness = rng.normal(size=(n_classes, n_classes))
-        logits = sharpness * (likeness[labels] + rng.normal(size=(n_images, n_classes)))
+    images_per_class = n_images // n_classes
+    labels = np.repeat(np.arange(n_classes), images_per_class)
+    for index in range(n_results):
+        sharpness = 1.0 + 3.0 * index / n_results
+        class_logits = rng.normal(size=(n_classes, n_classes))
+        logits = sharpness * (class_logits[labels] + rng.normal(size=(n_images, n_classes)))
         logits[np.arange(n_images), labels] += sharpness * 3
         logits -= logits.max(axis=1, keepdims=True)
         softmax = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-        fixed = np.rint(softmax * 2**FRACTION_BITS).astype(np.int64)
+        fixed_point = np.rint(softmax * 2**FRACTION_BITS).astype(np.int64)
         predicted = logits.argmax(axis=1)
         cm = np.zeros((n_classes, n_classes), dtype=np.int64)
         np.add.at(cm, (labels, predicted), 1)
         values: dict[str, Any] = {"accuracy": np.array(np.trace(cm) / n_images), "cm": cm.astype(np.int32)}
-        groups = {"confidence_label": labels, "confidence_argmax": predicted}
-        for name, group in groups.items():
+        row_indices_by_column = {"confidence_label": labels, "confidence_argmax": predicted}
+        for name, row_indices in row_indices_by_column.items():
             sums = np.zeros((n_classes, n_classes), dtype=np.int64)
-            np.add.at(sums, group, fixed)
-            counts_of = COLUMNS[name].counts
-            assert counts_of is not None
-            counts = np.broadcast_to(counts_of(cm), sums.shape)
+            np.add.at(sums, row_indices, fixed_point)
+            count_images = COLUMNS[name].counts
+            assert count_images is not None
+            n_images_per_row = np.broadcast_to(count_images(cm), sums.shape)
             values[name] = np.full(sums.shape, np.nan)
-            np.divide(sums, counts * 2.0**FRACTION_BITS, out=values[name], where=counts > 0)
-        confidences = fixed[np.arange(n_images), predicted]
+            np.divide(sums, n_images_per_row * 2.0**FRACTION_BITS, out=values[name], where=n_images_per_row > 0)
+        confidences = fixed_point[np.arange(n_images), predicted]
         means = [confidences[predicted == labels].mean(), confidences[predicted != labels].mean()]
         values["confidence_prediction"] = np.array(means) / 2.0**FRACTION_BITS
         bank.append(values)
     return bank
 
 
-def fill(store: ShardStore, plan: SyntheticPlan) -> None:
+def fill_store(store: ShardStore, plan: SyntheticPlan) -> None:
     rng = np.random.default_rng(0)
     bank = make_bank(rng)
     for unit in plan.units:
@@ -144,7 +146,11 @@ def _gigabytes(process: psutil.Process) -> float:
 
 @contextmanager
 def sampling_memory() -> Iterator[dict[str, float]]:
-    """Sample the peak memory in GB of this process and its descendants together, and of the largest descendant."""
+    """Sample the memory of this process and its descendants during the block, and yield the peaks so far.
+
+    The peaks are the memory of all processes together (``all``) and of the largest descendant (``largest``) in GB, and
+    the number of processes (``processes``).
+    """
     peak = {"all": 0.0, "processes": 0.0, "largest": 0.0}
     stop = threading.Event()
 
@@ -175,22 +181,22 @@ def main() -> None:
         plan = SyntheticPlan(options.gigabytes)
         store = ShardStore.create(folder / "results")
         start = time.perf_counter()
-        fill(store, plan)
-        shards = sum(path.stat().st_size for path in (folder / "results").rglob("*.parquet"))
+        fill_store(store, plan)
+        shard_bytes = sum(path.stat().st_size for path in (folder / "results").rglob("*.parquet"))
         fill_seconds = time.perf_counter() - start
         print(
-            f"{len(plan.units)} units of 100 classes x 5 severities, {shards / 1e9:.2f} GB of shards, "
+            f"{len(plan.units)} units of 100 classes x 5 severities, {shard_bytes / 1e9:.2f} GB of shards, "
             f"{fill_seconds:.0f} s"
         )
-        for processes in dict.fromkeys(options.processes):
+        for n_processes in dict.fromkeys(options.processes):
             with sampling_memory() as peak:
                 start = time.perf_counter()
                 inventory = store.inventory()
-                any_plan: Any = plan  # has only the members that an export needs
-                report = export_dataset(any_plan, store, inventory, folder / "out", processes=processes)
+                any_plan: Any = plan  # the type checker expects a Plan
+                report = export_dataset(any_plan, store, inventory, folder / "out", processes=n_processes)
                 seconds = time.perf_counter() - start
             print(
-                f"{processes} processes: {report.n_bytes / 1e9:.2f} GB of JSON in {seconds:.1f} s, "
+                f"{n_processes} processes: {report.n_bytes / 1e9:.2f} GB of JSON in {seconds:.1f} s, "
                 f"{report.n_bytes / 1e6 / seconds:.1f} MB/s, peak memory {peak['all']:.2f} GB over "
                 f"{peak['processes']:.0f} processes, largest worker {peak['largest']:.2f} GB"
             )

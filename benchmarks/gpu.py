@@ -1,13 +1,13 @@
-"""Measure parity, memory and speed on a GPU, in steps of under eight minutes each.
+"""Measure parity, memory and speed on a GPU, in steps of less than eight minutes each.
 
     python -m benchmarks.gpu --out gpu
     python -m benchmarks.gpu --out gpu --only speed --budget-minutes 25
     python -m benchmarks.gpu --device cpu
 
 Each step runs in its own process and writes one JSON file into the output folder. Steps whose file exists are not
-repeated, so the same command resumes. A step that fails or runs too long is reported at the end; the other steps
-continue. Tables are printed as steps finish; `--tables` prints them again from the files. `--device cpu` tries out
-every step with tiny networks. Needs no Ray, no data and no network connection.
+repeated, so the same command resumes an interrupted benchmark. A step that fails or runs too long is reported at the
+end, and the other steps still run. Tables are printed as steps finish; `--tables` prints them again from the files.
+`--device cpu` tries out every step with tiny networks. The benchmark needs no Ray, no data and no network connection.
 """
 
 import argparse
@@ -23,14 +23,14 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.gpu_steps import Plan, describe_machine, read_values, rehearsal, steps_of, write_values
+from benchmarks.gpu_steps import Plan, describe_machine, make_rehearsal_plan, read_values, steps_of, write_values
 
 STEP_MINUTES = 8.0
 
 
 def make_plan(device: str, folder: Path) -> Plan:
-    """Return the plan. The driver computes nothing, so that it does not use memory of the device."""
-    return rehearsal(folder) if device == "cpu" else Plan(device, folder)
+    """Return the plan for a device, without using the device's memory."""
+    return make_rehearsal_plan(folder) if device == "cpu" else Plan(device, folder)
 
 
 def run_step(device: str, folder: Path, name: str) -> None:
@@ -43,14 +43,14 @@ def run_step(device: str, folder: Path, name: str) -> None:
 
 
 def run_in_process(device: str, folder: Path, name: str, minutes: float) -> str:
-    """Measure one step in a separate process; return an error message, or an empty string."""
+    """Measure one step in a separate process; return an error message, which is empty if the step succeeded."""
     argv = [sys.executable, "-m", "benchmarks.gpu", "--device", device, "--out", str(folder), "--step", name]
     log = folder / f"{name}.log"
     with log.open("wb") as stream:
-        # In a separate session, all processes that the step started can be killed with it.
+        # The separate session makes it possible to kill the step together with all processes that it started.
         process = subprocess.Popen(argv, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True)
     try:
-        code = process.wait(timeout=60 * minutes)
+        exit_code = process.wait(timeout=60 * minutes)
     except subprocess.TimeoutExpired:
         return f"took more than {minutes:g} minutes (see {log})"
     finally:
@@ -58,16 +58,16 @@ def run_in_process(device: str, folder: Path, name: str, minutes: float) -> str:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     lines = log.read_text(errors="replace").strip().splitlines()
-    return f"{lines[-1] if lines else f'ended with {code}'} (see {log})" if code else ""
+    return f"{lines[-1] if lines else f'ended with {exit_code}'} (see {log})" if exit_code else ""
 
 
-def select_steps(names: Sequence[str], only: Sequence[str]) -> list[str]:
-    """Return the steps whose names begin with one of the prefixes; all if there are no prefixes."""
-    return [name for name in names if not only or any(name.startswith(prefix) for prefix in only)]
+def select_steps(names: Sequence[str], prefixes: Sequence[str]) -> list[str]:
+    """Return the names that begin with one of the prefixes; all names if there are no prefixes."""
+    return [name for name in names if not prefixes or any(name.startswith(prefix) for prefix in prefixes)]
 
 
 def table_of(plan: Plan, name: str) -> Iterator[str]:
-    """Yield a step's name and table; nothing if it has not run."""
+    """Yield the lines of a step's heading and table; no lines if the step has not run."""
     values = read_values(plan.folder, name)
     if values is not None:
         yield f"\n## {name}\n\n{values['machine']}\n"
@@ -77,19 +77,19 @@ def table_of(plan: Plan, name: str) -> Iterator[str]:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--out", type=Path, help="folder of the JSON files; with --device cpu a temporary folder if absent"
+        "--out", type=Path, help="folder for the JSON files (default: gpu, or a temporary folder with --device cpu)"
     )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--only", nargs="+", default=[], help="prefixes of the steps to run")
     parser.add_argument("--tables", action="store_true", help="only print the tables of finished steps")
     parser.add_argument("--minutes", type=float, default=STEP_MINUTES, help="time limit per step")
     parser.add_argument("--budget-minutes", type=float, help="start no step after this time")
-    parser.add_argument("--step", help="measure one step in this process")
+    parser.add_argument("--step", help="measure only this step, in this process")
     return parser.parse_args()
 
 
 def main() -> int:
-    """Run the missing steps; return 1 if one failed."""
+    """Run the unfinished steps; return 1 if a step failed."""
     options = parse_arguments()
     folder = options.out or Path(tempfile.mkdtemp(prefix="robust201-gpu-") if options.device == "cpu" else "gpu")
     folder.mkdir(parents=True, exist_ok=True)
@@ -97,28 +97,28 @@ def main() -> int:
         run_step(options.device, folder, options.step)
         return 0
     if options.device == "cuda" and not (options.tables or torch.cuda.is_available()):
-        raise SystemExit("Measuring failed for cuda: PyTorch finds no GPU. Try --device cpu.")
+        raise SystemExit("Measuring on cuda failed: PyTorch finds no GPU. Use --device cpu to try out the steps.")
     plan = make_plan(options.device, folder)
     names = select_steps([step.name for step in steps_of(plan)], options.only)
     start = time.monotonic()
-    failures: dict[str, str] = {}
+    error_messages: dict[str, str] = {}
     for name in names:
         is_missing = not options.tables and read_values(folder, name) is None
         if is_missing and options.budget_minutes and time.monotonic() - start > 60 * options.budget_minutes:
-            failures[name] = "not started: the time budget is used up"
+            error_messages[name] = "not started: the time budget is used up"
             continue
         if is_missing:
-            failure = run_in_process(options.device, folder, name, options.minutes)
-            if failure:
-                failures[name] = failure
-                print(f"\n{name} failed: {failure}", flush=True)
+            error_message = run_in_process(options.device, folder, name, options.minutes)
+            if error_message:
+                error_messages[name] = error_message
+                print(f"\n{name} failed: {error_message}", flush=True)
                 continue
         print("\n".join(table_of(plan, name)), flush=True)
-    if failures:
-        print("\nMissing:")
-        for name, failure in failures.items():
-            print(f"- {name}: {failure}")
-    return 1 if failures else 0
+    if error_messages:
+        print("\nUnfinished steps:")
+        for name, error_message in error_messages.items():
+            print(f"- {name}: {error_message}")
+    return 1 if error_messages else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Steps of `benchmarks.gpu`: each measures values for a file, and makes a table from them.
+"""Steps of `benchmarks.gpu`: each step measures values, which are saved in a file, and prints a table of them.
 
 No step needs Ray, data or a network connection.
 """
@@ -39,7 +39,7 @@ from robust201.tasks.attack_kit.context import to_float
 from robust201.tasks.parameters import Parameters
 
 USUAL_BATCH = 250
-EPSILONS_255 = tuple(HARMLESS_EPSILON_255 * number for number in range(1, N_PAPER_EPSILONS + 1))
+EPSILONS_255 = tuple(HARMLESS_EPSILON_255 * factor for factor in range(1, N_PAPER_EPSILONS + 1))
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32")
 
 Values = dict[str, Any]
@@ -51,15 +51,15 @@ class Plan:
 
     Attributes:
         device: ``cuda``, or ``cpu`` for a trial run.
-        folder: folder of one JSON file per step.
+        folder: folder with one JSON file per step.
         networks: networks to measure.
         images: number of images per network.
         batches: the libraries' usual and largest batch sizes.
         rounds: repetitions of speed measurements.
         size: channels and cells of the networks.
-        capacity: samples per batch of the fused engine; None chooses it by the device's memory.
+        capacity: samples per batch of the fused engine; by default it is derived from the device's memory.
         parity_images: number of images of the parity step.
-        lengths: attack parameters of the parity step.
+        parity_parameters: attack parameters of the parity step.
     """
 
     device: str
@@ -71,20 +71,20 @@ class Plan:
     size: tuple[int, int] = (16, 5)
     capacity: Capacity | None = None
     parity_images: int = 16
-    lengths: dict[str, int] = field(default_factory=lambda: {"queries": 200})
+    parity_parameters: dict[str, int] = field(default_factory=lambda: {"queries": 200})
 
     @property
     def torch_device(self) -> torch.device:
-        """Device to compute on."""
+        """The device as a `torch.device`."""
         return torch.device(self.device)
 
     def arithmetic(self, precision: Precision) -> Precision:
-        """Return the precision to use: fp32 instead of tf32 on a CPU."""
+        """Return the precision to use: a CPU has no tf32, so it uses fp32 instead."""
         return "fp32" if self.device == "cpu" and precision == "tf32" else precision
 
 
-def rehearsal(folder: Path) -> Plan:
-    """Return a plan for the CPU whose networks and attacks are so small that it only reveals mistakes."""
+def make_rehearsal_plan(folder: Path) -> Plan:
+    """Return a plan that runs every step on the CPU with tiny networks and attacks, to find programming errors."""
     return Plan(
         "cpu",
         folder,
@@ -95,12 +95,12 @@ def rehearsal(folder: Path) -> Plan:
         size=(2, 1),
         capacity=Capacity(8, 8),
         parity_images=4,
-        lengths={"steps": 2, "queries": 2},
+        parity_parameters={"steps": 2, "queries": 2},
     )
 
 
 def read_values(folder: Path, name: str) -> Values | None:
-    """Read a step's values; None if it has not run."""
+    """Read a step's values; return None if the step has not run."""
     path = folder / f"{name}.json"
     return json.loads(path.read_text()) if path.exists() else None
 
@@ -108,19 +108,19 @@ def read_values(folder: Path, name: str) -> Values | None:
 def write_values(folder: Path, name: str, values: Values) -> None:
     """Write a step's values atomically."""
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f"{name}.part"
-    part.write_text(json.dumps(values, indent=1) + "\n")
-    part.rename(folder / f"{name}.json")
+    temporary_path = folder / f"{name}.part"
+    temporary_path.write_text(json.dumps(values, indent=1) + "\n")
+    temporary_path.rename(folder / f"{name}.json")
 
 
 @dataclass(frozen=True)
 class Step:
-    """A step.
+    """A step of the benchmark.
 
     Attributes:
-        name: name of its file.
-        measure: function that measures its values.
-        show: function that yields the lines of its table.
+        name: file name of its values, without the suffix.
+        measure: function that measures the values.
+        show: function that yields the lines of the table.
     """
 
     name: str
@@ -129,8 +129,8 @@ class Step:
 
 
 def steps_of(plan: Plan) -> list[Step]:
-    """Return all steps; those whose failure invalidates the others come first."""
-    speed = [
+    """Return all steps. Parity and memory come first, because the speed does not count if one of them fails."""
+    speed_steps = [
         Step(f"speed-{index}-{precision}", partial(measure_speed, index, precision), show_speed)
         for precision in PRECISIONS
         for index in plan.networks
@@ -138,12 +138,12 @@ def steps_of(plan: Plan) -> list[Step]:
     return [
         Step("parity", measure_parity, show_parity),
         Step("memory", measure_memory, show_memory),
-        *speed,
+        *speed_steps,
     ]
 
 
 def describe_machine(device: str) -> str:
-    """Describe the device and versions."""
+    """Return a description of the device and of the software versions."""
     if device != "cuda":
         return f"CPU, PyTorch {torch.__version__}"
     memory = torch.cuda.get_device_properties(0).total_memory / 2**30
@@ -151,12 +151,16 @@ def describe_machine(device: str) -> str:
 
 
 def measure_parity(plan: Plan) -> Values:
-    """Count differing bits of images and logits between the fused attacks and the libraries."""
+    """Count the bits of images and logits that differ between the fused attacks and the libraries."""
     configure_torch(1, "fp32")
     rows = []
     for index in plan.networks:
         comparisons = compare_random(
-            index, plan.torch_device, n_images=plan.parity_images, lengths=plan.lengths, size=plan.size
+            index,
+            plan.torch_device,
+            n_images=plan.parity_images,
+            attack_parameters=plan.parity_parameters,
+            size=plan.size,
         )
         rows += [
             {"network": index, "attack": key, "correct": correct, "bits": bits} for key, correct, bits in comparisons
@@ -179,30 +183,30 @@ class Setup(NamedTuple):
     """An engine's set-up.
 
     Attributes:
-        form: for the libraries ``usual`` (default layout), ``reference`` (the same with cuDNN's fastest algorithms) or
-            ``channels_last``; for the fused engine ``graphs`` or ``calls``.
-        batch: images per batch; None with the fused engine, which chooses it.
+        variant: ``usual`` (libraries, default layout), ``reference`` (the same with cuDNN's fastest algorithms) or
+            ``channels_last`` for the libraries; ``graphs`` or ``calls`` for the fused engine.
+        batch: images per batch; None for the fused engine, which chooses the batch size itself.
     """
 
-    form: str
+    variant: str
     batch: int | None = None
 
     @property
     def is_fused(self) -> bool:
         """Whether this is the fused engine."""
-        return self.form in ("graphs", "calls")
+        return self.variant in ("graphs", "calls")
 
     @property
     def label(self) -> str:
-        """Name in files and tables."""
-        return f"fused, {self.form}" if self.is_fused else f"{self.form} {self.batch}"
+        """Label in files and tables."""
+        return f"fused, {self.variant}" if self.is_fused else f"{self.variant} {self.batch}"
 
 
 GRAPHS = Setup("graphs")
 
 
 def setups_of(plan: Plan) -> list[Setup]:
-    """Return all set-ups. cuDNN caches its choice by shape, so only one set-up has the usual batch size."""
+    """Return all set-ups. cuDNN caches its choice of algorithm by shape, so only one has the usual batch size."""
     usual, largest = plan.batches
     return [
         Setup("usual", usual),
@@ -213,85 +217,86 @@ def setups_of(plan: Plan) -> list[Setup]:
 
 
 def configure(setup: Setup, precision: Precision) -> None:
-    """Configure torch like a worker, or like users of the libraries."""
+    """Configure PyTorch as a worker does for the fused engine, or as users of the libraries do."""
     configure_torch(1, precision)
     if not setup.is_fused:
         torch.use_deterministic_algorithms(mode=False)
         torch.backends.cudnn.deterministic = False
-        torch.backends.cudnn.benchmark = setup.form != "usual"
+        torch.backends.cudnn.benchmark = setup.variant != "usual"
 
 
 def make_images(count: int, device: torch.device) -> torch.Tensor:
-    """Return random pixels, on which times do not depend."""
+    """Return `count` random images; times do not depend on their pixels."""
     generator = torch.Generator().manual_seed(0)
     return torch.randint(0, 256, (count, 3, IMAGE_SIZE, IMAGE_SIZE), dtype=torch.uint8, generator=generator).to(device)
 
 
 def memory_of(device: torch.device) -> tuple[int, int]:
-    """Return free and total bytes for this process; for a CPU, those of a small GPU."""
+    """Return the free and total bytes of device memory for this process; a CPU counts as a GPU with 8 GiB."""
     if device.type != "cuda":
         return 2**33, 2**33
-    free, total = torch.cuda.mem_get_info(device)
-    return free + torch.cuda.memory_reserved(device), total
+    free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+    return free_bytes + torch.cuda.memory_reserved(device), total_bytes
 
 
 def capacity_of(plan: Plan) -> Capacity:
-    """Return the number of samples per batch of the fused engine."""
+    """Return the number of samples per batch that the fused engine uses."""
     if plan.capacity is not None:
         return plan.capacity
-    free, total = memory_of(plan.torch_device)
-    needs = (network_bytes(*plan.size, IMAGE_SIZE, gradient=gradient) for gradient in (False, True))
+    free_bytes, total_bytes = memory_of(plan.torch_device)
+    bytes_per_sample = (network_bytes(*plan.size, IMAGE_SIZE, gradient=gradient) for gradient in (False, True))
     return choose_capacity(
-        free_bytes=free,
-        total_bytes=total,
+        free_bytes=free_bytes,
+        total_bytes=total_bytes,
         share=1.0,
-        sample_bytes=Capacity(*needs),
+        sample_bytes=Capacity(*bytes_per_sample),
         image_size=IMAGE_SIZE,
         images_held=MAX_IMAGES_PER_SAMPLE,
     )
 
 
 def make_case(index: int, precision: Precision, plan: Plan) -> Case:
-    """Return a case with random weights and all classifiers."""
+    """Return a case with random weights and a classifier for each variant of the libraries."""
     case = Case(index, plan.torch_device, make_images(plan.images, plan.torch_device), *plan.size, precision)
     case.classifiers["usual"] = case.classifiers["reference"]
     return case
 
 
-def bucket_model(case: Case, capacity: Capacity, form: str) -> Bucketed:
-    """Return the case's compiled network with bucketed batches, as a worker uses it."""
-    graphs = form == "graphs" and case.device.type == "cuda" and not case.compiled.is_constant
-    return Bucketed(case.compiled, capacity, device=case.device, prepare=GraphCapture(case.device) if graphs else None)
+def bucket_model(case: Case, capacity: Capacity, variant: str) -> Bucketed:
+    """Return the case's compiled network with the batch sizes of a worker."""
+    uses_graphs = variant == "graphs" and case.device.type == "cuda" and not case.compiled.is_constant
+    prepare = GraphCapture(case.device) if uses_graphs else None
+    return Bucketed(case.compiled, capacity, device=case.device, prepare=prepare)
 
 
 def passes_of(case: Case, model: Any, capacity: Capacity) -> dict[str, tuple[Callable[[], object], int]]:
-    """Return a forward pass and a gradient pass with full batches: task and number of samples."""
+    """Return, for a forward and a gradient pass, the function that computes a full batch and its number of samples."""
 
-    def tiled(n_samples: int) -> tuple[torch.Tensor, torch.Tensor]:
-        rows = torch.arange(n_samples, device=case.device) % len(case.images)
-        return to_float(case.images[rows]), case.labels[rows]
+    def repeat_images(n_samples: int) -> tuple[torch.Tensor, torch.Tensor]:
+        positions = torch.arange(n_samples, device=case.device) % len(case.images)
+        return to_float(case.images[positions]), case.labels[positions]
 
-    pixels, _ = tiled(capacity.logits)
-    onto = tiled(capacity.gradients)
+    pixels, _ = repeat_images(capacity.logits)
+    gradient_inputs = repeat_images(capacity.gradients)
     return {
         "forward": (partial(model.logits, pixels), len(pixels)),
-        "gradient": (partial(model.loss_and_gradient, *onto), len(onto[0])),
+        "gradient": (partial(model.loss_and_gradient, *gradient_inputs), len(gradient_inputs[0])),
     }
 
 
 def peak_bytes(device: torch.device, task: Callable[[], object]) -> int | None:
-    """Return the memory that a task reserves additionally; None on a CPU, where it cannot be measured.
+    """Return the bytes of memory that a task reserves in addition; None on a CPU, where they cannot be measured.
 
-    Reserved rather than allocated memory is measured, because only its graph can use a captured graph's memory.
+    Reserved rather than allocated memory is measured, because no other code can use the memory of a captured graph.
     """
     if device.type != "cuda":
         task()
         return None
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
-    before = torch.cuda.memory_reserved(device)
+    initial_bytes = torch.cuda.memory_reserved(device)
     task()
-    return torch.cuda.max_memory_reserved(device) - before
+    return torch.cuda.max_memory_reserved(device) - initial_bytes
 
 
 def _run_attack(case: Case, key: str, parameters: Parameters) -> None:
@@ -299,21 +304,21 @@ def _run_attack(case: Case, key: str, parameters: Parameters) -> None:
 
 
 def measure_memory(plan: Plan) -> Values:
-    """Compare the memory of passes with its estimate, and the memory of whole attacks with the device's memory."""
+    """Measure the memory of passes, which has an estimate, and of whole attacks, which must fit on the device."""
     configure_torch(1, "fp32")
     device, capacity = plan.torch_device, capacity_of(plan)
     passes, attacks = [], []
     for index in plan.networks:
         case = make_case(index, "fp32", plan)
-        for what, (task, n_samples) in passes_of(case, case.compiled, capacity).items():
+        for name, (task, n_samples) in passes_of(case, case.compiled, capacity).items():
             task()
-            estimate = n_samples * network_bytes(*plan.size, IMAGE_SIZE, gradient=what == "gradient")
-            row = {"network": index, "pass": what, "samples": n_samples, "estimate": estimate}
+            estimate = n_samples * network_bytes(*plan.size, IMAGE_SIZE, gradient=name == "gradient")
+            row = {"network": index, "pass": name, "samples": n_samples, "estimate": estimate}
             passes.append(row | {"bytes": peak_bytes(device, task)})
-        for key, changes in (("aa_square", {"queries": 200}), ("aa_apgd-ce", {"steps": 2})):
+        for key, parameters in (("aa_square", {"queries": 200}), ("aa_apgd-ce", {"steps": 2})):
             model = bucket_model(case, capacity, "graphs")
             case.model, case.model_batch = model, capacity.logits
-            attack = partial(_run_attack, case, key, TASKS[key].parameters(**changes))
+            attack = partial(_run_attack, case, key, TASKS[key].parameters(**parameters))
             attacks.append({"network": index, "key": key, "bytes": peak_bytes(device, attack)})
             model.release()
     return {"passes": passes, "attacks": attacks, "total": memory_of(device)[1]}
@@ -324,14 +329,16 @@ def _gib(n_bytes: int | None) -> str:
 
 
 def show_memory(values: Values) -> Iterator[str]:
-    """Yield a table of passes and a table of attacks."""
+    """Yield the lines of a table of passes and of a table of attacks."""
     yield "| network | pass | samples | peak, GiB | estimate, GiB |"
     yield "|---" * 5 + "|"
     for row in values["passes"]:
         cells = (row["pass"], f"{row['samples']:,}", _gib(row["bytes"]), _gib(row["estimate"]))
         yield f"| #{row['network']} | {' | '.join(cells)} |"
     yield ""
-    yield f"Whole attacks; {_gib(values['total'])} GiB in total, of which plans use {USED_FRACTION:.0%}"
+    yield (
+        f"Whole attacks; {_gib(values['total'])} GiB in total; batch sizes are planned for {USED_FRACTION:.0%} of it"
+    )
     yield ""
     yield "| network | attack | peak reserved, GiB |"
     yield "|---" * 3 + "|"
@@ -339,42 +346,44 @@ def show_memory(values: Values) -> Iterator[str]:
         yield f"| #{row['network']} | `{row['key']}` | {_gib(row['bytes'])} |"
 
 
-def tasks_of(case: Case, setup: Setup, capacity: Capacity) -> tuple[dict[str, Measurement], Callable[[], None]]:
-    """Set the case's model up, and return its measurements and a function that frees its memory."""
+def prepare_measurements(
+    case: Case, setup: Setup, capacity: Capacity
+) -> tuple[dict[str, Measurement], Callable[[], None]]:
+    """Set up the case's model, and return its measurements and a function that frees its memory."""
     if not setup.is_fused:
-        return dict(measurements_of(case, setup.form, EPSILONS_255[:1], setup.batch)), torch.cuda.empty_cache
-    model = bucket_model(case, capacity, setup.form)
+        return dict(measurements_of(case, setup.variant, EPSILONS_255[:1], setup.batch)), torch.cuda.empty_cache
+    model = bucket_model(case, capacity, setup.variant)
     case.model, case.model_batch = model, capacity.logits
     n_epsilons = min(N_PAPER_EPSILONS, -(-2 * capacity.logits // len(case.images)))  # fills two batches
-    tasks = dict(measurements_of(case, "fused", EPSILONS_255[:n_epsilons]))
-    for what, (task, n_samples) in passes_of(case, model, capacity).items():
-        tasks[what] = partial(_full_pass, task, n_samples)
-    return tasks, model.release
+    measurements = dict(measurements_of(case, "fused", EPSILONS_255[:n_epsilons]))
+    for pass_name, (task, n_samples) in passes_of(case, model, capacity).items():
+        measurements[pass_name] = partial(_seconds_per_sample, task, n_samples)
+    return measurements, model.release
 
 
-def _full_pass(task: Callable[[], object], n_samples: int, clock: Clock) -> float:
+def _seconds_per_sample(task: Callable[[], object], n_samples: int, clock: Clock) -> float:
     return clock(task) / n_samples
 
 
 def measure_speed(index: int, precision: Precision, plan: Plan) -> Values:
-    """Measure seconds per image of passes and attack steps of one network, by set-up."""
+    """Measure seconds per image for the passes and attack steps of one network, with each set-up."""
     arithmetic, clock, capacity = plan.arithmetic(precision), make_clock(plan.torch_device), capacity_of(plan)
     configure(GRAPHS, arithmetic)
     case = make_case(index, arithmetic, plan)
     seconds: dict[str, dict[str, float]] = {}
-    failed = {}
+    errors = {}
     for setup in setups_of(plan):
         configure(setup, arithmetic)
-        tasks, release = tasks_of(case, setup, capacity)
+        measurements, release = prepare_measurements(case, setup, capacity)
         try:
-            for task in tasks.values():
-                task(clock)  # warm-up: libraries choose kernels, graphs are captured
-            rounds = [{what: task(clock) for what, task in tasks.items()} for _ in range(plan.rounds)]
-            seconds[setup.label] = {what: median(times[what] for times in rounds) for what in tasks}
+            for measure in measurements.values():
+                measure(clock)  # warm-up, in which libraries choose kernels and graphs are captured
+            rounds = [{name: measure(clock) for name, measure in measurements.items()} for _ in range(plan.rounds)]
+            seconds[setup.label] = {name: median(times[name] for times in rounds) for name in measurements}
         except torch.OutOfMemoryError:
             if setup.is_fused:
                 raise
-            failed[setup.label] = "out of memory"
+            errors[setup.label] = "out of memory"
         release()
     return {
         "index": index,
@@ -382,27 +391,27 @@ def measure_speed(index: int, precision: Precision, plan: Plan) -> Values:
         "images": plan.images,
         "seconds": seconds,
         "suite": {label: suite_seconds(costs) for label, costs in seconds.items()},
-        "failed": failed,
+        "failed": errors,
     }
 
 
 def show_speed(values: Values) -> Iterator[str]:
-    """Yield a table with one row per set-up, fastest last."""
+    """Yield the lines of a table with one row per set-up, fastest last."""
     seconds, suite = values["seconds"], values["suite"]
     fused_suite = suite[GRAPHS.label]
-    libraries = [label for label in suite if not label.startswith("fused")]
-    usual, best = libraries[0], min(libraries, key=suite.__getitem__)
+    library_labels = [label for label in suite if not label.startswith("fused")]
+    usual, best = library_labels[0], min(library_labels, key=suite.__getitem__)
     yield (
         f"#{values['index']}, {values['precision']}, {values['images']:,} images; **"
-        f"{suite[usual] / fused_suite:.2f} times as fast as the usual loop, {suite[best] / fused_suite:.2f} times as "
-        "the best**"
+        f"{suite[usual] / fused_suite:.2f} times as fast as the usual loop and {suite[best] / fused_suite:.2f} times "
+        "as fast as the best one**"
     )
     columns = list(seconds[usual])
     yield ""
-    yield f"| setup | {' | '.join(f'{what}, µs' for what in columns)} | suite, ms per image | suite / fused |"
+    yield f"| setup | {' | '.join(f'{column}, µs' for column in columns)} | suite, ms per image | suite / fused |"
     yield "|---" * (len(columns) + 3) + "|"
     for label in sorted(suite, key=suite.__getitem__, reverse=True):
-        cells = [f"{seconds[label][what] * 1e6:.2f}" for what in columns]
+        cells = [f"{seconds[label][column] * 1e6:.2f}" for column in columns]
         yield f"| {label} | {' | '.join(cells)} | {suite[label] * 1e3:.3f} | {suite[label] / fused_suite:.2f} |"
-    for label, why in values["failed"].items():
-        yield f"- {label}: {why}"
+    for label, error in values["failed"].items():
+        yield f"- {label}: {error}"

@@ -2,10 +2,10 @@
 
     python -m benchmarks.scheduler
 
-runs on two cores of the machine. The driver is `runtime.sweep.compute` with its scheduler, progress and Ray executor,
-on bundles of `jobs/paper.yaml`. Only the worker is simulated: an actor in a separate process that computes nothing.
-Neither the driver nor a worker may import torch. Counting starts when every worker has answered, because processes
-start one after the other.
+The benchmark runs on two cores of the machine. The driver is `runtime.sweep.compute` with its scheduler, progress and
+Ray executor, on bundles of `jobs/paper.yaml`. Only the worker is simulated, by an actor in a separate process that
+computes nothing. Neither the driver nor a worker may import torch. Counting starts when every worker has answered,
+because processes start one after the other.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from robust201.runtime.progress import RunProgress
 from robust201.runtime.sweep import compute, make_driver
 from robust201.shards import ShardStore
 
-SWEEP = Path(__file__).parent.parent / "jobs" / "paper.yaml"
+SWEEP_YAML = Path(__file__).parent.parent / "jobs" / "paper.yaml"
 UNITS_PER_ARCHITECTURE = 45
 N_CORES = 2
 NEVER_SPLIT_GMACS = 1e12
@@ -64,60 +64,60 @@ class Observer:
     Attributes:
         n_units: number of units in the run.
         memory: megabytes of the driver at the first unit and after each quarter of the units.
-        workers: processes that have answered.
-        began: time at which the last worker first answered, and number of units received until then.
-        n_received: number of units received.
-        ended: time of the last unit.
+        workers: process IDs of the workers that have answered.
+        counting_start: time of the last worker's first answer, and number of units that were received until then.
+        n_received: number of received units.
+        last_time: time of the last received unit.
     """
 
     n_units: int
     memory: list[int] = field(default_factory=list)
     workers: set[str] = field(default_factory=set)
-    began: tuple[float, int] = (0.0, 0)
+    counting_start: tuple[float, int] = (0.0, 0)
     n_received: int = 0
-    ended: float = 0.0
+    last_time: float = 0.0
 
     def observe(self, progress: RunProgress, event: Event | None) -> None:
-        """Record a receipt."""
+        """Record an event if it is a receipt."""
         del progress
         if not isinstance(event, Receipt):
             return
-        self.n_received, self.ended = self.n_received + 1, time.perf_counter()
+        self.n_received, self.last_time = self.n_received + 1, time.perf_counter()
         if event.shard not in self.workers:
             self.workers.add(event.shard)
-            self.began = self.ended, self.n_received
+            self.counting_start = self.last_time, self.n_received
         if self.n_received >= self.n_units * len(self.memory) // 4:
             self.memory.append(psutil.Process().memory_info().rss // 10**6)
 
     @property
     def units_per_second(self) -> float:
-        """Units per second since all workers have answered."""
-        return (self.n_received - self.began[1]) / (self.ended - self.began[0])
+        """Units per second, counted from the time at which all workers had answered."""
+        return (self.n_received - self.counting_start[1]) / (self.last_time - self.counting_start[0])
 
 
 def plan_units(config: SweepConfig, n_units: int) -> Plan:
-    """Plan `n_units` units of the sweep, of as few architectures as possible."""
+    """Plan `n_units` units of the sweep, for as few architectures as possible."""
     n_architectures = -(-n_units // UNITS_PER_ARCHITECTURE)
     config = config.model_copy(update={"architectures": config.selected_architectures[:n_architectures]})
     plan = make_plan(config, assumed_facts(config))
-    by_network = sorted(plan.units, key=lambda unit: (unit.architecture, unit.dataset))
-    return Plan.of_units(config, by_network[:n_units], plan.protocols, plan.facts)
+    sorted_units = sorted(plan.units, key=lambda unit: (unit.architecture, unit.dataset))
+    return Plan.of_units(config, sorted_units[:n_units], plan.protocols, plan.facts)
 
 
 def measure(n_units: int, n_workers: int, results: Path) -> str:
-    """Run the units and return the table's row."""
+    """Run the units and return the row of the table."""
     os.environ.setdefault("ROBUST201_DATA", str(results))
     execution = {"workers": n_workers, "device": "cpu", "gmacs_per_second": NEVER_SPLIT_GMACS}
-    plan = plan_units(load_config(SWEEP, results=results, execution=execution), n_units)
-    missing = tuple(Part(unit, unit.strengths, 0, unit.n_images) for unit in plan.units)
+    plan = plan_units(load_config(SWEEP_YAML, results=results, execution=execution), n_units)
+    parts = tuple(Part(unit, unit.strengths, 0, unit.n_images) for unit in plan.units)
     ShardStore.create(results)
     observer = Observer(len(plan.units))
-    preview = RunPreview(plan, missing, 0, (), ())
+    preview = RunPreview(plan, parts, 0, (), ())
     driver = make_driver(preview, results, on_progress=observer.observe, say=print)
-    compute(driver, plan, missing, lambda plan: RayProcess(plan.config, start_worker))
+    compute(driver, plan, parts, lambda plan: RayProcess(plan.config, start_worker))
     tally = driver.finish()
     if not tally.complete or tally.parts != len(plan.units) or len(observer.workers) != n_workers:
-        raise RuntimeError(f"expected every unit once, on every worker, got {tally}")
+        raise RuntimeError(f"The run was not complete, or a unit was repeated, or a worker had no unit: {tally}")
     if "torch" in sys.modules:
         raise RuntimeError("the driver imported torch")
     return (
@@ -132,13 +132,13 @@ def main() -> None:
     arguments = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))[:N_CORES]
     if len(cores) < N_CORES:
-        print(f"only {len(cores)} core is available; the published table used {N_CORES}", file=sys.stderr)
-    os.sched_setaffinity(0, cores)  # Ray and its workers inherit it
+        print(f"Only {len(cores)} core is available; the published table is for {N_CORES}.", file=sys.stderr)
+    os.sched_setaffinity(0, cores)  # Ray and its workers inherit the affinity
     with tempfile.TemporaryDirectory() as folder:
         print(f"{HEADER}\n{measure(arguments.units, arguments.workers, Path(folder))}", flush=True)
 
 
 if __name__ == "__main__":
-    from benchmarks import scheduler  # worker processes import this module by its name
+    from benchmarks import scheduler  # worker processes must be able to import this module by its name
 
     scheduler.main()

@@ -2,14 +2,14 @@
 
     python -m benchmarks.simulate
 
-prints the table of docs/internals/store-and-runtime.md, which explains the simulation and its assumptions. The plan,
-its parts and bundles, their order, retries and preemptions come from the product (`planning.plan`,
-`runtime.scheduler`). Machines, time and costs of parts are simulated (`virtual_cluster.py`). Equal arguments give equal
-results.
+This command prints the table of docs/internals/store-and-runtime.md, which explains the simulation and its assumptions.
+The plan, its parts and bundles, and their order and retries come from the product (`planning.plan`,
+`runtime.scheduler`). Machines, their preemptions, time and costs of parts are simulated (`virtual_cluster.py`). Equal
+arguments give equal results.
 
     python -m benchmarks.simulate --architectures 100 --gpus 20
 
-simulates every hundredth network in seconds.
+This command simulates every hundredth network, which takes seconds.
 """
 
 import argparse
@@ -35,49 +35,55 @@ from robust201.spaces.nasbench201.cells import multiply_accumulates, resolve
 from robust201.tasks import TASKS
 from robust201.tasks.parameters import Square
 
-SWEEP = Path(__file__).parent.parent / "jobs" / "paper.yaml"
+SWEEP_YAML = Path(__file__).parent.parent / "jobs" / "paper.yaml"
 
 CONSTANT_MACS, FORWARD_SPREAD = 13.6e6, 0.38
-"""Cost of a forward pass: its multiply-accumulates plus this constant, times a random factor for each network. Both
-were fitted to thirty networks on a CPU; the second is the standard deviation of the factor's logarithm."""
+"""Parameters of the cost of a forward pass, fitted to thirty networks on a CPU.
 
-RESISTING = {"cifar10": 0.42, "cifar100": 0.21, "ImageNet16-120": 0.06}
-"""Fraction of Square's queries that are made, from published medians (docs/protocol/statistics.md)."""
+The cost is the network's multiply-accumulates plus `CONSTANT_MACS`, times a random factor for each network.
+`FORWARD_SPREAD` is the standard deviation of the factor's logarithm.
+"""
 
-RESISTING_SPREAD = 0.2
-"""Assumed standard deviation of the logarithm of a network's factor on `RESISTING`."""
+QUERY_FRACTIONS = {"cifar10": 0.42, "cifar100": 0.21, "ImageNet16-120": 0.06}
+"""Fraction of Square's queries that are made, by dataset, from published medians (docs/protocol/statistics.md)."""
+
+QUERY_SPREAD = 0.2
+"""Assumed standard deviation of the logarithm of a network's factor on `QUERY_FRACTIONS`."""
 
 
 class PartCosts:
-    """GPU seconds of parts, which deviate from the plan's estimates as in a real sweep.
+    """GPU seconds of parts; they deviate from the plan's estimates as in a real sweep.
 
     Args:
-        config: sweep.
+        config: configuration of the sweep.
         macs_per_second: throughput of a GPU, averaged over the space.
         seed: seed for the random factors of networks.
     """
 
     def __init__(self, config: SweepConfig, macs_per_second: float, seed: int) -> None:
         indices = config.selected_architectures
-        forward, resisting = np.random.default_rng(seed).normal(size=(2, len(indices)))
-        self._resisting = dict(zip(indices, np.exp(RESISTING_SPREAD * resisting).tolist(), strict=True))
+        forward_deviations, query_deviations = np.random.default_rng(seed).normal(size=(2, len(indices)))
+        self._query_factors = dict(zip(indices, np.exp(QUERY_SPREAD * query_deviations).tolist(), strict=True))
         self._image_seconds: dict[tuple[str, ArchitectureId], float] = {}
-        for name in config.datasets:
-            macs = np.array([_macs(index, name) for index in indices], dtype=np.float64)
-            constant = CONSTANT_MACS * (DATASETS[name].image_size / 32) ** 2
-            costs: NDArray[np.float64] = (macs + constant) * np.exp(FORWARD_SPREAD * forward)
+        for dataset in config.datasets:
+            macs = np.array([_macs(index, dataset) for index in indices], dtype=np.float64)
+            constant = CONSTANT_MACS * (DATASETS[dataset].image_size / 32) ** 2
+            costs: NDArray[np.float64] = (macs + constant) * np.exp(FORWARD_SPREAD * forward_deviations)
             seconds = costs * macs.sum() / costs.sum() / macs_per_second
-            self._image_seconds |= {(name, index): cost for index, cost in zip(indices, seconds.tolist(), strict=True)}
+            self._image_seconds |= {
+                (dataset, index): seconds_per_image
+                for index, seconds_per_image in zip(indices, seconds.tolist(), strict=True)
+            }
         self._passes = {key: _passes(key, parameters) for key, parameters in config.parameters.items()}
 
     def seconds(self, part: Part) -> float:
-        """Return the seconds of a part, without loading weights."""
+        """Return the seconds of a part, without the time to load weights."""
         unit = part.unit
         passes = self._passes[unit.key] * len(part.strengths)
         if unit.key == "fgsm":
             passes += 3  # one gradient for all epsilons
         elif unit.key == "aa_square":
-            passes *= min(1.0, RESISTING[unit.dataset] * self._resisting[unit.architecture])
+            passes *= min(1.0, QUERY_FRACTIONS[unit.dataset] * self._query_factors[unit.architecture])
         return self._image_seconds[unit.dataset, unit.architecture] * passes * (part.stop - part.start)
 
 
@@ -87,7 +93,7 @@ def _macs(index: ArchitectureId, dataset: str) -> int:
 
 
 def _passes(key: str, parameters: object) -> float:
-    """Return forward passes per image and strength; for Square, the maximum."""
+    """Return the number of forward passes per image and strength; for Square, the maximum."""
     if isinstance(parameters, Square):
         return float(parameters.queries * parameters.restarts)
     return 1.0 if key == "fgsm" else TASKS[key].passes(parameters, 10)
@@ -103,7 +109,7 @@ class Outcome:
         n_gpus: number of machines.
         n_parts: number of parts in the sweep.
         makespan: hours from the start to the last receipt.
-        bound: lower bound of the makespan for any order, without preemptions.
+        bound: lower bound of the makespan without preemptions, for any order of the parts.
         preemptions: number of preempted machines.
         crashes: number of crashed workers.
     """
@@ -125,7 +131,7 @@ def simulate(bundles: Sequence[Bundle], seconds_of: Callable[[Part], float], mac
         bundles: bundles in the order in which they start.
         seconds_of: function that returns the cost of a part.
         machines: simulated machines.
-        seed: seed of preemptions and crashes.
+        seed: seed for the times of preemptions and crashes.
 
     Raises:
         RuntimeError: some parts were not computed.
@@ -135,7 +141,7 @@ def simulate(bundles: Sequence[Bundle], seconds_of: Callable[[Part], float], mac
     tally = Scheduler(cluster).run(bundles)
     cluster.close()
     if not tally.complete or tally.parts != len(costs):
-        raise RuntimeError(f"expected {len(costs)} parts once each, got {tally}")
+        raise RuntimeError(f"The run did not compute each of {len(costs)} parts once: {tally}")
     return Outcome(
         tally=tally,
         hours=dict(cluster.hours),
@@ -152,9 +158,9 @@ class Sweep:
     """A planned sweep with the costs of its parts.
 
     Args:
-        config: sweep.
-        seed: seed of the networks' costs.
-        macs_per_second: throughput of a worker, averaged over the space; None takes the plan's assumption.
+        config: configuration of the sweep.
+        seed: seed for the networks' costs.
+        macs_per_second: throughput of a worker, averaged over the space; the default is the plan's assumption.
     """
 
     def __init__(self, config: SweepConfig, seed: int, macs_per_second: float | None = None) -> None:
@@ -176,9 +182,9 @@ HEADER = (
 
 
 def make_rows(base: Machines) -> dict[str, Machines]:
-    """Return the machines of each row of the table, by name."""
-    counts = dict.fromkeys((max(1, base.n_gpus // 100), max(1, base.n_gpus // 10), base.n_gpus))
-    rows = {f"{count:,} GPUs": dataclasses.replace(base, n_gpus=count) for count in counts}
+    """Return the simulated machines for each row of the table, by the row's name."""
+    gpu_counts = dict.fromkeys((max(1, base.n_gpus // 100), max(1, base.n_gpus // 10), base.n_gpus))
+    rows = {f"{count:,} GPUs": dataclasses.replace(base, n_gpus=count) for count in gpu_counts}
     for hours in (0.5, 24.0, math.inf):
         rate = "never preempted" if math.isinf(hours) else f"preempted after a mean of {hours:g} h"
         name = f"{base.n_gpus:,} GPUs, {rate}"
@@ -207,7 +213,7 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     arguments = parse_arguments()
     os.environ.setdefault("ROBUST201_DATA", ".")  # the YAML requires it, but nothing is read
-    config = load_config(SWEEP, execution={"gmacs_per_second": arguments.gpu_macs_per_second / 1e9})
+    config = load_config(SWEEP_YAML, execution={"gmacs_per_second": arguments.gpu_macs_per_second / 1e9})
     config = config.model_copy(update={"architectures": config.selected_architectures[:: arguments.architectures]})
     sweep = Sweep(config, arguments.seed)
     base = Machines(arguments.gpus, arguments.hours_between_preemptions, crash_hours=1000.0)

@@ -3,10 +3,10 @@
     python -m benchmarks.singular_values --fusion runs/image-distribution-lenet/fusion-digit
     python -m benchmarks.singular_values --figure docs/images/singular-values.svg
 
-Prints a Markdown table with mean and standard deviation over the test images of each set: effective rank, number of
-singular values with 99% of the energy, and energy of the largest one, for raw pixels and after subtracting each
-channel's mean. The figure shows the mean spectra. ROBUST201_DATA names a folder with mnist/ and cifar10/; the blends
-are test images that `robust201 fuse` wrote.
+The output is a Markdown table with means and standard deviations over the test images of each set, for raw pixels and
+after subtracting each channel's mean. Its columns are the effective rank, the number of singular values with 99% of the
+energy, and the energy of the largest one. The figure shows the mean spectra. ROBUST201_DATA names a folder with mnist/
+and cifar10/; the blends are test images that `robust201 fuse` wrote.
 """
 
 import argparse
@@ -27,12 +27,12 @@ from robust201.studies.drawings import SERIES_COLOURS, save_figure
 
 ENERGY = 0.99
 
-FORMS = {False: "raw pixels", True: "channel means subtracted"}
-"""Descriptions, by whether channel means are subtracted."""
+FORM_LABELS = {False: "raw pixels", True: "channel means subtracted"}
+"""Labels in tables and figures, by whether channel means are subtracted."""
 
 
 def read_sets(fusion: Path | None, count: int | None) -> dict[str, NDArray[np.uint8]]:
-    """Read the test images of each set (N, C, H, W); equal channels are kept once."""
+    """Read the test images of each set (N, C, H, W); of equal channels, only the first is returned."""
     sets = {
         "MNIST, 28×28×1": load_images("mnist-28", count=count).images,
         "MNIST, 32×32×3": load_images("mnist", count=count).images[:, :1],
@@ -51,20 +51,20 @@ def print_table(spectra: Mapping[str, Mapping[bool, Spectra]]) -> None:
         for is_centred, spectrum in by_form.items():
             columns = (spectrum.effective_rank, spectrum.rank_of_energy(ENERGY), spectrum.energy[:, 0])
             cells = [f"{np.nanmean(column):.2f} ± {np.nanstd(column, ddof=1):.2f}" for column in columns]
-            print(f"| {name} | {len(spectrum.energy):,} | {FORMS[is_centred]} | {' | '.join(cells)} |")
+            print(f"| {name} | {len(spectrum.energy):,} | {FORM_LABELS[is_centred]} | {' | '.join(cells)} |")
 
 
 def draw_spectra(spectra: Mapping[str, Mapping[bool, Spectra]], path: Path) -> None:
-    """Draw the mean spectra, in one panel for raw pixels and one with channel means subtracted."""
+    """Draw the mean spectra in two panels: for raw pixels, and with channel means subtracted."""
     figure, panels = parts.make_axes_grid(2, 7.2, 3.0, 2.2, label="fraction of the energy", limits=(1e-7, 2), below=0.5)
-    for axes, is_centred in zip(panels, FORMS, strict=True):
+    for axes, is_centred in zip(panels, FORM_LABELS, strict=True):
         for (_, by_form), colour in zip(spectra.items(), SERIES_COLOURS, strict=False):
             mean = np.nanmean(by_form[is_centred].energy, axis=0)
             axes.plot(np.arange(1, len(mean) + 1), mean, color=colour, linewidth=1.1)
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(LogFormatterSciNotation())
         axes.minorticks_off()
-        axes.set_title(FORMS[is_centred], fontsize=TITLE, color=INK)
+        axes.set_title(FORM_LABELS[is_centred], fontsize=TITLE, color=INK)
         axes.set_xlabel("singular value, largest first", fontsize=TEXT, color=INK)
     colours = zip(spectra, SERIES_COLOURS, strict=False)
     parts.draw_legend(figure, [Line2D([], [], color=colour, linewidth=1.4, label=name) for name, colour in colours])
@@ -74,11 +74,11 @@ def draw_spectra(spectra: Mapping[str, Mapping[bool, Spectra]], path: Path) -> N
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fusion", type=Path, help="folder written by `robust201 fuse`")
-    parser.add_argument("--count", type=int, help="number of images per set; all if absent")
-    parser.add_argument("--figure", type=Path, help="SVG file to draw the mean spectra into")
+    parser.add_argument("--count", type=int, help="number of images per set (default: all)")
+    parser.add_argument("--figure", type=Path, help="SVG file for a figure of the mean spectra")
     arguments = parser.parse_args()
     spectra = {
-        name: {is_centred: singular_spectra(images, centred=is_centred) for is_centred in FORMS}
+        name: {is_centred: singular_spectra(images, centred=is_centred) for is_centred in FORM_LABELS}
         for name, images in read_sets(arguments.fusion, arguments.count).items()
     }
     print_table(spectra)

@@ -3,21 +3,21 @@
     python -m benchmarks.store [--folder FOLDER] [--scale 1.0]
     python -m benchmarks.store --only exported --scale 0.01
 
-Prints a table: step, counts, seconds, peak memory. Each line is a separate process, measured from its start to its end,
-including Python's start and imports (a second or two). "Cold" means without the index and without pages of the results
-in the file cache; names and sizes of files stay in the kernel's cache, and so do all pages if FOLDER is in memory
-(tmpfs). All other lines have warm caches. Needs 12 GB in FOLDER at scale 1.
+The output is a table with step, counts, seconds and peak memory. Each line is a separate process, measured from its
+start to its end, including Python's start and imports (a second or two). "Cold" means without the index and without
+pages of the results in the file cache; names and sizes of files stay in the kernel's cache, and so do all pages if
+FOLDER is in memory (tmpfs). All other lines have warm caches. At scale 1, FOLDER needs 12 GB of space.
 
 The results are synthetic, with the identities and sizes of `jobs/paper.yaml`, in four folders (`--only`):
 
-- finished: 1,610,034 rows, with as many compacted shards, row groups and footers as the 133 GB that `plan` estimates,
-  but without confidences and with highly compressible values, since a resume hashes a shard only once and scans read no
-  values.
+- finished: 1,610,034 rows, with as many compacted shards, row groups and footers as in the 133 GB that `plan`
+  estimates. The rows have no confidences and highly compressible values, because a resume hashes a shard only once and
+  scans read no values.
 - exported: the same rows with valid measurements for ten classes, repeated from a bank of eight results. `verify`
-  checks them, an export writes JSON and Parquet, and the report is written from these.
+  checks them, an export writes JSON and Parquet, and a report is written from this export.
 - small: 40,000 shards of one unit each.
-- compacted: shards of realistic size, which are merged. Confidences are random and do not compress, whereas real ones
-  shrink by a quarter. Their hashing rate gives the duration of a first resume.
+- compacted: shards of realistic size, which are merged. Their confidences are random and do not compress, whereas real
+  confidences shrink by a quarter. The rate at which they are hashed gives the duration of a first resume.
 """
 
 import argparse
@@ -48,14 +48,14 @@ from robust201.planning.plan_file import load_plan, save_plan
 from robust201.shards import ShardStore
 
 ROWS_PER_SHARD = 2_440
-"""Rows per compacted shard: 133 GB for 1,610,034 rows are 82 kB per row and 192 MiB per shard."""
+"""Rows per compacted shard. At 133 GB for 1,610,034 rows, a row has 82 kB and a shard 192 MiB."""
 
 ROWS_PER_GROUP = 180
 INPUTS_PER_SHARD = 450
 SMALL_SHARDS = 40_000
 N_ARCHITECTURES = 6466
 COMPACTED_ARCHITECTURES = 250
-"""Their shards, 45 each, have 5.6 GB, which compact to several files per dataset."""
+"""Number of architectures whose shards are compacted: 45 shards each, 5.6 GB in total, several files per dataset."""
 
 CLASSES = {"cifar10": 10, "cifar100": 100, "ImageNet16-120": 120}
 MIB = 1 << 20
@@ -71,7 +71,7 @@ def paper_sweep(results: Path) -> SweepConfig:
 
 
 def _peak_mib() -> float:
-    """Return the peak memory of this process; wait4 would report the parent's if that is larger."""
+    """Return the peak memory of this process; wait4 would report the parent's peak if that is larger."""
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024  # type: ignore[index]
 
@@ -79,7 +79,7 @@ def _peak_mib() -> float:
 def make_results_folder(
     results: Path, measurements: Sequence[str] = ("accuracy", "cm"), scale: float = 1.0
 ) -> tuple[Plan, ShardStore]:
-    """Create a results folder with the paper's plan, for a fraction `scale` of the architectures, without shards."""
+    """Create a results folder without shards: the paper's plan for a fraction `scale` of the architectures."""
     config = paper_sweep(results).model_copy(update={"measurements": tuple(measurements)})
     if scale < 1:
         architectures = config.selected_architectures
@@ -88,7 +88,7 @@ def make_results_folder(
     facts = assumed_facts(config)
     plan, store = make_plan(config, facts), ShardStore.create(results)
     save_plan(plan, store)
-    for protocol in plan.protocols.values():  # also of corruptions, whose images do not exist
+    for protocol in plan.protocols.values():  # including corruptions, although their images do not exist
         store.save_protocol(protocol)
     return plan, store
 
@@ -103,8 +103,8 @@ def make_result(unit: Unit, strength: float, generator: np.random.Generator, *, 
     values: dict[str, Any] = {"accuracy": np.float64(np.trace(cm) / unit.n_images), "cm": cm}
     if confidences:
         for name in ("confidence_label", "confidence_argmax"):
-            rows = generator.random((n_classes, n_classes))
-            values[name] = rows / rows.sum(axis=1, keepdims=True)
+            matrix = generator.random((n_classes, n_classes))
+            values[name] = matrix / matrix.sum(axis=1, keepdims=True)
         values["confidence_prediction"] = generator.random(2)
     return EvaluationResult(Part(unit, unit.strengths, 0, unit.n_images), strength, values, 1.0, {"host": "synthetic"})
 
@@ -117,10 +117,11 @@ def write_small_shards(store: ShardStore, units: Sequence[Unit], *, confidences:
     generator = np.random.default_rng(0)
     for unit in units:
         content = encode([make_result(unit, s, generator, confidences=confidences) for s in unit.strengths])
-        path = store.folder.shards / unit.dataset / "new"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        path.rename(path.with_name(f"{stem_of(unit.architecture, unit.key)}-{sha256_of(path)[:16]}.parquet"))
+        temporary_path = store.folder.shards / unit.dataset / "new"
+        temporary_path.parent.mkdir(parents=True, exist_ok=True)
+        temporary_path.write_bytes(content)
+        name = f"{stem_of(unit.architecture, unit.key)}-{sha256_of(temporary_path)[:16]}.parquet"
+        temporary_path.rename(temporary_path.with_name(name))
 
 
 def write_compacted_shards(store: ShardStore, plan: Plan, tables: MakeTables) -> None:
@@ -140,7 +141,7 @@ def write_compacted_shards(store: ShardStore, plan: Plan, tables: MakeTables) ->
 
 
 _N_CLASSES = 10
-"""Classes of all datasets in compacted shards: larger matrices take minutes to write, and no scan reads them."""
+"""Number of classes of all datasets in compacted shards; larger matrices take minutes to write, and scans skip them."""
 
 
 def zero_tables(rows: Sequence[tuple[Unit, float]], columns: Sequence[str]) -> Iterator[Any]:
@@ -167,14 +168,14 @@ def valid_tables(rows: Sequence[tuple[Unit, float]], columns: Sequence[str]) -> 
 def _tables(
     rows: Sequence[tuple[Unit, float]], columns: Sequence[str], values_of: Callable[[str, int], NDArray[Any]]
 ) -> Iterator[Any]:
-    """Yield row groups that repeat the values (B, …) of `values_of(column, n_images)`."""
+    """Yield row groups with the values (B, …) of `values_of(column, n_images)`, repeated cyclically."""
     import pyarrow as pa
 
     from robust201.shards.parquet import IDENTITY_TYPES, MEASUREMENT_TYPES
 
     schema = pa.schema(IDENTITY_TYPES | {name: MEASUREMENT_TYPES[name] for name in columns})
-    for first in range(0, len(rows), ROWS_PER_GROUP):
-        group = rows[first : first + ROWS_PER_GROUP]
+    for group_start in range(0, len(rows), ROWS_PER_GROUP):
+        group = rows[group_start : group_start + ROWS_PER_GROUP]
         n_classes = _N_CLASSES
         arrays = {
             "unit_id": [unit.id for unit, _ in group],
@@ -193,9 +194,9 @@ def _tables(
         }
         for name in columns:
             bank = values_of(name, group[0][0].n_images)
-            values = bank[np.arange(len(group)) % len(bank)].reshape(len(group), -1)
-            offsets = np.arange(len(group) + 1, dtype=np.int32) * values.shape[1]
-            flat, column_type = pa.array(values.ravel()), schema.field(name).type
+            column_values = bank[np.arange(len(group)) % len(bank)].reshape(len(group), -1)
+            offsets = np.arange(len(group) + 1, dtype=np.int32) * column_values.shape[1]
+            flat, column_type = pa.array(column_values.ravel()), schema.field(name).type
             is_list = pa.types.is_list(column_type)
             arrays[name] = pa.ListArray.from_arrays(offsets, flat, type=column_type) if is_list else flat
         yield pa.table(arrays, schema=schema)
@@ -209,24 +210,24 @@ def plan_step(folder: Path) -> str:
 
 
 def resume_step(folder: Path) -> str:
-    """Find the missing evaluations of a results folder, like `run`."""
+    """Find the unfinished evaluations of a results folder, like `run`."""
     from robust201.runtime.preview import preview_run
 
     plan, store = load_plan(folder), ShardStore.open(folder)
-    check_hash, hashed = store.folder.check_hash, set()
+    check_hash, hashed_shards = store.folder.check_hash, set()
 
-    def note(shard: str, sha256: str) -> None:
-        hashed.add(shard)
+    def record_hash(shard: str, sha256: str) -> None:
+        hashed_shards.add(shard)
         check_hash(shard, sha256)
 
-    store.folder.check_hash = note  # type: ignore[method-assign]
+    store.folder.check_hash = record_hash  # type: ignore[method-assign]
     started = time.perf_counter()
     inventory = store.inventory(verify="unverified", on_damage="set_aside")
     seconds = time.perf_counter() - started
-    done = preview_run(plan, plan, inventory).done
-    n_bytes = sum(entry.n_bytes for entry in store.folder.backend.entries() if entry.name in hashed)
-    rate = f", {n_bytes / 1e9:.2f} GB hashed at {n_bytes / seconds / 1e6:.0f} MB/s" if hashed else ""
-    return f"{len(inventory.shards):,} shards, {done:,} done{rate}"
+    n_finished = preview_run(plan, plan, inventory).done
+    n_bytes = sum(entry.n_bytes for entry in store.folder.backend.entries() if entry.name in hashed_shards)
+    rate = f", {n_bytes / 1e9:.2f} GB hashed at {n_bytes / seconds / 1e6:.0f} MB/s" if hashed_shards else ""
+    return f"{len(inventory.shards):,} shards, {n_finished:,} evaluations finished{rate}"
 
 
 def status_step(folder: Path) -> str:
@@ -313,21 +314,21 @@ STEPS: dict[str, Callable[[Path], str]] = {
 
 
 def measure(name: str, step: str, folder: Path) -> None:
-    """Run a step in a separate process and print its line."""
+    """Run a step in a separate process, and print its line of the table."""
     command = [sys.executable, "-m", "benchmarks.store", "--step", step, "--folder", str(folder)]
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
-    *_, counts, peak = process.stdout.read().splitlines()
+    *_, summary, peak = process.stdout.read().splitlines()
     if process.wait():
         raise SystemExit(f"{name} failed with exit code {process.returncode}")
     seconds = time.perf_counter() - started
-    print(f"{name:<42}{counts:<62}{seconds:>8.2f} s{float(peak):>8.0f} MiB", flush=True)
+    print(f"{name:<42}{summary:<62}{seconds:>8.2f} s{float(peak):>8.0f} MiB", flush=True)
 
 
 def evict_from_cache(results: Path) -> None:
     """Write all files of a results folder to disk, and drop their pages from the file cache."""
-    os.sync()  # unwritten pages cannot be dropped
+    os.sync()  # the kernel cannot drop pages that are not written yet
     for path in results.rglob("*"):
         if path.is_file():
             descriptor = os.open(path, os.O_RDONLY)
@@ -338,13 +339,13 @@ def evict_from_cache(results: Path) -> None:
 
 
 def backdate_shards(store: ShardStore) -> None:
-    """Set modification times a minute back, since shards hashed seconds after writing are hashed again."""
+    """Set modification times a minute back, because shards that are hashed seconds after writing are hashed again."""
     for entry in store.folder.backend.entries():
         os.utime(store.folder.shards.joinpath(entry.name), (entry.modified - 60, entry.modified - 60))
 
 
 def measure_finished(folder: Path, scale: float) -> None:
-    """Measure planning, and resuming, status and comparison of a finished sweep."""
+    """Measure planning, and the resuming, status and comparison of a finished sweep."""
     measure("plan the paper's sweep", "plan", folder / "plan")
     finished = folder / "finished"
     plan, store = make_results_folder(finished, scale=scale)
@@ -361,7 +362,7 @@ def measure_finished(folder: Path, scale: float) -> None:
 
 
 def measure_exported(folder: Path, scale: float) -> None:
-    """Measure verification, export and report of a finished sweep."""
+    """Measure the verification, export and report of a finished sweep."""
     exported = folder / "exported"
     plan, store = make_results_folder(exported, MEASUREMENTS, scale)
     write_compacted_shards(store, plan, valid_tables)
@@ -402,9 +403,9 @@ FOLDERS = {
 
 
 def main() -> None:
-    """Measure all steps, or one step."""
+    """Measure all steps, or run one step."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, help="folder for the synthetic results, which are deleted at the end")
+    parser.add_argument("--folder", type=Path, help="folder for the synthetic results; they are deleted at the end")
     parser.add_argument("--scale", type=float, default=1.0, help="fraction of the full size, for a quick trial")
     parser.add_argument(
         "--only", nargs="+", choices=FOLDERS, default=list(FOLDERS), help="folders to create and measure"

@@ -1,14 +1,14 @@
-"""Measure the speed-up of `robust201 run` over a plain evaluation loop: whole processes, trained or random networks.
+"""Measure the speed-up of `robust201 run` over a plain evaluation loop, by timing whole processes.
 
     ROBUST201_DATA=FOLDER python -m benchmarks.user_loop --networks 13714 1462 21 991 309 0 --images 24 --queries 200
     python -m benchmarks.user_loop --sample 24 --images 12 --queries 200
 
-The loop is `robust201.bench.user_loop`: the published network, Foolbox and AutoAttack called once per epsilon, in
-PyTorch's default layout and in channels_last, with batches of 50, 250 and all images. Speed-ups are over the fastest of
-these. Networks in the data folder are trained; others have random weights and are labelled with their predictions.
-Images are CIFAR-10 test images of the data folder, or else scikit-learn's digits. Each program is also started once
-without attacks, to measure its start-up time. Processes run one after the other, in alternating order. On a busy
-machine only CPU time is meaningful.
+The loop is `robust201.bench.user_loop`: Foolbox and AutoAttack attack the published network, once per epsilon, in
+PyTorch's default layout and in channels_last, with batches of 50, 250 and all images. Speed-ups are relative to the
+fastest of these variants. A network has trained weights if the data folder contains them. Otherwise its weights are
+random, and its predictions are used as labels. The images are CIFAR-10 test images if the data folder contains them,
+and otherwise scikit-learn's digits. Each program is also started once without attacks, to measure its start-up time.
+Processes run one after the other, in alternating order. On a busy machine, only CPU time is meaningful.
 
 `--threads 0` uses all cores.
 """
@@ -31,17 +31,17 @@ PAPER = Lengths()
 
 
 def read_images(folder: Path, count: int) -> ImageSet:
-    """Return CIFAR-10 test images of the data folder, or else digits."""
+    """Read CIFAR-10 test images from the data folder; return digits if there are none."""
     if (folder / "cifar10").exists():
         return select(load_images("cifar10", path=folder / "cifar10"), count=count, seed=0)
     return select(load_images("digits"), count=count, seed=0)
 
 
-def make_subject(name: str, images: ImageSet, data: Path, folder: Path) -> tuple[Subject, bool]:
-    """Write a network's files; it is trained if the data folder has its weights."""
-    is_trained = name.isdigit() and (data / ARCHIVE / f"{int(name):06d}.pickle.pbz2").exists()
+def make_subject(name: str, images: ImageSet, data_folder: Path, folder: Path) -> tuple[Subject, bool]:
+    """Write a network's files; return the network, and whether it has trained weights."""
+    is_trained = name.isdigit() and (data_folder / ARCHIVE / f"{int(name):06d}.pickle.pbz2").exists()
     if is_trained:
-        network, _ = load_trained(data, int(name), n_classes=images.n_classes)
+        network, _ = load_trained(data_folder, int(name), n_classes=images.n_classes)
         return write_subject(name, network, images, folder), True
     return write_subject(name, *random_network(name, images), folder), False
 
@@ -65,32 +65,35 @@ def print_row(comparison: TimeComparison, *, is_trained: bool, clock: str) -> No
     seconds = [getattr(timed.attacks, clock) for timed in comparison.contenders]
     cells = [name, "trained" if is_trained else "random", *(f"{value:.1f}" for value in seconds)]
     ratios = comparison.ratio("wall"), comparison.ratio(clock, start_up=True), comparison.largest_difference
-    cells += [f"**{comparison.ratio(clock):.2f}**", *(f"{value:.2f}" for value in ratios)]
+    cells += [f"**{comparison.ratio(clock):.2f}**", *(f"{ratio:.2f}" for ratio in ratios)]
     print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def print_summary(comparisons: Sequence[TimeComparison], clock: str) -> None:
     """Print the speed-up over the sample, by total cost and as a geometric mean."""
-    loop = sum(getattr(comparison.best(clock).attacks, clock) for comparison in comparisons)
-    fused = sum(getattr(comparison.sweeps[0].attacks, clock) for comparison in comparisons)
-    mean = exp(sum(log(comparison.ratio(clock)) for comparison in comparisons) / len(comparisons))
+    loop_seconds = sum(getattr(comparison.best(clock).attacks, clock) for comparison in comparisons)
+    fused_seconds = sum(getattr(comparison.sweeps[0].attacks, clock) for comparison in comparisons)
+    mean_ratio = exp(sum(log(comparison.ratio(clock)) for comparison in comparisons) / len(comparisons))
     print(
-        f"\n{len(comparisons)} networks: speed-up {loop / fused:.2f} by cost, geometric mean {mean:.2f} ({clock} time)"
+        f"\n{len(comparisons)} networks: speed-up {loop_seconds / fused_seconds:.2f} by cost, "
+        f"geometric mean {mean_ratio:.2f} ({clock} time)"
     )
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--networks", nargs="*", default=[str(index) for index in CLASSES], help="indices, or resnet18")
+    parser.add_argument(
+        "--networks", nargs="*", default=[str(index) for index in CLASSES], help="indices of architectures, or resnet18"
+    )
     parser.add_argument("--sample", type=int, default=0, help="number of networks in the stratified sample, 0 for none")
     parser.add_argument("--images", type=int, default=24)
-    parser.add_argument("--epsilons", type=float, nargs="+", default=PAPER.epsilons, help="in 1/255")
+    parser.add_argument("--epsilons", type=float, nargs="+", default=PAPER.epsilons, help="in units of 1/255")
     parser.add_argument("--fgsm-epsilons", type=float, nargs="+", default=PAPER.fgsm_epsilons)
     parser.add_argument("--pgd-steps", type=int, default=PAPER.pgd_steps)
     parser.add_argument("--apgd-steps", type=int, default=PAPER.apgd_steps)
     parser.add_argument("--queries", type=int, default=200, help="queries of Square; 5,000 in the paper")
     parser.add_argument(
-        "--batches", type=int, nargs="*", default=[50, 250], help="batch sizes of the loop, in addition to all images"
+        "--batches", type=int, nargs="*", default=[50, 250], help="batch sizes of the loop, besides a single batch"
     )
     parser.add_argument("--threads", type=int, default=1, help="0 for all cores")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")

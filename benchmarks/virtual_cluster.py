@@ -1,9 +1,9 @@
-"""Executor of simulated machines with a virtual clock, which `runtime.scheduler` drives in the simulation.
+"""Executor on simulated machines with a virtual clock, for simulations with the scheduler of `runtime.scheduler`.
 
-It behaves like the Ray executor. A worker has a window of bundles. Bundles wait in a common queue if no started worker
-has room; a worker prefers a waiting bundle for the network of its last bundle, and keeps the network of its last part
-loaded. If a machine is lost, finished parts keep their receipts and the part in progress is lost. The clock advances
-from event to event.
+It behaves like the Ray executor. Each worker has its own queue of limited length. Bundles wait in a common queue if no
+started worker has room. A worker prefers a waiting bundle for the network of its last bundle, and keeps the network
+of its last part loaded. If a machine is lost, the part in progress is lost, but finished parts are not. The clock
+advances from event to event.
 """
 
 import heapq
@@ -36,7 +36,7 @@ class Machines:
         replacement_seconds: time from a preemption to the next machine.
         start_seconds: time from a machine's arrival to its worker's start.
         load_seconds: time to load and compile weights when the network changes.
-        window: maximum number of bundles assigned to a worker.
+        window: maximum number of bundles that are assigned to a worker.
     """
 
     n_gpus: int
@@ -53,20 +53,20 @@ class _Gpu:
     """A machine and its worker, with the current activity and its start time.
 
     Attributes:
-        life: number of its worker; events of earlier workers are ignored.
-        position: index of the part in progress within the first bundle.
-        network: loaded network.
-        offered: queue length under which it is listed in the cluster's `_room`; None if it has no room.
+        generation: number of workers that it has lost; events of earlier workers are ignored.
+        part_index: index of the part in progress within the first bundle.
+        network: the loaded network.
+        listed_length: queue length under which the cluster lists it as open; None if it accepts no bundle.
     """
 
     number: int
     activity: Activity = "starting"
     since: float = 0.0
-    life: int = 0
+    generation: int = 0
     queue: deque[Bundle] = field(default_factory=deque)
-    position: int = 0
+    part_index: int = 0
     network: tuple[str, ArchitectureId] | None = None
-    offered: int | None = None
+    listed_length: int | None = None
 
 
 class VirtualCluster:
@@ -98,8 +98,8 @@ class VirtualCluster:
         self._waiting: deque[Bundle] = deque()
         self._in_flight = 0
         self._draining = False
-        # Started workers that have room, by queue length. The dicts serve as ordered sets.
-        self._room: list[dict[int, None]] = [{} for _ in range(machines.window)]
+        # Numbers of the workers that accept bundles, by queue length. The dicts serve as ordered sets.
+        self._open_by_length: list[dict[int, None]] = [{} for _ in range(machines.window)]
         self.now = 0.0
         self.hours: dict[Cause, float] = dict.fromkeys(get_args(Cause), 0.0)
         self.preemptions = self.crashes = 0
@@ -107,7 +107,7 @@ class VirtualCluster:
             self._schedule(machines.start_seconds, gpu, self._start)
 
     def free_slots(self) -> int:
-        """Return the free slots in all windows (also of workers that have not started) and in the common queue."""
+        """Return the free slots in the common queue and in all workers' queues, including workers that are starting."""
         return 0 if self._draining else self._machines.n_gpus * self._machines.window + LOOKAHEAD - self._in_flight
 
     def submit(self, bundle: Bundle) -> None:
@@ -120,22 +120,22 @@ class VirtualCluster:
         """Advance the clock to the next events, and return them.
 
         Raises:
-            RuntimeError: there are no more events, since there are no machines, or the clock went backwards.
+            RuntimeError: there are no events because there are no machines, or the clock went backwards.
         """
         del timeout
         while self._heap:
-            time, _, gpu, life, handle = heapq.heappop(self._heap)
-            if life != gpu.life:
+            time, _, gpu, generation, handle = heapq.heappop(self._heap)
+            if generation != gpu.generation:
                 continue
             if time < self.now:
-                raise RuntimeError(f"the virtual clock went from {self.now} back to {time}")
+                raise RuntimeError(f"the virtual clock would go back from {self.now} to {time}")
             self.now = time
             if events := handle(gpu):
                 return events
-        raise RuntimeError(f"no more events on {self._machines.n_gpus} machines")
+        raise RuntimeError(f"there are no more events on {self._machines.n_gpus} machines")
 
     def drain(self) -> None:
-        """Accept no more bundles; accepted bundles are computed to the end."""
+        """Accept no more bundles; finish those that were accepted."""
         self._draining = True
 
     def close(self) -> None:
@@ -144,7 +144,7 @@ class VirtualCluster:
             self._switch_activity(gpu, gpu.activity)
 
     def _schedule(self, seconds: float, gpu: _Gpu, handle: Callable[[_Gpu], list[Event]]) -> None:
-        heapq.heappush(self._heap, (self.now + seconds, next(self._order), gpu, gpu.life, handle))
+        heapq.heappush(self._heap, (self.now + seconds, next(self._order), gpu, gpu.generation, handle))
 
     def _switch_activity(self, gpu: _Gpu, activity: Activity, *, lost: bool = False) -> None:
         """Add the time of a worker's activity to `hours`, and start another activity."""
@@ -152,27 +152,29 @@ class VirtualCluster:
         self.hours[cause] += (self.now - gpu.since) / 3600
         gpu.activity, gpu.since = activity, self.now
 
-    def _update_room(self, gpu: _Gpu) -> None:
-        """Update `_room` after a change to a worker's queue or activity."""
-        if gpu.offered is not None:
-            del self._room[gpu.offered][gpu.number]
-        is_open = gpu.activity not in ("absent", "starting")
-        is_short = not gpu.queue or gpu.queue[-1].seconds <= SHORT_SECONDS
-        gpu.offered = len(gpu.queue) if is_open and is_short and len(gpu.queue) < len(self._room) else None
-        if gpu.offered is not None:
-            self._room[gpu.offered][gpu.number] = None
+    def _update_open(self, gpu: _Gpu) -> None:
+        """Update `_open_by_length` after a change to a worker's queue or activity."""
+        if gpu.listed_length is not None:
+            del self._open_by_length[gpu.listed_length][gpu.number]
+        has_started = gpu.activity not in ("absent", "starting")
+        ends_soon = not gpu.queue or gpu.queue[-1].seconds <= SHORT_SECONDS
+        gpu.listed_length = (
+            len(gpu.queue) if has_started and ends_soon and len(gpu.queue) < len(self._open_by_length) else None
+        )
+        if gpu.listed_length is not None:
+            self._open_by_length[gpu.listed_length][gpu.number] = None
 
     def _assign_bundles(self) -> None:
         """Assign waiting bundles to the workers with the shortest queues, while there is room."""
         while self._waiting:
-            room = next((room for room in self._room if room), None)
-            if room is None:
+            open_workers = next((open_workers for open_workers in self._open_by_length if open_workers), None)
+            if open_workers is None:
                 return
-            gpu = self._gpus[next(iter(room))]
+            gpu = self._gpus[next(iter(open_workers))]
             gpu.queue.append(take_bundle_for(self._waiting, gpu.queue[-1].network if gpu.queue else gpu.network))
-            self._update_room(gpu)
+            self._update_open(gpu)
             if len(gpu.queue) == 1:
-                self._begin(gpu)
+                self._begin_part(gpu)
 
     def _arrive(self, gpu: _Gpu) -> list[Event]:
         self._switch_activity(gpu, "starting")
@@ -188,13 +190,13 @@ class VirtualCluster:
             self._schedule(crash, gpu, self._crash)
         elif math.isfinite(preemption):
             self._schedule(preemption, gpu, self._preempt)
-        self._update_room(gpu)
+        self._update_open(gpu)
         self._assign_bundles()
         return []
 
-    def _begin(self, gpu: _Gpu) -> None:
+    def _begin_part(self, gpu: _Gpu) -> None:
         """Start the next part of the first bundle."""
-        unit = gpu.queue[0].parts[gpu.position].unit
+        unit = gpu.queue[0].parts[gpu.part_index].unit
         if gpu.network == (unit.dataset, unit.architecture):
             self._compute(gpu)
             return
@@ -204,24 +206,24 @@ class VirtualCluster:
 
     def _compute(self, gpu: _Gpu) -> list[Event]:
         self._switch_activity(gpu, "computing")
-        self._schedule(self._seconds_of(gpu.queue[0].parts[gpu.position]), gpu, self._finish)
+        self._schedule(self._seconds_of(gpu.queue[0].parts[gpu.part_index]), gpu, self._finish)
         return []
 
     def _finish(self, gpu: _Gpu) -> list[Event]:
         """Finish a part, and start the next one."""
         bundle = gpu.queue[0]
-        part = bundle.parts[gpu.position]
+        part = bundle.parts[gpu.part_index]
         events: list[Event] = [Receipt(part.unit.id, part.strengths, part.start, part.stop, "", self.now - gpu.since)]
         self._switch_activity(gpu, "idle")
-        gpu.position += 1
-        if gpu.position == len(bundle.parts):
-            gpu.position = 0
+        gpu.part_index += 1
+        if gpu.part_index == len(bundle.parts):
+            gpu.part_index = 0
             gpu.queue.popleft()
             self._in_flight -= 1
             events.append(BundleDone(bundle))
-        self._update_room(gpu)
+        self._update_open(gpu)
         if gpu.queue:
-            self._begin(gpu)
+            self._begin_part(gpu)
         else:
             self._assign_bundles()
         return events
@@ -235,17 +237,17 @@ class VirtualCluster:
         return self._lose_worker(gpu, preempted=True)
 
     def _lose_worker(self, gpu: _Gpu, *, preempted: bool) -> list[Event]:
-        """End a worker; the next worker starts on the same machine or on its replacement."""
+        """End a worker, and schedule the start of the next one on the same machine or on its replacement."""
         self._switch_activity(gpu, "absent" if preempted else "starting", lost=True)
-        gpu.life += 1
+        gpu.generation += 1
         events: list[Event] = [
             BundleLost(bundle, started=bundle is gpu.queue[0], preempted=preempted, reason="its machine was lost")
             for bundle in gpu.queue
         ]
         self._in_flight -= len(events)
         gpu.queue.clear()
-        gpu.position, gpu.network = 0, None
-        self._update_room(gpu)
+        gpu.part_index, gpu.network = 0, None
+        self._update_open(gpu)
         if preempted:
             self._schedule(self._machines.replacement_seconds, gpu, self._arrive)
         else:

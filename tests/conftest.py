@@ -1,4 +1,4 @@
-"""Fixtures of many tests: a tiny sweep over the digits with random weights."""
+"""Fixtures that many tests use: a tiny sweep on scikit-learn's digits with random weights, and the command line."""
 
 import functools
 import gc
@@ -20,13 +20,13 @@ import typer
 import yaml
 from xdist.scheduler import LoadFileScheduling
 
-# Networks of tests are tiny: a second thread costs them more than it gives. PyTorch reads this when it is imported.
+# Networks in tests are so tiny that a second thread makes them slower. PyTorch reads the variable when it is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from robust201.planning.config import SweepConfig
 from robust201.planning.loading import parse_config
 from tests.support.download_server import cifar10c_server, publish, server  # noqa: F401 - fixtures
-from tests.support.kept_plans import move_plan
+from tests.support.kept_plans import replace_folder_in_plan
 from tests.support.local_ray import ray_address  # noqa: F401 - fixtures
 from tests.support.object_stores import s3, s3_environment, s3_url  # noqa: F401 - fixtures
 
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 
     from robust201.weights.store import CheckpointStore
 
-# Machines that are busy are slow: no example has a deadline. One commit tests the same examples everywhere, so that
-# a failure is the change's; `pytest --hypothesis-profile explore` looks for new ones.
+# Examples have no deadline, because a busy machine is slow. A commit is tested with the same examples everywhere, so
+# that a new failure is caused by a change of the code; `pytest --hypothesis-profile explore` tries out new examples.
 hypothesis.settings.register_profile("robust201", deadline=None, derandomize=True, max_examples=30)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile("robust201")
 
-# Where SIGINT is ignored (nohup, trap '' INT), processes that tests start and interrupt would ignore it, too.
+# If SIGINT is ignored here (nohup, trap '' INT), processes that tests start and interrupt would ignore it, too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The clusters that tests start themselves would else let Ray write a token into the user's home, readable to all.
+# Without a token here, Ray would write one into the user's home folder, readable to all, when tests start a cluster.
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -62,16 +62,16 @@ WRITTEN_KEYS = {key: TINY_KEYS[key] for key in ("clean", "fgsm", "brightness")}
 
 
 @pytest.fixture(scope="session", autouse=True)
-def without_flushes() -> Iterator[None]:
-    """Flush nothing to the disk: it takes a busy one ten milliseconds, and guards against power cuts alone."""
+def without_fsync() -> Iterator[None]:
+    """Disable `os.fsync`: it takes ten milliseconds on a busy disk, and only protects against power cuts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _descriptor: None)
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
-def one_command_line() -> Iterator[None]:
-    """Build the command line once: it takes as long as a small command, and depends on nothing that tests change."""
+def without_rebuilding_command_line() -> Iterator[None]:
+    """Build the command line only once: this takes as long as a small command, and tests do not change the result."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
         yield
@@ -79,15 +79,15 @@ def one_command_line() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder named by ROBUST201_DATA, or a reason to skip."""
+    """Return the folder that ROBUST201_DATA names, or skip the test."""
     folder = Path(os.environ.get("ROBUST201_DATA", REPOSITORY.parent / "shared"))
     if not (folder / "cifar10" / "test.parquet").exists():
-        pytest.skip(f"no cifar10/test.parquet in {folder}; name a data folder by ROBUST201_DATA")
+        pytest.skip(f"no cifar10/test.parquet in {folder}; set ROBUST201_DATA to a data folder")
     return folder
 
 
 def add_network(store: "CheckpointStore", index: int, state_dict: "Mapping[str, torch.Tensor]", **changes: Any) -> None:
-    """Put the weights of a tiny network (C=4, N=1, ten classes) into a store, as those of the digits."""
+    """Add the weights of a tiny network (C=4, N=1, ten classes) to a store, as weights trained on the digits."""
     from robust201.spaces.nasbench201 import cells as nasbench201
 
     fields: dict[str, Any] = {
@@ -107,7 +107,7 @@ def add_network(store: "CheckpointStore", index: int, state_dict: "Mapping[str, 
 
 @pytest.fixture(scope="session")
 def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint store with random networks (C=4, N=1) for the digits."""
+    """Return a checkpoint store with random networks (C=4, N=1) for the digits."""
     import torch
 
     from robust201.spaces.nasbench201 import cells as nasbench201
@@ -126,85 +126,87 @@ def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def failing_fgsm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every evaluation of FGSM in this process fail."""
+    """Make every evaluation of FGSM in this process fail."""
     from robust201.runtime import worker
     from robust201.tasks.evaluate import evaluate_part
 
-    def fail_on_fgsm(context: Any, row: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
-        if row.key == "fgsm":
+    def fail_on_fgsm(context: Any, task: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
+        if task.key == "fgsm":
             raise RuntimeError("no such luck")
-        yield from evaluate_part(context, row, *arguments, **options)
+        yield from evaluate_part(context, task, *arguments, **options)
 
     monkeypatch.setattr(worker, "evaluate_part", fail_on_fgsm)
 
 
-def shown_by(case: pytest.Function) -> set[tuple[object, ...]]:
-    """What each parametrisation gives a case: names of its arguments, and which objects."""
-    together = [
-        str(mark.args[0]) if isinstance(mark.args[0], str) else ",".join(mark.args[0])
-        for mark in case.iter_markers("parametrize")
+def covered_values(case: pytest.Function) -> set[tuple[object, ...]]:
+    """Return what a case covers: for each parametrisation, the names of the arguments and the ids of the values."""
+    argument_names = [
+        str(marker.args[0]) if isinstance(marker.args[0], str) else ",".join(marker.args[0])
+        for marker in case.iter_markers("parametrize")
     ]
-    groups = [tuple(name.strip() for name in names.split(",")) for names in together]
-    alone = [(name,) for name in case.callspec.params if not any(name in group for group in groups)]
-    return {(group, *(id(case.callspec.params[name]) for name in group)) for group in (*groups, *alone)}
+    groups = [tuple(name.strip() for name in names.split(",")) for names in argument_names]
+    fixtures = [(name,) for name in case.callspec.params if not any(name in group for group in groups)]
+    return {(group, *(id(case.callspec.params[name]) for name in group)) for group in (*groups, *fixtures)}
 
 
 def mark_cases_slow(items: Sequence[pytest.Item]) -> None:
-    """Of a test marked `each_value`, mark as slow the cases that are not needed to show each value once."""
+    """Mark cases of tests with the marker `each_value` as slow if they are not needed to cover each value once."""
     cases: dict[tuple[Path, str], list[pytest.Function]] = defaultdict(list)
     for item in items:
-        names = {mark.name for mark in item.iter_markers()}
-        if isinstance(item, pytest.Function) and "each_value" in names and "slow" not in names:
+        markers = {marker.name for marker in item.iter_markers()}
+        if isinstance(item, pytest.Function) and "each_value" in markers and "slow" not in markers:
             cases[item.path, item.originalname].append(item)
-    for left in cases.values():
-        shown: set[tuple[object, ...]] = set()
-        while left:
-            best = max(left, key=lambda case: len(shown_by(case) - shown))  # of equal ones the first
-            if shown_by(best) <= shown:
+    for remaining in cases.values():
+        covered: set[tuple[object, ...]] = set()
+        while remaining:
+            best = max(remaining, key=lambda case: len(covered_values(case) - covered))  # the first of equal cases
+            if covered_values(best) <= covered:
                 break
-            shown |= shown_by(best)
-            left.remove(best)
-        for case in left:
+            covered |= covered_values(best)
+            remaining.remove(best)
+        for case in remaining:
             case.add_marker(pytest.mark.slow)
 
 
-LONGEST = ("faults", "runtime", "cli", "figures", "tasks", "spaces", "shards", "dataset", "project", "planning")
-"""Folders of tests by their time: begun in this order and before all others, so that processes end together."""
+SLOWEST_FOLDERS = ("faults", "runtime", "cli", "figures", "tasks", "spaces", "shards", "dataset", "project", "planning")
+"""Folders with the slowest tests. They run in this order before all others, so that all processes end together."""
 
-ON_ONE_RAY = tuple(f"tests/runtime/test_{name}.py" for name in ("executors", "own_code", "sweep", "training_run"))
-"""Files that share a Ray (`ray_address`): run by one process, so that it is started once."""
+FILES_SHARING_RAY = tuple(
+    f"tests/runtime/test_{name}.py" for name in ("executors", "user_code", "sweep", "training_run")
+)
+"""Files whose tests use `ray_address`. One process runs them, so that Ray is started only once."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     mark_cases_slow(items)
-    ranks = {folder: rank for rank, folder in enumerate(LONGEST)}
+    ranks = {folder: rank for rank, folder in enumerate(SLOWEST_FOLDERS)}
     items.sort(key=lambda item: ranks.get(item.path.parent.name, len(ranks)))
 
 
 def pytest_collection_finish() -> None:
-    """Leave modules and tests out of all garbage collections to come: they live as long as the process."""
+    """Exclude the modules and tests from later garbage collections, because they live as long as the process."""
     gc.collect()
     gc.freeze()
 
 
-class FilesByRay(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
-    """`--dist loadfile`, where the files `ON_ONE_RAY` count as one."""
+class SharedRayScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+    """Scheduling of `--dist loadfile` that treats `FILES_SHARING_RAY` as a single file."""
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
-        return "on one Ray" if file in ON_ONE_RAY else file
+        return "files sharing Ray" if file in FILES_SHARING_RAY else file
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesByRay | None:
-    return FilesByRay(config, log) if config.getoption("dist") == "loadfile" else None
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SharedRayScheduling | None:
+    return SharedRayScheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 MakeFields = Callable[..., dict[str, Any]]
 
 
-def tiny_fields(folder: Path, weights: Path, /, **changes: Any) -> dict[str, Any]:
-    """Fields of a tiny sweep with results in a folder (see `sweep_fields`)."""
+def tiny_sweep_fields(folder: Path, weights: Path, /, **changes: Any) -> dict[str, Any]:
+    """Return the fields of a tiny sweep whose results are in a folder (see `sweep_fields`)."""
     execution = {"executor": "inline", "threads": 1, "gmacs_per_second": 10} | changes.pop("execution", {})
     return {
         "name": "tiny",
@@ -222,8 +224,11 @@ def tiny_fields(folder: Path, weights: Path, /, **changes: Any) -> dict[str, Any
 
 @pytest.fixture
 def sweep_fields(tiny_weights: Path, tmp_path: Path) -> MakeFields:
-    """Make the fields of tiny sweeps: two architectures, seven keys, ten images; arguments replace top-level fields."""
-    return lambda **changes: tiny_fields(tmp_path, tiny_weights, **changes)
+    """Return a function that makes the fields of a tiny sweep: two architectures, seven keys and ten images.
+
+    Its arguments replace top-level fields.
+    """
+    return lambda **changes: tiny_sweep_fields(tmp_path, tiny_weights, **changes)
 
 
 MakeSweep = Callable[..., SweepConfig]
@@ -231,7 +236,7 @@ MakeSweep = Callable[..., SweepConfig]
 
 @pytest.fixture
 def make_sweep(sweep_fields: MakeFields) -> MakeSweep:
-    """Make tiny sweeps (see `sweep_fields`)."""
+    """Return a function that makes the configuration of a tiny sweep (see `sweep_fields`)."""
     return lambda **changes: parse_config(sweep_fields(**changes), "test")
 
 
@@ -240,7 +245,7 @@ WriteSweep = Callable[..., Path]
 
 @pytest.fixture
 def write_sweep(sweep_fields: MakeFields, tmp_path: Path) -> WriteSweep:
-    """Write tiny sweeps with three keys (see `sweep_fields`) to sweep.yaml, as wrong as the arguments make them."""
+    """Return a function that writes a tiny sweep with three keys to sweep.yaml (see `sweep_fields`)."""
 
     def write(**changes: Any) -> Path:
         path = tmp_path / "sweep.yaml"
@@ -252,14 +257,14 @@ def write_sweep(sweep_fields: MakeFields, tmp_path: Path) -> WriteSweep:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended."""
+    """Result of a command: exit code, stdout and stderr."""
 
     code: int
     out: str
     err: str
 
     def refusal(self, code: int) -> str:
-        """The one line that says what went wrong: the subject, the fault and the remedy."""
+        """Check the exit code; return the only error line, which has a subject, a fault and a remedy."""
         assert self.code == code, self.err
         lines = self.err.splitlines()
         assert [line for line in lines if line.startswith("error: ")] == lines[-1:], self.err
@@ -274,46 +279,46 @@ RunCommand = Callable[..., Ended]
 
 @pytest.fixture
 def robust201(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> RunCommand:
-    """Run the command line in this process."""
+    """Return a function that runs the command line in this process."""
     from robust201.cli.app import main
 
     def run(*arguments: object) -> Ended:
         monkeypatch.setattr(sys, "argv", ["robust201", *map(str, arguments)])
         capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exit_info:
             main()
-        return Ended(int(ended.value.code or 0), *capsys.readouterr())
+        return Ended(int(exit_info.value.code or 0), *capsys.readouterr())
 
     return run
 
 
 def read_tree(folder: Path) -> dict[str, bytes]:
-    """All files below a folder, by relative path."""
+    """Return the contents of all files below a folder, by relative path."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def names(paths: Sequence[Path]) -> list[str]:
-    """File names, sorted."""
+    """Return the file names of paths, sorted."""
     return sorted(path.name for path in paths)
 
 
 @pytest.fixture(scope="session")
-def finished_once(tiny_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a complete sweep, computed once for all tests that start from a copy of it."""
+def finished_template(tiny_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a finished sweep, which is computed once; tests start from a copy (`finished`)."""
     from robust201.runtime.executors import make_executor
     from robust201.runtime.sweep import run_sweep
 
     folder = tmp_path_factory.mktemp("finished")
-    config = parse_config(tiny_fields(folder, tiny_weights, keys=WRITTEN_KEYS), "test")
+    config = parse_config(tiny_sweep_fields(folder, tiny_weights, keys=WRITTEN_KEYS), "test")
     assert run_sweep(config, make_executor).complete
     return folder
 
 
 @pytest.fixture
-def finished(finished_once: Path, write_sweep: WriteSweep, tmp_path: Path) -> Path:
-    """The results folder of a complete sweep of ten evaluations, as `run` of `write_sweep()` leaves it."""
+def finished(finished_template: Path, write_sweep: WriteSweep, tmp_path: Path) -> Path:
+    """Return the results folder of a finished sweep of ten evaluations, as `run` computes it for `write_sweep()`."""
     write_sweep()
-    for name in ("results", "corruptions"):
-        shutil.copytree(finished_once / name, tmp_path / name)
-    move_plan(tmp_path / "results", finished_once, tmp_path)
+    for folder_name in ("results", "corruptions"):
+        shutil.copytree(finished_template / folder_name, tmp_path / folder_name)
+    replace_folder_in_plan(tmp_path / "results", finished_template, tmp_path)
     return tmp_path / "results"

@@ -1,12 +1,12 @@
-"""Time and peak memory of `aa_standard` on images of 224 pixels: robust201 beside pyautoattack, on one thread.
+"""Measure time and peak memory of `aa_standard` on images of 224 pixels with robust201 and pyautoattack, on one thread.
 
     python -m tests.large_images --images 4 --steps 20 --queries 500
 
-Each side runs in a process of its own on the same network, a residual network in torchvision's style with random
-weights, and on the same random images, labelled as the network predicts. Epsilon is so small that every image resists,
-so each meets all four attacks with all of their steps: no image costs more. Steps and queries other than AutoAttack's
-100 and 5,000 shorten both sides alike. Time is CPU time of the attack, memory what the process needs beyond libraries,
-network and images.
+Each package runs in a separate process, on the same network (a residual network in torchvision's style with random
+weights) and on the same random images, which are labelled with the network's predictions. Epsilon is so small that no
+image is fooled, so all four attacks make all of their steps on every image; this is the most expensive case. Fewer
+steps and queries than AutoAttack's 100 and 5,000 shorten the attacks of both packages alike. The time is the attack's
+CPU time. The memory is what the process needs in addition to libraries, network and images.
 """
 
 import argparse
@@ -20,34 +20,36 @@ import numpy as np
 import torch
 from torch import nn
 
-SIDES = ("robust201", "pyautoattack")
+PACKAGES = ("robust201", "pyautoattack")
 EPSILON_255 = 0.01
 
 
 class Block(nn.Module):
-    """Two convolutions and a shortcut."""
+    """Residual block with two convolutions."""
 
     def __init__(self, n_in: int, n_out: int, stride: int) -> None:
         super().__init__()
-        self.first = nn.Sequential(nn.Conv2d(n_in, n_out, 3, stride, 1, bias=False), nn.BatchNorm2d(n_out), nn.ReLU())
-        self.second = nn.Sequential(nn.Conv2d(n_out, n_out, 3, 1, 1, bias=False), nn.BatchNorm2d(n_out))
+        self.conv1 = nn.Sequential(nn.Conv2d(n_in, n_out, 3, stride, 1, bias=False), nn.BatchNorm2d(n_out), nn.ReLU())
+        self.conv2 = nn.Sequential(nn.Conv2d(n_out, n_out, 3, 1, 1, bias=False), nn.BatchNorm2d(n_out))
         self.shortcut = nn.Conv2d(n_in, n_out, 1, stride, bias=False)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        return torch.relu(self.second(self.first(features)) + self.shortcut(features))
+        return torch.relu(self.conv2(self.conv1(features)) + self.shortcut(features))
 
 
 def make_network(n_classes: int) -> nn.Module:
-    """Build the network: ResNet-18's stem and stages with a quarter of the channels and one block each."""
+    """Build a network like ResNet-18, with a quarter of the channels and one block per stage."""
     torch.manual_seed(0)
     stem = nn.Sequential(nn.Conv2d(3, 16, 7, 2, 3, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
     stages = [Block(16, 16, 1), Block(16, 32, 2), Block(32, 64, 2), Block(64, 128, 2)]
     return nn.Sequential(stem, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, n_classes)).eval()
 
 
-def attack(side: str, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, steps: int, queries: int) -> None:
-    """Attack uint8 images (N, 3, H, W) with AutoAttack's standard version."""
-    if side == "robust201":
+def attack(
+    package: str, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, steps: int, queries: int
+) -> None:
+    """Attack uint8 images (N, 3, H, W) with a package's version of AutoAttack's standard version."""
+    if package == "robust201":
         import robust201
 
         keys = {"aa_standard": {"epsilons_255": [EPSILON_255], "steps": steps, "queries": queries}}
@@ -64,23 +66,31 @@ def attack(side: str, model: nn.Module, images: torch.Tensor, labels: torch.Tens
     adversary.run_standard_evaluation(images.float() / 255, labels, batch_size=len(images))
 
 
-def measure(side: str, n_images: int, pixels: int, n_classes: int, steps: int, queries: int) -> None:
-    """Attack in this process, and print seconds of CPU time and bytes of memory."""
+def measure(package: str, n_images: int, pixels: int, n_classes: int, steps: int, queries: int) -> None:
+    """Attack in this process, and print CPU seconds and bytes of memory per image."""
     torch.set_num_threads(1)
-    draws = np.random.default_rng(0)
-    images = torch.from_numpy(draws.integers(0, 256, (n_images, 3, pixels, pixels), dtype=np.uint8))
+    generator = np.random.default_rng(0)
+    images = torch.from_numpy(generator.integers(0, 256, (n_images, 3, pixels, pixels), dtype=np.uint8))
     model = make_network(n_classes)
     with torch.no_grad():
         labels = model(images.float() / 255).argmax(dim=1)
-    if side == "robust201":
-        import robust201.api  # noqa: F401 - libraries are no part of the measurement
+    if package == "robust201":
+        import robust201.api  # noqa: F401 - imported before the measurement, which must not include libraries
     else:
         import pyautoattack  # noqa: F401
-    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
-    attack(side, model, images, labels, steps, queries)
+    initial_kilobytes, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    attack(package, model, images, labels, steps, queries)
     seconds = time.process_time() - start
-    used = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-    print(json.dumps({"side": side, "seconds_per_image": seconds / n_images, "bytes_per_image": used / n_images}))
+    additional_bytes = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - initial_kilobytes)
+    print(
+        json.dumps(
+            {
+                "side": package,
+                "seconds_per_image": seconds / n_images,
+                "bytes_per_image": additional_bytes / n_images,
+            }
+        )
+    )
 
 
 def main() -> None:
@@ -88,16 +98,16 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=4)
     parser.add_argument("--pixels", type=int, default=224)
     parser.add_argument("--classes", type=int, default=1000)
-    parser.add_argument("--steps", type=int, default=20, help="of both APGD attacks and FAB; AutoAttack makes 100")
-    parser.add_argument("--queries", type=int, default=500, help="of Square; AutoAttack makes 5,000")
-    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    parser.add_argument("--steps", type=int, default=20, help="steps of both APGD attacks and FAB; 100 in AutoAttack")
+    parser.add_argument("--queries", type=int, default=500, help="queries of Square; 5,000 in AutoAttack")
+    parser.add_argument("--side", dest="package", choices=PACKAGES, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    lengths = (options.images, options.pixels, options.classes, options.steps, options.queries)
-    if options.side:
-        measure(options.side, *lengths)
+    settings = (options.images, options.pixels, options.classes, options.steps, options.queries)
+    if options.package:
+        measure(options.package, *settings)
         return
-    for side in SIDES:
-        subprocess.run([sys.executable, "-m", "tests.large_images", *sys.argv[1:], "--side", side], check=True)
+    for package in PACKAGES:
+        subprocess.run([sys.executable, "-m", "tests.large_images", *sys.argv[1:], "--side", package], check=True)
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
     python jobs/controls/by_hand.py jobs/controls-mnist.yaml lenet-robust --images runs/controls/mnist/test.npz \
         --rows runs/controls/mnist-fused-dataset/images --out runs/controls/by-hand
 
-Keys and their parameters are those of the YAML; --rows names the table of images that `robust201 export --outcomes`
-wrote. LeNets get grey images (B, 1, 28, 28), as from their authors. OUT/NAME.json says which images are classified
-correctly under each key. It is written after each key; an interrupted run continues there.
+Keys and their parameters come from the YAML. --rows is the table of images that `robust201 export --outcomes` wrote.
+LeNets get grey images (B, 1, 28, 28), as in their authors' code. OUT/NAME.json has, for each key, which images are
+classified correctly. The file is written after each key, so an interrupted run can be resumed.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # Foolbox imports GitPython, which fails without git
+os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # otherwise Foolbox cannot be imported if git is not installed
 
 import foolbox
 import numpy as np
@@ -30,7 +30,7 @@ BATCH = 250
 
 
 def attack_with_foolbox(key: str, parameters: dict[str, Any]) -> foolbox.attacks.base.Attack:
-    """Return FGSM or PGD of Foolbox; omitted parameters have Foolbox's defaults, those of `pgd_l2` robust201's."""
+    """Return Foolbox's attack for a key. Omitted parameters have Foolbox's defaults, but for `pgd_l2` robust201's."""
     if key == "fgsm":
         return foolbox.attacks.LinfFastGradientAttack()
     if key == "pgd":
@@ -45,7 +45,7 @@ def attack_with_foolbox(key: str, parameters: dict[str, Any]) -> foolbox.attacks
 
 
 def attack_with_autoattack(key: str, parameters: dict[str, Any], model: torch.nn.Module, epsilon: float) -> AutoAttack:
-    """Return AutoAttack's standard version, or one of its attacks alone, with one restart and nine targets."""
+    """Return AutoAttack's standard version, or one of its attacks with one restart and nine targets."""
     name = key.removeprefix("aa_")
     if name == "standard":
         adversary = AutoAttack(model, norm="Linf", eps=epsilon, seed=0, version="standard")
@@ -62,7 +62,7 @@ def attack_with_autoattack(key: str, parameters: dict[str, Any], model: torch.nn
 def perturb(
     key: str, parameters: dict[str, Any], model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor
 ) -> torch.Tensor:
-    """Return the images (B, C, H, W) after the attack of a key."""
+    """Attack images (B, C, H, W) as configured for a key; return the attacked images."""
     if key == "clean":
         return images
     (epsilon,) = parameters.get("epsilons") or [value / 255 for value in parameters["epsilons_255"]]
@@ -85,12 +85,14 @@ def classify(model: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sweep", type=Path, help="YAML of the sweep")
-    parser.add_argument("network", help="one of its architectures")
-    parser.add_argument("--images", type=Path, required=True, help="test.npz")
-    parser.add_argument("--rows", type=Path, required=True, help="folder `images` of the export: which images")
+    parser.add_argument("network", help="name of an architecture in the sweep")
+    parser.add_argument("--images", type=Path, required=True, help="test.npz from prepare.py")
+    parser.add_argument(
+        "--rows", type=Path, required=True, help="folder `images` of the export, which lists the images"
+    )
     parser.add_argument("--weights", type=Path, default=Path("runs/controls/weights"))
     parser.add_argument("--out", type=Path, default=Path("runs/controls/by-hand"))
-    parser.add_argument("--keys", help="keys separated by commas; all of the sweep by default")
+    parser.add_argument("--keys", help="keys, separated by commas (default: all keys of the sweep)")
     options = parser.parse_args()
 
     torch.set_num_threads(1)
@@ -99,25 +101,25 @@ def main() -> None:
     model.load_state_dict(load_file(options.weights / f"{options.network}.safetensors"))
     model.eval().requires_grad_(requires_grad=False)
 
-    rows = pd.read_parquet(options.rows).sort_values("position")["row"].to_numpy()
+    image_rows = pd.read_parquet(options.rows).sort_values("position")["row"].to_numpy()
     with np.load(options.images) as arrays:
-        pixels, classes = arrays["images"][rows], arrays["labels"][rows]
+        pixels, classes = arrays["images"][image_rows], arrays["labels"][image_rows]
     if options.network.startswith("lenet"):
         pixels = pixels[:, :1]
     images, labels = torch.from_numpy(pixels).float() / 255, torch.from_numpy(classes).long()
 
     options.out.mkdir(parents=True, exist_ok=True)
-    out = options.out / f"{options.network}.json"
-    results = json.loads(out.read_text()) if out.exists() else {}
+    output_path = options.out / f"{options.network}.json"
+    result_by_key = json.loads(output_path.read_text()) if output_path.exists() else {}
     for key, parameters in yaml.safe_load(options.sweep.read_text())["keys"].items():
-        if key in results or (options.keys and key not in options.keys.split(",")):
+        if key in result_by_key or (options.keys and key not in options.keys.split(",")):
             continue
         start = time.process_time()
         adversarial = perturb(key, parameters, model, images, labels)
-        correct = classify(model, adversarial) == labels
-        results[key] = {"correct": correct.int().tolist(), "seconds": round(time.process_time() - start, 1)}
-        out.write_text(json.dumps(results))
-        print(options.network, key, f"{correct.float().mean():.3f}", flush=True)
+        is_correct = classify(model, adversarial) == labels
+        result_by_key[key] = {"correct": is_correct.int().tolist(), "seconds": round(time.process_time() - start, 1)}
+        output_path.write_text(json.dumps(result_by_key))
+        print(options.network, key, f"{is_correct.float().mean():.3f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,13 @@ _Original = ray_executor._WorkerActor
 
 
 class _WorkerActor(_Original):
-    """The executor's actor, which first applies the trial's injections to its process; the class name must be equal."""
+    """The executor's actor, which first injects the trial's faults into its process.
+
+    The class must have this name, by which the tests find the processes of workers.
+    """
 
     def __init__(self, start: Any, folder: str) -> None:
-        # The driver's working directory is the trial's folder, on all machines with access to it.
+        # `folder` is the driver's working directory, which is the trial's folder.
         Injections(Path(folder)).apply()
         super().__init__(start, folder)
 

@@ -1,4 +1,7 @@
-"""Command line with injected faults: `python -m tests.faults.command FOLDER ARGUMENTS…` runs `robust201 ARGUMENTS…`."""
+"""Command line with injected faults.
+
+`python -m tests.faults.command FOLDER ARGUMENTS…` runs `robust201 ARGUMENTS…` with the faults configured in FOLDER.
+"""
 
 import sys
 from pathlib import Path

@@ -1,7 +1,8 @@
-"""Faults inside a process of robust201: a worker that dies, lacks memory or is slow; a clock that jumps.
+"""Faults inside processes of robust201: workers that die, run out of memory or are slow, and clocks that jump.
 
-The faults are configured in ``injections.json`` beside the results folder, so that workers find them on any machine
-with access to the folder. If a fault may occur a limited number of times, a worker claims a file for each occurrence.
+The faults are configured in ``injections.json`` beside the results folder, where workers on all machines find them. A
+process creates a file for each fault that it injects. If a fault may occur only once, the existing file prevents a
+second occurrence.
 """
 
 import itertools
@@ -19,7 +20,7 @@ CLAIMS_FOLDER = "claims"
 
 
 class Injections:
-    """The faults to inject into this process, read from the trial's folder."""
+    """The faults to inject into this process, as configured in the trial's folder."""
 
     def __init__(self, folder: Path) -> None:
         self._claims = folder / CLAIMS_FOLDER
@@ -27,11 +28,11 @@ class Injections:
         self._faults: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
     def apply(self) -> None:
-        if {"pace", "slow", "poison"} & self._faults.keys():
+        if {"seconds_per_part", "slow", "poison"} & self._faults.keys():
             self._wrap_evaluate()
-        if "step_seconds" in self._faults:
+        if "training_step_seconds" in self._faults:
             self._delay_steps()
-        if "die_at_steps" in self._faults:
+        if "die_at_write_steps" in self._faults:
             self._die_while_writing()
         if "memory" in self._faults:
             self._run_out_of_memory()
@@ -42,7 +43,7 @@ class Injections:
             self._make_clock_jump()
 
     def _claim(self, name: str) -> bool:
-        """Claim one of a limited number of occurrences; return False if it is already claimed."""
+        """Create the file of an occurrence; return False if it exists."""
         self._claims.mkdir(exist_ok=True)
         try:
             (self._claims / name).touch(exist_ok=False)
@@ -57,18 +58,18 @@ class Injections:
         slow = self._faults.get("slow", {})
 
         def evaluate_with_faults(
-            context: Any, task: Any, parameters: Any, part: Any, *rest: Any, **named: Any
+            context: Any, task: Any, parameters: Any, part: Any, *arguments: Any, **options: Any
         ) -> Iterator[Any]:
-            if "pace" in self._faults:
+            if "seconds_per_part" in self._faults:
                 self._claim(f"worked-{os.getpid()}")
-                time.sleep(self._faults["pace"])
+                time.sleep(self._faults["seconds_per_part"])
             if part.unit.key == slow.get("key"):
                 self._claim(f"slow-{part.unit.id}-{os.getpid()}-{time.monotonic_ns()}")
                 time.sleep(slow["seconds"])
             if [part.unit.architecture, part.unit.key] in self._faults.get("poison", []):
                 self._claim(f"poison-{part.unit.architecture}-{part.unit.key}-{os.getpid()}")
                 os.kill(os.getpid(), signal.SIGKILL)
-            yield from evaluate_part(context, task, parameters, part, *rest, **named)
+            yield from evaluate_part(context, task, parameters, part, *arguments, **options)
 
         mock.patch.object(worker, "evaluate_part", evaluate_with_faults).start()
 
@@ -78,7 +79,7 @@ class Injections:
         make_step = loop._Training._make_step
 
         def make_step_slowly(training: Any) -> None:
-            time.sleep(self._faults["step_seconds"])
+            time.sleep(self._faults["training_step_seconds"])
             make_step(training)
 
         mock.patch.object(loop._Training, "_make_step", make_step_slowly).start()
@@ -87,13 +88,13 @@ class Injections:
         from robust201.runtime import worker
         from robust201.shards import ShardStore
 
-        def die(step: str) -> None:
-            if step in self._faults["die_at_steps"] and self._claim(f"died-{step}"):
+        def die(write_step: str) -> None:
+            if write_step in self._faults["die_at_write_steps"] and self._claim(f"died-{write_step}"):
                 os.kill(os.getpid(), signal.SIGKILL)
 
         class DeadlyStore(ShardStore):
             @classmethod
-            def open(cls, root: Path, **_named: Any) -> "DeadlyStore":
+            def open(cls, root: Path, **_options: Any) -> "DeadlyStore":
                 return cls(root, on_step=die)
 
         mock.patch.object(worker, "ShardStore", DeadlyStore).start()
@@ -105,21 +106,21 @@ class Injections:
 
         forward = InferenceNetwork._forward
 
-        def forward_in_small_memory(network: Any, pixels: Any, *rest: Any) -> Any:
+        def forward_in_small_memory(network: Any, pixels: Any, *arguments: Any) -> Any:
             if len(pixels) > self._faults["memory"]["images"]:
                 self._claim(f"memory-{os.getpid()}-{time.monotonic_ns()}")
                 raise torch.OutOfMemoryError("DefaultCPUAllocator: can't allocate memory")
-            return forward(network, pixels, *rest)
+            return forward(network, pixels, *arguments)
 
         mock.patch.object(InferenceNetwork, "_forward", forward_in_small_memory).start()
 
     def _make_clock_jump(self) -> None:
-        now = time.time
+        real_time = time.time
         jumps = itertools.cycle(self._faults["clock"])
 
         def jumping_time() -> float:
             jump: float = next(jumps)
             self._claim(f"jump-{jump:+.0f}s")
-            return now() + jump
+            return real_time() + jump
 
         time.time = jumping_time

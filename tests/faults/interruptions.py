@@ -1,4 +1,4 @@
-"""Other faults: lack of memory, a unit that kills workers, signals, clocks that jump, and a second driver."""
+"""Other faults: too little memory, a unit that kills workers, signals, clocks that jump, and a second driver."""
 
 import json
 import re
@@ -16,7 +16,7 @@ _SLOW_KEY = next(reversed(KEYS))
 
 HOUR = 3600.0
 JUMPS = (0.0, 3 * HOUR, -2 * HOUR, 72 * HOUR, -48 * HOUR, 1.5)
-"""Seconds that are added to the wall clock, one after the other, each time a process reads it."""
+"""Seconds that are added to the wall clock: each time a process reads it, the next value."""
 
 _OTHER_HOST = (
     *("unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"),
@@ -25,37 +25,38 @@ _OTHER_HOST = (
 
 
 def run_out_of_memory(trial: Trial) -> None:
-    """Simulate running out of memory above eight images; micro-batches are halved, and the run continues."""
+    """Make batches of more than eight images run out of memory; micro-batches are halved, and the run continues."""
     trial.write_sweep()
-    trial.order(memory={"images": 8})
+    trial.set_faults(memory={"images": 8})
     trial.run(*INLINE)
-    trial.injected["failed allocations"] += len(trial.claims("memory-"))
+    trial.injection_counts["failed allocations"] += len(trial.claims("memory-"))
 
 
 def poison_unit(trial: Trial) -> None:
-    """Make a unit kill its worker on every attempt: it is reported, all others are computed, and the exit code is 3.
+    """Make a unit kill its worker on every attempt.
 
-    Without the fault, the same command then completes the sweep.
+    The unit is reported, all other units are computed, and the exit code is 3. Without the fault, the same command then
+    completes the sweep.
     """
     trial.write_sweep()
-    trial.order(poison=[POISON])
-    poisoned = trial.run(expected={3})
-    trial.injected["workers killed by the unit"] += len(trial.claims("poison-"))
-    assert trial.injected["workers killed by the unit"] >= 3, "the unit was given up too early"
+    trial.set_faults(poison=[POISON])
+    command = trial.run(expected={3})
+    trial.injection_counts["workers killed by the unit"] += len(trial.claims("poison-"))
+    assert trial.injection_counts["workers killed by the unit"] >= 3, "the unit was given up too early"
     index, key = POISON
-    poisoned.expect(f"#{index} digits {key}")
+    command.expect(f"#{index} digits {key}")
     failures = [json.loads(line) for line in (trial.results / "failures.jsonl").read_text().splitlines()]
     assert [failure["kind"] for failure in failures] == ["killed"], f"other failures: {failures}"
     _check_other_evaluations(trial)
-    trial.order()
+    trial.set_faults()
     trial.run()
 
 
 def _check_other_evaluations(trial: Trial) -> None:
-    """Check that the rows of all other evaluations equal those of the undisturbed run."""
+    """Check that the rows of all other evaluations are equal to those of the undisturbed run."""
     index, key = str(POISON[0]), POISON[1]
     exported = export(trial.results, trial.folder / "partial", partial=True)
-    for name, content in trial.undisturbed.items():
+    for name, content in trial.expected_files.items():
         if name.startswith("digits/"):
             expected = _rows(json.loads(content))
             if f"/{key}_" in name:
@@ -64,7 +65,7 @@ def _check_other_evaluations(trial: Trial) -> None:
 
 
 def _rows(content: dict[str, object]) -> dict[str, str]:
-    """Return the JSON text of each architecture's row, at any depth."""
+    """Return the JSON text of each architecture's row, which may be at any depth."""
     rows = {name: json.dumps(value) for name, value in content.items() if name.isdigit()}
     for name, value in content.items():
         if isinstance(value, dict) and name not in rows:
@@ -73,14 +74,14 @@ def _rows(content: dict[str, object]) -> dict[str, str]:
 
 
 def drain_past_deadline(trial: Trial, *options: str) -> None:
-    """Send SIGTERM while a part takes much longer than `drain_seconds`; the run ends properly and can be resumed."""
+    """Send SIGTERM while a part takes much longer than `drain_seconds`; the run still ends and can be resumed."""
     trial.write_sweep(drain_seconds=2.0)
     command = _start_slow_part(trial, *options)
     _terminate(trial, command)
     trial.finish(command, {3}, seconds=90)
     command.expect("ran out")
     assert json.loads((trial.results / "progress.json").read_text())["state"] == "drained"
-    trial.order()
+    trial.set_faults()
     trial.resume(*options)
 
 
@@ -96,12 +97,12 @@ def interrupt_twice(trial: Trial) -> None:
         _terminate(trial, command)
         time.sleep(1)
     trial.finish(command, {3}, seconds=90)
-    trial.order()
+    trial.set_faults()
     trial.resume()
 
 
 def _start_slow_part(trial: Trial, *options: str) -> Command:
-    trial.order(slow={"key": _SLOW_KEY, "seconds": HOUR})
+    trial.set_faults(slow={"key": _SLOW_KEY, "seconds": HOUR})
     command = trial.start_run(*options)
     trial.wait_until(lambda: trial.claims("slow-"), command, f"a part of {_SLOW_KEY}")
     return command
@@ -110,100 +111,100 @@ def _start_slow_part(trial: Trial, *options: str) -> Command:
 def _terminate(trial: Trial, command: Command) -> None:
     trial.family()
     command.process.send_signal(signal.SIGTERM)
-    trial.injected["SIGTERM in a part of an hour"] += 1
+    trial.injection_counts["SIGTERM in a part of an hour"] += 1
 
 
 def jump_clock(trial: Trial) -> None:
     """Make the wall clock jump whenever it is read, in a run and in simultaneous status and compact commands.
 
-    For compactions whose clock is three days ahead, all grace periods are over; they may delete files, but must not
-    lose results.
+    If the clock of a compaction is three days ahead, all grace periods are over. The compaction may then delete files,
+    but must not lose results.
     """
     trial.write_sweep()
-    trial.order(clock=JUMPS, pace=0.5)
+    trial.set_faults(clock=JUMPS, seconds_per_part=0.5)
     run = trial.start_run(*INLINE)
     trial.wait_for_shards(4, run)
     _check_status(trial, is_running=True)
     for _ in range(1 + trial.repeats):
-        trial.order(clock=[72 * HOUR])
+        trial.set_faults(clock=[72 * HOUR])
         trial.finish(trial.start("compact", str(trial.results)), {0})
-        trial.injected["compactions three days ahead"] += 1
+        trial.injection_counts["compactions three days ahead"] += 1
     trial.finish(run, {0})
     assert not re.search(r"\s-\d", run.text()), f"a negative rate or time: {run.text()[-300:]}"
-    trial.injected["clock jumps"] += len(trial.claims("jump-"))
-    trial.order(clock=[-48 * HOUR])
+    trial.injection_counts["clock jumps"] += len(trial.claims("jump-"))
+    trial.set_faults(clock=[-48 * HOUR])
     _check_status(trial, is_running=False)
     trial.finish(trial.start("compact", str(trial.results)), {0})
     trial.run(*INLINE)
-    trial.order()
+    trial.set_faults()
 
 
 def _check_status(trial: Trial, *, is_running: bool) -> None:
-    """Check that rates and times are not negative."""
+    """Check that `status` reports no negative rates or times, and whether a run that has ended counts as running."""
     command = trial.start("status", str(trial.results), "--json")
     trial.finish(command, {0})
-    state = json.loads(command.text())
+    status = json.loads(command.text())
     for name in ("evaluations_per_second", "seconds_left", "worker_seconds"):
-        assert (state[name] or 0) >= 0, f"{name} is {state[name]}"
-    assert is_running or not state["running"], "a run that has ended counts as running"
+        assert (status[name] or 0) >= 0, f"{name} is {status[name]}"
+    assert is_running or not status["running"], "a run that has ended counts as running"
 
 
 def start_second_driver(trial: Trial) -> None:
-    """Start a second driver on the same host; it is rejected while the first is alive, even if that is suspended."""
-    first = _start_first_driver(trial)
+    """Start a second driver on the same host; it is rejected while the first driver is alive, even if suspended."""
+    first_driver = _start_first_driver(trial)
     _expect_rejection(trial, ())
-    first.process.send_signal(signal.SIGSTOP)
+    first_driver.process.send_signal(signal.SIGSTOP)
     _expect_rejection(trial, ())
-    first.process.send_signal(signal.SIGCONT)
-    trial.wait_for_shards(trial.count_shards() + 2, first)
-    trial.kill_driver(first)
+    first_driver.process.send_signal(signal.SIGCONT)
+    trial.wait_for_shards(trial.count_shards() + 2, first_driver)
+    trial.kill_driver(first_driver)
     trial.run(*INLINE)
 
 
 def start_second_driver_elsewhere(trial: Trial) -> None:
-    """Start a second driver on another host; it is rejected until the first one is killed."""
+    """Start a second driver on another host; it is rejected until the first driver is killed."""
     _require_namespaces()
-    first = _start_first_driver(trial)
+    first_driver = _start_first_driver(trial)
     _expect_rejection(trial, _OTHER_HOST)
-    trial.kill_driver(first)
-    trial.order()
-    second = trial.start_run(*INLINE, wrapper=_OTHER_HOST)
-    trial.finish(second, {0})
-    second.expect("watching its heartbeat")
+    trial.kill_driver(first_driver)
+    trial.set_faults()
+    second_driver = trial.start_run(*INLINE, wrapper=_OTHER_HOST)
+    trial.finish(second_driver, {0})
+    second_driver.expect("watching its heartbeat")
 
 
 def stop_driver_elsewhere(trial: Trial) -> None:
-    """Suspend the first driver until another host's driver takes over; when continued, it notices this and stops."""
+    """Suspend the first driver until a driver on another host takes over; after continuing, the first one stops."""
     _require_namespaces()
-    first = _start_first_driver(trial)
-    first.process.send_signal(signal.SIGSTOP)
-    trial.injected["drivers stopped"] += 1
-    second = trial.start_run(*INLINE, wrapper=_OTHER_HOST)
-    trial.wait_for_shards(trial.count_shards() + 1, second)
-    first.process.send_signal(signal.SIGCONT)
-    trial.finish(first, {4})
-    first.expect("Keeping the lease failed")
+    first_driver = _start_first_driver(trial)
+    first_driver.process.send_signal(signal.SIGSTOP)
+    trial.injection_counts["drivers stopped"] += 1
+    second_driver = trial.start_run(*INLINE, wrapper=_OTHER_HOST)
+    trial.wait_for_shards(trial.count_shards() + 1, second_driver)
+    first_driver.process.send_signal(signal.SIGCONT)
+    trial.finish(first_driver, {4})
+    first_driver.expect("Keeping the lease failed")
     lease = json.loads((trial.results / "lease.json").read_text(encoding="utf-8"))
     assert lease["host_id"]["host"] == "robust201-other", "the lease changed hands again"
-    trial.finish(second, {0})
+    trial.finish(second_driver, {0})
 
 
 def _start_first_driver(trial: Trial) -> Command:
     trial.write_sweep()
-    trial.order(pace=1.5)
-    first = trial.start_run(*INLINE)
-    trial.wait_for_shards(2, first)
-    return first
+    trial.set_faults(seconds_per_part=1.5)
+    first_driver = trial.start_run(*INLINE)
+    trial.wait_for_shards(2, first_driver)
+    return first_driver
 
 
 def _expect_rejection(trial: Trial, wrapper: tuple[str, ...]) -> None:
-    second = trial.start_run(*INLINE, wrapper=wrapper)
-    trial.finish(second, {4})
-    trial.injected["second drivers rejected"] += 1
-    second.expect("which is alive")
+    second_driver = trial.start_run(*INLINE, wrapper=wrapper)
+    trial.finish(second_driver, {4})
+    trial.injection_counts["second drivers rejected"] += 1
+    second_driver.expect("which is alive")
 
 
 def _require_namespaces() -> None:
-    done = subprocess.run([*_OTHER_HOST, "true"], check=False, capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"no other host by namespaces: {done.stderr.strip()}")
+    result = subprocess.run([*_OTHER_HOST, "true"], check=False, capture_output=True, text=True)
+    if result.returncode:
+        pytest.skip(f"namespaces cannot be created: {result.stderr.strip()}")

@@ -1,4 +1,4 @@
-"""Faults that kill processes: workers (also during a commit), the driver, and Ray's processes (also while starting)."""
+"""Faults that kill processes: workers (also during a commit), the driver, and Ray's processes (also at their start)."""
 
 import time
 from collections.abc import Callable
@@ -7,22 +7,22 @@ import psutil
 
 from robust201.cli.console import show_count
 from robust201.core.files import WRITE_STEPS
-from tests.faults.processes import is_head, is_link, is_ray, is_raylet, is_worker, kill
+from tests.faults.processes import is_connecting_child, is_head, is_ray, is_raylet, is_worker, kill
 from tests.faults.trial import INLINE, N_UNITS, Command, Trial
 
 _WITHOUT_RAY_SECONDS = 90.0
-"""Time for a driver without Ray to end: it searches for Ray for 20 s, and does not collect dead children meanwhile."""
+"""Time limit for the end of a driver without Ray: for 20 s it searches for Ray, and collects no dead children."""
 
-_PACE = 1.0
+_SECONDS_PER_PART = 1.0
 """Delay of each part in seconds, so that processes can be killed in the middle of a run."""
 
 _MAX_PAUSE_SECONDS = 25.0
-"""Maximum time between two random kills; starting takes less, unless the machine is overloaded."""
+"""Maximum time between two random kills; a run starts in less time, unless the machine is overloaded."""
 
 _VICTIMS: dict[str, Callable[[psutil.Process], bool]] = {
     "raylet": is_raylet,
     "head": is_head,
-    "link": is_link,
+    "connecting child": is_connecting_child,
     "all of Ray": is_ray,
 }
 
@@ -30,22 +30,22 @@ _VICTIMS: dict[str, Callable[[psutil.Process], bool]] = {
 def kill_worker(trial: Trial) -> None:
     """Kill one worker at a time; the run continues."""
     trial.write_sweep()
-    trial.order(pace=_PACE)
+    trial.set_faults(seconds_per_part=_SECONDS_PER_PART)
     command = trial.start_in_the_middle()
     for _ in range(trial.repeats):
-        trial.injected["workers killed"] += kill(trial.workers()[:1])
+        trial.injection_counts["workers killed"] += kill(trial.workers()[:1])
         shards = trial.count_shards()
         if shards + 4 >= N_UNITS:
             break
         trial.wait_for_shards(shards + 2, command)
     trial.finish(command, {0})
-    command.expect(f"{show_count(trial.injected['workers killed'], 'worker')} died")
+    command.expect(f"{show_count(trial.injection_counts['workers killed'], 'worker')} died")
 
 
 def kill_driver(trial: Trial) -> None:
-    """Kill the driver; its workers must end as well, and the same command completes the sweep."""
+    """Kill the driver; its workers must end too, and the same command completes the sweep."""
     trial.write_sweep()
-    trial.order(pace=_PACE)
+    trial.set_faults(seconds_per_part=_SECONDS_PER_PART)
     for _ in range(trial.repeats):
         trial.kill_driver(trial.start_in_the_middle())
     trial.resume()
@@ -63,20 +63,20 @@ def kill_head(trial: Trial) -> None:
 def _kill_ray(trial: Trial, victim: str) -> None:
     trial.zombie_seconds = _WITHOUT_RAY_SECONDS
     trial.write_sweep()
-    trial.order(pace=_PACE)
+    trial.set_faults(seconds_per_part=_SECONDS_PER_PART)
     for _ in range(trial.repeats):
         command = trial.start_in_the_middle()
-        trial.injected[f"{victim} killed"] += bool(kill(filter(_VICTIMS[victim], trial.family())))
+        trial.injection_counts[f"{victim} killed"] += bool(kill(filter(_VICTIMS[victim], trial.family())))
         trial.finish(command, {3}, seconds=120)
-    trial.order()
+    trial.set_faults()
     trial.resume(*INLINE)  # `kill_while_starting` tests starting Ray after a kill
 
 
 def kill_while_starting(trial: Trial) -> None:
-    """Kill raylet, head, the connected process, or all of Ray at each second of its start, once and twice.
+    """Kill raylet, head, the connecting child, or all of Ray in each second of a start; in some runs, kill it twice.
 
-    If it is killed once, Ray is restarted and the run continues. If it is killed twice, the run ends with exit code 3
-    and a one-line error.
+    After one kill, Ray is restarted and the run continues. After two kills, the run ends with exit code 3 and an error
+    of one line.
     """
     trial.zombie_seconds = _WITHOUT_RAY_SECONDS
     trial.write_sweep(workers=1)
@@ -95,20 +95,20 @@ def kill_while_starting(trial: Trial) -> None:
 def _kill_after_appearance(
     trial: Trial, command: Command, is_victim: Callable[[psutil.Process], bool], seconds: float
 ) -> bool:
-    """Kill some processes of a command `seconds` after they appear; return False if it ends before."""
+    """Kill processes of a command `seconds` after they appear; return False if there are none by then."""
     while command.is_running and not any(map(is_victim, trial.family())):
         time.sleep(0.1)
     _pause(trial, command, seconds)
     victims = list(filter(is_victim, trial.family()))
-    trial.injected["starts killed"] += bool(kill(victims))
+    trial.injection_counts["starts killed"] += bool(kill(victims))
     psutil.wait_procs(victims, timeout=10)
     return bool(victims)
 
 
 def _pause(trial: Trial, command: Command, seconds: float) -> bool:
     """Wait while a command runs, for at most `seconds`; return whether it is still running."""
-    end = time.monotonic() + seconds
-    while command.is_running and time.monotonic() < end:
+    deadline = time.monotonic() + seconds
+    while command.is_running and time.monotonic() < deadline:
         trial.watch()
         time.sleep(0.1)
     return command.is_running
@@ -116,41 +116,41 @@ def _pause(trial: Trial, command: Command, seconds: float) -> bool:
 
 def kill_while_committing(trial: Trial) -> None:
     """Kill the worker once at each of several steps of writing a shard; the run continues."""
-    steps = trial.draws.sample(WRITE_STEPS, min(trial.repeats, len(WRITE_STEPS)))
+    steps = trial.rng.sample(WRITE_STEPS, min(trial.repeats, len(WRITE_STEPS)))
     trial.write_sweep(max_attempts=len(steps) + 1)
-    trial.order(die_at_steps=steps)
+    trial.set_faults(die_at_write_steps=steps)
     trial.run()
-    claimed = trial.claims("died-")
-    trial.injected["workers killed at a step"] += len(claimed)
-    assert len(claimed) == len(steps), f"killed only at {claimed}, expected {steps}"
+    deaths = trial.claims("died-")
+    trial.injection_counts["workers killed at a step"] += len(deaths)
+    assert len(deaths) == len(steps), f"workers were killed at {deaths}, but not at all of {steps}"
 
 
 def kill_at_random(trial: Trial) -> None:
-    """Kill driver, link, head, raylet, a worker or all of Ray at random moments; resume until complete."""
+    """Kill the driver, the connecting child, head, raylet, a worker or all of Ray at random times; then resume."""
     trial.zombie_seconds = _WITHOUT_RAY_SECONDS
     trial.write_sweep()
-    trial.order(pace=_PACE)
-    while trial.injected.total() < trial.repeats:
+    trial.set_faults(seconds_per_part=_SECONDS_PER_PART)
+    while trial.injection_counts.total() < trial.repeats:
         shards = sorted((trial.results / "shards").rglob("[!.]*.parquet"))
-        if len(shards) > N_UNITS // 2:  # there must be enough work left for the next kill
-            for shard in trial.draws.sample(shards, N_UNITS // 2):
+        if len(shards) > N_UNITS // 2:  # enough work must remain for the next kill
+            for shard in trial.rng.sample(shards, N_UNITS // 2):
                 shard.unlink()
         command = trial.start_run()
-        while trial.injected.total() < trial.repeats and _pause(
-            trial, command, trial.draws.uniform(0, _MAX_PAUSE_SECONDS)
+        while trial.injection_counts.total() < trial.repeats and _pause(
+            trial, command, trial.rng.uniform(0, _MAX_PAUSE_SECONDS)
         ):
             _kill_random_kind(trial, command)
         trial.finish(command, {0, 3, -9})
         assert "Traceback" not in command.text(), command.text()[-400:]
-    trial.order()
+    trial.set_faults()
     trial.resume()
 
 
 def _kill_random_kind(trial: Trial, command: Command) -> None:
-    """Kill all live processes of a random kind; in the case of workers, only one."""
+    """Kill all live processes of a random kind, or a single worker."""
     family = trial.family()
-    living = {name: list(filter(is_victim, family)) for name, is_victim in _VICTIMS.items()}
-    living["worker"] = list(filter(is_worker, family))[:1]
-    living["driver"] = [process for process in family if process.pid == command.process.pid]
-    name = trial.draws.choice(sorted(name for name, victims in living.items() if victims) or ["driver"])
-    trial.injected[f"{name} killed"] += bool(kill(living[name]))
+    processes_by_kind = {kind: list(filter(is_victim, family)) for kind, is_victim in _VICTIMS.items()}
+    processes_by_kind["worker"] = list(filter(is_worker, family))[:1]
+    processes_by_kind["driver"] = [process for process in family if process.pid == command.process.pid]
+    kind = trial.rng.choice(sorted(kind for kind, victims in processes_by_kind.items() if victims) or ["driver"])
+    trial.injection_counts[f"{kind} killed"] += bool(kill(processes_by_kind[kind]))

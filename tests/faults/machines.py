@@ -1,4 +1,4 @@
-"""Faults of machines: a cluster node that is killed, and a host that is disconnected for half a minute."""
+"""Faults of machines: a node of a cluster is killed, and a host is disconnected for half a minute."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ CUT_SECONDS = 30.0
 
 @contextmanager
 def _separate_ray_folder(trial: Trial) -> Iterator[None]:
-    """Use a separate folder for Ray's files; its path must be short, because it contains sockets."""
+    """Use a separate folder for Ray's files. Its path is short, because it contains sockets."""
     folder = tempfile.mkdtemp(prefix="r201-")
     trial.settings["RAY_TMPDIR"] = folder
     try:
@@ -32,7 +32,7 @@ def _separate_ray_folder(trial: Trial) -> Iterator[None]:
 
 
 def lose_node(trial: Trial) -> None:
-    """Kill the second of two nodes while its worker computes; the run continues and counts a preemption."""
+    """Kill the second of two nodes while its worker computes; the run continues and reports a preemption."""
     from ray.cluster_utils import Cluster
 
     with _separate_ray_folder(trial):
@@ -41,7 +41,7 @@ def lose_node(trial: Trial) -> None:
         try:
             _lose_node(trial, cluster)
         finally:
-            with suppress(Exception):  # some nodes may have ended
+            with suppress(Exception):  # the shutdown raises an error if nodes have ended before
                 cluster.shutdown()
 
 
@@ -50,19 +50,19 @@ def _lose_node(trial: Trial, cluster: Any) -> None:
         with mock.patch.dict(os.environ, trial.environment()):
             return cluster.add_node(num_cpus=1)
 
-    second = add_node()
+    node = add_node()
     trial.write_sweep(ray_address=cluster.address, max_attempts=1)
-    trial.order(pace=1.0)
+    trial.set_faults(seconds_per_part=1.0)
     command = trial.start_run()
     trial.wait_until(lambda: len(trial.claims("worked-")) == 2, command, "both workers compute")
     for _ in range(trial.repeats):
-        cluster.remove_node(second, allow_graceful=False)
-        trial.injected["nodes killed"] += 1
+        cluster.remove_node(node, allow_graceful=False)
+        trial.injection_counts["nodes killed"] += 1
         shards = trial.count_shards()
         if shards + 6 > N_UNITS:
             break
         trial.wait_until(lambda: "preempted: The actor" in command.text(), command, "the loss is reported", 120)
-        second = add_node()
+        node = add_node()
         trial.wait_for_shards(min(shards + 8, N_UNITS - 1), command)
     trial.finish(command, {0})
     command.expect("0 failures, 0 workers died")
@@ -70,12 +70,15 @@ def _lose_node(trial: Trial, cluster: Any) -> None:
 
 
 class Hosts:
-    """Two connected hosts, simulated by network namespaces and a veth pair; skips the test without permission."""
+    """Two connected hosts, simulated by network namespaces and a veth pair.
+
+    The test is skipped without the permission to create them.
+    """
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
-        self.names = [f"r201-{trial.mark[:6]}{side}" for side in "ab"]
-        self._links = [f"v{trial.mark[:6]}{side}" for side in "ab"]
+        self.names = [f"r201-{trial.marker[:6]}{suffix}" for suffix in "ab"]
+        self._links = [f"v{trial.marker[:6]}{suffix}" for suffix in "ab"]
         try:
             for name in self.names:
                 _ip("netns", "add", name)
@@ -89,14 +92,15 @@ class Hosts:
             self.remove()
             pytest.skip(f"no network namespaces: {getattr(error, 'stderr', error)}")
 
-    def on(self, number: int) -> Sequence[str]:
-        return ("ip", "netns", "exec", self.names[number])
+    def wrapper(self, host: int) -> Sequence[str]:
+        """Return the beginning of a command line that runs a command on a host."""
+        return ("ip", "netns", "exec", self.names[host])
 
-    def start_ray(self, number: int, *options: str) -> Command:
-        argv = [*self.on(number), sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus", "1"]
-        argv += [f"--node-ip-address=10.201.0.{number + 1}", "--disable-usage-stats", *options]
+    def start_ray(self, host: int, *options: str) -> Command:
+        argv = [*self.wrapper(host), sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus", "1"]
+        argv += [f"--node-ip-address=10.201.0.{host + 1}", "--disable-usage-stats", *options]
         node = self._trial.start_process(argv)
-        wait_until(lambda: "Ray runtime started" in node.text(), 120, f"node {number} is up")
+        wait_until(lambda: "Ray runtime started" in node.text(), 120, f"node {host} is up")
         return node
 
     def set_cable(self, state: str) -> None:
@@ -104,7 +108,7 @@ class Hosts:
         _ip("-n", self.names[1], "link", "set", self._links[1], state)
 
     def remove(self) -> None:
-        """Delete both hosts; their processes must have ended."""
+        """Delete both hosts, whose processes must have ended."""
         for name in self.names:
             subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
 
@@ -115,7 +119,7 @@ def _ip(*arguments: str) -> None:
 
 def cut_network(trial: Trial) -> None:
     """Disconnect the second host for 30 s while its worker computes; the run continues."""
-    trial.settings |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": trial.mark}
+    trial.settings |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": trial.marker}
     with _separate_ray_folder(trial):
         hosts = Hosts(trial)
         try:
@@ -129,12 +133,12 @@ def _cut_network(trial: Trial, hosts: Hosts) -> None:
     nodes = [hosts.start_ray(0, "--head", "--port=6379", "--include-dashboard=false")]
     nodes.append(hosts.start_ray(1, "--address=10.201.0.1:6379"))
     trial.write_sweep(ray_address="10.201.0.1:6379")
-    trial.order(pace=4.0)
-    command = trial.start_run(wrapper=hosts.on(0))
+    trial.set_faults(seconds_per_part=4.0)
+    command = trial.start_run(wrapper=hosts.wrapper(0))
     trial.wait_until(lambda: len(trial.claims("worked-")) == 2, command, "both workers compute")
     for _ in range(trial.repeats):
         hosts.set_cable("down")
-        trial.injected["hosts cut off"] += 1
+        trial.injection_counts["hosts cut off"] += 1
         time.sleep(CUT_SECONDS)
         hosts.set_cable("up")
         if not command.is_running:

@@ -1,4 +1,4 @@
-"""Processes of a trial, which are identified by an environment variable that all of them inherit."""
+"""Processes of a trial; an environment variable that all of them inherit identifies them."""
 
 import os
 import signal
@@ -8,32 +8,34 @@ from pathlib import Path
 
 import psutil
 
-MARK = "ROBUST201_TRIAL"
-"""Environment variable that identifies the trial of a process; robust201 does not use it."""
+MARKER_VARIABLE = "ROBUST201_TRIAL"
+"""Environment variable whose value identifies the trial of a process; robust201 does not use it."""
 
-_RAY_WORDS = ("ray::", "raylet", "gcs_server", "/ray/")
+_RAY_NAMES = ("ray::", "raylet", "gcs_server", "/ray/")
 
 _sessions: dict[str, set[int]] = {}
-"""Sessions of the processes of each trial."""
+"""IDs of the sessions of a trial's processes, by the trial's marker."""
 
 
-def family(mark: str) -> list[psutil.Process]:
-    """Return the live processes of a trial, independently of their parents.
+def family(marker: str) -> list[psutil.Process]:
+    """Return the live processes of the trial with this marker, even if their parents have ended.
 
     Ray's agents overwrite their environment with their title, so they are identified by their session.
     """
-    pairs = []
-    known_sessions = _sessions.get(mark, set())
+    processes_and_sessions = []
+    known_sessions = _sessions.get(marker, set())
     for process in psutil.process_iter():
         try:
             session = os.getsid(process.pid)
-            if process.pid != os.getpid() and (session in known_sessions or process.environ().get(MARK) == mark):
-                pairs.append((process, session))
+            if process.pid != os.getpid() and (
+                session in known_sessions or process.environ().get(MARKER_VARIABLE) == marker
+            ):
+                processes_and_sessions.append((process, session))
         except (psutil.Error, OSError):
             continue
-    # Empty sessions are forgotten, because their ids may be reused.
-    _sessions[mark] = {session for _, session in pairs if session != os.getsid(0)}
-    return [process for process, _ in pairs]
+    # Sessions without processes are removed, because their ids may be reused.
+    _sessions[marker] = {session for _, session in processes_and_sessions if session != os.getsid(0)}
+    return [process for process, _ in processes_and_sessions]
 
 
 def command_line(process: psutil.Process) -> str:
@@ -61,14 +63,14 @@ def is_head(process: psutil.Process) -> bool:
     return _program_of(process) == "gcs_server"
 
 
-def is_link(process: psutil.Process) -> bool:
+def is_connecting_child(process: psutil.Process) -> bool:
     """Return whether a process is the child that connects a driver to Ray."""
     return "child.run_child(" in command_line(process)
 
 
 def is_ray(process: psutil.Process) -> bool:
     """Return whether a process belongs to Ray (head, raylet, agents or workers, but not the connecting child)."""
-    return any(word in command_line(process) for word in _RAY_WORDS) and not is_link(process)
+    return any(name in command_line(process) for name in _RAY_NAMES) and not is_connecting_child(process)
 
 
 def kill(processes: Iterable[psutil.Process]) -> int:
@@ -83,27 +85,27 @@ def kill(processes: Iterable[psutil.Process]) -> int:
     return n_killed
 
 
-def wait_until(condition: Callable[[], object], seconds: float, what: str) -> None:
-    """Wait for a condition; TimeoutError if it is still false after `seconds`."""
-    end = time.monotonic() + seconds
+def wait_until(condition: Callable[[], object], seconds: float, description: str) -> None:
+    """Wait until a condition is true; raise TimeoutError if it is still false after `seconds`."""
+    deadline = time.monotonic() + seconds
     while not condition():
-        if time.monotonic() > end:
-            raise TimeoutError(f"waited {seconds:g} s in vain for: {what}")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"this did not happen within {seconds:g} s: {description}")
         time.sleep(0.05)
 
 
-def zombies(known: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """Return the processes that are dead and not yet collected by a live parent.
+def find_zombies(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Return the processes that are dead but not yet collected by a live parent.
 
-    Children of init are ignored, because init collects them later, and so are processes that the tests started.
+    Children of init and of the tests' own process are ignored: init collects its children later.
     """
-    uncollected = []
-    for process in known:
+    zombies = []
+    for process in processes:
         try:
-            # is_running is false if the process id is used by another process.
+            # is_running returns False if another process has this ID now.
             is_dead = process.is_running() and process.status() == psutil.STATUS_ZOMBIE
             if is_dead and process.ppid() not in {1, os.getpid()}:
-                uncollected.append(process)
+                zombies.append(process)
         except psutil.NoSuchProcess:
             continue
-    return uncollected
+    return zombies

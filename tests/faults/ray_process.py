@@ -1,4 +1,4 @@
-"""The child process that connects to Ray, with injected faults in its actors."""
+"""Replacement for the module of the child process that connects to Ray; its actors inject faults."""
 
 from robust201.runtime.executors import ray_process
 

@@ -1,4 +1,4 @@
-"""Faults of the disk: it is full, or shards are damaged between two runs."""
+"""Disk faults: the disk is full, or shards are damaged between two runs."""
 
 import shutil
 import subprocess
@@ -10,40 +10,42 @@ from tests.faults.trial import INLINE, N_UNITS, Trial, stray_files
 
 
 def damage_shards(trial: Trial) -> None:
-    """Flip a bit in a shard's data and in another's footer, truncate a third shard, empty a fourth; then resume."""
+    """Damage four shards in different ways: a bit flipped in data or footer, truncated, empty; then resume."""
     trial.write_sweep()
     trial.run(*INLINE)
     shards = sorted((trial.results / "shards").rglob("[!.]*.parquet"))
-    for damage, shard in zip(("data", "footer", "cut", "empty"), trial.draws.sample(shards, 4), strict=True):
-        shard.write_bytes(_damaged(trial, shard.read_bytes(), damage))
-        trial.injected["shards damaged"] += 1
-    trial.run("--keys", "clean", *INLINE)  # sets all four aside, and recomputes the selected evaluations
-    resumed = trial.run(*INLINE)
+    for damage, shard in zip(("data", "footer", "truncated", "empty"), trial.rng.sample(shards, 4), strict=True):
+        shard.write_bytes(_damage(trial, shard.read_bytes(), damage))
+        trial.injection_counts["shards damaged"] += 1
+    trial.run("--keys", "clean", *INLINE)  # this run sets all four aside, and recomputes the selected evaluations
+    command = trial.run(*INLINE)
     assert len(list((trial.results / "damaged").rglob("*.parquet"))) == 4, "not all damaged shards were set aside"
-    resumed.expect(f"of {N_UNITS} network-key pairs")  # the plan is unchanged
+    command.expect(f"of {N_UNITS} network-key pairs")  # the plan is unchanged
 
 
-def _damaged(trial: Trial, content: bytes, damage: str) -> bytes:
-    # A Parquet file consists of four magic bytes, data, the footer, its length in four bytes, and the magic bytes.
-    end = len(content) - 8
-    footer = end - int.from_bytes(content[end : end + 4], "little")
+def _damage(trial: Trial, content: bytes, damage: str) -> bytes:
+    # A Parquet file consists of four magic bytes, the data, the footer, its length in four bytes, and four magic bytes.
+    footer_stop = len(content) - 8
+    footer_start = footer_stop - int.from_bytes(content[footer_stop : footer_stop + 4], "little")
     if damage == "empty":
         return b""
-    if damage == "cut":
-        return content[: trial.draws.randrange(1, len(content))]
-    position = trial.draws.randrange(4, footer) if damage == "data" else trial.draws.randrange(footer, end)
-    flipped = bytearray(content)
-    flipped[position] ^= 1 << trial.draws.randrange(8)
-    return bytes(flipped)
+    if damage == "truncated":
+        return content[: trial.rng.randrange(1, len(content))]
+    position = (
+        trial.rng.randrange(4, footer_start) if damage == "data" else trial.rng.randrange(footer_start, footer_stop)
+    )
+    damaged = bytearray(content)
+    damaged[position] ^= 1 << trial.rng.randrange(8)
+    return bytes(damaged)
 
 
 def fill_disk(trial: Trial) -> None:
-    """Write results to a file system with space for half of the shards; then enlarge it and resume."""
+    """Write results to a file system that has space for half of the shards; then enlarge it and resume."""
     _fill(trial, *INLINE)
 
 
 def fill_disk_of_workers(trial: Trial) -> None:
-    """Fill the disk (see `fill_disk`) in a run whose workers are separate processes."""
+    """Fill the disk like `fill_disk`, in a run whose workers are separate processes."""
     _fill(trial)
 
 
@@ -54,11 +56,11 @@ def _fill(trial: Trial, *options: str) -> None:
     try:
         trial.finish(trial.start("plan", str(trial.sweep), "--save"), {0})
         for _ in range(trial.repeats):
-            # A shard takes two pages of 4 kB; progress, lease and temporary files take some more.
+            # A shard takes two pages of 4 kB. Progress, lease and temporary files also need some space.
             n_shards = (N_UNITS - trial.count_shards()) // 2
             _resize(trial.results, shutil.disk_usage(trial.results).used // 1024 + 8 * n_shards + 16)
             trial.run(*options, expected={4}).expect("free space")
-            trial.injected["disk full"] += 1
+            trial.injection_counts["disk full"] += 1
             assert not stray_files(trial.results)
             assert 0 < trial.count_shards() < N_UNITS
         _resize(trial.results, 1 << 16)

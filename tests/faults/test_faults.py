@@ -1,4 +1,4 @@
-"""Table of faults: `pytest` runs the two short ones, `pytest -n 0 -m faults` the others."""
+"""Runs with injected faults. `pytest` runs the two short faults, `pytest -n 0 -m faults` the others."""
 
 import os
 import random
@@ -19,11 +19,19 @@ SEED = int(os.environ.get("FAULT_SEED", "1"))
 """Seed for the random times of faults."""
 
 _MARGIN_BYTES = 128 * 2**20
-"""Less than the memory that CUDA uses per process, and more than changes by other programs on a workstation."""
+"""Limit for changes of free GPU memory: below CUDA's memory per process, above the changes by other programs."""
 
 
 class Fault(NamedTuple):
-    """A fault: the function that injects it, the number of repetitions, and the check of the outcome."""
+    """A fault.
+
+    Attributes:
+        name: ID of the test case.
+        stage: function that injects the fault.
+        repeats: number of repetitions.
+        check: function that checks the results.
+        is_short: whether the default test run includes the fault.
+    """
 
     name: str
     stage: Callable[[Trial], None]
@@ -63,8 +71,8 @@ FAULTS = (
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """Return the export of the sweep without faults, computed in one process."""
+def expected_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Return the export of a sweep without faults, which is computed in one process."""
     trial = Trial(tmp_path_factory.mktemp("undisturbed"), {}, random.Random(0))
     trial.write_sweep()
     trial.run(*INLINE)
@@ -77,17 +85,17 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     [pytest.param(fault, id=fault.name, marks=[] if fault.is_short else [pytest.mark.faults]) for fault in FAULTS],
 )
 def test_disturbed_run_exports_same_bytes_as_undisturbed_run(
-    fault: Fault, undisturbed: dict[str, bytes], tmp_path: Path
+    fault: Fault, expected_files: dict[str, bytes], tmp_path: Path
 ) -> None:
     repeats = int(os.environ.get("FAULT_REPEATS", fault.repeats))
-    trial = Trial(tmp_path, undisturbed, random.Random(f"{SEED} {fault.name}"), repeats)
+    trial = Trial(tmp_path, expected_files, random.Random(f"{SEED} {fault.name}"), repeats)
     try:
         fault.stage(trial)
         fault.check(trial)
     finally:
         trial.end()
-        print(dict(trial.injected))
-    assert trial.injected.total()
+        print(dict(trial.injection_counts))
+    assert trial.injection_counts.total()
 
 
 @pytest.mark.gpu
@@ -95,11 +103,11 @@ def test_disturbed_run_exports_same_bytes_as_undisturbed_run(
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that PyTorch can use")
 def test_worker_killed_on_gpu_frees_its_memory(tmp_path: Path) -> None:
-    torch.cuda.init()  # this process's memory must be allocated before the first measurement
+    torch.cuda.init()  # CUDA must allocate the memory of this process before the first measurement
     free_before = torch.cuda.mem_get_info()[0]
     trial = Trial(tmp_path, {}, random.Random(0))
     trial.write_sweep(device="cuda", workers=1)
-    trial.order(pace=1.0)
+    trial.set_faults(seconds_per_part=1.0)
     try:
         command = trial.start_run()
         trial.wait_for_shards(2, command)

@@ -1,4 +1,4 @@
-"""Faults that kill a worker or driver of trainings; the resulting weights must have the same bytes."""
+"""Faults that kill a worker or the driver of training runs; the resulting weights must have the same bytes."""
 
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,14 @@ from tests.faults.verdict import age
 from tests.support.tiny_trainings import weight_files
 
 _STEP_SECONDS = 0.2
-"""Delay of each step in seconds, so that processes can be killed in the middle of a training."""
+"""Delay of each training step in seconds, so that processes can be killed in the middle of a training run."""
 
 _EPOCHS, _SEEDS = 3, (0, 1)
 _N_SNAPSHOTS = len(_SEEDS) * (_EPOCHS + 1)
 
 
 def training_fields(store: Path) -> dict[str, Any]:
-    """Return the training YAML: a narrow LeNet-5 on digits, with twelve steps and four snapshots per seed."""
+    """Return the fields of the training YAML: a narrow LeNet-5 on digits, twelve steps and four snapshots per seed."""
     recipe = {
         "epochs": _EPOCHS,
         "batch_size": 16,
@@ -42,7 +42,7 @@ def training_fields(store: Path) -> dict[str, Any]:
     }
 
 
-def _store(trial: Trial) -> Path:
+def _store_folder(trial: Trial) -> Path:
     return trial.folder / "store"
 
 
@@ -51,60 +51,67 @@ def _start(trial: Trial, *options: str) -> Command:
 
 
 def _prepare(trial: Trial) -> None:
-    """Write the YAML, train without faults into another store, and delay the steps of later runs."""
-    (trial.folder / "trainings.yaml").write_text(yaml.safe_dump(training_fields(_store(trial))), encoding="utf-8")
-    trial.finish(_start(trial, *INLINE, "--out", str(trial.folder / "whole")), {0})
-    trial.order(step_seconds=_STEP_SECONDS)
+    """Write the YAML, train without faults with another store, and delay the steps of later runs."""
+    (trial.folder / "trainings.yaml").write_text(
+        yaml.safe_dump(training_fields(_store_folder(trial))), encoding="utf-8"
+    )
+    trial.finish(_start(trial, *INLINE, "--out", str(trial.folder / "undisturbed")), {0})
+    trial.set_faults(training_step_seconds=_STEP_SECONDS)
 
 
 def _start_in_the_middle(trial: Trial, *options: str) -> Command:
-    """Start the run, and wait until some, but not all, of its snapshots exist."""
-    n_expected = len(weight_files(_store(trial))) + trial.draws.randint(1, 3)
+    """Start the run, and wait until one to three new snapshots exist."""
+    n_expected = len(weight_files(_store_folder(trial))) + trial.rng.randint(1, 3)
     command = _start(trial, *options)
-    trial.wait_until(lambda: len(weight_files(_store(trial))) >= n_expected, command, f"{n_expected} snapshots")
-    assert n_expected < _N_SNAPSHOTS, "killed after the end"
+    trial.wait_until(lambda: len(weight_files(_store_folder(trial))) >= n_expected, command, f"{n_expected} snapshots")
+    assert n_expected < _N_SNAPSHOTS, "the run is already complete"
     return command
 
 
 def kill_worker(trial: Trial) -> None:
-    """Kill one worker at a time in the middle of a training; the run continues."""
+    """Kill one worker at a time in the middle of a training run; the other workers continue."""
     _prepare(trial)
     command = _start_in_the_middle(trial)
     for _ in range(trial.repeats):
-        count = len(weight_files(_store(trial)))
-        trial.injected["workers killed"] += kill(trial.workers()[:1])
-        if count + 3 >= _N_SNAPSHOTS:
+        n_snapshots = len(weight_files(_store_folder(trial)))
+        trial.injection_counts["workers killed"] += kill(trial.workers()[:1])
+        if n_snapshots + 3 >= _N_SNAPSHOTS:
             break
-        trial.wait_until(lambda: len(weight_files(_store(trial))) > count, command, "another snapshot")  # noqa: B023
+        trial.wait_until(lambda: len(weight_files(_store_folder(trial))) > n_snapshots, command, "another snapshot")  # noqa: B023
     trial.finish(command, {0})
-    command.expect(f"{show_count(trial.injected['workers killed'], 'worker')} died")
+    command.expect(f"{show_count(trial.injection_counts['workers killed'], 'worker')} died")
 
 
 def kill_driver(trial: Trial, *options: str) -> None:
-    """Kill the driver in the middle of a training; its workers end, and the same command completes the run."""
+    """Kill the driver in the middle of a training run; its workers end, and the same command completes the run."""
     _prepare(trial)
     for _ in range(trial.repeats):
         trial.kill_driver(_start_in_the_middle(trial, *options))
-    trial.order()
+    trial.set_faults()
     trial.finish(_start(trial, *options), {0})
 
 
 def kill_driver_inline(trial: Trial) -> None:
-    """Kill the driver in a run in which the driver itself trains."""
+    """Kill a driver that trains in its own process."""
     kill_driver(trial, *INLINE)
 
 
 def check_trainings(trial: Trial) -> None:
     """Check that weights equal those of an undisturbed run, and that no process or stray file remains."""
     trial.wait_for_end()
-    store, whole = _store(trial), weight_files(trial.folder / "whole")
-    assert len(whole) == _N_SNAPSHOTS
-    assert weight_files(store) == whole
-    # Files of killed processes may remain for a day; the next run after that must remove them.
+    store, expected_hashes = _store_folder(trial), weight_files(trial.folder / "undisturbed")
+    assert len(expected_hashes) == _N_SNAPSHOTS
+    assert weight_files(store) == expected_hashes
+    # Temporary files of killed processes may remain for a day. After that, the next run must remove them.
     age(stray_files(store))
     rerun = _start(trial, *INLINE)
     trial.finish(rerun, {0})
     rerun.expect(f": {_N_SNAPSHOTS} done, 0 missing")
-    run = store / "training"
-    paths = [run / "lease.json", *(run / "states").glob("*"), *(run / "finished").glob("*"), *stray_files(store)]
+    folder = store / "training"
+    paths = [
+        folder / "lease.json",
+        *(folder / "states").glob("*"),
+        *(folder / "finished").glob("*"),
+        *stray_files(store),
+    ]
     assert not [path for path in paths if path.exists()]

@@ -1,4 +1,4 @@
-"""A trial: a small sweep in its own folder, the commands that run it, and the injected faults."""
+"""A trial consists of a small sweep in its own folder, the commands that run it, and the injected faults."""
 
 import json
 import os
@@ -18,14 +18,22 @@ import psutil
 import yaml
 
 from tests.faults.injections import CLAIMS_FOLDER, INJECTIONS_FILE
-from tests.faults.processes import MARK, command_line, family, is_worker, kill, wait_until, zombies
+from tests.faults.processes import (
+    MARKER_VARIABLE,
+    command_line,
+    family,
+    find_zombies,
+    is_worker,
+    kill,
+    wait_until,
+)
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TIMEOUT_SECONDS = 400.0
 _WATCH_SECONDS = 1.0
 
 GRACE_SECONDS = 180.0
-"""Time within which all processes of a trial must end; Ray's agents search for a killed head for almost as long."""
+"""Time limit for the end of all processes of a trial; Ray's agents search for a killed head for almost as long."""
 
 INLINE = ("--executor", "inline")
 ARCHITECTURES = (0, 3, 9, 10, 21)
@@ -39,7 +47,7 @@ N_UNITS = len(ARCHITECTURES) * len(KEYS)
 
 
 def stray_files(results: Path) -> list[Path]:
-    """Return temporary files and claims to a lease, which were left behind or are being written."""
+    """Return temporary files and claims to a lease, which are being written or were left behind by killed processes."""
     return sorted(
         path for path in results.rglob(".*") if path.is_file() and (path.suffix == ".tmp" or ".lease." in path.name)
     )
@@ -62,7 +70,12 @@ def sweep_fields(results: Path, **execution: Any) -> dict[str, Any]:
 
 @dataclass
 class Command:
-    """A started command: its process, which may be a wrapper such as ``unshare``, and the file with its output."""
+    """A started command.
+
+    Attributes:
+        process: process of the command, or of a wrapper such as ``unshare``.
+        log: file with the command's output.
+    """
 
     process: "subprocess.Popen[bytes]"
     log: Path
@@ -77,35 +90,35 @@ class Command:
 
     def expect(self, text: str) -> None:
         """Check that the output contains a text."""
-        assert text in self.text(), f"expected {text!r}, got {self.text()[-400:]}"
+        assert text in self.text(), f"{text!r} is not in the output: …{self.text()[-400:]}"
 
 
 @dataclass
 class Trial:
-    """Environment in which a fault is injected; methods raise AssertionError if robust201 does not behave as expected.
+    """Environment of a fault. Methods raise AssertionError if robust201 does not behave as expected.
 
     Attributes:
-        folder: scratch folder.
-        undisturbed: export of the same sweep without faults, by relative path.
-        draws: random generator for the times of faults.
+        folder: folder for all files.
+        expected_files: files of an export of the same sweep without faults, by relative path.
+        rng: random generator for the times of faults.
         repeats: number of times to inject a fault that can be repeated.
-        injected: number of injected faults, by description.
-        zombie_seconds: time within which a live parent must collect a dead child, even on a busy machine.
-        mark: value of the environment variable that identifies the trial's processes.
+        injection_counts: number of injected faults, by description.
+        zombie_seconds: time within which a live parent must collect a dead child, on a busy machine too.
+        marker: value of the environment variable that identifies the trial's processes.
         settings: additional environment variables of commands.
         commands: all started commands.
     """
 
     folder: Path
-    undisturbed: Mapping[str, bytes]
-    draws: random.Random
+    expected_files: Mapping[str, bytes]
+    rng: random.Random
     repeats: int = 1
-    injected: Counter[str] = field(default_factory=Counter)
+    injection_counts: Counter[str] = field(default_factory=Counter)
     zombie_seconds: float = 60.0
-    mark: str = field(default_factory=lambda: secrets.token_hex(32))
+    marker: str = field(default_factory=lambda: secrets.token_hex(32))
     settings: dict[str, str] = field(default_factory=dict)
     commands: list[Command] = field(default_factory=list)
-    _known: dict[int, psutil.Process] = field(default_factory=dict)
+    _observed: dict[int, psutil.Process] = field(default_factory=dict)
     _dead_since: dict[int, float] = field(default_factory=dict)
     _next_watch: float = 0.0
 
@@ -121,17 +134,17 @@ class Trial:
         """Write the sweep YAML, with additional fields in `execution`."""
         self.sweep.write_text(yaml.safe_dump(sweep_fields(self.results, **execution)), encoding="utf-8")
 
-    def order(self, **orders: Any) -> None:
-        """Set the faults inside processes that start from now on (see `tests.faults.injections`)."""
-        (self.folder / INJECTIONS_FILE).write_text(json.dumps(orders), encoding="utf-8")
+    def set_faults(self, **faults: Any) -> None:
+        """Set the faults inside processes that start later (see `tests.faults.injections`)."""
+        (self.folder / INJECTIONS_FILE).write_text(json.dumps(faults), encoding="utf-8")
 
     def claims(self, prefix: str) -> list[str]:
-        """Return the faults that processes have injected themselves, by prefix."""
+        """Return the names of the faults that processes have injected, for names with this prefix."""
         return sorted(path.name for path in (self.folder / CLAIMS_FOLDER).glob(f"{prefix}*"))
 
     def environment(self) -> dict[str, str]:
         return os.environ | {
-            MARK: self.mark,
+            MARKER_VARIABLE: self.marker,
             "PYTHONPATH": os.pathsep.join((str(REPOSITORY / "pipeline"), str(REPOSITORY))),
             "OMP_NUM_THREADS": "1",
             **self.settings,
@@ -148,7 +161,7 @@ class Trial:
         return self.commands[-1]
 
     def start(self, *arguments: str, wrapper: Sequence[str] = ()) -> Command:
-        """Start `robust201 ARGUMENTS` with the trial's faults, optionally in a wrapper such as ``unshare``."""
+        """Start `robust201 ARGUMENTS` with the trial's faults, if required with a wrapper such as ``unshare``."""
         return self.start_process(
             [*wrapper, sys.executable, "-m", "tests.faults.command", str(self.folder), *arguments]
         )
@@ -157,45 +170,49 @@ class Trial:
         return self.start("run", str(self.sweep), *options, wrapper=wrapper)
 
     def start_in_the_middle(self) -> Command:
-        """Start the run, and wait until some, but not all, of its shards exist."""
-        before = self.count_shards()
+        """Start the run, and wait until one to three new shards exist."""
+        n_shards = self.count_shards()
         command = self.start_run()
-        self.wait_for_shards(before + self.draws.randint(1, 3), command)
+        self.wait_for_shards(n_shards + self.rng.randint(1, 3), command)
         return command
 
-    def finish(self, command: Command, expected: Collection[int], seconds: float = TIMEOUT_SECONDS) -> int:
+    def finish(self, command: Command, expected_codes: Collection[int], seconds: float = TIMEOUT_SECONDS) -> int:
         """Wait for a command to end, and check its exit code."""
-        end = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         while command.is_running:
-            assert time.monotonic() < end, f"still running after {seconds:g} s: {command.text()[-300:]}"
+            assert time.monotonic() < deadline, f"still running after {seconds:g} s: {command.text()[-300:]}"
             self.watch()
             with suppress(subprocess.TimeoutExpired):
                 command.process.wait(0.5)
-        code = command.process.wait()
-        assert code in expected, f"exit code {code}, expected {sorted(expected)}: {command.text()[-400:]}"
-        return code
+        exit_code = command.process.wait()
+        assert exit_code in expected_codes, (
+            f"exit code {exit_code}, expected {sorted(expected_codes)}: {command.text()[-400:]}"
+        )
+        return exit_code
 
     def run(self, *options: str, expected: Collection[int] = (0,)) -> Command:
-        """Run `robust201 run` on the sweep to its end."""
+        """Run `robust201 run` on the sweep, and wait for its end."""
         command = self.start_run(*options)
         self.finish(command, expected)
         return command
 
     def resume(self, *options: str, attempts: int = 4) -> None:
-        """Rerun the command until the sweep is complete; AssertionError after too many attempts."""
-        assert any(self.finish(self.start_run(*options), {0, 3}) == 0 for _ in range(attempts)), "not complete"
+        """Run the command until the sweep is complete, but at most `attempts` times."""
+        assert any(self.finish(self.start_run(*options), {0, 3}) == 0 for _ in range(attempts)), (
+            "the sweep is not complete"
+        )
 
     def wait_for_shards(self, count: int, command: Command) -> None:
-        """Wait until there are `count` shards; AssertionError if the command ends before."""
+        """Wait until there are `count` shards; the command must not end before."""
         self.wait_until(lambda: self.count_shards() >= count, command, f"{count} shards")
 
     def wait_until(
-        self, condition: Callable[[], object], command: Command, what: str, seconds: float = TIMEOUT_SECONDS
+        self, condition: Callable[[], object], command: Command, description: str, seconds: float = TIMEOUT_SECONDS
     ) -> None:
         """Wait for a condition while a command runs.
 
         Raises:
-            AssertionError: the command ended before.
+            AssertionError: the command ended before the condition was true.
             TimeoutError: the condition is still false after `seconds`.
         """
 
@@ -203,35 +220,35 @@ class Trial:
             self.watch()
             return bool(condition()) or not command.is_running
 
-        wait_until(has_happened_or_ended, seconds, what)
-        assert condition(), f"the command ended before {what}: {command.text()[-400:]}"
+        wait_until(has_happened_or_ended, seconds, description)
+        assert condition(), f"the command ended before {description}: {command.text()[-400:]}"
 
     def count_shards(self) -> int:
         return sum(1 for _ in (self.results / "shards").rglob("[!.]*.parquet"))
 
     def family(self) -> list[psutil.Process]:
-        """Return the live processes of the trial, and remember them for `watch`."""
-        processes = family(self.mark)
-        self._known |= {process.pid: process for process in processes}
+        """Return the live processes of the trial, and record them for `watch`."""
+        processes = family(self.marker)
+        self._observed |= {process.pid: process for process in processes}
         return processes
 
     def watch(self) -> None:
         """Check that live parents collect their dead children in time.
 
-        Must be called regularly, because init collects the children of ended parents. Each call reads all processes, so
-        it has an effect at most once per second.
+        This must be called regularly, because init collects the children of parents that have ended. A check reads all
+        processes, so there is at most one per second.
         """
         now = time.monotonic()
         if now < self._next_watch:
             return
         self._next_watch = now + _WATCH_SECONDS
         self.family()
-        dead = {process.pid: process for process in zombies(self._known.values())}
+        dead = {process.pid: process for process in find_zombies(self._observed.values())}
         self._dead_since = {pid: self._dead_since.get(pid, now) for pid in dead}
         for pid, since in self._dead_since.items():
             parent = dead[pid].parent()
             parent_command = "" if parent is None else command_line(parent)[:80]
-            assert now - since < self.zombie_seconds, f"zombie {pid} is not collected by its parent: {parent_command}"
+            assert now - since < self.zombie_seconds, f"process {pid} is not collected by its parent: {parent_command}"
 
     def workers(self) -> list[psutil.Process]:
         return [process for process in self.family() if is_worker(process)]
@@ -240,18 +257,20 @@ class Trial:
         self.family()
         command.process.kill()
         command.process.wait()
-        self.injected["drivers killed"] += 1
+        self.injection_counts["drivers killed"] += 1
 
     def wait_for_end(self) -> None:
-        """Wait until all processes of the trial have ended; AssertionError if they do not."""
-        end = time.monotonic() + GRACE_SECONDS
-        while alive := family(self.mark):
+        """Wait until all processes of the trial have ended, which must take at most `GRACE_SECONDS`."""
+        deadline = time.monotonic() + GRACE_SECONDS
+        while alive := family(self.marker):
             self.watch()
-            assert time.monotonic() < end, f"processes still alive: {[command_line(process)[:80] for process in alive]}"
+            assert time.monotonic() < deadline, (
+                f"processes still alive: {[command_line(process)[:80] for process in alive]}"
+            )
             time.sleep(0.2)
 
     def end(self) -> None:
         """Kill the trial's remaining processes, so that they do not affect the next fault."""
-        kill(family(self.mark))
+        kill(family(self.marker))
         for command in self.commands:
             command.process.wait()

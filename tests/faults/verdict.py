@@ -1,4 +1,4 @@
-"""Checks after every fault: complete results without duplicates, equal exports, and no remaining processes or files."""
+"""Checks after a fault: complete results without duplicates, equal exports, and no remaining processes or files."""
 
 import json
 import os
@@ -20,7 +20,7 @@ _TWO_DAYS = 2 * 24 * 3600.0
 
 
 def export(results: Path, out: Path, *, partial: bool = False) -> dict[str, bytes]:
-    """Export a results folder and return the exported files."""
+    """Export a results folder, and return the contents of the exported files."""
     store = ShardStore.open(results)
     export_dataset(load_plan(results), store, store.inventory(verify="all", on_damage="raise"), out, partial=partial)
     return read_tree(out)
@@ -31,26 +31,27 @@ def check_sweep(trial: Trial, *, tolerant: bool = False, may_duplicate: bool = F
 
     Args:
         trial: the trial.
-        tolerant: allow counts to differ by one image per strength and confidences by 1e-3 (micro-batches were halved).
-        may_duplicate: allow duplicate rows, because a worker that was disconnected, or whose driver was replaced,
-            continues for a while.
+        tolerant: allow counts to differ by one image per strength and confidences by 1e-3. This is needed if
+            micro-batches were halved.
+        may_duplicate: allow duplicate rows. This is needed if a worker was disconnected or its driver was replaced,
+            because such a worker continues for a while.
     """
     trial.wait_for_end()
     _check_shards(trial.results, may_duplicate=may_duplicate)
-    exported = export(trial.results, trial.folder / "json")
-    names = trial.undisturbed.keys() | exported.keys()
-    differing = [name for name in names if trial.undisturbed.get(name) != exported.get(name)]
+    actual = export(trial.results, trial.folder / "json")
+    file_names = trial.expected_files.keys() | actual.keys()
+    differing = [name for name in file_names if trial.expected_files.get(name) != actual.get(name)]
     if tolerant:
-        assert trial.undisturbed.keys() == exported.keys()
+        assert trial.expected_files.keys() == actual.keys()
         for name in differing:
             if "/" in name and name.endswith(".json"):
-                _check_nearly_equal(name, trial.undisturbed[name], exported[name])
+                _check_nearly_equal(name, trial.expected_files[name], actual[name])
     else:
         assert not differing, f"the export differs: {sorted(differing)}"
     assert not (trial.results / "lease.json").exists(), "a lease remains"
-    # Files of killed processes may remain for a day; the next run after that must remove them.
+    # Temporary files of killed processes may remain for a day. After that, the next run must remove them.
     if strays := stray_files(trial.results):
-        trial.injected["stray files left for a day"] += len(strays)
+        trial.injection_counts["stray files left for a day"] += len(strays)
         age(strays)
         trial.run(*INLINE)
         assert stray_files(trial.results) == []
@@ -61,32 +62,32 @@ def _check_shards(results: Path, *, may_duplicate: bool) -> None:
     inventory = store.inventory(verify="all", on_damage="report")
     assert not inventory.damaged
     assert store.verify(inventory) == []
-    missing = [part.label for unit in plan.units for part in inventory.missing(unit, plan.measurements)]
-    assert not missing, f"missing: {missing}"
+    missing_parts = [part.label for unit in plan.units for part in inventory.missing(unit, plan.measurements)]
+    assert not missing_parts, f"missing: {missing_parts}"
     columns = [inventory.row_column(name).tolist() for name in ("unit", "strength", "start", "stop")]
-    counts = Counter(zip(*columns, strict=True))
-    assert may_duplicate or set(counts.values()) == {1}, f"duplicate rows: {counts.most_common(3)}"
+    row_counts = Counter(zip(*columns, strict=True))
+    assert may_duplicate or set(row_counts.values()) == {1}, f"duplicate rows: {row_counts.most_common(3)}"
 
 
-def _check_nearly_equal(name: str, expected: bytes, result: bytes) -> None:
-    """Check that a results file differs by at most one image per strength, or 1e-3 in a confidence."""
-    before, after = (np.array(_numbers(json.loads(content))) for content in (expected, result))
-    # Accuracies are fractions of 20 images, so one image is 0.05; confusion matrices count images.
-    allowed = 1e-3 if "confidence" in name else 1.0 if "_cm" in name else 0.05 + 1e-9
-    assert before.shape == after.shape
-    assert np.nanmax(np.abs(before - after)) <= allowed, f"{name} differs by more than {allowed:g}"
+def _check_nearly_equal(name: str, expected: bytes, actual: bytes) -> None:
+    """Check that two results files differ by at most one image per strength, or by 1e-3 in a confidence."""
+    expected_numbers, numbers = (np.array(_flatten(json.loads(content))) for content in (expected, actual))
+    # Accuracies are fractions of 20 images, so one image changes them by 0.05. Confusion matrices count images.
+    tolerance = 1e-3 if "confidence" in name else 1.0 if "_cm" in name else 0.05 + 1e-9
+    assert expected_numbers.shape == numbers.shape
+    assert np.nanmax(np.abs(expected_numbers - numbers)) <= tolerance, f"{name} differs by more than {tolerance:g}"
 
 
-def _numbers(value: Any) -> list[float]:
+def _flatten(value: Any) -> list[float]:
     if isinstance(value, Mapping):
-        return [number for name in sorted(value) for number in _numbers(value[name])]
+        return [number for name in sorted(value) for number in _flatten(value[name])]
     if isinstance(value, list):
-        return [number for item in value for number in _numbers(item)]
+        return [number for item in value for number in _flatten(item)]
     return [float("nan") if value is None else float(value)] if isinstance(value, int | float | None) else []
 
 
 def age(paths: Iterable[Path]) -> None:
-    """Set the modification times of files to two days ago, so that the next run treats them as leftovers."""
+    """Set the modification times of files to two days ago, so that the next run removes them."""
     long_ago = time.time() - _TWO_DAYS
     for path in paths:
         os.utime(path, (long_ago, long_ago))

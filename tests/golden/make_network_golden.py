@@ -1,6 +1,6 @@
 """Generate `network.json`: features and logits of the published NAS-Bench-201 network for reproducible weights.
 
-The reference is xautodl 1.0.0 from PyPI, which robust201 neither requires nor ships. To regenerate the file:
+The reference is xautodl 1.0.0 from PyPI, which robust201 neither requires nor contains. To regenerate the file, run
 
     python3.11 -m venv reference && . reference/bin/activate
     pip install torch==2.13.0 numpy && pip install --no-deps xautodl==1.0.0
@@ -29,10 +29,10 @@ SOURCE_FILES = (
 )
 N_IMAGES = 2
 CHANNELS, CELLS = 16, 5
-# Small cells, large cells, cells without a path (10, 12, 74, 172, 879, and 1651 with `none` only), the paper's cells.
-NAMED: tuple[int, ...] = (0, 1, 9, 10, 11, 12, 21, 50, 74, 123, 172, 284, 309, 879, 991, 1462, 1651, 1832, 3365)
-NAMED += (3456, 9930, 11472, 13433, 13714)
-SPREAD = tuple(range(137, 15_625, 440))
+# Small and large cells, the paper's cells, and cells without a path from input to output (10, 12, 74, 172, 879, 1651).
+CHOSEN_INDICES: tuple[int, ...] = (0, 1, 9, 10, 11, 12, 21, 50, 74, 123, 172, 284, 309, 879, 991, 1462, 1651, 1832)
+CHOSEN_INDICES += (3365, 3456, 9930, 11472, 13433, 13714)
+SPACED_INDICES = tuple(range(137, 15_625, 440))
 CIFAR100_CASES = (0, 21, 1462, 13714)
 IMAGENET16_CASES = (0, 12, 21, 991, 11472, 13714)
 
@@ -43,28 +43,28 @@ def _generator(name):
 
 
 def fill_state(state, feature_scale):
-    """Replace a state_dict's tensors by random numbers keyed by their names, with non-trivial BatchNorm statistics.
+    """Replace a state_dict's tensors by random numbers that depend on the tensors' names.
 
     Args:
         state: state_dict of a network; only its names, shapes and dtypes are used.
-        feature_scale: standard deviation of the last BatchNorm's input. Its statistics have this scale, so that logits
-            are of order 1 even in cells whose skip connections multiply their input many times over.
+        feature_scale: standard deviation of the last BatchNorm's input. The running statistics of this BatchNorm have
+            this scale. Otherwise logits would be large in cells whose skip connections multiply their input.
 
     Returns:
-        A new state_dict.
+        A new state_dict, with non-trivial running statistics in all BatchNorms.
     """
     filled = {}
     for name, tensor in state.items():
         generator, shape = _generator(name), tuple(tensor.shape)
         scale = feature_scale if name.startswith("lastact") else 1.0
-        kind = name.rpartition(".")[2]
-        if kind == "num_batches_tracked":
+        parameter_name = name.rpartition(".")[2]
+        if parameter_name == "num_batches_tracked":
             values = np.asarray(generator.integers(1, 1000))
-        elif kind == "running_mean":
+        elif parameter_name == "running_mean":
             values = scale * generator.normal(0, 0.3, shape)
-        elif kind == "running_var":
+        elif parameter_name == "running_var":
             values = scale**2 * generator.uniform(0.4, 1.2, shape)
-        elif kind == "bias":
+        elif parameter_name == "bias":
             values = generator.normal(0, 0.3, shape)
         elif len(shape) == 1:
             values = generator.uniform(0.4, 1.2, shape)
@@ -75,20 +75,20 @@ def fill_state(state, feature_scale):
 
 
 def make_pixels(image_size):
-    """Return random normalised images of different colours: (2, 3, image_size, image_size) float32 of order 1."""
+    """Return two random normalised images of different colours: (2, 3, image_size, image_size) float32."""
     generator = _generator(f"pixels {image_size}")
     colours = generator.normal(0, 1, (N_IMAGES, 3, 1, 1))
     return torch.from_numpy(colours + generator.normal(0, 1, (N_IMAGES, 3, image_size, image_size))).float()
 
 
 def state_signature(state):
-    """Return the SHA-256 of a state_dict's names, shapes and dtypes in their order: 64 hex digits."""
+    """Return the SHA-256 of a state_dict's names, shapes and dtypes, in their order, as 64 hex digits."""
     lines = [f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in state.items()]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def _cases():
-    indices = sorted({*NAMED, *SPREAD})
+    indices = sorted({*CHOSEN_INDICES, *SPACED_INDICES})
     yield from ((index, 10, 32) for index in indices)
     yield from ((index, 100, 32) for index in CIFAR100_CASES)
     yield from ((index, 120, 16) for index in IMAGENET16_CASES)
@@ -100,19 +100,20 @@ def _specs(structure):
     return [cell.tostr() for cell in cells]
 
 
-def _shortest(values):
+def _shortest_floats(values):
+    """Return the floats whose shortest decimal representation is that of the float32 values."""
     return [[float(str(value)) for value in row] for row in values.numpy()]
 
 
 def _measure(network, pixels):
     network.eval()
-    seen = []
-    hook = network.lastact.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].std().item()))
+    input_scales = []
+    hook = network.lastact.register_forward_pre_hook(lambda _, inputs: input_scales.append(inputs[0].std().item()))
     with torch.inference_mode():
         network.load_state_dict(fill_state(network.state_dict(), 1.0))
         network(pixels)
         hook.remove()
-        feature_scale = float(f"{max(seen[0], 1.0):.2g}")
+        feature_scale = float(f"{max(input_scales[0], 1.0):.2g}")
         network.load_state_dict(fill_state(network.state_dict(), feature_scale))
         features, logits = network(pixels)
     return feature_scale, features, logits
@@ -139,8 +140,8 @@ def main():
                 "parameters": sum(parameter.numel() for parameter in network.parameters()),
                 "state_length": len(network.state_dict()),
                 "state_signature": state_signature(network.state_dict()),
-                "features": _shortest(features),
-                "logits": _shortest(logits),
+                "features": _shortest_floats(features),
+                "logits": _shortest_floats(logits),
             }
         )
     root = Path(xautodl.__file__).parent

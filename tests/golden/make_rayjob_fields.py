@@ -1,10 +1,10 @@
-"""Write rayjob_fields.txt, against which jobs/kuberay-rayjob.yaml is checked, from a RayJob CRD of KubeRay.
+"""Write rayjob_fields.txt from a RayJob CRD of KubeRay; tests check jobs/kuberay-rayjob.yaml with it.
 
     python -m tests.golden.make_rayjob_fields CRD.yaml VERSION
 
 CRD.yaml is helm-chart/kuberay-operator/crds/ray.io_rayjobs.yaml of the KubeRay release VERSION
-(https://github.com/ray-project/kuberay). Each line has a field's path, its type and, if the CRD lists them, its values.
-The status and unused parts of a pod template (affinity, ephemeral containers) are left out.
+(https://github.com/ray-project/kuberay). Each line has the path and the type of a field and, if the CRD lists them, its
+values. The status and unused parts of a pod template (affinity, ephemeral containers) are omitted.
 """
 
 import hashlib
@@ -17,7 +17,8 @@ import yaml
 
 API_VERSION = "v1"
 FIELDS = Path(__file__).with_name("rayjob_fields.txt")
-# The CRD contains Kubernetes' pod template three times, each with its container twice; the list has both only once.
+# The CRD contains Kubernetes' pod template three times, and each pod template contains the fields of a container twice.
+# The list has each of them only once.
 POD_TEMPLATES = (
     "spec.submitterPodTemplate",
     "spec.rayClusterSpec.headGroupSpec.template",
@@ -30,32 +31,37 @@ IGNORED = ("PodTemplate.spec.ephemeralContainers", "PodTemplate.spec.affinity.",
 def walk(schema: dict[str, Any], path: str = "") -> Iterator[str]:
     """Yield one line per field of an OpenAPI schema."""
     for name, field in sorted(schema.get("properties", {}).items()):
-        here = f"{path}.{name}".lstrip(".")
-        if here.startswith(IGNORED):
+        field_path = f"{path}.{name}".lstrip(".")
+        if field_path.startswith(IGNORED):
             continue
-        short = "PodTemplate" if here in POD_TEMPLATES else here
-        kind = field.get("type", "any")
+        shortened_path = "PodTemplate" if field_path in POD_TEMPLATES else field_path
+        type_name = field.get("type", "any")
         if isinstance(field.get("additionalProperties"), dict):
-            kind = "map"
-        values = f" {'|'.join(field['enum'])}" if "enum" in field and kind == "string" else ""
-        yield f"{here} {short if short != here else kind}{values}"
-        yield from walk(field, short)
+            type_name = "map"
+        values = f" {'|'.join(field['enum'])}" if "enum" in field and type_name == "string" else ""
+        yield f"{field_path} {shortened_path if shortened_path != field_path else type_name}{values}"
+        yield from walk(field, shortened_path)
         if "items" in field:
-            entry = f"{short}[]"
-            shared = "Container" if entry in CONTAINERS else entry
-            yield f"{entry} {shared if shared != entry else field['items'].get('type', 'any')}"
-            yield from walk(field["items"], shared)
+            item_path = f"{shortened_path}[]"
+            shortened_item_path = "Container" if item_path in CONTAINERS else item_path
+            item_type = field["items"].get("type", "any")
+            yield f"{item_path} {shortened_item_path if shortened_item_path != item_path else item_type}"
+            yield from walk(field["items"], shortened_item_path)
 
 
 def main(crd: Path, version: str) -> None:
-    text = crd.read_text()
-    versions = {entry["name"]: entry["schema"]["openAPIV3Schema"] for entry in yaml.safe_load(text)["spec"]["versions"]}
+    crd_text = crd.read_text()
+    versions = {
+        version_entry["name"]: version_entry["schema"]["openAPIV3Schema"]
+        for version_entry in yaml.safe_load(crd_text)["spec"]["versions"]
+    }
     lines = list(dict.fromkeys(walk(versions[API_VERSION])))
-    head = (
+    digest = hashlib.sha256(crd_text.encode()).hexdigest()
+    header = (
         f"# Fields of the RayJob CRD ray.io/{API_VERSION}, KubeRay {version} (Apache-2.0): "
-        f"crds/ray.io_rayjobs.yaml, SHA-256 {hashlib.sha256(text.encode()).hexdigest()}. Made by make_rayjob_fields.py."
+        f"crds/ray.io_rayjobs.yaml, SHA-256 {digest}. Made by make_rayjob_fields.py."
     )
-    FIELDS.write_text("\n".join([head, *lines]) + "\n")
+    FIELDS.write_text("\n".join([header, *lines]) + "\n")
 
 
 if __name__ == "__main__":

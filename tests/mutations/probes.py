@@ -1,4 +1,4 @@
-"""Commands and reads after a file was damaged, and the criteria for their results."""
+"""Commands and reads that run after a file was damaged, and the criteria for their results."""
 
 import hashlib
 import json
@@ -20,15 +20,16 @@ _WARNING = re.compile(r"warning:|damaged|set aside|not those of its|missing")
 
 
 class Probe(NamedTuple):
-    """A command, or a read, of the files.
+    """A command that reads the files, or a read through the Python API.
 
     Attributes:
-        ask: function from the root folder to the result of the command and its answer.
-        is_compared: whether the answer must equal the answer for undamaged files if the exit code is 0 and there was no
-            warning; False if the command does not read all bytes that its answer depends on.
+        run: function that runs the command in the workspace's root folder, and returns its result and the data that it
+            wrote or returned.
+        is_compared: whether the data must equal that for undamaged files if the exit code is 0 and there was no
+            warning; False if the command does not read all bytes on which the data depends.
     """
 
-    ask: Callable[[Path], tuple[CommandResult, Any]]
+    run: Callable[[Path], tuple[CommandResult, Any]]
     is_compared: bool = True
 
 
@@ -53,13 +54,13 @@ def _requeue(root: Path, results: str) -> tuple[CommandResult, Any]:
 
 
 def _run(root: Path) -> tuple[CommandResult, Any]:
-    """Run the sweep; if it completes, the answer contains the exit codes of verify and export, and the export."""
+    """Run the sweep; if it completes, the data has the exit codes of verify and export, and the export's hashes."""
     result = run_command("run", root / "sweep.yaml")
     if result.code != 0:
         return result, None
-    verdict = run_command("verify", root / "results")
-    exported, numbers = _export(root, "results")
-    return result, [verdict.code, exported.code, numbers]
+    verify_result = run_command("verify", root / "results")
+    export_result, exported_hashes = _export(root, "results")
+    return result, [verify_result.code, export_result.code, exported_hashes]
 
 
 def _run_from_scratch(root: Path) -> tuple[CommandResult, Any]:
@@ -68,7 +69,7 @@ def _run_from_scratch(root: Path) -> tuple[CommandResult, Any]:
     return result, _export(root, "results")[1] if result.code == 0 else None
 
 
-def _read(root: Path, folder: str) -> tuple[CommandResult, Any]:
+def _read_dataset(root: Path, folder: str) -> tuple[CommandResult, Any]:
     try:
         data = RobustnessDataset(root / folder)
         return CommandResult(0, "", ""), [data.to_frame().astype(str).to_dict("records"), data.query(missing_ok=True)]
@@ -77,13 +78,13 @@ def _read(root: Path, folder: str) -> tuple[CommandResult, Any]:
 
 
 def _command(*arguments: str, is_compared: bool = False) -> Probe:
-    """Return the probe of a command, whose answer is its output; arguments that begin with ``@`` are paths."""
+    """Return the probe of a command, whose data is its output. Arguments that begin with ``@`` are relative paths."""
 
-    def ask(root: Path) -> tuple[CommandResult, Any]:
-        result = run_command(*(root / name[1:] if name.startswith("@") else name for name in arguments))
+    def run(root: Path) -> tuple[CommandResult, Any]:
+        result = run_command(*(root / argument[1:] if argument.startswith("@") else argument for argument in arguments))
         return result, result.out
 
-    return Probe(ask, is_compared)
+    return Probe(run, is_compared)
 
 
 def _probes_of_results(results: str) -> dict[str, Probe]:
@@ -96,61 +97,61 @@ def _probes_of_results(results: str) -> dict[str, Probe]:
     }
 
 
-_RESULTS = _probes_of_results("results") | {
+_RESULTS_PROBES = _probes_of_results("results") | {
     "run": Probe(_run),
     "merge": _command("merge", "@results", "--out", "@merged"),
     "diff": _command("diff", "@results", "@json"),
 }
-_INPUTS = {"run from scratch": Probe(_run_from_scratch), "plan": _command("plan", "@sweep.yaml")}
-_JSON = {
-    "read": Probe(lambda root: _read(root, "json"), is_compared=False),
+_INPUTS_PROBES = {"run from scratch": Probe(_run_from_scratch), "plan": _command("plan", "@sweep.yaml")}
+_JSON_PROBES = {
+    "read": Probe(lambda root: _read_dataset(root, "json"), is_compared=False),
     "report": _command("report", "@json", "--out", "@page.html"),
     "diff": _command("diff", "@json", "@results", is_compared=True),
     "verify export": _command("verify", "@results", "--export", "@json", is_compared=True),
     "convert": _command("convert", "@json"),
     "verify": _command("verify", "@json"),
 }
-_PARQUET = {
-    "read": Probe(lambda root: _read(root, "parquet")),
-    "read parquet/": Probe(lambda root: _read(root, "parquet/parquet")),
+_PARQUET_PROBES = {
+    "read": Probe(lambda root: _read_dataset(root, "parquet")),
+    "read parquet/": Probe(lambda root: _read_dataset(root, "parquet/parquet")),
     "report": _command("report", "@parquet", "--out", "@page.html"),
     "diff": _command("diff", "@parquet", "@results", is_compared=True),
     "verify export": _command("verify", "@results", "--export", "@parquet", is_compared=True),
 }
 
 PROBES: dict[str, dict[str, Probe]] = {
-    # No `run`: a truncated YAML may be a valid YAML of another, larger sweep.
+    # `run` is not included, because a truncated YAML may be a valid YAML of a larger sweep.
     "sweep YAML": {
-        "plan": _INPUTS["plan"],
+        "plan": _INPUTS_PROBES["plan"],
         "status": _command("status", "@sweep.yaml"),
         "doctor": _command("doctor", "@sweep.yaml"),
     },
-    **dict.fromkeys(("format.json", "plan.json", "protocol", "progress.json", "shard", "kept images"), _RESULTS),
+    **dict.fromkeys(("format.json", "plan.json", "protocol", "progress.json", "shard", "kept images"), _RESULTS_PROBES),
     "compacted shard": _probes_of_results("compacted"),
-    **dict.fromkeys(("weights", "weights manifest", "corruptions", "corruptions manifest"), _INPUTS),
-    "dataset JSON": _JSON,
-    "dataset Parquet": _PARQUET,
-    "dataset listing": _JSON | {f"{name} (Parquet)": probe for name, probe in _PARQUET.items()},
+    **dict.fromkeys(("weights", "weights manifest", "corruptions", "corruptions manifest"), _INPUTS_PROBES),
+    "dataset JSON": _JSON_PROBES,
+    "dataset Parquet": _PARQUET_PROBES,
+    "dataset listing": _JSON_PROBES | {f"{name} (Parquet)": probe for name, probe in _PARQUET_PROBES.items()},
     "dataset facts": {
-        "read": _JSON["read"],
-        "read (Parquet)": Probe(_PARQUET["read"].ask, is_compared=False),
-        **{name: _JSON[name] for name in ("report", "verify export", "verify")},
-        "verify export (Parquet)": _PARQUET["verify export"],
+        "read": _JSON_PROBES["read"],
+        "read (Parquet)": Probe(_PARQUET_PROBES["read"].run, is_compared=False),
+        **{name: _JSON_PROBES[name] for name in ("report", "verify export", "verify")},
+        "verify export (Parquet)": _PARQUET_PROBES["verify export"],
     },
 }
 """Probes by kind of file."""
 
 
-def find_problem(probe: Probe, result: CommandResult, answer: Any, undamaged: Any) -> str:
-    """Describe what is wrong with an answer; return an empty string if nothing is."""
+def find_problem(probe: Probe, result: CommandResult, data: Any, undamaged_data: Any) -> str:
+    """Return a description of what is wrong with a probe's result; an empty string if nothing is wrong."""
     if result.code not in {0, 2, 3, 4} or "Traceback" in result.err:
-        return f"ended with {result.code}: {result.err[-1500:]}"
+        return f"the exit code is {result.code}: {result.err[-1500:]}"
     if len(result.err) > MAX_ERROR_CHARACTERS:
-        return f"{len(result.err):,} characters on stderr: {result.err[:200]}"
+        return f"stderr has {len(result.err):,} characters: {result.err[:200]}"
     if result.peak_bytes > MAX_BYTES:
-        return f"{result.peak_bytes >> 20} MiB of memory"
+        return f"the command used {result.peak_bytes >> 20} MiB of memory"
     is_silent = not _WARNING.search(result.out + result.err)
-    if probe.is_compared and result.code == 0 and answer != undamaged and is_silent:
-        shown = [json.dumps(value, default=str)[:2000] for value in (answer, undamaged)]
-        return f"a different answer without a warning: {' instead of '.join(shown)}"
+    if probe.is_compared and result.code == 0 and data != undamaged_data and is_silent:
+        actual, expected = (json.dumps(value, default=str)[:2000] for value in (data, undamaged_data))
+        return f"the data differs without a warning: {actual} instead of {expected}"
     return ""

@@ -1,6 +1,7 @@
 """Files of every kind are damaged at random: no reader or command may fail with a traceback or return a wrong result.
 
-A short run; ``MUTATIONS=500 MUTATIONS_SEED=1 python -m pytest -n 0 --timeout 3600 tests/mutations`` is a long one.
+By default there are few mutations. A long run is
+``MUTATIONS=500 MUTATIONS_SEED=1 python -m pytest -n 0 --timeout 3600 tests/mutations``.
 """
 
 import os
@@ -16,42 +17,43 @@ from tests.mutations.probes import PROBES, Probe, find_problem
 from tests.mutations.workspace import CommandResult, Workspace
 
 
-def ask(probe: Probe, root: Path) -> tuple[CommandResult, Any, bool]:
-    """Run a probe; the third value is whether a warning reported missing files."""
+def run_probe(probe: Probe, root: Path) -> tuple[CommandResult, Any, bool]:
+    """Run a probe; return its result, its data, and whether a warning reported missing files."""
     with warnings.catch_warnings(record=True) as recorded:
         warnings.simplefilter("always")
-        result, answer = probe.ask(root)
-    return result, answer, any(issubclass(warning.category, MissingFilesWarning) for warning in recorded)
+        result, data = probe.run(root)
+    return result, data, any(issubclass(warning.category, MissingFilesWarning) for warning in recorded)
 
 
-def pick(values: Any, draws: np.random.Generator) -> Any:
-    return values[int(draws.integers(len(values)))]
+def pick(options: Any, rng: np.random.Generator) -> Any:
+    return options[int(rng.integers(len(options)))]
 
 
 def test_damaged_files_give_errors_or_correct_results(tmp_path: Path) -> None:
-    count, seed = (int(os.environ.get(name, default)) for name, default in (("MUTATIONS", 16), ("MUTATIONS_SEED", 2)))
+    n_mutations = int(os.environ.get("MUTATIONS", "16"))
+    seed = int(os.environ.get("MUTATIONS_SEED", "2"))
     workspace = Workspace(tmp_path)
-    undamaged: dict[tuple[str, str], Any] = {}
+    undamaged_data: dict[tuple[str, str], Any] = {}
     damages, codes, problems = set(), set(), []
-    for number in range(count):
-        draws = np.random.default_rng([seed, number])
-        kind = list(PROBES)[number % len(PROBES)]
-        name = pick(list(PROBES[kind]), draws)
-        probe = PROBES[kind][name]
-        if (kind, name) not in undamaged:
-            _, undamaged[kind, name], has_warned = ask(probe, workspace.root)
+    for index in range(n_mutations):
+        rng = np.random.default_rng([seed, index])
+        file_kind = list(PROBES)[index % len(PROBES)]
+        probe_name = pick(list(PROBES[file_kind]), rng)
+        probe = PROBES[file_kind][probe_name]
+        if (file_kind, probe_name) not in undamaged_data:
+            _, undamaged_data[file_kind, probe_name], has_warned = run_probe(probe, workspace.root)
             assert not has_warned
             workspace.restore()
-        files = workspace.files(kind)
-        path = pick(files, draws)
-        damage = pick(damages_of(kind, path), draws)
-        siblings = [other for other in files if other != path and other.suffix == path.suffix]
+        files = workspace.files(file_kind)
+        path = pick(files, rng)
+        damage = pick(damages_of(file_kind, path), rng)
+        siblings = [file for file in files if file != path and file.suffix == path.suffix]
         damage = "bit flipped" if damage == "swapped" and not siblings else damage
-        DAMAGES[damage](path, siblings, draws)
-        result, answer, has_warned = ask(probe, workspace.root)
-        problem = "" if has_warned else find_problem(probe, result, answer, undamaged[kind, name])
+        DAMAGES[damage](path, siblings, rng)
+        result, data, has_warned = run_probe(probe, workspace.root)
+        problem = "" if has_warned else find_problem(probe, result, data, undamaged_data[file_kind, probe_name])
         if problem:
-            problems.append(f"{path.relative_to(workspace.root)} {damage}, {name}: {problem}")
+            problems.append(f"{path.relative_to(workspace.root)} {damage}, {probe_name}: {problem}")
         damages.add(damage)
         codes.add(result.code)
         workspace.restore()

@@ -20,7 +20,7 @@ from tests.conftest import add_network
 
 ARCHITECTURES = (0, 21)
 
-KINDS: dict[str, tuple[str, ...]] = {
+PATTERNS: dict[str, tuple[str, ...]] = {
     "sweep YAML": ("sweep.yaml",),
     "format.json": ("results/format.json",),
     "plan.json": ("results/plan.json",),
@@ -38,11 +38,11 @@ KINDS: dict[str, tuple[str, ...]] = {
     "dataset listing": ("json/SHA256SUMS", "parquet/SHA256SUMS", "parquet/parquet_files.json"),
     "dataset facts": ("json/meta.json", "json/sweep.json", "parquet/sweep.json", "parquet/meta.json"),
 }
-"""Path patterns by kind of file."""
+"""Patterns of paths by kind of file."""
 
 
 class CommandResult(NamedTuple):
-    """Result of a command: exit code (None after an exception), output, and additional peak memory."""
+    """Result of a command: exit code (None after an exception), stdout, stderr, and additional peak memory."""
 
     code: int | None
     out: str
@@ -71,18 +71,18 @@ def run_command(*arguments: object) -> CommandResult:
     return CommandResult(code, out.getvalue(), err.getvalue(), _memory("VmHWM") - initial_bytes)
 
 
-def _memory(name: str) -> int:
-    match = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"))
+def _memory(field_name: str) -> int:
+    match = re.search(rf"{field_name}:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"))
     assert match is not None
     return 1024 * int(match[1])
 
 
 class Workspace:
-    """A folder with files of every kind, and a copy from which damaged files are restored."""
+    """A folder with files of every kind, and an undamaged copy from which it is restored."""
 
     def __init__(self, folder: Path) -> None:
         self.root = root = folder / "work"
-        self._pristine = folder / "pristine"
+        self._undamaged = folder / "pristine"
         root.mkdir(parents=True)
         with CheckpointStore(root / "weights") as store:
             for index in ARCHITECTURES:
@@ -108,7 +108,7 @@ class Workspace:
         shutil.copytree(root / "results", root / "compacted")
         for _ in range(2):
             self._run("compact", root / "compacted", "--grace-hours", 0)
-        shutil.copytree(root, self._pristine)
+        shutil.copytree(root, self._undamaged)
 
     @staticmethod
     def _run(*arguments: object) -> None:
@@ -117,9 +117,9 @@ class Workspace:
 
     def restore(self) -> None:
         shutil.rmtree(self.root)
-        shutil.copytree(self._pristine, self.root)
+        shutil.copytree(self._undamaged, self.root)
 
-    def files(self, kind: str) -> list[Path]:
-        paths = sorted(path for pattern in KINDS[kind] for path in self.root.glob(pattern) if path.is_file())
-        assert paths, kind
+    def files(self, file_kind: str) -> list[Path]:
+        paths = sorted(path for pattern in PATTERNS[file_kind] for path in self.root.glob(pattern) if path.is_file())
+        assert paths, file_kind
         return paths

@@ -1,4 +1,4 @@
-"""Benchmarks as commands: they can be imported, have help, and documents call them with valid options."""
+"""Benchmarks as commands: they have a help text, and documents call them with valid options."""
 
 import argparse
 import re
@@ -15,61 +15,61 @@ MODULES = sorted(f"benchmarks.{path.stem}" for path in (REPOSITORY / "benchmarks
 COMMAND = re.compile(r"(?:[A-Z0-9_]+=\S+ +)*(?:\S*/)?python -m (benchmarks\b[.\w]*)(.*)")
 
 
-class OptionsRead(Exception):
-    """Raised after a command has parsed its options."""
+class OptionsParsed(Exception):
+    """Raised by a command after it has parsed its options."""
 
 
-def read_options(monkeypatch: pytest.MonkeyPatch, module: str, argv: list[str]) -> None:
+def parse_options(monkeypatch: pytest.MonkeyPatch, module: str, argv: list[str]) -> None:
     """Run a command until it has parsed its options.
 
     Raises:
-        OptionsRead: they are good.
-        SystemExit: they are not, or ask for help.
+        OptionsParsed: the options are valid.
+        SystemExit: the options are invalid or include --help.
     """
     parse_args = argparse.ArgumentParser.parse_args
 
     def parse_and_stop(parser: argparse.ArgumentParser) -> None:
         parse_args(parser)
-        raise OptionsRead
+        raise OptionsParsed
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_and_stop)
     monkeypatch.setattr(sys, "argv", [module, *argv])
     import_module(module).main()
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("module_name", MODULES)
 def test_every_benchmark_has_help(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    module_name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    module = import_module(name)
+    module = import_module(module_name)
     if not hasattr(module, "main"):
-        return  # not a command
-    with pytest.raises(SystemExit) as result:
-        read_options(monkeypatch, name, ["--help"])
-    assert result.value.code == 0
+        return  # the module is not a command
+    with pytest.raises(SystemExit) as exit_info:
+        parse_options(monkeypatch, module_name, ["--help"])
+    assert exit_info.value.code == 0
     assert "show this help message" in capsys.readouterr().out
 
 
-def commands(text: str) -> list[tuple[str, list[str]]]:
-    """Return the benchmark commands in a text: module and options."""
+def find_commands(text: str) -> list[tuple[str, list[str]]]:
+    """Return the module and the options of each benchmark command in a text."""
     lines = [line.strip() for line in text.splitlines()]
     prose = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
-    in_passing = [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", prose)]
-    found = [match.groups() for line in (*lines, *in_passing) if (match := COMMAND.fullmatch(line))]
-    # Docstrings explain a command after spaces, and put optional parts into brackets.
-    called = [(module, re.sub(r"[\[\]]", "", re.split(r"\s{3,}", rest)[0])) for module, rest in found]
-    return [(module, shlex.split(options, comments=True)) for module, options in called]
+    inline_code = [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", prose)]
+    matches = [match.groups() for line in (*lines, *inline_code) if (match := COMMAND.fullmatch(line))]
+    # In docstrings, brackets enclose optional parts, and an explanation may follow after several spaces.
+    calls = [(module, re.sub(r"[\[\]]", "", re.split(r"\s{3,}", options)[0])) for module, options in matches]
+    return [(module, shlex.split(options, comments=True)) for module, options in calls]
 
 
-def described() -> list[str]:
+def list_sources() -> list[str]:
     """Return the documents and docstrings that mention benchmarks."""
     return [*documents(), *(f"{name.replace('.', '/')}.py" for name in MODULES)]
 
 
 @pytest.mark.parametrize(
-    "document", [document for document in described() if commands((REPOSITORY / document).read_text())]
+    "document", [document for document in list_sources() if find_commands((REPOSITORY / document).read_text())]
 )
 def test_documented_benchmark_commands_have_valid_options(document: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, argv in commands((REPOSITORY / document).read_text()):
-        with monkeypatch.context() as patch, pytest.raises(OptionsRead):
-            read_options(patch, module, argv)
+    for module, argv in find_commands((REPOSITORY / document).read_text()):
+        with monkeypatch.context() as patch, pytest.raises(OptionsParsed):
+            parse_options(patch, module, argv)

@@ -1,4 +1,4 @@
-"""The citation of the paper, and the version of robust201, are the same everywhere."""
+"""The citation of the paper and the version of robust201 are the same everywhere."""
 
 import re
 import tomllib
@@ -14,7 +14,7 @@ def test_readme_citation_file_and_report_agree() -> None:
     fields = dict(re.findall(r"^  (\w+) += \{(.*)\}", PAPER_BIBTEX, re.M))
     assert PAPER_BIBTEX in (REPOSITORY / "README.md").read_text()
     (paper,) = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())["references"]
-    authors = " and ".join(f"{one['family-names']}, {one['given-names']}" for one in paper["authors"])
+    authors = " and ".join(f"{author['family-names']}, {author['given-names']}" for author in paper["authors"])
     assert (paper["title"], authors, str(paper["year"])) == (fields["title"], fields["author"], fields["year"])
     assert paper["conference"]["name"] in fields["booktitle"]
 

@@ -1,4 +1,4 @@
-"""Controls with published networks (docs/controls.md): reading their files, and a small comparison."""
+"""Controls with published networks (docs/controls.md): conversion of their weights, and a small comparison."""
 
 import importlib.util
 import io
@@ -49,17 +49,17 @@ def keras_arrays() -> dict[str, np.ndarray]:
     generator = np.random.default_rng(0)
     channels = [3, 64, 64, 128, 128, 64, 64]
     arrays = {}
-    for number in range(6):
-        suffix = f"_{number}" if number else ""
-        shape = (3, 3, channels[number], channels[number + 1])
+    for layer_index in range(6):
+        suffix = f"_{layer_index}" if layer_index else ""
+        shape = (3, 3, channels[layer_index], channels[layer_index + 1])
         arrays[f"conv2d{suffix}/kernel"] = generator.normal(0, (2 / np.prod(shape[:3])) ** 0.5, shape)
         arrays[f"conv2d{suffix}/bias"] = generator.normal(0, 0.1, shape[3])
-        for array in ("gamma", "beta", "moving_mean", "moving_variance"):
-            arrays[f"batch_normalization{suffix}/{array}"] = generator.uniform(0.5, 1.5, shape[3])
-    for number, (inputs, outputs) in enumerate([(64, 1024), (1024, 512), (512, 10)]):
-        suffix = f"_{number}" if number else ""
-        arrays[f"dense{suffix}/kernel"] = generator.normal(0, (2 / inputs) ** 0.5, (inputs, outputs))
-        arrays[f"dense{suffix}/bias"] = generator.normal(0, 0.1, outputs)
+        for array_name in ("gamma", "beta", "moving_mean", "moving_variance"):
+            arrays[f"batch_normalization{suffix}/{array_name}"] = generator.uniform(0.5, 1.5, shape[3])
+    for layer_index, (n_inputs, n_outputs) in enumerate([(64, 1024), (1024, 512), (512, 10)]):
+        suffix = f"_{layer_index}" if layer_index else ""
+        arrays[f"dense{suffix}/kernel"] = generator.normal(0, (2 / n_inputs) ** 0.5, (n_inputs, n_outputs))
+        arrays[f"dense{suffix}/bias"] = generator.normal(0, 0.1, n_outputs)
     return arrays
 
 
@@ -67,35 +67,35 @@ def keras_file(arrays: dict[str, np.ndarray]) -> bytes:
     stream = io.BytesIO()
     with h5py.File(stream, "w") as file:
         for name, array in arrays.items():
-            layer, _, kind = name.partition("/")
-            file[f"model_weights/{layer}/{layer}/{kind}:0"] = array.astype(np.float32)
+            layer, _, array_name = name.partition("/")
+            file[f"model_weights/{layer}/{layer}/{array_name}:0"] = array.astype(np.float32)
     return stream.getvalue()
 
 
 def keras_forward(arrays: dict[str, np.ndarray], pixels: np.ndarray) -> np.ndarray:
-    """Return the logits of pixels (B, H, W, 3) from 0 to 255 with Keras's order of axes, in float64."""
+    """Compute the logits of pixels (B, H, W, 3) from 0 to 255 in float64, with Keras's order of axes."""
     features = pixels.astype(np.float64)
-    for number in range(6):
-        suffix = f"_{number}" if number else ""
+    for layer_index in range(6):
+        suffix = f"_{layer_index}" if layer_index else ""
         windows = sliding_window_view(features, (3, 3), axis=(1, 2))  # (B, H - 2, W - 2, in, 3, 3)
         features = np.einsum("bhwikl,klio->bhwo", windows, arrays[f"conv2d{suffix}/kernel"], optimize=True)
         features = np.maximum(features + arrays[f"conv2d{suffix}/bias"], 0)
         gamma, beta, mean, variance = (
-            arrays[f"batch_normalization{suffix}/{array}"]
-            for array in ("gamma", "beta", "moving_mean", "moving_variance")
+            arrays[f"batch_normalization{suffix}/{array_name}"]
+            for array_name in ("gamma", "beta", "moving_mean", "moving_variance")
         )
         features = gamma * (features - mean) / np.sqrt(variance + 1e-3) + beta
-        if number in {1, 3}:
-            size = features.shape[1] // 2
-            features = features[:, : 2 * size, : 2 * size]
-            features = features.reshape(len(features), size, 2, size, 2, -1).max(axis=(2, 4))
+        if layer_index in {1, 3}:
+            pooled_size = features.shape[1] // 2
+            features = features[:, : 2 * pooled_size, : 2 * pooled_size]
+            features = features.reshape(len(features), pooled_size, 2, pooled_size, 2, -1).max(axis=(2, 4))
     features = features.reshape(len(features), -1)
     for suffix in ("", "_1", "_2"):
         features = np.maximum(features @ arrays[f"dense{suffix}/kernel"] + arrays[f"dense{suffix}/bias"], 0)
     return features
 
 
-def test_keras_conversion_keeps_network_outputs(tmp_path: Path) -> None:
+def test_converted_keras_weights_give_same_logits(tmp_path: Path) -> None:
     arrays = keras_arrays()
     prepare, networks = load_script("prepare"), load_script("networks")
     with zipfile.ZipFile(tmp_path / "cifar_10_model-7.4.0-py3-none-any.whl", "w") as wheel:
@@ -118,10 +118,10 @@ def test_lenet_weights_are_read_from_source_distribution(tmp_path: Path) -> None
             states[name] = networks.build(name, 10).state_dict()
             stream = io.BytesIO()
             torch.save(states[name], stream)
-            info = tarfile.TarInfo(f"advertorch-0.2.3/{member}")
-            info.size = stream.tell()
+            tar_info = tarfile.TarInfo(f"advertorch-0.2.3/{member}")
+            tar_info.size = stream.tell()
             stream.seek(0)
-            archive.addfile(info, stream)
+            archive.addfile(tar_info, stream)
     for name, state in states.items():
         torch.testing.assert_close(prepare.read_lenet(tmp_path, name), dict(state), rtol=0, atol=0)
 
@@ -137,16 +137,19 @@ def test_lenet_uses_only_first_channel() -> None:
 
 
 @pytest.fixture
-def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a working folder with weights and images in runs/controls, or skip the test."""
+def controls_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Prepare weights and images in a working folder, and return its runs/controls; skip the test without them."""
     packages = Path(os.environ.get("ROBUST201_CONTROLS", "."))
-    data = Path(os.environ.get("ROBUST201_DATA", "."))
-    if not list(packages.glob("advertorch-0.2.3.tar.gz")) or not (data / "mnist" / "t10k-images-idx3-ubyte").exists():
+    data_folder = Path(os.environ.get("ROBUST201_DATA", "."))
+    if (
+        not list(packages.glob("advertorch-0.2.3.tar.gz"))
+        or not (data_folder / "mnist" / "t10k-images-idx3-ubyte").exists()
+    ):
         pytest.skip(
             "no advertorch-0.2.3.tar.gz in ROBUST201_CONTROLS, or no mnist/t10k-images-idx3-ubyte in ROBUST201_DATA"
         )
     monkeypatch.setattr(
-        sys, "argv", ["prepare.py", "--packages", str(packages.resolve()), "--data", str(data.resolve())]
+        sys, "argv", ["prepare.py", "--packages", str(packages.resolve()), "--data", str(data_folder.resolve())]
     )
     monkeypatch.chdir(tmp_path)
     (tmp_path / "jobs").symlink_to(REPOSITORY / "jobs")
@@ -156,36 +159,43 @@ def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.shared
 def test_engines_and_libraries_agree_on_lenets(
-    prepared: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch
+    controls_folder: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = ("clean", "pgd", "aa_apgd-ce")
     for engine in controls.ENGINES:
         config = load_config(
             Path("jobs/controls-mnist.yaml"),
             engine=engine,
-            results=str(prepared / f"mnist-{engine}"),
+            results=str(controls_folder / f"mnist-{engine}"),
             images={"count": 40, "seed": 0},
         )
         assert run_sweep(config, make_executor, filters=Filters(keys=keys)).complete
-        out = prepared / f"mnist-{engine}-dataset"
-        exported = robust201("export", config.results, "--partial", "--parquet", "--outcomes", "bits", "--out", out)
-        assert exported.code == 3, exported.err  # other keys are missing
+        export_folder = controls_folder / f"mnist-{engine}-dataset"
+        result = robust201(
+            "export", config.results, "--partial", "--parquet", "--outcomes", "bits", "--out", export_folder
+        )
+        assert result.code == 3, result.err  # the export is incomplete, because other keys are missing
     load_script("networks")
     by_hand = load_script("by_hand")
-    sweep = prepared / "three-keys.yaml"
+    sweep = controls_folder / "three-keys.yaml"
     sweep.write_text(json.dumps({"keys": {key: config.keys[key] for key in keys}}))
-    images = ["--images", str(prepared / "mnist/test.npz"), "--rows", str(prepared / "mnist-fused-dataset/images")]
+    images = [
+        "--images",
+        str(controls_folder / "mnist/test.npz"),
+        "--rows",
+        str(controls_folder / "mnist-fused-dataset/images"),
+    ]
     for network in controls.SWEEPS["mnist"]:
         monkeypatch.setattr(sys, "argv", ["by_hand.py", str(sweep), network, *images])
         by_hand.main()
 
-    comparisons = list(controls.read_comparisons(prepared, "mnist"))
-    assert [(one.network, one.key) for one in comparisons] == [
+    comparisons = list(controls.read_comparisons(controls_folder, "mnist"))
+    assert [(comparison.network, comparison.key) for comparison in comparisons] == [
         (network, key) for network in controls.SWEEPS["mnist"] for key in keys
     ]
-    for one in comparisons:
-        accuracies = {way: correct.mean() for way, correct in one.correct.items()}
+    for comparison in comparisons:
+        accuracies = {method: correct.mean() for method, correct in comparison.correct.items()}
         assert list(accuracies) == ["fused", "reference", "by hand"]
-        resists = one.key == "clean" or one.network == "lenet-robust"
-        assert all(value >= 0.8 if resists else value <= 0.1 for value in accuracies.values())
-        assert min(one.p_value("reference"), one.p_value("by hand")) > 0.01
+        is_robust = comparison.key == "clean" or comparison.network == "lenet-robust"
+        assert all(accuracy >= 0.8 if is_robust else accuracy <= 0.1 for accuracy in accuracies.values())
+        assert min(comparison.p_value("reference"), comparison.p_value("by hand")) > 0.01

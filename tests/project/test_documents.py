@@ -1,4 +1,4 @@
-"""The examples of the documentation run unchanged, on a dataset like the demo's."""
+"""Examples in the documentation run unchanged on a dataset like the demo's, and commands and links are valid."""
 
 import ast
 import itertools
@@ -34,22 +34,22 @@ PAGES = (
 )
 
 
-def by_page(*default: str) -> pytest.MarkDecorator:
-    """Parametrise by the pages that have examples; pages that are not in `default` are slow."""
+def for_pages(*default: str) -> pytest.MarkDecorator:
+    """Return a decorator that parametrises a test by the pages with examples; only those in `default` are not slow."""
     return pytest.mark.parametrize(
         "page", [pytest.param(page, marks=() if page in default else pytest.mark.slow) for page in PAGES]
     )
 
 
 def examples(page: str, language: str) -> list[str]:
-    """Return a page's fenced blocks in one language."""
+    """Return a page's code blocks in one language."""
     text = (REPOSITORY / page).read_text()
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
 
 
 @pytest.fixture
 def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a working folder with runs/demo/dataset, as the demo writes it, with Parquet."""
+    """Return a working folder with runs/demo/dataset as written by the demo, but with Parquet."""
     monkeypatch.chdir(tmp_path)
     export(
         tmp_path / DEMO / "dataset",
@@ -59,7 +59,7 @@ def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@by_page("README.md")
+@for_pages("README.md")
 def test_page_python_examples_run(demo: Path, page: str) -> None:
     blocks = examples(page, "python")
     assert blocks or page not in {"README.md", "docs/dataset.md", "docs/reader.md"}
@@ -76,7 +76,7 @@ def test_page_python_examples_run(demo: Path, page: str) -> None:
     assert page != "docs/reader.md" or "<RobustnessDataset runs/demo/dataset: digits; " in result.stdout
 
 
-_EFFECTS = {
+_FUNCTIONS_WITH_SIDE_EFFECTS = {
     "print",
     "show",
     "mkdir",
@@ -100,40 +100,45 @@ _EFFECTS = {
 )
 def test_page_python_examples_print_their_values(page: str) -> None:
     trees = [ast.parse(block) for language in ("python", "py") for block in examples(page, language)]
-    values = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Expr)]
-    unused = [
-        ast.unparse(value)
-        for value in values
-        if not isinstance(value, ast.Constant)
-        and not (isinstance(value, ast.Call) and re.split(r"\W", ast.unparse(value.func))[-1] in _EFFECTS)
+    expressions = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Expr)]
+    unprinted = [
+        ast.unparse(expression)
+        for expression in expressions
+        if not isinstance(expression, ast.Constant)
+        and not (
+            isinstance(expression, ast.Call)
+            and re.split(r"\W", ast.unparse(expression.func))[-1] in _FUNCTIONS_WITH_SIDE_EFFECTS
+        )
     ]
-    assert unused == []
+    assert unprinted == []
 
 
 def test_reader_page_lists_frame_columns() -> None:
-    text = (REPOSITORY / "docs/reader.md").read_text().partition("| column | type | meaning | in Parquet |")[2]
-    rows = re.findall(r"^\| (`[^|]*) \|", text.partition("\n\n")[0], re.M)
-    assert sorted(name for row in rows for name in re.findall(r"`(\w+)`", row)) == sorted(FRAME_COLUMNS)
+    table = (REPOSITORY / "docs/reader.md").read_text().partition("| column | type | meaning | in Parquet |")[2]
+    name_cells = re.findall(r"^\| (`[^|]*) \|", table.partition("\n\n")[0], re.M)
+    assert sorted(column for name_cell in name_cells for column in re.findall(r"`(\w+)`", name_cell)) == sorted(
+        FRAME_COLUMNS
+    )
 
 
-def test_duckdb_examples_run_in_order(demo: Path) -> None:
+def test_duckdb_example_prints_same_sorted_keys_twice(demo: Path) -> None:
     block = next(block for block in examples("docs/dataset.md", "python") if block.startswith("import duckdb"))
     command = [sys.executable, "-c", block]
-    first, again = (subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2))
-    assert first == again
-    keys = re.findall(r"^│ (\w+) +│ +[\d.]+ │", first, re.M)
+    outputs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2)]
+    assert outputs[0] == outputs[1]
+    keys = re.findall(r"^│ (\w+) +│ +[\d.]+ │", outputs[0], re.M)
     assert keys == sorted(keys)
     assert {"clean", "pgd"} <= {*keys}
 
 
-def commands_on_the_demo(page: str) -> list[list[str]]:
-    """Return the command lines of a page's examples that use the demo's output, split into words."""
+def commands_on_demo(page: str) -> list[list[str]]:
+    """Return the arguments of a page's commands that use the demo's output."""
     lines = [line for block in examples(page, "sh") for line in block.splitlines()]
-    argv = [shlex.split(line, comments=True) for line in lines if line.startswith("robust201 ")]
-    return [line[1:] for line in argv if any(word.startswith(str(DEMO)) for word in line)]
+    commands = [shlex.split(line, comments=True) for line in lines if line.startswith("robust201 ")]
+    return [command[1:] for command in commands if any(word.startswith(str(DEMO)) for word in command)]
 
 
-@by_page("docs/dataset.md")
+@for_pages("docs/dataset.md")
 def test_page_shell_examples_run(
     robust201: RunCommand, finished: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, page: str
 ) -> None:
@@ -141,13 +146,13 @@ def test_page_shell_examples_run(
     DEMO.mkdir(parents=True)
     finished.rename(DEMO / "results")
     assert robust201("export", DEMO / "results", "--out", DEMO / "dataset").code == 0  # like the demo
-    for line in commands_on_the_demo(page):
-        result = robust201(*line)
-        assert result.code == 0, (line, result.err)
+    for command in commands_on_demo(page):
+        result = robust201(*command)
+        assert result.code == 0, (command, result.err)
 
 
-def write_tables_of_others() -> None:
-    """Write synthetic versions of the external tables that the pages name, for all evaluated cells."""
+def write_external_tables() -> None:
+    """Write synthetic versions of the external tables that the pages use, for all evaluated cells."""
     cells = evaluated_indices()
     accuracies = {
         str(cell): {"val_pgd_8.0_acc": {"0": 0.3 + cell / 1e5, "threeseed": 0.3 + cell / 1e5}} for cell in cells
@@ -166,25 +171,25 @@ def write_tables_of_others() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("page", "fewest"), [("docs/use-cases.md", 8), ("docs/architecture-search.md", 6)])
+@pytest.mark.parametrize(("page", "min_commands"), [("docs/use-cases.md", 8), ("docs/architecture-search.md", 6)])
 def test_use_case_commands_run(
-    robust201: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, page: str, fewest: int
+    robust201: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, page: str, min_commands: int
 ) -> None:
-    """Unchanged, on a synthetic dataset of the paper's size; searches and predictions are shortened."""
+    """The dataset is synthetic and has the paper's size; searches and predictions are shortened."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("robust201.analysis.design.TRAINING_SIZES", (50,))
     monkeypatch.setattr("robust201.analysis.design.N_REPEATS", 1)
     write_planted(Path("dataset"), datasets=("cifar10", "cifar100"))
     Path("DATASET").symlink_to("dataset")
     export(Path("ours"), fabricate_plan(range(8), ("clean", "jacobian")))
-    write_tables_of_others()
+    write_external_tables()
     lines = [line for block in examples(page, "sh") for line in block.splitlines()]
     commands = [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("robust201 ")]
-    assert len(commands) >= fewest
+    assert len(commands) >= min_commands
     for command in commands:
         is_search = command[0] == "search" and "--blackbox" not in command
-        few = ("--queries", 30, "--runs", 2, "--processes", 1) if is_search else ()
-        result = robust201(*command, *few)
+        short_search = ("--queries", 30, "--runs", 2, "--processes", 1) if is_search else ()
+        result = robust201(*command, *short_search)
         assert result.code == 0, (command, result.err)
 
 
@@ -211,13 +216,13 @@ def documents() -> list[str]:
 
 
 def commands_of(page: str) -> str:
-    """Return a page's commands, in examples and in running text, one per line."""
-    in_passing = re.findall(r"`(robust201 [^`]*)`", (REPOSITORY / page).read_text())
-    return "\n".join([*examples(page, "sh"), *(" ".join(command.split()) for command in in_passing)])
+    """Return a page's commands, from examples and running text, one per line."""
+    inline_commands = re.findall(r"`(robust201 [^`]*)`", (REPOSITORY / page).read_text())
+    return "\n".join([*examples(page, "sh"), *(" ".join(command.split()) for command in inline_commands)])
 
 
 def options_of(argv: list[str]) -> set[str]:
-    """Return the options of the command or subcommand at the beginning of a command line."""
+    """Return the options that a command or subcommand has; `argv` begins with its name."""
     command, argv = typer.main.get_command(app), list(argv)
     while argv and argv[0] in getattr(command, "commands", ()):
         command = command.commands[argv.pop(0)]
@@ -229,8 +234,8 @@ def test_page_options_exist(page: str) -> None:
     lines = commands_of(page).replace("\\\n", " ")
     for command in re.findall(r"(?:^|&& |bin/|; )robust201 ([a-z][^;&\n]*)", lines, re.M):
         argv = shlex.split(command, comments=True)
-        given = {word.partition("=")[0] for word in argv if word.startswith("--")}
-        assert given <= options_of(argv), command
+        used_options = {word.partition("=")[0] for word in argv if word.startswith("--")}
+        assert used_options <= options_of(argv), command
 
 
 @pytest.mark.parametrize("page", documents())

@@ -1,4 +1,4 @@
-"""Every step of the GPU benchmark on a CPU, so that its first run on a GPU does not fail because of a typo."""
+"""The GPU benchmark. All steps run on a CPU, so that a run on a GPU does not fail because of a programming error."""
 
 import json
 import sys
@@ -8,17 +8,17 @@ import pytest
 import torch
 
 from benchmarks import gpu
-from benchmarks.gpu_steps import Plan, rehearsal, steps_of
+from benchmarks.gpu_steps import Plan, make_rehearsal_plan, steps_of
 
-NAMES = [step.name for step in steps_of(rehearsal(Path("nowhere")))]
+STEP_NAMES = [step.name for step in steps_of(make_rehearsal_plan(Path("nowhere")))]
 
 
 def rehearse(folder: Path, name: str) -> list[str]:
     gpu.run_step("cpu", folder, name)
-    return list(gpu.table_of(rehearsal(folder), name))
+    return list(gpu.table_of(make_rehearsal_plan(folder), name))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", STEP_NAMES)
 def test_gpu_step_is_measured_and_shown(tmp_path: Path, name: str) -> None:
     lines = rehearse(tmp_path, name)
     assert "PyTorch" in lines[0]
@@ -27,12 +27,12 @@ def test_gpu_step_is_measured_and_shown(tmp_path: Path, name: str) -> None:
 
 
 def test_gpu_plan_has_the_steps_of_the_rehearsal() -> None:
-    def kinds(plan: Plan) -> list[str]:
+    def step_groups(plan: Plan) -> list[str]:
         return list(dict.fromkeys(step.name.partition("-")[0] for step in steps_of(plan)))
 
-    on_gpu = Plan("cuda", Path("nowhere"))
-    assert kinds(on_gpu) == kinds(rehearsal(Path("nowhere")))
-    assert len(on_gpu.networks) >= 6
+    gpu_plan = Plan("cuda", Path("nowhere"))
+    assert step_groups(gpu_plan) == step_groups(make_rehearsal_plan(Path("nowhere")))
+    assert len(gpu_plan.networks) >= 6
 
 
 def run_main(monkeypatch: pytest.MonkeyPatch, *argv: object) -> int:
@@ -43,27 +43,27 @@ def run_main(monkeypatch: pytest.MonkeyPatch, *argv: object) -> int:
 def test_gpu_benchmark_skips_finished_steps_and_continues_after_failures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    begun = []
+    measured_steps = []
 
-    def pretend(device: str, folder: Path, name: str, minutes: float) -> str:
-        begun.append(name)
+    def fake_step(device: str, folder: Path, name: str, minutes: float) -> str:
+        measured_steps.append(name)
         assert minutes <= 8
         if name == "memory":
             return "no such luck"
         (folder / f"{name}.json").write_text(json.dumps({"machine": "an invented GPU", "rows": []}))
         return ""
 
-    monkeypatch.setattr(gpu, "run_in_process", pretend)
+    monkeypatch.setattr(gpu, "run_in_process", fake_step)
     argv = ("--device", "cpu", "--out", tmp_path, "--only", "parity", "memory")
     assert run_main(monkeypatch, *argv) == 1
-    assert begun == ["parity", "memory"]
-    printed = capsys.readouterr().out
-    assert "an invented GPU" in printed
-    assert "- memory: no such luck" in printed
+    assert measured_steps == ["parity", "memory"]
+    output = capsys.readouterr().out
+    assert "an invented GPU" in output
+    assert "- memory: no such luck" in output
     assert run_main(monkeypatch, *argv) == 1
-    assert begun == ["parity", "memory", "memory"]
+    assert measured_steps == ["parity", "memory", "memory"]
     assert run_main(monkeypatch, *argv, "--tables") == 0
-    assert begun == ["parity", "memory", "memory"]
+    assert measured_steps == ["parity", "memory", "memory"]
 
 
 def test_gpu_benchmark_does_not_start_without_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""NES, the example of a custom attack (jobs/nes): its gradient, its images, and its sweeps."""
+"""NES, the example of a custom attack (jobs/nes): gradient estimate, attacked images, and sweeps."""
 
 import runpy
 from pathlib import Path
@@ -25,7 +25,7 @@ def nes() -> dict:
 def network() -> nn.Module:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Flatten(), nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 3, bias=False)).eval()
-    with torch.no_grad():  # otherwise nearly all images have the same class
+    with torch.no_grad():  # without this bias, nearly all images would have the same class
         network[1].bias.copy_(-0.5 * network[1].weight.sum(dim=1))
     return network.requires_grad_(False)
 
@@ -33,8 +33,10 @@ def network() -> nn.Module:
 def test_nes_gradient_estimate_converges(nes, network):
     torch.manual_seed(1)
     images, labels = torch.rand(4, 3, 2, 2), torch.tensor([0, 1, 2, 0])
-    watched = images.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(cross_entropy(network(watched), labels, reduction="sum"), watched)
+    images_with_gradient = images.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(
+        cross_entropy(network(images_with_gradient), labels, reduction="sum"), images_with_gradient
+    )
     with torch.no_grad():
         estimate = nes["estimate_gradient"](network, images, labels, 20_000, 0.001)
     torch.testing.assert_close(estimate, gradient, atol=0.02, rtol=0.1)
@@ -50,9 +52,9 @@ def test_nes_stays_in_ball_and_skips_misclassified_images(nes, network):
     assert attacked.max() <= 1
     assert (attacked - images).abs().max() <= 40 / 255 + 1e-6
     assert torch.equal(attacked[48:], images[48:])
-    fooled = (network(attacked).argmax(dim=1) != labels)[:48].float().mean()
-    corners = (images + 40 / 255 * (2 * torch.randint_like(images, 2) - 1)).clamp(0, 1)
-    assert fooled > (network(corners).argmax(dim=1) != labels)[:48].float().mean() + 0.2
+    fooled_fraction = (network(attacked).argmax(dim=1) != labels)[:48].float().mean()
+    random_corners = (images + 40 / 255 * (2 * torch.randint_like(images, 2) - 1)).clamp(0, 1)
+    assert fooled_fraction > (network(random_corners).argmax(dim=1) != labels)[:48].float().mean() + 0.2
 
 
 def test_nes_runs_in_a_sweep(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path):
@@ -71,10 +73,10 @@ def test_nes_runs_in_a_sweep(robust201: RunCommand, write_sweep: WriteSweep, tmp
     assert 0 <= frame.loc[16.0, "value"] <= frame.loc[1.0, "value"] <= clean
 
 
-@pytest.mark.parametrize("name", ["mnist", "cifar10"])
-def test_sweeps_have_equal_strengths_for_pgd_and_nes(monkeypatch, name):
+@pytest.mark.parametrize("dataset", ["mnist", "cifar10"])
+def test_sweeps_have_equal_strengths_for_pgd_and_nes(monkeypatch, dataset):
     monkeypatch.setenv("ROBUST201_DATA", "data")
     monkeypatch.chdir(REPOSITORY)
-    keys = yaml.safe_load((REPOSITORY / f"jobs/nes/{name}.yaml").read_text())["keys"]
+    keys = yaml.safe_load((REPOSITORY / f"jobs/nes/{dataset}.yaml").read_text())["keys"]
     assert keys["pgd"]["epsilons_255"] == keys["nes"]["strengths"]
-    load_config(Path(f"jobs/nes/{name}.yaml"))
+    load_config(Path(f"jobs/nes/{dataset}.yaml"))

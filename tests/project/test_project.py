@@ -1,4 +1,4 @@
-"""README commands, configuration reference, version pins and bundled files are correct."""
+"""The README's commands, version pins, bundled files and the paper's sweep are consistent."""
 
 import re
 import tomllib
@@ -14,17 +14,17 @@ from robust201.planning.loading import load_config
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def commands(text: str) -> list[str]:
+def find_install_commands(text: str) -> list[str]:
     return [
         line.strip() for line in text.splitlines() if line.startswith("python3 -m venv .venv && ") and "-c con" in line
     ]
 
 
 def test_ci_runs_readme_test_command() -> None:
-    demo, tests = commands((REPOSITORY / "README.md").read_text())
+    demo, tests = find_install_commands((REPOSITORY / "README.md").read_text())
     assert demo.endswith("robust201 demo")
     assert tests.endswith("-m pytest")
-    assert tests in commands((REPOSITORY / ".ci/run").read_text())
+    assert tests in find_install_commands((REPOSITORY / ".ci/run").read_text())
 
 
 def test_constraints_satisfy_version_ranges() -> None:
@@ -38,18 +38,18 @@ def test_constraints_satisfy_version_ranges() -> None:
     }
     extras = project["optional-dependencies"]
     assert {*extras["s3"], *extras["read"], *extras["docs"]} <= {*extras["dev"]}, (
-        "the tests run with what the other extras install"
+        "the extra dev must include the packages of the other extras, which tests need"
     )
-    for text in (*project["dependencies"], *extras["dev"]):
-        requirement = Requirement(text)
-        assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), text
+    for requirement_text in (*project["dependencies"], *extras["dev"]):
+        requirement = Requirement(requirement_text)
+        assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement_text
 
 
 @pytest.mark.parametrize(
-    "name", ["jobs/demo.yaml", "jobs/paper.yaml", "benchmark_data/downloads.toml", "benchmark_data/demo"]
+    "path", ["jobs/demo.yaml", "jobs/paper.yaml", "benchmark_data/downloads.toml", "benchmark_data/demo"]
 )
-def test_bundled_files_exist(name: str) -> None:
-    assert bundled(name).exists()
+def test_bundled_files_exist(path: str) -> None:
+    assert bundled(path).exists()
 
 
 def test_paper_sweep_uses_folders_of_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,11 +57,11 @@ def test_paper_sweep_uses_folders_of_fetch(tmp_path: Path, monkeypatch: pytest.M
     datasets = load_config(bundled("jobs/paper.yaml")).datasets
     assert list(datasets) == ["cifar10", "cifar100", "ImageNet16-120"]
     for name, section in datasets.items():
-        fetched = tmp_path / download(name).folder
+        folder = tmp_path / download(name).folder
         for member in download(name).members:
-            (fetched / member).parent.mkdir(parents=True, exist_ok=True)
-            (fetched / member).touch()
+            (folder / member).parent.mkdir(parents=True, exist_ok=True)
+            (folder / member).touch()
         assert section.path is not None
-        assert FORMS[DATASETS[name].forms[0]].find(DATASETS[name], section.path, "test") == fetched
+        assert FORMS[DATASETS[name].forms[0]].find(DATASETS[name], section.path, "test") == folder
         if section.corruptions is not None:
             assert section.corruptions.path == tmp_path / download(str(DATASETS[name].corruptions)).folder

@@ -1,4 +1,4 @@
-"""Handling of untrusted data (SECURITY.md): rules for the source, and an audited run."""
+"""Handling of untrusted data (SECURITY.md): rules for the source, and a run in which unpickling is recorded."""
 
 import ast
 import pickle
@@ -19,8 +19,8 @@ PACKAGE = Path(robust201.__file__).parent
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if "_bundled" not in path.parts)
 PICKLING = {"pickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
 ALLOW_LIST = "core/unpickling.py"
-# End of a call's name, and the keyword without which it unpickles, builds objects or trusts remote data.
-REQUIRED = {
+# Calls that are unsafe without a keyword argument, by the end of the function's name.
+REQUIRED_ARGUMENTS = {
     "torch.load": ("weights_only", True),
     "np.load": ("allow_pickle", False),
     "np.save": ("allow_pickle", False),
@@ -41,7 +41,7 @@ FORBIDDEN = {
 
 
 def violations(source: str, name: str) -> Iterator[str]:
-    """Yield the lines of a module that open untrusted data in an unsafe way."""
+    """Yield a description of each unsafe import or call in a module, with its line."""
     for node in ast.walk(ast.parse(source)):
         imported = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
@@ -50,70 +50,73 @@ def violations(source: str, name: str) -> Iterator[str]:
             if module.split(".")[0] in PICKLING and name != ALLOW_LIST:
                 yield f"{name}:{getattr(node, 'lineno', 0)} imports {module}"
         if isinstance(node, ast.Call):
-            yield from (f"{name}:{node.lineno} {found}" for found in unsafe_call(node))
+            yield from (f"{name}:{node.lineno} {problem}" for problem in find_unsafe_call(node))
 
 
-def unsafe_call(call: ast.Call) -> Iterator[str]:
-    called = ast.unparse(call.func)
+def find_unsafe_call(call: ast.Call) -> Iterator[str]:
+    function = ast.unparse(call.func)
     keywords = {keyword.arg: keyword.value for keyword in call.keywords}
-    for end, (keyword, wanted) in REQUIRED.items():
+    for suffix, (keyword, required_value) in REQUIRED_ARGUMENTS.items():
         value = keywords.get(keyword)
-        if _is(called, end) and not (isinstance(value, ast.Constant) and value.value is wanted):
-            yield f"{called} without {keyword}={wanted}"
-    if called in BUILTINS or any(_is(called, end) for end in FORBIDDEN):
-        yield called
-    if _is(called, "yaml.load") and ast.unparse(keywords.get("Loader", ast.Constant(None))) != "_StrictLoader":
-        yield f"{called} with a loader that builds objects"
-    for keyword, bad in (("shell", True), ("verify", False)):
+        if _ends_with(function, suffix) and not (isinstance(value, ast.Constant) and value.value is required_value):
+            yield f"{function} without {keyword}={required_value}"
+    if function in BUILTINS or any(_ends_with(function, suffix) for suffix in FORBIDDEN):
+        yield function
+    if _ends_with(function, "yaml.load") and ast.unparse(keywords.get("Loader", ast.Constant(None))) != "_StrictLoader":
+        yield f"{function} with a loader that builds objects"
+    for keyword, unsafe_value in (("shell", True), ("verify", False)):
         value = keywords.get(keyword)
-        if isinstance(value, ast.Constant) and value.value is bad and _is(called, "run", "Popen", "get", "request"):
-            yield f"{called} with {keyword}={bad}"
+        if (
+            isinstance(value, ast.Constant)
+            and value.value is unsafe_value
+            and _ends_with(function, "run", "Popen", "get", "request")
+        ):
+            yield f"{function} with {keyword}={unsafe_value}"
 
 
-def _is(called: str, *ends: str) -> bool:
-    return any(called == end or called.endswith(f".{end}") for end in ends)
+def _ends_with(function: str, *suffixes: str) -> bool:
+    return any(function == suffix or function.endswith(f".{suffix}") for suffix in suffixes)
 
 
 def test_source_has_no_unsafe_calls_on_external_data() -> None:
-    found = {
-        place: unsafe
-        for path in SOURCES
-        if (unsafe := list(violations(path.read_text(), place := str(path.relative_to(PACKAGE)))))
-    }
+    violations_by_module = {}
+    for path in SOURCES:
+        module = str(path.relative_to(PACKAGE))
+        violations_by_module[module] = list(violations(path.read_text(), module))
     assert len(SOURCES) > 300
-    assert found == {}
+    assert {module: problems for module, problems in violations_by_module.items() if problems} == {}
 
 
 def test_sweep_yaml_loader_is_safe(write_sweep: WriteSweep) -> None:
     assert issubclass(_StrictLoader, yaml.SafeLoader | yaml.CSafeLoader)
-    unsafe = set(yaml.UnsafeLoader.yaml_constructors) | set(yaml.UnsafeLoader.yaml_multi_constructors)
-    added = (set(_StrictLoader.yaml_constructors) | set(_StrictLoader.yaml_multi_constructors)) & unsafe
-    assert added == set(yaml.SafeLoader.yaml_constructors) & unsafe
+    unsafe_tags = set(yaml.UnsafeLoader.yaml_constructors) | set(yaml.UnsafeLoader.yaml_multi_constructors)
+    strict_tags = set(_StrictLoader.yaml_constructors) | set(_StrictLoader.yaml_multi_constructors)
+    assert strict_tags & unsafe_tags == set(yaml.SafeLoader.yaml_constructors) & unsafe_tags
     assert load_config(write_sweep()).name == "tiny"
 
 
-class _Audit:
+class _UnpicklingRecorder:
     """Records the globals that unpicklers of this process look up while it is active."""
 
     def __init__(self) -> None:
-        self.listening = False
-        self.found: list[str] = []
-        sys.addaudithook(self._hear)
+        self.is_active = False
+        self.globals: list[str] = []
+        sys.addaudithook(self._record)
 
-    def _hear(self, event: str, arguments: tuple[object, ...]) -> None:
-        if self.listening and event == "pickle.find_class":
-            self.found.append(".".join(map(str, arguments)))
+    def _record(self, event: str, arguments: tuple[object, ...]) -> None:
+        if self.is_active and event == "pickle.find_class":
+            self.globals.append(".".join(map(str, arguments)))
 
 
 def test_sweep_opens_no_pickles(make_sweep: MakeSweep) -> None:
-    audit = _Audit()
+    recorder = _UnpicklingRecorder()
     content = pickle.dumps(Path("control"))
-    audit.listening = True
+    recorder.is_active = True
     try:
         pickle.loads(content)
-        assert [name.rpartition(".")[2] for name in audit.found] == ["PosixPath"], "the audit hears nothing"
-        audit.found.clear()
+        assert [name.rpartition(".")[2] for name in recorder.globals] == ["PosixPath"], "the recorder does not work"
+        recorder.globals.clear()
         assert run_sweep(make_sweep(), make_executor).complete
     finally:
-        audit.listening = False
-    assert audit.found == []
+        recorder.is_active = False
+    assert recorder.globals == []

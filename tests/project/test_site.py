@@ -1,4 +1,4 @@
-"""The documentation site: its contents, its generated reference, and references to its pages."""
+"""The documentation site: contents, generated reference, and references to pages."""
 
 import re
 import subprocess
@@ -20,47 +20,53 @@ from tests.project.test_documents import DOCS
 MAX_WORDS = 2_500
 
 
-def pages() -> list[str]:
+def list_pages() -> list[str]:
     return sorted(str(path.relative_to(DOCS).with_suffix("")) for path in DOCS.rglob("*.md"))
 
 
 def test_site_lists_every_page_once() -> None:
-    listed = [page for below in CONTENTS.values() for page in below if not page.endswith("*")]
-    optional = [page.rstrip("*") for below in CONTENTS.values() for page in below if page.endswith("*")]
-    assert len(listed) == len({*listed})
-    assert {*pages()} - {*listed} - {*optional} == {"index"}
-    assert {*listed} | {*SHORT_TITLES} <= {*pages()}
-    assert {*pages()} & {"search", "genindex"} == set(), "Sphinx writes pages of these names itself"
+    listed_pages = [page for group_pages in CONTENTS.values() for page in group_pages if not page.endswith("*")]
+    optional_patterns = [
+        page.rstrip("*") for group_pages in CONTENTS.values() for page in group_pages if page.endswith("*")
+    ]
+    assert len(listed_pages) == len({*listed_pages})
+    assert {*list_pages()} - {*listed_pages} - {*optional_patterns} == {"index"}
+    assert {*listed_pages} | {*SHORT_TITLES} <= {*list_pages()}
+    assert {*list_pages()} & {"search", "genindex"} == set(), "Sphinx writes pages of these names itself"
 
 
-@pytest.mark.parametrize("page", pages())
+@pytest.mark.parametrize("page", list_pages())
 def test_pages_are_not_too_long(page: str) -> None:
-    longer = {"protocol/attacks", "protocol/measures"}
-    assert page in longer or page.startswith("studies/") or len((DOCS / f"{page}.md").read_text().split()) <= MAX_WORDS
+    may_be_longer = {"protocol/attacks", "protocol/measures"}
+    assert (
+        page in may_be_longer
+        or page.startswith("studies/")
+        or len((DOCS / f"{page}.md").read_text().split()) <= MAX_WORDS
+    )
 
 
 def test_page_references_in_repository_exist() -> None:
-    listed = subprocess.run(["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
-    files = [Path(line) for line in listed.splitlines() if line.endswith((".py", ".yaml", ".toml", ".md"))]
+    file_list = subprocess.run(["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    files = [Path(path) for path in file_list.splitlines() if path.endswith((".py", ".yaml", ".toml", ".md"))]
     assert Path("jobs/paper.yaml") in files
-    missing = {
+    missing_pages = {
         f"{file}: {page}"
         for file in files
         for page in re.findall(r"(?<![\w/.-])docs/[\w/-]+\.md", (REPOSITORY / file).read_text())
         if not (REPOSITORY / page).exists()
     }
-    assert missing == set()
+    assert missing_pages == set()
 
 
 def test_command_reference_has_options_and_examples() -> None:
-    for group, names in PANELS.items():
-        text = describe_commands(group)
-        for name in names:
-            assert f"\n## {name}\n" in f"\n{text}"
-    text = describe_commands("Run a sweep")
-    assert "\n### submit slurm\n" in text
-    assert "* `--share I/N`: " in text
-    assert "\n    robust201 run jobs/demo.yaml\n" in text
+    for group, command_names in PANELS.items():
+        reference = describe_commands(group)
+        for command_name in command_names:
+            assert f"\n## {command_name}\n" in f"\n{reference}"
+    reference = describe_commands("Run a sweep")
+    assert "\n### submit slurm\n" in reference
+    assert "* `--share I/N`: " in reference
+    assert "\n    robust201 run jobs/demo.yaml\n" in reference
 
 
 def test_field_reference_has_meanings_types_defaults_and_limits() -> None:
@@ -76,30 +82,32 @@ def test_field_reference_has_meanings_types_defaults_and_limits() -> None:
 
 
 def test_every_field_has_a_meaning() -> None:
-    models = [*MODELS.values(), *STUDIES.values(), *(row.parameters for row in TASKS.values()), UserTaskParameters]
+    models = [*MODELS.values(), *STUDIES.values(), *(task.parameters for task in TASKS.values()), UserTaskParameters]
     meanings = {
         f"{name}.{field}": meaning
         for model in models
-        for name, nested in nested_models(model).items()
-        for field, meaning in field_meanings(nested).items()
+        for name, nested_model in nested_models(model).items()
+        for field, meaning in field_meanings(nested_model).items()
     }
     assert [field for field, meaning in meanings.items() if not meaning] == []
     assert {"SweepConfig.keys", "CorruptionsSection.frost", "SquareInL2.queries", "Recipe.decay"} <= {*meanings}
-    assert meanings["Grid135Parameters.rotations"] == "number of angles."  # from the docstring of its base
+    assert meanings["Grid135Parameters.rotations"] == "number of angles."  # from the docstring of the base class
 
 
 def test_studies_are_described_by_their_fields() -> None:
-    text = describe_studies()
-    assert {*STUDIES} <= {*re.findall(r"^## (.*)$", text, re.M)}
-    assert "| `iterations_per_epoch` | " in text
+    reference = describe_studies()
+    assert {*STUDIES} <= {*re.findall(r"^## (.*)$", reference, re.M)}
+    assert "| `iterations_per_epoch` | " in reference
 
 
 def test_key_reference_describes_every_key_once() -> None:
-    text = describe_keys()
-    headings = [name for line in re.findall(r"^## (.*)$", text, re.M) for name in line.split(", ")]
-    long = [name for line in re.findall(r"^(`clean`|`\w.*`)\.$", text, re.M) for name in re.findall(r"`(\S+?)`", line)]
-    assert {*headings, *long} >= {*TASKS}
-    assert "| `queries` | Maximum number of queries per image | integer, ≥ 1 | `5000` |" in text
+    reference = describe_keys()
+    heading_keys = [name for line in re.findall(r"^## (.*)$", reference, re.M) for name in line.split(", ")]
+    listed_keys = [
+        name for line in re.findall(r"^(`clean`|`\w.*`)\.$", reference, re.M) for name in re.findall(r"`(\S+?)`", line)
+    ]
+    assert {*heading_keys, *listed_keys} >= {*TASKS}
+    assert "| `queries` | Maximum number of queries per image | integer, ≥ 1 | `5000` |" in reference
 
 
 def test_site_links_to_repository_files_exist() -> None:

@@ -1,4 +1,4 @@
-"""Rules for the source: words, names and calls that only a few listed files may contain."""
+"""Rules for the source: words, names and calls that only listed files may contain."""
 
 import ast
 import io
@@ -11,26 +11,26 @@ from pathlib import Path
 from tests.project.test_layers import PACKAGE, sources
 
 
-def place_of(path: Path) -> str:
+def module_path(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
 
-# --- The package is not limited to one experiment: words of its space and norm appear only in listed files -----------
+# --- The package is not specific to one experiment: words for its space and norm appear only in listed files ---------
 
-WORDS = re.compile(r"nas-?bench-?201|15[,_]?625|6[,_]?466|@Linf", re.IGNORECASE)
+EXPERIMENT_WORDS = re.compile(r"nas-?bench-?201|15[,_]?625|6[,_]?466|@Linf", re.IGNORECASE)
 
-MAY_SAY = {
+FILES_WITH_WORDS = {
     "spaces/nasbench201": "the space itself",
     "spaces/__init__.py": "the table of spaces, and the default of sweeps and datasets that name none",
     "weights/published": "readers of the published weights",
     "export/published_layout.py": "writes meta.json and Parquet as published",
     "images/specs.py": "credits the paper that chose the 120 classes, by its title",
 }
-"""Folders and files that may contain them, with reasons. Comments and docstrings may, since they cite sources."""
+"""Folders and files that may contain these words, with reasons; all comments and docstrings may contain them."""
 
 
 def code_of(path: Path) -> str:
-    """Return the text of a file, for Python without comments and docstrings."""
+    """Return the content of a file; without comments and docstrings if it is a Python file."""
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".py":
         return text
@@ -45,26 +45,29 @@ def code_of(path: Path) -> str:
 
 
 def test_experiment_specific_words_appear_only_in_listed_files() -> None:
-    pages = [path for kind in ("*.js", "*.html", "*.css") for path in PACKAGE.rglob(kind)]
-    words_by_file = {place_of(path): set(WORDS.findall(code_of(path))) for path in (*sources(), *pages)}
-    elsewhere = {
-        place: words
-        for place, words in words_by_file.items()
-        if words and not any(place == entry or place.startswith(f"{entry}/") for entry in MAY_SAY)
+    web_files = [path for pattern in ("*.js", "*.html", "*.css") for path in PACKAGE.rglob(pattern)]
+    words_by_file = {
+        module_path(path): set(EXPERIMENT_WORDS.findall(code_of(path))) for path in (*sources(), *web_files)
     }
-    assert elsewhere == {}
+    unlisted = {
+        file: words
+        for file, words in words_by_file.items()
+        if words and not any(file == listed or file.startswith(f"{listed}/") for listed in FILES_WITH_WORDS)
+    }
+    assert unlisted == {}
 
 
 # --- Public names are unique within a folder --------------------------------------------------------------------------
 
-BY_CONTRACT = {
-    "reference": "a task's module offers it to the reference engine",
-    "fused": "a task's module offers it to the fused engine",
-    "single_run": "a module of one of AutoAttack's attacks offers it to those that run several",
-    "configure_library": "a module of one of AutoAttack's attacks offers it to those that run several",
-    "measure": "a measure's module offers it to both engines",
-    "show": "a task's module that attacks nothing offers it to both engines",
+SHARED_NAMES = {
+    "reference": "modules of tasks define it for the reference engine",
+    "fused": "modules of tasks define it for the fused engine",
+    "single_run": "modules of AutoAttack's attacks define it for ensembles of these attacks",
+    "configure_library": "modules of AutoAttack's attacks define it for ensembles of these attacks",
+    "measure": "modules of measures define it for both engines",
+    "show": "modules of tasks without an attack define it for both engines",
 }
+"""Names that several modules of a folder may define, with reasons."""
 
 
 def public_names(source: str) -> Iterator[str]:
@@ -86,14 +89,18 @@ def test_public_names_are_unique_in_a_folder() -> None:
     modules: dict[tuple[Path, str], set[str]] = defaultdict(set)
     for path in sources():
         for name in public_names(path.read_text(encoding="utf-8")):
-            modules[path.parent, name].add(place_of(path))
-    shared = {name: places for (_, name), places in modules.items() if len(places) > 1 and name not in BY_CONTRACT}
+            modules[path.parent, name].add(module_path(path))
+    shared = {
+        name: defining_modules
+        for (_, name), defining_modules in modules.items()
+        if len(defining_modules) > 1 and name not in SHARED_NAMES
+    }
     assert shared == {}
 
 
-# --- Only `core.files` opens files, so that nothing waits for a pipe or reads an endless device ----------------------
+# --- Only `core.files` opens files, so that the program never waits for a pipe or reads an endless device ------------
 
-READERS = {"open", "read_bytes", "read_text", "FileIO"}
+OPENING_FUNCTIONS = {"open", "read_bytes", "read_text", "FileIO"}
 
 ALLOWED: dict[str, set[str]] = {
     "core/files.py": {"open", "os.open", "temporary_path.open"},
@@ -113,12 +120,12 @@ ALLOWED: dict[str, set[str]] = {
     "runtime/executors/ray_process.py": {"(self._folder / _OUTPUT_NAME).open"},
     "runtime/lease.py": {"os.open"},
     "runtime/work_log.py": {"os.open"},
-    # A sweep YAML may be a pipe, such as <(…) in a shell; it is read up to a limit.
+    # A sweep YAML may be a pipe, such as <(…) in a shell; it is only read up to a limit.
     "planning/sweep_yaml.py": {"path.open"},
 }
-"""Exceptions: other calls that open a file, by module."""
+"""Exceptions: calls that open a file, by module."""
 
-NOT_A_PATH = {
+NOT_OPENING_PATHS = {
     "ShardStore.open",
     "Image.open(io.BytesIO(encoded)",
     "Image.open(io.BytesIO(content)",
@@ -129,32 +136,32 @@ NOT_A_PATH = {
     "gzip.open(packed",
     "tarfile.open(fileobj=",
 }
-"""Prefixes of calls with the same name that do not open a path."""
+"""Prefixes of calls that do not open a path, although the function has the same name."""
 
 
 def opening_calls(path: Path) -> Iterator[str]:
-    """Yield the source text of calls that open a path."""
+    """Yield the functions, as source text, of calls that open a path."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             is_method = isinstance(node.func, ast.Attribute)
-            text = ast.unparse(node)
-            opens = name in READERS and (is_method or name in {"open", "FileIO"})
-            if opens and not any(text.startswith(call) for call in NOT_A_PATH):
+            call_text = ast.unparse(node)
+            is_candidate = name in OPENING_FUNCTIONS and (is_method or name in {"open", "FileIO"})
+            if is_candidate and not any(call_text.startswith(prefix) for prefix in NOT_OPENING_PATHS):
                 yield ast.unparse(node.func)
 
 
 def test_files_are_opened_only_through_core_files() -> None:
-    found = {place_of(path): {*opening_calls(path)} for path in sources()}
-    assert {module: calls for module, calls in found.items() if calls} == ALLOWED
+    calls_by_module = {module_path(path): {*opening_calls(path)} for path in sources()}
+    assert {module: calls for module, calls in calls_by_module.items() if calls} == ALLOWED
 
 
 # --- Code that generates images, random numbers and ids avoids functions whose last bit depends on the processor ----
 #
-# Matrix products use a BLAS, and NumPy's elementary functions have separate kernels for AVX-512.
-# tests/tasks/test_processors.py runs the remaining code with several of them.
+# Matrix products use a BLAS library, and NumPy's elementary functions have separate kernels for AVX-512.
+# tests/tasks/test_processors.py runs this code with several such kernels.
 
-GUARDED = (
+GUARDED_PATHS = (
     "core",
     "images",
     "tasks/corruptions",
@@ -168,14 +175,14 @@ FUNCTIONS = {
     *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "power", "float_power", "cbrt"),
     *("tan", "arcsin", "arccos", "arctan", "arctan2", "sinh", "cosh", "tanh"),
 }
-"""NumPy functions with kernels for AVX-512. Sine and cosine of float64 have none in NumPy 2.4."""
+"""NumPy functions with separate kernels for AVX-512. Sine and cosine of float64 have none in NumPy 2.4."""
 
 EXACT_PRODUCTS = {
-    "images/upscaling.py": "sums of whole numbers below 2^53, which are exact in any order",
+    "images/upscaling.py": "sums of integers below 2^53 are exact in any order",
 }
 
 
-def processor_dependent(source: str) -> list[str]:
+def find_processor_dependent_functions(source: str) -> list[str]:
     names = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.MatMult):
@@ -189,9 +196,13 @@ def processor_dependent(source: str) -> list[str]:
 
 def test_generators_avoid_processor_dependent_functions() -> None:
     files = [
-        file for name in GUARDED for file in ((PACKAGE / name).rglob("*.py") if "." not in name else [PACKAGE / name])
+        file
+        for path in GUARDED_PATHS
+        for file in ((PACKAGE / path).rglob("*.py") if "." not in path else [PACKAGE / path])
     ]
     assert len(files) > 50
-    uses = {place_of(file): processor_dependent(file.read_text()) for file in files}
-    assert {name: names for name, names in uses.items() if names and name not in EXACT_PRODUCTS} == {}
-    assert all(uses[name] for name in EXACT_PRODUCTS)
+    functions_by_file = {module_path(file): find_processor_dependent_functions(file.read_text()) for file in files}
+    assert {
+        path: functions for path, functions in functions_by_file.items() if functions and path not in EXACT_PRODUCTS
+    } == {}
+    assert all(functions_by_file[path] for path in EXACT_PRODUCTS)

@@ -1,4 +1,4 @@
-"""The tutorial runs unchanged and in order, except for fewer steps of AutoAttack."""
+"""The tutorial's examples run in order and unchanged, except for fewer steps of AutoAttack."""
 
 import shlex
 from pathlib import Path
@@ -25,11 +25,11 @@ def test_tutorial_runs_in_order(
     for block in blocks:
         shortened = block.replace(attack, f'{attack}, "steps": 5, "queries": 20')
         exec(compile(shortened, PAGE, "exec"), namespace)
-    printed = capsys.readouterr().out
-    assert "adversarial is significantly more accurate" in printed
-    assert r"\begin{tabular}{llrr}" in printed
+    output = capsys.readouterr().out
+    assert "adversarial is significantly more accurate" in output
+    assert r"\begin{tabular}{llrr}" in output
     (commands,) = examples(PAGE, "sh")
-    for line in commands.splitlines():
-        result = robust201(*shlex.split(line)[1:])
-        assert result.code == 0, (line, result.err)
+    for command in commands.splitlines():
+        result = robust201(*shlex.split(command)[1:])
+        assert result.code == 0, (command, result.err)
     assert {"attacked.png", "curves.pdf", "curves.svg", "results.csv"} <= {path.name for path in tmp_path.iterdir()}

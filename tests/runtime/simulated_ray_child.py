@@ -1,4 +1,7 @@
-"""Simulation of the process that connects to Ray; it follows orders in the folder STAND_IN, one order per start."""
+"""Simulation of the child process that connects to Ray.
+
+The environment variable STAND_IN names a folder with a file `orders`; its n-th line says what the n-th child does.
+"""
 
 import os
 import subprocess
@@ -14,7 +17,7 @@ from robust201.runtime.metrics import Metrics
 
 
 class _Executor:
-    """Completes its bundles at the second poll; depending on its order, it dies, raises an error or is slow."""
+    """Executor that completes its bundles at the second poll, unless its order is to die, to fail or to be slow."""
 
     gpus_per_worker = 0.0
     n_workers = 2
@@ -47,20 +50,20 @@ class _Executor:
             time.sleep(timeout)
             return []
         receipts = [Receipt("unit", (1.0,), 0, 10, "shard", 1.0)] if self.order == "die after a receipt" else []
-        done = [] if receipts else [BundleDone(bundle) for bundle in self.submitted]
+        completed = [] if receipts else [BundleDone(bundle) for bundle in self.submitted]
         self.submitted = self.submitted if receipts else []
-        return [*receipts, *done]
+        return [*receipts, *completed]
 
 
 def run_child(descriptor: int, folder: str) -> None:
-    orders = Path(os.environ["STAND_IN"])
-    starts = orders / "starts"
+    orders_folder = Path(os.environ["STAND_IN"])
+    starts = orders_folder / "starts"
     with starts.open("a") as stream:
         stream.write(f"{os.getpid()} {folder}\n")
-    lines = (orders / "orders").read_text().splitlines()
-    order = lines[min(len(starts.read_text().splitlines()), len(lines)) - 1]
+    order_lines = (orders_folder / "orders").read_text().splitlines()
+    order = order_lines[min(len(starts.read_text().splitlines()), len(order_lines)) - 1]
     sleeper = subprocess.Popen(["sleep", "600"], process_group=0)  # in a separate process group, like Ray's workers
-    (orders / "sleeper").write_text(str(sleeper.pid))
+    (orders_folder / "sleeper").write_text(str(sleeper.pid))
 
     def start_executor(messages: Any, folder: Path) -> _Executor:
         del folder

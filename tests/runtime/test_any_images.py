@@ -1,4 +1,4 @@
-"""Sweeps on class folders with resizing, on more than 256 classes, and on single-channel images."""
+"""Sweeps on resized images in class folders, with more than 256 classes, and on single-channel images."""
 
 import json
 from pathlib import Path
@@ -28,12 +28,12 @@ def build(architecture, n_classes):
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """Write three class folders with photos of different sizes, whose labels are not consecutive."""
-    draws = np.random.default_rng(0)
-    for number in range(N_IMAGES):
-        file = tmp_path / "photos" / ("ant", "bee", "wasp")[number % 3] / f"{number:02d}.jpg"
+    """Write three class folders with photos of different sizes; the labels of the classes are not consecutive."""
+    generator = np.random.default_rng(0)
+    for index in range(N_IMAGES):
+        file = tmp_path / "photos" / ("ant", "bee", "wasp")[index % 3] / f"{index:02d}.jpg"
         file.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(draws.integers(0, 256, (20 + number % 4, 25, 3), dtype=np.uint8)).save(file)
+        Image.fromarray(generator.integers(0, 256, (20 + index % 4, 25, 3), dtype=np.uint8)).save(file)
     (tmp_path / "photos" / "labels.json").write_text(json.dumps({"ant": 3, "bee": 290, "wasp": 299}))
     return tmp_path / "photos"
 
@@ -57,15 +57,15 @@ def write_custom(write_sweep: WriteSweep, tmp_path: Path) -> WriteSweep:
     return write
 
 
-def describe(photos: Path, **changes: Any) -> dict[str, Any]:
-    rule = {"shorter_side": 18, "resampling": "bicubic"}
-    return {"path": str(photos), "classes": N_CLASSES, "image_size": 16, "resize": rule} | changes
+def dataset_section(photos: Path, **changes: Any) -> dict[str, Any]:
+    resize = {"shorter_side": 18, "resampling": "bicubic"}
+    return {"path": str(photos), "classes": N_CLASSES, "image_size": 16, "resize": resize} | changes
 
 
 def test_sweep_on_class_folders_with_many_classes(
     photos: Path, write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
-    sweep = write_custom(describe(photos), measurements=["accuracy", "predictions"])
+    sweep = write_custom(dataset_section(photos), measurements=["accuracy", "predictions"])
     result = robust201("run", sweep)
     assert result.code == 0, result.err
     assert robust201("verify", tmp_path / "results").code == 0
@@ -92,15 +92,15 @@ def test_sweep_on_class_folders_with_many_classes(
 def test_protocol_records_resize_rule_and_plan_records_decoder(
     photos: Path, write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
-    assert robust201("run", write_custom(describe(photos), keys={"clean": {}})).code == 0
+    assert robust201("run", write_custom(dataset_section(photos), keys={"clean": {}})).code == 0
     assert robust201("export", tmp_path / "results", "--out", tmp_path / "out").code == 0
     record = json.loads((tmp_path / "out" / "sweep.json").read_text())
     (protocol,) = record["sweep"]["protocols"]
-    jpeg = features.version("libjpeg_turbo")
+    libjpeg_version = features.version("libjpeg_turbo")
     assert "decoder" not in protocol["images"]  # the hash of the pixels identifies the images
     decoder = json.loads((tmp_path / "results" / "plan.json").read_text())["facts"]["datasets"]["mine"]["decoder"]
     assert decoder["resize"] == f"Pillow {pillow_version}"
-    assert str(jpeg) in decoder["jpeg"] or jpeg is None
+    assert str(libjpeg_version) in decoder["jpeg"] or libjpeg_version is None
     assert protocol["dataset_fields"]["resize"] == {"shorter_side": 18, "resampling": "bicubic"}
 
 
@@ -112,14 +112,14 @@ def test_matrices_of_many_classes_are_measured_only_on_request(
     photos: Path, write_custom: WriteSweep, measurements: list[str] | None, expected: tuple[str, ...]
 ) -> None:
     changes = {} if measurements is None else {"measurements": measurements}
-    assert load_config(write_custom(describe(photos), **changes)).measurements == expected
-    few = load_config(write_custom(describe(photos, classes=256), **changes)).measurements
-    assert few == (("accuracy", "confidence", "cm") if measurements is None else expected)
+    assert load_config(write_custom(dataset_section(photos), **changes)).measurements == expected
+    with_256_classes = load_config(write_custom(dataset_section(photos, classes=256), **changes)).measurements
+    assert with_256_classes == (("accuracy", "confidence", "cm") if measurements is None else expected)
 
 
 def test_sweep_on_grey_images(write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
-    draws = np.random.default_rng(0)
-    images = draws.integers(0, 256, (N_IMAGES, 1, 9, 9), dtype=np.uint8)
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (N_IMAGES, 1, 9, 9), dtype=np.uint8)
     np.savez(tmp_path / "test.npz", images=images, labels=np.arange(N_IMAGES) % 5)
     dataset = {"path": str(tmp_path / "test.npz"), "classes": 5, "image_size": 9, "channels": 1}
     normalised = dataset | {"normalisation": {"mean": [0.5], "std": [0.25]}}
@@ -130,7 +130,7 @@ def test_sweep_on_grey_images(write_custom: WriteSweep, robust201: RunCommand, t
     assert "1 channels instead" in result.err
 
 
-WRONG = {
+INVALID_SECTIONS = {
     "too many classes": ({"classes": 70_000}, "classes: expected at most 32,767, got 70000"),
     "matrix of too many classes": ({"classes": 5000}, "cm of the 5,000 classes of mine is too large"),
     "unknown filter": ({"resize": {"resampling": "bilinar"}}, "Did you mean 'bilinear'"),
@@ -140,10 +140,10 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("mistake", WRONG)
+@pytest.mark.parametrize("mistake", INVALID_SECTIONS)
 def test_invalid_dataset_section_gives_one_line_error(
     photos: Path, write_custom: WriteSweep, robust201: RunCommand, mistake: str
 ) -> None:
-    changes, message = WRONG[mistake]
-    line = robust201("plan", write_custom(describe(photos, **changes), measurements=["cm"])).refusal(2)
-    assert message in line
+    changes, message = INVALID_SECTIONS[mistake]
+    error_line = robust201("plan", write_custom(dataset_section(photos, **changes), measurements=["cm"])).refusal(2)
+    assert message in error_line

@@ -1,4 +1,4 @@
-"""Audits of a sweep: equal engines pass, a weak attack is detected, and audits can be resumed."""
+"""Audits of a sweep: equal engines pass, a weak attack is detected, and unsuitable sweeps are rejected."""
 
 import json
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ AUDIT = ("--networks", 1, "--count", 60, "--seed", 3)
 
 @pytest.fixture
 def sweep(write_sweep: WriteSweep) -> Path:
-    """Return a sweep over the demo's trained networks."""
+    """Write a sweep with three of the demo's trained networks."""
     return write_sweep(**FIELDS)
 
 
@@ -33,11 +33,11 @@ def test_audit_of_equal_engines_passes(sweep: Path, robust201: RunCommand, tmp_p
     result = robust201("audit", sweep, *AUDIT, "--json")
     assert result.code == 0, result.err
     evaluations = json.loads(result.out)
-    assert [(item["key"], item["strength"], item["n_images"]) for item in evaluations] == [
+    assert [(evaluation["key"], evaluation["strength"], evaluation["n_images"]) for evaluation in evaluations] == [
         ("pgd", 8, 60),
         ("pgd", 16, 60),
     ]
-    assert len({item["architecture"] for item in evaluations}) == 1
+    assert len({evaluation["architecture"] for evaluation in evaluations}) == 1
     assert not (tmp_path / "results").exists()
     assert {path.name for path in (tmp_path / "results-audit").iterdir()} == {"reference", "fused"}
     text_result = robust201("audit", sweep, *AUDIT)
@@ -47,7 +47,7 @@ def test_audit_of_equal_engines_passes(sweep: Path, robust201: RunCommand, tmp_p
 
 
 def test_audit_detects_weak_attack(sweep: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fused attack returns the images unchanged."""
+    """The fused attack is replaced by one that returns the images unchanged."""
 
     def fused(job: AttackJob, _parameters: Any) -> Iterator[Any]:
         for samples in job.chunks(np.arange(len(job.images))):
@@ -56,11 +56,11 @@ def test_audit_detects_weak_attack(sweep: Path, robust201: RunCommand, monkeypat
     monkeypatch.setattr(pgd, "fused", fused)
     result = robust201("audit", sweep, *AUDIT, "--json")
     assert result.code == 3
-    strong = json.loads(result.out)[1]
-    assert strong["differs"]
-    correct, only = strong["correct"], strong["only_one"]
-    assert correct["fused"] - correct["reference"] == only["fused"] - only["reference"] > 20
-    assert strong["p_value"] < strong["adjusted_p_value"] < 1e-5
+    evaluation = json.loads(result.out)[1]
+    assert evaluation["differs"]
+    correct, only_correct_with = evaluation["correct"], evaluation["only_one"]
+    assert correct["fused"] - correct["reference"] == only_correct_with["fused"] - only_correct_with["reference"] > 20
+    assert evaluation["p_value"] < evaluation["adjusted_p_value"] < 1e-5
     assert "the engines differ in" in robust201("audit", sweep, *AUDIT).out
 
 
@@ -80,7 +80,9 @@ def test_audit_rejects_unsupported_keys(
     assert message in robust201("audit", sweep, *options).refusal(2)
 
 
-def test_audit_rejects_bad_seed_and_used_folder(sweep: Path, robust201: RunCommand, tmp_path: Path) -> None:
+def test_audit_rejects_negative_seed_and_folder_with_other_files(
+    sweep: Path, robust201: RunCommand, tmp_path: Path
+) -> None:
     assert robust201("audit", sweep, "--seed", "-1").code == 2
     (tmp_path / "other").mkdir()
     (tmp_path / "other/format.json").touch()
@@ -97,7 +99,7 @@ def test_audit_excludes_attacks_unsupported_by_foolbox(write_sweep: WriteSweep, 
     assert "(it has none)" in robust201("audit", write_sweep(**(FIELDS | {"keys": keys}))).refusal(2)
 
 
-def test_sample_sweep_uses_all_of_small_sweep(sweep: Path, tmp_path: Path) -> None:
+def test_sample_sweep_uses_all_images_and_networks_of_small_sweep(sweep: Path, tmp_path: Path) -> None:
     config = load_config(sweep)
     sweeps = sample_sweep(config, networks=9, images=100_000, seed=0, keys=None, out=tmp_path / "audit")
     assert {config.images.count for config in sweeps.values()} == {450}

@@ -1,4 +1,4 @@
-"""Tests of all executors: completion, draining, resumption and failures."""
+"""Draining, resumption, transfer images and failures with both executors."""
 
 import signal
 from pathlib import Path
@@ -27,11 +27,11 @@ def execution(request: pytest.FixtureRequest) -> dict[str, object]:
 
 def test_drained_sweep_is_resumed(make_sweep: MakeSweep, execution: dict[str, object]) -> None:
     config = make_sweep(keys=KEYS, execution=execution | {"workers": 1})
-    signalled: list[Receipt] = []
+    interrupted_receipts: list[Receipt] = []
 
     def interrupt(_progress: RunProgress, event: Event) -> None:
-        if isinstance(event, Receipt) and not signalled:
-            signalled.append(event)
+        if isinstance(event, Receipt) and not interrupted_receipts:
+            interrupted_receipts.append(event)
             signal.raise_signal(signal.SIGTERM)
 
     drained = run_sweep(config, make_executor, on_progress=interrupt)
@@ -43,11 +43,11 @@ def test_drained_sweep_is_resumed(make_sweep: MakeSweep, execution: dict[str, ob
 
 
 def test_transfer_images_are_generated_before_evaluation(make_sweep: MakeSweep, execution: dict[str, object]) -> None:
-    keys = {"fgsm": {"epsilons_255": [4]}, "shown": {"source": 0, "key": "fgsm", "epsilons_255": [4]}}
+    keys = {"fgsm": {"epsilons_255": [4]}, "transfer": {"source": 0, "key": "fgsm", "epsilons_255": [4]}}
     config = make_sweep(keys=keys, execution=execution)
     assert run_sweep(config, make_executor).complete
     outcomes = read_result_set(config.results).by_weights[""]
-    assert outcomes["digits", "shown", 4.0][0] == outcomes["digits", "fgsm", 4.0][0]
+    assert outcomes["digits", "transfer", 4.0][0] == outcomes["digits", "fgsm", 4.0][0]
     assert len(list(config.results.glob("adversarial/*/*.npy"))) == 1
 
 
@@ -61,7 +61,7 @@ def test_error_in_worker_fails_only_its_parts(
     config = make_sweep(keys=KEYS, execution=execution | {"workers": 1}, checkpoints={"path": str(weights)})
 
     def damage_then_start(plan):
-        # Simulates disk damage between the driver's check and the workers' check.
+        # The disk is damaged after the driver's check and before the worker's check.
         store = CheckpointStore(weights)
         (weights / store.find(21, "digits").file).write_bytes(b"no tensors")
         return make_executor(plan)

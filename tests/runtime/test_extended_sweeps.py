@@ -34,14 +34,14 @@ RANDOM = {"random": {"seeds": [0, 1]}}
 
 
 def run(config: SweepConfig) -> tuple[RunTally, RunPreview]:
-    seen: list[RunPreview] = []
-    tally = run_sweep(config, make_executor, on_preview=seen.append)
+    previews: list[RunPreview] = []
+    tally = run_sweep(config, make_executor, on_preview=previews.append)
     assert tally.complete, [failure.message for failure in tally.failures]
-    return tally, seen[0]
+    return tally, previews[0]
 
 
-def values(results: Path) -> dict[tuple[str, int | str, str], dict[float, dict[str, Any]]]:
-    """Return the columns stored in shards per strength, by key, architecture and weights."""
+def read_columns(results: Path) -> dict[tuple[str, int | str, str], dict[float, dict[str, Any]]]:
+    """Read the columns in shards by strength, for each key, architecture and weights."""
     plan, store = load_plan(results), ShardStore.open(results)
     inventory = store.inventory(verify="all", on_damage="raise")
     return {
@@ -53,10 +53,10 @@ def values(results: Path) -> dict[tuple[str, int | str, str], dict[float, dict[s
     }
 
 
-def squared_norms(results: Path) -> dict[tuple[int | str, str], float]:
+def read_squared_norms(results: Path) -> dict[tuple[int | str, str], float]:
     return {
         (architecture, weights): float(columns[0.0]["squared_norm"])
-        for (key, architecture, weights), columns in values(results).items()
+        for (key, architecture, weights), columns in read_columns(results).items()
         if key == "jacobian"
     }
 
@@ -69,29 +69,29 @@ JACOBIAN_KEYS = {"clean": {}, "fgsm": {"epsilons_255": [1, 8]}, "jacobian": {"im
 @pytest.mark.parametrize("split", ["test", "train"])
 @pytest.mark.parametrize("weights", [None, RANDOM])
 @pytest.mark.each_value
-def test_measure_and_attacks_in_one_sweep(
+def test_sweep_with_measure_and_attacks_completes_and_resumes(
     make_sweep: MakeSweep, robust201: RunCommand, tmp_path: Path, weights: dict[str, Any] | None, split: str
 ) -> None:
     keys = JACOBIAN_KEYS | {"jacobian": {"images": 12, "split": split, "projections": 2}}
-    source = {} if weights is None else {"checkpoints": None, "weights": weights}
-    config = make_sweep(keys=keys, **source)
+    weights_fields = {} if weights is None else {"checkpoints": None, "weights": weights}
+    config = make_sweep(keys=keys, **weights_fields)
     tally, preview = run(config)
-    states = 1 if weights is None else 2
-    assert tally.evaluations == preview.plan.n_evaluations == 2 * states * (1 + 2 + 1)
+    n_weights = 1 if weights is None else 2
+    assert tally.evaluations == preview.plan.n_evaluations == 2 * n_weights * (1 + 2 + 1)
     rerun, preview = run(config)
     assert (preview.missing, rerun.evaluations) == ((), 0)
-    norms = squared_norms(config.results)
-    assert len(norms) == 2 * states
+    norms = read_squared_norms(config.results)
+    assert len(norms) == 2 * n_weights
     assert all(norm > 0 for norm in norms.values())
     assert len(set(norms.values())) == len(norms)
     assert robust201("verify", config.results).code == 0
     assert robust201("compact", config.results, "--grace-hours", "0").code == 0
     assert robust201("verify", config.results).code == 0
-    assert squared_norms(config.results) == norms
+    assert read_squared_norms(config.results) == norms
     assert robust201("status", config.results).code == 0
 
 
-def test_sweep_with_all_measures(make_sweep: MakeSweep, robust201: RunCommand) -> None:
+def test_sweep_computes_all_columns_of_measures(make_sweep: MakeSweep, robust201: RunCommand) -> None:
     keys = {
         "input_gradient": {"images": 4},
         "hessian_weights": {"images": 4, "batch": 2, "tolerance": 0.1},
@@ -99,42 +99,44 @@ def test_sweep_with_all_measures(make_sweep: MakeSweep, robust201: RunCommand) -
         "proxies": {"images": 6},
         "croze": {"images": 6, "split": "test"},
     }
-    small = {"network": {"channels": 4, "cells": 1}, "weights": {"random": {"seeds": [0]}}}
-    config = make_sweep(keys=keys, architectures=[21], checkpoints=None, **small)
+    network_fields = {"network": {"channels": 4, "cells": 1}, "weights": {"random": {"seeds": [0]}}}
+    config = make_sweep(keys=keys, architectures=[21], checkpoints=None, **network_fields)
     run(config)
-    results = values(config.results)
-    assert len(results) == len(keys)
-    for (key, _, _), strengths in results.items():
-        assert set(strengths[0.0]) == set(TASKS[key].columns)
-    summed = [rows[0.0] for (key, _, _), rows in results.items() if key == "hessian_weights"]
-    assert all(row["largest_summed"] == 2 * row["largest"] > 0 for row in summed)
+    columns_by_unit = read_columns(config.results)
+    assert len(columns_by_unit) == len(keys)
+    for (key, _, _), columns_by_strength in columns_by_unit.items():
+        assert set(columns_by_strength[0.0]) == set(TASKS[key].columns)
+    hessian_rows = [
+        hessian_columns[0.0] for (key, _, _), hessian_columns in columns_by_unit.items() if key == "hessian_weights"
+    ]
+    assert all(row["largest_summed"] == 2 * row["largest"] > 0 for row in hessian_rows)
     assert robust201("verify", config.results).code == 0
 
 
 def test_measure_results_do_not_depend_on_sweep_images(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys=JACOBIAN_KEYS, images={"count": 10, "seed": 0})
     run(config)
-    ids = {unit.id: unit.key for unit in load_plan(config.results).units}
+    key_by_id = {unit.id: unit.key for unit in load_plan(config.results).units}
     _, preview = run(make_sweep(keys=JACOBIAN_KEYS, images={"count": 20, "seed": 0}))
     assert {part.unit.key for part in preview.missing} == {"clean", "fgsm"}
-    assert {ids[unit.id] for unit in preview.plan.units if unit.id in ids} == {"jacobian"}
+    assert {key_by_id[unit.id] for unit in preview.plan.units if unit.id in key_by_id} == {"jacobian"}
 
 
 @pytest.mark.parametrize("projections", ["exact", 3])
 def test_engines_give_equal_measures(make_sweep: MakeSweep, tmp_path: Path, projections: object) -> None:
     keys = {"jacobian": {"images": 20, "projections": projections}}
-    norms = []
+    norms_by_engine = []
     for engine, batch_size in (("fused", 7), ("reference", 20)):
         config = make_sweep(keys=keys, engine=engine, batch_size=batch_size, results=str(tmp_path / engine))
         run(config)
-        norms.append(squared_norms(config.results))
-    assert norms[0] == pytest.approx(norms[1], rel=1e-4)
+        norms_by_engine.append(read_squared_norms(config.results))
+    assert norms_by_engine[0] == pytest.approx(norms_by_engine[1], rel=1e-4)
 
 
 def test_run_rejects_more_images_than_exist(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
-    message = robust201("run", write_sweep(keys={"jacobian": {}})).refusal(2)
-    assert "2,560" in message
-    assert "keys" in message
+    error_line = robust201("run", write_sweep(keys={"jacobian": {}})).refusal(2)
+    assert "2,560" in error_line
+    assert "keys" in error_line
     assert not (tmp_path / "results").exists()
 
 
@@ -144,9 +146,9 @@ def test_run_rejects_train_split_of_single_file(write_sweep: WriteSweep, robust2
     sweep = write_sweep(
         datasets=datasets, checkpoints=None, weights=RANDOM, keys={"jacobian": {"images": 12, "split": "train"}}
     )
-    message = robust201("run", sweep).refusal(2)
-    assert "train" in message
-    assert "Set path to the folder, or set split: test for jacobian." in message
+    error_line = robust201("run", sweep).refusal(2)
+    assert "train" in error_line
+    assert "Set path to the folder, or set split: test for jacobian." in error_line
 
 
 def test_missing_train_images_error_names_keys(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
@@ -155,9 +157,9 @@ def test_missing_train_images_error_names_keys(write_sweep: WriteSweep, robust20
     datasets = {"mine": {"path": str(tmp_path / "mine"), "form": "parquet", "classes": 10, "image_size": 32}}
     keys = {"clean": {}, "croze": {}, "proxies": {}, "jacobian": {"images": 12}}
     sweep = write_sweep(datasets=datasets, checkpoints=None, weights=RANDOM, keys=keys)
-    message = robust201("run", sweep).refusal(2)
-    assert "Loading the train images of mine failed" in message
-    assert message.rstrip().endswith("Or set split: test for proxies, croze.")
+    error_line = robust201("run", sweep).refusal(2)
+    assert "Loading the train images of mine failed" in error_line
+    assert error_line.rstrip().endswith("Or set split: test for proxies, croze.")
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------
@@ -165,54 +167,54 @@ def test_missing_train_images_error_names_keys(write_sweep: WriteSweep, robust20
 
 @pytest.fixture
 def two_recipes(tmp_path: Path) -> Path:
-    """Write a store with two networks, each with two recipes, 1 and 2 epochs, and seeds 0 and 1."""
+    """Write a store with two networks, each trained with two recipes, for 1 and 2 epochs, with seeds 0 and 1."""
     folder = tmp_path / "recipes"
     with CheckpointStore(folder) as store:
-        for number, (index, recipe, epochs, seed) in enumerate(
+        for torch_seed, (index, recipe, epochs, seed) in enumerate(
             (index, recipe, epochs, seed)
             for index in (0, 21)
             for recipe in ("", "pgd7")
             for epochs in (1, 2)
             for seed in (0, 1)
         ):
-            torch.manual_seed(number)
+            torch.manual_seed(torch_seed)
             network = build_network(cells.specs()[index], channels=4, cells=1, n_classes=10)
             add_network(store, index, network.state_dict(), recipe=recipe, epochs=epochs, seed=seed)
     return folder
 
 
-def test_sweep_over_several_trainings_per_network(
+def test_sweep_evaluates_several_weights_per_network(
     make_sweep: MakeSweep, two_recipes: Path, robust201: RunCommand
 ) -> None:
     def sweep(**selection: object) -> SweepConfig:
         return make_sweep(checkpoints=None, weights={"path": str(two_recipes), **selection}, keys=JACOBIAN_KEYS)
 
-    first = sweep(recipe="pgd7", epochs=[1], seeds=[0, 1])
-    tally, preview = run(first)
-    names = {unit.weights for unit in preview.plan.units}
-    assert len(names) == 2
-    assert all("pgd7" in name for name in names)
+    config = sweep(recipe="pgd7", epochs=[1], seeds=[0, 1])
+    tally, preview = run(config)
+    weights_names = {unit.weights for unit in preview.plan.units}
+    assert len(weights_names) == 2
+    assert all("pgd7" in name for name in weights_names)
     assert tally.evaluations == 2 * 2 * 4
     # Selecting more weights computes only the new evaluations.
     tally, preview = run(sweep(recipe=["", "pgd7"], epochs=[1], seeds=[0, 1]))
     assert (preview.done, tally.evaluations) == (16, 16)
     tally, preview = run(sweep(recipe=["", "pgd7"]))
     assert (preview.done, tally.evaluations) == (32, 32)
-    assert len(set(squared_norms(first.results).values())) == 16
+    assert len(set(read_squared_norms(config.results).values())) == 16
     assert len({unit.weights for unit in preview.plan.units}) == 8
-    assert robust201("verify", first.results).code == 0
-    assert robust201("status", first.results).code == 0
+    assert robust201("verify", config.results).code == 0
+    assert robust201("status", config.results).code == 0
 
 
 def test_snapshots_within_epoch_are_evaluated_and_exported(
     make_sweep: MakeSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
     with CheckpointStore(tmp_path / "store") as store:
-        for epochs, steps, done in ((1, None, 4), (1, 6, 6), (2, None, 8)):
-            torch.manual_seed(done)
+        for epochs, steps, total_steps in ((1, None, 4), (1, 6, 6), (2, None, 8)):
+            torch.manual_seed(total_steps)
             network = build_network(cells.specs()[21], channels=4, cells=1, n_classes=10)
-            outcome = {"outcome": {"steps": done}}
-            fields = {"recipe": "ours", "epochs": epochs, "steps": steps, "training": outcome}
+            training = {"outcome": {"steps": total_steps}}
+            fields = {"recipe": "ours", "epochs": epochs, "steps": steps, "training": training}
             add_network(store, 21, network.state_dict(), **fields)
 
     def sweep(**selection: object) -> SweepConfig:
@@ -224,7 +226,7 @@ def test_snapshots_within_epoch_are_evaluated_and_exported(
     assert sweep(epochs=[1], steps=[6]).assumed_weights("")[1].steps == 6
     _, preview = run(sweep())
     assert preview.done == 2
-    assert [state.steps for state in load_plan(preview.plan.config.results).weights.values()] == [4, 6, 8]
+    assert [weights.steps for weights in load_plan(preview.plan.config.results).weights.values()] == [4, 6, 8]
     exported = tmp_path / "exported"
     assert robust201("export", preview.plan.config.results, "--out", exported, "--no-json", "--parquet").code == 0
     table = pq.read_table(exported / "parquet/dataset=digits/key=clean/part-0.parquet")
@@ -234,28 +236,28 @@ def test_snapshots_within_epoch_are_evaluated_and_exported(
         ("ours-i6-s777", None, 6),
         ("ours-e2-s777", 2, 8),
     ]
-    read = RobustnessDataset(exported)
-    assert read.sweep is not None
-    assert [(state["epochs"], state["steps"]) for state in read.sweep["weights"].values()] == [
+    data = RobustnessDataset(exported)
+    assert data.sweep is not None
+    assert [(weights["epochs"], weights["steps"]) for weights in data.sweep["weights"].values()] == [
         (1, 4),
         (None, 6),
         (2, 8),
     ]
-    single = ("--out", tmp_path / "one", "--weights-name", "ours-i6-s777")
-    assert robust201("export", preview.plan.config.results, *single).code == 0
-    absent = ("--out", tmp_path / "none", "--weights-name", "ours-i7-s777")
-    assert "ours-i6-s777" in robust201("export", preview.plan.config.results, *absent).refusal(2)
+    one_name = ("--out", tmp_path / "one", "--weights-name", "ours-i6-s777")
+    assert robust201("export", preview.plan.config.results, *one_name).code == 0
+    unknown_name = ("--out", tmp_path / "none", "--weights-name", "ours-i7-s777")
+    assert "ours-i6-s777" in robust201("export", preview.plan.config.results, *unknown_name).refusal(2)
 
 
 def test_checkpoints_and_weights_sections_give_same_units(make_sweep: MakeSweep, two_recipes: Path) -> None:
-    store = str(_keep_one_recipe(two_recipes))
+    store = str(_remove_pgd7_recipe(two_recipes))
     run(make_sweep(checkpoints={"path": store, "epochs": 2, "seed": 1}, keys=CLEAN))
-    several = make_sweep(checkpoints=None, weights={"path": store, "epochs": [2], "seeds": [1]}, keys=CLEAN)
-    _, preview = run(several)
+    weights_config = make_sweep(checkpoints=None, weights={"path": store, "epochs": [2], "seeds": [1]}, keys=CLEAN)
+    _, preview = run(weights_config)
     assert preview.missing == ()
 
 
-def _keep_one_recipe(store: Path) -> Path:
+def _remove_pgd7_recipe(store: Path) -> Path:
     manifest = store / "manifest.jsonl"
     manifest.write_text("".join(line for line in manifest.read_text().splitlines(True) if "pgd7" not in line))
     return store
@@ -266,13 +268,13 @@ def test_run_rejects_unnamed_recipe_if_store_has_several(
     write_sweep: WriteSweep, robust201: RunCommand, two_recipes: Path, tmp_path: Path, section: str
 ) -> None:
     sweep = write_sweep(**({"checkpoints": None} | {section: {"path": str(two_recipes)}}), keys=CLEAN)
-    message = robust201("run", sweep).refusal(2)
-    assert 'there are weights of 2 recipes: "" (the unnamed recipe), pgd7. Set `recipe`' in message
+    error_line = robust201("run", sweep).refusal(2)
+    assert 'there are weights of 2 recipes: "" (the unnamed recipe), pgd7. Set `recipe`' in error_line
     assert not (tmp_path / "results").exists()
 
 
-def test_planned_weights_load_after_store_grows(make_sweep: MakeSweep, two_recipes: Path) -> None:
-    config = make_sweep(checkpoints={"path": str(_keep_one_recipe(two_recipes))}, keys=CLEAN)
+def test_planned_weights_can_be_loaded_after_store_grows(make_sweep: MakeSweep, two_recipes: Path) -> None:
+    config = make_sweep(checkpoints={"path": str(_remove_pgd7_recipe(two_recipes))}, keys=CLEAN)
     _, preview = run(config)
     with CheckpointStore(two_recipes) as store:
         for index in (0, 21):
@@ -300,8 +302,8 @@ def test_run_rejects_missing_combination_of_weights(
     expected: str,
 ) -> None:
     sweep = write_sweep(checkpoints=None, weights={"path": str(two_recipes), **selection}, keys=CLEAN)
-    message = robust201("run", sweep).refusal(2)
-    assert f"expected {expected}, got" in message
+    error_line = robust201("run", sweep).refusal(2)
+    assert f"expected {expected}, got" in error_line
     assert not (tmp_path / "results").exists()
 
 
@@ -318,14 +320,16 @@ def test_run_rejects_identical_weights_under_two_names(
 
 
 def test_random_weights_depend_on_seed_only(make_sweep: MakeSweep, tmp_path: Path) -> None:
-    norms = []
-    for number in (0, 1):
-        torch.manual_seed(number)  # the process's random state has no effect
-        config = make_sweep(checkpoints=None, weights=RANDOM, keys=JACOBIAN_KEYS, results=str(tmp_path / str(number)))
+    norms_by_run = []
+    for process_seed in (0, 1):
+        torch.manual_seed(process_seed)  # the state of PyTorch's generator must have no effect
+        config = make_sweep(
+            checkpoints=None, weights=RANDOM, keys=JACOBIAN_KEYS, results=str(tmp_path / str(process_seed))
+        )
         run(config)
-        norms.append(squared_norms(config.results))
-    assert norms[0] == norms[1]
-    assert len(set(norms[0].values())) == 4
+        norms_by_run.append(read_squared_norms(config.results))
+    assert norms_by_run[0] == norms_by_run[1]
+    assert len(set(norms_by_run[0].values())) == 4
 
 
 # --- the zoo ----------------------------------------------------------------------------------------------------------
@@ -343,9 +347,11 @@ def resnet18(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def zoo_fields(weights: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    nothing = {"network": {}, "checkpoints": None}
+    removed_fields = {"network": {}, "checkpoints": None}
     return (
-        nothing | {"space": "zoo", "architectures": ["resnet18"], "weights": weights, "images": {"count": 2}} | changes
+        removed_fields
+        | {"space": "zoo", "architectures": ["resnet18"], "weights": weights, "images": {"count": 2}}
+        | changes
     )
 
 
@@ -355,7 +361,7 @@ SMALL_NETWORKS = [
 ]
 
 
-def test_sweep_over_all_zoo_families(make_sweep: MakeSweep) -> None:
+def test_sweep_attacks_all_zoo_families(make_sweep: MakeSweep) -> None:
     keys = {"clean": {}, "pgd": {"epsilons_255": [8], "steps": 1}}
     config = make_sweep(**zoo_fields({"random": {}}, architectures=SMALL_NETWORKS, keys=keys))
     tally, preview = run(config)
@@ -364,8 +370,8 @@ def test_sweep_over_all_zoo_families(make_sweep: MakeSweep) -> None:
 
 
 @pytest.mark.slow
-def test_measures_of_all_zoo_families(make_sweep: MakeSweep) -> None:
-    """Some measures need second derivatives, which `grid_sample` does not support."""
+def test_sweep_computes_measures_for_all_zoo_families(make_sweep: MakeSweep) -> None:
+    """Some measures need second derivatives. `grid_sample`, which some networks use, does not support these."""
     keys = {"jacobian": {"images": 4}, "hessian_input": {"images": 4}, "proxies": {"images": 8}}
     config = make_sweep(**zoo_fields({"random": {}}, architectures=SMALL_NETWORKS, keys=keys))
     assert run(config)[0].evaluations == 3 * len(SMALL_NETWORKS)
@@ -384,12 +390,14 @@ def test_run_rejects_zoo_network_with_wrong_image_size(
     ).refusal(2)
 
 
-@pytest.mark.skipif(not has_avx512(), reason="rejected on CPUs without AVX-512")
+@pytest.mark.skipif(not has_avx512(), reason="bf16 is rejected on CPUs without AVX-512")
 def test_sweep_in_bf16_completes(make_sweep: MakeSweep) -> None:
     run(make_sweep(**zoo_fields({"random": {}}, keys=CLEAN, precision="bf16")))
 
 
-def test_run_rejects_missing_weights_files(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+def test_run_rejects_absent_or_unlisted_weights_files(
+    write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
+) -> None:
     sweep = write_sweep(**zoo_fields({"files": {"resnet18": str(tmp_path / "none")}}, keys=CLEAN))
     assert "weights.files" in robust201("run", sweep).refusal(2)
     sweep = write_sweep(**zoo_fields({"files": {"resnet81": str(tmp_path / "none")}}, keys=CLEAN))
@@ -400,7 +408,7 @@ def test_run_rejects_missing_weights_files(write_sweep: WriteSweep, robust201: R
 
 
 def write_parquet(file: Path, *, n_images: int = 30, n_classes: int = 10, size: int = 32) -> Path:
-    """Write random images as a Parquet file with PNGs."""
+    """Write random images to a Parquet file, encoded as PNG."""
     import io
 
     import pyarrow as pa
@@ -408,13 +416,13 @@ def write_parquet(file: Path, *, n_images: int = 30, n_classes: int = 10, size: 
     from pyarrow import parquet
 
     generator = np.random.default_rng(7)
-    encoded = []
+    encoded_images = []
     for _ in range(n_images):
         stream = io.BytesIO()
         Image.fromarray(generator.integers(0, 256, (size, size, 3), np.uint8)).save(stream, format="PNG")
-        encoded.append(stream.getvalue())
-    labels = [number % n_classes for number in range(n_images)]
-    parquet.write_table(pa.table({"image": encoded, "label": labels}), file)
+        encoded_images.append(stream.getvalue())
+    labels = [index % n_classes for index in range(n_images)]
+    parquet.write_table(pa.table({"image": encoded_images, "label": labels}), file)
     return file
 
 
@@ -423,27 +431,27 @@ def test_sweep_on_custom_dataset(make_sweep: MakeSweep, tmp_path: Path, robust20
     folder.mkdir()
     write_parquet(folder / "test.parquet", n_classes=7, size=16)
     write_parquet(folder / "train.parquet", n_classes=7, size=16, n_images=40)
-    section = {
+    dataset_section = {
         "path": str(folder),
         "form": "parquet",
         "classes": 7,
         "image_size": 16,
         "normalisation": {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.2, 0.3]},
     }
-    fields = {
-        "datasets": {"mine": section},
+    sweep_changes = {
+        "datasets": {"mine": dataset_section},
         "checkpoints": None,
         "weights": RANDOM,
         "keys": {"clean": {}, "pgd": {"epsilons_255": [8], "steps": 2}, "jacobian": {"images": 35, "split": "train"}},
     }
-    config = make_sweep(**fields)
+    config = make_sweep(**sweep_changes)
     tally, _ = run(config)
     assert tally.evaluations == 2 * 2 * 3
-    assert values(config.results)["clean", 0, "random-s0"][0.0]["cm"].shape == (7, 7)
+    assert read_columns(config.results)["clean", 0, "random-s0"][0.0]["cm"].shape == (7, 7)
     assert robust201("verify", config.results).code == 0
     # The normalisation is part of the units' identity.
-    section["normalisation"] = {"mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.3]}
-    assert run(make_sweep(**fields))[1].done == 0
+    dataset_section["normalisation"] = {"mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.3]}
+    assert run(make_sweep(**sweep_changes))[1].done == 0
 
 
 def test_sweep_on_npz_archive(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
@@ -454,20 +462,20 @@ def test_sweep_on_npz_archive(write_sweep: WriteSweep, robust201: RunCommand, tm
     datasets = {"mine": {"path": str(tmp_path), "classes": 10, "image_size": 32}}
     keys = {"clean": {}, "jacobian": {"images": 20, "split": "train"}}
     fields = {"datasets": datasets, "checkpoints": None, "weights": RANDOM, "keys": keys, "images": {}}
-    # The table of datasets does not have their number, so the plan counts them.
-    planned = json.loads(robust201("plan", "--json", write_sweep(**fields)).out)
-    assert planned["evaluated_images"] == 2 * 2 * (12 + 20)  # two networks with two states each
+    # The numbers of images of a custom dataset are not known in advance, so the plan counts the images.
+    plan_summary = json.loads(robust201("plan", "--json", write_sweep(**fields)).out)
+    assert plan_summary["evaluated_images"] == 2 * 2 * (12 + 20)  # two networks, each with two sets of weights
     assert robust201("run", write_sweep(**fields)).code == 0
 
 
 def test_share_rejects_changed_normalisation(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
-    section = {"path": str(write_parquet(tmp_path / "images.parquet")), "form": "parquet", "classes": 10}
-    section |= {"image_size": 32, "normalisation": {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.2, 0.3]}}
-    fields = {"datasets": {"mine": section}, "checkpoints": None, "weights": RANDOM, "keys": CLEAN}
+    dataset_section = {"path": str(write_parquet(tmp_path / "images.parquet")), "form": "parquet", "classes": 10}
+    dataset_section |= {"image_size": 32, "normalisation": {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.2, 0.3]}}
+    fields = {"datasets": {"mine": dataset_section}, "checkpoints": None, "weights": RANDOM, "keys": CLEAN}
     assert robust201("plan", "--save", write_sweep(**fields)).code == 0
-    section["normalisation"] = {"mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.3]}
-    line = robust201("run", write_sweep(**fields), "--share", "1/1").refusal(2)
-    assert "dataset_fields.mine.normalisation" in line
+    dataset_section["normalisation"] = {"mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.3]}
+    error_line = robust201("run", write_sweep(**fields), "--share", "1/1").refusal(2)
+    assert "dataset_fields.mine.normalisation" in error_line
 
 
 def test_zoo_networks_use_channels_last(make_sweep: MakeSweep) -> None:
@@ -477,6 +485,6 @@ def test_zoo_networks_use_channels_last(make_sweep: MakeSweep) -> None:
     inputs = Inputs(config, print)
     plan = make_plan(config, inputs.gather())
     loader = NetworkLoader(config, config.make_space({}), inputs.weights, torch.device("cpu"))
-    loaded = loader.load(plan.units[0], inputs.images("digits"))
-    weights = [module.weight for module in loaded.classifier.modules() if isinstance(module, torch.nn.Conv2d)]
+    network = loader.load(plan.units[0], inputs.images("digits"))
+    weights = [module.weight for module in network.classifier.modules() if isinstance(module, torch.nn.Conv2d)]
     assert all(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights)

@@ -1,4 +1,4 @@
-"""Corrupted images are generated only when and as far as they are needed."""
+"""Generated corrupted images: a run generates only those that it needs, and only when it needs them."""
 
 import json
 from pathlib import Path
@@ -25,14 +25,15 @@ KEYS: dict[str, Any] = {
 }
 
 
-def generated(tmp_path: Path) -> list[str]:
+def list_generated_keys(tmp_path: Path) -> list[str]:
     other_files = {"labels.npy", "indices.npy", "base.npy"}
     return sorted(path.stem for path in (tmp_path / "corruptions").glob("*.npy") if path.name not in other_files)
 
 
-def done(results: Path) -> tuple[int, int]:
-    state = read_status(load_plan(results), ShardStore.open(results).inventory(on_damage="report"))
-    return state.done, state.total
+def count_evaluations(results: Path) -> tuple[int, int]:
+    """Return the numbers of finished and of all evaluations."""
+    sweep_status = read_status(load_plan(results), ShardStore.open(results).inventory(on_damage="report"))
+    return sweep_status.done, sweep_status.total
 
 
 @pytest.mark.parametrize(
@@ -45,34 +46,36 @@ def test_filtered_run_generates_selected_corruptions_only(
     tally = run_sweep(config, make_executor, filters=Filters(keys=keys))
     n_done = 2 * (1 + 2 * len(expected))
     assert (tally.complete, tally.computed) == (True, n_done)
-    assert generated(tmp_path) == expected
-    assert done(config.results) == (n_done, 10)  # the total includes the rest of the sweep
+    assert list_generated_keys(tmp_path) == expected
+    assert count_evaluations(config.results) == (n_done, 10)  # the total includes evaluations that the filter excludes
 
 
-def test_parts_without_missing_images_are_computed_first(
+def test_parts_whose_images_exist_are_computed_before_images_are_generated(
     make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = make_sweep(keys=KEYS)
-    seen: list[tuple[str, int]] = []
+    generation_log: list[tuple[str, int]] = []
     corrupt = corrupting.corrupt
 
-    def recording(images: Any, key: str, severity: int, **options: Any) -> Any:
-        seen.append((key, done(config.results)[0]))
+    def recording_corrupt(images: Any, key: str, severity: int, **options: Any) -> Any:
+        generation_log.append((key, count_evaluations(config.results)[0]))
         return corrupt(images, key, severity, **options)
 
-    monkeypatch.setattr(corrupting, "corrupt", recording)
-    progress: list[tuple[int, int]] = []
+    monkeypatch.setattr(corrupting, "corrupt", recording_corrupt)
+    progress_log: list[tuple[int, int]] = []
     tally = run_sweep(
         config,
         make_executor,
-        on_progress=lambda now, _event: progress.append((now.done_evaluations, now.total_evaluations)),
+        on_progress=lambda progress, _event: progress_log.append(
+            (progress.done_evaluations, progress.total_evaluations)
+        ),
     )
     assert tally.complete
-    assert {key for key, _ in seen} == {"brightness", "fog"}
-    assert {n_done for _, n_done in seen} == {2}
-    assert {total for _, total in progress} == {10}
-    assert [n_done for n_done, _ in progress] == sorted(n_done for n_done, _ in progress)
-    assert progress[-1] == (10, 10)
+    assert {key for key, _ in generation_log} == {"brightness", "fog"}
+    assert {n_done for _, n_done in generation_log} == {2}
+    assert {total for _, total in progress_log} == {10}
+    assert [n_done for n_done, _ in progress_log] == sorted(n_done for n_done, _ in progress_log)
+    assert progress_log[-1] == (10, 10)
     assert json.loads((config.results / "progress.json").read_text())["state"] == "finished"
 
 
@@ -84,7 +87,7 @@ def test_missing_frost_textures_are_rejected_before_writing(make_sweep: MakeSwee
     assert not config.results.exists()
 
 
-def test_filtered_runs_export_same_bytes_as_whole_run(
+def test_filtered_runs_export_same_bytes_as_unfiltered_run(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
 ) -> None:
     sweep = write_sweep(keys=KEYS)
@@ -110,13 +113,13 @@ def test_results_remain_valid_without_corrupted_images(make_sweep: MakeSweep, tm
     for path in (tmp_path / "corruptions").iterdir():
         path.unlink()
     rerun = run_sweep(config, make_executor)
-    assert (rerun.complete, rerun.evaluations, generated(tmp_path)) == (True, 0, [])
-    assert done(config.results) == (10, 10)
+    assert (rerun.complete, rerun.evaluations, list_generated_keys(tmp_path)) == (True, 0, [])
+    assert count_evaluations(config.results) == (10, 10)
     # Lost results are recomputed on regenerated images.
     next((config.results / "shards/digits").glob("*-fog-*")).unlink()
     rerun = run_sweep(config, make_executor)
-    assert (rerun.complete, generated(tmp_path)) == (True, ["fog"])
-    assert done(config.results) == (10, 10)
+    assert (rerun.complete, list_generated_keys(tmp_path)) == (True, ["fog"])
+    assert count_evaluations(config.results) == (10, 10)
 
 
 def test_generating_corruptions_is_resumed(
@@ -125,29 +128,29 @@ def test_generating_corruptions_is_resumed(
     config = make_sweep(keys=KEYS)
     corrupt = corrupting.corrupt
 
-    def interrupted(images: Any, key: str, severity: int, **options: Any) -> Any:
+    def corrupt_until_interrupted(images: Any, key: str, severity: int, **options: Any) -> Any:
         if key == "fog" and severity == 3:
             raise KeyboardInterrupt
         return corrupt(images, key, severity, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(corrupting, "corrupt", interrupted)
+        patch.setattr(corrupting, "corrupt", corrupt_until_interrupted)
         with pytest.raises(KeyboardInterrupt):
             run_sweep(config, make_executor)
-    assert (generated(tmp_path), done(config.results)) == (["brightness"], (2, 10))
+    assert (list_generated_keys(tmp_path), count_evaluations(config.results)) == (["brightness"], (2, 10))
     assert json.loads((config.results / "progress.json").read_text())["state"] == "stopped"
     assert run_sweep(config, make_executor).complete
-    assert done(config.results) == (10, 10)
+    assert count_evaluations(config.results) == (10, 10)
 
 
-def test_failures_of_first_stage_are_kept(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_before_generating_images_are_reported(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
     from robust201.runtime import worker
     from robust201.tasks.evaluate import evaluate_part
 
-    def fail_on_clean(context: Any, row: Any, *arguments: Any, **options: Any) -> Any:
-        if row.key == "clean":
+    def fail_on_clean(context: Any, task: Any, *arguments: Any, **options: Any) -> Any:
+        if task.key == "clean":
             raise RuntimeError("no such luck")
-        yield from evaluate_part(context, row, *arguments, **options)
+        yield from evaluate_part(context, task, *arguments, **options)
 
     monkeypatch.setattr(worker, "evaluate_part", fail_on_clean)
     config = make_sweep(keys=KEYS)
@@ -159,14 +162,14 @@ def test_failures_of_first_stage_are_kept(make_sweep: MakeSweep, monkeypatch: py
 def test_shares_do_not_generate_corruptions(make_sweep: MakeSweep, tmp_path: Path) -> None:
     config = make_sweep(keys=KEYS)
     prepare_sweep(config, filters=Filters(keys=("clean", "fog")))
-    assert generated(tmp_path) == ["fog"]
+    assert list_generated_keys(tmp_path) == ["fog"]
     with pytest.raises(InputError, match="prepared without the corrupted images of brightness"):
         run_share(config, Share(1, 1), make_executor)
     tally = run_share(config, Share(1, 1), make_executor, filters=Filters(keys=("clean", "fog")))
     assert (tally.complete, tally.computed) == (True, 6)
     prepare_sweep(config)
     assert run_share(config, Share(1, 1), make_executor).complete
-    assert done(config.results) == (10, 10)
+    assert count_evaluations(config.results) == (10, 10)
 
 
 def test_merge_combines_differently_filtered_runs(make_sweep: MakeSweep, tmp_path: Path) -> None:
@@ -178,4 +181,4 @@ def test_merge_combines_differently_filtered_runs(make_sweep: MakeSweep, tmp_pat
         assert run_sweep(config, make_executor, filters=Filters(keys=keys)).complete
     _, other_plans = merge_results(folders, tmp_path / "both")
     assert other_plans == ()
-    assert done(tmp_path / "both") == (10, 10)
+    assert count_evaluations(tmp_path / "both") == (10, 10)

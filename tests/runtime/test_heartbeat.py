@@ -1,4 +1,4 @@
-"""Heartbeats: a file that exists while a process works, with its current part."""
+"""Heartbeats: files that exist while a process works, and that name its current part."""
 
 import errno
 import json
@@ -29,7 +29,7 @@ from robust201.runtime.heartbeat import (
 UNIT = Unit("ab" * 16, 21, "digits", "fgsm", (1.0, 8.0), 10, "p" * 32, "c" * 64)
 
 
-def read(results: Path) -> tuple[LastBeat, ...]:
+def read_beats(results: Path) -> tuple[LastBeat, ...]:
     return read_heartbeats(results, file_server_time(results))
 
 
@@ -45,14 +45,14 @@ def test_heartbeat_reports_current_part_until_the_end(tmp_path: Path, monkeypatc
     with Heartbeat(tmp_path) as beats:
         wait_for(beats.path.exists)
         beats.begin(Part(UNIT, (8.0,), 2, 5))
-        wait_for(lambda: read(tmp_path)[0].unit is not None)
-        (beat,) = read(tmp_path)
+        wait_for(lambda: read_beats(tmp_path)[0].unit is not None)
+        (beat,) = read_beats(tmp_path)
         assert (beat.unit, beat.strengths, beat.images, beat.share) == (UNIT.id, (8.0,), (2, 5), None)
         assert 0 <= beat.seconds < 20
         assert not beat.is_silent
-        first = beat
+        previous_beat = beat
         beats.begin(Part(UNIT, (1.0,), 2, 5))
-        wait_for(lambda: read(tmp_path)[0].strengths != first.strengths)
+        wait_for(lambda: read_beats(tmp_path)[0].strengths != previous_beat.strengths)
     assert list((tmp_path / HEARTBEATS_FOLDER).iterdir()) == []
 
 
@@ -65,17 +65,17 @@ def test_heartbeat_reports_training_steps(tmp_path: Path, monkeypatch: pytest.Mo
     with Heartbeat(tmp_path) as beats:
         beats.begin(Part(UNIT, (1.0, 8.0), 0, 10))
         beats.note_steps(STEPS)
-        wait_for(lambda: any(beat.training for beat in read(tmp_path)))
-        (last,) = read(tmp_path)
-        assert (last.training, last.label) == (STEPS, "#21 digits fgsm")
+        wait_for(lambda: any(beat.training for beat in read_beats(tmp_path)))
+        (beat,) = read_beats(tmp_path)
+        assert (beat.training, beat.label) == (STEPS, "#21 digits fgsm")
         beats.begin(Part(UNIT, (8.0,), 0, 10))
-        wait_for(lambda: read(tmp_path)[0].training is None)
+        wait_for(lambda: read_beats(tmp_path)[0].training is None)
 
 
 def test_training_steps_give_epochs_rate_and_time_left() -> None:
     assert (STEPS.epoch, STEPS.epochs, STEPS.steps_per_second, STEPS.seconds_left) == (2, 5, 10.0, 148.5)
-    result = replace(STEPS, step=1955)
-    assert (result.epoch, result.seconds_left) == (5, 0.0)
+    finished = replace(STEPS, step=1955)
+    assert (finished.epoch, finished.seconds_left) == (5, 0.0)
     resumed = replace(STEPS, begun=470)
     assert (resumed.steps_per_second, resumed.seconds_left) == (None, None)
 
@@ -87,12 +87,12 @@ def test_heartbeat_with_damaged_training_steps_is_ignored(tmp_path: Path, change
     folder = tmp_path / HEARTBEATS_FOLDER
     folder.mkdir()
     fields = {"share": None, "unit": UNIT.id, "label": "\x1b[31m", "strengths": [1.0], "images": [0, 1], "seconds": 1.0}
-    for name, changes in (("whole", {}), ("damaged", change)):
+    for name, changes in (("intact", {}), ("damaged", change)):
         (folder / f"{name}.json").write_text(json.dumps(fields | {"training": asdict(STEPS) | changes}))
-    (beat,) = read(tmp_path)
+    (beat,) = read_beats(tmp_path)
     assert (beat.training, beat.label) == (STEPS, "")
-    (folder / "whole.json").write_text(json.dumps(fields | {"training": asdict(STEPS) | {"loss": float("nan")}}))
-    (beat,) = read(tmp_path)
+    (folder / "intact.json").write_text(json.dumps(fields | {"training": asdict(STEPS) | {"loss": float("nan")}}))
+    (beat,) = read_beats(tmp_path)
     assert beat.training == replace(STEPS, loss=None)
 
 
@@ -101,12 +101,12 @@ def test_heartbeat_continues_during_long_part(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.02)
     with Heartbeat(tmp_path, share="3-of-64") as beats:
         wait_for(beats.path.exists)
-        beats.path.unlink()  # as in a cleanup: the next beat creates it again
+        beats.path.unlink()  # after a cleanup, the next beat creates the file again
         wait_for(beats.path.exists)
         assert active_shares(tmp_path) == ("3-of-64",)
 
 
-def test_killed_process_becomes_silent_and_is_removed_by_next_run(tmp_path: Path) -> None:
+def test_heartbeat_of_killed_process_becomes_silent_and_is_removed(tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path; from robust201.runtime.heartbeat import Heartbeat\n"
         "with Heartbeat(Path(sys.argv[1]), share='1-of-2'):\n    time.sleep(600)"
@@ -119,26 +119,26 @@ def test_killed_process_becomes_silent_and_is_removed_by_next_run(tmp_path: Path
         child.wait()
     (stale,) = (tmp_path / HEARTBEATS_FOLDER).glob("*.json")
     remove_silent_heartbeats(tmp_path)
-    assert stale.exists()  # the process may be alive
+    assert stale.exists()  # the file is so recent that its process may be alive
     os.utime(stale, (time.time() - 60,) * 2)
     assert active_shares(tmp_path) == ()
-    assert [beat.is_silent for beat in read(tmp_path)] == [True]
+    assert [beat.is_silent for beat in read_beats(tmp_path)] == [True]
     remove_silent_heartbeats(tmp_path)
     assert not stale.exists()
 
 
-def test_heartbeat_ignores_unwritable_folder(tmp_path: Path) -> None:
+def test_heartbeat_in_unwritable_folder_has_no_effect(tmp_path: Path) -> None:
     (tmp_path / HEARTBEATS_FOLDER).write_text("a file")
     with Heartbeat(tmp_path) as beats:
         beats.begin(Part(UNIT, (1.0,), 0, 10))
-    assert read(tmp_path) == ()
+    assert read_beats(tmp_path) == ()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"unit": "ab"}', '{"unit": "ab", "share": null, "images": 3}'])
-def test_read_heartbeats_ignores_other_files(tmp_path: Path, text: str) -> None:
+def test_read_heartbeats_ignores_invalid_files(tmp_path: Path, text: str) -> None:
     (tmp_path / HEARTBEATS_FOLDER).mkdir()
     (tmp_path / HEARTBEATS_FOLDER / "node-1-ab.json").write_text(text)
-    assert read(tmp_path) == ()
+    assert read_beats(tmp_path) == ()
 
 
 def test_heartbeat_that_cannot_be_removed_looks_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

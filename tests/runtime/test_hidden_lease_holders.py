@@ -1,4 +1,4 @@
-"""Leases whose holder's process is hidden, and holders whose heartbeat hangs."""
+"""Leases with holders whose process is hidden, and with holders whose heartbeat hangs."""
 
 import os
 import threading
@@ -9,30 +9,30 @@ from robust201.core import host
 from robust201.core.errors import LeaseHeldError
 from robust201.runtime import lease as lease_module
 from robust201.runtime.lease import LEASE_NAME, STALE_INTERVALS
-from tests.support.lease_support import HERE, QUICK, Clock, acquire, dead_pid, wait_for, write_stale_lease
+from tests.support.lease_support import SHORT_INTERVAL, THIS_HOST, Clock, acquire, dead_pid, wait_for, write_stale_lease
 
 
-@pytest.mark.parametrize("changes", [{}, {"process_start": -1}], ids=["start known", "start unknown"])
-@pytest.mark.parametrize("error", [None, PermissionError], ids=["own process", "another user's"])
+@pytest.mark.parametrize("changes", [{}, {"process_start": -1}], ids=["known start", "unknown start"])
+@pytest.mark.parametrize("error", [None, PermissionError], ids=["process of the same user", "process of another user"])
 def test_live_holder_with_hidden_process_is_judged_by_heartbeat(tmp_path, monkeypatch, changes, error):
-    """Simulates /proc mounted with hidepid=2, or a missing /proc."""
+    """The process is hidden if /proc is mounted with hidepid=2, or if there is no /proc."""
     holder = write_stale_lease(tmp_path, **changes)
     monkeypatch.setattr(host, "_PROC", tmp_path / "hidden")
     if error is not None:
         monkeypatch.setattr(os, "kill", lambda _pid, _signal: (_ for _ in ()).throw(error()))
     beats = Clock(lambda _now: (tmp_path / LEASE_NAME).write_bytes(holder.next_beat().to_bytes()))
     with pytest.raises(LeaseHeldError, match="which is alive"):
-        acquire(tmp_path, beats, host_id=HERE)
+        acquire(tmp_path, beats, host_id=THIS_HOST)
     holder = write_stale_lease(tmp_path, **changes)
     clock = Clock()
-    with acquire(tmp_path, clock, host_id=HERE):
+    with acquire(tmp_path, clock, host_id=THIS_HOST):
         assert clock.now > 0
 
 
 def test_live_holder_with_unknown_start_is_judged_by_heartbeat(tmp_path):
     write_stale_lease(tmp_path, process_start=-1)
     clock = Clock()
-    with acquire(tmp_path, clock, host_id=HERE):
+    with acquire(tmp_path, clock, host_id=THIS_HOST):
         assert clock.now > 0
 
 
@@ -41,45 +41,45 @@ def test_ended_holder_is_dead_even_if_processes_are_hidden(tmp_path, monkeypatch
     write_stale_lease(tmp_path, pid=dead_pid(), process_start=start)
     monkeypatch.setattr(host, "_PROC", tmp_path / "hidden")
     clock = Clock()
-    with acquire(tmp_path, clock, host_id=HERE):
+    with acquire(tmp_path, clock, host_id=THIS_HOST):
         assert clock.now == 0
 
 
 def test_holder_with_hanging_beat_stops_after_stale_intervals(tmp_path, monkeypatch):
     clock = Clock()
-    lease = acquire(tmp_path, clock, interval_seconds=QUICK)
-    began, resumes = threading.Event(), threading.Event()
+    lease = acquire(tmp_path, clock, interval_seconds=SHORT_INTERVAL)
+    hanging, resume = threading.Event(), threading.Event()
 
     def hang(*_args):
-        began.set()
-        resumes.wait()
+        hanging.set()
+        resume.wait()
 
     monkeypatch.setattr(os, "fsync", hang)
-    wait_for(began.is_set)
+    wait_for(hanging.is_set)
     lease.check()
-    clock.now += QUICK * STALE_INTERVALS + 1
+    clock.now += SHORT_INTERVAL * STALE_INTERVALS + 1
     with pytest.raises(LeaseHeldError, match="stops"):
         lease.check()
     assert lease.lost.is_set()
-    resumes.set()
+    resume.set()
     lease.release()
 
 
 def test_release_does_not_wait_for_hanging_beat(tmp_path, monkeypatch):
-    lease = acquire(tmp_path, interval_seconds=QUICK)
-    began, resumes = threading.Event(), threading.Event()
+    lease = acquire(tmp_path, interval_seconds=SHORT_INTERVAL)
+    hanging, resume = threading.Event(), threading.Event()
 
     def hang(*_args):
-        began.set()
-        resumes.wait()
+        hanging.set()
+        resume.wait()
 
     monkeypatch.setattr(os, "fsync", hang)
     monkeypatch.setattr(lease_module, "_JOIN_SECONDS", 0.05, raising=False)
-    wait_for(began.is_set)
-    releasing = threading.Thread(target=lease.release, daemon=True)
-    releasing.start()
-    releasing.join(10)
-    is_released = not releasing.is_alive()
-    resumes.set()
-    releasing.join()
+    wait_for(hanging.is_set)
+    release_thread = threading.Thread(target=lease.release, daemon=True)
+    release_thread.start()
+    release_thread.join(10)
+    is_released = not release_thread.is_alive()
+    resume.set()
+    release_thread.join()
     assert is_released

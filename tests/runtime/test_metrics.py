@@ -1,4 +1,4 @@
-"""Metrics: documentation, recording by the tracker, and Ray's Prometheus endpoint."""
+"""Metrics: they are documented, the tracker records them, and Ray's agent exposes them to Prometheus."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from tests.conftest import REPOSITORY, MakeFields, MakeSweep
 
 
 class RecordingMetrics:
-    """Metrics sink that adds up values like a monitoring system."""
+    """Metrics sink that aggregates values like a monitoring system."""
 
     def __init__(self) -> None:
         self.values: Counter[tuple[str, ...]] = Counter()
@@ -38,20 +38,20 @@ class RecordingMetrics:
 
 
 def test_metrics_are_documented() -> None:
-    text = (REPOSITORY / "docs/watching.md").read_text()
+    page = (REPOSITORY / "docs/watching.md").read_text()
     for name, metric in METRICS.items():
         assert re.fullmatch(r"robust201_[a-z_]+", name)
         assert name.endswith("_total") == (metric.kind == "counter")
         tags = ", ".join(metric.tags)
-        assert f"| `{name}` | {metric.kind} | {metric.unit} | {tags} | {metric.description} |" in text
+        assert f"| `{name}` | {metric.kind} | {metric.unit} | {tags} | {metric.description} |" in page
 
 
 def test_tracker_records_events_in_metrics_and_logs(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}}, architectures=[21])
     preview = prepare_sweep(config)
-    log, recorded = WorkLog(config.results, "driver"), RecordingMetrics()
+    log, metrics = WorkLog(config.results, "driver"), RecordingMetrics()
     tracker = Tracker(preview.plan, preview.missing, config.results, preview.done, log)
-    tracker.attach(metrics=recorded, gpus_per_worker=0.5)
+    tracker.attach(metrics=metrics, gpus_per_worker=0.5)
     clean, fgsm = (Part(unit, unit.strengths, 0, unit.n_images) for unit in load_plan(config.results).units)
     bundle = make_bundles(preview.plan, [clean, fgsm])[0]
     for event in (
@@ -64,8 +64,8 @@ def test_tracker_records_events_in_metrics_and_logs(make_sweep: MakeSweep) -> No
     ):
         tracker.count(event, RunTally(deaths=4, preemptions=7))
     tracker.write(state="finished")
-    assert recorded.values.pop(("robust201_seconds_left",)) > 0
-    assert recorded.values == {
+    assert metrics.values.pop(("robust201_seconds_left",)) > 0
+    assert metrics.values == {
         ("robust201_preemptions_total",): 1,
         ("robust201_worker_deaths_total",): 1,
         ("robust201_evaluations_total", "digits", "clean"): pytest.approx(1),
@@ -78,8 +78,8 @@ def test_tracker_records_events_in_metrics_and_logs(make_sweep: MakeSweep) -> No
     assert tracker.progress.done_evaluations == 1
     progress = json.loads((config.results / "progress.json").read_text())
     assert (progress["preemptions"], progress["deaths"], progress["gpus_per_worker"]) == (7, 4, 0.5)
-    lines = [json.loads(line) for line in log.path.read_text().splitlines()]
-    assert [(line["event"], line["label"]) for line in lines] == [
+    log_lines = [json.loads(line) for line in log.path.read_text().splitlines()]
+    assert [(line["event"], line["label"]) for line in log_lines] == [
         ("worker_preempted", "21/digits/clean"),
         ("worker_preempted", "21/digits/fgsm"),
         ("worker_died", "21/digits/fgsm"),  # clean is complete at this point
@@ -90,32 +90,32 @@ def test_tracker_records_events_in_metrics_and_logs(make_sweep: MakeSweep) -> No
 _SCRAPE = """
 import json, os, sys, time, urllib.request
 os.environ["RAY_metrics_report_interval_ms"] = "200"
-from robust201.planning.loading import (parse_config)
+from robust201.planning.loading import parse_config
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import run_sweep
 
 def scrape(executor):
     port = next(executor._folder.rglob("metrics_export_port_*")).read_text()
     address = f"http://127.0.0.1:{port}/metrics"
-    with urllib.request.urlopen(address, timeout=10) as answer:
-        return answer.read().decode()
+    with urllib.request.urlopen(address, timeout=10) as response:
+        return response.read().decode()
 
 def count(text, name):
-    # Sum over all tags.
+    # Return the sum of a metric over all tags.
     return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(f"ray_{name}{{"))
 
 config = parse_config(json.loads(sys.stdin.read()), "test")
-found = []
+scraped_texts = []
 
 def make(plan):
     executor = make_executor(plan)
     close = executor.close
     def scrape_and_close():
         end = time.monotonic() + 60
-        while not found and time.monotonic() < end:
+        while not scraped_texts and time.monotonic() < end:
             text = scrape(executor)
             if count(text, "robust201_evaluations_total") >= 6 and count(text, "robust201_part_seconds_count") >= 4:
-                found.append(text)  # the agent reports a little later
+                scraped_texts.append(text)  # the agent reports with a delay
             time.sleep(0.2)
         close()
     executor.close = scrape_and_close
@@ -123,7 +123,7 @@ def make(plan):
 
 tally = run_sweep(config, make)
 assert tally.complete
-print(found[0])
+print(scraped_texts[0])
 """
 
 
@@ -135,7 +135,7 @@ def test_ray_agent_exposes_metrics_to_prometheus(sweep_fields: MakeFields, tmp_p
         architectures=[0, 21],
     )
     environment = os.environ | {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", _SCRAPE],
         input=json.dumps(fields),
         capture_output=True,
@@ -145,14 +145,14 @@ def test_ray_agent_exposes_metrics_to_prometheus(sweep_fields: MakeFields, tmp_p
         check=False,
         timeout=200,
     )
-    assert done.returncode == 0, done.stderr
-    values = {}
-    for line in done.stdout.splitlines():
+    assert result.returncode == 0, result.stderr
+    value_by_metric_and_key = {}
+    for line in result.stdout.splitlines():
         match = re.fullmatch(r"ray_(robust201_\w+)\{(.*)\} (\S+)", line)
         if match:
             tags = dict(re.findall(r'(\w+)="([^"]*)"', match[2]))
-            values[match[1], tags["key"]] = float(match[3])
-    assert values["robust201_evaluations_total", "clean"] == 2
-    assert values["robust201_evaluations_total", "fgsm"] == 4
-    assert values["robust201_images_total", "fgsm"] == 40
-    assert values["robust201_part_seconds_count", "fgsm"] == 2
+            value_by_metric_and_key[match[1], tags["key"]] = float(match[3])
+    assert value_by_metric_and_key["robust201_evaluations_total", "clean"] == 2
+    assert value_by_metric_and_key["robust201_evaluations_total", "fgsm"] == 4
+    assert value_by_metric_and_key["robust201_images_total", "fgsm"] == 40
+    assert value_by_metric_and_key["robust201_part_seconds_count", "fgsm"] == 2

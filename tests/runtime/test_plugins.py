@@ -1,4 +1,4 @@
-"""Tasks and spaces of installed packages: lookup by name, execution like user files, and identity."""
+"""Plugins (tasks and spaces of installed packages): lookup by name, execution like user files, and identity."""
 
 import subprocess
 import sys
@@ -15,10 +15,10 @@ from robust201.planning.plan import assumed_facts, make_plan
 from robust201.planning.plugins import TASKS_GROUP, find_plugin, is_installed, plugin_names
 from robust201.planning.sweep_record import portable_fields
 from tests.conftest import RunCommand, WriteSweep
-from tests.runtime.test_extended_sweeps import values
+from tests.runtime.test_extended_sweeps import read_columns
 from tests.runtime.test_user_code import ATTACK, MEASURE, MODELS
 
-DECLARED = """
+DECLARATIONS = """
 SHIFT = {"file": "shift.py", "norm": "Linf", "strengths": [1, 8]}
 ANSWERS = {"file": "answers.py", "kind": "measure", "columns": ["mean", "spread"]}
 SMALL = {"file": "networks.py"}
@@ -34,17 +34,17 @@ small = shift_package.declared:SMALL
 
 
 def install(site: Path, name: str = "shift-package", version: str = "1.2", entry_points: str = ENTRY_POINTS) -> Path:
-    """Write an installed package, with the layout that pip creates."""
+    """Write the files of an installed package, with the layout that pip creates."""
     site.mkdir()
     package = site / "shift_package"
     package.mkdir()
-    texts = {"__init__.py": "", "declared.py": DECLARED, "shift.py": ATTACK, "answers.py": MEASURE}
-    for file, text in (texts | {"networks.py": MODELS}).items():
-        (package / file).write_text(text)
-    info = site / f"{name.replace('-', '_')}-{version}.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    (info / "entry_points.txt").write_text(entry_points)
+    content_by_file = {"__init__.py": "", "declared.py": DECLARATIONS, "shift.py": ATTACK, "answers.py": MEASURE}
+    for file_name, content in (content_by_file | {"networks.py": MODELS}).items():
+        (package / file_name).write_text(content)
+    metadata_folder = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    metadata_folder.mkdir()
+    (metadata_folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (metadata_folder / "entry_points.txt").write_text(entry_points)
     return package
 
 
@@ -88,7 +88,7 @@ def test_plugins_run_like_user_files(package: Path, write_plugins: WriteSweep, r
     result = robust201("run", path)
     assert result.code == 0, result.err
     assert "Will execute" in result.err
-    assert {key for key, _, _ in values(load_config(path).results)} == {"clean", "shift", "answers"}
+    assert {key for key, _, _ in read_columns(load_config(path).results)} == {"clean", "shift", "answers"}
 
 
 def test_installed_plugin_needs_no_consent(
@@ -96,16 +96,16 @@ def test_installed_plugin_needs_no_consent(
 ) -> None:
     path = write_plugins({"shift": {}})
     config = load_config(path)
-    (path.parent / "SHA256SUMS").touch()  # the YAML came with data
+    (path.parent / "SHA256SUMS").touch()  # now the YAML is part of a dataset
     output: list[str] = []
     announce_code(config, path, allowed=(), say=output.append)
     assert len(output) == 2
     # A YAML cannot avoid consent by claiming a distribution for its own file.
     (tmp_path / "mine.py").write_text(ATTACK)
     claim = {"file": str(tmp_path / "mine.py"), "distribution": "shift-package==1.2", "norm": "Linf", "strengths": [1]}
-    claimed = load_config(write_plugins({"mine": claim}))
+    claiming_config = load_config(write_plugins({"mine": claim}))
     with pytest.raises(ConfigError, match=r"executing .*mine\.py requires your consent"):
-        announce_code(claimed, path, allowed=(), say=output.append)
+        announce_code(claiming_config, path, allowed=(), say=output.append)
     for name in [name for name in sys.modules if name.startswith("shift_package")]:
         monkeypatch.delitem(sys.modules, name)
     assert not is_installed(TASKS_GROUP, tmp_path / "mine.py", "shift-package==1.2")
@@ -125,9 +125,11 @@ def test_plugin_errors_name_the_problem(
         load_config(write_plugins({"shitf": {}}))
     with pytest.raises(ConfigError, match="Did you mean 'small'"):
         load_config(write_plugins({"clean": {}}, space="smal"))
-    other = "[robust201.tasks]\nanswers = shift_package.declared:ANSWERS\nnothing = shift_package.declared:__name__"
+    other_entry_points = (
+        "[robust201.tasks]\nanswers = shift_package.declared:ANSWERS\nnothing = shift_package.declared:__name__"
+    )
     monkeypatch.syspath_prepend(tmp_path / "other")
-    install(tmp_path / "other", "other-package", "0.1", other)
+    install(tmp_path / "other", "other-package", "0.1", other_entry_points)
     with pytest.raises(ConfigError, match=r"got other-package==0\.1, shift-package==1\.2\. Uninstall all but one"):
         find_plugin(TASKS_GROUP, "answers")
     with pytest.raises(ConfigError, match="to be a mapping with the field `file`"):

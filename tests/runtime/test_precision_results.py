@@ -1,4 +1,4 @@
-"""Results of different precisions are never mixed: ids, resumption, merging and export."""
+"""Results of different precisions are never mixed in ids, resumption, merging and export."""
 
 import json
 import shutil
@@ -17,30 +17,30 @@ from robust201.planning.plan import assumed_facts, make_plan
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import load_plan, merge_results, run_sweep
 from robust201.shards import ShardStore
-from tests.conftest import TINY_KEYS, MakeSweep, read_tree, tiny_fields
-from tests.support.kept_plans import move_plan
+from tests.conftest import TINY_KEYS, MakeSweep, read_tree, tiny_sweep_fields
+from tests.support.kept_plans import replace_folder_in_plan
 
 
 @pytest.mark.parametrize("engine", ["reference", "fused"])
 def test_unit_ids_depend_on_precision(make_sweep: MakeSweep, engine: str) -> None:
-    sweeps = [make_sweep(engine=engine, precision=precision) for precision in PRECISIONS]
-    plans = [make_plan(sweep, assumed_facts(sweep)) for sweep in sweeps]
+    configs = [make_sweep(engine=engine, precision=precision) for precision in PRECISIONS]
+    plans = [make_plan(config, assumed_facts(config)) for config in configs]
     n_units = len(plans[0].units)
     assert n_units == 2 * len(TINY_KEYS)
     assert len({unit.id for plan in plans for unit in plan.units}) == len(PRECISIONS) * n_units
     default = make_sweep(engine=engine)
     assert make_plan(default, assumed_facts(default)).units == plans[0].units
     facts: InputFacts = assumed_facts(default)
-    for sweep in sweeps:
-        payload = protocol_payload(sweep, "digits", "pgd", facts)
-        assert payload["precision"] == sweep.precision
+    for config in configs:
+        payload = protocol_payload(config, "digits", "pgd", facts)
+        assert payload["precision"] == config.precision
 
 
 def run(config: SweepConfig):
-    seen = []
-    tally = run_sweep(config, make_executor, on_preview=seen.append)
+    previews = []
+    tally = run_sweep(config, make_executor, on_preview=previews.append)
     assert tally.complete
-    return tally, seen[0]
+    return tally, previews[0]
 
 
 def export(results: Path, out: Path) -> dict[str, bytes]:
@@ -64,8 +64,8 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def sweeps(engine: str, make_sweep: MakeSweep, tmp_path: Path):
-    """Return a factory of tiny sweeps with a precision in a folder."""
+def make_precision_sweep(engine: str, make_sweep: MakeSweep, tmp_path: Path):
+    """Return a function that makes a tiny sweep with a precision and a results folder."""
 
     def make(precision: str, folder: str) -> SweepConfig:
         return make_sweep(engine=engine, precision=precision, results=str(tmp_path / folder), keys=KEYS)
@@ -74,60 +74,63 @@ def sweeps(engine: str, make_sweep: MakeSweep, tmp_path: Path):
 
 
 @pytest.fixture(scope="module")
-def computed(engine: str, tiny_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return folders with results of a sweep by precision, computed once for all tests that copy them."""
+def results_by_precision(engine: str, tiny_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return folders with results of a sweep by precision; they are computed once, and tests copy them."""
     if not has_avx512():
         pytest.skip("bf16 is rejected on CPUs without AVX-512")
     folders = {}
     for precision in ("fp32", "bf16"):
         folders[precision] = folder = tmp_path_factory.mktemp(f"{engine}-{precision}")
-        run(parse_config(tiny_fields(folder, tiny_weights, engine=engine, precision=precision, keys=KEYS), "test"))
+        run(
+            parse_config(tiny_sweep_fields(folder, tiny_weights, engine=engine, precision=precision, keys=KEYS), "test")
+        )
     return folders
 
 
 @pytest.fixture
-def finish(computed: dict[str, Path], tmp_path: Path):
-    """Return a function that copies the results of a precision's sweep to a folder."""
+def copy_results(results_by_precision: dict[str, Path], tmp_path: Path):
+    """Return a function that copies the results of the sweep with a precision to a folder."""
 
     def copy(precision: str, folder: str) -> None:
-        shutil.copytree(computed[precision] / "results", tmp_path / folder)
-        shutil.copytree(computed[precision] / "corruptions", tmp_path / "corruptions", dirs_exist_ok=True)
-        move_plan(tmp_path / folder, computed[precision] / "results", tmp_path / folder)
-        move_plan(tmp_path / folder, computed[precision], tmp_path)
+        shutil.copytree(results_by_precision[precision] / "results", tmp_path / folder)
+        shutil.copytree(results_by_precision[precision] / "corruptions", tmp_path / "corruptions", dirs_exist_ok=True)
+        replace_folder_in_plan(tmp_path / folder, results_by_precision[precision] / "results", tmp_path / folder)
+        replace_folder_in_plan(tmp_path / folder, results_by_precision[precision], tmp_path)
 
     return copy
 
 
-def test_bf16_sweep_does_not_use_fp32_results(sweeps, finish, tmp_path: Path) -> None:
-    finish("fp32", "shared")
+def test_bf16_sweep_does_not_use_fp32_results(make_precision_sweep, copy_results, tmp_path: Path) -> None:
+    copy_results("fp32", "shared")
     fp32 = export(tmp_path / "shared", tmp_path / "json")
-    rerun, preview = run(sweeps("bf16", "shared"))
+    rerun, preview = run(make_precision_sweep("bf16", "shared"))
     assert (preview.done, rerun.evaluations) == (0, load_plan(tmp_path / "shared").n_evaluations)
     assert len(preview.stale) == 6
     assert all(line.endswith("are kept but not used: precision: fp32 → bf16") for line in preview.stale)
 
-    # A shared folder exports the same as a separate folder, and does not replace the fp32 export.
+    # The export of bf16 results from a shared folder equals that from a separate folder, and does not replace the fp32
+    # export.
     with pytest.raises(InputError, match="with the same name but different protocols"):
         export(tmp_path / "shared", tmp_path / "json")
     bf16 = export(tmp_path / "shared", tmp_path / "bf16-json")
-    finish("bf16", "alone")
-    assert bf16 == export(tmp_path / "alone", tmp_path / "alone-json")
+    copy_results("bf16", "separate")
+    assert bf16 == export(tmp_path / "separate", tmp_path / "separate-json")
     assert (exported_precisions(fp32), exported_precisions(bf16)) == ({"fp32"}, {"bf16"})
     assert bf16.keys() == fp32.keys()
     assert bf16["digits/clean_confidence.json"] != fp32["digits/clean_confidence.json"]
 
     # All fp32 results are unchanged.
-    _, preview = run(sweeps("fp32", "shared"))
+    _, preview = run(make_precision_sweep("fp32", "shared"))
     assert preview.missing == ()
     assert export(tmp_path / "shared", tmp_path / "json") == fp32
 
 
-def test_merged_folders_keep_precisions_apart(finish, tmp_path: Path) -> None:
-    finish("fp32", "fp32")
-    finish("bf16", "bf16")
-    report, others = merge_results([tmp_path / "bf16", tmp_path / "fp32"], tmp_path / "both")
+def test_merging_does_not_mix_precisions(copy_results, tmp_path: Path) -> None:
+    copy_results("fp32", "fp32")
+    copy_results("bf16", "bf16")
+    report, folders_with_other_plans = merge_results([tmp_path / "bf16", tmp_path / "fp32"], tmp_path / "both")
     assert report.conflicts == ()
-    assert others == (tmp_path / "fp32",)
+    assert folders_with_other_plans == (tmp_path / "fp32",)
     merged = export(tmp_path / "both", tmp_path / "both-json")
     assert exported_precisions(merged) == {"bf16"}
     assert merged == export(tmp_path / "bf16", tmp_path / "bf16-json")

@@ -1,4 +1,4 @@
-"""A run opens only the published corrupted images that it needs."""
+"""Published corrupted images: a run opens only those that it needs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ Requests = list[tuple[str, tuple[str, ...]]]
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
-    """Simulate published corruptions of digits; return the list of requests (verification, keys)."""
+    """Simulate published corruptions of the digits; return the list of requests (kind of verification, keys)."""
     requests: Requests = []
 
     def open_published(
@@ -50,15 +50,16 @@ def config(make_sweep: MakeSweep, tmp_path: Path) -> SweepConfig:
     return config.model_copy(update={"datasets": {"digits": section.model_copy(update={"corruptions": corruptions})}})
 
 
-def publish(config: SweepConfig, folder: Path, key: str) -> None:
+def write_published_images(config: SweepConfig, folder: Path, key: str) -> None:
     n_rows = 5 * config.dataset_spec("digits").n_test
     pixels = np.random.default_rng(0).integers(256, size=(n_rows, 32, 32, 3), dtype=np.uint8)
     np.save(folder / "published" / f"{key}.npy", pixels)
 
 
-def done(results: Path) -> tuple[int, int]:
-    state = read_status(load_plan(results), ShardStore.open(results).inventory(on_damage="report"))
-    return state.done, state.total
+def count_evaluations(results: Path) -> tuple[int, int]:
+    """Return the numbers of finished and of all evaluations."""
+    sweep_status = read_status(load_plan(results), ShardStore.open(results).inventory(on_damage="report"))
+    return sweep_status.done, sweep_status.total
 
 
 def test_filtered_run_opens_published_images_of_its_keys_only(
@@ -66,27 +67,27 @@ def test_filtered_run_opens_published_images_of_its_keys_only(
 ) -> None:
     assert run_sweep(config, make_executor, filters=Filters(keys=("clean",))).complete
     assert requests == []
-    assert done(config.results) == (2, 8)
-    publish(config, tmp_path, "fog")
+    assert count_evaluations(config.results) == (2, 8)
+    write_published_images(config, tmp_path, "fog")
     assert run_sweep(config, make_executor, filters=Filters(keys=("fog",))).complete
     assert {keys for verify, keys in requests if keys} == {("fog",)}
     assert ("full", ("fog",)) in requests
-    assert done(config.results) == (6, 8)
+    assert count_evaluations(config.results) == (6, 8)
 
 
-def test_hashes_of_earlier_run_are_kept(config: SweepConfig, requests: Requests, tmp_path: Path) -> None:
-    publish(config, tmp_path, "fog")
+def test_image_hashes_of_earlier_run_are_not_lost(config: SweepConfig, requests: Requests, tmp_path: Path) -> None:
+    write_published_images(config, tmp_path, "fog")
     assert run_sweep(config, make_executor, filters=Filters(keys=("fog",))).complete
     (tmp_path / "published/fog.npy").unlink()
-    publish(config, tmp_path, "brightness")
+    write_published_images(config, tmp_path, "brightness")
     requests.clear()
     assert run_sweep(config, make_executor, filters=Filters(keys=("brightness",), datasets=("digits",))).complete
     assert {keys for _, keys in requests if keys} == {("brightness",)}
-    assert done(config.results) == (6, 8)
+    assert count_evaluations(config.results) == (6, 8)
 
 
 def test_unfiltered_run_requires_all_published_images(config: SweepConfig, requests: Requests, tmp_path: Path) -> None:
-    publish(config, tmp_path, "fog")
+    write_published_images(config, tmp_path, "fog")
     with pytest.raises(DatasetError, match=r"brightness\.npy"):
         run_sweep(config, make_executor)
     assert requests

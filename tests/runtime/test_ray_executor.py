@@ -1,4 +1,4 @@
-"""Handling of deaths, errors and resources by the executor on Ray, with a simulated Ray."""
+"""The executor on Ray, with a simulated Ray: dead workers, errors and resources."""
 
 import sys
 from functools import partial
@@ -19,10 +19,10 @@ BUNDLES = [Bundle(0, "digits", ()), Bundle(21, "digits", ())]
 
 
 class FakeRay:
-    """Simulates Ray: only the first `n_starting` actors start, and all of them answer with the same error."""
+    """Simulation of Ray: only the first `n_starting` actors start, and all of them fail with the same error."""
 
-    def __init__(self, answer=None, n_starting=1000, **resources):
-        self.answer, self.resources = answer, {"CPU": 8.0, **resources}
+    def __init__(self, error=None, n_starting=1000, **resources):
+        self.error, self.resources = error, {"CPU": 8.0, **resources}
         self.n_starting = n_starting
         self.actors, self.killed, self.options, self.assigned = [], [], [], []
 
@@ -34,17 +34,17 @@ class FakeRay:
 
     def remote(self, **options):
         self.options.append(options)
-        return lambda _kind: SimpleNamespace(remote=self._actor)
+        return lambda _class: SimpleNamespace(remote=self._actor)
 
     def _actor(self, *_arguments):
-        number = len(self.actors)
+        actor_index = len(self.actors)
 
         def call(name, **_options):
-            return SimpleNamespace(options=lambda **_: call(name), remote=lambda *_: (name, number, object()))
+            return SimpleNamespace(options=lambda **_: call(name), remote=lambda *_: (name, actor_index, object()))
 
         def run(bundle):
-            self.assigned.append((number, bundle))
-            return "run", number, object()
+            self.assigned.append((actor_index, bundle))
+            return "run", actor_index, object()
 
         self.actors.append(
             SimpleNamespace(
@@ -57,16 +57,16 @@ class FakeRay:
         return self.actors[-1]
 
     def wait(self, calls, *, num_returns, timeout):
-        answered = [call for call in calls if self._is_answered(*call)][:num_returns]
-        return answered, [call for call in calls if call not in answered]
+        finished = [call for call in calls if self._has_finished(*call)][:num_returns]
+        return finished, [call for call in calls if call not in finished]
 
-    def _is_answered(self, name, number, _call):
-        return number < self.n_starting and (name == "ready" or (name == "collect" and self.answer is not None))
+    def _has_finished(self, name, actor_index, _call):
+        return actor_index < self.n_starting and (name == "ready" or (name == "collect" and self.error is not None))
 
     def get(self, call):
-        if call[0] == "ready" and not getattr(self.answer, "actor_init_failed", False):
+        if call[0] == "ready" and not getattr(self.error, "actor_init_failed", False):
             return True
-        raise self.answer
+        raise self.error
 
     def kill(self, actor):
         self.killed.append(actor)
@@ -88,15 +88,15 @@ def start(monkeypatch):
     "death",
     [ActorDiedError(), ActorUnavailableError("no answer", None), OutOfMemoryError("the node ran low on memory")],
 )
-def test_lost_worker_is_killed_and_replaced_and_bundles_returned(start, death) -> None:
+def test_lost_worker_is_replaced_and_its_bundles_are_returned(start, death) -> None:
     fake = FakeRay(death)
     executor = start(fake, workers=1)
     for bundle in BUNDLES:
         executor.submit(bundle)
     assert executor.poll(0.1) == []  # the worker started
-    lost = executor.poll(0.1)
-    assert [type(event) for event in lost] == [BundleLost, BundleLost]
-    assert [(event.bundle, event.started, event.preempted) for event in lost] == [
+    events = executor.poll(0.1)
+    assert [type(event) for event in events] == [BundleLost, BundleLost]
+    assert [(event.bundle, event.started, event.preempted) for event in events] == [
         (BUNDLES[0], True, False),
         (BUNDLES[1], False, False),
     ]
@@ -105,14 +105,14 @@ def test_lost_worker_is_killed_and_replaced_and_bundles_returned(start, death) -
 
 
 class PartlyFatalRay(FakeRay):
-    """Simulates Ray with actors of which those in `dying` die, while the others compute for ever."""
+    """Simulation of Ray in which the actors in `dying` die; the other actors compute for ever."""
 
     def __init__(self) -> None:
         super().__init__(ActorDiedError())
         self.dying: set[int] = set()
 
-    def _is_answered(self, name, number, call):
-        return super()._is_answered(name, number, call) and (name == "ready" or number in self.dying)
+    def _has_finished(self, name, actor_index, call):
+        return super()._has_finished(name, actor_index, call) and (name == "ready" or actor_index in self.dying)
 
 
 def test_idle_dead_worker_is_replaced_before_next_part(start) -> None:
@@ -122,13 +122,13 @@ def test_idle_dead_worker_is_replaced_before_next_part(start) -> None:
         executor.submit(bundle)
     while len(fake.assigned) < 2:
         assert executor.poll(0.1) == []
-    executor._slots[1].queue.clear()  # its bundle is done, and no other is waiting
+    executor._slots[1].queue.clear()  # its bundle is complete, and no bundle is waiting
     fake.dying = {1}
-    assert executor.poll(0.1) == [WorkerLost(preempted=False, reason=str(fake.answer))]
+    assert executor.poll(0.1) == [WorkerLost(preempted=False, reason=str(fake.error))]
     assert fake.killed == fake.actors[1:2]
     executor.submit(BUNDLES[0])
     executor.poll(0.1)
-    assert [number for number, _ in fake.assigned] == [0, 1, 2]
+    assert [actor_index for actor_index, _ in fake.assigned] == [0, 1, 2]
 
 
 def test_dead_workers_are_not_replaced_while_draining(start) -> None:
@@ -140,8 +140,8 @@ def test_dead_workers_are_not_replaced_while_draining(start) -> None:
         executor.poll(0.1)
     executor.drain()
     fake.dying = {0, 1}
-    lost = [event for _ in range(2) for event in executor.poll(0.1)]
-    assert sorted((event.bundle.architecture, event.started) for event in lost) == [(0, True), (21, True)]
+    events = [event for _ in range(2) for event in executor.poll(0.1)]
+    assert sorted((event.bundle.architecture, event.started) for event in events) == [(0, True), (21, True)]
     assert (len(fake.actors), executor.poll(0.1)) == (2, [])
     executor.close()
     assert fake.killed == fake.actors
@@ -170,7 +170,7 @@ def test_vanished_machine_counts_as_preempted(start, address) -> None:
 def test_bundles_are_assigned_to_started_workers_only(start) -> None:
     fake = FakeRay(n_starting=1)
     executor = start(fake, workers=2)
-    bundles = [Bundle(number, "digits", ()) for number in range(4)]
+    bundles = [Bundle(index, "digits", ()) for index in range(4)]
     for bundle in bundles:
         executor.submit(bundle)
     assert fake.assigned == []
@@ -183,14 +183,14 @@ def test_bundles_are_assigned_to_started_workers_only(start) -> None:
 
 
 class ObedientRay(FakeRay):
-    """Simulates Ray with actors that finish their bundle on request."""
+    """Simulation of Ray with actors that finish their bundle on request."""
 
     def __init__(self) -> None:
         super().__init__()
         self.finishing: set[int] = set()
 
-    def _is_answered(self, name, number, call):
-        return name == "ready" or (name == "collect" and number in self.finishing)
+    def _has_finished(self, name, actor_index, call):
+        return name == "ready" or (name == "collect" and actor_index in self.finishing)
 
     def get(self, call):
         if call[0] == "ready":
@@ -215,7 +215,7 @@ def test_worker_continues_with_loaded_network(start) -> None:
 
 @pytest.mark.parametrize(("seconds", "n_assigned"), [(SHORT_SECONDS, 3), (SHORT_SECONDS + 1, 2)])
 def test_bundle_is_not_queued_behind_long_bundle(start, seconds: float, n_assigned: int) -> None:
-    """Another worker may become idle long before the long bundle is done."""
+    """Another worker may become idle long before the long bundle is complete."""
     fake = FakeRay()
     executor = start(fake, workers=2)
     for _ in range(3):
@@ -235,13 +235,13 @@ def test_drain_does_not_wait_for_starting_workers(start) -> None:
 
 
 def test_storage_error_of_worker_is_raised_unchanged(start) -> None:
-    full = StorageFullError("Writing failed for x: expected free space on the device, got none.")
-    executor = start(FakeRay(RayTaskError("run", "Traceback: …", full)), workers=1)
+    storage_error = StorageFullError("Writing failed for x: expected free space on the device, got none.")
+    executor = start(FakeRay(RayTaskError("run", "Traceback: …", storage_error)), workers=1)
     executor.submit(BUNDLES[0])
     executor.poll(0.1)
     with pytest.raises(StorageFullError) as raised:
         executor.poll(0.1)
-    assert str(raised.value) == str(full)
+    assert str(raised.value) == str(storage_error)
 
 
 @pytest.mark.parametrize(
@@ -279,11 +279,11 @@ def test_ray_executor_rejects_workers_without_resources(start, resources, execut
         start(FakeRay(**resources), **execution)
 
 
-RECEIPTS = [Receipt(f"unit {number}", (1.0,), 0, 10, "shard", 1.0) for number in range(1000)]
+RECEIPTS = [Receipt(f"unit {index}", (1.0,), 0, 10, "shard", 1.0) for index in range(1000)]
 
 
 class ReportingWorker:
-    """Worker that reports many receipts at once and then optionally fails."""
+    """Worker that reports many receipts at once, and then fails if it has an error."""
 
     def __init__(self, _metrics, error=None):
         self.error = error
@@ -318,39 +318,45 @@ def test_actor_returns_outcomes_before_raising_error() -> None:
 
 
 class ExpectedParams:
+    """`RayParams` with the interface that robust201 expects."""
+
     def __init__(self, *, no_monitor=False, include_log_monitor=True, dashboard_agent_listen_port=52365):
         self.values = no_monitor, include_log_monitor, dashboard_agent_listen_port
 
 
 class ExpectedNode:
+    """`Node` with the interface that robust201 expects."""
+
     def start_api_server(self, *, include_dashboard, raise_on_failure):
         return "started", include_dashboard, raise_on_failure
 
 
 class OtherNode:
+    """`Node` with another interface."""
+
     def start_api_server(self, include_dashboard):
         return "started", include_dashboard
 
 
-def copy_of(kind):
-    return type(kind.__name__, (), dict(vars(kind))) if isinstance(kind, type) else kind
+def copy_class(original):
+    return type(original.__name__, (), dict(vars(original))) if isinstance(original, type) else original
 
 
 @pytest.fixture
-def shape_ray(monkeypatch):
-    """Replace classes in Ray's private modules; None removes a class."""
+def replace_ray_classes(monkeypatch):
+    """Return a function that replaces classes in Ray's private modules; None removes a class."""
 
-    def shape(node, params):
-        for name, attribute, kind in (("node", "Node", node), ("parameter", "RayParams", params)):
-            module = SimpleNamespace() if kind is None else SimpleNamespace(**{attribute: kind})
+    def replace(node, params):
+        for name, attribute, replacement in (("node", "Node", node), ("parameter", "RayParams", params)):
+            module = SimpleNamespace() if replacement is None else SimpleNamespace(**{attribute: replacement})
             monkeypatch.setitem(sys.modules, f"ray._private.{name}", module)
 
-    return shape
+    return replace
 
 
-def test_disable_unused_ray_services_disables_them(shape_ray) -> None:
-    node, params = copy_of(ExpectedNode), copy_of(ExpectedParams)
-    shape_ray(node, params)
+def test_disable_unused_ray_services_disables_them(replace_ray_classes) -> None:
+    node, params = copy_class(ExpectedNode), copy_class(ExpectedParams)
+    replace_ray_classes(node, params)
     for _ in range(2):
         disable_unused_ray_services()
         assert params().values == (True, False, 0)
@@ -364,9 +370,9 @@ def test_disable_unused_ray_services_disables_them(shape_ray) -> None:
         (OtherNode, ExpectedParams),
     ],
 )
-def test_disable_unused_ray_services_ignores_unknown_ray(shape_ray, node, params) -> None:
-    node, params = copy_of(node), copy_of(params)
-    shape_ray(node, params)
-    before = [dict(vars(kind)) for kind in (node, params) if kind]
+def test_disable_unused_ray_services_ignores_unknown_interface_of_ray(replace_ray_classes, node, params) -> None:
+    node, params = copy_class(node), copy_class(params)
+    replace_ray_classes(node, params)
+    original_members = [dict(vars(ray_class)) for ray_class in (node, params) if ray_class]
     disable_unused_ray_services()
-    assert [dict(vars(kind)) for kind in (node, params) if kind] == before
+    assert [dict(vars(ray_class)) for ray_class in (node, params) if ray_class] == original_members

@@ -1,4 +1,4 @@
-"""The executor with Ray in a child process: recovery from its death, and cleanup. Ray itself is simulated."""
+"""The executor with Ray in a child process, with a simulated Ray: recovery from the child's death, and cleanup."""
 
 import os
 import shutil
@@ -27,13 +27,13 @@ from robust201.runtime.executors.ray_process import RayProcess
 from tests.conftest import REPOSITORY, MakeSweep
 from tests.faults.processes import wait_until
 
-BUNDLES = [Bundle(signum, "digits", ()) for signum in range(3)]
+BUNDLES = [Bundle(architecture, "digits", ()) for architecture in range(3)]
 StartExecutor = Callable[..., RayProcess]
 
 
 @pytest.fixture
 def start(make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StartExecutor:
-    """Start an executor whose child processes follow the given orders, one order per start."""
+    """Return a function that starts an executor whose n-th child process follows the n-th order."""
 
     def start(*orders: str, **execution: object) -> RayProcess:
         (tmp_path / "orders").write_text("\n".join(orders))
@@ -47,7 +47,8 @@ def start(make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     return start
 
 
-def starts(tmp_path: Path) -> list[list[str]]:
+def read_starts(tmp_path: Path) -> list[list[str]]:
+    """Return the process ID and the folder of each child."""
     return [line.split() for line in (tmp_path / "starts").read_text().splitlines()]
 
 
@@ -58,8 +59,9 @@ def poll_until(executor: RayProcess, count: int) -> list[Event]:
     return events
 
 
-def expect_nothing_left(tmp_path: Path) -> None:
-    for pid, folder in starts(tmp_path):
+def check_cleanup(tmp_path: Path) -> None:
+    """Check that the children, the processes that they started, and their folders are gone."""
+    for pid, folder in read_starts(tmp_path):
         wait_until(lambda pid=int(pid): not psutil.pid_exists(pid), 60, "the child has ended")
         wait_until(lambda folder=folder: not Path(folder).exists(), 60, "its folder has been removed")
     sleeper = int((tmp_path / "sleeper").read_text())
@@ -74,13 +76,13 @@ def expect_nothing_left(tmp_path: Path) -> None:
 def test_ray_dying_twice_at_start_gives_one_line_error(start: StartExecutor, tmp_path: Path, order: str) -> None:
     with pytest.raises(RayLostError) as error:
         start(order)
-    line = str(error.value)
+    error_line = str(error.value)
     assert error.value.exit_code == 3
-    assert "\n" not in line
-    assert line.endswith("rerun the same command to resume, or compute in this process with --executor inline.")
-    assert order == "die" or "Exception: The current node timed out during startup" in line
-    assert len(starts(tmp_path)) == 2
-    expect_nothing_left(tmp_path)
+    assert "\n" not in error_line
+    assert error_line.endswith("rerun the same command to resume, or compute in this process with --executor inline.")
+    assert order == "die" or "Exception: The current node timed out during startup" in error_line
+    assert len(read_starts(tmp_path)) == 2
+    check_cleanup(tmp_path)
 
 
 @pytest.mark.parametrize("order", ["die", "raise", pytest.param("die at a poll", marks=pytest.mark.slow)])
@@ -90,12 +92,12 @@ def test_ray_dying_before_first_result_is_restarted(start: StartExecutor, tmp_pa
             executor.submit(bundle)
         assert executor.free_slots() == 1
         executor.poll(0.1)
-        assert executor.free_slots() == 1  # also with the new child, which received the bundles again
+        assert executor.free_slots() == 1  # also after the restart, because the new child received the bundles again
         assert poll_until(executor, 3) == [BundleDone(bundle) for bundle in BUNDLES]
-    logged = "".join(path.read_text() for path in tmp_path.glob("results/logs/*driver.jsonl"))
-    assert "ray_lost" in logged
-    assert len(starts(tmp_path)) == 2
-    expect_nothing_left(tmp_path)
+    log_text = "".join(path.read_text() for path in tmp_path.glob("results/logs/*driver.jsonl"))
+    assert "ray_lost" in log_text
+    assert len(read_starts(tmp_path)) == 2
+    check_cleanup(tmp_path)
 
 
 def test_ray_dying_after_first_result_is_not_restarted(start: StartExecutor, tmp_path: Path) -> None:
@@ -104,35 +106,35 @@ def test_ray_dying_after_first_result_is_not_restarted(start: StartExecutor, tmp
         poll_until(executor, 1)
         with pytest.raises(RayLostError, match="Finished work is kept"):
             poll_until(executor, 1)
-    assert len(starts(tmp_path)) == 1
+    assert len(read_starts(tmp_path)) == 1
 
 
 def test_lost_cluster_is_not_restarted(start: StartExecutor, tmp_path: Path) -> None:
     with pytest.raises(RayLostError) as error:
         start("die", ray_address="10.0.0.1:6379")
     assert "inline" not in str(error.value)
-    assert len(starts(tmp_path)) == 1
+    assert len(read_starts(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("address", [None, "10.0.0.1:6379"])
 def test_config_error_of_child_is_raised_immediately(start: StartExecutor, tmp_path: Path, address: str | None) -> None:
-    began = time.monotonic()
+    start_time = time.monotonic()
     with pytest.raises(ConfigError, match=r"^Starting workers failed for 9 of them"):
         start("reject", ray_address=address)
-    assert time.monotonic() - began < ray_process._CLOSE_SECONDS
-    assert len(starts(tmp_path)) == 1
-    expect_nothing_left(tmp_path)
+    assert time.monotonic() - start_time < ray_process._CLOSE_SECONDS
+    assert len(read_starts(tmp_path)) == 1
+    check_cleanup(tmp_path)
 
 
 def test_executor_on_cluster_is_closed_after_error(start: StartExecutor, tmp_path: Path) -> None:
     executor = start("reject at a poll", ray_address="10.0.0.1:6379")
     with pytest.raises(ConfigError, match=r"^Running workers failed: one of them raised"):
         executor.poll(0.1)
-    began = time.monotonic()
+    start_time = time.monotonic()
     executor.close()
-    assert time.monotonic() - began < ray_process._CLOSE_SECONDS
+    assert time.monotonic() - start_time < ray_process._CLOSE_SECONDS
     assert (tmp_path / "closed").exists()
-    expect_nothing_left(tmp_path)
+    check_cleanup(tmp_path)
 
 
 _DRIVER = """
@@ -155,7 +157,7 @@ while True:
 def test_ray_session_ends_with_its_driver(
     start: StartExecutor, write_sweep: Callable[..., Path], tmp_path: Path, signum: int, order: str
 ) -> None:
-    """A slow child answers a poll after the driver's death, before it has killed its session."""
+    """A slow child returns from a poll after the driver's death, but before it has killed its session."""
     del start
     (tmp_path / "orders").write_text(order)
     sweep = write_sweep(execution={"executor": "ray", "workers": 1})
@@ -166,13 +168,13 @@ def test_ray_session_ends_with_its_driver(
         driver.send_signal(signum)
         driver.wait()
     assert driver.returncode == -signum
-    expect_nothing_left(tmp_path)
+    check_cleanup(tmp_path)
 
 
 def test_ray_folder_is_private_and_has_short_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    long = tmp_path / ("long" * 30)
-    long.mkdir()
-    for preferred, parent in (("/tmp", Path("/tmp")), (str(long), Path("/tmp"))):
+    long_folder = tmp_path / ("long" * 30)
+    long_folder.mkdir()
+    for preferred, parent in (("/tmp", Path("/tmp")), (str(long_folder), Path("/tmp"))):
         monkeypatch.setenv("RAY_TMPDIR", preferred)
         folder, lock = make_ray_folder()
         try:
@@ -184,11 +186,11 @@ def test_ray_folder_is_private_and_has_short_path(tmp_path: Path, monkeypatch: p
 
 
 def test_remove_unused_folders_removes_only_folders_of_killed_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    parent = Path(tempfile.mkdtemp(dir="/tmp"))  # short enough for sockets
+    parent = Path(tempfile.mkdtemp(dir="/tmp"))  # Ray's sockets need a short path
     monkeypatch.setenv("RAY_TMPDIR", str(parent))
     try:
-        (in_use, lock), (unused, first), (public, second) = (make_ray_folder() for _ in range(3))
-        for descriptor in (first, second):
+        (in_use, lock), (unused, unused_lock), (public, public_lock) = (make_ray_folder() for _ in range(3))
+        for descriptor in (unused_lock, public_lock):
             os.close(descriptor)
         (unused / "driver.log").write_text("killed")
         public.chmod(0o755)
@@ -206,15 +208,15 @@ def test_remove_unused_folders_removes_only_folders_of_killed_runs(monkeypatch: 
 
 
 def test_local_ray_has_token_by_default() -> None:
-    local = ExecutionSection()
-    first, second = (driver_environment({"A": "b"}, local) for _ in range(2))
-    assert (first["A"], first["RAY_AUTH_MODE"], len(first["RAY_AUTH_TOKEN"])) == ("b", "token", 64)
-    assert first["RAY_AUTH_TOKEN"] != second["RAY_AUTH_TOKEN"]
-    assert first["RAY_prestart_worker_first_driver"] == "0"
-    users_token = {"RAY_AUTH_TOKEN": "token" * 8}
-    assert driver_environment(users_token, local).items() >= users_token.items()
-    assert "RAY_AUTH_TOKEN" not in driver_environment({"RAY_AUTH_TOKEN_PATH": "/a"}, local)
-    assert driver_environment({"RAY_AUTH_MODE": "disabled"}, local)["RAY_AUTH_MODE"] == "disabled"
+    execution = ExecutionSection()
+    environment, other_environment = (driver_environment({"A": "b"}, execution) for _ in range(2))
+    assert (environment["A"], environment["RAY_AUTH_MODE"], len(environment["RAY_AUTH_TOKEN"])) == ("b", "token", 64)
+    assert environment["RAY_AUTH_TOKEN"] != other_environment["RAY_AUTH_TOKEN"]
+    assert environment["RAY_prestart_worker_first_driver"] == "0"
+    user_token = {"RAY_AUTH_TOKEN": "token" * 8}
+    assert driver_environment(user_token, execution).items() >= user_token.items()
+    assert "RAY_AUTH_TOKEN" not in driver_environment({"RAY_AUTH_TOKEN_PATH": "/a"}, execution)
+    assert driver_environment({"RAY_AUTH_MODE": "disabled"}, execution)["RAY_AUTH_MODE"] == "disabled"
     assert driver_environment({}, ExecutionSection(ray_address="auto")).keys() == {"RAY_USAGE_STATS_ENABLED"}
 
 
@@ -227,7 +229,7 @@ def test_local_ray_listens_on_loopback_and_leaves_nothing_behind(
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
-    before = dict(os.environ)
+    original_environment = dict(os.environ)
     config = make_sweep(execution={"executor": "ray", "workers": 1})
     with closing(RayProcess(config, print)) as executor:
         assert executor._folder is not None
@@ -236,22 +238,24 @@ def test_local_ray_listens_on_loopback_and_leaves_nothing_behind(
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         processes = ray_process._session(leader)
         assert len(processes) >= 5  # child, head, raylet and two agents
-        # At most the worker's process, and none that Ray started in advance.
+        # There is at most the worker's process; Ray started no processes in advance.
         assert sum(process.name().startswith(("ray::IDLE", "ray::_Work")) for process in processes) <= 1
-        listening: dict[str, set[str]] = {}
+        programs_by_address: dict[str, set[str]] = {}
         for process in processes:
             for connection in process.net_connections("tcp"):
                 if connection.status == psutil.CONN_LISTEN:
-                    listening.setdefault(connection.laddr.ip.removeprefix("::ffff:"), set()).add(process.name())
-        assert listening.keys() == {"127.0.0.1"}, listening
+                    programs_by_address.setdefault(connection.laddr.ip.removeprefix("::ffff:"), set()).add(
+                        process.name()
+                    )
+        assert programs_by_address.keys() == {"127.0.0.1"}, programs_by_address
         sockets = [c.laddr for process in processes for c in process.net_connections("unix") if c.laddr]
         assert sockets
         assert all(path.startswith(f"{folder}/") for path in sockets)
-        # Processes that set their title have overwritten their environment.
+        # Processes named ray::… have overwritten their environment with their title.
         tokens = {p.environ().get("RAY_AUTH_TOKEN") for p in processes if not p.name().startswith("ray::")}
         assert None not in tokens
         assert len(tokens) == 1
     assert ray_process._session(leader) == []
     assert not folder.exists()
-    assert dict(os.environ) == before
+    assert dict(os.environ) == original_environment
     assert list(home.rglob("*")) == []

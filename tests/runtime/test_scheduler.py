@@ -1,4 +1,4 @@
-"""The scheduler with a scripted executor: retries, isolation and draining."""
+"""The scheduler with a scripted executor: retries, isolation of parts that kill workers, and draining."""
 
 from collections import deque
 from dataclasses import replace
@@ -24,7 +24,13 @@ def receipt(part: Part) -> Receipt:
 
 
 class ScriptedExecutor:
-    """Computes bundles in order with a window of two; `deadly` units kill the worker the given number of times."""
+    """Executor that computes bundles in order, with room for two.
+
+    Args:
+        deadly: number of times that a unit kills its worker, by unit ID.
+        preempting: number of times that a unit's worker is preempted, by unit ID.
+        failing: IDs of units that fail with an application error.
+    """
 
     def __init__(
         self,
@@ -61,9 +67,9 @@ class ScriptedExecutor:
         for part in bundle.parts:
             if self.draining:
                 break
-            for causes, preempted in ((self.preempting, True), (self.deadly, False)):
-                if causes.get(part.unit.id, 0) > 0:
-                    causes[part.unit.id] -= 1
+            for remaining_losses, preempted in ((self.preempting, True), (self.deadly, False)):
+                if remaining_losses.get(part.unit.id, 0) > 0:
+                    remaining_losses[part.unit.id] -= 1
                     events.append(BundleLost(bundle, started=True, preempted=preempted, reason="died"))
                     events.extend(
                         BundleLost(waiting, started=False, preempted=preempted, reason="died") for waiting in self.queue
@@ -79,40 +85,40 @@ class ScriptedExecutor:
         return events
 
 
-ALL = [f"{a}-{k}" for a in range(3) for k in ("clean", "pgd", "fog")]
+ALL_UNITS = [f"{architecture}-{key}" for architecture in range(3) for key in ("clean", "pgd", "fog")]
 
 
 def test_scheduler_computes_each_part_once() -> None:
     executor = ScriptedExecutor()
     tally = Scheduler(executor).run([make_bundle(a) for a in range(3)])
-    assert sorted(executor.computed) == sorted(ALL)
+    assert sorted(executor.computed) == sorted(ALL_UNITS)
     assert (tally.evaluations, tally.failures, tally.drained) == (18, [], False)
 
 
 def test_part_that_always_kills_its_worker_is_isolated_and_given_up() -> None:
     executor = ScriptedExecutor(deadly={"1-pgd": 99})
     tally = Scheduler(executor, max_attempts=3).run([make_bundle(a) for a in range(3)])
-    assert sorted(executor.computed) == sorted(set(ALL) - {"1-pgd"})
+    assert sorted(executor.computed) == sorted(set(ALL_UNITS) - {"1-pgd"})
     assert [(f.part.unit.id, f.kind, f.attempt) for f in tally.failures] == [("1-pgd", "killed", 3)]
     assert tally.deaths == 3
 
 
-@pytest.mark.parametrize("n_good", [0, 12])
-def test_many_killing_parts_do_not_end_run(n_good: int) -> None:
-    poison = {f"{number}-pgd": 99 for number in range(12)}
-    bundles = [make_bundle(number, ("pgd",)) for number in range(12)]
-    good = [make_bundle(12 + number, ("clean",)) for number in range(n_good)]
-    tally = Scheduler(ScriptedExecutor(deadly=poison), max_attempts=3).run(good + bundles)
+@pytest.mark.parametrize("n_harmless", [0, 12])
+def test_many_killing_parts_do_not_end_run(n_harmless: int) -> None:
+    deadly = {f"{architecture}-pgd": 99 for architecture in range(12)}
+    deadly_bundles = [make_bundle(architecture, ("pgd",)) for architecture in range(12)]
+    harmless_bundles = [make_bundle(12 + index, ("clean",)) for index in range(n_harmless)]
+    tally = Scheduler(ScriptedExecutor(deadly=deadly), max_attempts=3).run(harmless_bundles + deadly_bundles)
     assert {(failure.part.unit.id, failure.kind, failure.attempt) for failure in tally.failures} == {
-        (unit, "killed", 3) for unit in poison
+        (unit, "killed", 3) for unit in deadly
     }
-    assert (tally.deaths, tally.parts, tally.remaining) == (36, n_good, 0)
+    assert (tally.deaths, tally.parts, tally.remaining) == (36, n_harmless, 0)
 
 
 def test_part_that_kills_its_worker_once_is_retried() -> None:
     executor = ScriptedExecutor(deadly={"0-fog": 1, "2-clean": 2})
     tally = Scheduler(executor, max_attempts=3).run([make_bundle(a) for a in range(3)])
-    assert sorted(executor.computed) == sorted(ALL)
+    assert sorted(executor.computed) == sorted(ALL_UNITS)
     assert tally.failures == []
 
 
@@ -123,41 +129,41 @@ def test_suspect_part_is_retried_in_middle_of_queue() -> None:
 
 
 def test_partial_bundle_estimate_is_proportional_to_remaining_work() -> None:
-    """The estimate matters because an executor queues a bundle only behind a short one."""
-    whole = replace(make_bundle(0), seconds=600.0)
-    assert whole.keep(whole.parts) == whole
-    clean, pgd, _ = whole.parts
-    assert whole.keep([clean, replace(pgd, strengths=(1.0,), stop=5)]).seconds == pytest.approx(600 * 25 / 60)
+    """The estimate matters because an executor queues a bundle only behind a short bundle."""
+    bundle = replace(make_bundle(0), seconds=600.0)
+    assert bundle.keep(bundle.parts) == bundle
+    clean, pgd, _ = bundle.parts
+    assert bundle.keep([clean, replace(pgd, strengths=(1.0,), stop=5)]).seconds == pytest.approx(600 * 25 / 60)
 
-    seen: list[float] = []
+    submitted_seconds: list[float] = []
 
-    class Recording(ScriptedExecutor):
+    class RecordingExecutor(ScriptedExecutor):
         def submit(self, bundle: Bundle) -> None:
-            seen.append(bundle.seconds)
+            submitted_seconds.append(bundle.seconds)
             super().submit(bundle)
 
-    Scheduler(Recording(deadly={"0-pgd": 1})).run([whole])
-    assert seen == pytest.approx([600, 200, 200])
+    Scheduler(RecordingExecutor(deadly={"0-pgd": 1})).run([bundle])
+    assert submitted_seconds == pytest.approx([600, 200, 200])
 
 
 def test_remaining_counts_each_missing_strength() -> None:
     executor = ScriptedExecutor()
-    whole, single = make_bundle(0, ("pgd",)), make_bundle(0, ("pgd",))
-    halves = [
+    bundle = make_bundle(0, ("pgd",))
+    single_strength_bundles = [
         Bundle(0, "digits", (Part(part.unit, strengths, part.start, part.stop),))
-        for part in single.parts
+        for part in bundle.parts
         for strengths in ((1.0,), (2.0,))
     ]
-    assert Scheduler(executor, should_drain=lambda: True).run([whole]).remaining == 2
-    assert Scheduler(ScriptedExecutor(), should_drain=lambda: True).run(halves).remaining == 2
-    tally = Scheduler(ScriptedExecutor(deadly={"0-pgd": 1})).run(halves)
+    assert Scheduler(executor, should_drain=lambda: True).run([bundle]).remaining == 2
+    assert Scheduler(ScriptedExecutor(), should_drain=lambda: True).run(single_strength_bundles).remaining == 2
+    tally = Scheduler(ScriptedExecutor(deadly={"0-pgd": 1})).run(single_strength_bundles)
     assert (tally.evaluations, tally.remaining) == (2, 0)
 
 
 def test_preemptions_do_not_count_as_deaths() -> None:
     executor = ScriptedExecutor(preempting={"0-clean": 25})
     tally = Scheduler(executor, max_attempts=1).run([make_bundle(a) for a in range(3)])
-    assert sorted(executor.computed) == sorted(ALL)
+    assert sorted(executor.computed) == sorted(ALL_UNITS)
     assert (tally.preemptions, tally.deaths, tally.failures) == (25, 0, [])
 
 
@@ -168,7 +174,7 @@ def test_application_error_is_not_retried() -> None:
     assert tally.evaluations == 16
 
 
-def test_draining_stops_early_with_state_drained() -> None:
+def test_drained_run_ends_early_with_state_drained() -> None:
     executor = ScriptedExecutor()
     tally = Scheduler(executor, should_drain=lambda: len(executor.computed) >= 3).run(
         [make_bundle(a) for a in range(9)]
@@ -185,7 +191,7 @@ def test_end_state_is_finished_if_nothing_remains() -> None:
 
 
 def test_run_ends_if_all_workers_die() -> None:
-    class Doomed(ScriptedExecutor):
+    class FailingExecutor(ScriptedExecutor):
         def poll(self, timeout: float):
             del timeout
             return (
@@ -195,11 +201,11 @@ def test_run_ends_if_all_workers_die() -> None:
             )
 
     with pytest.raises(EvaluationError, match="no libtorch"):
-        Scheduler(Doomed(), max_attempts=3).run([make_bundle(a) for a in range(500)])
+        Scheduler(FailingExecutor(), max_attempts=3).run([make_bundle(a) for a in range(500)])
 
 
 class UnreportingExecutor(ScriptedExecutor):
-    """Simulates workers whose receipts are lost if they die in the same poll."""
+    """Executor whose worker's receipts are lost if it dies in the same poll."""
 
     def __init__(self, deadly: dict[str, int]):
         super().__init__(deadly=deadly)
@@ -208,17 +214,17 @@ class UnreportingExecutor(ScriptedExecutor):
     def poll(self, timeout: float):
         events = super().poll(timeout)
         self.committed += [event for event in events if isinstance(event, Receipt)]
-        died = any(isinstance(event, BundleLost) for event in events)
-        return [event for event in events if not (died and isinstance(event, Receipt))]
+        worker_died = any(isinstance(event, BundleLost) for event in events)
+        return [event for event in events if not (worker_died and isinstance(event, Receipt))]
 
 
 def test_unreported_results_of_dead_worker_are_counted():
     executor = UnreportingExecutor({"1-fog": 99})
-    queried: list[Part] = []
+    queried_parts: list[Part] = []
     events = []
 
     def find_committed(parts):
-        queried.extend(parts)
+        queried_parts.extend(parts)
         ids = {part.unit.id for part in parts}
         return [receipt for receipt in executor.committed if receipt.unit_id in ids]
 
@@ -232,4 +238,4 @@ def test_unreported_results_of_dead_worker_are_counted():
     assert [(failure.part.unit.id, failure.attempt) for failure in tally.failures] == [("1-fog", 3)]
     assert (tally.deaths, tally.parts, tally.remaining) == (3, 5, 0)
     assert sorted(event.unit_id for event in events if isinstance(event, Receipt)) == sorted(executor.computed)
-    assert {part.unit.id for part in queried} >= {"1-clean", "1-pgd", "1-fog"}
+    assert {part.unit.id for part in queried_parts} >= {"1-clean", "1-pgd", "1-fog"}

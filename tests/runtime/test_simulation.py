@@ -1,4 +1,4 @@
-"""Simulation of sweeps on machines that come and go: accounting, and utilisation of workers."""
+"""Simulation of sweeps on preemptible machines: accounting of hours, and utilisation of workers."""
 
 import dataclasses
 import itertools
@@ -9,32 +9,33 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.simulate import SWEEP, Outcome, Sweep, simulate
+from benchmarks.simulate import SWEEP_YAML, Outcome, Sweep, simulate
 from benchmarks.virtual_cluster import Machines, VirtualCluster
 from robust201.core.records import Bundle, Part, Receipt, Unit
 from robust201.planning.config import CPU_GMACS
 from robust201.planning.loading import load_config
 from robust201.runtime.scheduler import Scheduler
 
-CALM = Machines(n_gpus=4, start_seconds=30, load_seconds=10)
-ROUGH = dataclasses.replace(CALM, preemption_hours=0.5, crash_hours=3.0)
+STABLE = Machines(n_gpus=4, start_seconds=30, load_seconds=10)
 N_IMAGES = 10_000
 
 
 def make_bundle(architecture: int, seconds: list[float]) -> Bundle:
-    """Return a bundle whose parts cost one second per image."""
+    """Return a bundle whose parts have these costs, at one second per image."""
     edges = [0]
-    for cost in seconds:
-        edges.append(edges[-1] + round(cost))
+    for part_seconds in seconds:
+        edges.append(edges[-1] + round(part_seconds))
     unit = Unit(f"unit {architecture}", architecture, "cifar10", "pgd", (1.0,), N_IMAGES, "p", "c")
-    return Bundle(architecture, "cifar10", tuple(Part(unit, (1.0,), a, b) for a, b in itertools.pairwise(edges)))
+    return Bundle(
+        architecture, "cifar10", tuple(Part(unit, (1.0,), start, stop) for start, stop in itertools.pairwise(edges))
+    )
 
 
 def seconds_of(part: Part) -> float:
     return float(part.stop - part.start)
 
 
-BUNDLES = [make_bundle(number, [300 - 7 * number, 60, 120]) for number in range(30)]
+BUNDLES = [make_bundle(index, [300 - 7 * index, 60, 120]) for index in range(30)]
 
 
 def run(machines: Machines, bundles: list[Bundle] | None = None, seed: int = 0) -> Outcome:
@@ -51,37 +52,37 @@ def run(machines: Machines, bundles: list[Bundle] | None = None, seed: int = 0) 
 )
 def test_simulation_computes_each_part_once_and_accounts_for_all_hours(seed, **changes) -> None:
     machines = Machines(**changes)
-    seen: list[tuple[str, int]] = []
+    computed_parts: list[tuple[str, int]] = []
     cluster = VirtualCluster(machines, seconds_of, seed)
-    times = [0.0]
+    event_times = [0.0]
 
     def observe(event, _tally) -> None:
-        times.append(cluster.now)
+        event_times.append(cluster.now)
         if isinstance(event, Receipt):
-            seen.append((event.unit_id, event.start))
+            computed_parts.append((event.unit_id, event.start))
 
     tally = Scheduler(cluster, max_attempts=50, on_event=observe).run(BUNDLES)
     cluster.close()
     parts = [part for bundle in BUNDLES for part in bundle.parts]
     assert tally.complete
-    assert sorted(seen) == sorted((part.unit.id, part.start) for part in parts)
-    assert times == sorted(times)
+    assert sorted(computed_parts) == sorted((part.unit.id, part.start) for part in parts)
+    assert event_times == sorted(event_times)
     assert sum(cluster.hours.values()) == pytest.approx(machines.n_gpus * cluster.now / 3600)
-    work = sum(map(seconds_of, parts))
-    assert 3600 * cluster.hours["computing"] == pytest.approx(work)
-    assert cluster.now >= max(work / machines.n_gpus, *map(seconds_of, parts))
+    total_seconds = sum(map(seconds_of, parts))
+    assert 3600 * cluster.hours["computing"] == pytest.approx(total_seconds)
+    assert cluster.now >= max(total_seconds / machines.n_gpus, *map(seconds_of, parts))
 
 
 def test_bundles_do_not_wait_for_machines_that_never_start() -> None:
-    late = dataclasses.replace(CALM, n_gpus=8, preemption_hours=2.0, replacement_seconds=1e6)
-    outcome = run(late)
+    machines = dataclasses.replace(STABLE, n_gpus=8, preemption_hours=2.0, replacement_seconds=1e6)
+    outcome = run(machines)
     assert 0 < outcome.preemptions < 8
     assert outcome.makespan < 2
 
 
 @dataclasses.dataclass(frozen=True)
 class FewNetworks:
-    """A sweep of all twenty keys on CIFAR-10 images, on workers of one CPU thread each."""
+    """A sweep of all twenty keys on CIFAR-10 images, with workers that have one CPU thread."""
 
     architectures: tuple[int, ...]
     n_images: int
@@ -103,21 +104,20 @@ class FewNetworks:
     ids=str,
 )
 def test_few_networks_keep_all_workers_busy(case: FewNetworks) -> None:
-    """The errors of estimates differ between networks and keys."""
+    """Costs deviate from their estimates, differently for each network and key."""
     os.environ.setdefault("ROBUST201_DATA", ".")
-    config = load_config(SWEEP, execution={"device": "cpu", "gmacs_per_second": CPU_GMACS})
+    config = load_config(SWEEP_YAML, execution={"device": "cpu", "gmacs_per_second": CPU_GMACS})
     changes = {
         "architectures": case.architectures,
         "datasets": {"cifar10": config.datasets["cifar10"]},
         "images": config.images.model_copy(update={"count": case.n_images}),
         "engine": case.engine,
     }
-    sweep = Sweep(
-        config.model_copy(update=changes), seed=1, macs_per_second=6e10
-    )  # six times the speed that the plan assumes
+    # The speed is six times that assumed by the plan.
+    sweep = Sweep(config.model_copy(update=changes), seed=1, macs_per_second=6e10)
     machines = Machines(case.n_workers, start_seconds=6.0, load_seconds=0.4)
     bundles = sweep.bundles(case.n_workers)
-    work = sum(sweep.costs.seconds(part) for bundle in bundles for part in bundle.parts)
+    total_seconds = sum(sweep.costs.seconds(part) for bundle in bundles for part in bundle.parts)
     outcome = simulate(bundles, sweep.costs.seconds, machines, 1)
     assert outcome.tally.complete
-    assert 3600 * outcome.makespan < machines.start_seconds + 1.1 * work / case.n_workers
+    assert 3600 * outcome.makespan < machines.start_seconds + 1.1 * total_seconds / case.n_workers

@@ -1,4 +1,4 @@
-"""Checks of weights, workers and files before anything is computed."""
+"""Checks of workers, weights and files before anything is computed."""
 
 import os
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def check_workers(**execution: Any) -> None:
 
 @pytest.mark.usefixtures("two_cores")
 @pytest.mark.parametrize(
-    ("execution", "changes"),
+    ("execution", "advice"),
     [
         ({"workers": 8}, "execution.workers: 2 or execution.cpus_per_worker: 0.25."),
         ({"workers": 3}, "execution.workers: 2 or execution.cpus_per_worker: 0.66."),
@@ -52,10 +52,10 @@ def check_workers(**execution: Any) -> None:
         ({"workers": 1_000}, "execution.workers: 2."),
     ],
 )
-def test_check_device_rejects_more_workers_than_cores(execution: dict[str, Any], changes: str) -> None:
+def test_check_device_rejects_more_workers_than_cores(execution: dict[str, Any], advice: str) -> None:
     with pytest.raises(ConfigError, match="the machine has 2 in total") as error:
         check_workers(**execution)
-    assert str(error.value).endswith(f"Set {changes}")
+    assert str(error.value).endswith(f"Set {advice}")
 
 
 @pytest.mark.usefixtures("two_cores")
@@ -99,12 +99,12 @@ def test_tensor_shapes_match_built_cell(space: NasBench201, architecture: int) -
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_check_shapes_of_zoo_network_uses_no_memory(name: str) -> None:
+def test_check_shapes_builds_no_weights_of_zoo_network(name: str) -> None:
     with torch.device("meta"):
         shapes = shapes_of(SPACES["zoo"].build(name, n_classes=10))
-    state = torch.random.get_rng_state()
+    random_state = torch.random.get_rng_state()
     check_shapes(SPACES["zoo"], name, shapes, n_classes=10, name="a file", advice="Correct it.")
-    assert torch.equal(torch.random.get_rng_state(), state)
+    assert torch.equal(torch.random.get_rng_state(), random_state)
     with pytest.raises(CheckpointError, match="a file"):
         check_shapes(
             SPACES["zoo"],
@@ -133,7 +133,7 @@ def test_check_shapes_of_zoo_network_uses_no_memory(name: str) -> None:
         ),
     ],
 )
-def test_check_shapes_names_wrong_shapes(change: Callable[[dict[str, Any]], Any], problem: str) -> None:
+def test_check_shapes_reports_wrong_shapes(change: Callable[[dict[str, Any]], Any], problem: str) -> None:
     shapes: dict[str, tuple[int, ...]] = dict(CELLS.tensor_shapes(21, n_classes=10))
     change(shapes)
     with pytest.raises(CheckpointError, match=problem):
@@ -147,28 +147,28 @@ def test_check_shapes_ignores_missing_batch_counters() -> None:
     network.load_state_dict({name: torch.zeros(shape) for name, shape in shapes.items()}, strict=True)
 
 
-def test_read_shapes_reads_header(tmp_path: Path) -> None:
+def test_read_shapes_returns_shapes_in_header(tmp_path: Path) -> None:
     tensors = {"weight": torch.zeros(2, 3), "count": torch.zeros((), dtype=torch.int64)}
     save_file(tensors, tmp_path / "weights.safetensors", metadata={"format": "pt"})
     assert read_shapes(tmp_path / "weights.safetensors", "weights", "") == {"weight": (2, 3), "count": ()}
 
 
-@pytest.mark.parametrize("verb", ["run", "doctor", "plan"])
+@pytest.mark.parametrize("command", ["run", "doctor", "plan"])
 @pytest.mark.parametrize("damage", ["another cell", "other classes", "truncated"])
 def test_wrong_weights_are_reported_before_anything_is_computed(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, verb: str, damage: str
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, command: str, damage: str
 ) -> None:
     files = {}
     for architecture in (0, 21):
-        is_wrong = architecture == 21
-        built_architecture = 0 if is_wrong and damage == "another cell" else architecture
-        n_classes = 9 if is_wrong and damage == "other classes" else 10
+        is_damaged = architecture == 21
+        built_architecture = 0 if is_damaged and damage == "another cell" else architecture
+        n_classes = 9 if is_damaged and damage == "other classes" else 10
         files[str(architecture)] = str(tmp_path / f"{architecture}.safetensors")
         save_file(CELLS.build(built_architecture, n_classes=n_classes).state_dict(), files[str(architecture)])
     if damage == "truncated":
         os.truncate(files["21"], 2000)
     sweep = write_sweep(architectures=[0, 21], checkpoints=None, weights={"files": files}, keys={"clean": {}})
-    result = robust201(verb, sweep, *(["--check"] if verb == "plan" else []))
+    result = robust201(command, sweep, *(["--check"] if command == "plan" else []))
     assert result.code == 2, result.err
     output = result.out + result.err
     assert "21.safetensors" in output.replace("\n", "")

@@ -1,4 +1,4 @@
-"""Sweeps over tiny networks: completion, resumption, filters, damage and concurrent drivers; inline and on Ray."""
+"""Sweeps over tiny networks: completion, resumption, splitting of units, changed protocols and status."""
 
 import itertools
 import json
@@ -32,9 +32,9 @@ from tests.conftest import TINY_KEYS, MakeSweep, read_tree
 
 
 def run(config: SweepConfig, **options: object) -> tuple[RunTally, RunPreview]:
-    seen: list[RunPreview] = []
-    tally = run_sweep(config, make_executor, on_preview=seen.append, **options)
-    return tally, seen[0]
+    previews: list[RunPreview] = []
+    tally = run_sweep(config, make_executor, on_preview=previews.append, **options)
+    return tally, previews[0]
 
 
 def export(config: SweepConfig, out: Path, **options: object) -> dict[str, bytes]:
@@ -43,7 +43,7 @@ def export(config: SweepConfig, out: Path, **options: object) -> dict[str, bytes
     return read_tree(out)
 
 
-def shards(config: SweepConfig) -> list[Path]:
+def list_shards(config: SweepConfig) -> list[Path]:
     return sorted((config.results / "shards").rglob("*.parquet"))
 
 
@@ -61,56 +61,56 @@ def test_rerun_of_complete_sweep_computes_nothing(make_sweep: MakeSweep) -> None
 def test_ray_and_inline_runs_export_same_bytes(
     make_sweep: MakeSweep, tmp_path: Path, engine: str, ray_address: str
 ) -> None:
-    inline = make_sweep(engine=engine, results=str(tmp_path / "inline"))
+    inline_config = make_sweep(engine=engine, results=str(tmp_path / "inline"))
     execution = {"executor": "ray", "workers": 2, "ray_address": ray_address}
-    on_ray = make_sweep(engine=engine, results=str(tmp_path / "ray"), execution=execution)
-    assert run(inline)[0].complete
-    tally = run(on_ray)[0]
+    ray_config = make_sweep(engine=engine, results=str(tmp_path / "ray"), execution=execution)
+    assert run(inline_config)[0].complete
+    tally = run(ray_config)[0]
     assert tally.complete
     assert (tally.evaluations, tally.failures, tally.deaths) == (2 * 13, [], 0)
-    assert run(on_ray)[0].evaluations == 0
-    assert export(inline, tmp_path / "inline-json") == export(on_ray, tmp_path / "ray-json")
+    assert run(ray_config)[0].evaluations == 0
+    assert export(inline_config, tmp_path / "inline-json") == export(ray_config, tmp_path / "ray-json")
 
 
 @pytest.mark.parametrize(("engine", "seed"), [("reference", 0), pytest.param("fused", 1, marks=pytest.mark.slow)])
-def test_cuts_and_order_of_parts_do_not_change_results(
+def test_splitting_and_order_of_parts_do_not_change_results(
     make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, seed: int
 ) -> None:
-    """Bundles are cut and ordered at random; after shards are lost, missing parts are cut differently."""
+    """Units are split and ordered at random. After shards are lost, the missing parts are split differently."""
     rng = random.Random(seed)
 
-    def cut(part: Part) -> list[Part]:
-        step = 4 if engine == "reference" else 1  # a batch shares its random numbers and must not be cut
+    def split(part: Part) -> list[Part]:
+        step = 4 if engine == "reference" else 1  # a batch shares its random numbers, so it must not be split
         strengths = list(part.strengths)
         rng.shuffle(strengths)
-        pieces = []
+        subparts = []
         for selected in (strengths[:1], strengths[1:]):
             positions = [position for position in range(part.start + 1, part.stop) if position % step == 0]
             cuts = sorted(rng.sample(positions, min(len(positions), rng.randrange(3))))
             edges = itertools.pairwise([part.start, *cuts, part.stop])
-            pieces += [Part(part.unit, tuple(sorted(selected)), a, b) for a, b in edges if selected]
-        return pieces
+            subparts += [Part(part.unit, tuple(sorted(selected)), start, stop) for start, stop in edges if selected]
+        return subparts
 
     def make_bundles(_plan: Plan, parts: Sequence[Part], **_options: object) -> list[Bundle]:
-        pieces = [piece for part in parts for piece in cut(part)]
-        rng.shuffle(pieces)
-        return [Bundle(piece.unit.architecture, piece.unit.dataset, (piece,)) for piece in pieces]
+        subparts = [subpart for part in parts for subpart in split(part)]
+        rng.shuffle(subparts)
+        return [Bundle(subpart.unit.architecture, subpart.unit.dataset, (subpart,)) for subpart in subparts]
 
     fields = {"engine": engine, "architectures": [21]}
-    whole = make_sweep(**fields, results=str(tmp_path / "whole"))
-    run(whole)
+    unsplit_config = make_sweep(**fields, results=str(tmp_path / "unsplit"))
+    run(unsplit_config)
     monkeypatch.setattr(sweep_module, "make_bundles", make_bundles)
-    pieces = make_sweep(**fields, results=str(tmp_path / "pieces"))
-    run(pieces)
-    for shard in shards(pieces)[::5]:
+    split_config = make_sweep(**fields, results=str(tmp_path / "split"))
+    run(split_config)
+    for shard in list_shards(split_config)[::5]:
         shard.unlink()
-    run(pieces)
-    assert len(shards(pieces)) > len(shards(whole))
-    assert export(whole, tmp_path / "whole-json") == export(pieces, tmp_path / "pieces-json")
+    run(split_config)
+    assert len(list_shards(split_config)) > len(list_shards(unsplit_config))
+    assert export(unsplit_config, tmp_path / "unsplit-json") == export(split_config, tmp_path / "split-json")
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_number_of_workers_changes_cuts_but_not_results(make_sweep: MakeSweep, tmp_path: Path, engine: str) -> None:
+def test_number_of_workers_changes_parts_but_not_results(make_sweep: MakeSweep, tmp_path: Path, engine: str) -> None:
     fields = {"engine": engine, "architectures": [21], "keys": {"pgd": TINY_KEYS["pgd"]}}
     (unit,) = (plan := make_plan(config := make_sweep(**fields), assumed_facts(config))).units
     speed = plan.macs(Part(unit, unit.strengths, 0, unit.n_images)) / 1e9 / (10 * MIN_SECONDS)
@@ -127,7 +127,7 @@ def test_number_of_workers_changes_cuts_but_not_results(make_sweep: MakeSweep, t
 
         assert run_sweep(config, make).complete
         exports.append(export(config, tmp_path / f"{name} json"))
-        n_shards.append(len(shards(config)))
+        n_shards.append(len(list_shards(config)))
     assert exports[0] == exports[1]
     assert n_shards == [1, 3 if engine == "fused" else 6]  # ten images in batches of four, at two strengths
 
@@ -141,14 +141,14 @@ def test_epsilons_evaluated_together_or_separately_give_same_results(
             key: TINY_KEYS[key] | {"epsilons_255": list(epsilons)} for key in ("fgsm", "pgd", "aa_apgd-ce", "aa_square")
         }
 
-    together = make_sweep(engine=engine, results=str(tmp_path / "together"), keys=keys(1, 8))
-    run(together)
-    apart = make_sweep(engine=engine, results=str(tmp_path / "apart"), keys=keys(8))
-    run(apart)
-    apart = make_sweep(engine=engine, results=str(tmp_path / "apart"), keys=keys(1, 8))
-    tally, preview = run(apart)
+    single_run_config = make_sweep(engine=engine, results=str(tmp_path / "together"), keys=keys(1, 8))
+    run(single_run_config)
+    run(make_sweep(engine=engine, results=str(tmp_path / "separate"), keys=keys(8)))
+    extended_config = make_sweep(engine=engine, results=str(tmp_path / "separate"), keys=keys(1, 8))
+    tally, preview = run(extended_config)
     assert (preview.done, tally.evaluations) == (8, 8)
-    assert export(together, tmp_path / "together-json") == export(apart, tmp_path / "apart-json")
+    exports = export(single_run_config, tmp_path / "together-json"), export(extended_config, tmp_path / "separate-json")
+    assert exports[0] == exports[1]
 
 
 def test_changed_protocol_is_recomputed_and_difference_reported(make_sweep: MakeSweep) -> None:
@@ -172,52 +172,52 @@ def test_status_is_running_while_lease_is_fresh(make_sweep: MakeSweep) -> None:
     progress = config.results / "progress.json"
     progress.write_text(json.dumps(json.loads(progress.read_text()) | {"state": "running"}))
 
-    def running() -> bool:
+    def is_running() -> bool:
         return read_status(load_plan(config.results), ShardStore.open(config.results).inventory()).running
 
-    assert not running()
+    assert not is_running()
     with Lease.acquire(config.results):
-        assert running()
+        assert is_running()
         os.utime(config.results / "lease.json", (0, 0))
-        assert not running()
+        assert not is_running()
 
 
 def test_status_is_running_before_first_event(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys={"clean": {}})
     run_sweep(config, make_executor, filters=Filters(architectures=(0,)))
-    seen: list[SweepStatus] = []
+    statuses: list[SweepStatus] = []
 
     def make(plan: Plan) -> Executor:
         executor = make_executor(plan)
         submit = executor.submit
 
-        def look_and_submit(bundle: Bundle) -> None:
-            seen.append(read_status(load_plan(config.results), ShardStore.open(config.results).inventory()))
+        def read_status_and_submit(bundle: Bundle) -> None:
+            statuses.append(read_status(load_plan(config.results), ShardStore.open(config.results).inventory()))
             submit(bundle)
 
-        executor.submit = look_and_submit
+        executor.submit = read_status_and_submit
         return executor
 
     run_sweep(config, make)
-    assert [(state.running, state.state, state.done, state.seconds_left) for state in seen] == [
+    assert [(status.running, status.state, status.done, status.seconds_left) for status in statuses] == [
         (True, "running", 1, None)
     ]
-    assert str(os.getpid()) in seen[0].driver
+    assert str(os.getpid()) in statuses[0].driver
 
 
 def test_status_is_not_running_if_final_state_cannot_be_written(
     make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def raise_full(*_arguments: object, **_options: object) -> None:
+    def raise_disk_full(*_arguments: object, **_options: object) -> None:
         raise StorageFullError("full")
 
-    def fill_the_disk(_progress: RunProgress, event: Event | None) -> None:
+    def fill_disk(_progress: RunProgress, event: Event | None) -> None:
         if event is not None:
-            monkeypatch.setattr(progress_module, "write_text", raise_full)
+            monkeypatch.setattr(progress_module, "write_text", raise_disk_full)
             raise StorageFullError("full")
 
     config = make_sweep(keys={"clean": {}})
     with pytest.raises(StorageFullError):
-        run(config, on_progress=fill_the_disk)
-    state = read_status(load_plan(config.results), ShardStore.open(config.results).inventory())
-    assert (state.running, state.state) == (False, None)
+        run(config, on_progress=fill_disk)
+    status = read_status(load_plan(config.results), ShardStore.open(config.results).inventory())
+    assert (status.running, status.state) == (False, None)

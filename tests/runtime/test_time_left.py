@@ -1,4 +1,4 @@
-"""Estimates of the time left, on simulated sequences of events with a simulated clock."""
+"""Estimates of the remaining time, for simulated sequences of events with a simulated clock."""
 
 import heapq
 from collections.abc import Callable, Iterator
@@ -14,9 +14,11 @@ from robust201.runtime.scheduler import RunTally
 from robust201.runtime.work_log import WorkLog
 
 COSTS = {"clean": (1, 40), "fgsm": (5, 12), "pgd": (17, 19), "square": (17, 60), "apgd": (33, 18)}
-"""Multiply-accumulates per evaluation in forward passes, and worker seconds per 10^11 of them, similar to the demo's
-keys; corruptions cost as much as clean images."""
-CORRUPTIONS = [f"corruption{number}" for number in range(15)]
+"""Forward passes per evaluation, and worker seconds per 10^11 multiply-accumulates, by key, similar to the demo's keys.
+
+Corruptions have the costs of clean images.
+"""
+CORRUPTIONS = [f"corruption{index}" for index in range(15)]
 NETWORKS = range(16)
 
 
@@ -35,17 +37,17 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-class Work:
-    """Plan with given multiply-accumulates per evaluation, by key and network."""
+class FakePlan:
+    """Substitute for a plan: a function returns the multiply-accumulates per evaluation of a unit."""
 
     def __init__(self, macs: Callable[[Unit], float]) -> None:
         self._macs = macs
         self.n_evaluations = 0
 
     def macs(self, part: Part) -> float:
-        before = dict(zip(part.unit.strengths, (0.0, *part.unit.strengths), strict=False))
+        previous_strength = dict(zip(part.unit.strengths, (0.0, *part.unit.strengths), strict=False))
         if part.unit.key == "plain":  # a training run; its strengths are step numbers
-            return sum(strength - before[strength] for strength in part.strengths) * self._macs(part.unit)
+            return sum(strength - previous_strength[strength] for strength in part.strengths) * self._macs(part.unit)
         return len(part.strengths) * self._macs(part.unit)
 
 
@@ -68,43 +70,43 @@ def demo_seconds(part: Part) -> float:
 
 def run_parts(parts: list[Part], tracker: Tracker, clock: Clock, *, workers: int = 2) -> Iterator[RunProgress]:
     """Simulate workers that finish parts in order; yield the progress after each part."""
-    busy = [(clock.now, -1)] * workers
-    waiting = list(enumerate(parts))
-    while busy:
-        clock.now, number = heapq.heappop(busy)
-        if number >= 0:
-            part = parts[number]
+    finish_times = [(clock.now, -1)] * workers
+    waiting_parts = list(enumerate(parts))
+    while finish_times:
+        clock.now, part_index = heapq.heappop(finish_times)
+        if part_index >= 0:
+            part = parts[part_index]
             tracker.count(Receipt(part.unit.id, part.strengths, 0, 1, "shard", demo_seconds(part)), RunTally())
             yield tracker.progress
-        if waiting:
-            number, part = waiting.pop(0)
-            heapq.heappush(busy, (clock.now + demo_seconds(part), number))
+        if waiting_parts:
+            part_index, part = waiting_parts.pop(0)
+            heapq.heappush(finish_times, (clock.now + demo_seconds(part), part_index))
 
 
 def test_seconds_left_of_demo_is_accurate_within_25_percent(tmp_path: Path, clock: Clock) -> None:
-    """Corruptions come last, after a pause, and take much longer than their multiply-accumulates suggest."""
+    """Corruptions are evaluated last, after a pause, and take much longer than their multiply-accumulates suggest."""
     attacks = [make_part(key, network) for network in NETWORKS for key in COSTS]
     corruptions = [make_part(key, network) for network in NETWORKS for key in CORRUPTIONS]
-    parts, work = [*attacks, *corruptions], Work(demo_macs)
-    work.n_evaluations = 5 * len(parts)
-    tracker = Tracker(work, parts, tmp_path, 0, WorkLog(tmp_path))
-    idle, readings = 0.0, []
+    parts, plan = [*attacks, *corruptions], FakePlan(demo_macs)
+    plan.n_evaluations = 5 * len(parts)
+    tracker = Tracker(plan, parts, tmp_path, 0, WorkLog(tmp_path))
+    idle_seconds, readings = 0.0, []
     for stage in (attacks, corruptions):
         tracker.attach(metrics=Metrics(), gpus_per_worker=0)
         clock.now += 17.0  # images are generated, and workers start
-        idle += 17.0
+        idle_seconds += 17.0
         for progress in run_parts(stage, tracker, clock):
             if progress.is_settled and progress.remaining_macs:
                 assert progress.seconds_left is not None
-                readings.append((clock.now - idle, progress.seconds_left))
+                readings.append((clock.now - idle_seconds, progress.seconds_left))
     assert len(readings) > len(parts) / 2
-    for busy, left in readings:
-        assert left == pytest.approx(clock.now - idle - busy, rel=1 / 4, abs=1.0)
+    for elapsed, seconds_left in readings:
+        assert seconds_left == pytest.approx(clock.now - idle_seconds - elapsed, rel=1 / 4, abs=1.0)
     assert tracker.progress.done_evaluations == tracker.progress.total_evaluations
     assert tracker.progress.seconds_left == 0.0
 
 
-def test_unmeasured_key_has_the_cost_per_mac_of_the_most_similar_key() -> None:
+def test_unmeasured_key_has_cost_per_mac_of_most_similar_key() -> None:
     costs = KeyCosts()
     costs.expect(("digits", "clean"), 10.0, 10.0)
     costs.expect(("digits", "pgd"), 4000.0, 10.0)
@@ -112,8 +114,8 @@ def test_unmeasured_key_has_the_cost_per_mac_of_the_most_similar_key() -> None:
     assert costs.slowness == 1.0
     costs.finish(("digits", "clean"), 10.0, 10.0, seconds=5.0)
     costs.finish(("digits", "pgd"), 2000.0, 5.0, seconds=20.0)
-    remaining = 20.0 * 5.0 / 10.0 + 2000.0 * 20.0 / 2000.0
-    assert costs.slowness == pytest.approx((remaining / 2020.0) / (25.0 / 2010.0))
+    expected_seconds = 20.0 * 5.0 / 10.0 + 2000.0 * 20.0 / 2000.0
+    assert costs.slowness == pytest.approx((expected_seconds / 2020.0) / (25.0 / 2010.0))
     costs.finish(("digits", "fog"), 20.0, 10.0, seconds=1.0)
     costs.finish(("digits", "pgd"), 2000.0, 5.0, seconds=20.0)
     assert costs.slowness == 1.0
@@ -125,11 +127,11 @@ def beat(part: Part, step: int, *, begun: int, seconds: float, age: float = 0.0)
 
 
 def test_training_steps_determine_time_left_before_snapshot(tmp_path: Path, clock: Clock) -> None:
-    """Two workers compute ten steps per second each; one of four trainings is resumed after 250 steps."""
+    """Each of two workers computes ten steps per second; one of four training runs is resumed after 250 steps."""
     parts = [make_part("plain", network, (500.0, 1000.0)) for network in range(4)]
-    work = Work(lambda _unit: 1e6)
-    work.n_evaluations = 8
-    tracker = Tracker(work, parts, tmp_path, 0, WorkLog(tmp_path))
+    plan = FakePlan(lambda _unit: 1e6)
+    plan.n_evaluations = 8
+    tracker = Tracker(plan, parts, tmp_path, 0, WorkLog(tmp_path))
     for seconds in (10.0, 20.0, 40.0):
         clock.now = 1000.0 + seconds
         steps = int(10 * seconds)
@@ -150,9 +152,9 @@ def test_training_steps_determine_time_left_before_snapshot(tmp_path: Path, cloc
 def test_resumed_evaluation_counts_as_one_when_its_missing_images_are_done(tmp_path: Path) -> None:
     unit = Unit("u", 0, "digits", "pgd", (1.0, 2.0), 100, "p", "c")
     missing = [Part(unit, (1.0,), 40, 100), Part(unit, (2.0,), 0, 100)]
-    work = Work(lambda _unit: 1e6)
-    work.n_evaluations = 2
-    tracker = Tracker(work, missing, tmp_path, 0, WorkLog(tmp_path))
+    plan = FakePlan(lambda _unit: 1e6)
+    plan.n_evaluations = 2
+    tracker = Tracker(plan, missing, tmp_path, 0, WorkLog(tmp_path))
     tracker.count(Receipt("u", (1.0,), 40, 70, "shard", 1.0), RunTally())
     assert tracker.progress.evaluations_of_this_run == 0.5
     tracker.count(Receipt("u", (1.0,), 70, 100, "shard", 1.0), RunTally())
@@ -160,15 +162,15 @@ def test_resumed_evaluation_counts_as_one_when_its_missing_images_are_done(tmp_p
     assert tracker.progress.done_evaluations == 2
 
 
-def test_steps_of_a_saved_snapshot_are_not_counted_twice(tmp_path: Path, clock: Clock) -> None:
+def test_steps_of_saved_snapshot_are_not_counted_twice(tmp_path: Path, clock: Clock) -> None:
     part = make_part("plain", 0, (500.0, 1000.0))
-    work = Work(lambda _unit: 1e6)
-    work.n_evaluations = 2
-    tracker = Tracker(work, [part], tmp_path, 0, WorkLog(tmp_path))
+    plan = FakePlan(lambda _unit: 1e6)
+    plan.n_evaluations = 2
+    tracker = Tracker(plan, [part], tmp_path, 0, WorkLog(tmp_path))
     clock.now += 40.0
     tracker.note_steps([beat(part, 490, begun=100, seconds=39.0)])
-    before = tracker.progress.seconds_left
-    assert before == pytest.approx(510 * 39 / 390)
+    seconds_left = tracker.progress.seconds_left
+    assert seconds_left == pytest.approx(510 * 39 / 390)
     clock.now += 1.0
     tracker.count(Receipt(part.unit.id, (500.0,), 0, 1, "file", 40.0), RunTally())
     assert tracker.progress.steps_macs == 0.0
@@ -180,13 +182,13 @@ def test_steps_of_a_saved_snapshot_are_not_counted_twice(tmp_path: Path, clock: 
 
 def test_late_heartbeat_does_not_shorten_time_left(tmp_path: Path, clock: Clock) -> None:
     part = make_part("plain", 0, (500.0, 1000.0))
-    work = Work(lambda _unit: 1e6)
-    work.n_evaluations = 2
-    tracker = Tracker(work, [part], tmp_path, 0, WorkLog(tmp_path))
+    plan = FakePlan(lambda _unit: 1e6)
+    plan.n_evaluations = 2
+    tracker = Tracker(plan, [part], tmp_path, 0, WorkLog(tmp_path))
     clock.now += 40.0
-    late = beat(part, 490, begun=100, seconds=39.0)
-    tracker.note_steps([late])
+    late_beat = beat(part, 490, begun=100, seconds=39.0)
+    tracker.note_steps([late_beat])
     clock.now += 1.0
     tracker.count(Receipt(part.unit.id, (500.0,), 0, 1, "file", 40.0), RunTally())
-    tracker.note_steps([late])
+    tracker.note_steps([late_beat])
     assert (tracker.progress.remaining_macs, tracker.progress.steps_macs) == (500e6, 0.0)

@@ -1,4 +1,4 @@
-"""Runs of trainings: completion, resumption to the same bytes, draining, and one-line errors."""
+"""Training runs: completion, resumption to the same bytes, draining, one-line errors, and status."""
 
 import json
 import os
@@ -37,8 +37,8 @@ TUNED = RECIPE | {"epochs": 1, "start": {"recipe": "plain", "dataset": "bright"}
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return the weights of both recipes from an uninterrupted run."""
+def uninterrupted_hashes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return the hashes of both recipes' weights after an uninterrupted run."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     assert run_trainings(both_recipes(folder)).complete
     return weight_files(folder / "store")
@@ -48,18 +48,18 @@ def both_recipes(folder: Path, **changes: Any) -> TrainingConfig:
     return make_trainings(folder, recipes={"tuned": TUNED, "plain": RECIPE}, **changes)
 
 
-def records(config: TrainingConfig) -> dict[tuple[str, int | None], Any]:
+def records_by_recipe_and_step(config: TrainingConfig) -> dict[tuple[str, int | None], Any]:
     return {(record.recipe, record.steps_done): record for record in CheckpointStore(config.store).records()}
 
 
 def test_run_trainings_stores_snapshots_once(tmp_path: Path) -> None:
     config = make_trainings(tmp_path)
-    seen = []
-    tally = run_trainings(config, on_preview=seen.append)
+    previews = []
+    tally = run_trainings(config, on_preview=previews.append)
     assert tally.complete
     assert (tally.evaluations, tally.computed, tally.failures) == (3, 3, [])
-    assert (seen[0].n_evaluations, seen[0].n_done) == (3, 0)
-    stored = records(config)
+    assert (previews[0].n_evaluations, previews[0].n_done) == (3, 0)
+    stored = records_by_recipe_and_step(config)
     assert sorted(stored) == [("plain", step) for step in STEPS]
     assert [(stored["plain", step].epochs, stored["plain", step].steps) for step in STEPS] == [
         (0, 2),
@@ -82,24 +82,24 @@ def test_run_trainings_stores_snapshots_once(tmp_path: Path) -> None:
 def test_damaged_weights_are_retrained_to_same_bytes(tmp_path: Path) -> None:
     config = make_trainings(tmp_path)
     run_trainings(config)
-    before = weight_files(config.store)
-    stored = records(config)
+    original_hashes = weight_files(config.store)
+    stored = records_by_recipe_and_step(config)
     (config.store / stored["plain", 2].file).unlink()
-    path = config.store / stored["plain", 6].file
-    path.write_bytes(path.read_bytes()[:-1])
+    truncated = config.store / stored["plain", 6].file
+    truncated.write_bytes(truncated.read_bytes()[:-1])
     flipped = config.store / stored["plain", 3].file
     content = bytearray(flipped.read_bytes())
     content[-1] ^= 1
     flipped.write_bytes(content)
     assert preview_trainings(config).n_done == 0
     assert run_trainings(config).evaluations == 3
-    assert weight_files(config.store) == before
+    assert weight_files(config.store) == original_hashes
 
 
 def test_changed_start_weights_are_rejected_before_training(tmp_path: Path) -> None:
     run_trainings(make_trainings(tmp_path))
     config = make_trainings(tmp_path, recipes={"tuned": TUNED})
-    path = config.store / records(config)["plain", 6].file
+    path = config.store / records_by_recipe_and_step(config)["plain", 6].file
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
@@ -107,67 +107,69 @@ def test_changed_start_weights_are_rejected_before_training(tmp_path: Path) -> N
         run_trainings(config)
 
 
-def test_additional_snapshot_retrains_to_same_end(tmp_path: Path) -> None:
+def test_additional_snapshot_is_trained_to_same_final_weights(tmp_path: Path) -> None:
     run_trainings(make_trainings(tmp_path))
-    before = weight_files(tmp_path / "store")
-    more = RECIPE | {"snapshots": {"every_epochs": 1, "iterations": [2, 4], "epochs": [0]}}
-    config = make_trainings(tmp_path, recipes={"plain": more})
+    original_hashes = weight_files(tmp_path / "store")
+    extended_recipe = RECIPE | {"snapshots": {"every_epochs": 1, "iterations": [2, 4], "epochs": [0]}}
+    config = make_trainings(tmp_path, recipes={"plain": extended_recipe})
     assert run_trainings(config).evaluations == 2
-    after = weight_files(config.store)
-    assert before.items() < after.items()
-    assert {name.split("-")[-2] for name in after.keys() - before.keys()} == {"e0", "i4"}
+    hashes = weight_files(config.store)
+    assert original_hashes.items() < hashes.items()
+    assert {name.split("-")[-2] for name in hashes.keys() - original_hashes.keys()} == {"e0", "i4"}
 
 
-def test_training_starts_from_final_weights_of_another(tmp_path: Path, uninterrupted: dict[str, str]) -> None:
+def test_recipe_can_start_from_final_weights_of_another_recipe(
+    tmp_path: Path, uninterrupted_hashes: dict[str, str]
+) -> None:
     config = both_recipes(tmp_path)
     tally = run_trainings(config)
     assert (tally.complete, tally.evaluations) == (True, 4)
-    assert weight_files(config.store) == uninterrupted
-    stored = records(config)
-    tuned = stored["tuned", 3]
-    assert tuned.training["inputs"]["start"] == stored["plain", 6].sha256
-    # The same recipe from initial weights gives different weights.
-    fresh = make_trainings(tmp_path / "fresh", recipes={"tuned": TUNED | {"start": None}})
-    run_trainings(fresh)
-    assert records(fresh)["tuned", 3].sha256 != tuned.sha256
+    assert weight_files(config.store) == uninterrupted_hashes
+    stored = records_by_recipe_and_step(config)
+    tuned_record = stored["tuned", 3]
+    assert tuned_record.training["inputs"]["start"] == stored["plain", 6].sha256
+    # Starting from random weights instead gives different final weights.
+    config_without_start = make_trainings(tmp_path / "fresh", recipes={"tuned": TUNED | {"start": None}})
+    run_trainings(config_without_start)
+    assert records_by_recipe_and_step(config_without_start)["tuned", 3].sha256 != tuned_record.sha256
 
 
-def test_start_weights_may_come_from_store_but_must_exist(tmp_path: Path) -> None:
-    alone = make_trainings(tmp_path, recipes={"tuned": TUNED})
+def test_start_weights_are_read_from_store_and_must_exist(tmp_path: Path) -> None:
+    tuned_config = make_trainings(tmp_path, recipes={"tuned": TUNED})
     with pytest.raises(
         CheckpointError, match=r"tuned seed 0: it starts from the final weights of #309 bright plain seed 0, which "
     ):
-        run_trainings(alone)
+        run_trainings(tuned_config)
     assert not (tmp_path / "store").exists()
     run_trainings(make_trainings(tmp_path))
-    assert run_trainings(alone).complete
+    assert run_trainings(tuned_config).complete
 
 
 def test_start_weights_must_be_final_snapshot(tmp_path: Path) -> None:
-    both, alone = both_recipes(tmp_path), make_trainings(tmp_path, recipes={"tuned": TUNED})
+    both_config, tuned_config = both_recipes(tmp_path), make_trainings(tmp_path, recipes={"tuned": TUNED})
     run_trainings(make_trainings(tmp_path))
-    stored = records(both)
-    manifest = both.store / "manifest.jsonl"
+    stored = records_by_recipe_and_step(both_config)
+    manifest = both_config.store / "manifest.jsonl"
     lines = manifest.read_bytes().splitlines(keepends=True)
     manifest.write_bytes(b"".join(line for line in lines if stored["plain", 6].sha256.encode() not in line))
-    for config, selection in ((both, TrainingSelection(("tuned",))), (alone, ALL_TRAININGS)):
+    for config, selection in ((both_config, TrainingSelection(("tuned",))), (tuned_config, ALL_TRAININGS)):
         with pytest.raises(
             CheckpointError, match=r"tuned seed 0: it starts from the final weights of #309 bright plain seed 0, "
         ):
             run_trainings(config, selection=selection)
-    assert run_trainings(both).complete
-    assert records(both)["tuned", 3].training["inputs"]["start"] == stored["plain", 6].sha256
+    assert run_trainings(both_config).complete
+    assert records_by_recipe_and_step(both_config)["tuned", 3].training["inputs"]["start"] == stored["plain", 6].sha256
 
 
-def test_different_training_with_same_name_is_rejected(tmp_path: Path) -> None:
+def test_changed_recipe_with_same_name_is_rejected(tmp_path: Path) -> None:
     run_trainings(make_trainings(tmp_path))
-    before = weight_files(tmp_path / "store")
-    changed = make_trainings(tmp_path, recipes={"plain": RECIPE | {"learning_rate": 0.2}})
+    original_hashes = weight_files(tmp_path / "store")
+    changed_config = make_trainings(tmp_path, recipes={"plain": RECIPE | {"learning_rate": 0.2}})
     with pytest.raises(CheckpointError, match=r"\(recipe\.learning_rate: 0\.1 → 0\.2\)\. Rename the recipe"):
-        run_trainings(changed)
+        run_trainings(changed_config)
     with pytest.raises(CheckpointError, match=r"has a different training under this name \(threads: 1 → 2\)"):
         run_trainings(make_trainings(tmp_path, execution={"threads": 2}))
-    assert weight_files(tmp_path / "store") == before
+    assert weight_files(tmp_path / "store") == original_hashes
 
 
 def test_snapshots_can_be_evaluated_by_sweep(tmp_path: Path, robust201: RunCommand) -> None:
@@ -188,8 +190,8 @@ def test_snapshots_can_be_evaluated_by_sweep(tmp_path: Path, robust201: RunComma
     assert result.code == 0, result.err
     exported = robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--no-json", "--parquet")
     assert exported.code == 0, exported.err
-    recorded = json.loads((tmp_path / "out/sweep.json").read_text())["weights"]
-    assert [(name, state["epochs"], state["steps"]) for name, state in recorded.items()] == [
+    weights_by_name = json.loads((tmp_path / "out/sweep.json").read_text())["weights"]
+    assert [(name, weights["epochs"], weights["steps"]) for name, weights in weights_by_name.items()] == [
         ("plain-i2-s0", None, 2),
         ("plain-e1-s0", 1, 3),
         ("plain-e2-s0", 2, 6),
@@ -199,65 +201,67 @@ def test_snapshots_can_be_evaluated_by_sweep(tmp_path: Path, robust201: RunComma
 # --- errors ----------------------------------------------------------------------------------------------------
 
 
-def test_diverging_training_fails_alone_with_one_line_error(tmp_path: Path) -> None:
+def test_diverging_training_gives_one_line_error_and_others_complete(tmp_path: Path) -> None:
     recipes = {"tuned": TUNED | {"start": {"recipe": "wild", "dataset": "bright"}}, "plain": RECIPE}
     config = make_trainings(tmp_path, recipes=recipes | {"wild": RECIPE | {"learning_rate": 1e30}})
-    output: list[str] = []
-    tally = run_trainings(config, say=output.append)
+    messages: list[str] = []
+    tally = run_trainings(config, say=messages.append)
     assert not tally.complete
-    assert sorted(step for recipe, step in records(config) if recipe == "plain") == list(STEPS)
+    assert sorted(step for recipe, step in records_by_recipe_and_step(config) if recipe == "plain") == list(STEPS)
     (failure,) = tally.failures
     assert failure.part.label == "#309 s0 bright wild"
     assert failure.message.count("\n") == 0
     assert "Training failed for #309 on bright: expected" in failure.message
     assert "Lower the learning rate (1e+30)." in failure.message
-    assert tally.remaining == 1  # the training that starts from it
-    assert any("start weights are missing, such as #309 bright tuned seed 0" in line for line in output)
+    assert tally.remaining == 1  # the training that starts from the weights of the diverging one
+    assert any("start weights are missing, such as #309 bright tuned seed 0" in message for message in messages)
 
 
-@pytest.mark.parametrize("damage", ["absent", "cut", "label"])
+@pytest.mark.parametrize("damage", ["absent", "truncated", "label"])
 def test_train_rejects_bad_images_before_writing(tmp_path: Path, robust201: RunCommand, damage: str) -> None:
     fields = training_fields(tmp_path)
     path = Path(fields["datasets"]["bright"]["path"]) / "train.npz"
     if damage == "absent":
         path.unlink()
-    elif damage == "cut":
+    elif damage == "truncated":
         path.write_bytes(path.read_bytes()[:100])
     else:
-        with np.load(path) as stored:
-            images = dict(stored)
-        np.savez(path, images=images["images"], labels=images["labels"] + 1)
+        with np.load(path) as archive:
+            arrays = dict(archive)
+        np.savez(path, images=arrays["images"], labels=arrays["labels"] + 1)
     (tmp_path / "train.yaml").write_text(yaml.safe_dump(fields))
     robust201("train", tmp_path / "train.yaml").refusal(2)
     assert not (tmp_path / "store").exists()
 
 
 def test_run_trainings_rejects_too_few_images_and_late_snapshots(tmp_path: Path) -> None:
-    few = write_images(tmp_path, "few") | {"train": False}
-    with np.load(tmp_path / "few/train.npz") as stored:
-        whole = dict(stored)
-    np.savez(tmp_path / "few/train.npz", images=whole["images"][:2], labels=whole["labels"][:2])
-    datasets = {"bright": write_images(tmp_path), "few": few}
-    mixed = RECIPE | {"data": {"mixture": {"robust": "few", "alpha": 0.5}}}
+    two_images = write_images(tmp_path, "few") | {"train": False}
+    with np.load(tmp_path / "few/train.npz") as archive:
+        arrays = dict(archive)
+    np.savez(tmp_path / "few/train.npz", images=arrays["images"][:2], labels=arrays["labels"][:2])
+    datasets = {"bright": write_images(tmp_path), "few": two_images}
+    mixture_recipe = RECIPE | {"data": {"mixture": {"robust": "few", "alpha": 0.5}}}
     with pytest.raises(DatasetError, match="robust ones, and there are only"):
-        run_trainings(make_trainings(tmp_path, datasets=datasets, recipes={"mixed": mixed}))
-    late = RECIPE | {"snapshots": {"iterations": [7]}}
+        run_trainings(make_trainings(tmp_path, datasets=datasets, recipes={"mixed": mixture_recipe}))
+    late_recipe = RECIPE | {"snapshots": {"iterations": [7]}}
     with pytest.raises(ConfigError, match=r"its snapshots: .* step 7\. .* The recipe is late on bright"):
-        run_trainings(make_trainings(tmp_path, recipes={"late": late}))
+        run_trainings(make_trainings(tmp_path, recipes={"late": late_recipe}))
 
 
-def test_training_on_mixture_and_fusion(tmp_path: Path) -> None:
+def test_recipes_can_train_on_mixture_and_fusion(tmp_path: Path) -> None:
     datasets = {"bright": write_images(tmp_path), "more": write_images(tmp_path, "more", seed=1) | {"train": False}}
-    data = {
+    data_sections = {
         "mixed": {"mixture": {"robust": "more", "alpha": 0.5}},
         "blended": {"fusion": {"first": "bright", "second": "more", "label": "second"}},
     }
-    recipes = {name: RECIPE | {"snapshots": {}, "epochs": 1, "data": section} for name, section in data.items()}
+    recipes = {
+        name: RECIPE | {"snapshots": {}, "epochs": 1, "data": section} for name, section in data_sections.items()
+    }
     config = make_trainings(tmp_path, datasets=datasets, recipes=recipes)
     assert run_trainings(config).complete
-    stored = CheckpointStore(config.store).records()
-    assert [record.recipe for record in stored] == ["blended", "mixed"]
-    assert [{*record.training["inputs"]["data"]} for record in stored if record.training] == [
+    records = CheckpointStore(config.store).records()
+    assert [record.recipe for record in records] == ["blended", "mixed"]
+    assert [{*record.training["inputs"]["data"]} for record in records if record.training] == [
         {"fusion", "normalisation"},
         {"mixture", "normalisation"},
     ]
@@ -281,28 +285,28 @@ def execution(request: pytest.FixtureRequest) -> dict[str, object]:
 
 
 def test_drained_training_resumes_to_same_bytes(
-    tmp_path: Path, uninterrupted: dict[str, str], execution: dict[str, object]
+    tmp_path: Path, uninterrupted_hashes: dict[str, str], execution: dict[str, object]
 ) -> None:
-    signalled: list[Event] = []
+    interrupted_receipts: list[Event] = []
 
     def interrupt(_progress: RunProgress, event: Event | None) -> None:
-        if isinstance(event, Receipt) and not signalled:
-            signalled.append(event)
+        if isinstance(event, Receipt) and not interrupted_receipts:
+            interrupted_receipts.append(event)
             signal.raise_signal(signal.SIGTERM)
 
-    # The signal arrives in the middle of a training.
+    # The signal arrives while a network is being trained.
     drained = run_trainings(both_recipes(tmp_path, execution=execution), on_progress=interrupt)
     assert drained.drained
     assert not drained.complete
     assert run_trainings(both_recipes(tmp_path)).complete
-    assert weight_files(tmp_path / "store") == uninterrupted
+    assert weight_files(tmp_path / "store") == uninterrupted_hashes
 
 
 def test_signal_during_last_training_drains_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drain, is_draining = TrainingWorker.drain, threading.Event()
+    original_drain, is_draining = TrainingWorker.drain, threading.Event()
 
-    def note(worker: TrainingWorker) -> None:
-        drain(worker)
+    def drain_and_set(worker: TrainingWorker) -> None:
+        original_drain(worker)
         is_draining.set()
 
     def interrupt(_worker: TrainingWorker, _record: EpochRecord) -> None:
@@ -310,108 +314,110 @@ def test_signal_during_last_training_drains_run(tmp_path: Path, monkeypatch: pyt
             signal.raise_signal(signal.SIGTERM)
             assert is_draining.wait(60)
 
-    monkeypatch.setattr(TrainingWorker, "drain", note)
+    monkeypatch.setattr(TrainingWorker, "drain", drain_and_set)
     monkeypatch.setattr(TrainingWorker, "_log_epoch", interrupt)
     tally = run_trainings(make_trainings(tmp_path, recipes={"plain": RECIPE | {"snapshots": {}}}))
     assert (tally.drained, tally.evaluations, tally.remaining) == (True, 0, 1)
 
 
-def run_in_child(work: Callable[[], object]) -> None:
-    """Call `work` in a forked process and end the process, so that pytest does not continue in it."""
+def call_and_exit(function: Callable[[], object]) -> None:
+    """Call a function in a forked process, and end the process, so that pytest does not continue in it."""
     try:
-        work()
-    except BaseException:  # noqa: BLE001 - reported by the exit code
+        function()
+    except BaseException:  # noqa: BLE001 - the exit code reports the error
         os._exit(1)
     os._exit(0)
 
 
-def in_child(work: Callable[[], object]) -> int:
-    """Call `work` in a forked process and return its exit code, negative for a signal."""
+def call_in_child(function: Callable[[], object]) -> int:
+    """Call a function in a forked process, and return the exit code, which is negative for a signal."""
     child = os.fork()
     if not child:
-        run_in_child(work)
+        call_and_exit(function)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def run_and_die(config: TrainingConfig, flushes: int) -> None:
-    """Train, and be killed at the given call of fsync, that is, before or after a file is renamed."""
+def run_and_die(config: TrainingConfig, n_calls: int) -> None:
+    """Train, and kill the process at the n-th call of `os.fsync`, which is just before or after a file is renamed."""
 
-    def flush(_descriptor: int) -> None:
-        nonlocal flushes
-        flushes -= 1
-        if not flushes:
+    def count_or_die(_descriptor: int) -> None:
+        nonlocal n_calls
+        n_calls -= 1
+        if not n_calls:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    os.fsync = flush
+    os.fsync = count_or_die
     assert run_trainings(config).complete
 
 
-def test_training_run_killed_anywhere_gives_same_bytes(tmp_path: Path, uninterrupted: dict[str, str]) -> None:
-    draws = random.Random(1)
+def test_training_run_killed_at_random_times_gives_same_bytes(
+    tmp_path: Path, uninterrupted_hashes: dict[str, str]
+) -> None:
+    generator = random.Random(1)
     config = both_recipes(tmp_path)
-    codes = []
-    while not codes or codes[-1] != 0:
-        moment = draws.randint(1, 24)
-        codes.append(in_child(lambda moment=moment: run_and_die(config, moment)))  # type: ignore[misc]
-        assert codes[-1] in {0, -signal.SIGKILL}
-        assert len(codes) < 30
-    assert codes.count(-signal.SIGKILL) > 2
+    exit_codes = []
+    while not exit_codes or exit_codes[-1] != 0:
+        n_calls = generator.randint(1, 24)
+        exit_codes.append(call_in_child(lambda n_calls=n_calls: run_and_die(config, n_calls)))  # type: ignore[misc]
+        assert exit_codes[-1] in {0, -signal.SIGKILL}
+        assert len(exit_codes) < 30
+    assert exit_codes.count(-signal.SIGKILL) > 2
     assert run_trainings(config).evaluations == 0
-    assert weight_files(config.store) == uninterrupted
+    assert weight_files(config.store) == uninterrupted_hashes
     assert list((config.results / "finished").glob("*.json")) == []
 
 
 class LosingExecutor(InlineExecutor):
-    """Simulates a worker that dies once, after storing a snapshot and before reporting it."""
+    """Executor whose worker dies once, after it has stored a snapshot, and before it has reported this."""
 
-    def __init__(self, work: TrainingWork, losses: list[Receipt]) -> None:
+    def __init__(self, work: TrainingWork, lost_receipts: list[Receipt]) -> None:
         super().__init__(TrainingWorker(work).run)
-        self._losses = losses
+        self._lost_receipts = lost_receipts
 
     def poll(self, timeout: float) -> list[Event]:
         events = super().poll(timeout)
-        if self._losses or not isinstance(events[0], Receipt) or self._current is None:
+        if self._lost_receipts or not isinstance(events[0], Receipt) or self._current is None:
             return events
-        self._losses.append(events[0])
+        self._lost_receipts.append(events[0])
         bundle, self._current = self._current[0], None
         return [BundleLost(bundle, started=True, preempted=False, reason="killed")]
 
 
-def test_snapshots_of_lost_worker_are_not_retrained(tmp_path: Path, uninterrupted: dict[str, str]) -> None:
+def test_snapshots_of_lost_worker_are_not_retrained(tmp_path: Path, uninterrupted_hashes: dict[str, str]) -> None:
     config = both_recipes(tmp_path)
-    losses: list[Receipt] = []
-    written: list[str] = []
+    lost_receipts: list[Receipt] = []
+    reported_files: list[str] = []
     tally = run_trainings(
         config,
-        lambda work: LosingExecutor(work, losses),
-        on_progress=lambda _progress, event: written.append(event.shard) if isinstance(event, Receipt) else None,
+        lambda work: LosingExecutor(work, lost_receipts),
+        on_progress=lambda _progress, event: reported_files.append(event.shard) if isinstance(event, Receipt) else None,
     )
     assert (tally.complete, tally.deaths, tally.evaluations) == (True, 1, 4)
-    assert losses[0].shard in written
-    assert len(written) == len(set(written)) == 4
-    assert weight_files(config.store) == uninterrupted
+    assert lost_receipts[0].shard in reported_files
+    assert len(reported_files) == len(set(reported_files)) == 4
+    assert weight_files(config.store) == uninterrupted_hashes
 
 
 def test_snapshots_missing_from_manifest_are_recovered(tmp_path: Path) -> None:
     config = make_trainings(tmp_path)
     run_trainings(config)
-    before = weight_files(config.store)
-    # State after a driver was killed between the second receipt and the manifest.
-    lines = (config.store / "manifest.jsonl").read_bytes().splitlines(keepends=True)
-    (config.store / "manifest.jsonl").write_bytes(b"".join(lines[:2]))
-    finished = config.results / "finished"
-    for number, line in enumerate(lines[2:]):
-        (finished / f"{number}.json").write_bytes(line)
-    torn = finished / "2.json"
-    torn.write_bytes(lines[3][:50])
-    gone = json.loads(lines[2]) | {"file": "bright/absent.safetensors"}
-    (finished / "3.json").write_text(json.dumps(gone) + "\n")
-    output: list[str] = []
-    assert run_trainings(config, say=output.append).evaluations == 0
-    assert any("to the manifest: 2" in line for line in output)
-    assert weight_files(config.store) == before
-    assert sorted(step for _, step in records(config) if step is not None) == list(STEPS)
-    assert list(finished.iterdir()) == []
+    original_hashes = weight_files(config.store)
+    # This is the state after a driver was killed before it added the last two snapshots to the manifest.
+    manifest_lines = (config.store / "manifest.jsonl").read_bytes().splitlines(keepends=True)
+    (config.store / "manifest.jsonl").write_bytes(b"".join(manifest_lines[:2]))
+    finished_folder = config.results / "finished"
+    for index, manifest_line in enumerate(manifest_lines[2:]):
+        (finished_folder / f"{index}.json").write_bytes(manifest_line)
+    truncated = finished_folder / "2.json"
+    truncated.write_bytes(manifest_lines[3][:50])
+    record_without_file = json.loads(manifest_lines[2]) | {"file": "bright/absent.safetensors"}
+    (finished_folder / "3.json").write_text(json.dumps(record_without_file) + "\n")
+    messages: list[str] = []
+    assert run_trainings(config, say=messages.append).evaluations == 0
+    assert any("to the manifest: 2" in message for message in messages)
+    assert weight_files(config.store) == original_hashes
+    assert sorted(step for _, step in records_by_recipe_and_step(config) if step is not None) == list(STEPS)
+    assert list(finished_folder.iterdir()) == []
 
 
 def test_training_selection_limits_run(tmp_path: Path) -> None:
@@ -423,18 +429,18 @@ def test_training_selection_limits_run(tmp_path: Path) -> None:
 
 def test_status_reports_trainings(tmp_path: Path, robust201: RunCommand) -> None:
     path = tmp_path / "train.yaml"
-    wild = RECIPE | {"learning_rate": 1e30}
-    path.write_text(yaml.safe_dump(training_fields(tmp_path, recipes={"plain": RECIPE, "wild": wild})))
+    diverging_recipe = RECIPE | {"learning_rate": 1e30}
+    path.write_text(yaml.safe_dump(training_fields(tmp_path, recipes={"plain": RECIPE, "wild": diverging_recipe})))
     assert "it has no training runs yet" in robust201("status", path).refusal(2)
     result = robust201("train", path)
     assert result.code == 3
     assert "Planned 6 snapshots of 2 training runs: 0 done, 6 missing." in result.err
-    for target, trainings in ((path, "; 1 of 2 training runs complete"), (tmp_path / "store", "")):
+    for target, trainings_text in ((path, "; 1 of 2 training runs complete"), (tmp_path / "store", "")):
         result = robust201("status", target)
-        assert result.out == f"finished: 3 of 6 snapshots{trainings}; 0 active workers\n"
+        assert result.out == f"finished: 3 of 6 snapshots{trainings_text}; 0 active workers\n"
         assert "failed: EvaluationError: Training failed for #309 on bright" in result.err
-    state = json.loads(robust201("status", path, "--json").out)
-    assert (state["done"], state["trainings_done"], state["complete"], state["running"]) == (3, 1, False, False)
+    status = json.loads(robust201("status", path, "--json").out)
+    assert (status["done"], status["trainings_done"], status["complete"], status["running"]) == (3, 1, False, False)
     assert "exclude each other" in robust201("status", path, "--watch", "--json").refusal(2)
 
 
@@ -446,21 +452,21 @@ def test_status_reports_steps_before_first_snapshot(
     monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.0)
     monkeypatch.setattr(loop, "REPORT_SECONDS", 0.0)
     make_step = loop._Training._make_step
-    texts: list[str] = []
-    states: list[TrainingStatus] = []
+    descriptions: list[str] = []
+    statuses: list[TrainingStatus] = []
 
-    def look_and_step(training: Any) -> None:
+    def read_status_and_step(training: Any) -> None:
         deadline = time.monotonic() + 60
         while training.step == 4 and time.monotonic() < deadline:
-            states.append(read_training_status(tmp_path / "store"))
-            if any(beat.training and beat.training.step == 4 for beat in states[-1].in_progress):
-                texts.append(str(console_status.describe_trainings(states[-1])))
+            statuses.append(read_training_status(tmp_path / "store"))
+            if any(beat.training and beat.training.step == 4 for beat in statuses[-1].in_progress):
+                descriptions.append(str(console_status.describe_trainings(statuses[-1])))
                 break
         make_step(training)
 
-    monkeypatch.setattr(loop._Training, "_make_step", look_and_step)
+    monkeypatch.setattr(loop._Training, "_make_step", read_status_and_step)
     assert robust201("train", path).code == 0
-    (beat,) = states[-1].in_progress
+    (beat,) = statuses[-1].in_progress
     assert beat.training is not None
     steps = beat.training
     assert (steps.begun, steps.last, steps.per_epoch, steps.epoch, steps.epochs) == (0, 6, 3, 2, 2)
@@ -469,8 +475,8 @@ def test_status_reports_steps_before_first_snapshot(
     assert steps.loss is not None
     assert steps.accuracy is not None
     assert 0 <= steps.accuracy <= 1
-    assert "running: 0 of 1 snapshot" in texts[0]
-    (payload,) = states[-1].to_payload()["in_progress"]
+    assert "running: 0 of 1 snapshot" in descriptions[0]
+    (payload,) = statuses[-1].to_payload()["in_progress"]
     assert (payload["label"], payload["step"], payload["last"]) == ("#309 s0 bright plain", 4, 6)
     assert read_training_status(tmp_path / "store").in_progress == ()
 
@@ -481,12 +487,12 @@ def test_status_watch_waits_for_all_trainings_of_yaml(
     path = tmp_path / "train.yaml"
     path.write_text(yaml.safe_dump(training_fields(tmp_path, recipes={"plain": RECIPE}, seeds=[0, 1])))
     monkeypatch.setattr(time, "sleep", lambda _seconds: None)
-    queued = robust201("status", path, "--watch", "--patience", "0")
-    assert queued.code == 3
-    assert "not started: 0 of 0 snapshots; 0 of 2 training runs complete; 0 active workers" in queued.out
-    assert "No worker has been active for 0 minutes." in queued.err
+    result_before_run = robust201("status", path, "--watch", "--patience", "0")
+    assert result_before_run.code == 3
+    assert "not started: 0 of 0 snapshots; 0 of 2 training runs complete; 0 active workers" in result_before_run.out
+    assert "No worker has been active for 0 minutes." in result_before_run.err
     assert robust201("train", path, "--limit", "1").code == 0
-    # A store alone has only the last run, which had one training.
+    # A store only knows the last run, which had one training.
     assert robust201("status", tmp_path / "store", "--watch", "--patience", "0").code == 0
     assert robust201("status", path, "--watch", "--patience", "0").code == 3
 
@@ -494,22 +500,22 @@ def test_status_watch_waits_for_all_trainings_of_yaml(
         assert robust201("train", path).code == 0
 
     monkeypatch.setattr(time, "sleep", train)
-    watched = robust201("status", path, "--watch", "--patience", "10")
-    assert watched.code == 0
-    assert "finished: 6 of 6 snapshots; 2 of 2 training runs complete" in watched.out.splitlines()[-1]
+    result = robust201("status", path, "--watch", "--patience", "10")
+    assert result.code == 0
+    assert "finished: 6 of 6 snapshots; 2 of 2 training runs complete" in result.out.splitlines()[-1]
 
 
 def test_training_status_shows_running_and_killed_driver(tmp_path: Path) -> None:
     config = make_trainings(tmp_path)
 
-    def look(_progress: RunProgress, _event: Event | None) -> None:
-        seen.append(read_training_status(config.store))
+    def append_status(_progress: RunProgress, _event: Event | None) -> None:
+        statuses.append(read_training_status(config.store))
 
-    seen: list[TrainingStatus] = []
-    run_trainings(config, on_progress=look)
-    assert seen[0].state == "running"
-    assert f"process {os.getpid()}, since" in str(seen[0].driver)
-    assert seen[0].running
+    statuses: list[TrainingStatus] = []
+    run_trainings(config, on_progress=append_status)
+    assert statuses[0].state == "running"
+    assert f"process {os.getpid()}, since" in str(statuses[0].driver)
+    assert statuses[0].running
     assert not read_training_status(config.store).running
 
     def die(_progress: RunProgress, event: Event | None) -> None:
@@ -517,9 +523,9 @@ def test_training_status_shows_running_and_killed_driver(tmp_path: Path) -> None
             os.kill(os.getpid(), signal.SIGKILL)
 
     killed_config = make_trainings(tmp_path / "killed")
-    assert in_child(lambda: run_trainings(killed_config, on_progress=die)) == -signal.SIGKILL
+    assert call_in_child(lambda: run_trainings(killed_config, on_progress=die)) == -signal.SIGKILL
     for beat in (tmp_path / "killed/store/training/heartbeats").glob("*"):
-        os.utime(beat, (0, 0))  # the killed worker has been silent for a long time
-    killed = read_training_status(tmp_path / "killed/store")
+        os.utime(beat, (0, 0))  # as if the worker had been killed long ago
+    status_after_kill = read_training_status(tmp_path / "killed/store")
     assert (tmp_path / "killed/store/training/lease.json").exists()
-    assert (killed.state, killed.driver) == ("interrupted", None)
+    assert (status_after_kill.state, status_after_kill.driver) == ("interrupted", None)

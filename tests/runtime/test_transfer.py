@@ -1,4 +1,4 @@
-"""Transfer attacks: images are generated once on the source, evaluated on all networks, and part of the identity."""
+"""Transfer attacks: images are generated once, on the source network, and evaluated on all networks."""
 
 import json
 import shutil
@@ -37,13 +37,13 @@ KEYS: dict[str, Any] = {
     "pgd": ATTACK,
     "transfer": {"source": [0, 21], "key": "pgd", **ATTACK},
 }
-WRONG = [
+INVALID_TRANSFERS = [
     ({"source": 22, "key": "pgd"}, r"expected one of the sweep's architectures, .+ got #22"),
     ({"source": 99999, "key": "pgd"}, r"99999"),
-    ({"source": 0, "key": "fog"}, r"keys.shown.key: expected an attack, such as pgd, got 'fog'"),
-    ({"source": 0}, r"keys.shown.key: expected an attack"),
+    ({"source": 0, "key": "fog"}, r"keys.transfer.key: expected an attack, such as pgd, got 'fog'"),
+    ({"source": 0}, r"keys.transfer.key: expected an attack"),
     ({"source": 0, "key": "pgb"}, r"Did you mean 'pgd'"),
-    ({"source": 0, "key": "pgd", "epsilon": [1]}, r"keys.shown.epsilon"),
+    ({"source": 0, "key": "pgd", "epsilon": [1]}, r"keys.transfer.epsilon"),
     ({"source": [0, 0], "key": "pgd"}, r"expected one or more different architectures"),
     (
         {"source": [0, 0.0], "key": "pgd"},
@@ -51,10 +51,10 @@ WRONG = [
     ),
     (
         {"source": [0, cells.specs()[0]], "key": "pgd"},
-        r"in a list of sources, got #0 twice \(also shown_0\)",
+        r"in a list of sources, got #0 twice \(also transfer_0\)",
     ),
-    ({"source": 0, "key": "aa_fab", "queries": 3}, r"keys.shown.queries"),
-    ({"source": 0, "key": "shown"}, r"keys.shown.key: expected an attack, such as pgd, got 'shown'"),
+    ({"source": 0, "key": "aa_fab", "queries": 3}, r"keys.transfer.queries"),
+    ({"source": 0, "key": "transfer"}, r"keys.transfer.key: expected an attack, such as pgd, got 'transfer'"),
 ]
 
 
@@ -68,22 +68,22 @@ def export(config: SweepConfig, out: Path) -> RobustnessDataset:
     return RobustnessDataset(out)
 
 
-def read(data: RobustnessDataset, key: str, what: str) -> dict[str, Any]:
-    """Return the exported values of a key, by architecture."""
-    path = data.path / "digits" / f"{key}_{what}.json"
-    values: dict[str, Any] = json.loads(path.read_text())["digits"][key][what]
+def read_values(data: RobustnessDataset, key: str, measurement: str) -> dict[str, Any]:
+    """Read the exported values of a key and a measurement, by architecture."""
+    path = data.path / "digits" / f"{key}_{measurement}.json"
+    values: dict[str, Any] = json.loads(path.read_text())["digits"][key][measurement]
     return values
 
 
-def images_of(config: SweepConfig) -> list[str]:
+def list_image_files(config: SweepConfig) -> list[str]:
     folder = config.results / "adversarial"
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.npy"))
 
 
-@pytest.mark.parametrize(("fields", "message"), WRONG)
+@pytest.mark.parametrize(("fields", "message"), INVALID_TRANSFERS)
 def test_invalid_transfer_is_rejected(make_sweep: MakeSweep, fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        make_sweep(keys={"clean": {}, "shown": fields})
+        make_sweep(keys={"clean": {}, "transfer": fields})
 
 
 @pytest.mark.parametrize("fields", [{"source": 0, "key": "fgsm"}, {"file": "own.py"}])
@@ -92,32 +92,31 @@ def test_too_long_key_is_rejected(make_sweep: MakeSweep, fields: dict[str, Any])
         make_sweep(keys={"clean": {}, "é".join("a" * 61): fields})
 
 
-def test_run_still_attacks_source_outside_its_filter(make_sweep: MakeSweep) -> None:
-    config = make_sweep(keys={"shown": {"source": 0, "key": "fgsm", "epsilons_255": [4]}})
+def test_filtered_run_attacks_source_outside_its_filter(make_sweep: MakeSweep) -> None:
+    config = make_sweep(keys={"transfer": {"source": 0, "key": "fgsm", "epsilons_255": [4]}})
     assert run(config, filters=Filters(architectures=(21,))).computed == 1
     assert run(config).computed == 1
 
 
-def test_transfer_to_its_source_equals_attack(make_sweep: MakeSweep, tmp_path: Path) -> None:
+def test_transfer_to_source_equals_attack(make_sweep: MakeSweep, tmp_path: Path) -> None:
     config = make_sweep(keys=KEYS)
     tally = run(config)
     assert (tally.complete, tally.computed) == (True, 2 * (1 + 2 + 2 + 2))
-    assert len(images_of(config)) == 2 * 2  # one block per source and strength, for all networks
+    assert len(list_image_files(config)) == 2 * 2  # one block per source and strength, for all networks
     data = export(config, tmp_path / "out")
     assert data.data == ["digits"]
-    for what in ("accuracy", "cm", "confidence"):
-        white_box = read(data, "pgd", what)
-        for source, other in (("0", "21"), ("21", "0")):
-            shown = read(data, f"transfer_{source}", what)
-            assert shown[source] == white_box[source]
-            assert (
-                what != "confidence" or shown[other] != white_box[other]
-            )  # untrained networks may have equal predictions
+    for measurement in ("accuracy", "cm", "confidence"):
+        white_box = read_values(data, "pgd", measurement)
+        for source, other_network in (("0", "21"), ("21", "0")):
+            transfer = read_values(data, f"transfer_{source}", measurement)
+            assert transfer[source] == white_box[source]
+            # Untrained networks may have equal predictions, but their confidences differ.
+            assert measurement != "confidence" or transfer[other_network] != white_box[other_network]
     assert {data.files.kind_of(key) for key in ("transfer_0", "transfer_21")} == {"attack"}
     assert list(data.strengths("digits", "transfer_0")) == [1, 8]
-    sweep = yaml.safe_load((tmp_path / "out/sweep.yaml").read_text())
+    exported_fields = yaml.safe_load((tmp_path / "out/sweep.yaml").read_text())
     attack_fields = config.parameters["pgd"].model_dump(mode="json")
-    assert sweep["keys"]["transfer_21"] == {"source": 21, "key": "pgd"} | attack_fields
+    assert exported_fields["keys"]["transfer_21"] == {"source": 21, "key": "pgd"} | attack_fields
     assert run(config).evaluations == 0
 
 
@@ -132,51 +131,51 @@ def test_transfer_to_its_source_equals_attack(make_sweep: MakeSweep, tmp_path: P
     ],
 )
 def test_transfer_supports_attack(make_sweep: MakeSweep, tmp_path: Path, engine: str, key: str) -> None:
-    few = {
+    parameters = {
         "fgsm": {"epsilons_255": [2]},
         "aa_square_l2": {"epsilons": [0.5], "queries": 3},
         "aa_standard": {"epsilons_255": [4], "steps": 1, "queries": 2},
         "grid135": {"rotations": 3, "translations": 1, "max_translation": 0},
     }[key]
-    keys = {key: few, "shown": {"source": 21, "key": key, **few}}
+    keys = {key: parameters, "transfer": {"source": 21, "key": key, **parameters}}
     config = make_sweep(keys=keys, engine=engine, architectures=[21])
     assert run(config).complete
     data = export(config, tmp_path / "out")
-    for what in ("accuracy", "cm"):
-        assert read(data, "shown", what) == read(data, key, what)
+    for measurement in ("accuracy", "cm"):
+        assert read_values(data, "transfer", measurement) == read_values(data, key, measurement)
 
 
 def test_additional_strength_generates_only_its_images(make_sweep: MakeSweep) -> None:
     def sweep(*epsilons: float) -> SweepConfig:
-        return make_sweep(keys={"shown": {"source": 0, "key": "fgsm", "epsilons_255": list(epsilons)}})
+        return make_sweep(keys={"transfer": {"source": 0, "key": "fgsm", "epsilons_255": list(epsilons)}})
 
     assert run(sweep(1)).computed == 2
-    before = images_of(sweep(1))
+    original_files = list_image_files(sweep(1))
     assert run(sweep(1, 4)).computed == 2
-    assert set(before) < set(images_of(sweep(1, 4)))
+    assert set(original_files) < set(list_image_files(sweep(1, 4)))
 
 
 def test_lost_transfer_results_are_recomputed_on_regenerated_images(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys=KEYS)
     run(config)
-    before = images_of(config)
+    original_files = list_image_files(config)
     shutil.rmtree(config.results / "adversarial")
-    assert (run(config).evaluations, images_of(config)) == (0, [])
+    assert (run(config).evaluations, list_image_files(config)) == (0, [])
     next((config.results / "shards/digits").glob("*-transfer_21-*")).unlink()
     assert run(config).complete
-    assert set(images_of(config)) < set(before)
-    assert len(images_of(config)) == 2
+    assert set(list_image_files(config)) < set(original_files)
+    assert len(list_image_files(config)) == 2
 
 
 def test_transfer_protocol_depends_on_source_and_attack(make_sweep: MakeSweep) -> None:
     def protocol(**changes: Any) -> str:
-        config = make_sweep(keys={"shown": {"source": 0, "key": "pgd", **ATTACK} | changes})
+        config = make_sweep(keys={"transfer": {"source": 0, "key": "pgd", **ATTACK} | changes})
         return make_plan(config, facts_of(config)).units[0].protocol
 
     def facts_of(config: SweepConfig) -> InputFacts:
         facts = assumed_facts(config)
-        states = {name: (Weights(f"{name:064d}"),) for name in config.selected_architectures}
-        return replace(facts, weights={"digits": states})
+        weights = {index: (Weights(f"{index:064d}"),) for index in config.selected_architectures}
+        return replace(facts, weights={"digits": weights})
 
     base = protocol()
     assert base == protocol(epsilons_255=[3])  # strengths are not part of a protocol
@@ -184,10 +183,10 @@ def test_transfer_protocol_depends_on_source_and_attack(make_sweep: MakeSweep) -
 
 
 def test_failed_source_fails_only_its_transfer(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail_on_21(context: Any, row: Any, parameters: Any, part: Any, *rest: Any, **options: Any) -> Any:
+    def fail_on_21(context: Any, task: Any, parameters: Any, part: Any, *arguments: Any, **options: Any) -> Any:
         if part.unit.architecture == 21:
             raise RuntimeError("no such luck")
-        return perturb_part(context, row, parameters, part, *rest, **options)
+        return perturb_part(context, task, parameters, part, *arguments, **options)
 
     config = make_sweep(keys=KEYS)
     with monkeypatch.context() as patch:
@@ -212,7 +211,7 @@ def test_shares_do_not_generate_adversarial_images(make_sweep: MakeSweep) -> Non
 
 
 def test_error_names_damaged_adversarial_block(make_sweep: MakeSweep) -> None:
-    config = make_sweep(keys={"shown": {"source": 0, "key": "fgsm", "epsilons_255": [4]}})
+    config = make_sweep(keys={"transfer": {"source": 0, "key": "fgsm", "epsilons_255": [4]}})
     prepare_sweep(config)
     (block,) = config.results.glob("adversarial/*/*.npy")
     content = bytearray(block.read_bytes())
@@ -231,7 +230,7 @@ def test_error_names_invalid_adversarial_block(tmp_path: Path, damage: str) -> N
     store.write(4.0, 0, np.zeros((20, 3, 2, 2), np.float32))
     (block,) = tmp_path.glob("*.npy")
     block.unlink()
-    if damage == "shape":  # a valid block of fewer images
+    if damage == "shape":  # the file is a valid block, but for fewer images
         store.write(4.0, 0, np.zeros((5, 3, 2, 2), np.float32))
         (block,) = tmp_path.glob("*.npy")
         block.rename(tmp_path / block.name.replace("000005", "000020"))
@@ -251,21 +250,21 @@ def test_adversarial_blocks_align_with_batches_and_are_read_together(tmp_path: P
     for start in (0, 360):
         store.write(2.0, start, pixels[start : start + 360])
     assert list(store.missing([1.0, 2.0])) == [((1.0,), start, min(start + 360, 700)) for start in (0, 360)]
-    rows = np.array([1398, 0, 718, 720, 2])
-    assert np.array_equal(store(2.0, rows), pixels[rows // 2])
+    requested_indices = np.array([1398, 0, 718, 720, 2])
+    assert np.array_equal(store(2.0, requested_indices), pixels[requested_indices // 2])
     with pytest.raises(DatasetError, match=r"the block is missing"):
-        store(1.0, rows)
+        store(1.0, requested_indices)
 
 
 def test_transfer_rejects_weights_name_if_source_has_single_weights(make_sweep: MakeSweep) -> None:
-    config = make_sweep(keys={"shown": {"source": 0, "key": "pgd", "weights": "nope"}})
+    config = make_sweep(keys={"transfer": {"source": 0, "key": "pgd", "weights": "nope"}})
     with pytest.raises(ConfigError, match=r"unnamed set of weights, but `weights` is 'nope'\. Remove the field"):
         run(config)
 
 
 def test_transfer_source_weights_are_selected_by_name(make_sweep: MakeSweep, tmp_path: Path) -> None:
     def sweep(**fields: Any) -> SweepConfig:
-        keys = {"fgsm": {"epsilons_255": [4]}, "shown": {"source": 0, "key": "fgsm", "epsilons_255": [4], **fields}}
+        keys = {"fgsm": {"epsilons_255": [4]}, "transfer": {"source": 0, "key": "fgsm", "epsilons_255": [4], **fields}}
         weights = {"random": {"seeds": [3, 4]}}
         return make_sweep(keys=keys, checkpoints=None, weights=weights, architectures=[0])
 
@@ -278,4 +277,4 @@ def test_transfer_source_weights_are_selected_by_name(make_sweep: MakeSweep, tmp
     plan, store = load_plan(config.results), ShardStore.open(config.results)
     export_dataset(plan, store, store.inventory(), tmp_path / "out", weights="random-s4")
     data = RobustnessDataset(tmp_path / "out")
-    assert read(data, "shown", "cm") == read(data, "fgsm", "cm")
+    assert read_values(data, "transfer", "cm") == read_values(data, "fgsm", "cm")

@@ -1,4 +1,4 @@
-"""Networks, attacks and measures in user files: execution, identity, consent and one-line errors."""
+"""User files with networks, attacks and measures: execution, identity, consent and one-line errors."""
 
 import json
 import re
@@ -23,7 +23,7 @@ from robust201.shards import ShardStore
 from robust201.studies.pages.writer import PAGE
 from robust201.submission.ray_jobs import entrypoint
 from tests.conftest import REPOSITORY, Ended, RunCommand, WriteSweep
-from tests.runtime.test_extended_sweeps import values
+from tests.runtime.test_extended_sweeps import read_columns
 from tests.support.tiny_trainings import training_fields
 
 MODELS = """
@@ -54,7 +54,7 @@ def measure(model, images, labels):
 
 @pytest.fixture
 def write_custom(write_sweep: WriteSweep, tmp_path: Path) -> WriteSweep:
-    """Return a function that writes a sweep over networks of a user file, whose text is `models`."""
+    """Return a function that writes a sweep over networks in a user file with the content `models`."""
 
     def write(keys: dict[str, Any], models: str = MODELS, **changes: Any) -> Path:
         (tmp_path / "my_models.py").write_text(models)
@@ -71,22 +71,22 @@ def write_custom(write_sweep: WriteSweep, tmp_path: Path) -> WriteSweep:
     return write
 
 
-def write_key(tmp_path: Path, text: str, name: str = "mine.py", **fields: Any) -> dict[str, Any]:
+def write_key(tmp_path: Path, code: str, name: str = "mine.py", **fields: Any) -> dict[str, Any]:
     """Write a user file, and return the fields of a key that uses it."""
-    (tmp_path / name).write_text(text)
+    (tmp_path / name).write_text(code)
     return {"file": str(tmp_path / name), **fields}
 
 
-def attack(tmp_path: Path, text: str = ATTACK, **fields: Any) -> dict[str, Any]:
-    return {"shift": write_key(tmp_path, text, **({"norm": "Linf", "strengths": [1, 8]} | fields))}
+def attack_keys(tmp_path: Path, code: str = ATTACK, **fields: Any) -> dict[str, Any]:
+    return {"shift": write_key(tmp_path, code, **({"norm": "Linf", "strengths": [1, 8]} | fields))}
 
 
-def measure(tmp_path: Path, text: str = MEASURE, **fields: Any) -> dict[str, Any]:
-    return {"answers": write_key(tmp_path, text, **({"kind": "measure", "columns": ["mean", "spread"]} | fields))}
+def measure_keys(tmp_path: Path, code: str = MEASURE, **fields: Any) -> dict[str, Any]:
+    return {"answers": write_key(tmp_path, code, **({"kind": "measure", "columns": ["mean", "spread"]} | fields))}
 
 
-def failure(result: Ended) -> str:
-    """Return the only line about failed parts, and check that nothing was computed."""
+def failure_line(result: Ended) -> str:
+    """Check that nothing was computed, and return the only line about failed parts."""
     assert result.code == 3, result.err
     lines = [line for line in result.err.splitlines() if re.match(r"failed \d+ times?: ", line)]
     assert len(lines) == 1, result.err
@@ -98,20 +98,20 @@ def failure(result: Ended) -> str:
 # --- the documented example -------------------------------------------------------------------------------------------
 
 
-def documented() -> dict[str, str]:
-    """Return the files in docs/your-own.md by name."""
+def documented_files() -> dict[str, str]:
+    """Return the contents of the files in docs/your-own.md by name."""
     text = (REPOSITORY / "docs/your-own.md").read_text()
     return dict(re.findall(r"`([\w.-]+)`:\n\n```\w+\n(.*?)^```$", text, re.M | re.S))
 
 
 @pytest.fixture
-def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Create a working folder with the documented files, and run the last one, which creates weights and images."""
+def example_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Create a working folder with the documented files, and run make_inputs.py, which creates weights and images."""
     monkeypatch.chdir(tmp_path)
-    files = documented()
-    assert set(files) == {"sweep.yaml", "my_models.py", "my_attack.py", "my_measure.py", "make_inputs.py"}
-    for name, text in files.items():
-        Path(name).write_text(text)
+    content_by_name = documented_files()
+    assert set(content_by_name) == {"sweep.yaml", "my_models.py", "my_attack.py", "my_measure.py", "make_inputs.py"}
+    for name, content in content_by_name.items():
+        Path(name).write_text(content)
     monkeypatch.syspath_prepend(tmp_path)
     runpy.run_path("make_inputs.py")
     sys.modules.pop("my_models")
@@ -119,7 +119,7 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def check_example(robust201: RunCommand, results: Path) -> None:
-    columns = values(results)
+    columns = read_columns(results)
     for name in ("narrow", "wide"):
         assert columns["corners", name, ""][8.0]["accuracy"] <= columns["clean", name, ""][0.0]["accuracy"]
         assert columns["margins", name, ""][0.0]["margin"] > 0
@@ -128,7 +128,7 @@ def check_example(robust201: RunCommand, results: Path) -> None:
     assert robust201("verify", results).code == 0
 
 
-def test_documented_example_runs(example: Path, robust201: RunCommand) -> None:
+def test_documented_example_runs(example_folder: Path, robust201: RunCommand) -> None:
     result = robust201("run", "sweep.yaml")
     assert result.code == 0, result.err
     messages = [line for line in result.err.splitlines() if line.startswith("Will execute ")]
@@ -137,27 +137,27 @@ def test_documented_example_runs(example: Path, robust201: RunCommand) -> None:
         "Will execute my_attack.py (keys.corners).",
         "Will execute my_measure.py (keys.margins).",
     ]
-    check_example(robust201, example / "results")
+    check_example(robust201, example_folder / "results")
     rerun = robust201("run", "sweep.yaml")
     assert "0 missing" in rerun.err
 
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_documented_example_runs_on_ray(example: Path, robust201: RunCommand, ray_address: str) -> None:
-    """Workers execute the copies, because the files are not on their import path."""
-    on_ray = f"{{executor: ray, workers: 1, ray_address: '{ray_address}'}}"
-    Path("sweep.yaml").write_text(documented()["sweep.yaml"].replace("{executor: inline}", on_ray))
+def test_documented_example_runs_on_ray(example_folder: Path, robust201: RunCommand, ray_address: str) -> None:
+    """Workers execute copies of the files, because the originals are not on their import path."""
+    ray_execution = f"{{executor: ray, workers: 1, ray_address: '{ray_address}'}}"
+    Path("sweep.yaml").write_text(documented_files()["sweep.yaml"].replace("{executor: inline}", ray_execution))
     result = robust201("run", "sweep.yaml")
     assert result.code == 0, result.err
-    check_example(robust201, example / "results")
+    check_example(robust201, example_folder / "results")
 
 
 # --- identity ---------------------------------------------------------------------------------------------------------
 
 
 def test_edited_user_file_creates_new_units(write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
-    keys = {"clean": {}} | attack(tmp_path) | measure(tmp_path, name="measure.py")
+    keys = {"clean": {}} | attack_keys(tmp_path) | measure_keys(tmp_path, name="measure.py")
     assert robust201("run", write_custom(keys)).code == 0
     (tmp_path / "mine.py").write_text(ATTACK + "\n")
     result = robust201("run", write_custom(keys))
@@ -170,8 +170,8 @@ def test_edited_user_file_creates_new_units(write_custom: WriteSweep, robust201:
 
 
 def test_workers_execute_verified_copies(write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
-    """Files with CRLF line endings are copied unchanged, and modified copies are replaced rather than executed."""
-    sweep = write_custom(attack(tmp_path, ATTACK.replace("\n", "\r\n")))
+    """Files with CRLF line endings are copied unchanged. Modified copies are replaced and not executed."""
+    sweep = write_custom(attack_keys(tmp_path, ATTACK.replace("\n", "\r\n")))
     (tmp_path / "mine.py").write_bytes(ATTACK.replace("\n", "\r\n").encode())
     assert robust201("run", sweep, "--keys", "shift").code == 0
     copies = list((tmp_path / "results/code").glob("*.py"))
@@ -188,7 +188,7 @@ def test_workers_execute_verified_copies(write_custom: WriteSweep, robust201: Ru
 def test_batch_size_is_part_of_custom_attack_protocol(
     write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
-    keys = {"clean": {}} | attack(tmp_path)
+    keys = {"clean": {}} | attack_keys(tmp_path)
     assert robust201("run", write_custom(keys, batch_size=4)).code == 0
     result = robust201("run", write_custom(keys, batch_size=5))
     assert "2 missing" in result.err
@@ -196,7 +196,9 @@ def test_batch_size_is_part_of_custom_attack_protocol(
 
 
 def test_portable_fields_can_be_parsed_again(write_custom: WriteSweep, tmp_path: Path) -> None:
-    config = load_config(write_custom({"clean": {}} | attack(tmp_path, parameters={"step": 0.5}) | measure(tmp_path)))
+    config = load_config(
+        write_custom({"clean": {}} | attack_keys(tmp_path, parameters={"step": 0.5}) | measure_keys(tmp_path))
+    )
     exported = parse_config(portable_fields(config), "the exported sweep")
     for key, parameters in config.parameters.items():
         assert exported.parameters[key].identity() == parameters.identity()
@@ -206,17 +208,17 @@ def test_portable_fields_can_be_parsed_again(write_custom: WriteSweep, tmp_path:
 # --- consent ----------------------------------------------------------------------------------------------------------
 
 
-def write_spy(folder: Path, text: str = MODELS) -> Path:
-    """Write code that leaves a file `executed` in its folder."""
+def write_spy(folder: Path, code: str = MODELS) -> Path:
+    """Write code that creates a file `executed` in its folder when it is executed."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "spy.py"
-    file.write_text(f"from pathlib import Path\nPath({str(folder / 'executed')!r}).touch()\n{text}")
+    file.write_text(f"from pathlib import Path\nPath({str(folder / 'executed')!r}).touch()\n{code}")
     return file
 
 
 @pytest.fixture
-def received(finished: Path, write_custom: WriteSweep, tmp_path: Path) -> Path:
-    """Create a downloaded dataset with a sweep and its code in a subfolder; return the sweep."""
+def dataset_sweep(finished: Path, write_custom: WriteSweep, tmp_path: Path) -> Path:
+    """Create a folder like a downloaded dataset, with a sweep YAML and its code in a subfolder; return the YAML."""
     folder = tmp_path / "downloads" / "dataset"
     code = write_spy(folder / "more")
     (folder / "SHA256SUMS").touch()
@@ -237,58 +239,65 @@ COMMANDS = (
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
 def test_commands_require_consent_to_code_in_dataset(
-    received: Path, robust201: RunCommand, tmp_path: Path, arguments: tuple[str, ...]
+    dataset_sweep: Path, robust201: RunCommand, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
     if "--share" in arguments:
-        assert robust201("plan", "--save", received).code == 0
-    code = received.with_name("spy.py")
-    (tmp_path / "link.yaml").symlink_to(received)
-    copied = tmp_path / "copied.yaml"
-    copied.write_text(received.read_text())  # its code is still in the dataset
-    for sweep in (received, tmp_path / "link.yaml", received.parent / ".." / "more" / "sweep.yaml", copied):
-        line = robust201(*arguments, sweep, "--allow-code", tmp_path / "my_models.py").refusal(2)
-        assert line.endswith(f"add: --allow-code {code}"), line
-        assert str(received.parent.parent / "SHA256SUMS") in line
+        assert robust201("plan", "--save", dataset_sweep).code == 0
+    code = dataset_sweep.with_name("spy.py")
+    (tmp_path / "link.yaml").symlink_to(dataset_sweep)
+    copied_yaml = tmp_path / "copied.yaml"
+    copied_yaml.write_text(dataset_sweep.read_text())  # the code of the copied YAML is still in the dataset
+    for sweep in (
+        dataset_sweep,
+        tmp_path / "link.yaml",
+        dataset_sweep.parent / ".." / "more" / "sweep.yaml",
+        copied_yaml,
+    ):
+        error_line = robust201(*arguments, sweep, "--allow-code", tmp_path / "my_models.py").refusal(2)
+        assert error_line.endswith(f"add: --allow-code {code}"), error_line
+        assert str(dataset_sweep.parent.parent / "SHA256SUMS") in error_line
     assert not code.with_name("executed").exists()
 
 
 def test_yaml_in_dataset_requires_consent_to_code_elsewhere(
-    received: Path, robust201: RunCommand, tmp_path: Path
+    dataset_sweep: Path, robust201: RunCommand, tmp_path: Path
 ) -> None:
-    """The YAML chooses the function and its arguments."""
+    """The YAML is not harmless, because it chooses the function and its arguments."""
     code = write_spy(tmp_path / "mine")
-    received.write_text(received.read_text().replace(str(received.with_name("spy.py")), str(code)))
-    assert robust201("run", received).refusal(2).endswith(f"add: --allow-code {code}")
+    dataset_sweep.write_text(dataset_sweep.read_text().replace(str(dataset_sweep.with_name("spy.py")), str(code)))
+    assert robust201("run", dataset_sweep).refusal(2).endswith(f"add: --allow-code {code}")
     assert not code.with_name("executed").exists()
-    assert robust201("run", received, "--allow-code", code).code == 0
+    assert robust201("run", dataset_sweep, "--allow-code", code).code == 0
 
 
-def test_allowed_code_of_dataset_is_executed(received: Path, robust201: RunCommand, monkeypatch: Any) -> None:
-    monkeypatch.chdir(received.parent)
+def test_allowed_code_of_dataset_is_executed(dataset_sweep: Path, robust201: RunCommand, monkeypatch: Any) -> None:
+    monkeypatch.chdir(dataset_sweep.parent)
     result = robust201("run", "sweep.yaml", "--executor", "inline", "--allow-code", "spy.py")
     assert result.code == 0, result.err
     assert "Will execute " in result.err
-    assert received.with_name("executed").exists()
+    assert dataset_sweep.with_name("executed").exists()
 
 
-def test_training_requires_consent_to_code_of_dataset(received: Path, robust201: RunCommand, tmp_path: Path) -> None:
-    fields = training_fields(received.parent, execution={"executor": "inline", "device": "cpu"})
-    fields |= {"space": {"file": str(received.with_name("spy.py"))}, "architectures": ["narrow"], "network": {}}
-    trainings = received.with_name("train.yaml")
-    trainings.write_text(yaml.safe_dump(fields))
+def test_training_requires_consent_to_code_of_dataset(
+    dataset_sweep: Path, robust201: RunCommand, tmp_path: Path
+) -> None:
+    fields = training_fields(dataset_sweep.parent, execution={"executor": "inline", "device": "cpu"})
+    fields |= {"space": {"file": str(dataset_sweep.with_name("spy.py"))}, "architectures": ["narrow"], "network": {}}
+    training_yaml = dataset_sweep.with_name("train.yaml")
+    training_yaml.write_text(yaml.safe_dump(fields))
     for arguments in (("train",), ("submit", "slurm", "--dry-run")):
-        assert "--allow-code" in robust201(*arguments, trainings).refusal(2)
-    assert not received.with_name("executed").exists()
-    result = robust201("submit", "slurm", "--dry-run", trainings, "--allow-code", received.with_name("spy.py"))
-    assert f" --allow-code {received.with_name('spy.py')}" in result.out
-    result = robust201("train", trainings, "--allow-code", received.with_name("spy.py"))
+        assert "--allow-code" in robust201(*arguments, training_yaml).refusal(2)
+    assert not dataset_sweep.with_name("executed").exists()
+    result = robust201("submit", "slurm", "--dry-run", training_yaml, "--allow-code", dataset_sweep.with_name("spy.py"))
+    assert f" --allow-code {dataset_sweep.with_name('spy.py')}" in result.out
+    result = robust201("train", training_yaml, "--allow-code", dataset_sweep.with_name("spy.py"))
     assert result.code == 0, result.err
 
 
 def test_published_folders_are_marked_as_data(finished: Path, robust201: RunCommand, tmp_path: Path) -> None:
-    """Folders that robust201 writes are recognised by a file, which also applies to their subfolders."""
-    for form, options in (("json", ()), ("parquet", ("--no-json", "--parquet"))):
-        assert robust201("export", finished, "--out", tmp_path / form, *options).code == 0
+    """A marker file identifies folders that robust201 writes, including their subfolders."""
+    for export_name, options in (("json", ()), ("parquet", ("--no-json", "--parquet"))):
+        assert robust201("export", finished, "--out", tmp_path / export_name, *options).code == 0
     published = tmp_path / "published"
     published.mkdir()
     (published / "meta.json").write_text((tmp_path / "json/meta.json").read_text())
@@ -313,13 +322,13 @@ def test_published_folders_are_marked_as_data(finished: Path, robust201: RunComm
         assert find_data_mark(folder / "more" / "sweep.yaml"), folder
 
 
-def test_yaml_in_dataset_must_not_set_ray_address(received: Path, robust201: RunCommand) -> None:
-    """A Ray head can execute code in every process that connects to it."""
-    fields = yaml.safe_load(received.read_text()) | {"space": "nasbench201", "architectures": [0]}
+def test_yaml_in_dataset_must_not_set_ray_address(dataset_sweep: Path, robust201: RunCommand) -> None:
+    """The address is dangerous, because a Ray head can execute code in every process that connects to it."""
+    fields = yaml.safe_load(dataset_sweep.read_text()) | {"space": "nasbench201", "architectures": [0]}
     fields["execution"] = {"executor": "ray", "ray_address": "192.0.2.1:6379"}
-    received.write_text(yaml.safe_dump(fields))
-    assert "got '192.0.2.1:6379'" in robust201("run", received).refusal(2)
-    assert robust201("run", received, "--executor", "inline").code == 0
+    dataset_sweep.write_text(yaml.safe_dump(fields))
+    assert "got '192.0.2.1:6379'" in robust201("run", dataset_sweep).refusal(2)
+    assert robust201("run", dataset_sweep, "--executor", "inline").code == 0
 
 
 def test_sweep_without_code_needs_no_consent(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
@@ -330,7 +339,7 @@ def test_sweep_without_code_needs_no_consent(write_sweep: WriteSweep, robust201:
 
 
 def test_slurm_tasks_inherit_consent(write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
-    """The consent is to the copies, because the files may be edited while tasks are queued."""
+    """Tasks may execute only the copies, because the files may be edited while tasks are queued."""
     sweep = write_custom({"clean": {}})
     result = robust201("submit", "slurm", "--dry-run", sweep)
     assert result.code == 0, result.err
@@ -339,14 +348,14 @@ def test_slurm_tasks_inherit_consent(write_custom: WriteSweep, robust201: RunCom
     assert f" --allow-code {copy} " in result.out
 
 
-def test_ray_job_inherits_consent(received: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_job_inherits_consent(dataset_sweep: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     shipments: list[Any] = []
     monkeypatch.setattr("robust201.submission.ray_jobs.connect", lambda _access: None)
     monkeypatch.setattr(
         "robust201.submission.ray_jobs.submit_job", lambda _client, shipment, *_: shipments.append(shipment) or "job-1"
     )
-    code = received.with_name("spy.py")
-    result = robust201("submit", "ray", received, "--detach", "--allow-code", code, "--keys", "clean")
+    code = dataset_sweep.with_name("spy.py")
+    result = robust201("submit", "ray", dataset_sweep, "--detach", "--allow-code", code, "--keys", "clean")
     assert result.code == 0, result.err
     assert entrypoint(shipments[0]).endswith(f" --keys clean --allow-code {code}")
 
@@ -354,25 +363,25 @@ def test_ray_job_inherits_consent(received: Path, robust201: RunCommand, monkeyp
 def test_share_executes_only_files_of_yaml_or_allowed_copies(
     write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
-    """Anyone with write access to the results folder can replace the plan and the copies."""
+    """The plan and the copies cannot be trusted, because others may have write access to the results folder."""
     sweep = write_custom({"clean": {}})
     assert robust201("plan", "--save", sweep).code == 0
-    prepared = hash_file(tmp_path / "my_models.py")
+    prepared_hash = hash_file(tmp_path / "my_models.py")
     spy = write_spy(tmp_path / "elsewhere")
-    planted = code_copy_path(tmp_path / "results", hash_file(spy))
-    planted.write_bytes(spy.read_bytes())
+    planted_copy = code_copy_path(tmp_path / "results", hash_file(spy))
+    planted_copy.write_bytes(spy.read_bytes())
     plan = tmp_path / "results/plan.json"
-    saved = plan.read_text()
-    payload = json.loads(saved.replace(prepared, hash_file(spy)))
+    original_plan = plan.read_text()
+    payload = json.loads(original_plan.replace(prepared_hash, hash_file(spy)))
     payload["digest"] = content_digest({name: value for name, value in payload.items() if name != "digest"})
     plan.write_text(json.dumps(payload))
-    line = robust201("run", sweep, "--share", "1/1").refusal(2)
-    assert line.endswith(f"add: --allow-code {planted}")
+    error_line = robust201("run", sweep, "--share", "1/1").refusal(2)
+    assert error_line.endswith(f"add: --allow-code {planted_copy}")
     assert not spy.with_name("executed").exists()
 
-    plan.write_text(saved)
+    plan.write_text(original_plan)
     (tmp_path / "my_models.py").unlink()
-    copy = code_copy_path(tmp_path / "results", prepared)
+    copy = code_copy_path(tmp_path / "results", prepared_hash)
     assert robust201("run", sweep, "--share", "1/1").refusal(2).endswith(f"add: --allow-code {copy}")
     result = robust201("run", sweep, "--share", "1/1", "--allow-code", copy)
     assert result.code == 0, result.err
@@ -380,10 +389,10 @@ def test_share_executes_only_files_of_yaml_or_allowed_copies(
 
 
 def test_read_only_commands_execute_no_code(write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
-    mark = tmp_path / "executed"
-    spy = f"from pathlib import Path\nPath({str(mark)!r}).touch()\n"
+    marker = tmp_path / "executed"
+    spy = f"from pathlib import Path\nPath({str(marker)!r}).touch()\n"
     sweep = write_custom(
-        {"clean": {}} | attack(tmp_path, spy + ATTACK) | measure(tmp_path, spy + MEASURE, name="measure.py"),
+        {"clean": {}} | attack_keys(tmp_path, spy + ATTACK) | measure_keys(tmp_path, spy + MEASURE, name="measure.py"),
         models=spy + MODELS,
     )
     for arguments in (("plan",), ("plan", "--check"), ("plan", "--save")):
@@ -391,14 +400,14 @@ def test_read_only_commands_execute_no_code(write_custom: WriteSweep, robust201:
     assert robust201("doctor", sweep).code in {0, 2}
     results = tmp_path / "results"
     assert robust201("status", results).code in {0, 3}
-    assert not mark.exists()
+    assert not marker.exists()
     assert robust201("run", sweep).code == 0
-    assert mark.exists()
-    mark.unlink()
+    assert marker.exists()
+    marker.unlink()
     sys.modules.update({name: module for name, module in sys.modules.items() if "robust201_user" not in name})
     for arguments in (("status", results), ("verify", results), ("compact", results), ("plan", sweep)):
         assert robust201(*arguments).code == 0
-    assert not mark.exists()
+    assert not marker.exists()
 
 
 # --- invalid files ---------------------------------------------------------------------------------------------
@@ -425,10 +434,10 @@ def test_read_only_commands_execute_no_code(write_custom: WriteSweep, robust201:
 def test_user_files_that_cannot_be_loaded_are_rejected(
     write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path, models: str, expected: str
 ) -> None:
-    """The error names the user's path, and nothing is written."""
-    message = robust201("run", write_custom({"clean": {}}, models=models)).refusal(2)
-    assert expected in message
-    assert str(tmp_path / "my_models.py") in message
+    """The error has the path of the user's file, and nothing is written."""
+    error_line = robust201("run", write_custom({"clean": {}}, models=models)).refusal(2)
+    assert expected in error_line
+    assert str(tmp_path / "my_models.py") in error_line
     assert not (tmp_path / "results").exists()
 
 
@@ -470,16 +479,16 @@ def test_check_code_ignores_output_of_file(write_custom: WriteSweep) -> None:
         (MODELS.replace("return self.head(self", "return len(self"), "expected logits of shape (10, 10), got int"),
     ],
 )
-def test_unusable_user_networks_fail(
+def test_parts_of_unusable_user_networks_fail(
     write_custom: WriteSweep, robust201: RunCommand, models: str, expected: str | None
 ) -> None:
     if "dropout(" in models:
         models = models.replace(".relu().mean(dim=(2, 3)))", ".relu().mean(dim=(2, 3))))")
     result = robust201("run", write_custom({"clean": {}, "fgsm": {"epsilons_255": [8]}}, models=models))
-    if expected is None:  # constant networks are valid
+    if expected is None:  # networks with constant logits are valid
         assert result.code == 0, result.err
     else:
-        assert expected in failure(result)
+        assert expected in failure_line(result)
 
 
 def test_softmax_network_is_logged_with_unit(write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
@@ -487,117 +496,128 @@ def test_softmax_network_is_logged_with_unit(write_custom: WriteSweep, robust201
     result = robust201("run", write_custom({"clean": {}}, models=models))
     assert result.code == 0, result.err
     assert "seems to end in a softmax" in result.err
-    lines = [
-        json.loads(line) for file in (tmp_path / "results/logs").iterdir() for line in file.read_text().splitlines()
+    log_entries = [
+        json.loads(entry) for file in (tmp_path / "results/logs").iterdir() for entry in file.read_text().splitlines()
     ]
-    (logged,) = [line for line in lines if line["event"] == "library_warning"]
-    assert "narrow random-s0 digits seems to end in a softmax" in logged["message"]
+    (warning_entry,) = [entry for entry in log_entries if entry["event"] == "library_warning"]
+    assert "narrow random-s0 digits seems to end in a softmax" in warning_entry["message"]
 
 
 def test_user_network_is_not_converted_to_channels_last(write_custom: WriteSweep, robust201: RunCommand) -> None:
-    """User networks may call `view` on feature maps, which raises an error in the zoo's memory format."""
-    viewing = MODELS.replace(".relu().mean(dim=(2, 3)))", ".relu().view(len(images), -1, 49).mean(dim=2))")
-    assert viewing != MODELS
-    assert robust201("run", write_custom({"clean": {}, "fgsm": {"epsilons_255": [8]}}, models=viewing)).code == 0
+    """User networks may call `view` on feature maps, which would raise an error with channels_last."""
+    models_with_view = MODELS.replace(".relu().mean(dim=(2, 3)))", ".relu().view(len(images), -1, 49).mean(dim=2))")
+    assert models_with_view != MODELS
+    assert (
+        robust201("run", write_custom({"clean": {}, "fgsm": {"epsilons_255": [8]}}, models=models_with_view)).code == 0
+    )
 
 
-NOTHING = "def perturb(model, images, labels, strength, **parameters): "
+PERTURB_HEAD = "def perturb(model, images, labels, strength, **parameters): "
 
 
 @pytest.mark.parametrize(
-    ("text", "fields", "expected"),
+    ("code", "fields", "expected"),
     [
-        (NOTHING + "return None", {}, "expected a tensor of images, got NoneType"),
-        (NOTHING + "return 1 / 0", {}, "expected a tensor of images, got ZeroDivisionError"),
-        (NOTHING + "raise SystemExit(0)", {}, "expected a tensor of images, got SystemExit"),
-        (NOTHING + "raise KeyboardInterrupt", {}, "KeyboardInterrupt"),
-        (NOTHING + "return images[:1]", {}, "expected float32 images of shape"),
-        (NOTHING + "return images.double()", {}, "expected float32 images of shape"),
-        (NOTHING + "return images + 1", {}, "expected pixels in [0, 1]"),
-        (NOTHING + "return images * float('nan')", {}, "expected pixels in [0, 1]"),
-        (NOTHING + "return 1 - images", {}, "expected Linf distances up to epsilon"),
-        (NOTHING + "return (images + .1).clamp(0, 1)", {"norm": "L2", "strengths": [0.5]}, "expected L2 distances"),
+        (PERTURB_HEAD + "return None", {}, "expected a tensor of images, got NoneType"),
+        (PERTURB_HEAD + "return 1 / 0", {}, "expected a tensor of images, got ZeroDivisionError"),
+        (PERTURB_HEAD + "raise SystemExit(0)", {}, "expected a tensor of images, got SystemExit"),
+        (PERTURB_HEAD + "raise KeyboardInterrupt", {}, "KeyboardInterrupt"),
+        (PERTURB_HEAD + "return images[:1]", {}, "expected float32 images of shape"),
+        (PERTURB_HEAD + "return images.double()", {}, "expected float32 images of shape"),
+        (PERTURB_HEAD + "return images + 1", {}, "expected pixels in [0, 1]"),
+        (PERTURB_HEAD + "return images * float('nan')", {}, "expected pixels in [0, 1]"),
+        (PERTURB_HEAD + "return 1 - images", {}, "expected Linf distances up to epsilon"),
+        (
+            PERTURB_HEAD + "return (images + .1).clamp(0, 1)",
+            {"norm": "L2", "strengths": [0.5]},
+            "expected L2 distances",
+        ),
         (ATTACK, {"parameters": {"stride": 2}}, "TypeError"),
     ],
 )
-def test_wrong_custom_attacks_fail(
+def test_parts_of_wrong_custom_attacks_fail(
     write_custom: WriteSweep,
     robust201: RunCommand,
     tmp_path: Path,
-    text: str,
+    code: str,
     fields: dict[str, Any],
     expected: str,
 ) -> None:
-    message = failure(robust201("run", write_custom(attack(tmp_path, text, **fields))))
-    assert expected in message
+    error_line = failure_line(robust201("run", write_custom(attack_keys(tmp_path, code, **fields))))
+    assert expected in error_line
     assert not list((tmp_path / "results/shards").rglob("*.parquet"))
 
 
-ANSWER = "def measure(model, images, labels): "
+MEASURE_HEAD = "def measure(model, images, labels): "
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("code", "expected"),
     [
-        (ANSWER + "return 3.0", "expected numbers by column, got float"),
-        (ANSWER + "return {'mean': 1.0}", "expected the columns mean, spread, got mean"),
-        (ANSWER + "return {'mean': 1.0, 'spread': 2.0, 'more': 3.0}", "got mean, spread, more"),
-        (ANSWER + "return {'mean': float('nan'), 'spread': 2.0}", "expected mean to be finite, got nan"),
-        (ANSWER + "return {'mean': 1.0, 'spread': [[1.0]]}", "expected spread as float64 numbers"),
-        (ANSWER + "return {'mean': 'high', 'spread': 2.0}", "expected a number or a list of numbers, got 'high'"),
-        (ANSWER + "return {'mean': True, 'spread': 2.0}", "expected a number or a list of numbers, got True"),
-        (ANSWER + "return {'mean': '1.0', 'spread': 2.0}", "expected a number or a list of numbers, got '1.0'"),
-        (ANSWER + "return {'mean': [], 'spread': 2.0}", "expected a number or a list of numbers, got []"),
-        (ANSWER + "return {'mean': 2**53 + 1, 'spread': 2.0}", "expected a number or a list of numbers, got 90071992"),
-        (ANSWER + "return labels.no_such_thing", "got AttributeError"),
+        (MEASURE_HEAD + "return 3.0", "expected numbers by column, got float"),
+        (MEASURE_HEAD + "return {'mean': 1.0}", "expected the columns mean, spread, got mean"),
+        (MEASURE_HEAD + "return {'mean': 1.0, 'spread': 2.0, 'more': 3.0}", "got mean, spread, more"),
+        (MEASURE_HEAD + "return {'mean': float('nan'), 'spread': 2.0}", "expected mean to be finite, got nan"),
+        (MEASURE_HEAD + "return {'mean': 1.0, 'spread': [[1.0]]}", "expected spread as float64 numbers"),
+        (MEASURE_HEAD + "return {'mean': 'high', 'spread': 2.0}", "expected a number or a list of numbers, got 'high'"),
+        (MEASURE_HEAD + "return {'mean': True, 'spread': 2.0}", "expected a number or a list of numbers, got True"),
+        (MEASURE_HEAD + "return {'mean': '1.0', 'spread': 2.0}", "expected a number or a list of numbers, got '1.0'"),
+        (MEASURE_HEAD + "return {'mean': [], 'spread': 2.0}", "expected a number or a list of numbers, got []"),
         (
-            ANSWER + "model.train(); return {'mean': 1.0, 'spread': 2.0}",
+            MEASURE_HEAD + "return {'mean': 2**53 + 1, 'spread': 2.0}",
+            "expected a number or a list of numbers, got 90071992",
+        ),
+        (MEASURE_HEAD + "return labels.no_such_thing", "AttributeError"),
+        (
+            MEASURE_HEAD + "model.train(); return {'mean': 1.0, 'spread': 2.0}",
             "it changed the network (mode (train or eval)",
         ),
     ],
 )
-def test_wrong_custom_measures_fail(
-    write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path, text: str, expected: str
+def test_parts_of_wrong_custom_measures_fail(
+    write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path, code: str, expected: str
 ) -> None:
-    assert expected in failure(robust201("run", write_custom(measure(tmp_path, text))))
+    assert expected in failure_line(robust201("run", write_custom(measure_keys(tmp_path, code))))
     assert not list((tmp_path / "results/shards").rglob("*.parquet"))
 
 
-def answers(results: Path) -> dict[str, list[float]]:
-    """Return the columns of the measure, even if other keys of the sweep are incomplete."""
+def read_measure(results: Path) -> dict[str, list[float]]:
+    """Read the columns of the measure; other keys of the sweep may be incomplete."""
     store, unit = ShardStore.open(results), load_plan(results).narrow(keys=["answers"]).units[0]
     columns = store.values(unit, 0.0, store.inventory(), ("mean", "spread"))
     return {name: array.tolist() for name, array in columns.items()}
 
 
-CHANGES = {
+MODIFICATIONS = {
     "in place": "next(model.parameters()).data.mul_(2)",
     "another tensor": "model.network.head.bias = type(model.network.head.bias)(model.network.head.bias + 1)",
     "more": "model.network.register_buffer('count', labels)",
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", MODIFICATIONS)
 def test_attack_that_modifies_network_fails_and_has_no_effect(
     write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path, change: str
 ) -> None:
-    """Otherwise later keys would measure the modified network."""
-    text = f"def perturb(model, images, labels, strength):\n    {CHANGES[change]}\n    return images\n"
-    keys = attack(tmp_path, text) | measure(tmp_path, name="measure.py")
+    """If the change had an effect, later keys would measure the modified network."""
+    code = f"def perturb(model, images, labels, strength):\n    {MODIFICATIONS[change]}\n    return images\n"
+    keys = attack_keys(tmp_path, code) | measure_keys(tmp_path, name="measure.py")
     result = robust201("run", write_custom(keys))
     assert result.code == 3
     assert "it changed the network (" in result.err
-    assert robust201("run", write_custom(measure(tmp_path, name="measure.py")), "--out", tmp_path / "alone").code == 0
-    first, alone = (answers(tmp_path / folder) for folder in ("results", "alone"))
-    assert first == alone
+    assert (
+        robust201("run", write_custom(measure_keys(tmp_path, name="measure.py")), "--out", tmp_path / "alone").code == 0
+    )
+    measured_after_attack, measured_alone = (read_measure(tmp_path / folder) for folder in ("results", "alone"))
+    assert measured_after_attack == measured_alone
 
 
 def test_share_rejects_changed_batch_size_of_custom_attack(
     write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
-    assert robust201("plan", "--save", write_custom(attack(tmp_path))).code == 0
-    line = robust201("run", write_custom(attack(tmp_path), batch_size=3), "--share", "1/1").refusal(2)
-    assert "batch_size: 4 → 3" in line
+    assert robust201("plan", "--save", write_custom(attack_keys(tmp_path))).code == 0
+    error_line = robust201("run", write_custom(attack_keys(tmp_path), batch_size=3), "--share", "1/1").refusal(2)
+    assert "batch_size: 4 → 3" in error_line
 
 
 @pytest.mark.parametrize(
@@ -618,11 +638,11 @@ def test_share_rejects_changed_batch_size_of_custom_attack(
         ({"strenghts": [1]}, "Did you mean 'strengths'?"),
     ],
 )
-def test_wrong_custom_keys_are_rejected(
+def test_invalid_custom_keys_are_rejected(
     write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path, fields: dict[str, Any], expected: str
 ) -> None:
-    message = robust201("run", write_custom({"mine": write_key(tmp_path, ATTACK, **fields)})).refusal(2)
-    assert expected in message
+    error_line = robust201("run", write_custom({"mine": write_key(tmp_path, ATTACK, **fields)})).refusal(2)
+    assert expected in error_line
     assert not (tmp_path / "results").exists()
 
 
@@ -651,13 +671,13 @@ def test_missing_user_files_are_rejected(
         ([1], "got [1]."),
     ],
 )
-def test_wrong_spaces_are_rejected(
+def test_invalid_spaces_are_rejected(
     write_custom: WriteSweep, robust201: RunCommand, space: object, expected: str
 ) -> None:
-    message = robust201("run", write_custom({"clean": {}}, space=space)).refusal(2)
-    assert expected in message or (space == {"fil": "x"} and "'space.file'" in message), message
+    error_line = robust201("run", write_custom({"clean": {}}, space=space)).refusal(2)
+    assert expected in error_line or (space == {"fil": "x"} and "'space.file'" in error_line), error_line
 
 
 def test_user_space_requires_architecture_names(write_custom: WriteSweep, robust201: RunCommand) -> None:
-    for wrong in ("evaluated", [], ["../up"], [3]):
-        assert "architectures" in robust201("run", write_custom({"clean": {}}, architectures=wrong)).refusal(2)
+    for architectures in ("evaluated", [], ["../up"], [3]):
+        assert "architectures" in robust201("run", write_custom({"clean": {}}, architectures=architectures)).refusal(2)

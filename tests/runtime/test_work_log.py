@@ -1,4 +1,4 @@
-"""Logs of workers: complete lines with units, bounded size, and no effect on the run."""
+"""Logs of workers: lines are complete and name the unit, their size is bounded, and failures do not affect the run."""
 
 import json
 import logging
@@ -31,77 +31,77 @@ def test_log_line_has_time_process_and_unit(tmp_path: Path) -> None:
     log.write("worker_started")
     with log.about(PART):
         log.write("part_started", "hello", strengths=PART.strengths)
-    plain, about = lines_of(log.path)
-    assert {"unit", "label"}.isdisjoint(plain)
+    general_line, part_line = lines_of(log.path)
+    assert {"unit", "label"}.isdisjoint(general_line)
     expected = {"time": "2001-09-09T01:46:40.250Z", "level": "info", "message": "hello", "pid": os.getpid()}
-    assert expected.items() <= about.items()
-    assert (about["unit"], about["label"], about["strengths"]) == (UNIT.id, "21/cifar10/pgd", [1.0])
-    assert about["worker"] == log.path.stem
+    assert expected.items() <= part_line.items()
+    assert (part_line["unit"], part_line["label"], part_line["strengths"]) == (UNIT.id, "21/cifar10/pgd", [1.0])
+    assert part_line["worker"] == log.path.stem
 
 
 def test_library_warnings_are_logged_with_unit(tmp_path: Path) -> None:
     log = WorkLog(tmp_path)
-    with warnings.catch_warnings(record=True) as shown:
+    with warnings.catch_warnings(record=True) as raised_warnings:
         warnings.simplefilter("always")
         with log.about(PART):
             warnings.warn("old function", FutureWarning, stacklevel=1)
             logging.getLogger("some.library").warning("%s is odd", "this")
             logging.getLogger("some.library").info("nothing to see")
         logging.getLogger("some.library").warning("after the part")
-    logged = [(line["event"], line["message"], line["unit"]) for line in lines_of(log.path)]
-    assert logged == [
+    log_lines = [(line["event"], line["message"], line["unit"]) for line in lines_of(log.path)]
+    assert log_lines == [
         ("library_warning", "FutureWarning: old function", UNIT.id),
         ("library_log", "this is odd", UNIT.id),
     ]
-    assert [str(warning.message) for warning in shown] == ["old function"]
+    assert [str(warning.message) for warning in raised_warnings] == ["old function"]
 
 
 def test_log_file_size_is_bounded(tmp_path: Path) -> None:
     log = WorkLog(tmp_path, max_bytes=2_000)
-    for number in range(100):
-        log.write("part_started", f"line {number}")
-    first, second = sorted((tmp_path / "logs").iterdir())
-    assert {first.stem, second.stem} == {f"{log.worker}.1", log.worker}
-    assert all(path.stat().st_size <= 2_000 for path in (first, second))
-    texts = [line["message"] for line in (*lines_of(first), *lines_of(second))]
-    assert texts == [f"line {number}" for number in range(100 - len(texts), 100)]
+    for index in range(100):
+        log.write("part_started", f"line {index}")
+    older_file, newer_file = sorted((tmp_path / "logs").iterdir())
+    assert {older_file.stem, newer_file.stem} == {f"{log.worker}.1", log.worker}
+    assert all(path.stat().st_size <= 2_000 for path in (older_file, newer_file))
+    messages = [line["message"] for line in (*lines_of(older_file), *lines_of(newer_file))]
+    assert messages == [f"line {index}" for index in range(100 - len(messages), 100)]
     log.write("part_failed", "x" * 50_000, traceback="y" * 50_000)
     assert len(lines_of(log.path)[-1]["message"]) == 20_000
 
 
 def test_logging_continues_after_deletion(tmp_path: Path) -> None:
     log = WorkLog(tmp_path, max_bytes=1_000)
-    for number in range(20):
-        log.write("part_started", f"line {number}")
+    for index in range(20):
+        log.write("part_started", f"line {index}")
         shutil.rmtree(tmp_path / "logs")
     log.write("last")
     assert [line["event"] for line in lines_of(log.path)] == ["last"]
 
 
-def test_torn_log_line_does_not_damage_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncated_log_line_does_not_damage_other_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = WorkLog(tmp_path)
     log.write("first")
-    with monkeypatch.context() as full:
+    with monkeypatch.context() as patch:
         write = os.write
-        full.setattr(work_log.os, "write", lambda descriptor, data: write(descriptor, data[:10]))
-        log.write("torn")
+        patch.setattr(work_log.os, "write", lambda descriptor, data: write(descriptor, data[:10]))
+        log.write("truncated")
     log.write("last")
-    lines = log.path.read_text().splitlines()
-    assert len(lines) == 3
-    assert [json.loads(line)["event"] for line in (lines[0], lines[2])] == ["first", "last"]
+    log_lines = log.path.read_text().splitlines()
+    assert len(log_lines) == 3
+    assert [json.loads(line)["event"] for line in (log_lines[0], log_lines[2])] == ["first", "last"]
 
 
-def test_log_ignores_unwritable_folder(tmp_path: Path) -> None:
+def test_log_in_unwritable_folder_has_no_effect(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("a file")
     WorkLog(tmp_path).write("worker_started")
     assert (tmp_path / "logs").read_text() == "a file"
 
 
 def test_remove_old_logs_keeps_recent_files(tmp_path: Path) -> None:
-    for number in range(5):
-        path = tmp_path / f"2026010{number}T000000Z-host-1-abc.jsonl"
+    for index in range(5):
+        path = tmp_path / f"2026010{index}T000000Z-host-1-abc.jsonl"
         path.write_text("{}\n")
-        if number != 1:
+        if index != 1:
             os.utime(path, (time.time() - 90_000,) * 2)
     assert remove_old_logs(tmp_path, max_files=2) == 2
     assert sorted(path.name[7:8] for path in tmp_path.iterdir()) == ["1", "3", "4"]
@@ -112,19 +112,19 @@ def test_run_logs_parts_and_outcomes(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}}, architectures=[21])
     tally = run_sweep(config, make_executor)
     assert (tally.computed, len(tally.failures)) == (1, 1)
-    worker, driver = sorted((config.results / "logs").iterdir(), key=lambda path: path.stem.endswith("driver"))
-    assert [(line["event"], line["label"]) for line in lines_of(worker)] == [
+    worker_log, driver_log = sorted((config.results / "logs").iterdir(), key=lambda path: path.stem.endswith("driver"))
+    assert [(line["event"], line["label"]) for line in lines_of(worker_log)] == [
         ("part_started", "21/digits/clean"),
         ("shard_written", "21/digits/clean"),
         ("part_started", "21/digits/fgsm"),
         ("part_failed", "21/digits/fgsm"),
     ]
-    failed = lines_of(worker)[-1]
-    assert (failed["kind"], failed["level"], failed["unit"]) == (
+    failure_line = lines_of(worker_log)[-1]
+    assert (failure_line["kind"], failure_line["level"], failure_line["unit"]) == (
         "application",
         "error",
         tally.failures[0].part.unit.id,
     )
-    assert "no such luck" in str(failed["traceback"])
-    assert [line["event"] for line in lines_of(driver)] == ["run_started", "run_ended"]
+    assert "no such luck" in str(failure_line["traceback"])
+    assert [line["event"] for line in lines_of(driver_log)] == ["run_started", "run_ended"]
     assert label_of(tally.failures[0].part.unit) == "21/digits/fgsm"

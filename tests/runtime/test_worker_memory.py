@@ -1,4 +1,4 @@
-"""Batch sizes of workers, and halving of micro-batches when memory runs out. Devices are simulated."""
+"""Batch sizes of workers, and halving of micro-batches when memory runs out, with simulated devices."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -31,22 +31,22 @@ N_SAMPLES = 2 * N_IMAGES
 GIGABYTE = 10**9
 
 
-def results_of(config: SweepConfig, tmp_path, name: str) -> dict[str, bytes]:
+def export_results(config: SweepConfig, tmp_path, name: str) -> dict[str, bytes]:
     store = ShardStore.open(config.results)
     out = tmp_path / name
     export_dataset(load_plan(config.results), store, store.inventory(verify="all", on_damage="raise"), out)
-    return {path: text for path, text in read_tree(out).items() if path.startswith("digits/")}
+    return {path: content for path, content in read_tree(out).items() if path.startswith("digits/")}
 
 
 @pytest.fixture
 def small_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
-    """Simulate running out of memory above a number of images; return the list of batch sizes seen by the network."""
+    """Return a function that limits the number of images per batch, and that returns a list of the batch sizes."""
 
     def make(limit: int) -> list[int]:
         sizes: list[int] = []
-        network.usable_library()  # loaded first, so that its self-test is not recorded
+        network.usable_library()  # load the library first, so that its self-test is not recorded
 
-        def recording(compute):
+        def limit_and_record(compute):
             def compute_in_small_memory(self, pixels, *arguments):
                 sizes.append(len(pixels))
                 if len(pixels) > limit:
@@ -55,11 +55,11 @@ def small_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
 
             return compute_in_small_memory
 
-        # The checks' batches are not recorded either.
-        monkeypatch.setattr(networks, "check_compiled", lambda *_arguments, **_named: None)
-        monkeypatch.setattr(networks, "check_network", lambda *_arguments, **_named: None)
-        monkeypatch.setattr(Classifier, "_logits", recording(Classifier._logits))
-        monkeypatch.setattr(InferenceNetwork, "_forward", recording(InferenceNetwork._forward))
+        # The batches of checks must not be recorded either.
+        monkeypatch.setattr(networks, "check_compiled", lambda *_arguments, **_options: None)
+        monkeypatch.setattr(networks, "check_network", lambda *_arguments, **_options: None)
+        monkeypatch.setattr(Classifier, "_logits", limit_and_record(Classifier._logits))
+        monkeypatch.setattr(InferenceNetwork, "_forward", limit_and_record(InferenceNetwork._forward))
         return sizes
 
     return make
@@ -67,7 +67,7 @@ def small_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
 
 @pytest.fixture
 def device_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Make the CPU report a limited memory, as a GPU does."""
+    """Return a function that makes the CPU report a limited memory, as a GPU does."""
 
     def make(gigabytes: float) -> None:
         free_and_total = round(gigabytes * GIGABYTE), round(gigabytes * GIGABYTE)
@@ -77,12 +77,12 @@ def device_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return make
 
 
-def decreasing(sizes: list[int]) -> list[int]:
-    """Return the sizes that are smaller than all sizes before them."""
+def running_minima(sizes: list[int]) -> list[int]:
+    """Return the sizes that are smaller than all previous sizes."""
     return [size for i, size in enumerate(sizes) if size < min(sizes[:i], default=size + 1)]
 
 
-def end_a_capture_after(error: Exception) -> None:
+def raise_while_ending_capture(error: Exception) -> None:
     try:
         raise error
     finally:
@@ -103,9 +103,9 @@ def end_a_capture_after(error: Exception) -> None:
 def test_is_out_of_memory_recognises_errors_of_all_libraries(error: Exception) -> None:
     assert is_out_of_memory(error)
     assert not is_out_of_memory(RuntimeError("shapes differ"))
-    with pytest.raises(RuntimeError, match="not ended") as masked:
-        end_a_capture_after(error)
-    assert is_out_of_memory(masked.value)
+    with pytest.raises(RuntimeError, match="not ended") as chained_error:
+        raise_while_ending_capture(error)
+    assert is_out_of_memory(chained_error.value)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_reference_engine_halves_micro_batch(make_sweep: MakeSweep, small_memory
     sizes = small_memory(2)
     tally = run_sweep(make_sweep(architectures=[21], keys=PGD, engine="reference", batch_size=250), make_executor)
     assert tally.complete
-    assert decreasing(sizes) == [N_IMAGES, N_IMAGES // 2, N_IMAGES // 4]
+    assert running_minima(sizes) == [N_IMAGES, N_IMAGES // 2, N_IMAGES // 4]
 
 
 def test_fused_engine_halves_micro_batch(make_sweep: MakeSweep, small_memory) -> None:
@@ -133,7 +133,7 @@ def test_fused_engine_halves_micro_batch(make_sweep: MakeSweep, small_memory) ->
     tally = run_sweep(make_sweep(architectures=[21], keys=PGD, engine="fused", batch_size=250), make_executor)
     assert tally.complete
     # The minimum batch size of an inference network is eight.
-    assert decreasing(sizes) == [N_SAMPLES, N_SAMPLES // 2, 8]
+    assert running_minima(sizes) == [N_SAMPLES, N_SAMPLES // 2, 8]
 
 
 def test_micro_batch_halving_is_reported_in_metrics_and_logs(make_sweep: MakeSweep, small_memory) -> None:
@@ -143,14 +143,21 @@ def test_micro_batch_halving_is_reported_in_metrics_and_logs(make_sweep: MakeSwe
     records: list[tuple[str, dict[str, str]]] = []
     metrics = SimpleNamespace(record=lambda name, value=1.0, **tags: records.append((name, tags)))
     facts = load_plan(config.results).facts
-    halving = worker.Worker(config, facts, metrics)
+    worker_with_halving = worker.Worker(config, facts, metrics)
     assert (
-        len([outcome for bundle in make_bundles(preview.plan, preview.missing) for outcome in halving.run(bundle)]) == 1
+        len(
+            [
+                outcome
+                for bundle in make_bundles(preview.plan, preview.missing)
+                for outcome in worker_with_halving.run(bundle)
+            ]
+        )
+        == 1
     )
     assert records == [("robust201_micro_batch_halvings_total", {"dataset": "digits", "key": "pgd"})] * 2
     (log,) = (config.results / "logs").iterdir()
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    assert [line["event"] for line in lines] == [
+    log_lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["event"] for line in log_lines] == [
         "part_started",
         "micro_batch_halved",
         "micro_batch_halved",
@@ -164,7 +171,7 @@ def test_device_halves_bucket_size(make_sweep: MakeSweep, small_memory, device_m
     sizes = small_memory(40)
     config = make_sweep(architectures=[21], keys={key: TINY_KEYS[key]}, engine="fused")
     assert run_sweep(config, make_executor).complete
-    assert decreasing(sizes) == [256, 128, 64, 32]
+    assert running_minima(sizes) == [256, 128, 64, 32]
 
 
 @pytest.mark.parametrize("engine", ["reference", "fused"])
@@ -172,21 +179,21 @@ def test_micro_batch_is_reset_for_next_part(
     make_sweep: MakeSweep, small_memory, monkeypatch: pytest.MonkeyPatch, engine
 ) -> None:
     sizes = small_memory(8)
-    started: list[tuple[str, int]] = []
+    started_parts: list[tuple[str, int]] = []
 
-    def recorded(context, row, *arguments, **options) -> Iterator:
-        started.append((row.key, len(sizes)))
-        return evaluate_part(context, row, *arguments, **options)
+    def recording_evaluate_part(context, task, *arguments, **options) -> Iterator:
+        started_parts.append((task.key, len(sizes)))
+        return evaluate_part(context, task, *arguments, **options)
 
-    monkeypatch.setattr(worker, "evaluate_part", recorded)
+    monkeypatch.setattr(worker, "evaluate_part", recording_evaluate_part)
     config = make_sweep(
         architectures=[21], keys={"fgsm": TINY_KEYS["fgsm"], "clean": {}}, engine=engine, batch_size=250
     )
     assert run_sweep(config, make_executor).complete
-    assert sorted({key for key, _ in started}) == ["clean", "fgsm"]
+    assert sorted({key for key, _ in started_parts}) == ["clean", "fgsm"]
     for key in ("clean", "fgsm"):
-        first = next(position for name, position in started if name == key)
-        assert sizes[first] == N_IMAGES
+        first_batch = next(position for name, position in started_parts if name == key)
+        assert sizes[first_batch] == N_IMAGES
 
 
 @pytest.mark.parametrize(("engine", "attempts"), [("reference", 4), ("fused", 3)])
@@ -213,7 +220,7 @@ def test_results_do_not_depend_on_device_memory(make_sweep: MakeSweep, device_me
             device_memory(gigabytes)
         config = make_sweep(engine="fused", results=str(tmp_path / name), execution=execution)
         assert run_sweep(config, make_executor).complete
-        exports.append(results_of(config, tmp_path, f"json {name}"))
+        exports.append(export_results(config, tmp_path, f"json {name}"))
     assert len(exports[0]) == 7 * 3
     assert exports[0] == exports[1] == exports[2]
 
@@ -225,19 +232,19 @@ def test_network_is_released_before_next_is_loaded(
     events: list[tuple[str, int]] = []
     release, start = Bucketed.release, Bucketed.__init__
 
-    def recorded_release(self):
+    def record_release(self):
         events.append(("release", id(self)))
         release(self)
 
-    def recorded_start(self, *arguments, **options):
+    def record_start(self, *arguments, **options):
         events.append(("start", id(self)))
         start(self, *arguments, **options)
 
-    monkeypatch.setattr(Bucketed, "release", recorded_release)
-    monkeypatch.setattr(Bucketed, "__init__", recorded_start)
+    monkeypatch.setattr(Bucketed, "release", record_release)
+    monkeypatch.setattr(Bucketed, "__init__", record_start)
     assert run_sweep(make_sweep(engine="fused", keys={"clean": {}}), make_executor).complete
-    (first, started_id), (second, released_id), (third, _) = events
-    assert (first, second, third) == ("start", "release", "start")
+    (first_event, started_id), (second_event, released_id), (third_event, _) = events
+    assert (first_event, second_event, third_event) == ("start", "release", "start")
     assert started_id == released_id
 
 
@@ -246,29 +253,29 @@ def test_device_memory_is_divided_among_its_workers(
     make_sweep: MakeSweep, device_memory, monkeypatch: pytest.MonkeyPatch, gpus_per_worker, share
 ) -> None:
     device_memory(8)
-    shares = []
+    recorded_shares = []
     choose = networks.choose_capacity
 
-    def recorded(**options):
-        shares.append((options["share"], options["image_size"]))
+    def recording_choose_capacity(**options):
+        recorded_shares.append((options["share"], options["image_size"]))
         return choose(**options)
 
-    monkeypatch.setattr(networks, "choose_capacity", recorded)
+    monkeypatch.setattr(networks, "choose_capacity", recording_choose_capacity)
     execution = {"gpus_per_worker": gpus_per_worker}
     config = make_sweep(architectures=[21], keys={"clean": {}}, engine="fused", execution=execution)
     assert run_sweep(config, make_executor).complete
-    assert shares == [(share, 32)]
+    assert recorded_shares == [(share, 32)]
 
 
 def test_images_are_copied_to_device_once_per_dataset(make_sweep: MakeSweep, monkeypatch) -> None:
-    copies = []
+    copied_datasets = []
     resident = worker.resident
 
-    def recorded(images, device):
-        copies.append(images.dataset)
+    def recording_resident(images, device):
+        copied_datasets.append(images.dataset)
         return resident(images, device)
 
-    monkeypatch.setattr(worker, "resident", recorded)
+    monkeypatch.setattr(worker, "resident", recording_resident)
     sweep = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}})
     assert run_sweep(sweep, make_executor).complete
-    assert copies == ["digits"]
+    assert copied_datasets == ["digits"]

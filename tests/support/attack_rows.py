@@ -1,9 +1,9 @@
-"""Rows of the task table that the table-wide tests run.
+"""Tasks of the table `TASKS` with which the table-wide tests run.
 
-Every row is tested against the contract (shapes, range, ball, coverage) with both engines, and every attack against its
-library by the parity tests. All other properties (independence of batches, order, parts and random state) depend on the
-attack's loop. The variants below share their loop with a row that is tested fully, and differ from it in norm, loss or
-grid. A new row is tested fully unless it is added here.
+Every task is tested against the contract (shapes, range, ball, coverage) with both engines. The parity tests compare
+every attack with its library. All other properties (independence of batches, order, parts and random state) depend on
+the attack's loop. The variants below have the same loop as a task that is tested fully, and differ from it in norm,
+loss or grid. A new task is tested fully unless it is added here.
 """
 
 import pytest
@@ -11,8 +11,8 @@ from _pytest.mark import ParameterSet
 
 from robust201.tasks import TASKS, Task
 
-FORMS = (
-    # Steps and projections in L2 and L1 are tested with aa_apgd-ce_l1, aa_fab_l1, aa_square_l2 and pgd_l2.
+VARIANTS = (
+    # Steps and projections in L2 and L1 are also used by aa_apgd-ce_l1, aa_fab_l1, aa_square_l2 and pgd_l2.
     "aa_apgd-ce_l2",
     "aa_apgd-dlr_l2",
     "aa_apgd-dlr_l1",
@@ -25,36 +25,34 @@ FORMS = (
     "aa_standard_l2",
     "aa_standard_l1",
     "aa_rand_l2",
-    # The loop is that of fmn; the projections have their own tests.
+    # These have the loop of fmn; their projections have separate tests.
     "fmn_l2",
     "fmn_l1",
     "fmn_l0",
-    # The same function as grid775 and rot30 with other defaults.
+    # These have the functions of grid775 and rot30, with other defaults.
     "grid135",
     "grid775_10",
     "rot10",
 )
 
-ENSEMBLES_OF_ROWS = ("aa_standard", "aa_rand")
-"""Rows whose attacks are a sequence of other rows' attacks. Only their contract tests run by default; others are
+ENSEMBLES = ("aa_standard", "aa_rand")
+"""Keys of tasks that run the attacks of several other tasks. By default only their contract tests run; the others are
 slow."""
 
-SEPARATELY_TESTED = ("bb", "bb_l2", "bb_l1", "bb_l0")
-"""Rows that need a library which compiles for a minute, tested in tests/tasks/test_minimum_norm.py."""
+EXCLUDED = ("bb", "bb_l2", "bb_l1", "bb_l0")
+"""Keys of tasks whose library takes a minute to compile; tests/tasks/test_minimum_norm.py tests them."""
 
-ROWS = [row for row in TASKS.values() if row.kind != "measure" and row.key not in SEPARATELY_TESTED]
-ATTACKS = [row for row in ROWS if row.kind == "attack"]
-FULLY_TESTED_ROWS = [row for row in ROWS if row.key not in FORMS]
-FULLY_TESTED_ATTACKS = [row for row in ATTACKS if row.key not in FORMS]
-
-
-def with_reference(rows: list[Task]) -> list[Task]:
-    """Return the rows that the reference libraries support."""
-    return [row for row in rows if "reference" in row.functions]
+ROWS = [task for task in TASKS.values() if task.kind != "measure" and task.key not in EXCLUDED]
+ATTACKS = [task for task in ROWS if task.kind == "attack"]
+FULLY_TESTED_ROWS = [task for task in ROWS if task.key not in VARIANTS]
+FULLY_TESTED_ATTACKS = [task for task in ATTACKS if task.key not in VARIANTS]
 
 
-def by_default(rows: list[Task]) -> list[ParameterSet]:
-    """Return rows as test parameters; ensembles of other rows are slow."""
-    return [
-        pytest.param(row, id=row.key, marks=pytest.mark.slow if row.key in ENSEMBLES_OF_ROWS else ()) for row in rows
-    ]
+def with_reference(tasks: list[Task]) -> list[Task]:
+    """Return the tasks that the reference engine supports."""
+    return [task for task in tasks if "reference" in task.functions]
+
+
+def by_default(tasks: list[Task]) -> list[ParameterSet]:
+    """Return tasks as test parameters, with the ensembles marked as slow."""
+    return [pytest.param(task, id=task.key, marks=pytest.mark.slow if task.key in ENSEMBLES else ()) for task in tasks]

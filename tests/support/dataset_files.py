@@ -1,4 +1,4 @@
-"""Small fabricated datasets in the official file formats."""
+"""Functions that fabricate small datasets in the official file formats."""
 
 import gzip
 import io
@@ -19,61 +19,65 @@ Labels = NDArray[np.int64]
 
 
 def fabricate(spec: DatasetSpec, count: int, seed: int = 0) -> tuple[Pixels, Labels]:
-    draws = np.random.default_rng(seed)
-    images = draws.integers(0, 256, (count, spec.channels, spec.image_size, spec.image_size), dtype=np.uint8)
-    if "folders" in spec.forms:  # read class by class, since each class has a folder
+    generator = np.random.default_rng(seed)
+    images = generator.integers(0, 256, (count, spec.channels, spec.image_size, spec.image_size), dtype=np.uint8)
+    if "folders" in spec.forms:  # each class has a folder, so images are read class by class
         return images, np.sort(np.arange(count) % spec.n_classes)
     if "idx" in spec.forms and spec.channels == 3:
-        # Read as 28x28 grey images and enlarged, which does not change images of constant brightness.
+        # The reader enlarges grey images of 28x28 pixels, which does not change images of constant brightness.
         images[:] = images[:, :1, :1, :1]
-    return images, draws.integers(0, spec.n_classes, count)
+    return images, generator.integers(0, spec.n_classes, count)
 
 
 def cifar_names(spec: DatasetSpec, split: str) -> list[str]:
     if spec.name == "cifar100":
         return [split]
-    return ["test_batch"] if split == "test" else [f"data_batch_{number}" for number in range(1, 6)]
+    return ["test_batch"] if split == "test" else [f"data_batch_{index}" for index in range(1, 6)]
 
 
 def write_binary(root: Path, spec: DatasetSpec, split: str, images: Pixels, labels: Labels) -> list[Path]:
-    coarse = spec.name == "cifar100"
-    folder = root / ("cifar-100-binary" if coarse else "cifar-10-batches-bin")
+    is_cifar100 = spec.name == "cifar100"
+    folder = root / ("cifar-100-binary" if is_cifar100 else "cifar-10-batches-bin")
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / f"{name}.bin" for name in cifar_names(spec, split)]
-    for file, rows in zip(files, np.array_split(np.arange(len(labels)), len(files)), strict=True):
-        head = labels[rows].astype(np.uint8)[:, None]
-        if coarse:
-            head = np.hstack([255 - head, head])  # reading the wrong byte gives a label out of range
-        file.write_bytes(np.hstack([head, images[rows].reshape(len(rows), -1)]).tobytes())
+    for file, indices in zip(files, np.array_split(np.arange(len(labels)), len(files)), strict=True):
+        label_bytes = labels[indices].astype(np.uint8)[:, None]
+        if is_cifar100:
+            # If the reader used the coarse label, it would get a label out of range.
+            label_bytes = np.hstack([255 - label_bytes, label_bytes])
+        file.write_bytes(np.hstack([label_bytes, images[indices].reshape(len(indices), -1)]).tobytes())
     return files
 
 
 def write_python(root: Path, spec: DatasetSpec, split: str, images: Pixels, labels: Labels) -> list[Path]:
-    fine = spec.name == "cifar100"
-    folder = root / ("cifar-100-python" if fine else "cifar-10-batches-py")
-    return write_pickles(folder, cifar_names(spec, split), "fine_labels" if fine else "labels", images, labels)
+    is_cifar100 = spec.name == "cifar100"
+    folder = root / ("cifar-100-python" if is_cifar100 else "cifar-10-batches-py")
+    return write_pickles(folder, cifar_names(spec, split), "fine_labels" if is_cifar100 else "labels", images, labels)
 
 
 def write_imagenet16(root: Path, spec: DatasetSpec, split: str, images: Pixels, labels: Labels) -> list[Path]:
-    names = ["val_data"] if split == "test" else [f"train_data_batch_{number}" for number in range(1, 11)]
-    # Images with labels beyond the first 120 are between those that are kept.
-    rows = np.repeat(np.arange(len(labels)), 2)
-    numbered = np.where(np.arange(len(rows)) % 2, 121 + rows % 880, labels[rows] + 1)
-    return write_pickles(root / "ImageNet16", names, "labels", images[rows], numbered)
+    file_names = ["val_data"] if split == "test" else [f"train_data_batch_{index}" for index in range(1, 11)]
+    # Every second image has a label beyond the first 120, which the reader must drop.
+    indices = np.repeat(np.arange(len(labels)), 2)
+    imagenet_labels = np.where(np.arange(len(indices)) % 2, 121 + indices % 880, labels[indices] + 1)
+    return write_pickles(root / "ImageNet16", file_names, "labels", images[indices], imagenet_labels)
 
 
-def write_pickles(folder: Path, names: list[str], key: str, images: Pixels, labels: Labels) -> list[Path]:
+def write_pickles(folder: Path, file_names: list[str], label_field: str, images: Pixels, labels: Labels) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
-    files = [folder / name for name in names]
-    for file, rows in zip(files, np.array_split(np.arange(len(labels)), len(files)), strict=True):
-        batch = {"data": images[rows].reshape(len(rows), -1), key: [int(label) for label in labels[rows]]}
+    files = [folder / name for name in file_names]
+    for file, indices in zip(files, np.array_split(np.arange(len(labels)), len(files)), strict=True):
+        batch = {
+            "data": images[indices].reshape(len(indices), -1),
+            label_field: [int(label) for label in labels[indices]],
+        }
         file.write_bytes(pickle.dumps(batch, protocol=2))
     return files
 
 
-def encode(image: Pixels, kind: str = "PNG") -> bytes:
+def encode(image: Pixels, image_format: str = "PNG") -> bytes:
     stream = io.BytesIO()
-    Image.fromarray(image[0] if len(image) == 1 else image.transpose(1, 2, 0)).save(stream, kind)
+    Image.fromarray(image[0] if len(image) == 1 else image.transpose(1, 2, 0)).save(stream, image_format)
     return stream.getvalue()
 
 
@@ -82,10 +86,10 @@ def write_parquet(root: Path, spec: DatasetSpec, split: str, images: Pixels, lab
 
 
 def write_table(
-    file: Path, images: list[bytes | None], labels: list[int | None], kind: pa.DataType | None = None
+    file: Path, images: list[bytes | None], labels: list[int | None], label_type: pa.DataType | None = None
 ) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
-    columns = {"image": pa.array(images, pa.binary()), "label": pa.array(labels, kind or pa.int16())}
+    columns = {"image": pa.array(images, pa.binary()), "label": pa.array(labels, label_type or pa.int16())}
     parquet.write_table(pa.table(columns), file)
     return file
 
@@ -97,7 +101,7 @@ def write_npz(root: Path, spec: DatasetSpec, split: str, images: Pixels, labels:
 
 
 def write_folders(root: Path, spec: DatasetSpec, split: str, images: Pixels, labels: Labels) -> list[Path]:
-    files = [root / split / f"class{label:04d}" / f"{number:05d}.png" for number, label in enumerate(labels)]
+    files = [root / split / f"class{label:04d}" / f"{index:05d}.png" for index, label in enumerate(labels)]
     for file, image in zip(files, images, strict=True):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(encode(image))
@@ -127,6 +131,6 @@ WRITERS: dict[str, Callable[[Path, DatasetSpec, str, Pixels, Labels], list[Path]
     "folders": write_folders,
     "idx": write_idx,
 }
-# scikit-learn's digits are available whatever the folder contains, so their Parquet form must be requested.
+# scikit-learn's digits need no files, so a Parquet file with digits is only read if its form is given.
 REQUIRED_FORMS = {"digits": "parquet"}
-FILE_FORMS = [(name, form) for name, row in DATASETS.items() for form in row.forms if form != "digits"]
+FILE_FORMS = [(name, form) for name, spec in DATASETS.items() for form in spec.forms if form != "digits"]

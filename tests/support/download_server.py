@@ -1,4 +1,4 @@
-"""An HTTP server on loopback with configurable faults, and its contents."""
+"""HTTP server on loopback with configurable faults, and the files that it serves."""
 
 import dataclasses
 import hashlib
@@ -16,13 +16,13 @@ from robust201.images.downloads.registry import Checksum
 
 
 class Server(ThreadingHTTPServer):
-    """Serves one content, with the faults that a test configures."""
+    """Server of a single file, with the faults that a test configures."""
 
     content = b""
-    ranges = True
-    sends_length = True
-    statuses: list[int]  # status codes of the first responses; 0 for a normal one
-    cuts: list[int]  # number of bytes after which the connections of the first normal responses are closed
+    ranges = True  # whether the server supports Range requests
+    sends_length = True  # whether responses have a Content-Length
+    statuses: list[int]  # status codes of the first responses; 0 for a normal response
+    cuts: list[int]  # numbers of bytes after which the connections of the first normal responses are closed
     requested_ranges: list[str]  # Range header of every request
 
     @property
@@ -61,26 +61,26 @@ class Handler(BaseHTTPRequestHandler):
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setattr(transfer, "BACKOFF_SECONDS", (0.0, 0.0))
     monkeypatch.setenv("NO_PROXY", "*")
-    with Server(("127.0.0.1", 0), Handler) as running:
-        running.statuses, running.cuts, running.requested_ranges = [], [], []
-        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
+    with Server(("127.0.0.1", 0), Handler) as server:
+        server.statuses, server.cuts, server.requested_ranges = [], [], []
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        yield running
-        running.shutdown()
+        yield server
+        server.shutdown()
         thread.join()
 
 
 FILES = {"CIFAR-10-C/labels.npy": b"labels" * 50, "CIFAR-10-C/fog.npy": bytes(range(256)) * 3000}
 
 
-def make_tar(files: dict[str, bytes], *others: tarfile.TarInfo) -> bytes:
+def make_tar(files: dict[str, bytes], *members: tarfile.TarInfo) -> bytes:
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as tar:
         for name, content in files.items():
             member = tarfile.TarInfo(name)
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
-        for member in others:
+        for member in members:
             tar.addfile(member)
     return stream.getvalue()
 
@@ -94,12 +94,12 @@ Publish = Callable[..., None]
 
 @pytest.fixture
 def publish(monkeypatch: pytest.MonkeyPatch) -> Publish:
-    """Return a function that replaces fields of one entry of the registry."""
+    """Return a function that replaces fields of one entry of the download registry."""
 
     def replace(name: str, **fields: object) -> None:
-        changed = dict(registry.downloads())
-        changed[name] = dataclasses.replace(changed[name], **fields)  # type: ignore[arg-type]
-        monkeypatch.setattr(registry, "downloads", lambda: changed)
+        entries = dict(registry.downloads())
+        entries[name] = dataclasses.replace(entries[name], **fields)  # type: ignore[arg-type]
+        monkeypatch.setattr(registry, "downloads", lambda: entries)
 
     return replace
 

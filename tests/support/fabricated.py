@@ -1,4 +1,4 @@
-"""Fabricated results: in-memory substitutes for a plan, a store and an inventory, for tests of exports."""
+"""Fabricated results: in-memory substitutes for a plan, a store and an inventory, mainly for tests of exports."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -30,10 +30,10 @@ LABELS = np.arange(N_IMAGES) % 3
 
 
 def make_images(dataset: str, first_row: int = 7) -> ImageSet:
-    """Return the images of fabricated results."""
+    """Return images for fabricated results; their indices are every second one from `first_row` on."""
     pixels = np.random.default_rng(0).integers(0, 256, (N_IMAGES, 3, 4, 4), dtype=np.uint8)
-    rows = first_row + 2 * np.arange(N_IMAGES)
-    return ImageSet(dataset, pixels, LABELS, rows, 3, Normalisation((0,) * 3, (1,) * 3), "0" * 64)
+    indices = first_row + 2 * np.arange(N_IMAGES)
+    return ImageSet(dataset, pixels, LABELS, indices, 3, Normalisation((0,) * 3, (1,) * 3), "0" * 64)
 
 
 def make_unit(
@@ -101,31 +101,34 @@ def make_plan(
 
 
 def make_values(unit: Unit, strength: float, n_classes: int = 3) -> Values:
-    """Return plausible columns: accuracy decreases with the strength, at a rate that depends on the architecture."""
+    """Return plausible values of all columns.
+
+    The accuracy decreases with the strength, at a rate that depends on the architecture.
+    """
     index = unit.architecture if isinstance(unit.architecture, int) else len(unit.architecture)
     rng = np.random.default_rng([index, len(unit.key), round(strength * 10), *unit.weights.encode()])
     if unit.columns:
         return {
             name: 100 * (rng.random(4) if name.startswith("list") else np.array(rng.random())) for name in unit.columns
         }
-    base = 0.95 - 0.4 * (index * 7919 % 97) / 97
-    kind = TASKS[unit.key].kind if unit.key in TASKS else "attack"
-    rate = {"attack": 0.35, "corruption": 0.12}.get(kind, 0.0)
+    clean_accuracy = 0.95 - 0.4 * (index * 7919 % 97) / 97
+    task_kind = TASKS[unit.key].kind if unit.key in TASKS else "attack"
+    rate = {"attack": 0.35, "corruption": 0.12}.get(task_kind, 0.0)
     chance = 1 / n_classes
-    target = chance + (base - chance) * np.exp(-rate * strength * (0.6 + rng.random()))
-    correct = round(target * N_IMAGES)
+    accuracy = chance + (clean_accuracy - chance) * np.exp(-rate * strength * (0.6 + rng.random()))
+    n_correct = round(accuracy * N_IMAGES)
     cm = np.zeros((n_classes, n_classes), dtype=np.int32)
     labels = np.arange(N_IMAGES) % n_classes
-    predictions = np.where(np.arange(N_IMAGES) < correct, labels, (labels + 1) % n_classes)
+    predictions = np.where(np.arange(N_IMAGES) < n_correct, labels, (labels + 1) % n_classes)
     np.add.at(cm, (labels, predictions), 1)
-    means = rng.dirichlet(np.ones(n_classes), size=(2, n_classes))
-    prediction = np.array([0.9, np.nan if correct == N_IMAGES else 0.6])
+    confidences = rng.dirichlet(np.ones(n_classes), size=(2, n_classes))
+    prediction_confidences = np.array([0.9, np.nan if n_correct == N_IMAGES else 0.6])
     return {
         "accuracy": np.array(np.trace(cm) / N_IMAGES),
         "cm": cm,
-        "confidence_label": means[0],
-        "confidence_argmax": np.where(cm.sum(axis=0)[:, None] > 0, means[1], np.nan),
-        "confidence_prediction": prediction,
+        "confidence_label": confidences[0],
+        "confidence_argmax": np.where(cm.sum(axis=0)[:, None] > 0, confidences[1], np.nan),
+        "confidence_prediction": prediction_confidences,
         "predictions": predictions.astype(np.uint8),
         "steps": np.where(predictions == labels, NEVER_FOOLED, np.arange(N_IMAGES) % 9).astype(np.uint32),
     }
@@ -133,7 +136,12 @@ def make_values(unit: Unit, strength: float, n_classes: int = 3) -> Values:
 
 @dataclass
 class FabricatedStore:
-    """A store that is also its own inventory."""
+    """Substitute for a store, and also for the inventory of this store.
+
+    Attributes:
+        n_classes: number of classes of all datasets.
+        lacking: architecture, key and strength of the evaluations that are missing.
+    """
 
     n_classes: int = 3
     lacking: set[tuple[ArchitectureId, str, float]] = field(default_factory=set)
@@ -168,7 +176,7 @@ class FabricatedStore:
 
 @dataclass
 class FabricatedSelection:
-    """Rows selected from a fabricated store."""
+    """Substitute for a selection of rows from a store."""
 
     store: FabricatedStore
     units: tuple[Unit, ...]
@@ -182,16 +190,22 @@ class FabricatedSelection:
 
 @dataclass
 class ChangedStore(FabricatedStore):
-    """A fabricated store in which a function of unit, strength and columns changes some columns."""
+    """Fabricated store in which a function of unit, strength and values replaces some of the values."""
 
     change: Callable[[Unit, float, Values], Values] = lambda _unit, _strength, values: values
 
     def iter_values(self, *arguments: Any) -> Iterator[tuple[Unit, dict[float, Values]]]:
-        for unit, by_strength in super().iter_values(*arguments):
-            yield unit, {s: {**values, **self.change(unit, s, values)} for s, values in by_strength.items()}
+        for unit, values_by_strength in super().iter_values(*arguments):
+            changed: dict[float, Values] = {
+                strength: {**values, **self.change(unit, strength, values)}
+                for strength, values in values_by_strength.items()
+            }
+            yield unit, changed
 
 
 class BrokenStore(FabricatedStore):
+    """Fabricated store in which the row of PGD for architecture 10 is damaged."""
+
     def iter_values(self, *arguments: Any) -> Iterator[tuple[Unit, dict[float, Values]]]:
         for unit, values in super().iter_values(*arguments):
             if (unit.key, unit.architecture) == ("pgd", 10):
@@ -200,25 +214,29 @@ class BrokenStore(FabricatedStore):
 
 
 class SlowStore(FabricatedStore):
+    """Fabricated store in which reading a row of PGD takes ten minutes."""
+
     def iter_values(self, *arguments: Any) -> Iterator[tuple[Unit, dict[float, Values]]]:
-        for row in super().iter_values(*arguments):
-            if row[0].key == "pgd":
+        for unit_and_values in super().iter_values(*arguments):
+            if unit_and_values[0].key == "pgd":
                 time.sleep(600)
-            yield row
+            yield unit_and_values
 
 
-_COPIES: dict[str, dict[str, bytes]] = {}
+_CACHED_FILES: dict[str, dict[str, bytes]] = {}
 
 
 def export_copy(out: Path, plan: FabricatedPlan, store: FabricatedStore | None = None, **options: Any) -> None:
-    """Write the files of `export`, cached per process, for tests that only start from an export."""
-    key = repr((plan, type(store), vars(store or FabricatedStore()), sorted(options.items())))
-    if key not in _COPIES:
+    """Write the same files as `export`, which are cached in the process; for tests that start from an export."""
+    cache_key = repr((plan, type(store), vars(store or FabricatedStore()), sorted(options.items())))
+    if cache_key not in _CACHED_FILES:
         export(out, plan, store, **options)
-        _COPIES[key] = {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+        _CACHED_FILES[cache_key] = {
+            str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()
+        }
         return
-    for name, content in _COPIES[key].items():
-        path = out / name
+    for relative_path, content in _CACHED_FILES[cache_key].items():
+        path = out / relative_path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
 

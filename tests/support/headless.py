@@ -1,7 +1,7 @@
-"""A headless Chromium, for tests of the report.
+"""Headless Chromium for tests of the report.
 
-It is controlled through pipes with the DevTools protocol (https://chromedevtools.github.io/devtools-protocol), so that
-one browser can open many pages.
+It is controlled through pipes with the DevTools protocol (https://chromedevtools.github.io/devtools-protocol), because
+then one browser can open many pages.
 """
 
 import itertools
@@ -17,19 +17,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 DRAWN = """[...document.querySelectorAll("section:not([hidden]) figure[data-figure]")]
   .every((figure) => figure.dataset.drawn === "true")"""
-"""JavaScript condition that is true if a report's visible figures are drawn."""
+"""JavaScript condition: all visible figures of a report are drawn."""
 
-_SECONDS = 240.0
-_PAUSE_SECONDS = 0.05
+_TIMEOUT_SECONDS = 240.0
+_POLL_SECONDS = 0.05
 _READ_BYTES = 1 << 20
 
 
 def find_chromium() -> str | None:
     """Return the path of Chromium on this machine, or None."""
-    return next((path for name in NAMES if (path := shutil.which(name))), None)
+    return next((path for program in PROGRAMS if (path := shutil.which(program))), None)
 
 
 class Browser:
@@ -40,13 +40,13 @@ class Browser:
         assert chromium is not None
         self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         browser_input, self._commands = os.pipe()
-        self._answers, browser_output = os.pipe()
+        self._responses, browser_output = os.pipe()
         command = [
             chromium,
             *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
             *("--remote-debugging-pipe", f"--user-data-dir={self._profile.name}", "about:blank"),
         ]
-        # Chromium reads commands from file descriptor 3 and writes answers to 4.
+        # Chromium reads commands from file descriptor 3, and writes responses to file descriptor 4.
         shell = ["/bin/bash", "-c", f'exec "$@" 3<&{browser_input} 4>&{browser_output}', "bash", *command]
         self._process = subprocess.Popen(
             shell,
@@ -57,13 +57,13 @@ class Browser:
         )
         os.close(browser_input)
         os.close(browser_output)
-        self._numbers = itertools.count(1)
+        self._message_ids = itertools.count(1)
         self._unread = b""
         self._events: list[dict[str, Any]] = []
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, exception_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         os.close(self._commands)  # makes Chromium exit
         try:
@@ -71,22 +71,22 @@ class Browser:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        os.close(self._answers)
+        os.close(self._responses)
         self._profile.cleanup()
 
     def dump(
         self, page: Path, fragment: str = "", *, until: str = DRAWN, size: tuple[int, int] = (1400, 12000)
     ) -> tuple[str, list[str]]:
-        """Open a page in a new tab, wait until it has run, and return its document and log.
+        """Open a page in a new tab, wait until its scripts have run, and return its document and log.
 
         Args:
             page: the HTML file.
             fragment: fragment of the URL, such as ``"#cell=21"``.
-            until: JavaScript condition that is true when the page has run.
-            size: width and height of the window, at least as high as the page, so that all figures are drawn.
+            until: JavaScript condition that is true when the scripts have run.
+            size: width and height of the window. It must be as high as the page, so that all figures are drawn.
 
         Returns:
-            The document as HTML, and lines that begin with the log level.
+            The document as HTML, and the lines of the log, each of which begins with its level.
         """
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -99,39 +99,39 @@ class Browser:
         )
         self._call("Page.navigate", session, url=f"{page.as_uri()}{fragment}")
         self._wait_for(lambda event: event["method"] == "Page.loadEventFired")
-        end = time.monotonic() + _SECONDS
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
         while not self._evaluate(session, f"Boolean({until})"):
-            if time.monotonic() > end:
-                raise TimeoutError(f"{page} did not reach: {until}")
-            time.sleep(_PAUSE_SECONDS)
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{page} did not satisfy this condition in {_TIMEOUT_SECONDS:g} s: {until}")
+            time.sleep(_POLL_SECONDS)
         document = str(self._evaluate(session, "'<!DOCTYPE html>' + document.documentElement.outerHTML"))
-        logged = [line for event in self._events if event.get("sessionId") == session for line in _describe(event)]
+        log_lines = [line for event in self._events if event.get("sessionId") == session for line in _describe(event)]
         self._call("Target.closeTarget", targetId=target)
-        return document, logged
+        return document, log_lines
 
     def _call(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
-        number = next(self._numbers)
-        message = {"id": number, "method": method, "params": parameters}
+        message_id = next(self._message_ids)
+        message = {"id": message_id, "method": method, "params": parameters}
         os.write(self._commands, json.dumps(message | ({"sessionId": session} if session else {})).encode() + b"\0")
-        answer = self._read(lambda message: message.get("id") == number)
-        if "error" in answer:
-            raise RuntimeError(f"{method}: {answer['error']}")
-        result: dict[str, Any] = answer["result"]
+        response = self._read_until(lambda message: message.get("id") == message_id)
+        if "error" in response:
+            raise RuntimeError(f"{method}: {response['error']}")
+        result: dict[str, Any] = response["result"]
         return result
 
     def _evaluate(self, session: str, expression: str) -> Any:
-        answer = self._call("Runtime.evaluate", session, expression=expression, returnByValue=True)
-        if "exceptionDetails" in answer:
-            raise RuntimeError(f"{expression}: {answer['exceptionDetails']['text']}")
-        return answer["result"].get("value")
+        response = self._call("Runtime.evaluate", session, expression=expression, returnByValue=True)
+        if "exceptionDetails" in response:
+            raise RuntimeError(f"{expression}: {response['exceptionDetails']['text']}")
+        return response["result"].get("value")
 
     def _wait_for(self, is_expected: Callable[[dict[str, Any]], bool]) -> None:
         if not any(map(is_expected, self._events)):
-            self._read(lambda message: "method" in message and is_expected(message))
+            self._read_until(lambda message: "method" in message and is_expected(message))
 
-    def _read(self, is_expected: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Read messages up to the expected one and return it; events are recorded."""
-        end = time.monotonic() + _SECONDS
+    def _read_until(self, is_expected: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Read messages until the expected one, which is returned; record the events among them."""
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
         while True:
             while b"\0" in self._unread:
                 raw, _, self._unread = self._unread.partition(b"\0")
@@ -140,20 +140,20 @@ class Browser:
                     self._events.append(message)
                 if is_expected(message):
                     return message
-            if not select.select([self._answers], [], [], max(0.0, end - time.monotonic()))[0]:
-                raise TimeoutError(f"Chromium did not answer for {_SECONDS:g} s")
-            piece = os.read(self._answers, _READ_BYTES)
-            if not piece:
+            if not select.select([self._responses], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise TimeoutError(f"Chromium did not respond for {_TIMEOUT_SECONDS:g} s")
+            chunk = os.read(self._responses, _READ_BYTES)
+            if not chunk:
                 raise RuntimeError("Chromium has ended")
-            self._unread += piece
+            self._unread += chunk
 
 
 def _describe(event: dict[str, Any]) -> list[str]:
-    """Return the lines that a page logged or threw, which begin with the log level."""
+    """Return the log lines of an event: a console message, an exception or a log entry."""
     params = event.get("params", {})
     if event["method"] == "Runtime.consoleAPICalled":
-        words = " ".join(str(part.get("value", part.get("description", ""))) for part in params["args"])
-        return [f"{params['type'].upper()} {words}"]
+        message = " ".join(str(argument.get("value", argument.get("description", ""))) for argument in params["args"])
+        return [f"{params['type'].upper()} {message}"]
     if event["method"] == "Runtime.exceptionThrown":
         details = params["exceptionDetails"]
         return [f"ERROR {details['text']} {details.get('exception', {}).get('description', '')}"]

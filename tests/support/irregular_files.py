@@ -1,4 +1,4 @@
-"""Irregular files, which may have a file's name instead of the file."""
+"""Irregular files that can be put in the place of a regular file."""
 
 import os
 import socket
@@ -9,13 +9,13 @@ SPARSE_BYTES = 20 << 30
 
 
 def make_socket(path: Path) -> None:
-    before = Path.cwd()
+    original_folder = Path.cwd()
     os.chdir(path.parent)  # the path of a socket is limited to about a hundred characters
     try:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(path.name)
     finally:
-        os.chdir(before)
+        os.chdir(original_folder)
 
 
 def make_sparse(path: Path) -> None:
@@ -29,7 +29,7 @@ IRREGULAR: dict[str, Callable[[Path], object]] = {
     "a device": lambda path: path.symlink_to("/dev/zero"),
     "a socket": make_socket,
 }
-"""Irregular files by kind, in the words of error messages."""
+"""Functions that create irregular files, by kind as named in error messages."""
 
 OBSTACLES: dict[str, Callable[[Path], object]] = {
     **IRREGULAR,
@@ -40,7 +40,7 @@ OBSTACLES: dict[str, Callable[[Path], object]] = {
 
 
 def replace(path: Path, obstacle: str) -> Path:
-    """Replace a file, which need not exist, by an obstacle."""
+    """Put an obstacle in the place of a file, which need not exist."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     OBSTACLES[obstacle](path)

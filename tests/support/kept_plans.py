@@ -1,4 +1,4 @@
-"""Changes of a results folder's `plan.json` as an earlier version would have written it, without its digest."""
+"""Changes of a results folder's `plan.json`. The result has no digest, like a plan of an earlier version."""
 
 import json
 from collections.abc import Callable
@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 
-def edit_plan(results: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    path = results / "plan.json"
+def edit_plan(results_folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    path = results_folder / "plan.json"
     plan: dict[str, Any] = json.loads(path.read_text())
     plan.pop("digest", None)
     change(plan)
     path.write_text(json.dumps(plan))
 
 
-def move_plan(results: Path, source: Path, target: Path) -> None:
-    """Replace the folder `source` by `target` in all paths of a plan."""
-    path = results / "plan.json"
-    path.write_text(path.read_text().replace(str(source), str(target)))
-    edit_plan(results, lambda _: None)
+def replace_folder_in_plan(results_folder: Path, old_folder: Path, new_folder: Path) -> None:
+    """Replace a folder in all paths of a plan."""
+    path = results_folder / "plan.json"
+    path.write_text(path.read_text().replace(str(old_folder), str(new_folder)))
+    edit_plan(results_folder, lambda _: None)

@@ -1,4 +1,4 @@
-"""Leases for tests: a manual clock, and holders that are dead or on other hosts."""
+"""Helpers for tests of leases: a simulated clock, and leases of dead holders and other hosts."""
 
 import dataclasses
 import subprocess
@@ -8,13 +8,13 @@ import time
 from robust201.core.host import HostId
 from robust201.runtime.lease import LEASE_NAME, Holder, Lease
 
-HERE = HostId.of_this_process()
-ELSEWHERE = HostId("node7", "other-machine", "other-boot", "pid:[1]")
-QUICK = 0.02
+THIS_HOST = HostId.of_this_process()
+OTHER_HOST = HostId("node7", "other-machine", "other-boot", "pid:[1]")
+SHORT_INTERVAL = 0.02
 
 
 class Clock:
-    """A clock that only advances when it sleeps."""
+    """Clock that only advances when it sleeps."""
 
     def __init__(self, on_sleep=lambda _now: None):
         self.now = 0.0
@@ -28,13 +28,13 @@ class Clock:
         self.on_sleep(self.now)
 
 
-def acquire(root, clock=None, **named):
+def acquire(root, clock=None, **options):
     clock = clock or Clock()
-    return Lease.acquire(root, clock=clock, sleep=clock.sleep, **named)
+    return Lease.acquire(root, clock=clock, sleep=clock.sleep, **options)
 
 
-def write_stale_lease(root, host_id=HERE, **changes):
-    """Write the lease of a killed holder."""
+def write_stale_lease(root, host_id=THIS_HOST, **changes):
+    """Write a lease as a killed holder leaves it behind; return the holder."""
     holder = dataclasses.replace(Holder.new(host_id, 5.0), **changes)
     (root / LEASE_NAME).write_bytes(holder.to_bytes())
     return holder
@@ -45,10 +45,11 @@ def wait_for(condition):
         if condition():
             return
         time.sleep(0.01)
-    raise AssertionError("the condition was still false after ten seconds")
+    raise AssertionError("the condition did not become true within ten seconds")
 
 
 def dead_pid():
+    """Return the ID of a process that has ended."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid

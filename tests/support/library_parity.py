@@ -1,4 +1,4 @@
-"""Bitwise comparison of fused attacks with the libraries, with equal random numbers and batches."""
+"""Bitwise comparison of fused attacks with the libraries, which get equal random numbers and batches."""
 
 from typing import NamedTuple
 
@@ -22,13 +22,13 @@ LIBRARY_BATCHES = Batching(samples=1, pool=1, as_library=True)
 
 
 class Difference(NamedTuple):
-    """Differences between the libraries' images and the fused attacks', and between their logits.
+    """Differences between an attack by the library and the fused attack.
 
     Attributes:
-        image_bits: number of differing bits in the images.
-        logit_bits: number of differing bits in the logits.
-        changed: number of images that the attack changed.
-        correct: number of images that are classified correctly after the attack.
+        image_bits: number of differing bits in the attacked images.
+        logit_bits: number of differing bits in the logits of the attacked images.
+        changed: number of images that the library changed.
+        correct: number of images that are classified correctly after the library's attack.
     """
 
     image_bits: int
@@ -38,23 +38,26 @@ class Difference(NamedTuple):
 
 
 class LargerBallDraws(ReplayedDraws):
-    """AutoAttack's random numbers with a shrinking L1 ball: each of three balls draws an unused starting point."""
+    """AutoAttack's random numbers for a shrinking L1 ball.
+
+    For each of three balls, AutoAttack draws a starting point that it does not use.
+    """
 
     def for_key(self, key):
-        """Start again; only APGD has a shrinking ball."""
-        draws = LargerBallDraws if "apgd" in key else ReplayedDraws
-        return draws(self._seed, self._generator.device)
+        """Start again for an attack of an ensemble; only APGD has a shrinking ball."""
+        draws_class = LargerBallDraws if "apgd" in key else ReplayedDraws
+        return draws_class(self._seed, self._generator.device)
 
     def normals(self, restart, images, n_values):
-        """Draw a run's starting points, then those that AutoAttack discards."""
-        values = super().normals(restart, images, n_values)
+        """Draw the starting points of a run, and then those that AutoAttack does not use."""
+        starting_points = super().normals(restart, images, n_values)
         for _ in range(3):
             torch.randn((len(set(images.tolist())), n_values), generator=self._generator)
-        return values
+        return starting_points
 
 
 def library_images(key, classifier, pixels, labels, epsilon, seed, parameters):
-    """Attack one batch at one epsilon with the library."""
+    """Attack one batch at one epsilon with the library; return the images."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         if key in FOOLBOX:
@@ -94,7 +97,7 @@ def autoattack_images(key, classifier, pixels, labels, epsilon, seed, parameters
     adversary.verbose = False
     if name == "standard":
         return standard_images(classifier, pixels, labels, epsilon, norm, seed, parameters)
-    shared = {"norm": norm, "eps": epsilon, "seed": seed, "device": device, "logger": adversary.logger}
+    apgd_options = {"norm": norm, "eps": epsilon, "seed": seed, "device": device, "logger": adversary.logger}
     if name == "square":
         adversary.square.n_queries = parameters.queries
         adversary.square.n_restarts = parameters.restarts
@@ -112,27 +115,27 @@ def autoattack_images(key, classifier, pixels, labels, epsilon, seed, parameters
             n_target_classes=n_targets,
         )
     elif name == "rand":
-        adversary.apgd = APGDAttack(classifier, n_iter=parameters.steps, eot_iter=parameters.passes, **shared)
+        adversary.apgd = APGDAttack(classifier, n_iter=parameters.steps, eot_iter=parameters.passes, **apgd_options)
     else:
-        shared |= {"n_iter": parameters.steps, "n_restarts": parameters.restarts}
-        shared["use_largereps"] = getattr(parameters, "larger_epsilons", False)
+        apgd_options |= {"n_iter": parameters.steps, "n_restarts": parameters.restarts}
+        apgd_options["use_largereps"] = getattr(parameters, "larger_epsilons", False)
         if name == "apgd-t":
             n_targets = min(parameters.targets, classifier.n_classes - 1)
-            adversary.apgd_targeted = APGDAttack_targeted(classifier, n_target_classes=n_targets, **shared)
+            adversary.apgd_targeted = APGDAttack_targeted(classifier, n_target_classes=n_targets, **apgd_options)
         else:
-            adversary.apgd = APGDAttack(classifier, loss=name.removeprefix("apgd-"), **shared)
+            adversary.apgd = APGDAttack(classifier, loss=name.removeprefix("apgd-"), **apgd_options)
     return adversary.run_standard_evaluation(pixels, labels, batch_size=len(pixels))[0].detach().clamp(0, 1)
 
 
 def standard_images(classifier, pixels, labels, epsilon, norm, seed, parameters):
-    """Attack with AutoAttack's standard version, changing only steps and queries."""
+    """Attack with AutoAttack's standard version, with changes to steps and queries only."""
     adversary = AutoAttack(classifier, eps=epsilon, norm=norm, seed=seed, version="standard")
     adversary.verbose = False
-    for name in ("apgd", "apgd_targeted"):
-        default = getattr(adversary, name)
-        changes = {"n_target_classes": default.n_target_classes} if name == "apgd_targeted" else {}
-        # A new object, because its constructor derives other values from the number of steps.
-        shorter = type(default)(
+    for attack_name in ("apgd", "apgd_targeted"):
+        default = getattr(adversary, attack_name)
+        targeted_options = {"n_target_classes": default.n_target_classes} if attack_name == "apgd_targeted" else {}
+        # Build a new object, because the constructor derives other values from the number of steps.
+        replacement = type(default)(
             classifier,
             n_iter=parameters.steps,
             norm=norm,
@@ -141,23 +144,26 @@ def standard_images(classifier, pixels, labels, epsilon, norm, seed, parameters)
             rho=default.thr_decr,
             use_largereps=default.use_largereps,
             logger=default.logger,
-            **changes,
+            **targeted_options,
         )
-        setattr(adversary, name, shorter)
+        setattr(adversary, attack_name, replacement)
     adversary.fab.n_iter = parameters.steps
     adversary.square.n_queries = parameters.queries
     return adversary.run_standard_evaluation(pixels, labels, batch_size=len(pixels))[0].detach().clamp(0, 1)
 
 
 def fused_images(key, classifier, images, labels, epsilons, seed, parameters, *, model=None):
-    """Attack one batch of a classifier or a model of it at all epsilons with the fused attack: (S, N, 3, H, W)."""
+    """Attack one batch at all epsilons with the fused attack; return the images (S, N, 3, H, W).
+
+    The attacked model is `model` (default: `classifier`).
+    """
     device = classifier.device if key in FOOLBOX else "cpu"
     shrinks = getattr(parameters, "larger_epsilons", key == "aa_standard_l1")
-    draws = LargerBallDraws if shrinks else ReplayedDraws
+    draws_class = LargerBallDraws if shrinks else ReplayedDraws
     job = AttackJob(
         model=model or classifier,
         batching=LIBRARY_BATCHES,
-        random_numbers=draws(seed, device),
+        random_numbers=draws_class(seed, device),
         images=images,
         labels=labels,
         indices=np.arange(len(images)),
@@ -169,9 +175,9 @@ def fused_images(key, classifier, images, labels, epsilons, seed, parameters, *,
     return adversarial
 
 
-def differing_bits(one, two):
-    one, two = (tensor.detach().cpu().contiguous().numpy().view(np.uint8) for tensor in (one, two))
-    return int(np.unpackbits(one ^ two).sum())
+def differing_bits(first, second):
+    first, second = (tensor.detach().cpu().contiguous().numpy().view(np.uint8) for tensor in (first, second))
+    return int(np.unpackbits(first ^ second).sum())
 
 
 def compare(
@@ -188,10 +194,11 @@ def compare(
 
     Args:
         key: key of the attack.
-        classifier: the plain network.
+        classifier: the published network.
         images: (N, 3, H, W) uint8.
         labels: (N,) int64.
-        parameters: the attack's parameters. The fused attack runs all strengths together, the library one by one.
+        parameters: the attack's parameters. The library attacks at one strength after the other, the fused attack at
+            all strengths together.
         seed: the library's seed.
         separate_strengths: whether the fused attack also runs the strengths one by one, as several restarts need.
 
@@ -208,14 +215,14 @@ def compare(
     else:
         fused = fused_images(key, classifier, images, labels, epsilons, seed, parameters)
     differences = {}
-    for strength, epsilon, result in zip(parameters.strengths, epsilons, fused, strict=True):
+    for strength, epsilon, fused_images_at_strength in zip(parameters.strengths, epsilons, fused, strict=True):
         expected = library_images(key, classifier, to_float(images), labels, epsilon, seed, parameters)
         with torch.no_grad():
             expected_logits = classifier(expected)
         with torch.inference_mode():
-            logits = classifier.logits(result)
+            logits = classifier.logits(fused_images_at_strength)
         differences[strength] = Difference(
-            differing_bits(result, expected),
+            differing_bits(fused_images_at_strength, expected),
             differing_bits(logits, expected_logits),
             int((expected != to_float(images)).flatten(1).any(dim=1).sum()),
             int((expected_logits.argmax(dim=1) == labels).sum()),

@@ -1,4 +1,4 @@
-"""A Ray instance shared by the tests of a process, since starting one takes longer than the tests."""
+"""A Ray instance that the tests of a process share, because starting one takes longer than the tests."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def ray_address() -> Iterator[str]:
-    """Address of a Ray instance on this machine with two CPUs."""
+    """Start a Ray instance with two CPUs on this machine, and yield its address."""
     import ray
 
     from robust201.runtime.executors.ray import disable_unused_ray_services

@@ -1,4 +1,4 @@
-"""Images with smooth areas, edges and grain, computed in integers: the same bytes on every machine."""
+"""Synthetic images with smooth areas, edges and grain, computed with integers so that they are equal everywhere."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,25 +9,30 @@ from robust201.tasks.corruptions.generator import FrostTextures
 
 
 def raw(*names: str | int, shape: tuple[int, ...], below: int) -> NDArray[np.int64]:
-    """Return integers in [0, below) from raw random words, whose stream NumPy guarantees."""
-    draws = generator(0, *names).bit_generator.random_raw(int(np.prod(shape)))
-    return (draws % below).astype(np.int64).reshape(shape)
+    """Return integers in [0, below) from raw random numbers, whose sequence NumPy guarantees; `names` select it."""
+    raw_numbers = generator(0, *names).bit_generator.random_raw(int(np.prod(shape)))
+    return (raw_numbers % below).astype(np.int64).reshape(shape)
 
 
 def natural_images(count: int, size: int = 32) -> NDArray[np.uint8]:
-    """Return images (count, size, size, 3) uint8 of blurred patches, a hard-edged rectangle and some grain."""
-    cell = size // 8
-    patches = raw("patches", size, shape=(count, 10, 10, 3), below=256).repeat(cell, 1).repeat(cell, 2)
+    """Return images (count, size, size, 3) uint8 with blurred patches, a rectangle with sharp edges and some grain."""
+    patch_size = size // 8
+    patches = raw("patches", size, shape=(count, 10, 10, 3), below=256).repeat(patch_size, 1).repeat(patch_size, 2)
     sums = np.cumsum(np.cumsum(patches, 1), 2)
-    smooth = sums[:, cell:, cell:] - sums[:, :-cell, cell:] - sums[:, cell:, :-cell] + sums[:, :-cell, :-cell]
-    images = smooth[:, :size, :size] // (cell * cell)
+    smooth = (
+        sums[:, patch_size:, patch_size:]
+        - sums[:, :-patch_size, patch_size:]
+        - sums[:, patch_size:, :-patch_size]
+        + sums[:, :-patch_size, :-patch_size]
+    )
+    images = smooth[:, :size, :size] // (patch_size * patch_size)
     images[:, size // 4 : size // 2, size // 3 : 3 * size // 4] = raw("box", shape=(count, 1, 1, 3), below=256)
     images += raw("grain", size, shape=images.shape, below=9) - 4
     return np.clip(images, 0, 255).astype(np.uint8)
 
 
 def image_set(count: int, *, dataset: str = "cifar10", size: int = 32, first: int = 0) -> ImageSet:
-    """Return a selection of a fabricated test split: every third row from `first` on."""
+    """Return images like a selection of a test split: every third index from `first` on."""
     images = np.ascontiguousarray(natural_images(count, size).transpose(0, 3, 1, 2))
     labels = raw("labels", shape=(count,), below=10)
     indices = first + 3 * np.arange(count, dtype=np.int64)
@@ -36,6 +41,6 @@ def image_set(count: int, *, dataset: str = "cifar10", size: int = 32, first: in
 
 
 def stripes() -> FrostTextures:
-    """Return small frost textures, computed without a Fourier transform."""
-    images = [raw("stripes", number, shape=(240, 1, 3), below=256).repeat(260, 1) for number in range(5)]
+    """Return small striped textures for frost, which are computed without a Fourier transform."""
+    images = [raw("stripes", index, shape=(240, 1, 3), below=256).repeat(260, 1) for index in range(5)]
     return FrostTextures.of("stripes", tuple(image.astype(np.uint8) for image in images))

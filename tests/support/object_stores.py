@@ -1,4 +1,4 @@
-"""An S3 server on loopback (moto's), and URLs for shards on it, for the tests of object stores."""
+"""An S3 server on loopback (moto's) and URLs on it, for tests of shards in object stores."""
 
 import os
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ BUCKET = "sweeps"
 
 @contextmanager
 def s3_server() -> Iterator[dict[str, str]]:
-    """Start a server with one bucket, and yield the environment variables with which libraries find it."""
+    """Start a server with one bucket, and yield the environment variables with which libraries find the server."""
     import boto3
     from moto.server import ThreadedMotoServer
 
@@ -67,5 +67,5 @@ def s3_url(s3, tmp_path):
 
 
 def opened(store):
-    """Return a store's file system, for patches; patching the class would not affect bound methods."""
+    """Return a store's file system object, for patching; patching its class would not affect bound methods."""
     return store.folder.backend._filesystem()[0]

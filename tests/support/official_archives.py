@@ -1,4 +1,4 @@
-"""Archives of tiny networks in the published formats, written with the official packages' own classes."""
+"""Archives of tiny networks in the published formats, written with classes of the official packages."""
 
 import tarfile
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -16,7 +16,7 @@ from robust201.weights.published.formats import open_members
 CHANNELS, CELLS = 2, 1
 CLASSES = {"cifar10-valid": 10, "cifar10": 10, "cifar100": 100, "ImageNet16-120": 120}
 
-# Trials as in the real records: unordered, and 12 epochs only with seed 111 (also 777 for cifar10-valid).
+# Trials are unordered, as in the real records. With 12 epochs there is only seed 111 (and 777 for cifar10-valid).
 LONG_TRIALS = tuple((dataset, seed) for seed in (999, 777, 888) for dataset in CLASSES)
 SHORT_TRIALS = (("cifar10-valid", 777), *((dataset, 111) for dataset in CLASSES))
 
@@ -38,30 +38,30 @@ def make_states(
     trials: Mapping[str, Iterable[tuple[str, int]]] | None = None,
     weights: bool = True,
 ) -> dict[str, Any]:
-    """Return records of one network by training length, built with the official ArchResults and ResultsCount."""
-    states = {}
-    for hp, pairs in (trials or {"12": SHORT_TRIALS, "200": LONG_TRIALS}).items():
+    """Return one network's records by number of epochs, built with the official ArchResults and ResultsCount."""
+    records = {}
+    for n_epochs, trial_ids in (trials or {"12": SHORT_TRIALS, "200": LONG_TRIALS}).items():
         spec = nasbench201.architecture(index).spec
         results = api_utils.ArchResults(index, spec)
-        for dataset, seed in pairs:
+        for dataset, seed in trial_ids:
             trial = api_utils.ResultsCount(
                 dataset,
-                random_weights(index, dataset, seed, int(hp)) if weights else None,
-                dict.fromkeys(range(int(hp)), 50.0),
-                dict.fromkeys(range(int(hp)), 1.0),
+                random_weights(index, dataset, seed, int(n_epochs)) if weights else None,
+                dict.fromkeys(range(int(n_epochs)), 50.0),
+                dict.fromkeys(range(int(n_epochs)), 1.0),
                 np.float64(0.25),
                 15.5,
                 {"channel": CHANNELS, "num_cells": CELLS, "arch_str": spec, "class_num": CLASSES[dataset]},
                 f"{seed:04d}",
-                int(hp),
+                int(n_epochs),
                 [np.float64(0.014)],
             )
-            epochs = [f"ori-test@{epoch}" for epoch in range(int(hp))]
+            epochs = [f"ori-test@{epoch}" for epoch in range(int(n_epochs))]
             accuracies = dict.fromkeys(epochs, 10.0) | {epochs[-1]: 62.5}
             trial.update_eval(accuracies, dict.fromkeys(epochs, 1.0), dict.fromkeys(epochs, 0.5))
             results.update(dataset, seed, trial)
-        states[hp] = results.state_dict()
-    return states
+        records[n_epochs] = results.state_dict()
+    return records
 
 
 def write_nats(folder: Path, indices: Iterable[int], **options: Any) -> Path:
@@ -82,18 +82,18 @@ def write_nats(folder: Path, indices: Iterable[int], **options: Any) -> Path:
 
 
 def write_split_tar(folder: Path, source: Path, part_bytes: int) -> list[Path]:
-    """Tar an archive and split it like the command `split`: .taraa, .tarab, …"""
+    """Write an archive as a tar file, and split it into .taraa, .tarab and so on, like the command `split`."""
     folder.mkdir()
-    whole = folder.parent / "whole.tar"
-    with tarfile.open(whole, "w") as archive:
+    tar_path = folder.parent / "whole.tar"
+    with tarfile.open(tar_path, "w") as archive:
         archive.add(source, source.name)
-    raw = whole.read_bytes()
-    whole.unlink()
-    parts = []
-    for number, start in enumerate(range(0, len(raw), part_bytes)):
-        parts.append(folder / f"{source.name}.tar{chr(97 + number // 26)}{chr(97 + number % 26)}")
-        parts[-1].write_bytes(raw[start : start + part_bytes])
-    return parts
+    tar_bytes = tar_path.read_bytes()
+    tar_path.unlink()
+    part_paths = []
+    for index, start in enumerate(range(0, len(tar_bytes), part_bytes)):
+        part_paths.append(folder / f"{source.name}.tar{chr(97 + index // 26)}{chr(97 + index % 26)}")
+        part_paths[-1].write_bytes(tar_bytes[start : start + part_bytes])
+    return part_paths
 
 
 def write_nasbench201(folder: Path, indices: Iterable[int], **options: Any) -> Path:
@@ -102,17 +102,17 @@ def write_nasbench201(folder: Path, indices: Iterable[int], **options: Any) -> P
 
     folder.mkdir(parents=True, exist_ok=True)
     for index in indices:
-        states = make_states(index, api_utils, **options)
-        torch.save({"full": states["200"], "less": states["12"]}, folder / f"{index:06d}-FULL.pth")
+        records = make_states(index, api_utils, **options)
+        torch.save({"full": records["200"], "less": records["12"]}, folder / f"{index:06d}-FULL.pth")
     return folder
 
 
-def assert_equal_tensors(got: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> None:
-    """Check that names, types and bits are equal."""
-    assert sorted(got) == sorted(expected)
+def assert_equal_tensors(actual: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> None:
+    """Check that names, data types and values of tensors are equal."""
+    assert sorted(actual) == sorted(expected)
     for key, tensor in expected.items():
-        assert got[key].dtype == tensor.dtype
-        assert torch.equal(got[key], tensor), key
+        assert actual[key].dtype == tensor.dtype
+        assert torch.equal(actual[key], tensor), key
 
 
 def iter_weights(
@@ -124,7 +124,7 @@ def iter_weights(
     seed: int | None = DEFAULT_SEED,
     format: str | None = None,  # noqa: A002
 ) -> Iterator[SourceWeights]:
-    """Yield the selected weights of a source, one trial at a time."""
+    """Yield the selected weights of a file or folder, one trial at a time."""
     selection = Selection(None if datasets is None else tuple(datasets), hp, seed)
     for member in open_members(path, indices, format)[0]:
         yield from member(selection)

@@ -1,7 +1,8 @@
-"""A fabricated dataset of the paper's size with planted effects of operations and a known best cell.
+"""Fabricated dataset of the paper's size with known effects of operations and a known best cell.
 
-An evaluated cell's quality is the sum of one effect per edge and operation, so the best cell has the best operation on
-every edge. Accuracies decrease with strength, faster for cells of low robustness, which is a sum of the same form.
+The quality of an evaluated cell is the sum of one effect per edge, which depends on the edge's operation, so the best
+cell has the best operation on every edge. Robustness is a sum of the same form. Accuracies decrease with the strength,
+and they decrease faster for cells of low robustness.
 """
 
 import json
@@ -17,7 +18,7 @@ from robust201.spaces.nasbench201.cells import isomorphs, meta_text, parse, spec
 from robust201.tasks import TASKS
 
 QUALITY = np.array([0.0, 0.020, 0.030, 0.045, 0.010])
-"""Effect of each operation on clean accuracy; edges multiply it by 1, 1.1, …"""
+"""Effect of each operation on clean accuracy, by index in `OPERATIONS`; edges multiply it by 1, 1.1, …"""
 
 ROBUSTNESS = np.array([0.000, 0.030, 0.020, -0.010, 0.025])
 
@@ -31,14 +32,14 @@ def operation_table() -> NDArray[np.int64]:
 
 
 def planted_effects(effects: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the sums of effects over edges, (15,625,); isomorphic cells have the sum of their evaluated cell."""
+    """Return the sums of effects over edges (15,625,); isomorphic cells have the sum of their evaluated cell."""
     weights = 1 + 0.1 * np.arange(len(EDGES))
     sums = effects[operation_table()] @ weights
     return sums[np.array(isomorphs())]
 
 
 def planted_accuracy(key: str, strength: float, dataset: str = "cifar10") -> NDArray[np.float64]:
-    """Return accuracies (15,625,) by index, without noise, shifted by dataset and key."""
+    """Return accuracies (15,625,) without noise, by the index of the cell."""
     clean = 0.65 + planted_effects(QUALITY) - 0.1 * (dataset != "cifar10")
     if key == "clean":
         return clean
@@ -58,16 +59,25 @@ def write_planted(
     datasets: Sequence[str] = ("cifar10",),
     cells: Sequence[int] | None = None,
 ) -> Path:
-    """Write the dataset in the published layout: meta.json and a JSON file per key, with all cells or some."""
+    """Write the dataset in the published layout, with all evaluated cells or with `cells`."""
     indices = evaluated_indices() if cells is None else cells
-    attacks = {TASKS[key].published_key: values for key, values in strengths.items() if TASKS[key].kind == "attack"}
+    attacks = {
+        TASKS[key].published_key: key_strengths
+        for key, key_strengths in strengths.items()
+        if TASKS[key].kind == "attack"
+    }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "meta.json").write_text(meta_text(attacks))
     for dataset in datasets:
         (folder / dataset).mkdir(exist_ok=True)
-        for key, values in strengths.items():
-            columns = np.round([planted_accuracy(key, value, dataset) for value in values or (0.0,)], 6)
-            rows = {str(cell): columns[:, cell].tolist() if values else columns[0, cell].item() for cell in indices}
-            name = TASKS[key].published_key
-            (folder / dataset / f"{name}_accuracy.json").write_text(json.dumps({dataset: {name: {"accuracy": rows}}}))
+        for key, key_strengths in strengths.items():
+            accuracies = np.round([planted_accuracy(key, strength, dataset) for strength in key_strengths or (0.0,)], 6)
+            values_by_cell = {
+                str(cell): accuracies[:, cell].tolist() if key_strengths else accuracies[0, cell].item()
+                for cell in indices
+            }
+            published_key = TASKS[key].published_key
+            (folder / dataset / f"{published_key}_accuracy.json").write_text(
+                json.dumps({dataset: {published_key: {"accuracy": values_by_cell}}})
+            )
     return folder

@@ -1,5 +1,4 @@
-"""Exports of fabricated trained networks with planted accuracies: several recipes, lengths and seeds per
-architecture."""
+"""Exports of fabricated trained networks with known accuracies, for several recipes, training lengths and seeds."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ N_CLASSES = 10
 MEASUREMENTS = ("accuracy", "cm", "predictions")
 
 Accuracy = Callable[[str, str, Weights, str, float], float]
-"""(architecture, dataset, weights, key, strength) → planted accuracy."""
+"""Function that returns the accuracy for (architecture, dataset, weights, key, strength)."""
 
 
 @dataclass(frozen=True)
@@ -31,17 +30,17 @@ class _Plan(FabricatedPlan):
 def make_weights(
     recipe: str, lengths: Sequence[int], seeds: Sequence[int], *, steps: Sequence[int] = ()
 ) -> list[Weights]:
-    """Return weights of a recipe for each seed, after some numbers of epochs and some numbers of iterations."""
-    snapshots = [(epochs, None) for epochs in lengths] + [(None, count) for count in steps]
+    """Return weights of a recipe for each seed, after `lengths` epochs and after `steps` iterations."""
+    snapshots = [(epochs, None) for epochs in lengths] + [(None, iterations) for iterations in steps]
     return [
-        Weights("c" * 64, recipe=recipe, epochs=epochs, seed=seed, steps=count)
+        Weights("c" * 64, recipe=recipe, epochs=epochs, seed=seed, steps=iterations)
         for seed in seeds
-        for epochs, count in snapshots
+        for epochs, iterations in snapshots
     ]
 
 
 def correct_images(accuracy: float, offset: int = 0) -> np.ndarray:
-    """Return which images are correct, bool: the first ones, counted from an offset."""
+    """Return whether each image is correct (N,), for a given accuracy; the correct images begin at `offset`."""
     return (np.arange(N_IMAGES) - offset) % N_IMAGES < round(accuracy * N_IMAGES)
 
 
@@ -53,20 +52,25 @@ def write_study(
     *,
     outcomes: bool = False,
 ) -> Path:
-    """Export networks, {dataset: {architecture: weights}}, with keys at their strengths."""
-    units, weights = [], {}
-    for dataset, by_architecture in networks.items():
-        for key, values in strengths.items():
-            for architecture, weight_list in by_architecture.items():
-                for item in weight_list:
-                    weights[item.name] = item
-                    unit_strengths = values or (CLEAN_STRENGTH,)
-                    unit = make_unit(architecture, dataset, key, unit_strengths, weights=item.name, columns=())
+    """Export networks, {dataset: {architecture: weights}}, with keys at their strengths.
+
+    With `outcomes`, the export has per-image outcomes.
+    """
+    units, weights_by_name = [], {}
+    for dataset, weights_by_architecture in networks.items():
+        for key, key_strengths in strengths.items():
+            for architecture, weight_list in weights_by_architecture.items():
+                for network_weights in weight_list:
+                    weights_by_name[network_weights.name] = network_weights
+                    unit_strengths = key_strengths or (CLEAN_STRENGTH,)
+                    unit = make_unit(
+                        architecture, dataset, key, unit_strengths, weights=network_weights.name, columns=()
+                    )
                     units.append(replace(unit, n_images=N_IMAGES))
 
     def change(unit: Unit, strength: float, values: Values) -> Values:
         correct = correct_images(
-            accuracy(str(unit.architecture), unit.dataset, weights[unit.weights], unit.key, strength)
+            accuracy(str(unit.architecture), unit.dataset, weights_by_name[unit.weights], unit.key, strength)
         )
         labels = np.arange(N_IMAGES) % N_CLASSES
         predictions = np.where(correct, labels, (labels + 1) % N_CLASSES)
@@ -74,9 +78,11 @@ def write_study(
         np.add.at(cm, (labels, predictions), 1)
         return {"accuracy": np.array(correct.mean()), "cm": cm, "predictions": predictions.astype(np.uint8)}
 
-    plan = _Plan(tuple(units), MEASUREMENTS if outcomes else MEASUREMENTS[:2], weights=weights, space_name="zoo")
-    extra = {"outcomes": "bits", "images_of": lambda _plan, dataset: _images(dataset)} if outcomes else {}
-    export(out, plan, ChangedStore(N_CLASSES, change=change), formats=("parquet",), **extra)
+    plan = _Plan(
+        tuple(units), MEASUREMENTS if outcomes else MEASUREMENTS[:2], weights=weights_by_name, space_name="zoo"
+    )
+    outcome_options = {"outcomes": "bits", "images_of": lambda _plan, dataset: _images(dataset)} if outcomes else {}
+    export(out, plan, ChangedStore(N_CLASSES, change=change), formats=("parquet",), **outcome_options)
     return out
 
 
@@ -93,7 +99,7 @@ def _images(dataset: str) -> ImageSet:
 STRENGTHS = tuple(255 * epsilon for epsilon in EPSILONS[1:])
 EPOCHS = (1, 4)
 FOUR_SEEDS = tuple(range(4))
-PACE = {"mnist": 0.01, "cifar10": 0.05, "fusion_digit": 0.02, "fusion_object": 0.06}
+DECAY_RATES = {"mnist": 0.01, "cifar10": 0.05, "fusion_digit": 0.02, "fusion_object": 0.06}
 
 IMAGE_DISTRIBUTION = ImageDistributionStudy.model_validate(
     {
@@ -106,7 +112,7 @@ IMAGE_DISTRIBUTION = ImageDistributionStudy.model_validate(
             "tiny": {"architecture": "resnet18"},
         },
         "groups": {
-            **{name: {"dataset": name, "recipes": ["plain"]} for name in PACE},
+            **{name: {"dataset": name, "recipes": ["plain"]} for name in DECAY_RATES},
             "cifar10_to_mnist": {"dataset": "mnist", "recipes": ["finetuned"]},
             "mnist_to_cifar10": {"dataset": "cifar10", "recipes": ["finetuned"]},
         },
@@ -115,18 +121,21 @@ IMAGE_DISTRIBUTION = ImageDistributionStudy.model_validate(
 
 
 def falling(architecture: str, dataset: str, weights: Weights, key: str, strength: float) -> float:
-    """Return an accuracy that decreases with strength; seeds shift all groups alike, one network gains under attack."""
+    """Return an accuracy that decreases with strength, except for one network, whose accuracy increases under attack.
+
+    A seed shifts the accuracies of all groups by the same amount.
+    """
     if (architecture, dataset, weights.epochs, weights.recipe) == ("resnet18", "fusion_object", 1, "plain"):
         return 0.3 if strength == 0 else 0.4
-    rate = PACE[dataset] * (0.8 if weights.recipe == "finetuned" else 1)
-    return 0.1 + (0.6 + 0.03 * (weights.seed or 0)) * np.exp(-rate * strength)
+    decay_rate = DECAY_RATES[dataset] * (0.8 if weights.recipe == "finetuned" else 1)
+    return 0.1 + (0.6 + 0.03 * (weights.seed or 0)) * np.exp(-decay_rate * strength)
 
 
 def plant_image_distribution(folder: Path) -> tuple[ImageDistributionStudy, Exports]:
-    plain, tuned = (make_weights(recipe, EPOCHS, FOUR_SEEDS) for recipe in ("plain", "finetuned"))
+    plain_weights, tuned_weights = (make_weights(recipe, EPOCHS, FOUR_SEEDS) for recipe in ("plain", "finetuned"))
     keys = {"clean": (), "fgsm": STRENGTHS}
-    plain_networks = {dataset: dict.fromkeys(("lenet5", "resnet18"), plain) for dataset in PACE}
-    tuned_networks = {dataset: dict.fromkeys(("lenet5", "resnet18"), tuned) for dataset in ("mnist", "cifar10")}
+    plain_networks = {dataset: dict.fromkeys(("lenet5", "resnet18"), plain_weights) for dataset in DECAY_RATES}
+    tuned_networks = {dataset: dict.fromkeys(("lenet5", "resnet18"), tuned_weights) for dataset in ("mnist", "cifar10")}
     return IMAGE_DISTRIBUTION, Exports(
         [
             write_study(folder / "plain", plain_networks, keys, falling),
@@ -153,19 +162,19 @@ DYNAMICS = DynamicsStudy.model_validate(
 )
 
 
-def growing(architecture: str, dataset: str, weights: Weights, key: str, strength: float) -> float:
-    """Clean accuracy is .8. Rotations fool half of the correct images at every snapshot, PGD more and more of them."""
-    done = (weights.epochs or 0) * 625 if weights.steps is None else weights.steps
-    remaining = {"clean": 1.0, "rot30": 0.5}.get(key, 1 - done / 2500 * strength)
-    return 0.8 * remaining
+def accuracy_during_training(architecture: str, dataset: str, weights: Weights, key: str, strength: float) -> float:
+    """Return 0.8 for clean images. Rotations fool half of the correct images, and PGD fools more in later snapshots."""
+    iterations = (weights.epochs or 0) * 625 if weights.steps is None else weights.steps
+    robust_fraction = {"clean": 1.0, "rot30": 0.5}.get(key, 1 - iterations / 2500 * strength)
+    return 0.8 * robust_fraction
 
 
 def plant_dynamics(folder: Path) -> tuple[DynamicsStudy, Exports]:
-    plain = make_weights("plain", (1, 2), SEEDS, steps=(100,))
-    other = make_weights("other", (1,), (0,))
-    networks = {"cifar10": {"resnet32-narrow": [*plain, *other]}}
+    plain_weights = make_weights("plain", (1, 2), SEEDS, steps=(100,))
+    other_weights = make_weights("other", (1,), (0,))
+    networks = {"cifar10": {"resnet32-narrow": [*plain_weights, *other_weights]}}
     strengths = {"clean": (), "rot30": (), "pgd_linf7": (0.5, 1.0)}
-    out = write_study(folder, networks, strengths, growing, outcomes=True)
+    out = write_study(folder, networks, strengths, accuracy_during_training, outcomes=True)
     return DYNAMICS, Exports([out], iterations_per_epoch=625)
 
 
@@ -185,7 +194,10 @@ MIXING_FRACTIONS = {"mix-0": 0.0, "mix-5": 0.5, "mix-10": 1.0}
 
 
 def mixed(architecture: str, dataset: str, weights: Weights, key: str, strength: float) -> float:
-    """Robust images increase accuracy under attack and decrease clean accuracy; VGG-16 has a minimum in the middle."""
+    """Return an accuracy that increases with the fraction of robust images under attack, and otherwise decreases.
+
+    VGG-16 is less accurate than the other network if half of the images are robust.
+    """
     alpha = MIXING_FRACTIONS[weights.recipe]
     if key == "clean":
         return 0.9 - 0.1 * alpha + 0.01 * (weights.seed or 0)
@@ -194,7 +206,9 @@ def mixed(architecture: str, dataset: str, weights: Weights, key: str, strength:
 
 
 def plant_mixing(folder: Path) -> tuple[MixingStudy, Exports]:
-    weights = [item for recipe in MIXING_FRACTIONS for item in make_weights(recipe, (1, 3), SEEDS)]
+    weights = [
+        network_weights for recipe in MIXING_FRACTIONS for network_weights in make_weights(recipe, (1, 3), SEEDS)
+    ]
     networks = {"cifar10": {"resnet50": weights, "vgg16": weights}}
     out = write_study(folder, networks, {"clean": (), "pgd_l2": (0.25,)}, mixed)
     return MIXING, Exports([out])
@@ -218,14 +232,14 @@ EQUIVARIANCE = EquivarianceStudy.model_validate(
 
 
 def spatial(architecture: str, dataset: str, weights: Weights, key: str, strength: float) -> float:
-    """Depth 34 is slightly better, rates differ only by noise, and training on rotations helps."""
-    draws = np.random.default_rng([len(architecture), int(architecture[-1]), *weights.name.encode(), len(key)])
-    return 0.5 + 0.2 * ("*" in weights.recipe) + 0.05 * architecture.endswith("34") + 0.02 * draws.random()
+    """Return an accuracy that is higher with depth 34 and with D*; learning rates differ only by noise."""
+    generator = np.random.default_rng([len(architecture), int(architecture[-1]), *weights.name.encode(), len(key)])
+    return 0.5 + 0.2 * ("*" in weights.recipe) + 0.05 * architecture.endswith("34") + 0.02 * generator.random()
 
 
 def plant_equivariance(folder: Path) -> tuple[EquivarianceStudy, Exports]:
     recipes = [recipe for group in EQUIVARIANCE.settings.values() for recipe in group]
-    weights = [item for recipe in recipes for item in make_weights(recipe, (3,), SEEDS)]
+    weights = [network_weights for recipe in recipes for network_weights in make_weights(recipe, (3,), SEEDS)]
     networks = {"cifar10": dict.fromkeys(("resnet50", "stn-resnet18", "stn-resnet34"), weights)}
     out = write_study(folder, networks, {"clean": (), "rot30": ()}, spatial, outcomes=True)
     return EQUIVARIANCE, Exports([out])
@@ -237,4 +251,4 @@ STUDIES: dict[str, Callable[[Path], tuple[Study, Exports]]] = {
     "robust-features-mixing": plant_mixing,
     "robust-features-equivariance": plant_equivariance,
 }
-"""Functions that write the exports of each study into a folder, and return the study and the exports."""
+"""Functions that write the exports of a study into a folder, and return the study and the exports."""

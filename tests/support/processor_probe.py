@@ -1,6 +1,7 @@
-"""Print hashes of all generated and drawn data, as computed here: ``python -m tests.support.processor_probe SIZE…``.
+"""Print hashes of all data that robust201 generates: ``python -m tests.support.processor_probe SIZE…``.
 
-The output is JSON: name → first 16 hex digits of a SHA-256. Names that begin with ``control`` depend on the processor.
+The output is JSON with the first 16 hex digits of a SHA-256 by name. Only the hashes whose names begin with ``control``
+may depend on the processor.
 """
 
 import hashlib
@@ -33,7 +34,7 @@ def digest(arrays: Iterable[NDArray[Any]]) -> str:
 
 
 def sample_images(size: int) -> NDArray[np.uint8]:
-    """Return two natural images, one of flat colours, where truncation shows the last bit of a sum, and noise."""
+    """Return two natural images, an image with flat colours (where truncation shows a sum's last bit), and noise."""
     images = natural_images(N_IMAGES, size)
     images[2] = raw("flat", shape=(2, 2, 3), below=256).repeat(size // 2, 0).repeat(size // 2, 1)
     images[3] = raw("noise", size, shape=images[3].shape, below=256)
@@ -48,13 +49,13 @@ def corrupted_images(key: str, size: int) -> Iterator[NDArray[np.uint8]]:
 
 
 def snow_of_noise() -> Iterator[NDArray[np.uint8]]:
-    """Snow on noise, which shows the last bit of grey: pixels depend on how OpenBLAS multiplies matrices."""
-    rows = np.array([1, 21, 30, 32, 67])
-    images = raw("noise", 64, shape=(rows.max() + 1, 64, 64, 3), below=256)[rows].astype(np.uint8)
-    yield corrupt(images, "snow", 5, seed=0, indices=rows, frost=stripes())
+    """Yield snow on noise. The pixels depend on the last bits of grey values, so a product by OpenBLAS would show."""
+    indices = np.array([1, 21, 30, 32, 67])
+    images = raw("noise", 64, shape=(indices.max() + 1, 64, 64, 3), below=256)[indices].astype(np.uint8)
+    yield corrupt(images, "snow", 5, seed=0, indices=indices, frost=stripes())
 
 
-def _draws() -> Iterator[tuple[str, Iterable[NDArray[Any]]]]:
+def _random_numbers() -> Iterator[tuple[str, Iterable[NDArray[Any]]]]:
     import torch
 
     from robust201.tasks.attack_kit.draws import CounterDraws
@@ -62,16 +63,17 @@ def _draws() -> Iterator[tuple[str, Iterable[NDArray[Any]]]]:
     from robust201.training.draws import epoch_draws, pixel_draws, uniform
     from robust201.training.recipes import AUGMENTATIONS
 
-    draws, rows, shape = CounterDraws(0, "pgd"), np.arange(64), (3, 32, 32)
-    yield "draw uniforms", [draws.uniforms(0, rows, shape).numpy()]
-    yield "draw normals", [draws.normals(0, rows, 3072).numpy()]
-    yield "draw stripes", [draws.stripes(0, rows, shape).numpy()]
+    draws, indices, shape = CounterDraws(0, "pgd"), np.arange(64), (3, 32, 32)
+    yield "draw uniforms", [draws.uniforms(0, indices, shape).numpy()]
+    yield "draw normals", [draws.normals(0, indices, 3072).numpy()]
+    yield "draw stripes", [draws.stripes(0, indices, shape).numpy()]
     yield "draw windows", [np.array([w.row, w.column, *w.signs.flatten()]) for w in draws.windows(0, 0, [3] * 9, shape)]
-    yield "draw tiles", [draws.tiles(0, rows, 9, 3)[1].numpy()]
-    yield "draw swaps", [swap.signs.numpy() for swap in draws.swaps(0, 0, rows, [3] * 9, shape)]
+    yield "draw tiles", [draws.tiles(0, indices, 9, 3)[1].numpy()]
+    yield "draw swaps", [swap.signs.numpy() for swap in draws.swaps(0, 0, indices, [3] * 9, shape)]
     yield "draw training", [uniform(epoch_draws(0, 1, "order", 99)), pixel_draws(0, 1, "start", 2, 99)]
     images = np.ascontiguousarray(natural_images(16).transpose(0, 3, 1, 2))
-    # Not the jittered ones: PyTorch sums an image's mean in an order that depends on the processor (docs/training.md).
+    # Augmentations with colour jitter are not included: PyTorch sums an image's mean in an order that depends on the
+    # processor (docs/training.md).
     for name in ("flip-crop", "std*-tf"):
         augment = Augmenter(AUGMENTATIONS[name], n_ids=16, seed=0, device=torch.device("cpu"))
         yield f"augmentation {name}", [augment(images, np.arange(16), 0).numpy()]
@@ -83,47 +85,47 @@ def _images() -> Iterator[tuple[str, Iterable[NDArray[Any]]]]:
     grey = raw("grey", shape=(20, 28, 28), below=256).astype(np.uint8)
     for size in (32, 96):
         yield f"upscaled to {size}", [upscale(grey, size, 255)]
-    first, second = natural_images(2), natural_images(2)[::-1]
+    original, reversed_images = natural_images(2), natural_images(2)[::-1]
     for alpha in (0.1, 0.3, 0.5):
-        yield f"blend {alpha}", [blend(first, second, alpha)]
+        yield f"blend {alpha}", [blend(original, reversed_images, alpha)]
     yield "pairs of a blend", pair(50, 40, 0)
 
 
 def _samples() -> Iterator[tuple[str, Iterable[NDArray[Any]]]]:
     n_networks, n_strengths, n_images = 6, 2, 600
-    uniform = raw("outcomes", shape=(n_networks, n_strengths + 1, n_images), below=1000)
+    random_numbers = raw("outcomes", shape=(n_networks, n_strengths + 1, n_images), below=1000)
     difficulty = np.arange(n_images) * 1000 // n_images
-    outcomes = uniform + difficulty < np.array([1500, 1200, 900])[:, None]
-    values = pilot_features(outcomes[:, 1:], outcomes[:, :1])
-    predicted = predict_pilots(OutcomeModel().fit(values, outcomes[:, 1:]), values)
+    outcomes = random_numbers + difficulty < np.array([1500, 1200, 900])[:, None]
+    pilot_inputs = pilot_features(outcomes[:, 1:], outcomes[:, :1])
+    predicted = predict_pilots(OutcomeModel().fit(pilot_inputs, outcomes[:, 1:]), pilot_inputs)
     design = stratify(outcomes[:, 1:], n_strata=10, seed=0, name="probe", predicted=predicted)
     yield "strata of a sample", [design.stratum, design.order]
     yield "images of a sample", [allocate(design, outcomes[:, 1:], 90, predicted).positions]
 
 
 def hashes(sizes: Iterable[int]) -> dict[str, str]:
-    """Return all hashes, with corrupted images of these heights."""
-    result = {name: digest(arrays) for name, arrays in (*_images(), *_draws(), *_samples())}
+    """Return all hashes by name, with corrupted images of these sizes in pixels."""
+    hash_by_name = {name: digest(arrays) for name, arrays in (*_images(), *_random_numbers(), *_samples())}
     for size in sizes:
-        result |= {f"{key} at {size}": digest(corrupted_images(key, size)) for key in CORRUPTION_FUNCTIONS}
+        hash_by_name |= {f"{key} at {size}": digest(corrupted_images(key, size)) for key in CORRUPTION_FUNCTIONS}
     digits = select(load_images("digits"), count=3, seed=0)
-    result["digits"] = digits.sha256[:16]
+    hash_by_name["digits"] = digits.sha256[:16]
     with tempfile.TemporaryDirectory() as folder:
         store = generate_corruptions(Path(folder), digits, keys=("snow", "frost"), seed=0, frost=synthetic_frost(0))
-        result |= {f"identity of {key}": str(store.identity(key)["sha256"])[:16] for key in ("snow", "frost")}
-    return result | _controls()
+        hash_by_name |= {f"identity of {key}": str(store.identity(key)["sha256"])[:16] for key in ("snow", "frost")}
+    return hash_by_name | _controls()
 
 
 def _controls() -> dict[str, str]:
-    """Compute values that must differ if the environment variables of the test have an effect."""
+    """Return hashes that must differ if the test's environment variables have an effect."""
     import torch
 
-    values = np.random.default_rng(0).random((64, 64), np.float32)
-    maps = torch.from_numpy(values).view(1, 1, 64, 64).expand(1, 16, -1, -1).contiguous()
+    matrix = np.random.default_rng(0).random((64, 64), np.float32)
+    maps = torch.from_numpy(matrix).view(1, 1, 64, 64).expand(1, 16, -1, -1).contiguous()
     kernels = torch.from_numpy(np.random.default_rng(1).random((16, 16, 3, 3), np.float32))
     return {
-        "control OPENBLAS_CORETYPE": digest([values @ values]),
-        "control NPY_DISABLE_CPU_FEATURES": digest([np.exp(-4 * values)]),
+        "control OPENBLAS_CORETYPE": digest([matrix @ matrix]),
+        "control NPY_DISABLE_CPU_FEATURES": digest([np.exp(-4 * matrix)]),
         "control ONEDNN_MAX_CPU_ISA": digest([torch.nn.functional.conv2d(maps, kernels).numpy()]),
     }
 

@@ -1,4 +1,4 @@
-"""Plausible results, for the tests of the store: every image has its own random logits."""
+"""Plausible results for tests of the store; every image has different random logits."""
 
 import os
 import pickle
@@ -41,9 +41,9 @@ def make_results(unit, strengths=None, start=0, stop=None, measurements=DEFAULT,
 
 
 def make_values(unit, strength, start, stop, measurements=DEFAULT, n_classes=3, seed=0):
-    draws = noise.generator(seed, unit.id, strength)
-    logits = torch.from_numpy(draws.normal(size=(unit.n_images, n_classes)).astype(np.float32))[start:stop]
-    labels = (torch.arange(unit.n_images) % n_classes)[start:stop]  # all rows of a dataset have the same images
+    generator = noise.generator(seed, unit.id, strength)
+    logits = torch.from_numpy(generator.normal(size=(unit.n_images, n_classes)).astype(np.float32))[start:stop]
+    labels = (torch.arange(unit.n_images) % n_classes)[start:stop]  # all results of a dataset are for the same images
     accumulator = Accumulator(measurements, n_classes, "cpu", stop - start)
     accumulator.update(torch.arange(stop - start), logits, labels)
     return accumulator.finalise()
@@ -62,42 +62,42 @@ def whole_part(unit):
 
 
 def inventory_state(inventory):
-    """Return the complete state of an inventory as plain values."""
+    """Return the complete state of an inventory as values that can be compared."""
     columns = ("unit", "strength", "start", "stop", "seconds", "shard", "position")
-    rows = {name: inventory.row_column(name) for name in columns}
+    row_columns = {name: inventory.row_column(name) for name in columns}
     return (
         inventory.shards,
         inventory.units,
-        {name: (column.dtype, column.tolist()) for name, column in rows.items()},
-        [inventory.shard_columns(number) for number in range(len(inventory.shards))],
+        {name: (column.dtype, column.tolist()) for name, column in row_columns.items()},
+        [inventory.shard_columns(shard_index) for shard_index in range(len(inventory.shards))],
         inventory.damage,
         inventory.superseded,
     )
 
 
 def state_without_index(store):
-    """Return the state from a scan without an index, and leave the index unchanged."""
-    aside = store.root / "index-aside"
+    """Return the inventory's state from a scan without an index; the index is not changed."""
+    moved_index = store.root / "index-aside"
     if store.folder.index.exists():
-        store.folder.index.rename(aside)
+        store.folder.index.rename(moved_index)
     state = inventory_state(store.inventory(on_damage="report"))
     shutil.rmtree(store.folder.index, ignore_errors=True)
-    if aside.exists():
-        aside.rename(store.folder.index)
+    if moved_index.exists():
+        moved_index.rename(store.folder.index)
     return state
 
 
 def flip_middle_bit(store, shard, *, keep_time):
-    """Damage a shard, with or without a change of its modification time."""
+    """Flip a bit in the middle of a shard; with `keep_time`, keep its modification time."""
     path = store.folder.shards.joinpath(shard)
-    state = path.stat()
+    file_status = path.stat()
     flip(path)
     if keep_time:
-        os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+        os.utime(path, ns=(file_status.st_atime_ns, file_status.st_mtime_ns))
 
 
 def flip(path, bit=None):
-    """Flip a bit of a file, by default in its middle."""
+    """Flip a bit of a file, by default in the middle."""
     content = bytearray(path.read_bytes())
     bit = 8 * (len(content) // 2) if bit is None else bit
     content[bit // 8] ^= 1 << bit % 8
@@ -117,7 +117,7 @@ def assert_complete_store(store, units, measurements=DEFAULT):
 
 
 def compact_while_committing(store, units, clock):
-    """Commit results in another thread while compacting at least once; raise the thread's exceptions."""
+    """Commit results in another thread, and compact repeatedly meanwhile; raise the thread's exceptions."""
     results = [make_results(unit) for unit in units]
 
     def commit():
@@ -126,14 +126,14 @@ def compact_while_committing(store, units, clock):
             writer.commit(result)
 
     with ThreadPoolExecutor(1) as pool:
-        committed = pool.submit(commit)
+        future = pool.submit(commit)
         while True:
-            # No grace period is stricter than any real use. A single compaction at a time reads only shards that
-            # remain.
+            # A real run has a grace period, so this is stricter. The shards that the compaction reads cannot disappear,
+            # because there is only one compaction at a time.
             store.compact(grace_seconds=0, clock=clock, target_bytes=40_000)
-            if committed.done():
+            if future.done():
                 break
-    committed.result()
+    future.result()
 
 
 PROGRAM = """
@@ -152,9 +152,9 @@ store.commit(results) if results else store.compact()
 
 
 def start_until(step, store, results=()):
-    """Start a process that commits results to a store, or compacts it if there are none, and dies at a step.
+    """Start a process that commits results to a store, or compacts the store if there are none, and dies at a step.
 
-    The results are passed to it, because computing them would import torch, which takes longer than everything else.
+    The results are passed to the process, because computing them would import torch, which takes most of the time.
     """
     command = [sys.executable, "-c", PROGRAM, str(store.root), step]
     process = subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE)

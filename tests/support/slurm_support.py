@@ -1,4 +1,4 @@
-"""Parsing of batch files, and a context manager that runs a real Slurm of one node on loopback in its own folder."""
+"""Parsers of batch files, and a context manager that runs Slurm with one node on loopback in a temporary folder."""
 
 import getpass
 import os
@@ -55,11 +55,11 @@ PartitionName=all Nodes=localhost Default=YES MaxTime=INFINITE State=UP
 
 
 def slurm_unavailable_reason() -> str | None:
-    """Return why Slurm cannot be started here, or None."""
-    missing = [program for program in PROGRAMS if shutil.which(program, path=_PATH) is None]
-    if missing:
-        return f"no {', '.join(missing)}: install slurmctld, slurmd, slurm-client and munge"
-    return None if os.geteuid() == 0 else "slurmd only runs as root"
+    """Return why Slurm cannot be started on this machine; None if it can."""
+    missing_programs = [program for program in PROGRAMS if shutil.which(program, path=_PATH) is None]
+    if missing_programs:
+        return f"{', '.join(missing_programs)} not found: install slurmctld, slurmd, slurm-client and munge"
+    return None if os.geteuid() == 0 else "slurmd needs root"
 
 
 @dataclass(frozen=True)
@@ -67,21 +67,21 @@ class SlurmCluster:
     """A running Slurm.
 
     Attributes:
-        folder: state, logs and sockets.
-        environment: environment variables with which programs find it.
+        folder: folder with state, logs and sockets.
+        environment: environment variables with which Slurm's commands find it.
     """
 
     folder: Path
     environment: dict[str, str]
 
     def query(self, *command: str) -> str:
-        """Run one of Slurm's commands and return what it prints."""
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=30, check=False)
-        assert done.returncode == 0, (command, done.stderr, self.logs())
-        return done.stdout
+        """Run one of Slurm's commands, and return its output."""
+        result = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=30, check=False)
+        assert result.returncode == 0, (command, result.stderr, self.logs())
+        return result.stdout
 
     def jobs(self) -> dict[str, str]:
-        """Return the state of every unfinished job, by its id (``7_2`` for a task of an array)."""
+        """Return the state of every unfinished job by job ID (``7_2`` for a task of an array)."""
         lines = self.query("squeue", "--noheader", "--array", "--format=%i %T").split("\n")
         return dict(line.split() for line in lines if line)
 
@@ -91,10 +91,10 @@ class SlurmCluster:
         return dict(field.split("=", 1) for field in fields if "=" in field)
 
     def start_requeued(self, job: str) -> None:
-        """Start a requeued job, which Slurm would delay for two minutes.
+        """Start a requeued job immediately. Slurm would delay it for two minutes.
 
-        Slurm waits so that a node does not mistake the job's second run for its first, whose credential it has just
-        revoked. A test can check instead whether the first run has ended.
+        The reason for the delay is that a node could mistake the second run for the first one, whose credential it has
+        just revoked. Instead, this function waits until the first run has ended.
         """
         step = f"[{self.job(job)['JobId']}.batch]"
         self.wait_for(lambda: not any(step in title for title in _process_titles()))
@@ -105,11 +105,11 @@ class SlurmCluster:
         """Wait until a condition is true.
 
         Raises:
-            AssertionError: the condition is still false after `seconds`; the message contains Slurm's logs.
+            AssertionError: the condition is still false after `seconds`. The message contains Slurm's logs.
         """
-        end = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         while not condition():
-            assert time.monotonic() < end, self.logs()
+            assert time.monotonic() < deadline, self.logs()
             time.sleep(0.2)
 
     def logs(self) -> str:
@@ -122,10 +122,10 @@ class SlurmCluster:
 
 @contextmanager
 def slurm_on_loopback(*, cpus: int = 2, max_array_size: int = 33) -> Iterator[SlurmCluster]:
-    """Start munge, a controller and a node; stop them, and what they started, at the end of the block.
+    """Start munge, a controller and a node; at the end of the block, stop them and their jobs.
 
     Args:
-        cpus: CPUs that the node offers, whatever the machine has.
+        cpus: number of CPUs that the node offers, independently of the machine.
         max_array_size: Slurm's limit on array indices, exclusive.
     """
     # In pytest's folders, the path of munge's socket could exceed the maximum of 107 bytes.
@@ -146,15 +146,19 @@ def slurm_on_loopback(*, cpus: int = 2, max_array_size: int = 33) -> Iterator[Sl
     key = folder / "munge.key"
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(128))
-    # Batch jobs inherit this environment, which must not contain another job's or cluster's variables.
+    # Batch jobs inherit this environment, so variables of other jobs or clusters are removed.
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_"))}
     environment = inherited | {"PATH": _PATH, "SLURM_CONF": str(folder / "slurm.conf")}
     cluster = SlurmCluster(folder, environment)
     daemons: list[subprocess.Popen[bytes]] = []
     try:
-        names = {name: f"{folder}/munge.{name}" for name in ("socket", "seed")}
+        munge_paths = {name: f"{folder}/munge.{name}" for name in ("socket", "seed")}
         munge = ["munged", "--foreground", "--force", f"--key-file={key}", f"--log-file={folder}/munged.log"]
-        munge += [f"--pid-file={folder}/munged.pid", f"--socket={names['socket']}", f"--seed-file={names['seed']}"]
+        munge += [
+            f"--pid-file={folder}/munged.pid",
+            f"--socket={munge_paths['socket']}",
+            f"--seed-file={munge_paths['seed']}",
+        ]
         for command in (munge, ["slurmctld", "-D"], ["slurmd", "-D", "-N", "localhost", "-c"]):
             with (folder / f"{command[0]}.out.log").open("wb") as log:
                 daemons.append(
@@ -162,7 +166,7 @@ def slurm_on_loopback(*, cpus: int = 2, max_array_size: int = 33) -> Iterator[Sl
                 )
             if command is munge:
                 cluster.wait_for((folder / "munge.socket").exists)
-        cluster.wait_for(lambda: _answers(cluster))
+        cluster.wait_for(lambda: _is_node_idle(cluster))
         yield cluster
     finally:
         with suppress(AssertionError, subprocess.TimeoutExpired):
@@ -184,9 +188,9 @@ def _process_titles() -> Iterator[str]:
         yield " ".join(process.info["cmdline"] or [])
 
 
-def _answers(cluster: SlurmCluster) -> bool:
+def _is_node_idle(cluster: SlurmCluster) -> bool:
     """Return whether the node is up and idle."""
-    done = subprocess.run(
+    result = subprocess.run(
         ["sinfo", "--noheader", "--format=%T"],
         env=cluster.environment,
         capture_output=True,
@@ -194,29 +198,29 @@ def _answers(cluster: SlurmCluster) -> bool:
         timeout=30,
         check=False,
     )
-    return done.returncode == 0 and done.stdout.strip() == "idle"
+    return result.returncode == 0 and result.stdout.strip() == "idle"
 
 
 def _free_ports(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
     try:
-        for item in sockets:
-            item.bind(("127.0.0.1", 0))
-        return [item.getsockname()[1] for item in sockets]
+        for bound_socket in sockets:
+            bound_socket.bind(("127.0.0.1", 0))
+        return [bound_socket.getsockname()[1] for bound_socket in sockets]
     finally:
-        for item in sockets:
-            item.close()
+        for bound_socket in sockets:
+            bound_socket.close()
 
 
 def directives(text: str) -> dict[str, str]:
-    """Return the options of a batch file, unquoted as by the shell."""
+    """Return the options of a batch file, with quotes removed as by a shell."""
     lines = [line.removeprefix("#SBATCH --") for line in text.splitlines() if line.startswith("#SBATCH --")]
     pairs = (line.partition("=") for line in lines)
     return {name: shlex.split(value)[0] if value else "" for name, _, value in pairs}
 
 
 def command(text: str) -> list[str]:
-    """Return the arguments that the shell passes to exec in a batch file's last line."""
+    """Return the arguments of `exec` in a batch file, as the shell would expand them."""
     (line,) = [line for line in text.splitlines() if line.startswith("exec ")]
     result = subprocess.run(
         ["bash", "-c", line.replace("exec ", "printf '%s\\0' ", 1)],

@@ -1,4 +1,4 @@
-"""Small datasets in the published format, with values from the test."""
+"""Small datasets in the published format, with values that the test gives."""
 
 import json
 from collections.abc import Mapping
@@ -15,11 +15,13 @@ EPSILONS = {"pgd": (1.0, 8.0), "fgsm": (1.0, 8.0)}
 def write_results(
     folder: Path, values: Mapping[str, Mapping[str, Any]], *, dataset: str = "cifar10", measure: str = "accuracy"
 ) -> Path:
-    """Write values by key and architecture, one per strength, in the published layout."""
+    """Write values by key and architecture in the published layout, one value per strength."""
     (folder / dataset).mkdir(parents=True, exist_ok=True)
     (folder / "meta.json").write_text(nasbench201.meta_text(EPSILONS))
-    for key, rows in values.items():
-        (folder / dataset / f"{key}_{measure}.json").write_text(json.dumps({dataset: {key: {measure: dict(rows)}}}))
+    for key, values_by_architecture in values.items():
+        (folder / dataset / f"{key}_{measure}.json").write_text(
+            json.dumps({dataset: {key: {measure: dict(values_by_architecture)}}})
+        )
     return folder
 
 
@@ -29,7 +31,7 @@ def write_sweep_json(
     record: Mapping[str, Any] | None = None,
     measurements: tuple[str, ...] = ("accuracy",),
 ) -> Path:
-    """Write an export's record of its sweep: strengths by dataset and key, protocols, measurements."""
+    """Write sweep.json, an export's record of its sweep, with strengths by dataset and key."""
     content = {"format": 1, "robust201": "0", "sweep": record or {}, "measurements": measurements}
     (folder / "sweep.json").write_text(json.dumps(content | {"strengths": strengths}))
     return folder

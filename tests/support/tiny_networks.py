@@ -1,4 +1,4 @@
-"""Networks, images and parameters that are small enough to attack in milliseconds."""
+"""Networks, images and parameters that are so small that an attack takes milliseconds."""
 
 import numpy as np
 import torch
@@ -31,12 +31,12 @@ SMALLER = {
     "aa_fab": {"steps": 2},
     "aa_fab-t": {"steps": 2},
 }
-"""Parameters of attacks that are slow even so, by the key without its ball."""
+"""Parameters of attacks that would be slow even with `SMALL`, by the key without its norm."""
 SMALL_EPSILONS_255 = (1.0, 8.0)
 
 
 class TinyNetwork(nn.Module):
-    """A convolution, a nonlinearity and a linear layer; returns (features, logits) like the published modules."""
+    """Network with one convolution and one linear layer; like the published modules, it returns (features, logits)."""
 
     def __init__(self, seed=0):
         super().__init__()
@@ -52,7 +52,7 @@ class TinyNetwork(nn.Module):
 
 
 class UnroundedNetwork(nn.Module):
-    """The tiny network in float64: its float32 logits do not depend on the size of a batch."""
+    """The tiny network in float64. After rounding to float32, its logits do not depend on the batch size."""
 
     def __init__(self):
         super().__init__()
@@ -63,7 +63,7 @@ class UnroundedNetwork(nn.Module):
 
 
 class PathlessNetwork(nn.Module):
-    """Constant logits, with a zero gradient in the graph (as in the published network) or without a graph."""
+    """Network with constant logits, with a zero gradient (like published cells without a path) or without a graph."""
 
     def __init__(self, logits, *, in_graph=True):
         super().__init__()
@@ -76,7 +76,7 @@ class PathlessNetwork(nn.Module):
 
 
 class CountingNetwork(nn.Module):
-    """Counts the images that pass through another network."""
+    """Wrapper that counts the images that pass through a network."""
 
     def __init__(self, network):
         super().__init__()
@@ -93,7 +93,7 @@ def tiny_classifier(network=None, micro_batch=None):
 
 
 def tiny_images(n_images=21, labels=None, classifier=None):
-    """Return smooth random images; the labels of three in four are the tiny network's predictions."""
+    """Return smooth random images. By default, three in four labels are the classifier's predictions."""
     generator = np.random.default_rng(3)
     coarse = generator.integers(0, 256, (n_images, 3, 2, 2))
     noise = generator.integers(-20, 20, (n_images, 3, SIZE, SIZE))
@@ -108,7 +108,7 @@ def tiny_images(n_images=21, labels=None, classifier=None):
 
 
 def corrupted_images(key, severity, indices):
-    """Return pixels that depend only on corruption, severity and row."""
+    """Return pixels that depend only on corruption, severity and index."""
     return np.stack(
         [
             np.random.default_rng([severity, int(index), *key.encode()]).integers(0, 256, (3, SIZE, SIZE), np.uint8)
@@ -128,44 +128,44 @@ def tiny_context(key, classifier=None, first_batch=0, batch_size=BATCH_SIZE):
     )
 
 
-def small_parameters(row: Task, **changes):
-    """Return a row's parameters with few steps and strengths."""
-    return attack_parameters(row, **small_values(row) | changes)
+def small_parameters(task: Task, **changes):
+    """Return a task's parameters with few steps and strengths."""
+    return attack_parameters(task, **small_values(task) | changes)
 
 
-def small_values(row: Task):
-    """Return values for those of a row's parameters that affect its run time."""
-    changes = SMALL | SMALLER.get(row.key.removesuffix("_l2").removesuffix("_l1"), {})
-    return {name: value for name, value in changes.items() if name in row.parameters.model_fields}
+def small_values(task: Task):
+    """Return small values of the parameters that determine a task's run time."""
+    changes = SMALL | SMALLER.get(task.key.removesuffix("_l2").removesuffix("_l1"), {})
+    return {name: value for name, value in changes.items() if name in task.parameters.model_fields}
 
 
-def attack_parameters(row, epsilons_255=SMALL_EPSILONS_255, **changes):
-    """Return a row's parameters; strengths of other balls reach as far along the diagonal as these Linf balls."""
-    if row.constraint is None:
-        return row.parameters(**changes)
-    if row.constraint is LINF:
-        return row.parameters(epsilons_255=epsilons_255, **changes)
-    diagonal = float(row.constraint.distances(torch.ones(1, 3, SIZE, SIZE)))
-    epsilons = [epsilon / 255 * diagonal * row.constraint.divisor for epsilon in epsilons_255]
-    return row.parameters(epsilons=epsilons, **changes)
+def attack_parameters(task, epsilons_255=SMALL_EPSILONS_255, **changes):
+    """Return a task's parameters. Balls of other norms reach as far along the diagonal as Linf balls of these radii."""
+    if task.constraint is None:
+        return task.parameters(**changes)
+    if task.constraint is LINF:
+        return task.parameters(epsilons_255=epsilons_255, **changes)
+    diagonal = float(task.constraint.distances(torch.ones(1, 3, SIZE, SIZE)))
+    epsilons = [epsilon / 255 * diagonal * task.constraint.divisor for epsilon in epsilons_255]
+    return task.parameters(epsilons=epsilons, **changes)
 
 
-def part_of(row, parameters, images, start=0, stop=None, strengths=None):
+def part_of(task, parameters, images, start=0, stop=None, strengths=None):
     strengths = strengths or parameters.strengths
-    unit = Unit("0" * 32, 0, images.dataset, row.key, parameters.strengths, len(images), "1" * 32, "2" * 64)
+    unit = Unit("0" * 32, 0, images.dataset, task.key, parameters.strengths, len(images), "1" * 32, "2" * 64)
     return Part(unit, strengths, start, len(images) if stop is None else stop)
 
 
 def request_of(images, strengths):
-    """Return a request of all images at some strengths."""
+    """Return a request to attack all images at `strengths`."""
     return Request(strengths, torch.from_numpy(images.images), torch.from_numpy(images.labels), images.indices)
 
 
-def perturb_all(row, parameters, images, context, strengths=None):
-    """Perturb images with a row; return {strength: (N, 3, H, W) images in order of position}."""
+def perturb_all(task, parameters, images, context, strengths=None):
+    """Perturb images with a task; return the images (N, 3, H, W) by strength, in the original order."""
     strengths = strengths or parameters.strengths
     pixels = torch.from_numpy(images.images)
     perturbed = {strength: torch.full(pixels.shape, torch.nan) for strength in strengths}
-    for batch in perturb(row, context, parameters, request_of(images, strengths)):
+    for batch in perturb(task, context, parameters, request_of(images, strengths)):
         perturbed[strengths[batch.strength]][batch.positions] = batch.images
     return perturbed

@@ -1,4 +1,4 @@
-"""Training runs that take a fraction of a second: one cell on twenty images of two brightnesses."""
+"""Training runs that take a fraction of a second: one cell is trained on twenty images of two brightnesses."""
 
 import hashlib
 from pathlib import Path
@@ -20,13 +20,13 @@ RECIPE: dict[str, Any] = {
     "augmentation": {"flip": True, "crop_padding": 1},
     "snapshots": {"every_epochs": 1, "iterations": [2]},
 }
-"""Three steps per epoch, with snapshots after 2, 3 and 6 steps."""
+"""Recipe with three steps per epoch, and with snapshots after 2, 3 and 6 steps."""
 
 STEPS = (2, 3, 6)
 
 
 def write_images(folder: Path, name: str = "bright", seed: int = 0) -> dict[str, Any]:
-    """Write both splits of a custom dataset, and return its section of a YAML."""
+    """Write both splits of a custom dataset, and return the dataset's section of a YAML."""
     path = folder / name
     if not path.exists():
         path.mkdir(parents=True)
@@ -38,7 +38,7 @@ def write_images(folder: Path, name: str = "bright", seed: int = 0) -> dict[str,
 
 
 def training_fields(folder: Path, **changes: Any) -> dict[str, Any]:
-    """Return the fields of a training YAML whose store is in a folder; arguments replace top-level fields."""
+    """Return the fields of a training YAML whose store is in `folder`; keyword arguments replace top-level fields."""
     execution = {"executor": "inline", "device": "cpu"} | changes.pop("execution", {})
     return {
         "name": "tiny",
@@ -56,7 +56,7 @@ def make_trainings(folder: Path, **changes: Any) -> TrainingConfig:
 
 
 def weight_files(store: Path) -> dict[str, str]:
-    """Return the hashes of a store's weights files, by path in the store."""
+    """Return the hashes of a store's weights files by relative path."""
     return {
         str(path.relative_to(store)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(store.rglob("*.safetensors"))

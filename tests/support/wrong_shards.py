@@ -1,4 +1,4 @@
-"""Shards with wrong contents whose names are nevertheless the hashes of their bytes."""
+"""Shards with invalid contents, whose names nevertheless have the right hashes."""
 
 import hashlib
 import json
@@ -17,11 +17,11 @@ ChangeFooter = Callable[[dict[str, Any]], None]
 
 
 def rewrite_shard(path: Path, change: Change = lambda table: table, footer: ChangeFooter | None = None) -> Path:
-    """Change a shard's table or footer, and rename it to its new hash."""
+    """Change a shard's table or footer, and rename the file to match its new hash."""
     payload = json.loads(pq.read_metadata(path).metadata[FOOTER_KEY.encode()])
     if footer is not None:
         footer(payload)
-    # A single file, so that names of parent folders are not read as partitions.
+    # ParquetFile reads a single file; read_table would read the names of parent folders as partitions.
     table = change(pq.ParquetFile(path).read()).replace_schema_metadata(None)
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, table.schema, compression="zstd", store_schema=False) as writer:
@@ -32,39 +32,39 @@ def rewrite_shard(path: Path, change: Change = lambda table: table, footer: Chan
 
 
 def name_by_hash(path: Path, content: bytes) -> Path:
-    """Write a shard's bytes under the name of their hash."""
+    """Write a shard's bytes to a file whose name has their hash."""
     target = path.with_name(f"{path.name[:-24]}{hashlib.sha256(content).hexdigest()[:16]}.parquet")
     target.write_bytes(content)
     return target
 
 
-def with_column(name: str, make: Callable[[pa.Table], Any]) -> Change:
-    """Return a function that replaces a column."""
-    return lambda table: table.set_column(table.schema.names.index(name), name, make(table))
+def with_column(name: str, make_column: Callable[[pa.Table], Any]) -> Change:
+    """Return a function that replaces a column of a table by `make_column(table)`."""
+    return lambda table: table.set_column(table.schema.names.index(name), name, make_column(table))
 
 
-def _null_first(name: str) -> Change:
+def _set_first_to_null(name: str) -> Change:
     return with_column(name, lambda t: pa.array([None, *t[name].to_pylist()[1:]], t.schema.field(name).type))
 
 
-def _as_text(name: str) -> Change:
+def _convert_to_text(name: str) -> Change:
     return with_column(name, lambda t: pa.array([str(value) for value in t[name].to_pylist()]))
 
 
-def _bomb(table: pa.Table) -> pa.Table:
-    """Put forty million zeros into the first confusion matrix, which take a few kilobytes in the file."""
+def _inflate_cm(table: pa.Table) -> pa.Table:
+    """Put forty million zeros, which take only a few kilobytes in the file, into the first confusion matrix."""
     zeros = pa.array(np.zeros(40_000_000, np.int32))
     offsets = pa.array(np.array([0, *[len(zeros)] * len(table)], np.int32))
-    kind = table.schema.field("cm").type
-    return with_column("cm", lambda _table: pa.ListArray.from_arrays(offsets, zeros, type=kind))(table)
+    cm_type = table.schema.field("cm").type
+    return with_column("cm", lambda _table: pa.ListArray.from_arrays(offsets, zeros, type=cm_type))(table)
 
 
-def _short_cm(table: pa.Table) -> pa.Table:
-    kind = table.schema.field("cm").type
-    return with_column("cm", lambda t: pa.array([cell[:-1] for cell in t["cm"].to_pylist()], kind))(table)
+def _shorten_cm(table: pa.Table) -> pa.Table:
+    cm_type = table.schema.field("cm").type
+    return with_column("cm", lambda t: pa.array([cell[:-1] for cell in t["cm"].to_pylist()], cm_type))(table)
 
 
-def _without(name: str) -> Change:
+def _drop_column(name: str) -> Change:
     return lambda table: table.drop_columns([name])
 
 
@@ -72,14 +72,17 @@ WRONG_TABLES: dict[str, Change] = {
     "no rows": lambda table: table.slice(0, 0),
     "a repeated row": lambda table: pa.concat_tables([table, table.slice(0, 1)]),
     "a missing row": lambda table: table.slice(1),
-    **{f"{name} null": _null_first(name) for name in ("start", "stop", "cm", "protocol", "strength", "provenance")},
-    **{f"{name} as text": _as_text(name) for name in ("start", "stop", "strength", "n_images", "accuracy")},
-    **{f"no {name}": _without(name) for name in ("protocol", "cm", "strength")},
+    **{
+        f"{name} null": _set_first_to_null(name)
+        for name in ("start", "stop", "cm", "protocol", "strength", "provenance")
+    },
+    **{f"{name} as text": _convert_to_text(name) for name in ("start", "stop", "strength", "n_images", "accuracy")},
+    **{f"no {name}": _drop_column(name) for name in ("protocol", "cm", "strength")},
     "start after stop": with_column("start", lambda t: pa.array([99] * len(t), pa.int32())),
     "a negative stop": with_column("stop", lambda t: pa.array([-1] * len(t), pa.int32())),
     "a NaN strength": with_column("strength", lambda t: pa.array([float("nan")] * len(t))),
-    "short matrices": _short_cm,
-    "forty million values": _bomb,
+    "short matrices": _shorten_cm,
+    "forty million values": _inflate_cm,
     "no classes": with_column("n_classes", lambda t: pa.array([0] * len(t), pa.int16())),
     "a provenance that is a list": with_column("provenance", lambda t: pa.array(["[]"] * len(t))),
     "an invalid JSON provenance": with_column("provenance", lambda t: pa.array(["{"] * len(t))),
