@@ -251,7 +251,7 @@ def capacity_of(plan: Plan) -> Capacity:
         share=1.0,
         sample_bytes=Capacity(*bytes_per_sample),
         image_size=IMAGE_SIZE,
-        images_held=MAX_IMAGES_PER_SAMPLE,
+        images_per_sample=MAX_IMAGES_PER_SAMPLE,
     )
 
 

@@ -19,7 +19,7 @@ from matplotlib.ticker import LogFormatterSciNotation
 from numpy.typing import NDArray
 
 from robust201.figures import matplotlib_parts as parts
-from robust201.figures.panels import TEXT, TITLE
+from robust201.figures.panels import TEXT_SIZE, TITLE_SIZE
 from robust201.images import load_images
 from robust201.spaces.cell_space import INK
 from robust201.statistics.singular_values import Spectra, singular_spectra
@@ -64,8 +64,8 @@ def draw_spectra(spectra: Mapping[str, Mapping[bool, Spectra]], path: Path) -> N
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(LogFormatterSciNotation())
         axes.minorticks_off()
-        axes.set_title(FORM_LABELS[is_centred], fontsize=TITLE, color=INK)
-        axes.set_xlabel("singular value, largest first", fontsize=TEXT, color=INK)
+        axes.set_title(FORM_LABELS[is_centred], fontsize=TITLE_SIZE, color=INK)
+        axes.set_xlabel("singular value, largest first", fontsize=TEXT_SIZE, color=INK)
     colours = zip(spectra, SERIES_COLOURS, strict=False)
     parts.draw_legend(figure, [Line2D([], [], color=colour, linewidth=1.4, label=name) for name, colour in colours])
     save_figure(figure, path)

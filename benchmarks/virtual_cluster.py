@@ -17,7 +17,14 @@ from typing import Literal, get_args
 import numpy as np
 
 from robust201.core.records import ArchitectureId, Bundle, Part, Receipt
-from robust201.runtime.executors.base import LOOKAHEAD, SHORT_SECONDS, BundleDone, BundleLost, Event, take_bundle_for
+from robust201.runtime.executors.base import (
+    LOOKAHEAD,
+    SHORT_SECONDS,
+    BundleDone,
+    BundleLost,
+    Event,
+    take_bundle_of_network,
+)
 from robust201.runtime.metrics import Metrics
 
 Activity = Literal["absent", "starting", "idle", "loading", "computing"]
@@ -171,7 +178,7 @@ class VirtualCluster:
             if open_workers is None:
                 return
             gpu = self._gpus[next(iter(open_workers))]
-            gpu.queue.append(take_bundle_for(self._waiting, gpu.queue[-1].network if gpu.queue else gpu.network))
+            gpu.queue.append(take_bundle_of_network(self._waiting, gpu.queue[-1].network if gpu.queue else gpu.network))
             self._update_open(gpu)
             if len(gpu.queue) == 1:
                 self._begin_part(gpu)

@@ -58,7 +58,7 @@ TINY_KEYS: dict[str, dict[str, Any]] = {
     "brightness": {"severities": [1, 5]},
     "gaussian_noise": {"severities": [1, 5]},
 }
-WRITTEN_KEYS = {key: TINY_KEYS[key] for key in ("clean", "fgsm", "brightness")}
+THREE_KEYS = {key: TINY_KEYS[key] for key in ("clean", "fgsm", "brightness")}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -150,11 +150,11 @@ def covered_values(case: pytest.Function) -> set[tuple[object, ...]]:
 
 
 def mark_cases_slow(items: Sequence[pytest.Item]) -> None:
-    """Mark cases of tests with the marker `each_value` as slow if they are not needed to cover each value once."""
+    """Mark cases of `slow_combinations` tests as slow if they are not needed to cover each value once."""
     cases: dict[tuple[Path, str], list[pytest.Function]] = defaultdict(list)
     for item in items:
         markers = {marker.name for marker in item.iter_markers()}
-        if isinstance(item, pytest.Function) and "each_value" in markers and "slow" not in markers:
+        if isinstance(item, pytest.Function) and "slow_combinations" in markers and "slow" not in markers:
             cases[item.path, item.originalname].append(item)
     for remaining in cases.values():
         covered: set[tuple[object, ...]] = set()
@@ -249,21 +249,21 @@ def write_sweep(sweep_fields: MakeFields, tmp_path: Path) -> WriteSweep:
 
     def write(**changes: Any) -> Path:
         path = tmp_path / "sweep.yaml"
-        path.write_text(yaml.safe_dump(sweep_fields(**({"keys": WRITTEN_KEYS} | changes)), sort_keys=False))
+        path.write_text(yaml.safe_dump(sweep_fields(**({"keys": THREE_KEYS} | changes)), sort_keys=False))
         return path
 
     return write
 
 
 @dataclass(frozen=True)
-class Ended:
+class FinishedCommand:
     """Result of a command: exit code, stdout and stderr."""
 
     code: int
     out: str
     err: str
 
-    def refusal(self, code: int) -> str:
+    def error_line(self, code: int) -> str:
         """Check the exit code; return the only error line, which has a subject, a fault and a remedy."""
         assert self.code == code, self.err
         lines = self.err.splitlines()
@@ -274,7 +274,7 @@ class Ended:
         return lines[-1]
 
 
-RunCommand = Callable[..., Ended]
+RunCommand = Callable[..., FinishedCommand]
 
 
 @pytest.fixture
@@ -282,12 +282,12 @@ def robust201(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     """Return a function that runs the command line in this process."""
     from robust201.cli.app import main
 
-    def run(*arguments: object) -> Ended:
+    def run(*arguments: object) -> FinishedCommand:
         monkeypatch.setattr(sys, "argv", ["robust201", *map(str, arguments)])
         capsys.readouterr()
         with pytest.raises(SystemExit) as exit_info:
             main()
-        return Ended(int(exit_info.value.code or 0), *capsys.readouterr())
+        return FinishedCommand(int(exit_info.value.code or 0), *capsys.readouterr())
 
     return run
 
@@ -309,7 +309,7 @@ def finished_template(tiny_weights: Path, tmp_path_factory: pytest.TempPathFacto
     from robust201.runtime.sweep import run_sweep
 
     folder = tmp_path_factory.mktemp("finished")
-    config = parse_config(tiny_sweep_fields(folder, tiny_weights, keys=WRITTEN_KEYS), "test")
+    config = parse_config(tiny_sweep_fields(folder, tiny_weights, keys=THREE_KEYS), "test")
     assert run_sweep(config, make_executor).complete
     return folder
 

@@ -35,7 +35,7 @@ from robust201.models.classifier import Classifier
 from robust201.models.model import CompiledNetwork
 from robust201.models.network_check import check_compiled
 from robust201.models.pass_time import measure_pass
-from robust201.models.user_module import as_classifier, choose_given_device
+from robust201.models.user_module import as_classifier, available_device
 from robust201.monitoring.evaluation_progress import EvaluationProgress, ProgressOption, shown_progress
 from robust201.planning.config import parse_custom_task
 from robust201.planning.field_errors import describe_problem
@@ -107,7 +107,7 @@ def load_model(
         RobustWarning: the file contains several state_dicts; the warning names the one that is used.
     """
     spec = dataset_spec(dataset)
-    torch_device = choose_given_device(device)
+    torch_device = available_device(device)
     if (store is None) == (weights is None):
         raise ConfigError(
             f"Loading a network failed for {architecture!r}: {'both' if store is not None else 'neither'} of store and "
@@ -456,7 +456,9 @@ def _plan_first_look(
     chooses_count = count is None
     count = choose_count(costs, parameters_by_key, len(images)) if count is None else count
     n_split = images.n_split or len(images)
-    state.say(describe_plan(count, n_split, context.seed, by_time=chooses_count, costs=costs, keys=parameters_by_key))
+    state.say(
+        describe_plan(count, n_split, context.seed, limited_by_time=chooses_count, costs=costs, keys=parameters_by_key)
+    )
     state.costs = {key: costs.seconds(key, parameters, count) for key, parameters in parameters_by_key.items()}
     state.seconds_per_cost = 1.0
     return count

@@ -15,7 +15,7 @@ import pytest
 
 from robust201.analysis.class_summaries import summarise_classes
 from robust201.core.errors import ResultsError
-from robust201.core.processes import holding_interrupts
+from robust201.core.processes import delaying_interrupts
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.parquet_results import iter_matrices
 from robust201.reader.result_files import ResultFiles
@@ -86,13 +86,13 @@ def test_summaries_prefer_parquet_to_json(dataset, tmp_path):
 
 def test_holding_interrupts_defers_them():
     steps = []
-    with pytest.raises(KeyboardInterrupt), holding_interrupts():  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), delaying_interrupts():  # noqa: PT012
         signal.raise_signal(signal.SIGINT)
         steps.append("after")
     assert steps == ["after"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    with holding_interrupts():
+    with delaying_interrupts():
         code = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
         assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"True\n"
 

@@ -8,7 +8,7 @@ import pytest
 
 from robust201.analysis.dataset_results import DatasetResults
 from robust201.analysis.design import pareto_table
-from robust201.analysis.terms import Terms, evaluations_named, find_evaluations, measure_name, read_join_tables
+from robust201.analysis.terms import Terms, find_evaluations, measure_name, read_join_tables, require_evaluations
 from robust201.core.errors import ConfigError
 from tests.support.small_results import results_of, write_results
 
@@ -74,7 +74,7 @@ def test_terms_reject_unknown_names(results: DatasetResults, name: str, message:
 def test_find_evaluations_ignores_measures(results: DatasetResults) -> None:
     assert find_evaluations(results, "jacobian.norm") == []
     with pytest.raises(ConfigError, match="no such name; expected a score, a key, or a key at a strength"):
-        evaluations_named(results, "jacobian.norm")
+        require_evaluations(results, "jacobian.norm")
 
 
 def test_terms_rename_joined_columns_with_existing_names(tmp_path: Path) -> None:

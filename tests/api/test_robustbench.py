@@ -154,16 +154,16 @@ def test_evaluate_rejects_wrong_arguments(
 def test_benchmark_error_names_missing_file(data: Path, robust201: RunCommand) -> None:
     (data / "CIFAR-10-C" / "fog.npy").unlink()
     argv = ("evaluate", "my_model.py:build", "--benchmark")
-    assert "fog.npy" in robust201(*argv, "robustbench-corruptions").refusal(2)
+    assert "fog.npy" in robust201(*argv, "robustbench-corruptions").error_line(2)
     (data / "cifar10" / "test.parquet").unlink()
-    assert "robust201 fetch cifar10" in robust201(*argv, "robustbench-linf").refusal(2)
+    assert "robust201 fetch cifar10" in robust201(*argv, "robustbench-linf").error_line(2)
     unknown_benchmark = robust201(*argv, "robustbench-inf")
-    assert "Did you mean 'robustbench-linf'?" in unknown_benchmark.refusal(2)
+    assert "Did you mean 'robustbench-linf'?" in unknown_benchmark.error_line(2)
     assert "Executing" not in unknown_benchmark.err
-    assert "--data: the option is missing" in robust201("evaluate", "my_model.py:build").refusal(2)
-    assert "is a leaderboard on cifar10, not mnist" in robust201(*argv, "robustbench-linf", "--data", "mnist").refusal(
-        2
-    )
+    assert "--data: the option is missing" in robust201("evaluate", "my_model.py:build").error_line(2)
+    assert "is a leaderboard on cifar10, not mnist" in robust201(
+        *argv, "robustbench-linf", "--data", "mnist"
+    ).error_line(2)
 
 
 def test_model_info_needs_benchmark() -> None:

@@ -199,7 +199,7 @@ def test_correlate_uses_all_weights_of_an_architecture(robust201: RunCommand, tm
         assert rows.loc[measure, "kendall"] == pytest.approx(kendalltau(measure_values, expected_accuracies).statistic)
     for command in ("design", "search"):
         result = robust201(command, tmp_path / "both")
-        assert "expected weights 'e200-s0' or 'e200-s1', got no name" in result.refusal(2)
+        assert "expected weights 'e200-s0' or 'e200-s1', got no name" in result.error_line(2)
         assert "--weights-name" in result.err
 
 

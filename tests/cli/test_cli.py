@@ -25,7 +25,7 @@ from robust201.cli.app import app
 from robust201.cli.help_texts import EXAMPLES, HELP_OPTIONS, PANELS
 from robust201.runtime.scheduler import RunTally
 from robust201.spaces.nasbench201 import cells as nasbench201
-from tests.conftest import REPOSITORY, Ended, MakeFields, RunCommand, WriteSweep, read_tree
+from tests.conftest import REPOSITORY, FinishedCommand, MakeFields, RunCommand, WriteSweep, read_tree
 
 COMMANDS = (
     *("demo", "bench", "meta", "plan", "run", "status", "export", "verify", "compact", "merge", "report", "fetch"),
@@ -117,7 +117,7 @@ def test_suggested_commands_are_quoted_for_the_shell(
 
 
 def test_version_option_prints_version(robust201: RunCommand) -> None:
-    assert robust201("--version") == Ended(0, f"robust201 {__version__}\n", "")
+    assert robust201("--version") == FinishedCommand(0, f"robust201 {__version__}\n", "")
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_exit_codes_of_an_incomplete_sweep(robust201: RunCommand, write_sweep: W
     results, dataset = tmp_path / "results", tmp_path / "json"
     assert robust201("run", write_sweep(), "--keys", "clean,brightness", "--architectures", "21").code == 0
     complete_export = robust201("export", results, "--out", dataset)
-    assert "got 3; missing digits clean 1, digits fgsm 4, digits brightness 2" in complete_export.refusal(3)
+    assert "got 3; missing digits clean 1, digits fgsm 4, digits brightness 2" in complete_export.error_line(3)
     assert not dataset.exists()
     partial_export = robust201("export", results, "--out", dataset, "--partial")
     assert partial_export.code == 3
@@ -368,7 +368,7 @@ def test_full_disk_gives_one_error_line(robust201: RunCommand, monkeypatch: pyte
 
     monkeypatch.setattr(sys, "stdout", Full())
     result = robust201("--version")
-    assert "No space left on device" in result.refusal(4)
+    assert "No space left on device" in result.error_line(4)
 
 
 def test_say_prints_markup_and_long_lines_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
@@ -409,9 +409,9 @@ class Driver:
         cpu_seconds_before = times().user
         self.wait_for(lambda: times().user > cpu_seconds_before + 1)
 
-    def end(self) -> Ended:
+    def end(self) -> FinishedCommand:
         stdout, stderr = self.process.communicate(timeout=120)
-        return Ended(self.process.returncode, stdout, stderr)
+        return FinishedCommand(self.process.returncode, stdout, stderr)
 
 
 def list_shards(results: Path) -> list[Path]:
@@ -486,7 +486,7 @@ def test_sweep_yaml_supports_merge_keys_and_rejects_duplicate_fields(
     fields = sweep_fields(keys={"clean": {}})
     yaml_text = yaml.safe_dump(fields).replace("checkpoints:", "checkpoints: &weights") + "name: merged\n"
     (tmp_path / "twice.yaml").write_text(yaml_text)
-    assert "field 'name' appears twice" in robust201("plan", tmp_path / "twice.yaml").refusal(2)
+    assert "field 'name' appears twice" in robust201("plan", tmp_path / "twice.yaml").error_line(2)
     keys = "keys: {pgd: &short {steps: 2}, aa_apgd-ce: {<<: *short, restarts: 2}}\n"
     del fields["keys"]
     (tmp_path / "merge.yaml").write_text(yaml.safe_dump(fields) + keys)

@@ -83,7 +83,7 @@ def test_compare_rejects_unpaired_networks_and_weights(
 ) -> None:
     names = [f"{folder}/net.py:build"] * networks
     weights_options = [argument for _ in range(weights) for argument in ("--weights", folder / "a.pth")]
-    assert message in robust201("compare", *names, *weights_options, "--data", folder / "test.npz").refusal(2)
+    assert message in robust201("compare", *names, *weights_options, "--data", folder / "test.npz").error_line(2)
 
 
 def test_evaluate_and_compare_write_latex(robust201, tmp_path):
@@ -113,13 +113,13 @@ def test_compare_rejects_evaluation_options_for_stored_networks(
     robust201: RunCommand, options: tuple[object, ...]
 ) -> None:
     stored = [f"benchmark_data/cells-cifar10:{architecture}" for architecture in (21, 3456)]
-    error_line = robust201("compare", *stored, *options).refusal(2)
+    error_line = robust201("compare", *stored, *options).error_line(2)
     assert f"{options[0]}: it applies only to FILE:FUNCTION" in error_line
 
 
 def test_compare_accepts_dataset_option_only_for_stored_networks(folder: Path, robust201: RunCommand) -> None:
     stored = [f"benchmark_data/cells-cifar10:{architecture}" for architecture in (21, 3456)]
-    assert "it has no results on 'cifar100'" in robust201("compare", *stored, "--dataset", "cifar100").refusal(2)
+    assert "it has no results on 'cifar100'" in robust201("compare", *stored, "--dataset", "cifar100").error_line(2)
     networks = (f"{folder}/net.py:build", f"{folder}/net.py:other")
     result = robust201("compare", *networks, "--data", folder / "test.npz", "--dataset", "cifar10")
-    assert "--dataset: it applies only to DATASET:ARCHITECTURE" in result.refusal(2)
+    assert "--dataset: it applies only to DATASET:ARCHITECTURE" in result.error_line(2)

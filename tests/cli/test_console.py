@@ -15,7 +15,7 @@ from robust201.runtime.progress import RATE_SECONDS, RunProgress
     [(0, "0 shards"), (1, "1 shard"), (1.0, "1 shard"), (0.5, "0.5 shards"), (1.01, "1 shard"), (1728, "1,728 shards")],
 )
 def test_show_count_uses_singular_only_for_one(count: float, text: str) -> None:
-    assert console.show_count(count, "shard") == text
+    assert console.format_count(count, "shard") == text
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from robust201.api import evaluate
 from robust201.core.errors import ConfigError, RobustWarning
-from robust201.images.specs import own_dataset
+from robust201.images.specs import custom_dataset
 from robust201.tasks.parameters import PgdParameters
 from tests.conftest import RunCommand
 from tests.support.dataset_files import write_parquet
@@ -79,7 +79,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "my_model.py").write_text(MODEL)
     save_file(TinyNetwork(seed=0).state_dict(), tmp_path / "w.safetensors")
     np.savez(tmp_path / "images.npz", images=IMAGES.images, labels=IMAGES.labels)
-    spec = own_dataset("images", n_classes=N_CLASSES, image_size=SIZE)
+    spec = custom_dataset("images", n_classes=N_CLASSES, image_size=SIZE)
     write_parquet(tmp_path, spec, "test", IMAGES.images, IMAGES.labels)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -171,14 +171,14 @@ def test_evaluate_accepts_custom_tasks_as_keys(files: Path, robust201: RunComman
 def test_custom_task_has_parameters_and_must_stay_in_its_ball(files: Path, robust201: RunCommand) -> None:
     (files / "my_tasks.py").write_text(CUSTOM_TASKS)
     options = ["--set", "my_tasks.norm=Linf", "--set", "my_tasks.strengths=8", "--set", "my_tasks.parameters.tries=2"]
-    error_line = robust201(*make_arguments(keys="my_tasks.py"), *options).refusal(3)
+    error_line = robust201(*make_arguments(keys="my_tasks.py"), *options).error_line(3)
     assert "expected Linf distances up to epsilon" in error_line
     options_with_typo = ["--set", "my_tasks.nrm=Linf"]
-    assert "Did you mean 'norm'?" in robust201(*make_arguments(keys="my_tasks.py"), *options_with_typo).refusal(2)
+    assert "Did you mean 'norm'?" in robust201(*make_arguments(keys="my_tasks.py"), *options_with_typo).error_line(2)
     assert "is not a group of parameters" in robust201(
         *make_arguments(keys="my_tasks.py"), "--set", "my_tasks.file.tries=2"
-    ).refusal(2)
-    assert "No such file" in robust201(*make_arguments(keys="other.py")).refusal(2)
+    ).error_line(2)
+    assert "No such file" in robust201(*make_arguments(keys="other.py")).error_line(2)
 
 
 def test_custom_task_has_constraint_and_code_hash(files: Path) -> None:
@@ -222,7 +222,7 @@ def test_commands_check_keys_before_executing_files(files: Path, robust201: RunC
         (("--keys", "clean", "--count", 99), "expected a count from 1 to 21"),
     ):
         result = robust201(*argv, *options)
-        assert message in result.refusal(2)
+        assert message in result.error_line(2)
         assert "Executing" not in result.err
 
 
@@ -246,7 +246,7 @@ def test_evaluate_accepts_randomised_networks(files: Path, robust201: RunCommand
     argv = make_arguments(network="my_model.py:noisy", weights=None, keys="clean,autoattack", out="results.csv")
     assert "evaluate it with randomised=True (--randomised)" in robust201(
         *make_arguments(network="my_model.py:noisy", weights=None, keys="clean")
-    ).refusal(2)
+    ).error_line(2)
     result = robust201(*argv, *options, "--randomised")
     assert result.code == 0, result.err
     assert pd.read_csv(files / "results.csv")["key"].tolist() == ["clean", "aa_rand"]
@@ -366,19 +366,19 @@ def test_evaluate_reports_invalid_input_in_one_line(files: Path, robust201: RunC
     prepare(files)
     if "network" in changes:
         changes = {"weights": None, **changes}
-    assert message in robust201(*make_arguments(**{"out": "results.csv"} | changes)).refusal(code)
+    assert message in robust201(*make_arguments(**{"out": "results.csv"} | changes)).error_line(code)
     assert not (files / "results.csv").exists()
 
 
 def test_evaluate_rejects_repeated_setting(files: Path, robust201: RunCommand) -> None:
     settings = ("--set", "fgsm.epsilons_255=8", "--set", "fgsm.epsilons_255=1")
-    assert "fgsm.epsilons_255 is set more than once" in robust201(*make_arguments(), *settings).refusal(2)
+    assert "fgsm.epsilons_255 is set more than once" in robust201(*make_arguments(), *settings).error_line(2)
 
 
 def test_evaluate_rejects_weights_of_different_network(files: Path, robust201: RunCommand) -> None:
     state_dict = TinyNetwork().state_dict()
     save_file(state_dict | {"more": state_dict["classifier.bias"].clone()}, files / "w.safetensors")
-    assert "the tensors are not those of TinyNetwork" in robust201(*make_arguments()).refusal(2)
+    assert "the tensors are not those of TinyNetwork" in robust201(*make_arguments()).error_line(2)
 
 
 @pytest.mark.parametrize("function", ["build", "wrapped"])
@@ -395,25 +395,25 @@ def test_evaluate_reads_weights_of_torch_checkpoint(files: Path, robust201: RunC
 
 def test_evaluate_does_not_unpickle_networks(files: Path, robust201: RunCommand) -> None:
     torch.save(TinyNetwork(), files / "w.pth")
-    line = robust201(*make_arguments(weights="w.pth")).refusal(2)
+    line = robust201(*make_arguments(weights="w.pth")).error_line(2)
     assert "names tests.support.tiny_networks.TinyNetwork, whose code would be executed" in line
     assert "torch.save(network.state_dict(), 'weights.pth')" in line
 
 
 def test_evaluate_needs_mean_and_std_together(files: Path, robust201: RunCommand) -> None:
     argv = ["evaluate", "my_model.py:build", "--data", "images.npz", "--mean", "0,0,0"]
-    assert "--mean and --std: only one of them is set" in robust201(*argv).refusal(2)
+    assert "--mean and --std: only one of them is set" in robust201(*argv).error_line(2)
 
 
 def test_evaluate_exits_with_2_if_network_fails_on_first_batch(files: Path, robust201: RunCommand) -> None:
     assert "it raised RuntimeError: no images here" in robust201(
         *make_arguments(network="my_model.py:AlwaysFails")
-    ).refusal(2)
+    ).error_line(2)
 
 
 def test_evaluate_reports_failure_during_an_attack_in_one_line(files: Path, robust201: RunCommand) -> None:
     result = robust201(*make_arguments(network="my_model.py:FailsForGradients", out="results.csv"))
-    assert "the network raised RuntimeError: no gradients here" in result.refusal(3)
+    assert "the network raised RuntimeError: no gradients here" in result.error_line(3)
     assert not (files / "results.csv").exists()
 
 

@@ -19,7 +19,7 @@ def make_arguments(command: str, results: Path) -> list[object]:
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("obstacle", IRREGULAR)
-@pytest.mark.each_value
+@pytest.mark.slow_combinations
 def test_commands_report_shard_that_is_not_a_regular_file(
     finished: Path, robust201: RunCommand, obstacle: str, command: str
 ) -> None:

@@ -87,4 +87,4 @@ def test_plan_next_excludes_evaluated_cells(robust201: RunCommand, sweep: Path) 
 def test_plan_reports_wrong_options_in_one_line(
     robust201: RunCommand, sweep: Path, options: tuple[str, ...], message: str
 ) -> None:
-    assert message in robust201("plan", sweep, *options).refusal(2)
+    assert message in robust201("plan", sweep, *options).error_line(2)

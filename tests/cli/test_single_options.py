@@ -13,7 +13,7 @@ from tests.conftest import RunCommand
     ],
 )
 def test_repeated_option_is_rejected(robust201: RunCommand, arguments: tuple[str, ...]) -> None:
-    assert f"{arguments[-2]} is given 2 times. Give it once" in robust201(*arguments).refusal(2)
+    assert f"{arguments[-2]} is given 2 times. Give it once" in robust201(*arguments).error_line(2)
 
 
 @pytest.mark.parametrize(
@@ -24,4 +24,4 @@ def test_repeated_option_is_rejected(robust201: RunCommand, arguments: tuple[str
     ],
 )
 def test_repeated_list_or_flag_is_accepted(robust201: RunCommand, arguments: tuple[str, ...]) -> None:
-    assert "Opening a dataset failed for absent" in robust201(*arguments).refusal(2)
+    assert "Opening a dataset failed for absent" in robust201(*arguments).error_line(2)

@@ -70,7 +70,7 @@ def test_commands_accept_sweep_yaml_or_results(
         assert (run.code, "10 done, 0 missing" in run.err) == (0, True), run.err
         for arguments in (("status", path), ("verify", path), ("compact", path), ("doctor", path)):
             assert robust201(*arguments).code == 0, arguments
-        assert "expected a network and key of this sweep" in robust201("logs", "5/digits/clean", path).refusal(2)
+        assert "expected a network and key of this sweep" in robust201("logs", "5/digits/clean", path).error_line(2)
         assert robust201("export", path, "--out", tmp_path / "json").code == 0
         assert robust201("diff", path, tmp_path / "json").code == 0
         assert robust201("merge", path, "--out", tmp_path / "merged").code == 0
@@ -87,7 +87,7 @@ def test_run_limit_selects_first_architectures(robust201: RunCommand, write_swee
     assert "Planned 1 evaluation of 1 network-key pair:" in robust201("run", sweep, "--keys", "clean", "--limit", 1).err
     status = json.loads(robust201("status", "--json", tmp_path / "results").out)
     assert (status["done"], status["total"]) == (1, 10)
-    assert "expected one of its keys, got 'fogg'" in robust201("plan", sweep, "--keys", "fogg").refusal(2)
+    assert "expected one of its keys, got 'fogg'" in robust201("plan", sweep, "--keys", "fogg").error_line(2)
 
 
 def test_make_filters_iterates_over_architectures_once() -> None:
@@ -106,7 +106,7 @@ def test_make_filters_iterates_over_architectures_once() -> None:
 
 def test_commands_reject_repeated_names(robust201: RunCommand, write_sweep: WriteSweep) -> None:
     for option, value in (("--keys", "clean,fgsm,clean"), ("--datasets", "digits,digits")):
-        assert "is listed more than once" in robust201("plan", write_sweep(), option, value).refusal(2)
+        assert "is listed more than once" in robust201("plan", write_sweep(), option, value).error_line(2)
 
 
 def test_meta_needs_file_or_pipe(robust201: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_meta_needs_file_or_pipe(robust201: RunCommand, monkeypatch: pytest.Monk
     assert robust201("meta", "--out", tmp_path / "meta.json").code == 0
     assert (tmp_path / "meta.json").read_text() == piped_output
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    assert "the command would print 1 MB of JSON to the terminal" in robust201("meta").refusal(2)
+    assert "the command would print 1 MB of JSON to the terminal" in robust201("meta").error_line(2)
 
 
 def test_run_of_results_folder_with_code_needs_consent(robust201: RunCommand, finished: Path, tmp_path: Path) -> None:
@@ -125,5 +125,5 @@ def test_run_of_results_folder_with_code_needs_consent(robust201: RunCommand, fi
     shutil.copytree(finished, received)
     custom_task = {"file": str(code), "strengths": [1.0], "norm": "Linf"}
     edit_plan(received, lambda plan: plan["config"]["keys"].update(mine=custom_task))
-    assert robust201("run", received).refusal(2).endswith(f"add: --allow-code {code}")
+    assert robust201("run", received).error_line(2).endswith(f"add: --allow-code {code}")
     assert not marker.exists()

@@ -107,9 +107,9 @@ def test_study_rejects_bad_input_before_first_step(robust201, tmp_path, monkeypa
     assert (result.code, "$ robust201" in result.err, "a file with this name exists" in result.err) == (2, False, True)
     out.unlink()
     study.write_text(study.read_text().replace("train.yaml", "${ROBUST201_UNSET}/train.yaml"))
-    assert "export ROBUST201_UNSET=FOLDER" in robust201("study", study, "--out", out).refusal(2)
+    assert "export ROBUST201_UNSET=FOLDER" in robust201("study", study, "--out", out).error_line(2)
     study.write_text("[]")
-    assert "Reading the study failed" in robust201("study", study, "--out", out).refusal(2)
+    assert "Reading the study failed" in robust201("study", study, "--out", out).error_line(2)
     assert not out.exists()
 
 
@@ -151,7 +151,7 @@ def test_study_does_not_execute_code_in_dataset_folder(robust201, tmp_path, code
     (dataset / "SHA256SUMS").touch()
     if code_source == "sweep":
         study = study.rename(user_folder / "study.yaml")
-    error_line = robust201("study", study, "--out", tmp_path / "out").refusal(2)
+    error_line = robust201("study", study, "--out", tmp_path / "out").error_line(2)
     assert error_line.endswith(f"add: --allow-code {code}")
     assert not marker.exists()
     assert not (tmp_path / "out").exists()
@@ -170,7 +170,7 @@ def test_study_steps_cannot_give_consent(robust201, tmp_path, step, flag):
         step = step.replace("{flag}", "--allow-code") + f" {code}"
     study, marker = write_study_with_code(tmp_path, code, [step.format(train=tmp_path / "train.yaml", flag=flag)])
     (tmp_path / "SHA256SUMS").touch()
-    error_line = robust201("study", study, "--out", tmp_path / "out", "--allow-code", code).refusal(2)
+    error_line = robust201("study", study, "--out", tmp_path / "out", "--allow-code", code).error_line(2)
     assert "--allow-code is not allowed in" in error_line
     assert not marker.exists()
     assert not (tmp_path / "out").exists()

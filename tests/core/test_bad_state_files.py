@@ -29,7 +29,7 @@ LEASE = {"process_start": 1, "nonce": "ab", "since": "2026", "interval_seconds":
 
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("name", ["format.json", "plan.json", "protocols"])
-@pytest.mark.each_value
+@pytest.mark.slow_combinations
 def test_commands_report_a_damaged_file_of_a_results_folder(
     finished: Path, tmp_path: Path, robust201: RunCommand, name: str, damage: str
 ) -> None:
@@ -46,7 +46,7 @@ def test_commands_report_a_damaged_file_of_a_results_folder(
 
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("name", ["progress.json", "failures.jsonl"])
-@pytest.mark.each_value
+@pytest.mark.slow_combinations
 def test_status_ignores_damaged_progress_files(finished: Path, robust201: RunCommand, name: str, damage: str) -> None:
     (finished / name).unlink(missing_ok=True)
     DAMAGE[damage](finished / name)
@@ -57,7 +57,7 @@ def test_status_ignores_damaged_progress_files(finished: Path, robust201: RunCom
 
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("name", ["sweep.json", ".export.tmp", ".export.tmp/SHA256SUMS"])
-@pytest.mark.each_value
+@pytest.mark.slow_combinations
 def test_export_replaces_an_export_with_damaged_files(
     finished: Path, tmp_path: Path, robust201: RunCommand, name: str, damage: str
 ) -> None:

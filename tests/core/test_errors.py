@@ -34,7 +34,7 @@ def test_error_for_a_damaged_plan_does_not_quote_it(finished: Path, robust201: R
     plan = finished / "plan.json"
     plan.write_bytes(plan.read_bytes().replace(b"format", b"form\xfft", 1))
     for command in ("status", "plan", "verify"):
-        error = robust201(command, finished).refusal(2)
+        error = robust201(command, finished).error_line(2)
         assert "not a valid plan (it is not valid UTF-8)" in error
         assert len(error) < 400
 
@@ -42,7 +42,7 @@ def test_error_for_a_damaged_plan_does_not_quote_it(finished: Path, robust201: R
 def test_exported_dataset_is_rejected_as_results_folder(finished: Path, robust201: RunCommand, tmp_path: Path) -> None:
     assert robust201("export", finished, "--out", tmp_path / "dataset").code == 0
     for command in ("status", "plan", "run"):
-        error = robust201(command, tmp_path / "dataset").refusal(2)
+        error = robust201(command, tmp_path / "dataset").error_line(2)
         assert "got an exported dataset. Use the folder of the sweep's results" in error
 
 
@@ -51,4 +51,4 @@ def test_folder_at_the_path_of_a_shard_is_reported(finished: Path, robust201: Ru
     shard.unlink()
     shard.mkdir()
     for command in ("status", "verify"):
-        assert "Move it away: a result file belongs there" in robust201(command, finished).refusal(4)
+        assert "Move it away: a result file belongs there" in robust201(command, finished).error_line(4)

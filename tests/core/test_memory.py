@@ -18,7 +18,7 @@ def test_configure_torch_restores_default_gc_thresholds() -> None:
 def test_collect_as_usual_does_not_change_thresholds_of_other_code() -> None:
     script_lines = (
         "import gc; gc.set_threshold(600, 9, 8)",
-        "from robust201.core.memory import collect_as_usual",
-        "collect_as_usual(); assert gc.get_threshold() == (600, 9, 8) and not gc.get_freeze_count()",
+        "from robust201.core.memory import restore_gc_thresholds",
+        "restore_gc_thresholds(); assert gc.get_threshold() == (600, 9, 8) and not gc.get_freeze_count()",
     )
     subprocess.run([sys.executable, "-c", "\n".join(script_lines)], check=True)

@@ -208,7 +208,7 @@ def test_bf16_halving_is_rounded_once():
 
 @pytest.mark.usefixtures("kernel")
 @pytest.mark.parametrize("name", CELLS)
-@pytest.mark.each_value
+@pytest.mark.slow_combinations
 def test_bf16_network_is_close_to_fp32(name):
     network = network_of(CELLS[name], cells=2)
     pixels, labels = images_of(32)
@@ -330,7 +330,7 @@ def test_tf32_on_a_cpu_is_rejected_when_a_sweep_is_loaded(
 ) -> None:
     path = write_sweep(precision="tf32", execution={"executor": executor, "device": "cpu"})
     for command in ("run", "plan"):
-        line = robust201(command, path).refusal(2)
+        line = robust201(command, path).error_line(2)
         assert "execution.device: expected auto or cuda, since CPUs do not support tf32, got cpu" in line
 
 
@@ -364,5 +364,5 @@ def test_check_precision_rejects_gpus_without_tf32(cuda_version, capability, des
 
 
 def test_unknown_precision_suggests_the_closest(robust201: RunCommand, write_sweep: WriteSweep) -> None:
-    line = robust201("run", write_sweep(precision="bf61")).refusal(2)
+    line = robust201("run", write_sweep(precision="bf61")).error_line(2)
     assert "precision: expected 'fp32', 'tf32' or 'bf16', got 'bf61'. Did you mean 'bf16'?" in line

@@ -34,7 +34,7 @@ def test_commands_reject_results_of_unknown_format_version(robust201, write_swee
     if file_name == "format.json":
         commands += [("run", write_sweep()), ("verify", finished), ("compact", finished)]
     for arguments in commands:
-        error_line = robust201(*arguments).refusal(2)
+        error_line = robust201(*arguments).error_line(2)
         assert "99" in error_line
         assert "Use the version of robust201 that" in error_line
     assert read_tree(tmp_path) == tree_before
@@ -43,7 +43,7 @@ def test_commands_reject_results_of_unknown_format_version(robust201, write_swee
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 1}', '{"format": 1, "config": {}, "facts": {}}'])
 def test_damaged_plan_is_rejected_and_rewritten_by_run(robust201, write_sweep, finished, content):
     (finished / "plan.json").write_text(content)
-    assert str(finished) in robust201("status", finished).refusal(2)
+    assert str(finished) in robust201("status", finished).error_line(2)
     assert "10 done, 0 missing" in robust201("run", write_sweep()).err
     assert robust201("status", finished).code == 0
 
@@ -65,7 +65,7 @@ def test_run_fails_if_protocol_path_is_a_folder(robust201, write_sweep, finished
     path = sorted((finished / "protocols").glob("*.json"))[0]
     path.unlink()
     path.mkdir()
-    assert str(path) in robust201("run", write_sweep()).refusal(4)
+    assert str(path) in robust201("run", write_sweep()).error_line(4)
 
 
 @pytest.mark.parametrize("content", ["file", "below a file", "export", "checkpoints", "shards"])
@@ -79,7 +79,7 @@ def test_run_rejects_results_path_in_use(robust201, write_sweep, tiny_weights, t
         (path_in_use / name).write_text("mine")
     sweep = write_sweep(results=str(path_in_use / "x" if content == "below a file" else path_in_use))
     tree_before = read_tree(tmp_path)
-    robust201("run", sweep).refusal(2)
+    robust201("run", sweep).error_line(2)
     assert read_tree(tmp_path) == tree_before
 
 
@@ -94,21 +94,21 @@ def test_export_does_not_overwrite_existing_files(robust201, finished, tmp_path,
     if existing == "other files":
         (out / "notes").mkdir(parents=True)
     tree_before = read_tree(tmp_path)
-    robust201("export", finished, "--out", out).refusal(2)
+    robust201("export", finished, "--out", out).error_line(2)
     assert read_tree(tmp_path) == tree_before
 
 
 def test_report_requires_exported_dataset(robust201, finished, tmp_path):
     out = tmp_path / "out.svg"
     for command in (("report", finished), ("plot", "attacks", finished)):
-        error_line = robust201(*command, "--out", out).refusal(2)
+        error_line = robust201(*command, "--out", out).error_line(2)
         assert "expected a folder with meta.json, got the results of a sweep" in error_line
         # The error contains the exact command to run.
         assert f"Run `robust201 export {finished} --out DATASET` (unfinished: --partial)" in error_line
     assert robust201("export", finished, "--out", tmp_path / "json").code == 0
     (tmp_path / "folder").mkdir()
     command_result = robust201("report", tmp_path / "json", "--out", tmp_path / "folder")
-    assert str(tmp_path / "folder") in command_result.refusal(2)
+    assert str(tmp_path / "folder") in command_result.error_line(2)
     assert not out.exists()
     assert not list(tmp_path.glob(".*.tmp"))
 
@@ -130,7 +130,7 @@ def test_second_driver_is_rejected(robust201, write_sweep, finished, tmp_path):
     assert robust201("run", sweep, "--out", other_results, "--keys", "clean").code == 0
     tree_before = read_tree(finished)
     for arguments in (("run", sweep), ("merge", other_results, "--out", finished)):
-        error_line = robust201(*arguments).refusal(4)
+        error_line = robust201(*arguments).error_line(4)
         assert f"process {os.getpid()} on " in error_line
         assert "which is alive. Wait until it ends" in error_line
     assert read_tree(finished) == tree_before
@@ -155,7 +155,7 @@ def test_full_disk_stops_run_without_losing_results(robust201, write_sweep, fini
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fsync_until_full)
         command_result = robust201("run", write_sweep(), "--out", results)
-    error_line = command_result.refusal(4)
+    error_line = command_result.error_line(4)
     assert "the disk is full" in error_line
     assert "Free some space and run the same command again" in error_line
     assert len(shard_paths(results)) == 3
@@ -183,7 +183,7 @@ def test_damaged_shard_is_reported_and_recomputed(robust201, write_sweep, finish
     damaged_path.write_bytes(content[:position] if fault == "truncated" else content)
     tree_with_damage = read_tree(tmp_path)
 
-    error_line = robust201("export", finished, "--out", tmp_path / "after").refusal(4)
+    error_line = robust201("export", finished, "--out", tmp_path / "after").error_line(4)
     assert damaged_path.name in error_line
     assert "Run the sweep again: it sets the file aside" in error_line
     verify_result = robust201("verify", finished)
@@ -208,7 +208,7 @@ def test_damaged_shard_is_reported_and_recomputed(robust201, write_sweep, finish
 def test_run_fails_early_without_requested_gpu(robust201, write_sweep, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     command_result = robust201("run", write_sweep(execution={"device": "cuda"}))
-    assert "PyTorch cannot use a GPU on this machine" in command_result.refusal(2)
+    assert "PyTorch cannot use a GPU on this machine" in command_result.error_line(2)
 
 
 def test_run_reports_missing_write_permission(robust201, write_sweep, finished, monkeypatch):
@@ -222,7 +222,7 @@ def test_run_reports_missing_write_permission(robust201, write_sweep, finished, 
     shards_before = set(shard_paths(finished))
     monkeypatch.setattr(Path, "replace", raise_permission_error)
     command_result = robust201("run", write_sweep(keys={"clean": {}, "pgd": {"epsilons_255": [1], "steps": 1}}))
-    assert "Permission denied. Check the path and its permissions" in command_result.refusal(4)
+    assert "Permission denied. Check the path and its permissions" in command_result.error_line(4)
     assert set(shard_paths(finished)) == shards_before
     assert not list(finished.rglob("*.tmp"))
 
@@ -244,14 +244,14 @@ def test_report_and_plot_reject_invalid_output_paths(tmp_path, monkeypatch, robu
         (tmp_path / "taken.svg").mkdir()
     (tmp_path / "file").write_text("mine")
     tree_before = read_tree(tmp_path)
-    assert " failed for " in robust201(*command, "dataset", "--out", out_name).refusal(2)
+    assert " failed for " in robust201(*command, "dataset", "--out", out_name).error_line(2)
     assert read_tree(tmp_path) == tree_before
 
 
 def test_plot_rejects_figure_path_that_is_a_folder(tmp_path, robust201):
     folder = write_results(tmp_path / "dataset", ACCURACIES)
     (tmp_path / "plots/cifar10-attacks.png").mkdir(parents=True)
-    assert "cifar10-attacks.png" in robust201("plot", "all", folder, "--out", tmp_path / "plots").refusal(2)
+    assert "cifar10-attacks.png" in robust201("plot", "all", folder, "--out", tmp_path / "plots").error_line(2)
 
 
 def test_report_of_current_folder_is_written_next_to_it(tmp_path, monkeypatch, robust201):

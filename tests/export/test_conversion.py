@@ -44,7 +44,7 @@ def test_convert_reports_size_limit_and_remedy_for_large_file(folder):
 
 @pytest.mark.parametrize("options", [{}, {"compression": "zst"}, {"key_style": "published", "round_to": 3}])
 @pytest.mark.parametrize("without_sweep_json", [False, True])
-@pytest.mark.each_value
+@pytest.mark.slow_combinations
 def test_converted_dataset_returns_same_results_as_json(tmp_path, monkeypatch, options, without_sweep_json):
     monkeypatch.setattr(parquet_files, "EXPORTED_GROUP_BYTES", 2000)
     folder = tmp_path / "data"
@@ -157,7 +157,7 @@ def test_convert_command_reports_written_files(folder, robust201):
     assert result.code == 0
     assert "Wrote 4 Parquet files" in result.out
     assert "4 already existed" in robust201("convert", folder).out
-    error_line = robust201("convert", folder / "parquet").refusal(2)
+    error_line = robust201("convert", folder / "parquet").error_line(2)
     assert "there are no JSON files" in error_line
 
 
@@ -214,7 +214,7 @@ def test_convert_resumes_after_kill_before_listing(folder, monkeypatch):
 
 @pytest.mark.parametrize("without_sweep_json", [False, True])
 @pytest.mark.parametrize("key", ["clean", "pgd"])
-@pytest.mark.each_value
+@pytest.mark.slow_combinations
 def test_convert_rewrites_file_that_differs_from_listing(tmp_path, key, without_sweep_json):
     folder = tmp_path / "data"
     export(folder, make_plan(ARCHITECTURES, ["clean", "pgd"]))
@@ -262,4 +262,4 @@ def test_convert_writes_counts_for_fractions_and_warns(tmp_path, monkeypatch, ro
 def test_convert_rejects_fractions_of_unknown_number_of_images(tmp_path, robust201):
     folder = write_results(tmp_path, {"clean": {"0": [[0.5, 0.5], [0.25, 0.75]]}}, dataset="mine", measure="cm")
     write_sweep_json(folder, {"mine": {"clean": [0]}}, measurements=("cm",))
-    assert "sweep.json does not give the number of images" in robust201("convert", folder).refusal(2)
+    assert "sweep.json does not give the number of images" in robust201("convert", folder).error_line(2)

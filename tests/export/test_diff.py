@@ -73,7 +73,7 @@ def test_diff_command_reports_differences_and_exits_by_tolerance(result_sets, tm
     assert output_with_all.startswith(result.out.splitlines()[0])
     assert "cifar10 fgsm 0.5" in output_with_all
     assert robust201("diff", *result_sets, "--tolerance", 0.2).code == 0
-    assert "meta.json" in robust201("diff", result_sets[0], tmp_path).refusal(2)
+    assert "meta.json" in robust201("diff", result_sets[0], tmp_path).error_line(2)
 
 
 @pytest.mark.parametrize(("accuracies", "n_values"), [([0.5], 1), (0.5, 1), ([0.5, 0.4, 0.3, 0.2], 4)])
@@ -82,7 +82,7 @@ def test_diff_rejects_wrong_number_of_values(result_sets, accuracies, n_values, 
     content = json.loads(path.read_text())
     content["cifar10"]["pgd"]["accuracy"]["10"] = accuracies
     path.write_text(json.dumps(content))
-    error_line = robust201("diff", *result_sets).refusal(2)
+    error_line = robust201("diff", *result_sets).error_line(2)
     assert f"#10 cifar10 pgd accuracy: expected 3 values, one per strength, got {n_values}" in error_line
 
 

@@ -271,11 +271,11 @@ def test_export_works_without_file_locks(tmp_path, monkeypatch):
 
 def test_verify_reports_unfinished_export(tmp_path: Path, robust201: RunCommand) -> None:
     (tmp_path / "out" / STAGING_FOLDER).mkdir(parents=True)
-    error_line = robust201("verify", tmp_path / "out").refusal(2)
+    error_line = robust201("verify", tmp_path / "out").error_line(2)
     assert f"for {tmp_path / 'out'}: the export was killed or is still running" in error_line
     plan = make_plan([0], ["clean"])
     export(tmp_path / "out", plan)
     (tmp_path / "out" / STAGING_FOLDER).mkdir()  # a second export was killed; the first is complete
     assert robust201("verify", tmp_path / "out").code == 0
     (tmp_path / "out" / STAGING_FOLDER / "SHA256SUMS").write_bytes((tmp_path / "out/SHA256SUMS").read_bytes())
-    assert "killed" in robust201("verify", tmp_path / "out").refusal(2)  # some of its files may have been moved
+    assert "killed" in robust201("verify", tmp_path / "out").error_line(2)  # some of its files may have been moved

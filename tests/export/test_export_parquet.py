@@ -190,7 +190,7 @@ def test_exported_sweep_yaml_plans_same_sweep(tmp_path, write_sweep, make_sweep,
     expected_config = make_sweep(keys={key: make_sweep().keys[key] for key in ("clean", "fgsm", "brightness")})
     excluded_fields = {"execution", "results", "checkpoints", "datasets"}
     assert exported_config.model_dump(exclude=excluded_fields) == expected_config.model_dump(exclude=excluded_fields)
-    error_line = robust201("export", tmp_path / "results", "--out", tmp_path / "none", "--no-json").refusal(2)
+    error_line = robust201("export", tmp_path / "results", "--out", tmp_path / "none", "--no-json").error_line(2)
     assert "--parquet" in error_line
 
 

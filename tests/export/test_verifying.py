@@ -77,7 +77,7 @@ INVALID_CHANGES = {"invalid": change_accuracy, "unlike others": change_true_clas
 def test_verify_reports_deleted_protocol_and_run_rewrites_it(finished, robust201, write_sweep):
     path = sorted((finished / "protocols").iterdir())[0]
     path.unlink()
-    assert f"for {path}: the file is missing, but there are results" in robust201("verify", finished).refusal(4)
+    assert f"for {path}: the file is missing, but there are results" in robust201("verify", finished).error_line(4)
     assert robust201("run", write_sweep()).code == 0
     assert robust201("verify", finished).code == 0
 
@@ -182,7 +182,7 @@ def test_verify_detects_export_of_other_results_with_valid_listing(finished, tmp
     assert "digits/fgsm_cm.json: the values differ from the results from #0 digits fgsm on" in result.err
     assert "key=fgsm/part-0.parquet: the values differ from the results" in result.err
     assert "brightness_cm.json: the results have no such file" in result.err
-    assert "expected a complete export" in robust201("verify", finished, "--export", tmp_path).refusal(2)
+    assert "expected a complete export" in robust201("verify", finished, "--export", tmp_path).error_line(2)
 
 
 DIGITS = {"digits": {"corruptions": None}}
@@ -466,10 +466,10 @@ def test_verify_rejects_listing_that_is_not_a_file(finished, tmp_path, robust201
         make_listing(tmp_path / "out" / CHECKSUM_FILE)
     with pytest.raises(ResultsError):
         read_listing(tmp_path / "out")
-    assert "expected a complete export" in robust201("verify", finished, "--export", tmp_path / "out").refusal(2)
+    assert "expected a complete export" in robust201("verify", finished, "--export", tmp_path / "out").error_line(2)
 
 
 def test_verify_rejects_pipe_as_plan(finished, robust201):
     (finished / "plan.json").unlink()
     os.mkfifo(finished / "plan.json")
-    assert "a named pipe instead of a regular file" in robust201("verify", finished).refusal(2)
+    assert "a named pipe instead of a regular file" in robust201("verify", finished).error_line(2)

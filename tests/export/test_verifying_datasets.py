@@ -209,7 +209,7 @@ def test_verify_dataset_rejects_rows_that_are_neither_counts_nor_fractions(tmp_p
     assert (
         "an array C x C of counts" if len(matrix) == 10 else "fractions that are not multiples of 1/1,"
     ) in result.err
-    assert robust201("convert", source).refusal(2)
+    assert robust201("convert", source).error_line(2)
 
 
 def test_verify_dataset_rejects_fractions_of_unequal_classes(tmp_path):
@@ -326,7 +326,7 @@ def test_verify_command_reports_checks_and_rejects_options_of_results(tmp_path, 
     n_listed = len((source / "SHA256SUMS").read_text().splitlines())
     assert result.out == f"40 evaluations valid; {n_listed} listed files.\n"
     for options in (("--requeue",), ("--export", source)):
-        assert "applies only to a results folder" in robust201("verify", source, *options).refusal(2)
+        assert "applies only to a results folder" in robust201("verify", source, *options).error_line(2)
     edit_rows(source / "cifar10/pgd_accuracy.json", lambda rows: rows["2"].__setitem__(1, 1.5))
     damaged = robust201("verify", source, "--json")
     assert damaged.code == 4

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import psutil
 
-from robust201.cli.console import show_count
+from robust201.cli.console import format_count
 from robust201.core.files import WRITE_STEPS
 from tests.faults.processes import is_connecting_child, is_head, is_ray, is_raylet, is_worker, kill
 from tests.faults.trial import INLINE, N_UNITS, Command, Trial
@@ -39,7 +39,7 @@ def kill_worker(trial: Trial) -> None:
             break
         trial.wait_for_shards(shards + 2, command)
     trial.finish(command, {0})
-    command.expect(f"{show_count(trial.injection_counts['workers killed'], 'worker')} died")
+    command.expect(f"{format_count(trial.injection_counts['workers killed'], 'worker')} died")
 
 
 def kill_driver(trial: Trial) -> None:

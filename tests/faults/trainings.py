@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from robust201.cli.console import show_count
+from robust201.cli.console import format_count
 from tests.faults.processes import kill
 from tests.faults.trial import INLINE, Command, Trial, stray_files
 from tests.faults.verdict import age
@@ -79,7 +79,7 @@ def kill_worker(trial: Trial) -> None:
             break
         trial.wait_until(lambda: len(weight_files(_store_folder(trial))) > n_snapshots, command, "another snapshot")  # noqa: B023
     trial.finish(command, {0})
-    command.expect(f"{show_count(trial.injection_counts['workers killed'], 'worker')} died")
+    command.expect(f"{format_count(trial.injection_counts['workers killed'], 'worker')} died")
 
 
 def kill_driver(trial: Trial, *options: str) -> None:

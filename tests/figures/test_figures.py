@@ -433,7 +433,7 @@ def test_svg_has_one_bitmap_instead_of_many_points(tmp_path):
 )
 def test_plot_rejects_bad_input(robust201, dataset, tmp_path, monkeypatch, arguments, hint):
     monkeypatch.chdir(tmp_path)
-    error = robust201(*(argument.format(data=dataset.path) for argument in arguments)).refusal(2)
+    error = robust201(*(argument.format(data=dataset.path) for argument in arguments)).error_line(2)
     assert hint in error
     assert list(tmp_path.iterdir()) == []
 
@@ -485,7 +485,7 @@ def test_title_is_drawn_only_on_request(dataset, tmp_path, name):
 
 @pytest.mark.parametrize("mean", MEANS)
 @pytest.mark.parametrize("name", [name for name, row in FIGURES.items() if row.averages])
-@pytest.mark.each_value
+@pytest.mark.slow_combinations
 def test_figures_of_means_state_their_weighting(tied_results, all_cells_results, name, mean):
     results = replace(all_cells_results if name == "operation-effects" else tied_results, mean=mean)
     frame = FIGURES[name].compute(results)
@@ -524,12 +524,12 @@ def test_figure_across_datasets_is_drawn_once(robust201, two_datasets, tmp_path)
     command = ("plot", "rank-correlation-datasets", two_datasets.path, "--out", tmp_path / "one.svg")
     assert robust201(*command).code == 0
     assert (tmp_path / "one.svg").read_text() == svg
-    assert "Remove --dataset" in robust201(*command, "--dataset", "cifar10").refusal(2)
+    assert "Remove --dataset" in robust201(*command, "--dataset", "cifar10").error_line(2)
 
 
 def test_plot_rejects_figure_that_needs_more_results(robust201, tmp_path):
     export(tmp_path / "dataset", make_plan([0, 2], ["clean"], ["digits"]))
-    error = robust201("plot", "attacks", tmp_path / "dataset", "--out", tmp_path / "x.png").refusal(2)
+    error = robust201("plot", "attacks", tmp_path / "dataset", "--out", tmp_path / "x.png").error_line(2)
     assert "the figure needs an attack" in error
 
 
@@ -543,7 +543,7 @@ def test_save_plots_rejects_results_without_any_figure(tmp_path):
 def test_plot_requires_dataset_option_for_several_datasets(robust201, tmp_path):
     export(tmp_path / "dataset", make_plan([0, 2], ["clean"], ["digits", "cifar10"]))
     command = ("plot", "top-cells", tmp_path / "dataset", "--out", tmp_path / "x.svg")
-    assert "--dataset" in robust201(*command).refusal(2)
+    assert "--dataset" in robust201(*command).error_line(2)
     result = robust201(*command, "--dataset", "digits")
     assert (result.code, result.out.strip()) == (0, str(tmp_path / "x.svg"))
     assert (tmp_path / "x.svg").read_text().startswith("<svg")

@@ -165,7 +165,7 @@ def test_report_reads_nested_measurements_row_by_row(tmp_path, monkeypatch, file
         export(tmp_path / "other", plan, compression=None if file_format == "json" else file_format)
     # Files are read in tiny chunks, and only accuracies may be read completely.
     monkeypatch.setattr(json_files, "HEAD_BYTES", 60)
-    monkeypatch.setattr(json_files, "PIECE_BYTES", 97)
+    monkeypatch.setattr(json_files, "CHUNK_BYTES", 97)
     original_read = ResultFiles.read
 
     def read_accuracy(files, dataset, key, measure):

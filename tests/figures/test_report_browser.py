@@ -19,7 +19,7 @@ from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.cells import edit_distance
 from robust201.statistics.intervals import accuracy_intervals
 from tests.support.fabricated import N_IMAGES, export, make_plan
-from tests.support.headless import DRAWN, Browser, find_chromium
+from tests.support.headless import FIGURES_ARE_DRAWN, Browser, find_chromium
 from tests.support.small_results import write_results
 
 pytestmark = pytest.mark.skipif(
@@ -87,7 +87,7 @@ def text_of(document: str, identifier: str) -> str:
     return " ".join(parser.texts)
 
 
-def open_page(page, fragment="", *, until=DRAWN, size=TALL_WINDOW):
+def open_page(page, fragment="", *, until=FIGURES_ARE_DRAWN, size=TALL_WINDOW):
     """Return the document after its scripts have run, and check that the console shows no errors."""
     document, console = OPEN_BROWSERS[0].dump(page, fragment, until=until, size=size)
     errors = [message for message in console if re.search("ERROR|Uncaught|[Ee]rror|[Rr]efused|violates", message)]

@@ -52,7 +52,7 @@ def test_commands_reject_a_missing_or_damaged_checkpoint(
     original_tree = read_tree(tmp_path)
     for command in (("run", sweep), ("plan", "--check", sweep)):
         result = robust201(*command)
-        result.refusal(2)
+        result.error_line(2)
         assert len(result.err.splitlines()) == 1
     assert read_tree(tmp_path) == original_tree
 
@@ -115,7 +115,7 @@ def test_import_weights_rejects_invalid_weights(
     original_tree = read_tree(tmp_path)
     architecture_options = ["--architectures", "309"] if damage == "missing" else []
     result = robust201("import-weights", "source", "--out", "store", "--datasets", "cifar10", *architecture_options)
-    assert error_text in result.refusal(2)
+    assert error_text in result.error_line(2)
     assert len(result.err.splitlines()) == 1
     assert read_tree(tmp_path) == original_tree
     assert not (tmp_path / "made-by-a-pickle").exists()
@@ -135,7 +135,7 @@ def test_import_weights_keeps_going_after_a_rejected_network(
     assert "000021" in error_line
     assert [record.index for record in CheckpointStore(tmp_path / "store").records()] == [0]
     second_result = robust201("import-weights", "source", *options, "--format", "nats")
-    assert "the selection contains no network" in second_result.refusal(2)
+    assert "the selection contains no network" in second_result.error_line(2)
 
 
 # Images
@@ -185,7 +185,7 @@ def test_commands_reject_missing_or_damaged_images(
     corrupt = ("corrupt", "--out", tmp_path / "out", "--dataset", "cifar10", "--data", tmp_path / "cifar10")
     for arguments in (("run", sweep), ("plan", "--check", sweep), corrupt):
         result = robust201(*arguments)
-        assert error_text in result.refusal(2)
+        assert error_text in result.error_line(2)
         assert len(result.err.splitlines()) == 1
     assert sorted(tmp_path.rglob("*")) == original_paths
 
@@ -198,7 +198,7 @@ def test_run_rejects_damaged_corrupted_images(
     content[-1] ^= 1
     file.write_bytes(content)
     original_tree = read_tree(finished)
-    assert "expected sha256" in robust201("run", write_sweep()).refusal(2)
+    assert "expected sha256" in robust201("run", write_sweep()).error_line(2)
     assert read_tree(finished) == original_tree
     file.unlink()
     assert robust201("run", write_sweep()).code == 0
@@ -214,7 +214,7 @@ def test_run_rejects_corrupted_images_of_another_selection(
         change["datasets"]["digits"]["corruptions"]["path"] = str(tmp_path / "corruptions")
     original_tree = read_tree(tmp_path)
     sweep = write_sweep(results=str(tmp_path / "other"), **change)
-    assert "corruptions" in robust201("run", sweep).refusal(2)
+    assert "corruptions" in robust201("run", sweep).error_line(2)
     sweep.unlink()
     original_tree.pop("sweep.yaml")
     assert read_tree(tmp_path) == original_tree

@@ -13,7 +13,7 @@ from PIL import __version__ as pillow_version
 
 from robust201.core.errors import ConfigError, DatasetError
 from robust201.images import Resize, load_images, select
-from robust201.images.specs import own_dataset
+from robust201.images.specs import custom_dataset
 
 
 def write_random_image(
@@ -57,7 +57,7 @@ def test_resize_rule_matches_torchvision(tmp_path: Path, size: tuple[int, int], 
     """The expected pixels follow torchvision's documented rounding in Resize(24) and CenterCrop(17)."""
     height, width = size
     pixels = write_random_image(tmp_path / "a" / "image.png", height, width)
-    spec = own_dataset("photos", n_classes=1, image_size=17, resize=Resize(24, resampling))
+    spec = custom_dataset("photos", n_classes=1, image_size=17, resize=Resize(24, resampling))
     loaded = load_images(spec, path=tmp_path)
     shape = (24, int(24 * width / height)) if height <= width else (int(24 * height / width), 24)
     image = Image.fromarray(pixels)
@@ -95,7 +95,7 @@ def test_labels_file_determines_class_numbers(folder: Path) -> None:
     images = load_images("birds", path=folder)
     assert images.labels.tolist() == [3, 900, 900, 7, 7]
     assert (images.class_names, images.n_classes) == ((), 901)
-    assert load_images(own_dataset("birds", n_classes=1000, image_size=8), path=folder).n_classes == 1000
+    assert load_images(custom_dataset("birds", n_classes=1000, image_size=8), path=folder).n_classes == 1000
 
 
 def test_selection_decodes_only_the_selected_images(folder: Path) -> None:
@@ -125,10 +125,10 @@ def test_class_folders_are_found_in_split_folders(
 
 def test_decoder_reads_grey_images_as_one_channel(tmp_path: Path) -> None:
     pixels = write_random_image(tmp_path / "a" / "image.png", mode="L")
-    loaded = load_images(own_dataset("grey", n_classes=1, channels=1, image_size=8), path=tmp_path)
+    loaded = load_images(custom_dataset("grey", n_classes=1, channels=1, image_size=8), path=tmp_path)
     np.testing.assert_array_equal(loaded.images, pixels[None, None])
     assert loaded.normalisation.mean == (0.0,)
-    rgb = load_images(own_dataset("grey", n_classes=1, image_size=8), path=tmp_path)
+    rgb = load_images(custom_dataset("grey", n_classes=1, image_size=8), path=tmp_path)
     np.testing.assert_array_equal(rgb.images, np.repeat(pixels[None, None], 3, axis=1))  # as torchvision's loader does
 
 
@@ -182,7 +182,7 @@ def test_load_images_rejects_invalid_class_folders(folder: Path, fault: str) -> 
 
 def test_load_images_rejects_a_wrong_number_of_class_folders(folder: Path) -> None:
     with pytest.raises(DatasetError, match=r"expected 4 class folders, one per class, got 3\. .*labels\.json"):
-        load_images(own_dataset("birds", n_classes=4, image_size=8), path=folder)
+        load_images(custom_dataset("birds", n_classes=4, image_size=8), path=folder)
 
 
 @pytest.mark.parametrize(

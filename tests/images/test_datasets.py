@@ -21,7 +21,7 @@ from robust201.core.errors import ConfigError, DatasetError
 from robust201.core.records import Normalisation, image_hash
 from robust201.images import DATASETS, FORMS, dataset, load_images, mnist, select
 from robust201.images.downloads import registry
-from robust201.images.specs import own_dataset
+from robust201.images.specs import custom_dataset
 from robust201.images.upscaling import upscale
 from tests.support.dataset_files import (
     FILE_FORMS,
@@ -55,7 +55,7 @@ def test_dataset_row_is_consistent(name: str) -> None:
 
 def test_every_form_has_a_test_writer_and_a_dataset() -> None:
     assert set(FORMS) == {*WRITERS, "digits"}
-    specs = (*DATASETS.values(), own_dataset("own", n_classes=2, image_size=8))
+    specs = (*DATASETS.values(), custom_dataset("own", n_classes=2, image_size=8))
     assert {form for spec in specs for form in spec.forms} == set(FORMS)
 
 

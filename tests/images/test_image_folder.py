@@ -15,7 +15,7 @@ from robust201.core.records import ImageSet
 from robust201.images import load_images
 from robust201.images.fusion import blend, pair, write_fusion
 from robust201.images.image_folder import describe_folder
-from robust201.images.specs import own_dataset
+from robust201.images.specs import custom_dataset
 from robust201.images.torch_images import Rounding, import_torch_images
 from robust201.training.data import Fusion
 from tests.conftest import RunCommand
@@ -27,7 +27,7 @@ FIRST_IMAGES, SECOND_IMAGES = numbered_images(40, "first"), numbered_images(25, 
 
 
 def read_folder(folder: Path, n_classes: int, size: int, split: str = "test") -> ImageSet:
-    spec = own_dataset("made", n_classes=n_classes, image_size=size)
+    spec = custom_dataset("made", n_classes=n_classes, image_size=size)
     return load_images(spec, path=folder, split=split)  # type: ignore[arg-type]
 
 
@@ -267,7 +267,7 @@ def test_import_images_converts_folders_and_reports_missing_files(robust201: Run
     assert yaml.safe_load(result.out) == {"datasets": {"robust": section}}
     result = robust201("import-images", tmp_path / "source", "--out", tmp_path / "other", "--classes", "40000")
     assert (result.code, "less than or equal to 32767" in result.err) == (2, True)
-    error_line = robust201("import-images", tmp_path / "source", "--out", labels_path).refusal(2)
+    error_line = robust201("import-images", tmp_path / "source", "--out", labels_path).error_line(2)
     assert "a file with this name exists" in error_line
     labels_path.unlink()
     result = robust201("import-images", tmp_path / "source", "--out", tmp_path / "other")

@@ -10,10 +10,10 @@ import pytest
 
 from robust201.core.errors import ConfigError, DatasetError
 from robust201.images import load_images, select
-from robust201.images.specs import own_dataset
+from robust201.images.specs import custom_dataset
 from tests.support.dataset_files import WRITERS, fabricate
 
-SPEC = own_dataset("birds", n_classes=4, image_size=8)
+SPEC = custom_dataset("birds", n_classes=4, image_size=8)
 IMAGES, LABELS = fabricate(SPEC, 13)
 
 
@@ -42,7 +42,7 @@ def test_load_images_reads_a_named_file(tmp_path: Path, form: str) -> None:
 def test_npz_rejects_an_ambiguous_shape(tmp_path: Path) -> None:
     file = save_npz(tmp_path / "mine.npz", images=np.zeros((2, 3, 3, 3), np.uint8), labels=np.zeros(2, np.int64))
     with pytest.raises(DatasetError, match=r"mine\.npz: shape \(2, 3, 3, 3\) is ambiguous"):
-        load_images(own_dataset("tiny", n_classes=4, image_size=3), path=file)
+        load_images(custom_dataset("tiny", n_classes=4, image_size=3), path=file)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint64])

@@ -69,7 +69,7 @@ MOST_MEMORY = specs()[14864]
 
 @pytest.mark.parametrize("skeleton", [PUBLISHED, (4, 1, 32), (4, 3, 16), (8, 2, 8)])
 @pytest.mark.parametrize("gradient", [False, True])
-@pytest.mark.each_value
+@pytest.mark.slow_combinations
 def test_network_bytes_is_a_tight_upper_bound(skeleton, gradient, monkeypatch):
     monkeypatch.setattr(kernels, "fuses_on_cpu", lambda *_: False)
     cells = {format_spec(cell) for cell in (*SPECIAL_CELLS.values(), EXPENSIVE)} | {
@@ -103,7 +103,7 @@ def choose(free_gigabytes, total_gigabytes=None, memory_fraction=1.0, skeleton=P
         share=memory_fraction,
         sample_bytes=Capacity(*(network_bytes(*skeleton, gradient=gradient) for gradient in (False, True))),
         image_size=skeleton[2],
-        images_held=MAX_IMAGES_PER_SAMPLE,
+        images_per_sample=MAX_IMAGES_PER_SAMPLE,
     )
 
 

@@ -96,7 +96,7 @@ def assert_equal(outputs, expected):
 @every_objective
 @every_n_images
 @either_mode
-@pytest.mark.each_value
+@pytest.mark.slow_combinations
 def test_classifier_is_bit_identical_to_autograd(network, objective, n_images, inference):
     pixels = pixels_of(n_images)
     outputs = evaluate(REFERENCE[network], pixels, objective, inference=inference)
@@ -108,7 +108,7 @@ def test_classifier_is_bit_identical_to_autograd(network, objective, n_images, i
 @every_objective
 @every_n_images
 @either_mode
-@pytest.mark.each_value
+@pytest.mark.slow_combinations
 def test_compiled_network_equals_autograd_within_rounding(network, objective, n_images, inference):
     pixels = pixels_of(n_images)
     outputs = evaluate(COMPILED[network], pixels, objective, inference=inference)
@@ -121,7 +121,7 @@ def test_compiled_network_equals_autograd_within_rounding(network, objective, n_
 @every_n_images
 @either_mode
 @pytest.mark.parametrize("gradients", [24, 1000])
-@pytest.mark.each_value
+@pytest.mark.slow_combinations
 def test_bucketed_calls_the_objective_with_the_rows_of_each_batch(network, objective, n_images, inference, gradients):
     pixels = pixels_of(n_images)
     requested_rows = []
@@ -156,7 +156,7 @@ def test_bucketed_accepts_a_reference_network(objective):
 @every_network
 @every_n_images
 @either_mode
-@pytest.mark.each_value
+@pytest.mark.slow_combinations
 def test_cross_entropy_objective_equals_loss_and_gradient(network, n_images, inference):
     pixels, labels = pixels_of(n_images), LABELS[:n_images]
     for model, compare in (

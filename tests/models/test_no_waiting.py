@@ -19,7 +19,7 @@ from robust201.spaces.nasbench201.compiled import compile_network
 from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.attack_job import AttackJob
 from robust201.tasks.attack_kit.batching import Batching
-from robust201.tasks.attack_kit.draws import CounterDraws
+from robust201.tasks.attack_kit.draws import CounterRandomNumbers
 from robust201.tasks.attack_kit.step_log import BallLog, StepLog
 from robust201.tasks.perturbations import (
     apgd,
@@ -115,7 +115,7 @@ def job_on(device, key, model):
     return AttackJob(
         model=model,
         batching=Batching(20, 200),
-        random_numbers=CounterDraws(0, key),
+        random_numbers=CounterRandomNumbers(0, key),
         images=torch.from_numpy(IMAGES.images).to(device),
         labels=torch.from_numpy(IMAGES.labels).to(device),
         indices=IMAGES.indices,

@@ -66,7 +66,7 @@ def test_doctor_and_run_reject_bf16_on_a_cpu_without_avx512(
     assert not check.ok
     assert "wrong gradients" in check.fix
     sweep = write_sweep(precision="bf16", execution={"executor": "inline", "device": "cpu"})
-    assert "wrong gradients in bfloat16. Set precision to fp32" in robust201("run", sweep).refusal(2)
+    assert "wrong gradients in bfloat16. Set precision to fp32" in robust201("run", sweep).error_line(2)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_doctor_and_run_reject_bf16_on_a_cpu_without_avx512(
 def test_doctor_reports_whether_results_change_without_native_library(
     monkeypatch: pytest.MonkeyPatch, has_avx512: bool, detail: str
 ) -> None:
-    monkeypatch.setattr(native, "why_not", lambda: "no library")
+    monkeypatch.setattr(native, "unavailable_reason", lambda: "no library")
     monkeypatch.setattr("robust201.core.precision.has_avx512", lambda: has_avx512)
     kernels = next(check for check in examine(None) if check.what == "cpu kernels")
     assert kernels.detail.endswith(detail)
@@ -83,9 +83,9 @@ def test_doctor_reports_whether_results_change_without_native_library(
 
 @pytest.mark.skipif(not has_avx512(), reason="the native library is compiled for AVX-512")
 def test_doctor_reports_which_cpu_kernels_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "why_not", lambda: None)
+    monkeypatch.setattr(native, "unavailable_reason", lambda: None)
     assert next(check for check in examine(None) if check.what == "cpu kernels").detail.startswith("the native library")
-    monkeypatch.setattr(native, "why_not", lambda: "it was not compiled")
+    monkeypatch.setattr(native, "unavailable_reason", lambda: "it was not compiled")
     check = next(check for check in examine(None) if check.what == "cpu kernels")
     assert check.ok
     assert "PyTorch's: it was not compiled." in check.detail

@@ -152,7 +152,7 @@ def test_read_logs_skips_a_deleted_file(logs_with_deleted_file: Path) -> None:
 
 def test_logs_command_shows_a_units_events(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
     sweep = write_sweep(keys={"clean": {}}, architectures=[21])
-    robust201("logs", "21/digits/clean", sweep).refusal(2)
+    robust201("logs", "21/digits/clean", sweep).error_line(2)
     assert robust201("run", sweep).code == 0
     for source in (sweep, tmp_path / "results"):
         result = robust201("logs", "21/digits/clean", source)
@@ -160,7 +160,7 @@ def test_logs_command_shows_a_units_events(robust201: RunCommand, write_sweep: W
         assert [line.split("  ")[2] for line in result.out.splitlines()] == ["part_started", "shard_written"]
     parsed_lines = [json.loads(line) for line in robust201("logs", "21/digits/clean", sweep, "--json").out.splitlines()]
     assert {line["label"] for line in parsed_lines} == {"21/digits/clean"}
-    assert "Did you mean 'clean'?" in robust201("logs", "21/digits/claen", sweep).refusal(2)
+    assert "Did you mean 'clean'?" in robust201("logs", "21/digits/claen", sweep).error_line(2)
     for path in (tmp_path / "results/logs").iterdir():
         path.unlink()
     assert "has a line about" in robust201("logs", parsed_lines[0]["unit"][:9], sweep).err

@@ -164,7 +164,7 @@ def test_run_rejects_sweep_with_invalid_field_without_writing(
     sweep = write_sweep(**changes)
     files_before = read_tree(tmp_path)
     result = robust201("run", sweep)
-    assert hint in result.refusal(2)
+    assert hint in result.error_line(2)
     assert len(result.err.splitlines()) == 1
     assert read_tree(tmp_path) == files_before
 
@@ -177,7 +177,7 @@ def test_run_rejects_results_folder_with_other_files(
         (tmp_path / "results" / name).write_text("mine")
     sweep = write_sweep()
     files_before = read_tree(tmp_path)
-    error = robust201("run", sweep).refusal(2)
+    error = robust201("run", sweep).error_line(2)
     assert "the folder contains notes.txt and 1 more but no format.json" in error
     assert read_tree(tmp_path) == files_before
 
@@ -206,7 +206,7 @@ def test_run_rejects_invalid_option_without_writing(
     sweep = write_sweep()
     files_before = read_tree(tmp_path)
     result = robust201("run", sweep, *options)
-    assert hint in result.refusal(2)
+    assert hint in result.error_line(2)
     assert len(result.err.splitlines()) == 1
     assert read_tree(tmp_path) == files_before
 
@@ -235,7 +235,7 @@ def test_commands_reject_file_that_is_not_a_sweep(
     else:
         path.write_bytes(content)
     for verb in ("run", "plan"):
-        assert hint in robust201(verb, path).refusal(2)
+        assert hint in robust201(verb, path).error_line(2)
     doctor_result = robust201("doctor", path)  # doctor also runs its other checks
     assert (doctor_result.code, hint in doctor_result.out) == (2, True)
 
@@ -263,7 +263,7 @@ def test_other_commands_reject_invalid_names(
     robust201: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], hint: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert hint in robust201(*arguments).refusal(2)
+    assert hint in robust201(*arguments).error_line(2)
     assert read_tree(tmp_path) == {}
     assert list(tmp_path.iterdir()) == []
 
@@ -307,7 +307,7 @@ def test_error_names_line_of_invalid_field(
     monkeypatch.delenv("NOWHERE_AT_ALL", raising=False)
     sweep = tmp_path / "sweep.yaml"
     sweep.write_text(f"name: x\nresults: r\ndatasets: {{digits: {{}}}}\n{yaml_lines}")
-    error = robust201("plan", sweep).refusal(2)
+    error = robust201("plan", sweep).error_line(2)
     assert f"failed for {sweep}, line {line_number}: " in error
     assert message in error
 
@@ -318,7 +318,7 @@ def test_error_names_line_of_invalid_field(
 def test_error_names_line_of_invalid_yaml(robust201: RunCommand, tmp_path: Path, yaml_text: str, location: str) -> None:
     sweep = tmp_path / "sweep.yaml"
     sweep.write_text(yaml_text)
-    error = robust201("plan", sweep).refusal(2)
+    error = robust201("plan", sweep).error_line(2)
     assert location in error
     assert "unicode string" not in error
 
@@ -331,7 +331,7 @@ def test_plan_check_names_missing_image_folder(
     sweep_with_unset_variable = write_sweep(datasets={"cifar10": {"path": "${NOWHERE_AT_ALL}/cifar10"}})
     for options in ((), ("--check",)):
         result = robust201("plan", sweep_with_unset_variable, *options)
-        assert "expected the environment variable NOWHERE_AT_ALL to be set" in result.refusal(2)
+        assert "expected the environment variable NOWHERE_AT_ALL to be set" in result.error_line(2)
         assert len(result.err.splitlines()) == 1
     sweep_with_absent_images = write_sweep(
         datasets={"cifar10": {"path": str(tmp_path / "absent")}},
@@ -341,16 +341,16 @@ def test_plan_check_names_missing_image_folder(
     )
     assert robust201("plan", sweep_with_absent_images).code == 0
     result = robust201("plan", sweep_with_absent_images, "--check")
-    assert str(tmp_path / "absent") in result.refusal(2)
+    assert str(tmp_path / "absent") in result.error_line(2)
     assert len(result.err.splitlines()) == 1
 
 
 def test_error_names_option_that_set_the_field(robust201: RunCommand, write_sweep: WriteSweep) -> None:
     sweep = write_sweep()
-    assert "failed for --out: results: expected a path" in robust201("run", sweep, "--out", "").refusal(2)
-    error = robust201("run", sweep, "--executor", "dask").refusal(2)
+    assert "failed for --out: results: expected a path" in robust201("run", sweep, "--out", "").error_line(2)
+    error = robust201("run", sweep, "--executor", "dask").error_line(2)
     assert "failed for --executor: execution.executor: expected 'inline' or 'ray', got 'dask'." in error
-    assert "failed for --workers: execution.workers: " in robust201("run", sweep, "--workers", "0").refusal(2)
+    assert "failed for --workers: execution.workers: " in robust201("run", sweep, "--workers", "0").error_line(2)
 
 
 @pytest.mark.parametrize(
@@ -369,4 +369,4 @@ def test_run_rejects_weights_of_other_networks_and_names_field(
     with CheckpointStore(tmp_path / "store") as store:
         store.add(index=0, state_dict={"weight": torch.zeros(1)}, **checkpoint_fields)
     sweep = write_sweep(architectures=[0], checkpoints={"path": str(tmp_path / "store")})
-    assert hint in robust201("run", sweep).refusal(2)
+    assert hint in robust201("run", sweep).error_line(2)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from robust201.core.errors import ConfigError
-from robust201.planning.code_consent import check_consent, find_data_mark
+from robust201.planning.code_consent import check_consent, find_data_marker
 
 
 @pytest.fixture
@@ -30,9 +30,9 @@ def home(tmp_path: Path) -> Path:
 
 def test_find_data_mark_checks_all_parent_folders(dataset: Path, home: Path) -> None:
     for path in (dataset, dataset / "sweep.yaml", dataset / "a/b/sweep.yaml", dataset / "no/such/folder/sweep.yaml"):
-        assert find_data_mark(path) == dataset / "SHA256SUMS"
-    assert find_data_mark(home / "sweep.yaml") is None
-    assert find_data_mark(dataset.parent / "sweep.yaml") is None
+        assert find_data_marker(path) == dataset / "SHA256SUMS"
+    assert find_data_marker(home / "sweep.yaml") is None
+    assert find_data_marker(dataset.parent / "sweep.yaml") is None
 
 
 def test_find_data_mark_follows_links_and_parents(dataset: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,21 +49,21 @@ def test_find_data_mark_follows_links_and_parents(dataset: Path, home: Path, mon
         home / ".." / "downloads" / "dataset" / "a" / "code.py",
         dataset / "out.py",  # a link that came with the data
     ):
-        assert find_data_mark(path), path
+        assert find_data_marker(path), path
     for path in (dataset / ".." / ".." / "home" / "code.py", dataset / "a" / ".." / ".." / "code.py"):
-        assert find_data_mark(path) is None, path
+        assert find_data_marker(path) is None, path
     monkeypatch.chdir(dataset / "a")
-    assert find_data_mark(Path("code.py"))
-    assert find_data_mark(Path("../../../home/code.py")) is None
+    assert find_data_marker(Path("code.py"))
+    assert find_data_marker(Path("../../../home/code.py")) is None
 
 
 def test_find_data_mark_ignores_broken_links(tmp_path: Path) -> None:
     (tmp_path / "ring").symlink_to("ring")
     (tmp_path / "gone").symlink_to("nowhere")
-    assert find_data_mark(tmp_path / "ring") is None
-    assert find_data_mark(tmp_path / "gone") is None
+    assert find_data_marker(tmp_path / "ring") is None
+    assert find_data_marker(tmp_path / "gone") is None
     (tmp_path / "SHA256SUMS").symlink_to("nowhere")
-    assert find_data_mark(tmp_path / "ring" / "code.py") == tmp_path / "SHA256SUMS"
+    assert find_data_marker(tmp_path / "ring" / "code.py") == tmp_path / "SHA256SUMS"
 
 
 def test_check_consent_checks_yaml_and_each_file(dataset: Path, home: Path) -> None:

@@ -31,7 +31,7 @@ def write_rows_with_ids(folder: Path, measure: str, first_id: str, second_id: st
 @pytest.mark.parametrize(
     ("first_id", "second_id", "message"), [("0", "0", "'0' twice"), ("0", "00", "'00'"), ("00", "0", "'00'")]
 )
-@pytest.mark.each_value
+@pytest.mark.slow_combinations
 def test_duplicate_id_is_rejected_by_all_readers(
     tmp_path: Path,
     robust201: RunCommand,
@@ -48,7 +48,7 @@ def test_duplicate_id_is_rejected_by_all_readers(
     ):
         with pytest.raises(ResultsError, match=f"pgd_{measure}.json.*{message}"):
             read_values(RobustnessDataset(folder))
-    assert message in robust201("convert", folder).refusal(2)
+    assert message in robust201("convert", folder).error_line(2)
 
 
 def test_duplicate_field_of_a_value_is_rejected(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_key_with_files_in_both_spellings_is_rejected(tmp_path: Path, robust201:
         ("diff", folder, folder),
         ("report", folder),
     ):
-        error_line = robust201(*command_line).refusal(2)
+        error_line = robust201(*command_line).error_line(2)
         assert "/pgd_accuracy.json" in error_line
         assert f"/pgd@Linf_accuracy.json{suffix}" in error_line
 

@@ -8,7 +8,7 @@ from robust201.core.errors import InputError
 from robust201.planning.loading import parse_config
 from robust201.planning.plan_file import load_any_sweep
 from robust201.runtime.sweep import prepare_sweep
-from tests.conftest import WRITTEN_KEYS, MakeFields, WriteSweep
+from tests.conftest import THREE_KEYS, MakeFields, WriteSweep
 
 
 def test_load_any_sweep_reads_same_sweep_from_yaml_and_results(
@@ -16,7 +16,7 @@ def test_load_any_sweep_reads_same_sweep_from_yaml_and_results(
 ) -> None:
     path = write_sweep()
     config = load_any_sweep(path)
-    assert config == parse_config(sweep_fields(keys=WRITTEN_KEYS), "")
+    assert config == parse_config(sweep_fields(keys=THREE_KEYS), "")
     prepare_sweep(config)
     assert load_any_sweep(config.results) == config
     assert load_any_sweep(config.results, execution={"workers": 3}).execution.workers == 3

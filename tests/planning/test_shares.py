@@ -272,7 +272,7 @@ def test_filtered_shares_compute_selected_keys_only(
 
 
 def test_share_of_unprepared_sweep_is_rejected(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
-    error_line = robust201("run", write_sweep(), "--share", "1/2").refusal(2)
+    error_line = robust201("run", write_sweep(), "--share", "1/2").error_line(2)
     assert "robust201 plan --save" in error_line
     assert not (tmp_path / "results").exists()
 
@@ -282,7 +282,7 @@ def test_share_of_changed_sweep_is_rejected_with_differences(robust201: RunComma
     changed_sweep = write_sweep(
         keys={"clean": {}, "fgsm": {"epsilons_255": [1, 4]}, "brightness": {"severities": [1, 5]}}
     )
-    assert "keys.fgsm.epsilons_255" in robust201("run", changed_sweep, "--share", "1/2").refusal(2)
+    assert "keys.fgsm.epsilons_255" in robust201("run", changed_sweep, "--share", "1/2").error_line(2)
     # Execution settings may change, because the plan in the results folder is divided.
     faster_sweep = write_sweep(batch_size=3, execution={"part_minutes": 1e-9, "threads": 2, "micro_batch": 5})
     assert robust201("run", faster_sweep, "--share", "2/2").code == 0
@@ -293,7 +293,7 @@ def test_invalid_share_option_gives_one_line_error(
     robust201: RunCommand, write_sweep: WriteSweep, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
 ) -> None:
     monkeypatch.delenv("SLURM_ARRAY_JOB_ID", raising=False)
-    robust201("run", write_sweep(), *options).refusal(2)
+    robust201("run", write_sweep(), *options).error_line(2)
 
 
 def test_share_fails_early_if_inputs_are_missing(
@@ -304,10 +304,10 @@ def test_share_fails_early_if_inputs_are_missing(
     assert saved.code == 0
     assert saved.err.splitlines()[-1].endswith(f"robust201 run {sweep} --share I/N")
     (tmp_path / "results/images").rename(tmp_path / "elsewhere")
-    robust201("run", sweep, "--share", "1/1").refusal(2)
+    robust201("run", sweep, "--share", "1/1").error_line(2)
     (tmp_path / "elsewhere").rename(tmp_path / "results/images")
     (tmp_path / "corruptions").rename(tmp_path / "elsewhere")
-    robust201("run", sweep, "--share", "1/1").refusal(2)
+    robust201("run", sweep, "--share", "1/1").error_line(2)
     assert list((tmp_path / "results").rglob("*.parquet")) == []
 
 

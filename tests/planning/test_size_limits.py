@@ -14,14 +14,14 @@ from robust201.export.verify import Verdict
 from robust201.planning.loading import load_config
 from robust201.shards import ShardFinding
 from robust201.weights.loading import read_weights
-from tests.conftest import Ended, RunCommand, WriteSweep
+from tests.conftest import FinishedCommand, RunCommand, WriteSweep
 from tests.support.kept_plans import edit_plan
 
 MAX_STDERR = 2 * MAX_MESSAGE
 
 
-def expect_short_error(command_result: Ended) -> str:
-    error_line = command_result.refusal(2)
+def expect_short_error(command_result: FinishedCommand) -> str:
+    error_line = command_result.error_line(2)
     assert len(command_result.err) < MAX_STDERR
     return error_line
 
@@ -107,7 +107,7 @@ def test_changed_plan_is_rejected_and_rewritten_by_run(
     plan = json.loads((finished / "plan.json").read_text())
     plan["config"]["seed"] = 7
     (finished / "plan.json").write_text(json.dumps(plan))
-    assert "the content was changed" in robust201("status", finished).refusal(2)
+    assert "the content was changed" in robust201("status", finished).error_line(2)
     assert robust201("run", write_sweep()).code == 0
     assert robust201("status", finished).code == 0
 

@@ -28,7 +28,7 @@ WITHOUT_CORRUPTION_SOURCE: dict[str, Any] = {"datasets": {"digits": {}}}
 def test_individual_corruption_without_images_is_rejected(robust201: RunCommand, write_sweep: WriteSweep) -> None:
     sweep = write_sweep(keys={"clean": {}, "fog": {}}, **WITHOUT_CORRUPTION_SOURCE)
     for subcommand in ("plan", "run", "submit slurm"):
-        error_line = robust201(*subcommand.split(), sweep).refusal(2)
+        error_line = robust201(*subcommand.split(), sweep).error_line(2)
         assert "keys.fog: expected a source of corrupted images for digits, got none" in error_line
         assert "`corruptions: {source: generated}` under datasets.digits" in error_line
     assert robust201("doctor", sweep).code == 2
@@ -102,7 +102,7 @@ def test_byte_normalisation_is_rejected_in_yaml_only(
     robust201: RunCommand, write_sweep: WriteSweep, make_sweep: Any, mean: Any, std: Any, message: str
 ) -> None:
     datasets = {"digits": {"normalisation": {"mean": mean, "std": std}}}
-    error_line = robust201("plan", write_sweep(keys={"clean": {}}, datasets=datasets)).refusal(2)
+    error_line = robust201("plan", write_sweep(keys={"clean": {}}, datasets=datasets)).error_line(2)
     assert ", line " in error_line
     assert f"datasets.digits.normalisation.{message}" in error_line
     config = make_sweep(keys={"clean": {}}, datasets=datasets)  # as in the plan.json of older results
@@ -111,7 +111,7 @@ def test_byte_normalisation_is_rejected_in_yaml_only(
 
 def test_run_rejects_selected_key_without_images(robust201: RunCommand, write_sweep: WriteSweep) -> None:
     sweep = write_sweep(keys={"clean": {}, "corruptions": {}}, **WITHOUT_CORRUPTION_SOURCE)
-    error_line = robust201("run", sweep, "--keys", "clean,fog").refusal(2)
+    error_line = robust201("run", sweep, "--keys", "clean,fog").error_line(2)
     assert "failed for fog: tiny does not evaluate these keys on digits" in error_line
 
 

@@ -12,8 +12,8 @@ from robust201.planning.loading import is_training, load_training
 from robust201.planning.training_config import Training
 from robust201.planning.training_plan import estimate_trainings
 from tests.conftest import REPOSITORY, RunCommand
-from tests.support.tiny_trainings import RECIPE, make_trainings, training_fields, write_images
-from tests.training.support import LIGHT
+from tests.support.tiny_trainings import RECIPE, make_training_config, training_fields, write_images
+from tests.training.support import ONE_CONVOLUTION
 
 
 def recipe(**changes: Any) -> dict[str, Any]:
@@ -131,15 +131,15 @@ def test_plan_rejects_out_of_range_steps_and_batch_sizes_without_reading_images(
     fields = training_fields(tmp_path, datasets={"digits": {}}, images={"count": 20}, recipes=recipes)
     path = tmp_path / "train.yaml"
     path.write_text(yaml.safe_dump(fields))
-    error_line = robust201("plan", path).refusal(2)
+    error_line = robust201("plan", path).error_line(2)
     assert re.search(message, error_line), error_line
     assert "odd on digits" in error_line
 
 
 def test_run_rejects_training_yaml_and_train_rejects_sweep(robust201: RunCommand) -> None:
     trainings, sweep = REPOSITORY / "jobs/train-digits.yaml", REPOSITORY / "jobs/demo.yaml"
-    assert "expected a sweep, got a training YAML. Run it with" in robust201("run", trainings).refusal(2)
-    assert "expected a training YAML, got a sweep. Run it with" in robust201("train", sweep).refusal(2)
+    assert "expected a sweep, got a training YAML. Run it with" in robust201("run", trainings).error_line(2)
+    assert "expected a training YAML, got a sweep. Run it with" in robust201("train", sweep).error_line(2)
 
 
 def test_yaml_boolean_field_names_are_read_as_strings(tmp_path: Path) -> None:
@@ -156,7 +156,9 @@ def test_training_runs_are_unique_and_resolve_their_start(tmp_path: Path) -> Non
         "digits": {},
         "more": write_images(tmp_path, "more") | {"train": False},
     }
-    config = make_trainings(tmp_path, datasets=datasets, recipes=recipes, seeds=[0, 1], architectures=[LIGHT, 21])
+    config = make_training_config(
+        tmp_path, datasets=datasets, recipes=recipes, seeds=[0, 1], architectures=[ONE_CONVOLUTION, 21]
+    )
     trainings = list(config.trainings())
     assert len(trainings) == len(set(trainings)) == len({training.digest for training in trainings}) == 2 * 2 * (2 + 1)
     assert {training.dataset for training in trainings} == {"bright", "digits"}
@@ -177,7 +179,7 @@ def test_example_training_is_planned_without_images(robust201: RunCommand) -> No
 
 def test_estimate_includes_gradients_of_adversarial_training(tmp_path: Path) -> None:
     def hours(**changes: Any) -> float:
-        config = make_trainings(tmp_path, datasets={"digits": {}}, recipes=recipe(**changes))
+        config = make_training_config(tmp_path, datasets={"digits": {}}, recipes=recipe(**changes))
         estimated_hours: float = estimate_trainings(config, list(config.trainings()))["estimated_worker_hours"]
         return estimated_hours
 
@@ -187,7 +189,7 @@ def test_estimate_includes_gradients_of_adversarial_training(tmp_path: Path) -> 
 
 def test_sweep_options_are_rejected_with_training_yaml(robust201: RunCommand) -> None:
     example = REPOSITORY / "jobs/train-digits.yaml"
-    assert "--keys" in robust201("plan", example, "--keys", "clean").refusal(2)
-    assert "--epochs" in robust201("train", example, "--epochs", "2").refusal(2)
+    assert "--keys" in robust201("plan", example, "--keys", "clean").error_line(2)
+    assert "--epochs" in robust201("train", example, "--epochs", "2").error_line(2)
     assert "Missing argument 'TRAININGS'" in robust201("train").err
-    assert "Did you mean 'plain'" in robust201("train", example, "--recipes", "plan").refusal(2)
+    assert "Did you mean 'plain'" in robust201("train", example, "--recipes", "plan").error_line(2)

@@ -33,7 +33,7 @@ def rewrite(path: Path, change: Callable[[pa.Table], pa.Table], row_group_size: 
 @pytest.mark.parametrize("row_group_size", [1, 2, 1000])
 @pytest.mark.parametrize("column", ["strength", "accuracy"])
 @pytest.mark.parametrize("order", ["ascending", "descending"])
-@pytest.mark.each_value
+@pytest.mark.slow_combinations
 def test_values_do_not_depend_on_order_of_rows(folder: Path, row_group_size: int, column: str, order: str) -> None:
     query_arguments = ("cifar10", "pgd", ["accuracy", "confidence", "cm"])
     expected = RobustnessDataset(folder).query(*query_arguments)
@@ -108,19 +108,19 @@ def test_reader_rejects_malformed_rows(folder: Path, robust201: RunCommand, case
     rewrite(folder / FILES[key], change)
     with pytest.raises(ResultsError, match=message):
         RobustnessDataset(folder).to_frame("cifar10", key)
-    assert message in robust201("diff", folder, folder).refusal(2)
+    assert message in robust201("diff", folder, folder).error_line(2)
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" + bytes(100) + b"PAR1"])
 def test_reader_rejects_file_that_is_not_parquet(folder: Path, robust201: RunCommand, content: bytes) -> None:
     (folder / FILES["pgd"]).write_bytes(content)
-    assert "part-0.parquet" in robust201("report", folder, "--out", folder / "page.html").refusal(2)
+    assert "part-0.parquet" in robust201("report", folder, "--out", folder / "page.html").error_line(2)
 
 
 def test_reader_reports_folder_of_empty_files(folder: Path, robust201: RunCommand) -> None:
     for name in FILES.values():
         rewrite(folder / name, lambda table: table.slice(0, 0))
-    assert "it has no accuracies" in robust201("report", folder / "parquet").refusal(2)
+    assert "it has no accuracies" in robust201("report", folder / "parquet").error_line(2)
 
 
 # Listing of the files
@@ -128,7 +128,7 @@ def test_reader_reports_folder_of_empty_files(folder: Path, robust201: RunComman
 
 @pytest.mark.parametrize("is_parquet_folder", [False, True])
 @pytest.mark.parametrize("fault", ["deleted", "a folder", "without SHA256SUMS"])
-@pytest.mark.each_value
+@pytest.mark.slow_combinations
 def test_reader_warns_of_missing_parquet_file(
     folder: Path, robust201: RunCommand, is_parquet_folder: bool, fault: str
 ) -> None:
@@ -168,7 +168,7 @@ def test_reader_rejects_truncated_file(folder: Path, robust201: RunCommand, key:
     rewrite(folder / FILES[key], lambda table: table.slice(0, min(n_rows, len(table) - 1)))
     (folder / "parquet_files.json").write_bytes(listing)
     for dataset_folder in (folder, folder / "parquet"):
-        error_line = robust201("diff", dataset_folder, dataset_folder).refusal(2)
+        error_line = robust201("diff", dataset_folder, dataset_folder).error_line(2)
         assert f"expected the {N_ROWS[key]} rows that parquet_files.json lists, got" in error_line
 
 
@@ -177,7 +177,7 @@ def test_reader_rejects_truncated_file(folder: Path, robust201: RunCommand, key:
 )
 def test_reader_rejects_damaged_listing(folder: Path, robust201: RunCommand, content: bytes) -> None:
     (folder / "parquet_files.json").write_bytes(content)
-    assert "parquet_files.json" in robust201("report", folder, "--out", folder / "page.html").refusal(2)
+    assert "parquet_files.json" in robust201("report", folder, "--out", folder / "page.html").error_line(2)
 
 
 def test_damaged_footers_do_not_abort_reader(folder: Path) -> None:

@@ -96,7 +96,7 @@ def test_all_readers_reject_invalid_ids_and_values(tmp_path, case, robust201: Ru
     if measure == "accuracy":
         commands.append(("diff", valid_folder, invalid_folder))
     for command in commands:
-        error_line = robust201(*command).refusal(2)
+        error_line = robust201(*command).error_line(2)
         assert f"pgd_{measure}.json" in error_line
         assert name_in_message in error_line
     for path in set((invalid_folder / "cifar10").iterdir()) - {invalid_folder / f"cifar10/pgd_{measure}.json"}:
@@ -153,7 +153,7 @@ def test_stack_values_equals_values(tmp_path, measure, key):
 @pytest.mark.parametrize("tolerance", ["inf", "nan", "1e999", "-inf"])
 def test_diff_rejects_tolerance_that_is_not_finite(tmp_path, tolerance, robust201: RunCommand):
     valid_folder = write_valid_results(tmp_path)
-    assert "tolerance" in robust201("diff", valid_folder, valid_folder, f"--tolerance={tolerance}").refusal(2)
+    assert "tolerance" in robust201("diff", valid_folder, valid_folder, f"--tolerance={tolerance}").error_line(2)
 
 
 def test_diff_ignores_missing_accuracy(tmp_path, robust201: RunCommand):
@@ -166,7 +166,7 @@ def test_diff_ignores_missing_accuracy(tmp_path, robust201: RunCommand):
 def test_reader_rejects_invalid_sweep_json(tmp_path, content, robust201: RunCommand):
     folder = write_valid_results(tmp_path / "dataset")
     (folder / "sweep.json").write_text(content)
-    error_line = robust201("diff", folder, folder).refusal(2)
+    error_line = robust201("diff", folder, folder).error_line(2)
     assert "Opening a dataset failed for" in error_line
     assert "sweep.json" in error_line
 
@@ -207,7 +207,7 @@ def test_reader_rejects_invalid_record_in_sweep_json(tmp_path: Path, fields: dic
     folder = write_valid_results(tmp_path / "dataset")
     (folder / "sweep.json").write_text(json.dumps(SWEEP | fields))
     for command in (("diff", folder, folder), ("report", folder, "--out", tmp_path / "page.html"), ("convert", folder)):
-        assert "sweep.json: expected strengths by dataset and key" in robust201(*command).refusal(2)
+        assert "sweep.json: expected strengths by dataset and key" in robust201(*command).error_line(2)
 
 
 @pytest.mark.parametrize("fields", [pytest.param({}, marks=pytest.mark.slow), {"sweep": {"images": None}}])

@@ -206,9 +206,9 @@ def test_metrics_command_prints_tables_or_json(robust201: RunCommand, folder: Pa
     }
     assert payload["rankings"][0].keys() >= {"best", "low", "high", "tied_with_best", "paired", "median", "ranks"}
     assert robust201("metrics", folder, "--keys", "nothing").code == 2
-    assert "clean is listed more than once" in robust201("metrics", folder, "--keys", "clean,clean").refusal(2)
-    assert "between 0 and 1, got nan" in robust201("metrics", folder, "--ties", "nan").refusal(2)
-    assert "0 or at least 2 bootstrap draws, got 1" in robust201("metrics", folder, "--bootstrap", 1).refusal(2)
+    assert "clean is listed more than once" in robust201("metrics", folder, "--keys", "clean,clean").error_line(2)
+    assert "between 0 and 1, got nan" in robust201("metrics", folder, "--ties", "nan").error_line(2)
+    assert "0 or at least 2 bootstrap draws, got 1" in robust201("metrics", folder, "--bootstrap", 1).error_line(2)
     for keys in ("clean", "fog"):
         assert robust201("metrics", folder, "--keys", keys, "--reference", "nobody").code == 2
 
@@ -303,4 +303,4 @@ def test_metrics_command_shows_worst_case_of_keys(robust201: RunCommand, folder:
     assert [accuracy_row["accuracy"] for accuracy_row in accuracy_rows] == sorted(table["accuracy"], reverse=True)
     result = robust201("metrics", folder, "--worst-case", "fog=5,pgd=0.5")
     assert "worst of fog 5, pgd 0.5" in result.out
-    assert "not of the form KEY=STRENGTH" in robust201("metrics", folder, "--worst-case", "fog=high").refusal(2)
+    assert "not of the form KEY=STRENGTH" in robust201("metrics", folder, "--worst-case", "fog=high").error_line(2)

@@ -7,7 +7,7 @@ import pytest
 
 from robust201.core.errors import ConfigError
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.error_bars import evaluated_image_count
+from robust201.reader.error_bars import count_evaluated_images
 from robust201.reader.frames import FRAME_COLUMNS
 from robust201.statistics.intervals import accuracy_intervals
 from tests.support.fabricated import N_IMAGES, export, make_plan
@@ -34,17 +34,19 @@ def test_to_frame_adds_intervals_on_request(tmp_path: Path, formats: tuple[str, 
 def test_evaluated_image_count_uses_first_known_source(tmp_path: Path) -> None:
     accuracies = {"clean": {"0": 0.9}, "pgd": {"0": [0.5, 0.25]}}
     published = write_results(tmp_path / "published", accuracies)
-    assert evaluated_image_count(RobustnessDataset(published).files, "cifar10", "pgd") == 10_000  # the whole test split
+    assert (
+        count_evaluated_images(RobustnessDataset(published).files, "cifar10", "pgd") == 10_000
+    )  # the whole test split
     write_results(published, {"pgd": {"0": [[[3, 1], [0, 4]]] * 2}}, measure="cm")
-    assert evaluated_image_count(RobustnessDataset(published).files, "cifar10", "pgd") == 8
+    assert count_evaluated_images(RobustnessDataset(published).files, "cifar10", "pgd") == 8
     custom = write_results(tmp_path / "mine", {"pgd": {"0": [0.5, 0.25]}})
     write_sweep_json(custom, {"cifar10": {"pgd": [1, 8]}})
-    assert evaluated_image_count(RobustnessDataset(custom).files, "cifar10", "pgd") is None
+    assert count_evaluated_images(RobustnessDataset(custom).files, "cifar10", "pgd") is None
     assert RobustnessDataset(custom).to_frame(intervals=True)[["low", "high"]].isna().all(axis=None)
     with pytest.raises(ConfigError, match="the number of images, which is needed"):
         RobustnessDataset(custom).rank("cifar10", "pgd", 1.0, ties=0.05)
     write_sweep_json(custom, {"cifar10": {"pgd": [1, 8]}}, {"images": {"count": 100, "seed": 0}})
-    assert evaluated_image_count(RobustnessDataset(custom).files, "cifar10", "pgd") == 100
+    assert count_evaluated_images(RobustnessDataset(custom).files, "cifar10", "pgd") == 100
 
 
 def test_intervals_of_overlay_use_number_of_images_of_each_folder(tmp_path: Path) -> None:
@@ -55,4 +57,4 @@ def test_intervals_of_overlay_use_number_of_images_of_each_folder(tmp_path: Path
     assert [*frame.columns][-3:] == ["low", "high", "source"]
     widths = (frame["high"] - frame["low"]).groupby(frame["source"]).max()
     assert widths[str(published)] < 0.03 < widths[str(tmp_path / "own")]
-    assert evaluated_image_count(dataset.files, "cifar10", "pgd") is None
+    assert count_evaluated_images(dataset.files, "cifar10", "pgd") is None

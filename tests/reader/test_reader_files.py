@@ -116,7 +116,7 @@ def test_all_formats_give_same_results(folder, tmp_path, file_format):
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst", ".parquet"])
 @pytest.mark.parametrize("fault", ["cut short", "changed"])
-@pytest.mark.each_value
+@pytest.mark.slow_combinations
 def test_error_names_damaged_file(tmp_path, suffix, fault):
     if suffix == ".parquet":
         export(tmp_path, make_plan(range(40), ["pgd"]), formats=("parquet",))
@@ -163,7 +163,7 @@ def test_iter_json_values_rejects_other_content(tmp_path, content):
 
 @pytest.mark.parametrize("indent", [None, 1])
 def test_iter_json_values_equals_whole_file(folder, monkeypatch, indent):
-    monkeypatch.setattr(json_files, "PIECE_BYTES", 97)
+    monkeypatch.setattr(json_files, "CHUNK_BYTES", 97)
     monkeypatch.setattr(json_files, "HEAD_BYTES", 97)
     for key in ("pgd", "fog", "clean"):
         for measure in MEASUREMENTS:
@@ -179,7 +179,7 @@ def test_iter_json_values_of_file_without_ids_is_empty(tmp_path):
 
 
 def test_iter_json_values_limits_size_of_value(tmp_path, monkeypatch):
-    monkeypatch.setattr(json_files, "PIECE_BYTES", 64)
+    monkeypatch.setattr(json_files, "CHUNK_BYTES", 64)
     monkeypatch.setattr(json_files, "MAX_VALUE_BYTES", 256)
     path = tmp_path / "pgd_cm.json"
     path.write_text('{"cifar10": {"pgd": {"cm": {"1": [' + 9000 * "1, ")
@@ -188,7 +188,7 @@ def test_iter_json_values_limits_size_of_value(tmp_path, monkeypatch):
 
 
 def test_iter_json_values_reads_python_json_lazily(tmp_path, monkeypatch):
-    monkeypatch.setattr(json_files, "PIECE_BYTES", 50)
+    monkeypatch.setattr(json_files, "CHUNK_BYTES", 50)
     path = tmp_path / "pgd_cm.json"
     path.write_text('{"cifar10": {"pgd": {"cm": {"1": [NaN], "2": [[1]], "3": ' + 60 * " " + "[1,]}}}}")
     monkeypatch.setattr(json_files, "HEAD_BYTES", 40)

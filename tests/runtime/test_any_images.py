@@ -145,5 +145,5 @@ def test_invalid_dataset_section_gives_one_line_error(
     photos: Path, write_custom: WriteSweep, robust201: RunCommand, mistake: str
 ) -> None:
     changes, message = INVALID_SECTIONS[mistake]
-    error_line = robust201("plan", write_custom(dataset_section(photos, **changes), measurements=["cm"])).refusal(2)
+    error_line = robust201("plan", write_custom(dataset_section(photos, **changes), measurements=["cm"])).error_line(2)
     assert message in error_line

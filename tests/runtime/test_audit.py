@@ -77,7 +77,7 @@ def test_audit_detects_weak_attack(sweep: Path, robust201: RunCommand, monkeypat
 def test_audit_rejects_unsupported_keys(
     sweep: Path, robust201: RunCommand, options: tuple[str, ...], message: str
 ) -> None:
-    assert message in robust201("audit", sweep, *options).refusal(2)
+    assert message in robust201("audit", sweep, *options).error_line(2)
 
 
 def test_audit_rejects_negative_seed_and_folder_with_other_files(
@@ -86,17 +86,19 @@ def test_audit_rejects_negative_seed_and_folder_with_other_files(
     assert robust201("audit", sweep, "--seed", "-1").code == 2
     (tmp_path / "other").mkdir()
     (tmp_path / "other/format.json").touch()
-    assert "got a folder that contains format.json" in robust201("audit", sweep, "--out", tmp_path / "other").refusal(2)
+    assert "got a folder that contains format.json" in robust201(
+        "audit", sweep, "--out", tmp_path / "other"
+    ).error_line(2)
     assert len(list((tmp_path / "other").iterdir())) == 1
 
 
 def test_audit_rejects_sweep_without_attacks(write_sweep: WriteSweep, robust201: RunCommand) -> None:
-    assert "(it has none)" in robust201("audit", write_sweep(keys={"clean": {}})).refusal(2)
+    assert "(it has none)" in robust201("audit", write_sweep(keys={"clean": {}})).error_line(2)
 
 
 def test_audit_excludes_attacks_unsupported_by_foolbox(write_sweep: WriteSweep, robust201: RunCommand) -> None:
     keys = {"clean": {}, "pgd_linf7": {"iterate": "best", "random_start": True}}
-    assert "(it has none)" in robust201("audit", write_sweep(**(FIELDS | {"keys": keys}))).refusal(2)
+    assert "(it has none)" in robust201("audit", write_sweep(**(FIELDS | {"keys": keys}))).error_line(2)
 
 
 def test_sample_sweep_uses_all_images_and_networks_of_small_sweep(sweep: Path, tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ JACOBIAN_KEYS = {"clean": {}, "fgsm": {"epsilons_255": [1, 8]}, "jacobian": {"im
 
 @pytest.mark.parametrize("split", ["test", "train"])
 @pytest.mark.parametrize("weights", [None, RANDOM])
-@pytest.mark.each_value
+@pytest.mark.slow_combinations
 def test_sweep_with_measure_and_attacks_completes_and_resumes(
     make_sweep: MakeSweep, robust201: RunCommand, tmp_path: Path, weights: dict[str, Any] | None, split: str
 ) -> None:
@@ -134,7 +134,7 @@ def test_engines_give_equal_measures(make_sweep: MakeSweep, tmp_path: Path, proj
 
 
 def test_run_rejects_more_images_than_exist(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
-    error_line = robust201("run", write_sweep(keys={"jacobian": {}})).refusal(2)
+    error_line = robust201("run", write_sweep(keys={"jacobian": {}})).error_line(2)
     assert "2,560" in error_line
     assert "keys" in error_line
     assert not (tmp_path / "results").exists()
@@ -146,7 +146,7 @@ def test_run_rejects_train_split_of_single_file(write_sweep: WriteSweep, robust2
     sweep = write_sweep(
         datasets=datasets, checkpoints=None, weights=RANDOM, keys={"jacobian": {"images": 12, "split": "train"}}
     )
-    error_line = robust201("run", sweep).refusal(2)
+    error_line = robust201("run", sweep).error_line(2)
     assert "train" in error_line
     assert "Set path to the folder, or set split: test for jacobian." in error_line
 
@@ -157,7 +157,7 @@ def test_missing_train_images_error_names_keys(write_sweep: WriteSweep, robust20
     datasets = {"mine": {"path": str(tmp_path / "mine"), "form": "parquet", "classes": 10, "image_size": 32}}
     keys = {"clean": {}, "croze": {}, "proxies": {}, "jacobian": {"images": 12}}
     sweep = write_sweep(datasets=datasets, checkpoints=None, weights=RANDOM, keys=keys)
-    error_line = robust201("run", sweep).refusal(2)
+    error_line = robust201("run", sweep).error_line(2)
     assert "Loading the train images of mine failed" in error_line
     assert error_line.rstrip().endswith("Or set split: test for proxies, croze.")
 
@@ -246,7 +246,7 @@ def test_snapshots_within_epoch_are_evaluated_and_exported(
     one_name = ("--out", tmp_path / "one", "--weights-name", "ours-i6-s777")
     assert robust201("export", preview.plan.config.results, *one_name).code == 0
     unknown_name = ("--out", tmp_path / "none", "--weights-name", "ours-i7-s777")
-    assert "ours-i6-s777" in robust201("export", preview.plan.config.results, *unknown_name).refusal(2)
+    assert "ours-i6-s777" in robust201("export", preview.plan.config.results, *unknown_name).error_line(2)
 
 
 def test_checkpoints_and_weights_sections_give_same_units(make_sweep: MakeSweep, two_recipes: Path) -> None:
@@ -268,7 +268,7 @@ def test_run_rejects_unnamed_recipe_if_store_has_several(
     write_sweep: WriteSweep, robust201: RunCommand, two_recipes: Path, tmp_path: Path, section: str
 ) -> None:
     sweep = write_sweep(**({"checkpoints": None} | {section: {"path": str(two_recipes)}}), keys=CLEAN)
-    error_line = robust201("run", sweep).refusal(2)
+    error_line = robust201("run", sweep).error_line(2)
     assert 'there are weights of 2 recipes: "" (the unnamed recipe), pgd7. Set `recipe`' in error_line
     assert not (tmp_path / "results").exists()
 
@@ -302,7 +302,7 @@ def test_run_rejects_missing_combination_of_weights(
     expected: str,
 ) -> None:
     sweep = write_sweep(checkpoints=None, weights={"path": str(two_recipes), **selection}, keys=CLEAN)
-    error_line = robust201("run", sweep).refusal(2)
+    error_line = robust201("run", sweep).error_line(2)
     assert f"expected {expected}, got" in error_line
     assert not (tmp_path / "results").exists()
 
@@ -316,7 +316,7 @@ def test_run_rejects_identical_weights_under_two_names(
             add_network(store, 21, network.state_dict(), recipe=recipe)
     weights = {"path": str(tmp_path / "store"), "recipe": ["", "copy"]}
     sweep = write_sweep(architectures=[21], checkpoints=None, weights=weights, keys=CLEAN)
-    assert "identical" in robust201("run", sweep).refusal(2)
+    assert "identical" in robust201("run", sweep).error_line(2)
 
 
 def test_random_weights_depend_on_seed_only(make_sweep: MakeSweep, tmp_path: Path) -> None:
@@ -387,7 +387,7 @@ def test_run_rejects_zoo_network_with_wrong_image_size(
     )
     assert "Planning failed for lenet5: its linear layers need images of 32x32 pixels" in robust201(
         "run", sweep
-    ).refusal(2)
+    ).error_line(2)
 
 
 @pytest.mark.skipif(not has_avx512(), reason="bf16 is rejected on CPUs without AVX-512")
@@ -399,9 +399,9 @@ def test_run_rejects_absent_or_unlisted_weights_files(
     write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
     sweep = write_sweep(**zoo_fields({"files": {"resnet18": str(tmp_path / "none")}}, keys=CLEAN))
-    assert "weights.files" in robust201("run", sweep).refusal(2)
+    assert "weights.files" in robust201("run", sweep).error_line(2)
     sweep = write_sweep(**zoo_fields({"files": {"resnet81": str(tmp_path / "none")}}, keys=CLEAN))
-    assert "got none for resnet18" in robust201("run", sweep).refusal(2)
+    assert "got none for resnet18" in robust201("run", sweep).error_line(2)
 
 
 # --- custom datasets ----------------------------------------------------------------------------------------------
@@ -474,7 +474,7 @@ def test_share_rejects_changed_normalisation(write_sweep: WriteSweep, robust201:
     fields = {"datasets": {"mine": dataset_section}, "checkpoints": None, "weights": RANDOM, "keys": CLEAN}
     assert robust201("plan", "--save", write_sweep(**fields)).code == 0
     dataset_section["normalisation"] = {"mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.3]}
-    error_line = robust201("run", write_sweep(**fields), "--share", "1/1").refusal(2)
+    error_line = robust201("run", write_sweep(**fields), "--share", "1/1").error_line(2)
     assert "dataset_fields.mine.normalisation" in error_line
 
 

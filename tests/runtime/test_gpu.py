@@ -26,7 +26,7 @@ from robust201.spaces.nasbench201.compiled.network import network_bytes
 from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.attack_job import AttackJob
 from robust201.tasks.attack_kit.batching import Batching
-from robust201.tasks.attack_kit.draws import CounterDraws
+from robust201.tasks.attack_kit.draws import CounterRandomNumbers
 from robust201.tasks.perturbations import square
 from tests.conftest import MakeSweep, read_tree
 from tests.models.test_no_waiting import LOOPS, job_on, samples_of
@@ -111,7 +111,7 @@ def test_production_random_numbers_match_cpu(device, key):
         model = RecordingModel(tiny_classifier(PathlessNetwork([5.0, 0.0, 0.0, 0.0, 0.0])).to(target))
         images, labels = move_to(target, torch.from_numpy(image_set.images), torch.from_numpy(image_set.labels))
         job = AttackJob(
-            model, Batching(64, 64), CounterDraws(0, key), images, labels, image_set.indices, (1 / 255, 8 / 255)
+            model, Batching(64, 64), CounterRandomNumbers(0, key), images, labels, image_set.indices, (1 / 255, 8 / 255)
         )
         list(TASKS[key].load("fused")(job, parameters))
         images_by_device.append(torch.cat(model.batches))

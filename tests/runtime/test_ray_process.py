@@ -153,7 +153,7 @@ while True:
 
 @pytest.mark.parametrize("order", ["compute", "be slow"])
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
-@pytest.mark.each_value
+@pytest.mark.slow_combinations
 def test_ray_session_ends_with_its_driver(
     start: StartExecutor, write_sweep: Callable[..., Path], tmp_path: Path, signum: int, order: str
 ) -> None:

@@ -355,10 +355,10 @@ def test_comparisons_of_estimates_refuse_what_has_none(
     run(config)
     files_of(config, out)
     counted = [f"{out}:{name}" for name in choose_pilot(config.selected_architectures, 2, 0)]
-    assert "all accuracies are counts" in robust201("compare", *counted, "--estimates").refusal(2)
-    assert "at least two different networks" in robust201("compare", counted[0], "--estimates").refusal(2)
-    assert "DATASET:ARCHITECTURE" in robust201("compare", "my.py:net", counted[0], "--estimates").refusal(2)
-    assert ".csv" in robust201("compare", *counted, "--estimates", "--out", tmp_path / "t.tex").refusal(2)
+    assert "all accuracies are counts" in robust201("compare", *counted, "--estimates").error_line(2)
+    assert "at least two different networks" in robust201("compare", counted[0], "--estimates").error_line(2)
+    assert "DATASET:ARCHITECTURE" in robust201("compare", "my.py:net", counted[0], "--estimates").error_line(2)
+    assert ".csv" in robust201("compare", *counted, "--estimates", "--out", tmp_path / "t.tex").error_line(2)
 
 
 def test_json_of_estimates_is_written_only_on_request(sampled: MakeSampled, tmp_path: Path) -> None:
@@ -670,7 +670,9 @@ def test_blackbox_names_estimated_objectives(sampled: MakeSampled, tmp_path: Pat
     values = RobustnessDataset(out).estimates("digits", "pgd").query("strength == 8")["value"]
     for value in values:
         assert np.isclose(arrays[1][:, names[1].index("metric_estimated_error_pgd_8")], 1 - value).any()
-    refused = robust201("search", out, "--blackbox", tmp_path / "no", "--estimates", "--fidelity", "images").refusal(2)
+    refused = robust201("search", out, "--blackbox", tmp_path / "no", "--estimates", "--fidelity", "images").error_line(
+        2
+    )
     assert "expected estimates or a fidelity, got both" in refused
     assert not (tmp_path / "no").exists()
 
@@ -680,7 +682,7 @@ def test_predict_uses_estimates_on_request(sampled: MakeSampled, tmp_path: Path,
     run(config)
     files_of(config, out)
     words = ("predict", out, "--keys", "pgd:8")
-    assert "at least 10 cells with all accuracies, got 2" in robust201(*words).refusal(2)
+    assert "at least 10 cells with all accuracies, got 2" in robust201(*words).error_line(2)
     ended = robust201(*words, "--estimates", "--json")
     assert json.loads(ended.out)["n_evaluated"] == 16
     assert "pgd: 14 of 16 networks" in ended.err

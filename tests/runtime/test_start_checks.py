@@ -79,7 +79,7 @@ def test_run_with_too_many_workers_writes_nothing(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
 ) -> None:
     sweep = write_sweep(execution={"executor": "ray", "workers": 8})
-    assert "Set execution.workers: 2 or" in robust201("run", sweep).refusal(2)
+    assert "Set execution.workers: 2 or" in robust201("run", sweep).error_line(2)
     assert not (tmp_path / "results").exists()
 
 
@@ -194,7 +194,7 @@ def test_wrong_weights_of_user_network_are_reported_before_anything_is_computed(
         keys={"clean": {}},
     )
     result = robust201("run", sweep, "--executor", executor)
-    assert "Loading weights failed for narrow digits from" in result.refusal(2)
+    assert "Loading weights failed for narrow digits from" in result.error_line(2)
     assert not (tmp_path / "results").exists()
     # Planning and doctor do not execute the file.
     assert robust201("plan", "--check", sweep).code == 0

@@ -31,7 +31,14 @@ from robust201.training import loop
 from robust201.training.state import EpochRecord
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand
-from tests.support.tiny_trainings import RECIPE, STEPS, make_trainings, training_fields, weight_files, write_images
+from tests.support.tiny_trainings import (
+    RECIPE,
+    STEPS,
+    make_training_config,
+    training_fields,
+    weight_files,
+    write_images,
+)
 
 TUNED = RECIPE | {"epochs": 1, "start": {"recipe": "plain", "dataset": "bright"}, "snapshots": {}}
 
@@ -45,7 +52,7 @@ def uninterrupted_hashes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
 
 def both_recipes(folder: Path, **changes: Any) -> TrainingConfig:
-    return make_trainings(folder, recipes={"tuned": TUNED, "plain": RECIPE}, **changes)
+    return make_training_config(folder, recipes={"tuned": TUNED, "plain": RECIPE}, **changes)
 
 
 def records_by_recipe_and_step(config: TrainingConfig) -> dict[tuple[str, int | None], Any]:
@@ -53,7 +60,7 @@ def records_by_recipe_and_step(config: TrainingConfig) -> dict[tuple[str, int | 
 
 
 def test_run_trainings_stores_snapshots_once(tmp_path: Path) -> None:
-    config = make_trainings(tmp_path)
+    config = make_training_config(tmp_path)
     previews = []
     tally = run_trainings(config, on_preview=previews.append)
     assert tally.complete
@@ -80,7 +87,7 @@ def test_run_trainings_stores_snapshots_once(tmp_path: Path) -> None:
 
 
 def test_damaged_weights_are_retrained_to_same_bytes(tmp_path: Path) -> None:
-    config = make_trainings(tmp_path)
+    config = make_training_config(tmp_path)
     run_trainings(config)
     original_hashes = weight_files(config.store)
     stored = records_by_recipe_and_step(config)
@@ -97,8 +104,8 @@ def test_damaged_weights_are_retrained_to_same_bytes(tmp_path: Path) -> None:
 
 
 def test_changed_start_weights_are_rejected_before_training(tmp_path: Path) -> None:
-    run_trainings(make_trainings(tmp_path))
-    config = make_trainings(tmp_path, recipes={"tuned": TUNED})
+    run_trainings(make_training_config(tmp_path))
+    config = make_training_config(tmp_path, recipes={"tuned": TUNED})
     path = config.store / records_by_recipe_and_step(config)["plain", 6].file
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
@@ -108,10 +115,10 @@ def test_changed_start_weights_are_rejected_before_training(tmp_path: Path) -> N
 
 
 def test_additional_snapshot_is_trained_to_same_final_weights(tmp_path: Path) -> None:
-    run_trainings(make_trainings(tmp_path))
+    run_trainings(make_training_config(tmp_path))
     original_hashes = weight_files(tmp_path / "store")
     extended_recipe = RECIPE | {"snapshots": {"every_epochs": 1, "iterations": [2, 4], "epochs": [0]}}
-    config = make_trainings(tmp_path, recipes={"plain": extended_recipe})
+    config = make_training_config(tmp_path, recipes={"plain": extended_recipe})
     assert run_trainings(config).evaluations == 2
     hashes = weight_files(config.store)
     assert original_hashes.items() < hashes.items()
@@ -129,25 +136,25 @@ def test_recipe_can_start_from_final_weights_of_another_recipe(
     tuned_record = stored["tuned", 3]
     assert tuned_record.training["inputs"]["start"] == stored["plain", 6].sha256
     # Starting from random weights instead gives different final weights.
-    config_without_start = make_trainings(tmp_path / "fresh", recipes={"tuned": TUNED | {"start": None}})
+    config_without_start = make_training_config(tmp_path / "fresh", recipes={"tuned": TUNED | {"start": None}})
     run_trainings(config_without_start)
     assert records_by_recipe_and_step(config_without_start)["tuned", 3].sha256 != tuned_record.sha256
 
 
 def test_start_weights_are_read_from_store_and_must_exist(tmp_path: Path) -> None:
-    tuned_config = make_trainings(tmp_path, recipes={"tuned": TUNED})
+    tuned_config = make_training_config(tmp_path, recipes={"tuned": TUNED})
     with pytest.raises(
         CheckpointError, match=r"tuned seed 0: it starts from the final weights of #309 bright plain seed 0, which "
     ):
         run_trainings(tuned_config)
     assert not (tmp_path / "store").exists()
-    run_trainings(make_trainings(tmp_path))
+    run_trainings(make_training_config(tmp_path))
     assert run_trainings(tuned_config).complete
 
 
 def test_start_weights_must_be_final_snapshot(tmp_path: Path) -> None:
-    both_config, tuned_config = both_recipes(tmp_path), make_trainings(tmp_path, recipes={"tuned": TUNED})
-    run_trainings(make_trainings(tmp_path))
+    both_config, tuned_config = both_recipes(tmp_path), make_training_config(tmp_path, recipes={"tuned": TUNED})
+    run_trainings(make_training_config(tmp_path))
     stored = records_by_recipe_and_step(both_config)
     manifest = both_config.store / "manifest.jsonl"
     lines = manifest.read_bytes().splitlines(keepends=True)
@@ -162,18 +169,18 @@ def test_start_weights_must_be_final_snapshot(tmp_path: Path) -> None:
 
 
 def test_changed_recipe_with_same_name_is_rejected(tmp_path: Path) -> None:
-    run_trainings(make_trainings(tmp_path))
+    run_trainings(make_training_config(tmp_path))
     original_hashes = weight_files(tmp_path / "store")
-    changed_config = make_trainings(tmp_path, recipes={"plain": RECIPE | {"learning_rate": 0.2}})
+    changed_config = make_training_config(tmp_path, recipes={"plain": RECIPE | {"learning_rate": 0.2}})
     with pytest.raises(CheckpointError, match=r"\(recipe\.learning_rate: 0\.1 → 0\.2\)\. Rename the recipe"):
         run_trainings(changed_config)
     with pytest.raises(CheckpointError, match=r"has a different training under this name \(threads: 1 → 2\)"):
-        run_trainings(make_trainings(tmp_path, execution={"threads": 2}))
+        run_trainings(make_training_config(tmp_path, execution={"threads": 2}))
     assert weight_files(tmp_path / "store") == original_hashes
 
 
 def test_snapshots_can_be_evaluated_by_sweep(tmp_path: Path, robust201: RunCommand) -> None:
-    run_trainings(make_trainings(tmp_path))
+    run_trainings(make_training_config(tmp_path))
     sweep = tmp_path / "sweep.yaml"
     fields = {
         "name": "snapshots",
@@ -203,7 +210,7 @@ def test_snapshots_can_be_evaluated_by_sweep(tmp_path: Path, robust201: RunComma
 
 def test_diverging_training_gives_one_line_error_and_others_complete(tmp_path: Path) -> None:
     recipes = {"tuned": TUNED | {"start": {"recipe": "wild", "dataset": "bright"}}, "plain": RECIPE}
-    config = make_trainings(tmp_path, recipes=recipes | {"wild": RECIPE | {"learning_rate": 1e30}})
+    config = make_training_config(tmp_path, recipes=recipes | {"wild": RECIPE | {"learning_rate": 1e30}})
     messages: list[str] = []
     tally = run_trainings(config, say=messages.append)
     assert not tally.complete
@@ -230,7 +237,7 @@ def test_train_rejects_bad_images_before_writing(tmp_path: Path, robust201: RunC
             arrays = dict(archive)
         np.savez(path, images=arrays["images"], labels=arrays["labels"] + 1)
     (tmp_path / "train.yaml").write_text(yaml.safe_dump(fields))
-    robust201("train", tmp_path / "train.yaml").refusal(2)
+    robust201("train", tmp_path / "train.yaml").error_line(2)
     assert not (tmp_path / "store").exists()
 
 
@@ -242,10 +249,10 @@ def test_run_trainings_rejects_too_few_images_and_late_snapshots(tmp_path: Path)
     datasets = {"bright": write_images(tmp_path), "few": two_images}
     mixture_recipe = RECIPE | {"data": {"mixture": {"robust": "few", "alpha": 0.5}}}
     with pytest.raises(DatasetError, match="robust ones, and there are only"):
-        run_trainings(make_trainings(tmp_path, datasets=datasets, recipes={"mixed": mixture_recipe}))
+        run_trainings(make_training_config(tmp_path, datasets=datasets, recipes={"mixed": mixture_recipe}))
     late_recipe = RECIPE | {"snapshots": {"iterations": [7]}}
     with pytest.raises(ConfigError, match=r"its snapshots: .* step 7\. .* The recipe is late on bright"):
-        run_trainings(make_trainings(tmp_path, recipes={"late": late_recipe}))
+        run_trainings(make_training_config(tmp_path, recipes={"late": late_recipe}))
 
 
 def test_recipes_can_train_on_mixture_and_fusion(tmp_path: Path) -> None:
@@ -257,7 +264,7 @@ def test_recipes_can_train_on_mixture_and_fusion(tmp_path: Path) -> None:
     recipes = {
         name: RECIPE | {"snapshots": {}, "epochs": 1, "data": section} for name, section in data_sections.items()
     }
-    config = make_trainings(tmp_path, datasets=datasets, recipes=recipes)
+    config = make_training_config(tmp_path, datasets=datasets, recipes=recipes)
     assert run_trainings(config).complete
     records = CheckpointStore(config.store).records()
     assert [record.recipe for record in records] == ["blended", "mixed"]
@@ -268,7 +275,7 @@ def test_recipes_can_train_on_mixture_and_fusion(tmp_path: Path) -> None:
 
 
 def test_run_trainings_requires_lease(tmp_path: Path) -> None:
-    config = make_trainings(tmp_path)
+    config = make_training_config(tmp_path)
     config.results.mkdir(parents=True)
     with Lease.acquire(config.results), pytest.raises(LeaseHeldError):
         run_trainings(config)
@@ -316,7 +323,7 @@ def test_signal_during_last_training_drains_run(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(TrainingWorker, "drain", drain_and_set)
     monkeypatch.setattr(TrainingWorker, "_log_epoch", interrupt)
-    tally = run_trainings(make_trainings(tmp_path, recipes={"plain": RECIPE | {"snapshots": {}}}))
+    tally = run_trainings(make_training_config(tmp_path, recipes={"plain": RECIPE | {"snapshots": {}}}))
     assert (tally.drained, tally.evaluations, tally.remaining) == (True, 0, 1)
 
 
@@ -399,7 +406,7 @@ def test_snapshots_of_lost_worker_are_not_retrained(tmp_path: Path, uninterrupte
 
 
 def test_snapshots_missing_from_manifest_are_recovered(tmp_path: Path) -> None:
-    config = make_trainings(tmp_path)
+    config = make_training_config(tmp_path)
     run_trainings(config)
     original_hashes = weight_files(config.store)
     # This is the state after a driver was killed before it added the last two snapshots to the manifest.
@@ -431,7 +438,7 @@ def test_status_reports_trainings(tmp_path: Path, robust201: RunCommand) -> None
     path = tmp_path / "train.yaml"
     diverging_recipe = RECIPE | {"learning_rate": 1e30}
     path.write_text(yaml.safe_dump(training_fields(tmp_path, recipes={"plain": RECIPE, "wild": diverging_recipe})))
-    assert "it has no training runs yet" in robust201("status", path).refusal(2)
+    assert "it has no training runs yet" in robust201("status", path).error_line(2)
     result = robust201("train", path)
     assert result.code == 3
     assert "Planned 6 snapshots of 2 training runs: 0 done, 6 missing." in result.err
@@ -441,7 +448,7 @@ def test_status_reports_trainings(tmp_path: Path, robust201: RunCommand) -> None
         assert "failed: EvaluationError: Training failed for #309 on bright" in result.err
     status = json.loads(robust201("status", path, "--json").out)
     assert (status["done"], status["trainings_done"], status["complete"], status["running"]) == (3, 1, False, False)
-    assert "exclude each other" in robust201("status", path, "--watch", "--json").refusal(2)
+    assert "exclude each other" in robust201("status", path, "--watch", "--json").error_line(2)
 
 
 def test_status_reports_steps_before_first_snapshot(
@@ -506,7 +513,7 @@ def test_status_watch_waits_for_all_trainings_of_yaml(
 
 
 def test_training_status_shows_running_and_killed_driver(tmp_path: Path) -> None:
-    config = make_trainings(tmp_path)
+    config = make_training_config(tmp_path)
 
     def append_status(_progress: RunProgress, _event: Event | None) -> None:
         statuses.append(read_training_status(config.store))
@@ -522,7 +529,7 @@ def test_training_status_shows_running_and_killed_driver(tmp_path: Path) -> None
         if isinstance(event, Receipt):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    killed_config = make_trainings(tmp_path / "killed")
+    killed_config = make_training_config(tmp_path / "killed")
     assert call_in_child(lambda: run_trainings(killed_config, on_progress=die)) == -signal.SIGKILL
     for beat in (tmp_path / "killed/store/training/heartbeats").glob("*"):
         os.utime(beat, (0, 0))  # as if the worker had been killed long ago

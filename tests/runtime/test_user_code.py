@@ -13,7 +13,7 @@ import yaml
 from robust201.core.errors import ConfigError
 from robust201.core.records import content_digest
 from robust201.core.user_code import hash_file
-from robust201.planning.code_consent import find_data_mark
+from robust201.planning.code_consent import find_data_marker
 from robust201.planning.inputs import code_copy_path
 from robust201.planning.loading import load_config, parse_config
 from robust201.planning.sweep_record import portable_fields
@@ -22,7 +22,7 @@ from robust201.runtime.sweep import load_plan
 from robust201.shards import ShardStore
 from robust201.studies.pages.writer import PAGE
 from robust201.submission.ray_jobs import entrypoint
-from tests.conftest import REPOSITORY, Ended, RunCommand, WriteSweep
+from tests.conftest import REPOSITORY, FinishedCommand, RunCommand, WriteSweep
 from tests.runtime.test_extended_sweeps import read_columns
 from tests.support.tiny_trainings import training_fields
 
@@ -85,7 +85,7 @@ def measure_keys(tmp_path: Path, code: str = MEASURE, **fields: Any) -> dict[str
     return {"answers": write_key(tmp_path, code, **({"kind": "measure", "columns": ["mean", "spread"]} | fields))}
 
 
-def failure_line(result: Ended) -> str:
+def failure_line(result: FinishedCommand) -> str:
     """Check that nothing was computed, and return the only line about failed parts."""
     assert result.code == 3, result.err
     lines = [line for line in result.err.splitlines() if re.match(r"failed \d+ times?: ", line)]
@@ -253,7 +253,7 @@ def test_commands_require_consent_to_code_in_dataset(
         dataset_sweep.parent / ".." / "more" / "sweep.yaml",
         copied_yaml,
     ):
-        error_line = robust201(*arguments, sweep, "--allow-code", tmp_path / "my_models.py").refusal(2)
+        error_line = robust201(*arguments, sweep, "--allow-code", tmp_path / "my_models.py").error_line(2)
         assert error_line.endswith(f"add: --allow-code {code}"), error_line
         assert str(dataset_sweep.parent.parent / "SHA256SUMS") in error_line
     assert not code.with_name("executed").exists()
@@ -265,7 +265,7 @@ def test_yaml_in_dataset_requires_consent_to_code_elsewhere(
     """The YAML is not harmless, because it chooses the function and its arguments."""
     code = write_spy(tmp_path / "mine")
     dataset_sweep.write_text(dataset_sweep.read_text().replace(str(dataset_sweep.with_name("spy.py")), str(code)))
-    assert robust201("run", dataset_sweep).refusal(2).endswith(f"add: --allow-code {code}")
+    assert robust201("run", dataset_sweep).error_line(2).endswith(f"add: --allow-code {code}")
     assert not code.with_name("executed").exists()
     assert robust201("run", dataset_sweep, "--allow-code", code).code == 0
 
@@ -286,7 +286,7 @@ def test_training_requires_consent_to_code_of_dataset(
     training_yaml = dataset_sweep.with_name("train.yaml")
     training_yaml.write_text(yaml.safe_dump(fields))
     for arguments in (("train",), ("submit", "slurm", "--dry-run")):
-        assert "--allow-code" in robust201(*arguments, training_yaml).refusal(2)
+        assert "--allow-code" in robust201(*arguments, training_yaml).error_line(2)
     assert not dataset_sweep.with_name("executed").exists()
     result = robust201("submit", "slurm", "--dry-run", training_yaml, "--allow-code", dataset_sweep.with_name("spy.py"))
     assert f" --allow-code {dataset_sweep.with_name('spy.py')}" in result.out
@@ -319,7 +319,7 @@ def test_published_folders_are_marked_as_data(finished: Path, robust201: RunComm
         images,
         study,
     ):
-        assert find_data_mark(folder / "more" / "sweep.yaml"), folder
+        assert find_data_marker(folder / "more" / "sweep.yaml"), folder
 
 
 def test_yaml_in_dataset_must_not_set_ray_address(dataset_sweep: Path, robust201: RunCommand) -> None:
@@ -327,7 +327,7 @@ def test_yaml_in_dataset_must_not_set_ray_address(dataset_sweep: Path, robust201
     fields = yaml.safe_load(dataset_sweep.read_text()) | {"space": "nasbench201", "architectures": [0]}
     fields["execution"] = {"executor": "ray", "ray_address": "192.0.2.1:6379"}
     dataset_sweep.write_text(yaml.safe_dump(fields))
-    assert "got '192.0.2.1:6379'" in robust201("run", dataset_sweep).refusal(2)
+    assert "got '192.0.2.1:6379'" in robust201("run", dataset_sweep).error_line(2)
     assert robust201("run", dataset_sweep, "--executor", "inline").code == 0
 
 
@@ -375,14 +375,14 @@ def test_share_executes_only_files_of_yaml_or_allowed_copies(
     payload = json.loads(original_plan.replace(prepared_hash, hash_file(spy)))
     payload["digest"] = content_digest({name: value for name, value in payload.items() if name != "digest"})
     plan.write_text(json.dumps(payload))
-    error_line = robust201("run", sweep, "--share", "1/1").refusal(2)
+    error_line = robust201("run", sweep, "--share", "1/1").error_line(2)
     assert error_line.endswith(f"add: --allow-code {planted_copy}")
     assert not spy.with_name("executed").exists()
 
     plan.write_text(original_plan)
     (tmp_path / "my_models.py").unlink()
     copy = code_copy_path(tmp_path / "results", prepared_hash)
-    assert robust201("run", sweep, "--share", "1/1").refusal(2).endswith(f"add: --allow-code {copy}")
+    assert robust201("run", sweep, "--share", "1/1").error_line(2).endswith(f"add: --allow-code {copy}")
     result = robust201("run", sweep, "--share", "1/1", "--allow-code", copy)
     assert result.code == 0, result.err
     assert f"Will execute {copy} (space)." in result.err
@@ -435,7 +435,7 @@ def test_user_files_that_cannot_be_loaded_are_rejected(
     write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path, models: str, expected: str
 ) -> None:
     """The error has the path of the user's file, and nothing is written."""
-    error_line = robust201("run", write_custom({"clean": {}}, models=models)).refusal(2)
+    error_line = robust201("run", write_custom({"clean": {}}, models=models)).error_line(2)
     assert expected in error_line
     assert str(tmp_path / "my_models.py") in error_line
     assert not (tmp_path / "results").exists()
@@ -616,7 +616,7 @@ def test_share_rejects_changed_batch_size_of_custom_attack(
     write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
     assert robust201("plan", "--save", write_custom(attack_keys(tmp_path))).code == 0
-    error_line = robust201("run", write_custom(attack_keys(tmp_path), batch_size=3), "--share", "1/1").refusal(2)
+    error_line = robust201("run", write_custom(attack_keys(tmp_path), batch_size=3), "--share", "1/1").error_line(2)
     assert "batch_size: 4 → 3" in error_line
 
 
@@ -641,7 +641,7 @@ def test_share_rejects_changed_batch_size_of_custom_attack(
 def test_invalid_custom_keys_are_rejected(
     write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path, fields: dict[str, Any], expected: str
 ) -> None:
-    error_line = robust201("run", write_custom({"mine": write_key(tmp_path, ATTACK, **fields)})).refusal(2)
+    error_line = robust201("run", write_custom({"mine": write_key(tmp_path, ATTACK, **fields)})).error_line(2)
     assert expected in error_line
     assert not (tmp_path / "results").exists()
 
@@ -657,7 +657,7 @@ def test_missing_user_files_are_rejected(
     write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     keys = changes.pop("keys", {"clean": {}})
-    assert "no-such-file.py" in robust201("run", write_custom(keys, **changes)).refusal(2)
+    assert "no-such-file.py" in robust201("run", write_custom(keys, **changes)).error_line(2)
     assert not (tmp_path / "results").exists()
 
 
@@ -674,10 +674,12 @@ def test_missing_user_files_are_rejected(
 def test_invalid_spaces_are_rejected(
     write_custom: WriteSweep, robust201: RunCommand, space: object, expected: str
 ) -> None:
-    error_line = robust201("run", write_custom({"clean": {}}, space=space)).refusal(2)
+    error_line = robust201("run", write_custom({"clean": {}}, space=space)).error_line(2)
     assert expected in error_line or (space == {"fil": "x"} and "'space.file'" in error_line), error_line
 
 
 def test_user_space_requires_architecture_names(write_custom: WriteSweep, robust201: RunCommand) -> None:
     for architectures in ("evaluated", [], ["../up"], [3]):
-        assert "architectures" in robust201("run", write_custom({"clean": {}}, architectures=architectures)).refusal(2)
+        assert "architectures" in robust201("run", write_custom({"clean": {}}, architectures=architectures)).error_line(
+            2
+        )

@@ -14,7 +14,7 @@ from robust201.core.records import Part
 from robust201.runtime import work_log
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import run_sweep
-from robust201.runtime.work_log import WorkLog, label_of, remove_old_logs
+from robust201.runtime.work_log import WorkLog, remove_old_logs, unit_label
 from tests.conftest import MakeSweep
 from tests.support.fabricated import make_unit
 
@@ -127,4 +127,4 @@ def test_run_logs_parts_and_outcomes(make_sweep: MakeSweep) -> None:
     )
     assert "no such luck" in str(failure_line["traceback"])
     assert [line["event"] for line in lines_of(driver_log)] == ["run_started", "run_ended"]
-    assert label_of(tally.failures[0].part.unit) == "21/digits/fgsm"
+    assert unit_label(tally.failures[0].part.unit) == "21/digits/fgsm"

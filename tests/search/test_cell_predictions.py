@@ -190,14 +190,14 @@ def test_too_few_cells_are_rejected(tmp_path: Path) -> None:
 
 def test_bad_names_and_constant_accuracies_are_rejected(tmp_path: Path, robust201: RunCommand) -> None:
     folder = write_planted(tmp_path / "few", cells=evaluated_indices()[:12])
-    assert "expected a score, a key" in robust201("predict", folder, "--keys", "pdg").refusal(2)
+    assert "expected a score, a key" in robust201("predict", folder, "--keys", "pdg").error_line(2)
     path = folder / "cifar10" / "clean_accuracy.json"
     rows = json.loads(path.read_text())
     rows["cifar10"]["clean"]["accuracy"] = dict.fromkeys(rows["cifar10"]["clean"]["accuracy"], 0.5)
     path.write_text(json.dumps(rows))
     assert "all cells have the same accuracy under clean (0.5)" in robust201(
         "predict", folder, "--keys", "clean"
-    ).refusal(2)
+    ).error_line(2)
 
 
 def test_command_says_that_predictions_are_weak(tmp_path: Path, robust201: RunCommand) -> None:
@@ -237,7 +237,7 @@ def test_predict_reports_constant_strengths(tmp_path: Path, robust201: RunComman
     assert [one["strength"] for one in shown["quality"]] == [0.5, 1.0]
     assert "all cells have the same accuracy under pgd:4 (0)" in robust201(
         "predict", folder, "--keys", "pgd:4"
-    ).refusal(2)
+    ).error_line(2)
 
 
 def test_predict_uses_measures(tmp_path: Path, robust201: RunCommand) -> None:
@@ -260,9 +260,9 @@ def test_predict_uses_measures(tmp_path: Path, robust201: RunCommand) -> None:
     assert tau() < 0.4
     assert tau("--measures", write_measures(tmp_path / "measures", measured)) > 0.8
     few = write_measures(tmp_path / "too-few", dict([*measured.items()][:100]))
-    refused = robust201("predict", folder, "--keys", "clean", "--measures", few).refusal(2)
+    refused = robust201("predict", folder, "--keys", "clean", "--measures", few).error_line(2)
     assert "but has 100 of 6,466" in refused
-    assert "have no measures" in robust201("predict", folder, "--keys", "clean", "--measures", folder).refusal(2)
+    assert "have no measures" in robust201("predict", folder, "--keys", "clean", "--measures", folder).error_line(2)
 
 
 def test_standard_errors_reduce_weight_of_uncertain_accuracies(results: DatasetResults) -> None:

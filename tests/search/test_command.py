@@ -175,7 +175,7 @@ def test_blackbox_rejects_invalid_options(
     robust201: RunCommand, tmp_path: Path, planted_folder: Path, options: tuple[str, ...], message: str
 ) -> None:
     arguments = [str(tmp_path / option) if option == "new" else option for option in options]
-    assert message in robust201("search", planted_folder, *arguments).refusal(2)
+    assert message in robust201("search", planted_folder, *arguments).error_line(2)
     assert not (tmp_path / "new").exists()
 
 
@@ -183,7 +183,7 @@ def test_blackbox_rejects_folder_with_other_files(robust201: RunCommand, tmp_pat
     folder = tmp_path / "other-files"
     folder.mkdir()
     (folder / "notes.txt").write_text("mine")
-    error = robust201("search", planted_folder, "--blackbox", folder).refusal(2)
+    error = robust201("search", planted_folder, "--blackbox", folder).error_line(2)
     assert "the folder contains notes.txt, which is not part of a blackbox" in error
     assert [path.name for path in folder.iterdir()] == ["notes.txt"]
     for _ in range(2):

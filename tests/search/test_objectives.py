@@ -11,7 +11,7 @@ from robust201.core.errors import ConfigError, RobustError
 from robust201.reader.derived import DerivedMetrics, MetricRow
 from robust201.search.benchmark import Benchmark, spread_order
 from robust201.search.cells import SearchCells
-from robust201.search.objectives import TableValues, held_datasets, meets_constraints, parse_objectives
+from robust201.search.objectives import TableValues, datasets_with_accuracies, meets_constraints, parse_objectives
 from robust201.search.optimiser import Query
 from robust201.spaces import SPACES
 from tests.support.planted import planted_accuracy, write_planted
@@ -153,7 +153,7 @@ def test_objective_rejects_missing_results(values: TableValues, text: str, messa
 
 
 def test_held_datasets_lists_datasets_with_accuracies(planted_folder: Path) -> None:
-    assert held_datasets(RobustnessDataset(planted_folder)) == ["cifar10", "cifar100"]
+    assert datasets_with_accuracies(RobustnessDataset(planted_folder)) == ["cifar10", "cifar100"]
 
 
 def test_architectures_without_values_are_nan(tmp_path: Path) -> None:

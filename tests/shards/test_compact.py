@@ -19,16 +19,16 @@ from robust201.shards.parquet import ShardFile, encode
 from robust201.shards.row_reader import RowReader
 from tests.support.shard_support import (
     ALL,
+    CLOCK_TWO_HOURS_AHEAD,
     DEFAULT,
     HOUR,
-    LATER,
     assert_complete_store,
     assert_equal_values,
     flip,
     make_results,
     make_unit,
     make_values,
-    start_until,
+    start_and_die_at,
 )
 
 UNITS = [make_unit(architecture, key=key) for key in ("pgd", "fgsm") for architecture in (5, 3, 9, 1)]
@@ -127,9 +127,9 @@ def test_second_compaction_merges_new_and_small_shards(store):
     assert store.compact(grace_seconds=HOUR).inputs == 3
     # The inputs of the first compaction still exist. Both compacted shards hide them.
     assert len(assert_complete_store(store, UNITS + new_units).shards) == 1
-    assert store.compact(grace_seconds=HOUR, clock=LATER).deleted == 12
+    assert store.compact(grace_seconds=HOUR, clock=CLOCK_TWO_HOURS_AHEAD).deleted == 12
     assert len(assert_complete_store(store, UNITS + new_units).shards) == 1
-    assert store.compact(grace_seconds=HOUR, clock=LATER).inputs == 0
+    assert store.compact(grace_seconds=HOUR, clock=CLOCK_TWO_HOURS_AHEAD).inputs == 0
 
 
 def test_inputs_stay_hidden_after_compacted_shard_is_merged_again(store):
@@ -183,7 +183,7 @@ def test_inputs_of_a_damaged_compacted_shard_are_not_deleted(store):
     store.compact()
     (shard,) = store.inventory().shards
     flip(store.folder.shards.joinpath(shard), 4000)
-    report = store.compact(grace_seconds=0, clock=LATER)
+    report = store.compact(grace_seconds=0, clock=CLOCK_TWO_HOURS_AHEAD)
     assert report.deleted == 0
     assert report.damaged == (shard,)
     assert all(store.folder.shards.joinpath(name).exists() for name in inputs)
@@ -204,7 +204,7 @@ def test_old_temporaries_of_killed_writers_are_removed(store):
     temporary = store.folder.shards / "digits" / ".x.tmp"
     temporary.write_bytes(b"half")
     # The grace period applies to shards only, because a running writer must not lose its file.
-    assert store.compact(grace_seconds=0, clock=LATER).removed_temporaries == 0
+    assert store.compact(grace_seconds=0, clock=CLOCK_TWO_HOURS_AHEAD).removed_temporaries == 0
     assert store.compact(clock=lambda: time.time() + 25 * HOUR).removed_temporaries == 1
     assert not temporary.exists()
 
@@ -218,7 +218,7 @@ def test_old_temporaries_of_killed_writers_are_removed(store):
     ],
 )
 def test_killed_compaction_does_not_change_visible_results(store, step):
-    assert start_until(step, store).wait() == 9
+    assert start_and_die_at(step, store).wait() == 9
     inventory = assert_complete_store(store, UNITS)
     assert any(map(is_compacted, inventory.shards)) == (step == "renamed")
     store.compact()
@@ -237,10 +237,10 @@ def test_interrupted_deletion_loses_no_results(store, monkeypatch):
 
     monkeypatch.setattr(Path, "unlink", unlink)
     with pytest.raises(KeyboardInterrupt):
-        store.compact(grace_seconds=HOUR, clock=LATER)
+        store.compact(grace_seconds=HOUR, clock=CLOCK_TWO_HOURS_AHEAD)
     monkeypatch.undo()
     assert_complete_store(store, UNITS)
-    assert store.compact(grace_seconds=HOUR, clock=LATER).deleted == 5
+    assert store.compact(grace_seconds=HOUR, clock=CLOCK_TWO_HOURS_AHEAD).deleted == 5
     assert_complete_store(store, UNITS)
 
 
@@ -256,7 +256,7 @@ def test_full_disk_during_compaction_loses_no_results(store):
 
 
 def test_concurrent_compactions_lose_no_results(store):
-    processes = [start_until("never", store) for _ in range(2)]
+    processes = [start_and_die_at("never", store) for _ in range(2)]
     assert [process.wait() for process in processes] == [0, 0]
     assert_complete_store(store, UNITS)
 
@@ -265,7 +265,7 @@ def test_merge_folders_supports_compacted_source(store, tmp_path):
     copy_report = merge_folders([store.root], tmp_path / "copy")
     assert copy_report.added == 9
     store.compact(grace_seconds=HOUR)
-    store.compact(grace_seconds=HOUR, clock=LATER)
+    store.compact(grace_seconds=HOUR, clock=CLOCK_TWO_HOURS_AHEAD)
     report = merge_folders([store.root, tmp_path / "copy"], tmp_path / "all")
     assert report.conflicts == ()
     target = ShardStore.open(tmp_path / "all")

@@ -20,14 +20,14 @@ from tests.conftest import read_tree
 from tests.support.object_stores import BUCKET, opened
 from tests.support.shard_support import (
     ALL,
+    CLOCK_TWO_HOURS_AHEAD,
     DEFAULT,
     HOUR,
-    LATER,
     assert_complete_store,
     compact_while_committing,
     make_results,
     make_unit,
-    start_until,
+    start_and_die_at,
     whole_part,
 )
 
@@ -125,7 +125,7 @@ def test_compaction_during_commits_neither_loses_nor_repeats_results(store):
     for unit in UNITS:
         store.commit(make_results(unit))
     new_units = [make_unit(architecture, key="aa_square") for architecture in range(6)]
-    compact_while_committing(store, new_units, LATER)
+    compact_while_committing(store, new_units, CLOCK_TWO_HOURS_AHEAD)
     inventory = assert_complete_store(store, UNITS + new_units)
     assert any(map(is_compacted, inventory.shards))
 
@@ -135,7 +135,7 @@ def test_inputs_are_deleted_after_grace_period(store):
     assert store.compact(grace_seconds=HOUR).inputs == len(UNITS)
     assert store.compact(grace_seconds=HOUR).deleted == 0
     assert sorted(store.inventory().superseded) == sorted(inputs)
-    assert store.compact(grace_seconds=HOUR, clock=LATER).deleted == len(UNITS)
+    assert store.compact(grace_seconds=HOUR, clock=CLOCK_TWO_HOURS_AHEAD).deleted == len(UNITS)
     (entry,) = store.folder.backend.entries()
     assert is_compacted(entry.name)
     assert_complete_store(store, UNITS)
@@ -226,7 +226,7 @@ def test_killed_writer_leaves_complete_object_or_none(s3_url, tmp_path, step):
     for unit in UNITS[:2]:
         store.commit(make_results(unit))
     for results in (make_results(make_unit(77)), ()):
-        assert start_until(step, store, results).wait() == 9
+        assert start_and_die_at(step, store, results).wait() == 9
     complete_units = [*UNITS[:2], make_unit(77)] if step == "put" else UNITS[:2]
     assert any(map(is_compacted, assert_complete_store(store, complete_units).shards)) == (step == "put")
     store.commit(make_results(make_unit(77)))
@@ -277,9 +277,9 @@ def test_sweep_on_s3_exports_same_bytes_as_in_folder(robust201, write_sweep, s3,
     assert export_tree(s3_results, tmp_path / "two") == expected
     assert robust201("merge", s3_results, "--out", tmp_path / "joined").code == 0
     assert export_tree(tmp_path / "joined", tmp_path / "three") == expected
-    assert robust201("run", write_sweep(results=str(s3_results))).refusal(2)
+    assert robust201("run", write_sweep(results=str(s3_results))).error_line(2)
     sweep_without_bucket = write_sweep(shards="s3://no-such-bucket/sweep", results=str(tmp_path / "nowhere"))
-    assert "s3://no-such-bucket/sweep" in robust201("run", sweep_without_bucket).refusal(4)
+    assert "s3://no-such-bucket/sweep" in robust201("run", sweep_without_bucket).error_line(4)
     for path in s3_results.rglob("*.json"):
         assert "not-a-secret" not in path.read_text()
 
@@ -350,7 +350,7 @@ def test_run_reports_missing_library_before_creating_results(robust201, write_sw
         raise ImportError("Install s3fs to access S3")
 
     monkeypatch.setattr("robust201.shards.object_store.url_to_fs", raise_import_error)
-    error_line = robust201("run", write_sweep(shards="s3://bucket/prefix")).refusal(2)
+    error_line = robust201("run", write_sweep(shards="s3://bucket/prefix")).error_line(2)
     assert "the library for s3:// is not installed. Install it with pip install 'robust201[s3]'." in error_line
     assert not (tmp_path / "results" / "format.json").exists()
 

@@ -12,7 +12,7 @@ from robust201.shards import ShardStore
 from robust201.shards.backends import LocalBackend
 from robust201.shards.parquet import ShardFile
 from robust201.shards.row_identity import read_footer, read_shard_rows
-from tests.support.shard_support import DEFAULT, flip, make_results, make_unit, start_until
+from tests.support.shard_support import DEFAULT, flip, make_results, make_unit, start_and_die_at
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_shard_deleted_after_scan_raises_storage_error(store):
 )
 def test_killed_commit_leaves_complete_shard_or_none(store, step):
     store.commit(make_results(make_unit(1)))
-    assert start_until(step, store, make_results(make_unit(2))).wait() == 9
+    assert start_and_die_at(step, store, make_results(make_unit(2))).wait() == 9
     inventory = store.inventory(verify="all")
     assert len(inventory.shards) == (2 if step == "renamed" else 1)
     assert inventory.missing(make_unit(1), DEFAULT) == ()

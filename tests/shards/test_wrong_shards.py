@@ -15,7 +15,7 @@ from robust201.shards.parquet import ShardFile, row_values
 from robust201.shards.row_checks import find_suspects
 from robust201.tasks.measurements import check_values
 from tests.support.shard_support import ALL, DEFAULT, make_results, make_unit, whole_part
-from tests.support.wrong_shards import WRONG_FOOTERS, WRONG_TABLES, name_by_hash, rewrite_shard, with_column
+from tests.support.wrong_shards import INVALID_FOOTERS, INVALID_TABLES, name_by_hash, rewrite_shard, with_column
 
 DAMAGED_UNIT, INTACT_UNIT = make_unit(3), make_unit(5)
 
@@ -67,24 +67,24 @@ def assert_verify_reports_and_requeue_repairs(store):
         assert inventory.missing(unit, DEFAULT) == ()
 
 
-@pytest.mark.parametrize("fault", WRONG_TABLES)
+@pytest.mark.parametrize("fault", INVALID_TABLES)
 def test_wrong_table_is_reported_and_requeued(store, fault):
     path = path_to_damage(store)
     if fault == "a repeated row" and path.name.startswith("compact-"):
         pytest.skip("a compacted shard may repeat equal rows, which count once")
     if fault == "a missing row" and path.name.startswith("compact-"):
         pytest.skip("the result is a valid compacted shard")
-    rewrite_shard(path, WRONG_TABLES[fault])
+    rewrite_shard(path, INVALID_TABLES[fault])
     run_all_readers(store)
     assert_verify_reports_and_requeue_repairs(store)
 
 
-@pytest.mark.parametrize("fault", WRONG_FOOTERS)
+@pytest.mark.parametrize("fault", INVALID_FOOTERS)
 def test_wrong_footer_is_reported_and_requeued(tmp_path, fault):
     store = ShardStore.create(tmp_path / "results")
     store.commit(make_results(DAMAGED_UNIT))
     store.commit(make_results(INTACT_UNIT))
-    rewrite_shard(path_to_damage(store), footer=WRONG_FOOTERS[fault])
+    rewrite_shard(path_to_damage(store), footer=INVALID_FOOTERS[fault])
     run_all_readers(store)
     assert len(store.inventory(on_damage="report").damaged) == 1
     assert_verify_reports_and_requeue_repairs(store)
@@ -93,7 +93,7 @@ def test_wrong_footer_is_reported_and_requeued(tmp_path, fault):
 def test_shard_file_rejects_value_bomb_before_decoding(tmp_path):
     store = ShardStore.create(tmp_path / "results")
     store.commit(make_results(DAMAGED_UNIT))
-    path = rewrite_shard(path_to_damage(store), WRONG_TABLES["forty million values"])
+    path = rewrite_shard(path_to_damage(store), INVALID_TABLES["forty million values"])
     assert path.stat().st_size < 30_000
     allocated = pa.total_allocated_bytes()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -180,7 +180,7 @@ def test_export_rejects_changed_confidence_with_valid_hash(robust201, finished, 
         return pa.array(cells, kind)
 
     rewrite_shard(path, with_column("confidence_label", halve))
-    error_line = robust201("export", finished, "--out", tmp_path / "after").refusal(4)
+    error_line = robust201("export", finished, "--out", tmp_path / "after").error_line(4)
     assert "rows of confidence_label to sum to 1" in error_line
     assert "robust201 verify" in error_line
     assert not (tmp_path / "after" / "SHA256SUMS").exists()

@@ -54,7 +54,7 @@ def test_run_with_unavailable_device_does_not_replace_the_plan(
 ) -> None:
     assert robust201("run", write_sweep(keys={"clean": {}})).code == 0
     previous_files = read_tree(tmp_path / "results")
-    robust201("run", write_sweep(keys={"clean": {}}, seed=1, **change)).refusal(2)
+    robust201("run", write_sweep(keys={"clean": {}}, seed=1, **change)).error_line(2)
     assert read_tree(tmp_path / "results") == previous_files
 
 

@@ -17,7 +17,7 @@ from robust201.spaces.nasbench201.compiled.regions import Region, union
 from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.attack_job import AttackJob
 from robust201.tasks.attack_kit.batching import Batching
-from robust201.tasks.attack_kit.draws import CounterDraws
+from robust201.tasks.attack_kit.draws import CounterRandomNumbers
 from robust201.tasks.perturbations.square import fused
 from tests.spaces.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, network_of
 from tests.tasks.test_fused_attacks import IMAGES, ExactModel, assert_same, attacked
@@ -104,7 +104,7 @@ def kernel(request, monkeypatch):
 
 @pytest.mark.parametrize("name", [name for name in SPECIAL_CELLS if name not in CONSTANT_CELLS])
 @pytest.mark.usefixtures("kernel")
-@pytest.mark.each_value
+@pytest.mark.slow_combinations
 def test_incremental_logits_of_special_cells(name, monkeypatch):
     for depth, size in ((99, 16), (99, 8), (1, 16), (3, 16)):
         fix_depth(depth, monkeypatch)
@@ -240,7 +240,7 @@ def run_square(model, images, labels, *, queries, epsilons, samples=64, subset=N
     job = AttackJob(
         model=model,
         batching=Batching(samples, 10_000),
-        random_numbers=CounterDraws(0, "aa_square"),
+        random_numbers=CounterRandomNumbers(0, "aa_square"),
         images=images[rows],
         labels=labels[rows],
         indices=rows,

@@ -93,7 +93,7 @@ def kernel(request, monkeypatch):
 
 @pytest.mark.parametrize("name", SPECIAL_CELLS)
 @pytest.mark.parametrize("size", [16, 32])
-@pytest.mark.each_value
+@pytest.mark.slow_combinations
 def test_compiled_special_cells_equal_the_uncompiled_network(name, size, kernel):
     spec = format_spec(SPECIAL_CELLS[name])
     logits, gradient = assert_equal_within_rounding(network_of(spec, cells=2), spec, size)

@@ -51,7 +51,7 @@ def assert_same_bits(spec, **shape):
 @needs_library
 @pytest.mark.parametrize("size", [16, 32])
 @pytest.mark.parametrize("name", SPECIAL_CELLS)
-@pytest.mark.each_value
+@pytest.mark.slow_combinations
 def test_native_special_cells_are_bit_identical_to_pytorch(name, size):
     assert_same_bits(format_spec(SPECIAL_CELLS[name]), size=size)
 
@@ -178,7 +178,7 @@ def without_caches(monkeypatch):
     caches = (
         native.load_library,
         native.is_expected,
-        native.why_not,
+        native.unavailable_reason,
         native._open_library,
         network_module.usable_library,
     )
@@ -215,14 +215,14 @@ def test_native_library_is_not_used_if_results_differ(without_caches):
 
 def test_pytorch_is_used_without_a_library(without_caches, tmp_path):
     without_caches.setattr(native, "LIBRARY", tmp_path / "none.so")
-    assert "not compiled" in native.why_not()
+    assert "not compiled" in native.unavailable_reason()
     assert_pytorch_is_used()
 
 
 def test_native_library_is_not_used_without_avx512(without_caches):
     without_caches.setattr(native, "LIBRARY", Path(__file__))
     without_caches.setattr(native, "has_avx512", lambda: False)
-    assert "AVX-512" in native.why_not()
+    assert "AVX-512" in native.unavailable_reason()
     assert_pytorch_is_used()
 
 
@@ -231,7 +231,7 @@ def test_invalid_library_is_not_loaded(without_caches, tmp_path):
     (tmp_path / "text.so").write_bytes(content + hashlib.sha256(content).digest())
     without_caches.setattr(native, "LIBRARY", tmp_path / "text.so")
     without_caches.setattr(native, "has_avx512", lambda: True)
-    assert "cannot be loaded" in native.why_not()
+    assert "cannot be loaded" in native.unavailable_reason()
     assert_pytorch_is_used()
 
 
@@ -252,7 +252,7 @@ def test_native_library_is_not_loaded_if_damaged(without_caches, tmp_path, damag
     """Loading a damaged library could crash the process with SIGBUS or SIGSEGV."""
     (tmp_path / "damaged.so").write_bytes(damage(native.LIBRARY.read_bytes()))
     without_caches.setattr(native, "LIBRARY", tmp_path / "damaged.so")
-    assert "is damaged" in native.why_not()
+    assert "is damaged" in native.unavailable_reason()
     with pytest.warns(RuntimeWarning, match="is damaged"):
         assert_pytorch_is_used()
 
@@ -260,7 +260,7 @@ def test_native_library_is_not_loaded_if_damaged(without_caches, tmp_path, damag
 @needs_library
 def test_native_library_with_other_structures_is_not_used(without_caches):
     without_caches.setattr(native, "_STRUCTURES", (native.OperationStruct, native.BufferStruct, native.ViewStruct))
-    assert "another version of native.c" in native.why_not()
+    assert "another version of native.c" in native.unavailable_reason()
     assert_pytorch_is_used()
 
 
@@ -270,7 +270,7 @@ def test_native_library_compiled_from_another_source_is_not_used(without_caches,
     edited = tmp_path / "native.c"
     edited.write_bytes(native.C_SOURCE.read_bytes() + b"\n")
     without_caches.setattr(native, "C_SOURCE", edited)
-    assert "another version of native.c" in native.why_not()
+    assert "another version of native.c" in native.unavailable_reason()
     assert_pytorch_is_used()
 
 

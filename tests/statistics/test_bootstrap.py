@@ -4,12 +4,12 @@ import numpy as np
 from scipy.stats import rankdata
 
 from robust201.statistics.bootstrap import (
-    binomial_draws,
-    image_draws,
+    binomial_counts,
     kendall_estimate,
     median_estimate,
     rank_intervals,
     ranks_of,
+    resampled_counts,
 )
 from robust201.statistics.outcomes import pack_outcomes
 
@@ -22,7 +22,7 @@ def make_outcomes(n_networks: int, n_images: int, *, shared_difficulty: bool) ->
 
 def test_resampled_images_are_the_same_for_all_rows() -> None:
     correct = make_outcomes(5, 64, shared_difficulty=True)
-    counts = image_draws(pack_outcomes(correct), 64, n_draws=40, seed=7)
+    counts = resampled_counts(pack_outcomes(correct), 64, n_draws=40, seed=7)
     rng = np.random.default_rng(7)
     for sample_counts in counts:
         images = rng.integers(0, 64, 64)
@@ -32,8 +32,8 @@ def test_resampled_images_are_the_same_for_all_rows() -> None:
 def test_bootstrap_samples_depend_only_on_the_seed() -> None:
     packed = pack_outcomes(make_outcomes(4, 50, shared_difficulty=True)).reshape(2, 2, -1)
     for sample_counts in (
-        lambda seed: image_draws(packed, 50, n_draws=5, seed=seed),
-        lambda seed: binomial_draws(np.full((2, 2), 0.3), 50, n_draws=5, seed=seed),
+        lambda seed: resampled_counts(packed, 50, n_draws=5, seed=seed),
+        lambda seed: binomial_counts(np.full((2, 2), 0.3), 50, n_draws=5, seed=seed),
     ):
         assert sample_counts(0).shape == (5, 2, 2)
         np.testing.assert_array_equal(sample_counts(0), sample_counts(0))
@@ -42,8 +42,8 @@ def test_bootstrap_samples_depend_only_on_the_seed() -> None:
 
 def test_rank_intervals_are_narrower_on_the_same_images() -> None:
     correct = make_outcomes(8, 500, shared_difficulty=True)
-    paired = rank_intervals(image_draws(pack_outcomes(correct), 500))
-    unpaired = rank_intervals(binomial_draws(correct.mean(axis=1), 500))
+    paired = rank_intervals(resampled_counts(pack_outcomes(correct), 500))
+    unpaired = rank_intervals(binomial_counts(correct.mean(axis=1), 500))
     assert (paired.high - paired.low).sum() < (unpaired.high - unpaired.low).sum()
 
 
@@ -65,7 +65,7 @@ def test_median_estimate_has_nominal_coverage() -> None:
     expected = np.median(rng.binomial(n_images, true_accuracies, (2_000, 25)), axis=1).mean() / n_images
     for run in range(n_runs):
         observed = rng.binomial(n_images, true_accuracies) / n_images
-        counts = binomial_draws(observed, n_images, n_draws=100, seed=run)
+        counts = binomial_counts(observed, n_images, n_draws=100, seed=run)
         estimate = median_estimate(observed, counts, n_images, 0.9)
         n_covered += estimate.low <= expected <= estimate.high
     assert 0.85 * n_runs <= n_covered <= 0.95 * n_runs

@@ -163,7 +163,7 @@ def test_recorded_file_with_invalid_content_is_rejected(finished: Path, robust20
         with pytest.raises(ResultsError) as error:
             check_recorded(RobustnessDataset(exported))
         assert RECORDED_FILE in str(error.value), content
-        assert RECORDED_FILE in robust201("report", exported, "--out", tmp_path / "page.html").refusal(2), content
+        assert RECORDED_FILE in robust201("report", exported, "--out", tmp_path / "page.html").error_line(2), content
 
 
 def test_rounded_and_overlaid_exports_raise_no_warning(

@@ -29,7 +29,7 @@ def _change_to_repository(monkeypatch):
 def read_snapshots(study):
     """Return, by (architecture, dataset, recipe, seed), the store and the snapshots in epochs and in steps."""
     snapshots_by_run = {}
-    for argv in study.step_words():
+    for argv in study.step_arguments():
         if argv[0] == "train":
             config = load_training(Path(argv[1]))
             for training in config.trainings():
@@ -52,7 +52,7 @@ def test_each_study_has_a_full_and_a_small_job():
 @pytest.mark.parametrize("name", JOBS)
 def test_job_steps_are_valid_command_lines(name):
     root = typer.main.get_command(app)
-    for argv in load_study(Path("jobs") / f"{name}.yaml").step_words():
+    for argv in load_study(Path("jobs") / f"{name}.yaml").step_arguments():
         root.commands[argv[0]].make_context(argv[0], argv[1:])
 
 

@@ -204,7 +204,7 @@ def test_draining_ends_before_the_time_limit(make_sweep: MakeSweep, options: dic
 def test_invalid_option_gives_a_one_line_error(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, invalid: tuple[str, ...]
 ) -> None:
-    line = robust201("submit", "slurm", write_sweep(), "--dry-run", *invalid).refusal(2)
+    line = robust201("submit", "slurm", write_sweep(), "--dry-run", *invalid).error_line(2)
     assert invalid[-2] in line
     assert not (tmp_path / "results").exists()
 
@@ -300,12 +300,12 @@ def test_options_that_do_not_apply_to_trainings_give_a_one_line_error(
     execution = {"device": "cpu" if invalid else "auto"}
     trainings.write_text(yaml.safe_dump(training_fields(tmp_path, execution=execution)))
     dry_run_option = ("--dry-run",) if cluster_type == "slurm" else ()
-    assert message in robust201("submit", cluster_type, trainings, *dry_run_option, *invalid).refusal(2)
+    assert message in robust201("submit", cluster_type, trainings, *dry_run_option, *invalid).error_line(2)
     assert not (tmp_path / "store").exists()
 
 
 def test_submit_rejects_recipes_of_a_sweep(robust201: RunCommand, write_sweep: WriteSweep) -> None:
-    line = robust201("submit", "slurm", write_sweep(), "--dry-run", "--recipes", "plain").refusal(2)
+    line = robust201("submit", "slurm", write_sweep(), "--dry-run", "--recipes", "plain").error_line(2)
     assert "--recipes: it applies only to a training YAML" in line
 
 

@@ -49,7 +49,7 @@ def test_submit_without_sbatch_suggests_a_dry_run(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    assert "--dry-run" in robust201("submit", "slurm", write_sweep()).refusal(2)
+    assert "--dry-run" in robust201("submit", "slurm", write_sweep()).error_line(2)
     assert not (tmp_path / "results").exists()
 
 
@@ -83,7 +83,7 @@ def test_submit_rejects_too_many_tasks_and_caps_tasks_at_number_of_bundles(
 ) -> None:
     write_program("sbatch", "echo 1")
     sweep = write_sweep()
-    line = robust201("submit", "slurm", sweep, "--tasks", 9).refusal(2)
+    line = robust201("submit", "slurm", sweep, "--tasks", 9).error_line(2)
     assert "at most 8" in line
     assert "MaxArraySize is 9" in line
     result = robust201("submit", "slurm", sweep, "--tasks", 8)
@@ -120,7 +120,7 @@ def test_submit_reports_missing_gpus_before_it_writes_files(
     if rejected_partition is None:
         assert result.code == 0, result.err
         return
-    line = result.refusal(2)
+    line = result.error_line(2)
     assert f"failed for partition {rejected_partition}: expected GPUs, got nodes without GPUs" in line
     assert "--gpus-per-task 0" in line
     assert not (tmp_path / "results").exists()
@@ -163,7 +163,7 @@ def test_submit_considers_sbatch_environment_variables(
     if rejected_partition is None:
         assert result.code == 0, result.err
         return
-    line = result.refusal(2)
+    line = result.error_line(2)
     assert f"failed for partition {rejected_partition}: expected GPUs" in line
     assert advice in line
 
@@ -173,7 +173,7 @@ def test_submit_suggests_gpus_per_task_0_if_sbatch_rejects_gpus(
 ) -> None:
     write_program("sinfo", "exit 1")
     write_program("sbatch", "echo 'sbatch: error: Invalid generic resource (gres) specification' >&2; exit 1")
-    line = robust201("submit", "slurm", write_sweep(keys={"clean": {}})).refusal(2)
+    line = robust201("submit", "slurm", write_sweep(keys={"clean": {}})).error_line(2)
     assert "On a cluster without GPUs: --gpus-per-task 0." in line
 
 
@@ -201,7 +201,7 @@ def test_slurm_error_is_reported_in_one_line(
     write_program("sbatch", "echo 1")
     write_program(program_name, script)
     result = robust201("submit", "slurm", write_sweep())
-    assert hint in result.refusal(2)
+    assert hint in result.error_line(2)
 
 
 def make_tally(**changes: object) -> RunTally:
@@ -329,8 +329,8 @@ def test_real_array_is_requeued_and_gives_the_same_bytes_as_one_run(
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     submit = ("submit", "slurm", sweep, "--out", results, "--time", "10")
-    assert "at most 32" in robust201(*submit, "--tasks", "33").refusal(2)
-    assert "invalid partition" in robust201(*submit, "--partition", "nowhere").refusal(2)
+    assert "at most 32" in robust201(*submit, "--tasks", "33").error_line(2)
+    assert "invalid partition" in robust201(*submit, "--partition", "nowhere").error_line(2)
     # The setup line tests quoting through the file, Slurm and the shell.
     result = robust201(*submit, "--tasks", "2", "--max-parallel", "2", "--setup", 'echo "it\'s $SLURM_JOB_NAME"')
     assert result.code == 0, result.err

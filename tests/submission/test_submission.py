@@ -54,13 +54,13 @@ def _reset_ray_token_cache() -> None:
 def test_address_without_server_is_rejected(robust201: RunCommand, write_sweep: WriteSweep) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    error = robust201("submit", "ray", write_sweep(), "--address", f"http://127.0.0.1:{port}").refusal(2)
+    error = robust201("submit", "ray", write_sweep(), "--address", f"http://127.0.0.1:{port}").error_line(2)
     assert "expected a Ray head, got Connection refused" in error
 
 
 @pytest.mark.parametrize("arguments", [(), ("sweep.yaml", "--follow", "job")])
 def test_submit_ray_needs_either_a_sweep_or_a_job(robust201: RunCommand, arguments: tuple[str, ...]) -> None:
-    assert "expected either SWEEP or --follow" in robust201("submit", "ray", *arguments).refusal(2)
+    assert "expected either SWEEP or --follow" in robust201("submit", "ray", *arguments).error_line(2)
 
 
 @pytest.mark.parametrize(

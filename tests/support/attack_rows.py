@@ -44,7 +44,7 @@ EXCLUDED = ("bb", "bb_l2", "bb_l1", "bb_l0")
 
 ROWS = [task for task in TASKS.values() if task.kind != "measure" and task.key not in EXCLUDED]
 ATTACKS = [task for task in ROWS if task.kind == "attack"]
-FULLY_TESTED_ROWS = [task for task in ROWS if task.key not in VARIANTS]
+FULLY_TESTED_TASKS = [task for task in ROWS if task.key not in VARIANTS]
 FULLY_TESTED_ATTACKS = [task for task in ATTACKS if task.key not in VARIANTS]
 
 
@@ -53,6 +53,6 @@ def with_reference(tasks: list[Task]) -> list[Task]:
     return [task for task in tasks if "reference" in task.functions]
 
 
-def by_default(tasks: list[Task]) -> list[ParameterSet]:
+def mark_ensembles_slow(tasks: list[Task]) -> list[ParameterSet]:
     """Return tasks as test parameters, with the ensembles marked as slow."""
     return [pytest.param(task, id=task.key, marks=pytest.mark.slow if task.key in ENSEMBLES else ()) for task in tasks]

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
-DRAWN = """[...document.querySelectorAll("section:not([hidden]) figure[data-figure]")]
+FIGURES_ARE_DRAWN = """[...document.querySelectorAll("section:not([hidden]) figure[data-figure]")]
   .every((figure) => figure.dataset.drawn === "true")"""
 """JavaScript condition: all visible figures of a report are drawn."""
 
@@ -75,7 +75,7 @@ class Browser:
         self._profile.cleanup()
 
     def dump(
-        self, page: Path, fragment: str = "", *, until: str = DRAWN, size: tuple[int, int] = (1400, 12000)
+        self, page: Path, fragment: str = "", *, until: str = FIGURES_ARE_DRAWN, size: tuple[int, int] = (1400, 12000)
     ) -> tuple[str, list[str]]:
         """Open a page in a new tab, wait until its scripts have run, and return its document and log.
 

@@ -13,7 +13,7 @@ from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.attack_job import AttackJob
 from robust201.tasks.attack_kit.batching import Batching
 from robust201.tasks.attack_kit.context import to_float
-from robust201.tasks.attack_kit.replay import ReplayedDraws
+from robust201.tasks.attack_kit.replay import ReplayedRandomNumbers
 from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations.foolbox_engine import foolbox
 
@@ -37,7 +37,7 @@ class Difference(NamedTuple):
     correct: int
 
 
-class LargerBallDraws(ReplayedDraws):
+class LargerBallRandomNumbers(ReplayedRandomNumbers):
     """AutoAttack's random numbers for a shrinking L1 ball.
 
     For each of three balls, AutoAttack draws a starting point that it does not use.
@@ -45,7 +45,7 @@ class LargerBallDraws(ReplayedDraws):
 
     def for_key(self, key):
         """Start again for an attack of an ensemble; only APGD has a shrinking ball."""
-        draws_class = LargerBallDraws if "apgd" in key else ReplayedDraws
+        draws_class = LargerBallRandomNumbers if "apgd" in key else ReplayedRandomNumbers
         return draws_class(self._seed, self._generator.device)
 
     def normals(self, restart, images, n_values):
@@ -159,7 +159,7 @@ def fused_images(key, classifier, images, labels, epsilons, seed, parameters, *,
     """
     device = classifier.device if key in FOOLBOX else "cpu"
     shrinks = getattr(parameters, "larger_epsilons", key == "aa_standard_l1")
-    draws_class = LargerBallDraws if shrinks else ReplayedDraws
+    draws_class = LargerBallRandomNumbers if shrinks else ReplayedRandomNumbers
     job = AttackJob(
         model=model or classifier,
         batching=LIBRARY_BATCHES,

@@ -58,19 +58,19 @@ def snow_of_noise() -> Iterator[NDArray[np.uint8]]:
 def _random_numbers() -> Iterator[tuple[str, Iterable[NDArray[Any]]]]:
     import torch
 
-    from robust201.tasks.attack_kit.draws import CounterDraws
+    from robust201.tasks.attack_kit.draws import CounterRandomNumbers
     from robust201.training.augmentation import Augmenter
-    from robust201.training.draws import epoch_draws, pixel_draws, uniform
+    from robust201.training.draws import epoch_random_words, image_random_words, uniform
     from robust201.training.recipes import AUGMENTATIONS
 
-    draws, indices, shape = CounterDraws(0, "pgd"), np.arange(64), (3, 32, 32)
+    draws, indices, shape = CounterRandomNumbers(0, "pgd"), np.arange(64), (3, 32, 32)
     yield "draw uniforms", [draws.uniforms(0, indices, shape).numpy()]
     yield "draw normals", [draws.normals(0, indices, 3072).numpy()]
     yield "draw stripes", [draws.stripes(0, indices, shape).numpy()]
     yield "draw windows", [np.array([w.row, w.column, *w.signs.flatten()]) for w in draws.windows(0, 0, [3] * 9, shape)]
     yield "draw tiles", [draws.tiles(0, indices, 9, 3)[1].numpy()]
     yield "draw swaps", [swap.signs.numpy() for swap in draws.swaps(0, 0, indices, [3] * 9, shape)]
-    yield "draw training", [uniform(epoch_draws(0, 1, "order", 99)), pixel_draws(0, 1, "start", 2, 99)]
+    yield "draw training", [uniform(epoch_random_words(0, 1, "order", 99)), image_random_words(0, 1, "start", 2, 99)]
     images = np.ascontiguousarray(natural_images(16).transpose(0, 3, 1, 2))
     # Augmentations with colour jitter are not included: PyTorch sums an image's mean in an order that depends on the
     # processor (docs/training.md).

@@ -19,7 +19,7 @@ from robust201.tasks.measurements import Accumulator
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HOUR = 3600.0
-LATER = lambda: time.time() + 2 * HOUR  # noqa: E731 - a clock two hours ahead
+CLOCK_TWO_HOURS_AHEAD = lambda: time.time() + 2 * HOUR  # noqa: E731 - a clock two hours ahead
 ALL = ("accuracy", "confidence", "cm", "predictions")
 DEFAULT = ("accuracy", "confidence", "cm")
 
@@ -151,7 +151,7 @@ store.commit(results) if results else store.compact()
 """
 
 
-def start_until(step, store, results=()):
+def start_and_die_at(step, store, results=()):
     """Start a process that commits results to a store, or compacts the store if there are none, and dies at a step.
 
     The results are passed to the process, because computing them would import torch, which takes most of the time.

@@ -25,7 +25,7 @@ SMALL = {
     "random_start": True,
     "rotations": 3,
 }
-SMALLER = {
+SMALL_PARAMETERS_BY_KEY = {
     "aa_standard": {"steps": 2, "queries": 4},
     "aa_rand": {"steps": 2, "passes": 2},
     "aa_fab": {"steps": 2},
@@ -130,12 +130,12 @@ def tiny_context(key, classifier=None, first_batch=0, batch_size=BATCH_SIZE):
 
 def small_parameters(task: Task, **changes):
     """Return a task's parameters with few steps and strengths."""
-    return attack_parameters(task, **small_values(task) | changes)
+    return attack_parameters(task, **small_parameter_values(task) | changes)
 
 
-def small_values(task: Task):
+def small_parameter_values(task: Task):
     """Return small values of the parameters that determine a task's run time."""
-    changes = SMALL | SMALLER.get(task.key.removesuffix("_l2").removesuffix("_l1"), {})
+    changes = SMALL | SMALL_PARAMETERS_BY_KEY.get(task.key.removesuffix("_l2").removesuffix("_l1"), {})
     return {name: value for name, value in changes.items() if name in task.parameters.model_fields}
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from robust201.planning.loading import parse_training
 from robust201.planning.training_config import TrainingConfig
-from tests.training.support import LIGHT, make_images
+from tests.training.support import ONE_CONVOLUTION, make_images
 
 RECIPE: dict[str, Any] = {
     "epochs": 2,
@@ -43,7 +43,7 @@ def training_fields(folder: Path, **changes: Any) -> dict[str, Any]:
     return {
         "name": "tiny",
         "store": str(folder / "store"),
-        "architectures": [LIGHT],
+        "architectures": [ONE_CONVOLUTION],
         "network": {"channels": 2, "cells": 1},
         "datasets": {"bright": write_images(folder)},
         "recipes": {"plain": RECIPE},
@@ -51,7 +51,7 @@ def training_fields(folder: Path, **changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def make_trainings(folder: Path, **changes: Any) -> TrainingConfig:
+def make_training_config(folder: Path, **changes: Any) -> TrainingConfig:
     return parse_training(training_fields(folder, **changes), "test")
 
 

@@ -68,7 +68,7 @@ def _drop_column(name: str) -> Change:
     return lambda table: table.drop_columns([name])
 
 
-WRONG_TABLES: dict[str, Change] = {
+INVALID_TABLES: dict[str, Change] = {
     "no rows": lambda table: table.slice(0, 0),
     "a repeated row": lambda table: pa.concat_tables([table, table.slice(0, 1)]),
     "a missing row": lambda table: table.slice(1),
@@ -103,7 +103,7 @@ def _set_unit(index: int, value: Any) -> ChangeFooter:
     return change
 
 
-WRONG_FOOTERS: dict[str, ChangeFooter] = {
+INVALID_FOOTERS: dict[str, ChangeFooter] = {
     "no strengths": _set_rows(0, []),
     "a strength as text": _set_rows(0, ["1.0", "4.0"]),
     "a repeated strength": _set_rows(0, [1.0, 1.0]),

@@ -16,7 +16,13 @@ from robust201.tasks.attack_kit.context import Perturbed, to_float
 from robust201.tasks.constraints import LINF
 from robust201.tasks.perturbations.contract import checked, perturb
 from robust201.tasks.perturbations.foolbox_engine import foolbox
-from tests.support.attack_rows import FULLY_TESTED_ATTACKS, FULLY_TESTED_ROWS, ROWS, by_default, with_reference
+from tests.support.attack_rows import (
+    FULLY_TESTED_ATTACKS,
+    FULLY_TESTED_TASKS,
+    ROWS,
+    mark_ensembles_slow,
+    with_reference,
+)
 from tests.support.tiny_networks import (
     BATCH_SIZE,
     N_CLASSES,
@@ -28,8 +34,8 @@ from tests.support.tiny_networks import (
     corrupted_images,
     perturb_all,
     request_of,
+    small_parameter_values,
     small_parameters,
-    small_values,
     tiny_classifier,
     tiny_context,
     tiny_images,
@@ -38,9 +44,9 @@ from tests.support.tiny_networks import (
 AUTOATTACKS = [task for task in FULLY_TESTED_ATTACKS if task.key.startswith("aa_")]
 DETERMINISTIC_ATTACKS = ("fgsm", "aa_fab-t", "fmn", "ddn_l2", "grid775", "rot30")
 """Attacks without random numbers. DDN uses them only if a gradient is 0, which is not the case for these images."""
-every_task = pytest.mark.parametrize("task", by_default(with_reference(FULLY_TESTED_ROWS)))
-every_attack = pytest.mark.parametrize("task", by_default(with_reference(FULLY_TESTED_ATTACKS)))
-every_autoattack = pytest.mark.parametrize("task", by_default(AUTOATTACKS))
+every_task = pytest.mark.parametrize("task", mark_ensembles_slow(with_reference(FULLY_TESTED_TASKS)))
+every_attack = pytest.mark.parametrize("task", mark_ensembles_slow(with_reference(FULLY_TESTED_ATTACKS)))
+every_autoattack = pytest.mark.parametrize("task", mark_ensembles_slow(AUTOATTACKS))
 
 IMAGES = tiny_images()
 
@@ -71,7 +77,7 @@ def library_batches(key):
 @pytest.mark.parametrize("task", with_reference(ROWS), ids=lambda task: task.key)
 def test_task_fulfils_contract(task):
     parameters = small_parameters(task)
-    images = IMAGES if task in FULLY_TESTED_ROWS else tiny_images(BATCH_SIZE + 1)
+    images = IMAGES if task in FULLY_TESTED_TASKS else tiny_images(BATCH_SIZE + 1)
     request = request_of(images, parameters.strengths)
     perturbed = perturb(task, tiny_context(task.key), parameters, request)
     batches = list(checked(perturbed, name=task.key, request=request, constraint=task.constraint))
@@ -136,7 +142,7 @@ def test_task_result_does_not_depend_on_micro_batch(task, micro_batch):
 @every_task
 @pytest.mark.parametrize("in_graph", [True, False], ids=["zeros in the graph", "no graph"])
 @pytest.mark.parametrize("logits", [[0.0, 3.0, 1.0, -2.0, 0.5], [0.0] * N_CLASSES], ids=["constant", "ties"])
-@pytest.mark.each_value
+@pytest.mark.slow_combinations
 def test_task_supports_constant_networks(task, in_graph, logits):
     parameters = small_parameters(task)
     labels = np.arange(len(IMAGES)) % N_CLASSES
@@ -153,7 +159,7 @@ def test_part_uses_random_numbers_of_whole_unit(task):
     # FAB's first run starts at the clean image. With a single step, images remain for later runs with random starts.
     is_fab = task.key in ("aa_fab", "aa_fab_l1")
     if is_fab:
-        parameters = attack_parameters(task, (16.0,), **small_values(task) | {"restarts": 3, "steps": 1})
+        parameters = attack_parameters(task, (16.0,), **small_parameter_values(task) | {"restarts": 3, "steps": 1})
     expected = (
         perturb_all(task, parameters, IMAGES, tiny_context(task.key)) if is_fab else all_perturbed_images(task.key)
     )
@@ -276,9 +282,9 @@ def test_defaults_match_autoattack_standard(key):
 
 @every_autoattack
 @pytest.mark.parametrize("epsilon", [1.0, 8.0, 64.0])
-@pytest.mark.each_value
+@pytest.mark.slow_combinations
 def test_autoattack_returns_clean_image_if_it_fails(task, epsilon):
-    parameters = attack_parameters(task, (epsilon,), **small_values(task))
+    parameters = attack_parameters(task, (epsilon,), **small_parameter_values(task))
     (perturbed,) = perturb_all(task, parameters, IMAGES, tiny_context(task.key)).values()
     clean = to_float(torch.from_numpy(IMAGES.images))
     labels = torch.from_numpy(IMAGES.labels)
@@ -292,7 +298,7 @@ def test_autoattack_returns_clean_image_if_it_fails(task, epsilon):
 
 @every_attack
 @pytest.mark.parametrize("n_correct", [0, 1, 2])
-@pytest.mark.each_value
+@pytest.mark.slow_combinations
 def test_attack_supports_few_correct_images(task, n_correct):
     labels = IMAGES.labels.copy()
     predicted = predict(to_float(torch.from_numpy(IMAGES.images))).numpy()

@@ -16,7 +16,7 @@ from robust201.tasks import TASKS
 from robust201.tasks.columns import MEASUREMENTS
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import check_values, merge_values
-from tests.support.attack_rows import FULLY_TESTED_ATTACKS, FULLY_TESTED_ROWS, by_default, with_reference
+from tests.support.attack_rows import FULLY_TESTED_ATTACKS, FULLY_TESTED_TASKS, mark_ensembles_slow, with_reference
 from tests.support.tiny_networks import (
     BATCH_SIZE,
     CountingNetwork,
@@ -24,14 +24,14 @@ from tests.support.tiny_networks import (
     attack_parameters,
     part_of,
     perturb_all,
+    small_parameter_values,
     small_parameters,
-    small_values,
     tiny_classifier,
     tiny_context,
     tiny_images,
 )
 
-every_task = pytest.mark.parametrize("task", by_default(with_reference(FULLY_TESTED_ROWS)))
+every_task = pytest.mark.parametrize("task", mark_ensembles_slow(with_reference(FULLY_TESTED_TASKS)))
 IMAGES = tiny_images()
 PROVENANCE = {"host": "here"}
 # The reference engine does not record steps.
@@ -103,7 +103,7 @@ def test_result_does_not_depend_on_order_of_batches(task, monkeypatch):
 
 @every_task
 @pytest.mark.parametrize("n_images", [1, BATCH_SIZE + 1])
-@pytest.mark.each_value
+@pytest.mark.slow_combinations
 def test_evaluate_part_supports_few_images(task, n_images):
     for result in evaluate_images(task, images=tiny_images(n_images)):
         assert result.values["cm"].sum() == n_images
@@ -115,7 +115,7 @@ def test_evaluate_part_supports_few_images(task, n_images):
 def test_attack_lowers_accuracy(task):
     clean_accuracy = float(evaluate_images(TASKS["clean"])[0].values["accuracy"])
     extra_parameters = {"queries": 60} if task.key.startswith("aa_square") else {}
-    parameters = attack_parameters(task, (0.1, 32.0), **small_values(task) | extra_parameters)
+    parameters = attack_parameters(task, (0.1, 32.0), **small_parameter_values(task) | extra_parameters)
     weak_accuracy, strong_accuracy = (
         float(result.values["accuracy"]) for result in evaluate_images(task, parameters=parameters)
     )

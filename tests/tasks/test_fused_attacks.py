@@ -20,11 +20,11 @@ from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.attack_job import AttackJob, make_job
 from robust201.tasks.attack_kit.batching import Batching
 from robust201.tasks.attack_kit.context import to_float
-from robust201.tasks.attack_kit.draws import CounterDraws
+from robust201.tasks.attack_kit.draws import CounterRandomNumbers
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.perturbations.contract import checked, perturb
 from tests.conftest import read_tree
-from tests.support.attack_rows import ATTACKS, FULLY_TESTED_ATTACKS, by_default
+from tests.support.attack_rows import ATTACKS, FULLY_TESTED_ATTACKS, mark_ensembles_slow
 from tests.support.tiny_networks import (
     N_CLASSES,
     SEED,
@@ -34,16 +34,16 @@ from tests.support.tiny_networks import (
     attack_parameters,
     part_of,
     request_of,
+    small_parameter_values,
     small_parameters,
-    small_values,
     tiny_classifier,
     tiny_context,
     tiny_images,
 )
 
 AUTOATTACKS = [task for task in FULLY_TESTED_ATTACKS if task.key.startswith("aa_")]
-every_attack = pytest.mark.parametrize("task", by_default(FULLY_TESTED_ATTACKS))
-every_autoattack = pytest.mark.parametrize("task", by_default(AUTOATTACKS))
+every_attack = pytest.mark.parametrize("task", mark_ensembles_slow(FULLY_TESTED_ATTACKS))
+every_autoattack = pytest.mark.parametrize("task", mark_ensembles_slow(AUTOATTACKS))
 SHAPE = (3, SIZE, SIZE)
 
 
@@ -110,7 +110,7 @@ def attacked(
     job = AttackJob(
         model=model,
         batching=batching,
-        random_numbers=CounterDraws(SEED, task.key),
+        random_numbers=CounterRandomNumbers(SEED, task.key),
         images=torch.from_numpy(IMAGES.images[positions]),
         labels=torch.from_numpy(IMAGES.labels[positions]),
         indices=IMAGES.indices[positions],
@@ -171,7 +171,7 @@ LONG_PARAMETERS = {
     "aa_square": {"queries": 55, "restarts": 2},
 }
 PARAMETERS = {
-    task.key: attack_parameters(task, (1.0, 4.0, 8.0), **LONG_PARAMETERS.get(task.key, small_values(task)))
+    task.key: attack_parameters(task, (1.0, 4.0, 8.0), **LONG_PARAMETERS.get(task.key, small_parameter_values(task)))
     for task in ATTACKS
 }
 
@@ -193,7 +193,7 @@ def test_attack_fools_some_images(task):
 
 @every_attack
 @pytest.mark.parametrize(("samples", "pool"), [(5, 12), (11, 40), (1000, 3)])
-@pytest.mark.each_value
+@pytest.mark.slow_combinations
 def test_result_does_not_depend_on_batches(task, samples, pool):
     perturbed = attacked(task, parameters=PARAMETERS[task.key], samples=samples, pool=pool)
     assert_same(all_attacked_images(task.key), perturbed)

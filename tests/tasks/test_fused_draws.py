@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import kstest
 
-from robust201.tasks.attack_kit.draws import CounterDraws, _swap, _uniform_block, generator
+from robust201.tasks.attack_kit.draws import CounterRandomNumbers, _swap, _uniform_block, generator
 from robust201.tasks.perturbations.square import side_of
 from tests.support.tiny_networks import SIZE
 
@@ -17,22 +17,22 @@ SHAPE = (3, SIZE, SIZE)
 
 def test_uniforms_and_stripes_depend_on_seed_key_restart_and_image():
     images = np.array([3, 700, 64, 3])
-    uniforms = CounterDraws(0, "pgd").uniforms(0, images, SHAPE)
-    stripes = CounterDraws(0, "aa_square").stripes(0, images, SHAPE)
+    uniforms = CounterRandomNumbers(0, "pgd").uniforms(0, images, SHAPE)
+    stripes = CounterRandomNumbers(0, "aa_square").stripes(0, images, SHAPE)
     assert torch.equal(uniforms[0], uniforms[3])
-    assert torch.equal(uniforms[1:2], CounterDraws(0, "pgd").uniforms(0, images[1:2], SHAPE))
-    assert torch.equal(stripes[2:3], CounterDraws(0, "aa_square").stripes(0, images[2:3], SHAPE))
+    assert torch.equal(uniforms[1:2], CounterRandomNumbers(0, "pgd").uniforms(0, images[1:2], SHAPE))
+    assert torch.equal(stripes[2:3], CounterRandomNumbers(0, "aa_square").stripes(0, images[2:3], SHAPE))
     other_arguments = [(1, "pgd", 0), (0, "aa_apgd-ce", 0), (0, "pgd", 1)]
     for seed, key, restart in other_arguments:
-        other_numbers = CounterDraws(seed, key)
+        other_numbers = CounterRandomNumbers(seed, key)
         assert not torch.equal(other_numbers.uniforms(restart, images, SHAPE), uniforms)
-    assert not torch.equal(CounterDraws(0, "aa_square").stripes(1, images, SHAPE), stripes)
+    assert not torch.equal(CounterRandomNumbers(0, "aa_square").stripes(1, images, SHAPE), stripes)
     assert not torch.equal(uniforms[0], uniforms[1])
 
 
 def test_swap_signs_are_consecutive_bits_of_a_stream():
     images = np.array([9999, 0, 7, 5000, 7])
-    swaps = CounterDraws(3, "aa_square_l2").swaps(1, 5, images, [2, 3], SHAPE)
+    swaps = CounterRandomNumbers(3, "aa_square_l2").swaps(1, 5, images, [2, 3], SHAPE)
     for query, swap in enumerate(swaps, start=5):
         words = generator(3, "aa_square_l2", "swap", 1, query).bit_generator.random_raw(3 + 10_240 * 3 // 64)
         bits = [[int(words[3 + n // 64]) >> n % 64 & 1 for n in range(3 * image, 3 * image + 3)] for image in images]
@@ -42,12 +42,12 @@ def test_swap_signs_are_consecutive_bits_of_a_stream():
 
 
 def test_uniforms_and_stripes_are_uniform():
-    uniforms = CounterDraws(0, "pgd").uniforms(0, np.arange(100), (3, 16, 16))
+    uniforms = CounterRandomNumbers(0, "pgd").uniforms(0, np.arange(100), (3, 16, 16))
     assert uniforms.min() >= 0
     assert uniforms.max() < 1
     bin_counts = torch.histc(uniforms, bins=64, min=0, max=1)
     assert ((bin_counts - bin_counts.mean()).abs() < 6 * bin_counts.mean().sqrt()).all()
-    stripes = CounterDraws(0, "aa_square").stripes(0, np.arange(100), (3, 16, 16))
+    stripes = CounterRandomNumbers(0, "aa_square").stripes(0, np.arange(100), (3, 16, 16))
     assert stripes.shape == (100, 3, 1, 16)
     assert set(stripes.unique().tolist()) == {-1.0, 1.0}
     assert abs(float(stripes.mean())) < 0.1
@@ -55,17 +55,17 @@ def test_uniforms_and_stripes_are_uniform():
 
 def test_normals_depend_on_seed_key_restart_and_image():
     images = np.array([3, 700, 64, 3])
-    normals = CounterDraws(0, "pgd_l2").normals(0, images, 50)
+    normals = CounterRandomNumbers(0, "pgd_l2").normals(0, images, 50)
     assert torch.equal(normals[0], normals[3])
-    assert torch.equal(normals[1:2], CounterDraws(0, "pgd_l2").normals(0, images[1:2], 50))
-    assert torch.equal(normals[:, :20], CounterDraws(0, "pgd_l2").normals(0, images, 20))
+    assert torch.equal(normals[1:2], CounterRandomNumbers(0, "pgd_l2").normals(0, images[1:2], 50))
+    assert torch.equal(normals[:, :20], CounterRandomNumbers(0, "pgd_l2").normals(0, images, 20))
     for seed, key, restart in ((1, "pgd_l2", 0), (0, "jacobian", 0), (0, "pgd_l2", 1)):
-        assert not torch.equal(CounterDraws(seed, key).normals(restart, images, 50), normals)
-    assert CounterDraws(0, "pgd_l2").normals(0, images[:0], 50).shape == (0, 50)
+        assert not torch.equal(CounterRandomNumbers(seed, key).normals(restart, images, 50), normals)
+    assert CounterRandomNumbers(0, "pgd_l2").normals(0, images[:0], 50).shape == (0, 50)
 
 
 def test_normals_are_normal():
-    normals = CounterDraws(0, "pgd_l2").normals(0, np.arange(100), 2000)
+    normals = CounterRandomNumbers(0, "pgd_l2").normals(0, np.arange(100), 2000)
     assert normals.dtype == torch.float32
     assert normals.isfinite().all()
     assert kstest(normals.flatten().double().numpy(), "norm").pvalue > 0.01
@@ -76,7 +76,7 @@ def test_normals_are_normal():
 
 def test_random_numbers_match_recorded_values():
     # Stored results depend on these numbers, so they must never change.
-    random_numbers = CounterDraws(7, "pgd")
+    random_numbers = CounterRandomNumbers(7, "pgd")
     words = (random_numbers.uniforms(0, np.array([5]), (1, 1, 3)) * 2**24).long().flatten().tolist()
     signs = random_numbers.stripes(0, np.array([5]), (1, 1, 8)).flatten().tolist()
     window = random_numbers.windows(0, 11, [2], (3, 32, 32))[0]
@@ -88,7 +88,7 @@ def test_random_numbers_match_recorded_values():
 
 
 def test_windows_depend_on_query_number():
-    random_numbers = CounterDraws(0, "aa_square")
+    random_numbers = CounterRandomNumbers(0, "aa_square")
     sides = [5] * 40
     windows = random_numbers.windows(0, 0, sides, SHAPE)
     last_windows = random_numbers.windows(0, 30, sides[30:], SHAPE)
@@ -124,7 +124,7 @@ def test_side_of_follows_published_schedule():
 
 @pytest.mark.parametrize("shape", [(3, 224, 224), (3, 260, 260)])
 def test_uniforms_of_large_images_are_cached_per_image_or_not_at_all(shape: tuple[int, int, int]) -> None:
-    random_numbers = CounterDraws(5, "large")
+    random_numbers = CounterRandomNumbers(5, "large")
     n_cached_before = _uniform_block.cache_info().currsize
     uniforms = random_numbers.uniforms(0, np.array([3, 70]), shape)
     n_values = int(np.prod(shape))

@@ -14,7 +14,7 @@ from robust201.spaces.nasbench201.cells import specs
 from robust201.spaces.nasbench201.compiled import compile_network
 from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.context import to_float
-from robust201.tasks.attack_kit.replay import ReplayedDraws
+from robust201.tasks.attack_kit.replay import ReplayedRandomNumbers
 from tests.spaces.test_inference import N_CLASSES as COMPILED_CLASSES
 from tests.spaces.test_inference import NORMALISATION as COMPILED_NORMALISATION
 from tests.spaces.test_inference import images_of, network_of
@@ -91,7 +91,7 @@ def test_parity_on_constant_networks(key, logits, in_graph):
 
 @every_attack
 @pytest.mark.parametrize("n_correct", [0, 1, 2])
-@pytest.mark.each_value
+@pytest.mark.slow_combinations
 def test_parity_with_few_correct_images(key, n_correct):
     predicted = tiny_classifier()(torch.from_numpy(tiny_images().images) / 255).argmax(dim=1).numpy()
     labels = (predicted + 1) % 5
@@ -159,7 +159,7 @@ FAB_VARIANTS = {
 
 @pytest.mark.parametrize("norm_suffix", list(FAB_VARIANTS))
 @pytest.mark.parametrize(("key", "changes"), [("aa_fab", {"restarts": 2}), ("aa_fab-t", {"targets": 9})])
-@pytest.mark.each_value
+@pytest.mark.slow_combinations
 def test_parity_of_fab_variants(key, changes, norm_suffix):
     key += norm_suffix
     parameters = TASKS[key].parameters(**FAB_VARIANTS[norm_suffix], steps=6, **changes)
@@ -171,7 +171,7 @@ def test_parity_of_fab_variants(key, changes, norm_suffix):
 
 @pytest.mark.parametrize("random_start", [True, False])
 @pytest.mark.parametrize("target", ["none", "least_likely"])
-@pytest.mark.each_value
+@pytest.mark.slow_combinations
 def test_parity_of_pgd_variants(random_start, target):
     parameters = parameters_of("pgd", random_start=random_start, target=target, steps=10)
     assert_equal("pgd", tiny_classifier(), tiny_images(), parameters)
@@ -224,7 +224,7 @@ def test_parity_of_square_with_other_initial_window_sizes(p_init):
 
 
 def test_replayed_random_numbers_reject_restarts_of_several_strengths():
-    random_numbers = ReplayedDraws(0)
+    random_numbers = ReplayedRandomNumbers(0)
     random_numbers.uniforms(0, np.array([0, 1, 0, 1]), (3, 2, 2))
     with pytest.raises(PerturbationError, match="restarts"):
         random_numbers.uniforms(1, np.array([0, 1]), (3, 2, 2))

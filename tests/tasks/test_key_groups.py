@@ -50,8 +50,12 @@ def test_plan_keys_option_selects_corruptions_of_sweep(robust201: RunCommand, wr
     units = json.loads(robust201("plan", "--json", sweep, "--keys", "corruptions").out)["units"]
     assert units == json.loads(robust201("plan", "--json", sweep, "--keys", "fog,snow").out)["units"] == 4
     sweep = write_sweep(keys={"clean": {}})
-    assert "expected one of its keys, got 'corruptions'" in robust201("plan", sweep, "--keys", "corruptions").refusal(2)
-    assert "expected one of its keys, got 'autoattack'" in robust201("plan", sweep, "--keys", "autoattack").refusal(2)
+    assert "expected one of its keys, got 'corruptions'" in robust201(
+        "plan", sweep, "--keys", "corruptions"
+    ).error_line(2)
+    assert "expected one of its keys, got 'autoattack'" in robust201("plan", sweep, "--keys", "autoattack").error_line(
+        2
+    )
 
 
 def test_evaluate_accepts_parameters_of_group() -> None:

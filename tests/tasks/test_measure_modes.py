@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from robust201.core.errors import EvaluationError
 from robust201.tasks import find_task
-from robust201.tasks.attack_kit.draws import CounterDraws
+from robust201.tasks.attack_kit.draws import CounterRandomNumbers
 from tests.support.tiny_networks import N_CLASSES, SEED, request_of, tiny_classifier, tiny_context, tiny_images
 
 BATCH = 4
@@ -140,7 +140,7 @@ def squares_from_loop(images, classifier, network, projections):
     state = copy.deepcopy(network.state_dict())
     network.train()
     squares = []
-    random_numbers = CounterDraws(SEED, "jacobian")
+    random_numbers = CounterRandomNumbers(SEED, "jacobian")
     for batch, normalised in enumerate(normalised_images(images, classifier).float().split(BATCH)):
         indices = images.indices[batch * BATCH : (batch + 1) * BATCH]
         total = torch.zeros(len(normalised), dtype=torch.float64)

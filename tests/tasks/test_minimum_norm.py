@@ -14,7 +14,7 @@ from robust201.core.errors import ConfigError
 from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.attack_job import AttackJob
 from robust201.tasks.attack_kit.context import to_float
-from robust201.tasks.attack_kit.replay import ReplayedDraws
+from robust201.tasks.attack_kit.replay import ReplayedRandomNumbers
 from robust201.tasks.columns import distances_of as stored_distances
 from robust201.tasks.constraints import L0, LINF
 from robust201.tasks.evaluate import evaluate_part
@@ -70,7 +70,7 @@ def library_minima(attack, classifier=CLASSIFIER, labels=LABELS):
 def fused_minima(key, parameters, classifier=CLASSIFIER, labels=LABELS):
     """Return the nearest misclassified perturbations at any distance."""
     job = AttackJob(
-        *(classifier, LIBRARY_BATCHES, ReplayedDraws(5, "cpu"), torch.from_numpy(IMAGES.images), labels),
+        *(classifier, LIBRARY_BATCHES, ReplayedRandomNumbers(5, "cpu"), torch.from_numpy(IMAGES.images), labels),
         indices=np.arange(len(IMAGES)),
         epsilons=(math.inf,),
     )

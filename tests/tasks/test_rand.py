@@ -15,7 +15,7 @@ from robust201.models.classifier import Classifier
 from robust201.security import curves
 from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.attack_job import AttackJob
-from robust201.tasks.attack_kit.replay import ReplayedDraws
+from robust201.tasks.attack_kit.replay import ReplayedRandomNumbers
 from robust201.tasks.perturbations.rand import AveragedGradients, fused
 from tests.support.library_parity import LIBRARY_BATCHES
 from tests.support.tiny_networks import (
@@ -64,7 +64,7 @@ def library_images(classifier: nn.Module, radius: float, norm: str, *, passes: i
 def test_fused_rand_matches_library_bitwise_on_fixed_network(key: str, radius: float, norm: str) -> None:
     classifier = tiny_classifier()
     job = AttackJob(
-        *(classifier, LIBRARY_BATCHES, ReplayedDraws(SEED, "cpu"), PIXELS, LABELS),
+        *(classifier, LIBRARY_BATCHES, ReplayedRandomNumbers(SEED, "cpu"), PIXELS, LABELS),
         indices=np.arange(len(PIXELS)),
         epsilons=(radius,),
     )

@@ -12,7 +12,7 @@ from robust201.core.records import ImageSet, Normalisation, image_hash
 from robust201.spaces.base import Space
 from robust201.spaces.nasbench201.space import NasBench201
 
-LIGHT = 309
+ONE_CONVOLUTION = 309
 """Index of an architecture whose cell has a single convolution."""
 
 SPACE = NasBench201(channels=4, cells=1)

@@ -18,7 +18,7 @@ from robust201.spaces.zoo.space import Zoo
 from robust201.training.data import Mixture, OneSource
 from robust201.training.loop import train
 from robust201.training.recipes import Recipe
-from tests.training.support import IMAGES, LIGHT, SPACE, SmallSpace, make_images, weights_hash
+from tests.training.support import IMAGES, ONE_CONVOLUTION, SPACE, SmallSpace, make_images, weights_hash
 
 BASE = {"epochs": 2, "batch_size": 8, "learning_rate": 0.1, "weight_decay": 5e-4, "schedule": {"cosine": {}}}
 N_STEPS = 6
@@ -91,11 +91,14 @@ def test_training_interrupted_at_every_step_yields_the_same_snapshots(tmp_path):
 
 def test_training_of_a_published_network_resumes(tmp_path):
     fields = recipe(augmentation={"flip": True, "crop_padding": 1})
-    (uninterrupted,) = run_training(fields, space=SPACE, architecture=LIGHT)
+    (uninterrupted,) = run_training(fields, space=SPACE, architecture=ONE_CONVOLUTION)
     assert (
-        run_training(fields, space=SPACE, architecture=LIGHT, states=tmp_path, keep_going=lambda step: step < 4) == []
+        run_training(
+            fields, space=SPACE, architecture=ONE_CONVOLUTION, states=tmp_path, keep_going=lambda step: step < 4
+        )
+        == []
     )
-    (resumed,) = run_training(fields, space=SPACE, architecture=LIGHT, states=tmp_path)
+    (resumed,) = run_training(fields, space=SPACE, architecture=ONE_CONVOLUTION, states=tmp_path)
     assert weights_hash(resumed.state_dict) == weights_hash(uninterrupted.state_dict)
 
 
@@ -244,7 +247,7 @@ def test_last_batch_of_one_image_is_an_error_if_batch_norm_rejects_it():
         run_training(recipe(), images=images)
     run_training(recipe(batch_size=5), images=images)
     # PyTorch accepts a batch of one image if BatchNorm averages over several pixels.
-    run_training(recipe(epochs=1), images=images, space=SPACE, architecture=LIGHT)
+    run_training(recipe(epochs=1), images=images, space=SPACE, architecture=ONE_CONVOLUTION)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
@@ -290,9 +293,9 @@ def test_too_few_batches_are_an_error():
 
 
 def test_channels_last_changes_only_the_rounding(monkeypatch):
-    (contiguous,) = run_training(recipe(epochs=1), space=SPACE, architecture=LIGHT)
+    (contiguous,) = run_training(recipe(epochs=1), space=SPACE, architecture=ONE_CONVOLUTION)
     monkeypatch.setattr(type(SPACE), "channels_last", True)
-    (channels_last,) = run_training(recipe(epochs=1), space=SPACE, architecture=LIGHT)
+    (channels_last,) = run_training(recipe(epochs=1), space=SPACE, architecture=ONE_CONVOLUTION)
     assert weights_hash(channels_last.state_dict) != weights_hash(contiguous.state_dict)
     for name, tensor in contiguous.state_dict.items():
         assert channels_last.state_dict[name].is_contiguous()

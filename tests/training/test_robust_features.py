@@ -12,7 +12,7 @@ from torch import nn
 from robust201.core.errors import ConfigError, DatasetError, EvaluationError
 from robust201.images import image_folder, load_images, select
 from robust201.images.adversarial import AdversarialStore
-from robust201.images.specs import own_dataset
+from robust201.images.specs import custom_dataset
 from robust201.spaces import DEFAULT_SPACE, SPACES
 from robust201.training import robust_features
 from robust201.training.robust_features import FeatureSettings, Method, write_feature_images
@@ -27,7 +27,7 @@ from tests.support.tiny_networks import (
 )
 
 IMAGES = tiny_images()
-SPEC = own_dataset("made", n_classes=N_CLASSES, image_size=SIZE)
+SPEC = custom_dataset("made", n_classes=N_CLASSES, image_size=SIZE)
 METHODS: tuple[Method, ...] = ("representation", "random-target", "next-target")
 
 
@@ -261,7 +261,7 @@ def test_robustify_accepts_networks_of_a_store_and_of_a_file(robust201: RunComma
     assert result.code == 0
     section = yaml.safe_load(result.out)["datasets"]["robust"]
     assert section == {"path": str(folder), "classes": 10, "image_size": 32}
-    assert len(load_images(own_dataset("robust", n_classes=10, image_size=32), path=folder, split="train")) == 12
+    assert len(load_images(custom_dataset("robust", n_classes=10, image_size=32), path=folder, split="train")) == 12
     python_file = tmp_path / "mine.py"
     python_file.write_text(
         "import torch\nfrom torch import nn\ndef build():\n    torch.manual_seed(0)\n"

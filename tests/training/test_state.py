@@ -13,7 +13,7 @@ from robust201.training.data import OneSource
 from robust201.training.loop import train
 from robust201.training.recipes import Recipe
 from robust201.training.state import EpochRecord, StateFolder, TrainingState
-from tests.training.support import IMAGES, LIGHT, SPACE, weights_hash
+from tests.training.support import IMAGES, ONE_CONVOLUTION, SPACE, weights_hash
 
 RECIPE = Recipe.model_validate(
     {"epochs": 2, "batch_size": 8, "learning_rate": 0.1, "weight_decay": 5e-4, "schedule": {"cosine": {}}}
@@ -100,7 +100,7 @@ def test_load_returns_none_if_all_states_are_damaged(folder, notices, tmp_path):
 
 def test_training_resumes_from_the_state_before_a_damaged_one(tmp_path, notices):
     def run_training(**options):
-        return list(train(SPACE, LIGHT, OneSource(IMAGES), RECIPE, seed=1, **options))
+        return list(train(SPACE, ONE_CONVOLUTION, OneSource(IMAGES), RECIPE, seed=1, **options))
 
     (uninterrupted,) = run_training()
     assert run_training(states=tmp_path, save_seconds=0, keep_going=lambda step: step < 5) == []

@@ -15,7 +15,7 @@ from robust201.planning.loading import parse_training
 from robust201.planning.training_config import TrainingConfig
 from robust201.runtime.training_run import run_trainings
 from robust201.weights.manifest import read_manifest
-from tests.support.tiny_trainings import make_trainings, training_fields
+from tests.support.tiny_trainings import make_training_config, training_fields
 
 Edit = Callable[[dict[str, Any]], object]
 
@@ -55,7 +55,7 @@ VALID_VALUES: dict[str, list[Any]] = {
 @pytest.fixture(scope="module")
 def trained_manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the manifest of a store written by `train`."""
-    config = make_trainings(tmp_path_factory.mktemp("trained"))
+    config = make_training_config(tmp_path_factory.mktemp("trained"))
     assert run_trainings(config).complete
     return config.store / "manifest.jsonl"
 

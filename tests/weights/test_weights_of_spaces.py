@@ -188,7 +188,7 @@ def test_equal_architecture_names_of_two_files_are_two_networks(
         )
         result = robust201("run", sweep)
         if name == "c":
-            assert "got only weights of the space build-" in result.refusal(2)
+            assert "got only weights of the space build-" in result.error_line(2)
         else:
             assert result.code == 0, result.err
             plan_facts = json.loads((tmp_path / f"results-{name}/plan.json").read_text())["facts"]
@@ -236,13 +236,13 @@ def test_invalid_import_gives_a_one_line_error(
     robust201: RunCommand, tmp_path: Path, name: str, options: list[str], expected: str
 ) -> None:
     write_state(tmp_path / f"source/{name}.safetensors")
-    assert expected in import_tiny(robust201, tmp_path / "source", *options).refusal(2)
+    assert expected in import_tiny(robust201, tmp_path / "source", *options).error_line(2)
     assert not (tmp_path / "store").exists()
 
 
 def test_weights_of_another_network_are_rejected(robust201: RunCommand, tmp_path: Path) -> None:
     write_state(tmp_path / "source/tiny.safetensors", width=5)
-    message = import_tiny(robust201, tmp_path / "source", "--space", "zoo").refusal(2)
+    message = import_tiny(robust201, tmp_path / "source", "--space", "zoo").error_line(2)
     assert "tiny digits seed 777 in" in message
     assert "the tensors are not those of Small" in message
 
@@ -259,7 +259,7 @@ def test_import_for_a_custom_dataset_needs_its_number_of_classes(robust201: RunC
         "--datasets",
         "mine",
     )
-    assert "the number of classes of the dataset mine is unknown" in robust201(*command).refusal(2)
+    assert "the number of classes of the dataset mine is unknown" in robust201(*command).error_line(2)
     assert robust201(*command, "--classes", 10).code == 0
     assert CheckpointStore(tmp_path / "store").find("tiny", "mine", space="zoo").n_classes == 10
 
@@ -323,4 +323,4 @@ def test_weight_files_by_network_are_used_for_every_dataset(
 def test_invalid_weight_files_give_a_one_line_error(
     robust201: RunCommand, write_sweep: WriteSweep, two_datasets: dict[str, Any], files: Any, expected: str
 ) -> None:
-    assert expected in robust201("run", write_sweep(**two_datasets, weights={"files": files})).refusal(2)
+    assert expected in robust201("run", write_sweep(**two_datasets, weights={"files": files})).error_line(2)

@@ -13,7 +13,7 @@ from robust201.analysis.estimated import EstimatedAccuracies, EstimateTable
 from robust201.analysis.evaluation import LEVEL
 from robust201.analysis.leaderboard import nearest_strength
 from robust201.analysis.stored_evaluations import split_network
-from robust201.analysis.terms import evaluations_named
+from robust201.analysis.terms import require_evaluations
 from robust201.core.errors import ConfigError
 from robust201.core.records import ArchitectureId
 from robust201.reader.dataset import RobustnessDataset
@@ -126,7 +126,7 @@ def _columns(
     results: DatasetResults, estimate_table: EstimateTable, keys: Sequence[str] | None
 ) -> list[tuple[str, float]]:
     if keys is not None:
-        return list(dict.fromkeys(column for key in keys for column in evaluations_named(results, key)))
+        return list(dict.fromkeys(column for key in keys for column in require_evaluations(results, key)))
     estimated_keys = dict.fromkeys(estimate_table.rows["key"])
     return [(key, nearest_strength(key, results.strengths(key))) for key in estimated_keys if results.strengths(key)]
 

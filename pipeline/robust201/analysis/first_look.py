@@ -108,21 +108,21 @@ def choose_count(costs: Costs, keys: Mapping[str, Parameters], n_images: int) ->
 
 
 def describe_plan(
-    count: int, n_images: int, seed: int, *, by_time: bool, costs: Costs, keys: Mapping[str, Parameters]
+    count: int, n_images: int, seed: int, *, limited_by_time: bool, costs: Costs, keys: Mapping[str, Parameters]
 ) -> str:
     """Return the announcement of a first look: keys, images and time, and the time of full evaluations."""
     paper_seconds = costs.total({key: TASKS[key].parameters() for key in PAPER_KEYS}, n_images)
     full_evaluations = [f'keys "all" (the paper\'s, with their epsilons) about {show_time(paper_seconds)}']
     image_description = f"all {n_images:,} images"
     if count < n_images:
-        time_note = ", as many as the time allows" if by_time else ""
+        time_note = ", as many as the time allows" if limited_by_time else ""
         image_description = f"{count:,} of {n_images:,} images (class-stratified, seed {seed}{time_note})"
         full_evaluations.insert(0, f"these keys about {show_time(costs.total(keys, n_images))}")
     sentences = [
         f"First look: {', '.join(keys)} on {image_description}, about {show_time(costs.total(keys, count))}.",
         f"Full evaluation, on all images: {', '.join(full_evaluations)}.",
     ]
-    if by_time and count < n_images:
+    if limited_by_time and count < n_images:
         sentences.append(f"To evaluate the same images on any machine, set the count to {count}.")
     return "\n".join(sentences)
 

@@ -13,9 +13,9 @@ from robust201.analysis.estimated import EstimatedAccuracies, EstimateTable, des
 from robust201.analysis.evaluation import LEVEL
 from robust201.analysis.labels import column_label, dataset_label, key_label, strength_label
 from robust201.analysis.latex_tables import leaderboard_latex
-from robust201.analysis.terms import evaluations_named
+from robust201.analysis.terms import require_evaluations
 from robust201.core.records import ArchitectureId
-from robust201.reader.error_bars import evaluated_image_count, find_ties
+from robust201.reader.error_bars import count_evaluated_images, find_ties
 from robust201.reader.outcomes import Outcomes
 from robust201.reader.rankings import StoredResults
 from robust201.reader.result_files import kind_of
@@ -239,7 +239,7 @@ def nearest_strength(key: str, strengths: Sequence[float], epsilon: float = REFE
 
 
 def _rank_networks(results: DatasetResults, stored: StoredResults, name: str) -> Standing:
-    evaluations = evaluations_named(results, name)
+    evaluations = require_evaluations(results, name)
     single = evaluations[0] if len(evaluations) == 1 else None
     if single is not None:
         accuracies = results.column(*single)
@@ -251,7 +251,7 @@ def _rank_networks(results: DatasetResults, stored: StoredResults, name: str) ->
     if (estimates := EstimateTable(results).find(evaluations)) is not None:
         return _estimated_standing(name, label, accuracies, estimates)
     accuracies = accuracies.dropna().sort_values(ascending=False, kind="stable")
-    image_counts = {evaluated_image_count(results.reader.files, results.name, key) for key, _ in evaluations}
+    image_counts = {count_evaluated_images(results.reader.files, results.name, key) for key, _ in evaluations}
     n_images = image_counts.pop() if len(image_counts) == 1 else None
     outcomes = _stored_outcomes(stored, evaluations, accuracies)
     if n_images is None:
@@ -370,7 +370,7 @@ def _describe_single(standings: Sequence[Standing], results: DatasetResults) -> 
 
 def _label_parts(standing: Standing, results: DatasetResults) -> tuple[str, str]:
     """Return the labels of a standing's key and strength; for several evaluations, the second label is empty."""
-    evaluations = evaluations_named(results, standing.name)
+    evaluations = require_evaluations(results, standing.name)
     if len(evaluations) > 1:
         return standing.label, ""
     ((key, strength),) = evaluations

@@ -8,7 +8,7 @@ from typing import Any
 from robust201.analysis.dataset_results import DatasetResults, choose_results, read_results
 from robust201.analysis.evaluation import Evaluation
 from robust201.analysis.leaderboard import nearest_strength
-from robust201.analysis.terms import evaluations_named
+from robust201.analysis.terms import require_evaluations
 from robust201.core.errors import ConfigError
 from robust201.core.records import ArchitectureId
 from robust201.reader.dataset import RobustnessDataset
@@ -56,7 +56,7 @@ def read_evaluations(text: str, *, keys: Sequence[str] | None = None, data: str 
     if keys is None:
         columns = _default_columns(results)
     else:
-        columns = list(dict.fromkeys(column for key in keys for column in evaluations_named(results, key)))
+        columns = list(dict.fromkeys(column for key in keys for column in require_evaluations(results, key)))
     return {str(network): _read_evaluation(results, network, columns) for network in results.architectures}
 
 

@@ -52,7 +52,7 @@ def find_evaluations(results: DatasetResults, name: str) -> list[tuple[str, floa
     return evaluations or [column for column in results.columns if column == (paper_key(key), strength)]
 
 
-def evaluations_named(results: DatasetResults, name: str) -> list[tuple[str, float]]:
+def require_evaluations(results: DatasetResults, name: str) -> list[tuple[str, float]]:
     """Return the keys and strengths of a name (see `find_evaluations`).
 
     Raises:
@@ -157,7 +157,7 @@ class Terms:
             ConfigError: the dataset has no such numbers.
         """
         if name in SCORE_KINDS or self.is_accuracy(name):
-            return self.results.accuracies[evaluations_named(self.results, name)]
+            return self.results.accuracies[require_evaluations(self.results, name)]
         if name in self.measures:
             return self.measures[[name]]
         if call := _CALL.fullmatch(name):
@@ -172,7 +172,7 @@ class Terms:
         if columns:
             return self.measures[columns]
         if self.results.strengths(paper_key(name.rpartition(":")[0])):
-            evaluations_named(self.results, name)  # raises an error that lists the strengths
+            require_evaluations(self.results, name)  # raises an error that lists the strengths
         known_names = [*_evaluation_names(self.results), *map(str, self.measures)]
         raise _unknown_error(self.results, name, "a score, a key, a measure, a cost or a joined column", known_names)
 
@@ -186,7 +186,7 @@ class Terms:
     def _metric(self, metric_name: str, argument: str) -> "pd.Series[float]":
         keys, strength = _split_strength(argument)
         evaluated_keys = [
-            column[0] for key in keys.split("+") for column in evaluations_named(self.results, key.strip())
+            column[0] for key in keys.split("+") for column in require_evaluations(self.results, key.strip())
         ]
         result_keys = [key for key in self.results.reader.keys_all if paper_key(key) in {*evaluated_keys, CLEAN}]
         metrics = self.results.reader.metrics([self.results.name], result_keys).metrics

@@ -20,7 +20,7 @@ from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.attack_job import AttackJob
 from robust201.tasks.attack_kit.batching import Batching
 from robust201.tasks.attack_kit.context import to_float
-from robust201.tasks.attack_kit.draws import CounterDraws
+from robust201.tasks.attack_kit.draws import CounterRandomNumbers
 from robust201.tasks.parameters import MinimumNorm
 
 AttackCallable = Callable[..., torch.Tensor]
@@ -66,7 +66,7 @@ def attackbench_attack(key: str, *, seed: int = 0, **parameters: Any) -> AttackC
         job = AttackJob(
             model=_ModuleAsModel(model),
             batching=Batching(max(1, len(inputs)), max(1, len(inputs))),
-            random_numbers=CounterDraws(seed, key),
+            random_numbers=CounterRandomNumbers(seed, key),
             images=_to_8_bit(inputs, key),
             labels=labels,
             indices=np.arange(len(inputs)),

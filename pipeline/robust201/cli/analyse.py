@@ -62,7 +62,7 @@ def correlate(
     import pandas as pd
 
     from robust201.analysis.measure_correlations import MIN_ARCHITECTURES, correlate_measures
-    from robust201.analysis.terms import evaluations_named, find_evaluations
+    from robust201.analysis.terms import find_evaluations, require_evaluations
     from robust201.core.errors import ResultsError
 
     reader, all_results, tables = _read_inputs(
@@ -77,7 +77,7 @@ def correlate(
     names = split_names(keys)
     for name in names or ():
         if not any(find_evaluations(results, name) for results in all_results):
-            evaluations_named(all_results[0], name)  # raises the error
+            require_evaluations(all_results[0], name)  # raises the error
     correlations = pd.concat(
         [correlate_measures(results, tables, keys=names) for results in all_results], ignore_index=True
     )
@@ -125,13 +125,13 @@ def design(
 
     from robust201.analysis import design as cell_design
     from robust201.analysis.network_costs import PARAMETERS
-    from robust201.analysis.terms import Terms, evaluations_named
+    from robust201.analysis.terms import Terms, require_evaluations
 
     _, all_results, tables = _read_inputs(folders, datasets, join, weights, out)
     payload: dict[str, dict[str, Any]] = {}
     for results in all_results:
         terms = Terms(results, tables)
-        evaluations_named(results, score)  # raises an error if `score` is not an accuracy
+        require_evaluations(results, score)  # raises an error if `score` is not an accuracy
         accuracies = terms.mean(score)
         objectives_to_maximise = split_names(maximise) or tuple(results.scores.columns)
         objectives_to_minimise = split_names(minimise) or (

@@ -310,7 +310,7 @@ def compact(
     from robust201.shards import ShardStore
 
     report = ShardStore.open(results_of(results)).compact(grace_seconds=3600 * grace_hours)
-    merged = console.show_count(report.inputs, "file")
+    merged = console.format_count(report.inputs, "file")
     typer.echo(f"Merged {merged} into {report.outputs:,}; deleted {report.deleted:,} that were merged earlier.")
     console.say_each([f"damaged: {shard}" for shard in report.damaged])
     if report.damaged:
@@ -330,7 +330,9 @@ def merge(
     sources = [results_of(source) for source in sources]
     report, sources_with_other_plans = merge_results(sources, out)
     were = "was" if report.present == 1 else "were"
-    typer.echo(f"Joined {console.show_count(report.added, 'result file')}, {report.present:,} {were} already present.")
+    typer.echo(
+        f"Joined {console.format_count(report.added, 'result file')}, {report.present:,} {were} already present."
+    )
     for source in sources_with_other_plans:
         console.say(f"{source} has a different plan: its evaluations were added, and the plan of {sources[0]} is kept.")
     console.say_each([f"conflict: {conflict.message}" for conflict in report.conflicts])

@@ -71,7 +71,8 @@ def _show(evaluations: "tuple[AuditedEvaluation, ...]") -> None:
     console.out.print(table)
     differing = sum(evaluation.differs for evaluation in evaluations)
     console.out.print(
-        f"Compared {console.show_count(len(evaluations), 'evaluation')}: the engines differ in {differing or 'none'}.",
+        f"Compared {console.format_count(len(evaluations), 'evaluation')}: the engines differ in "
+        f"{differing or 'none'}.",
         markup=False,
         highlight=False,
     )

@@ -61,7 +61,7 @@ def bench(
         folder = Path(name)
         subjects = random_subjects(split_names(architectures) or (), images, folder)
         console.say(
-            f"Timing {console.show_count(len(subjects), 'network')}, each with two plain loops and with robust201. "
+            f"Timing {console.format_count(len(subjects), 'network')}, each with two plain loops and with robust201. "
             "Every timing prints a line; the first one may take minutes."
         )
         comparisons = [
@@ -91,7 +91,7 @@ def _show(comparisons: "list[TimeComparison]", threads: int, device: str) -> Non
     speed_up_columns = (f"speed-up, {clock} time", "wall time", "with start-up")
     console.show_table(
         f"{clock} time of the attacks, excluding start-up; speed-up over the faster loop; "
-        f"{console.show_count(threads, 'thread')}",
+        f"{console.format_count(threads, 'thread')}",
         (*time_columns, *speed_up_columns),
         rows,
     )

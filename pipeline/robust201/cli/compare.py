@@ -37,7 +37,7 @@ from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.options import TableFile, explicit_options, split_names
 from robust201.core.csv_files import write_csv
 from robust201.core.errors import ConfigError
-from robust201.core.memory import collect_as_usual
+from robust201.core.memory import restore_gc_thresholds
 
 if TYPE_CHECKING:
     from robust201.analysis.evaluation import Comparison
@@ -130,7 +130,7 @@ def compare(
     parse_keys(parsed_keys, engine, randomised=randomised)  # before the user's files are executed
     images = load_data(data, image_size=image_size, resize=resize, channels=channels, count=count, seed=seed)
     modules = {name: build_module(network, file) for name, (network, file) in files_by_name.items()}
-    collect_as_usual()
+    restore_gc_thresholds()
     with calling_user_code(", ".join(files_by_name)):
         comparison = compare_networks(
             modules,
@@ -147,7 +147,7 @@ def compare(
             progress=not quiet,
         )
     n_images = len(images) if count is None else count
-    _report(comparison, out, as_json, f"{console.show_count(n_images, 'image')} of {data}")
+    _report(comparison, out, as_json, f"{console.format_count(n_images, 'image')} of {data}")
 
 
 def _compare_estimates(
@@ -209,8 +209,8 @@ def name_networks(
         minimum = "two networks" if n_min == 2 else "one network"
         raise ConfigError(
             f"Reading the command line failed for robust201 {command}: it needs {minimum} or more, and either no "
-            f"--weights or one per network, but got {console.show_count(len(networks), 'network')} and {len(weights)} "
-            "--weights. List each network as FILE:FUNCTION, or one network with several --weights."
+            f"--weights or one per network, but got {console.format_count(len(networks), 'network')} and "
+            f"{len(weights)} --weights. List each network as FILE:FUNCTION, or one network with several --weights."
         )
     files: list[Path | None] = [*weights] or [None] * len(networks)
     names = list(networks) if len({*networks}) == len(networks) else [str(file) for file in files]

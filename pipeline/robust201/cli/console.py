@@ -94,24 +94,24 @@ def say_each(lines: Sequence[str], *, hint: str = "") -> None:
         say(line)
 
 
-def show_duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Render seconds as ``1:02:03``."""
     return str(timedelta(seconds=round(seconds)))
 
 
-def show_count(count: float, noun: str) -> str:
+def format_count(count: float, noun: str) -> str:
     """Render a count with its noun: ``1 shard``, ``1,728 evaluations`` or ``0.5 evaluations``."""
     number = f"{count:,.1f}".removesuffix(".0")
     return f"{number} {noun}" if number == "1" else f"{number} {noun}s"
 
 
-def show_rate(per_second: float | None, seconds_left: float | None, unit_name: str = "evaluations") -> str:
+def format_rate(per_second: float | None, seconds_left: float | None, unit_name: str = "evaluations") -> str:
     """Render the rate and the remaining time; either is omitted if it is not known."""
     phrases = []
     if per_second:
         is_slow = per_second < _MIN_RATE_PER_SECOND
         phrases = [f"{3600 * per_second:.2f} {unit_name}/h" if is_slow else f"{per_second:.2f} {unit_name}/s"]
-    phrases += [] if seconds_left is None else [f"about {show_duration(seconds_left)} left"]
+    phrases += [] if seconds_left is None else [f"about {format_duration(seconds_left)} left"]
     return ", ".join(phrases)
 
 
@@ -119,7 +119,7 @@ def _describe_steps(training: TrainingSteps) -> str:
     phrases = [f"epoch {training.epoch:,} of {training.epochs:,}"]
     if training.loss is not None and training.accuracy is not None:
         phrases += [f"loss {training.loss:.4f}", f"training accuracy {training.accuracy:.4f}"]
-    phrases.append(show_rate(training.steps_per_second, training.seconds_left, "steps"))
+    phrases.append(format_rate(training.steps_per_second, training.seconds_left, "steps"))
     return ", ".join(filter(None, phrases))
 
 
@@ -129,14 +129,15 @@ def describe_trainings_in_progress(beats: Sequence[LastBeat]) -> Iterator[str]:
         if (training := beat.training) is not None:
             yield f"{beat.label}: step {training.step:,} of {training.last:,}, {_describe_steps(training)}"
     if len(beats) > _MAX_SHOWN_TRAININGS:
-        yield f"and {show_count(len(beats) - _MAX_SHOWN_TRAININGS, 'more training run')} in progress"
+        yield f"and {format_count(len(beats) - _MAX_SHOWN_TRAININGS, 'more training run')} in progress"
 
 
 def show_preview(preview: RunPreview) -> None:
     """Print the numbers of finished and missing evaluations and the unusable result files, before a run begins."""
     total = preview.plan.n_evaluations
     say(
-        f"Planned {show_count(total, 'evaluation')} of {show_count(preview.plan.n_network_keys, 'network-key pair')}: "
+        f"Planned {format_count(total, 'evaluation')} of "
+        f"{format_count(preview.plan.n_network_keys, 'network-key pair')}: "
         f"{preview.done:,} done, {total - preview.done:,} missing."
     )
     say_each([f"Damaged result file set aside, its evaluations are recomputed: {shard}" for shard in preview.damaged])
@@ -179,11 +180,11 @@ class RunDisplay:
         done, total = progress.done_evaluations, progress.total_evaluations
         is_complete = done == total
         if is_complete:
-            speed = ", ".join(filter(None, (show_rate(rate, None, self._unit_name), "all done")))
+            speed = ", ".join(filter(None, (format_rate(rate, None, self._unit_name), "all done")))
         else:
-            speed = show_rate(rate, seconds_left, self._unit_name) if is_rate_known else _UNKNOWN_RATE
+            speed = format_rate(rate, seconds_left, self._unit_name) if is_rate_known else _UNKNOWN_RATE
             if progress.quiet_seconds >= _QUIET_SECONDS:
-                speed += f"; nothing finished for {show_duration(progress.quiet_seconds)}"
+                speed += f"; nothing finished for {format_duration(progress.quiet_seconds)}"
         if not self._live.disable:
             rows = {self._activity: (done, total, f"{self._unit_name}; {speed}")}
             for beat in progress.trainings[:_MAX_SHOWN_TRAININGS]:
@@ -258,7 +259,7 @@ def show_training_plan(summary: Mapping[str, Any]) -> None:
     say_each([f"warning: {line}" for line in summary["warnings"]])
 
 
-def show_hours(hours: float) -> str:
+def format_hours(hours: float) -> str:
     """Render hours with one decimal, or with two significant digits below 1."""
     return f"{hours:,.1f}" if hours >= 1 else f"{hours:.2g}"
 
@@ -268,9 +269,9 @@ def _describe_hours(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     speed, cpu_speed = summary["assumed_gmacs_per_second"], summary["assumed_cpu_gmacs_per_second"]
     hours = summary["estimated_worker_hours"]
     device = {"cuda": " on GPUs", "cpu": " on CPUs"}.get(summary["device"], " on GPUs" if cpu_speed is not None else "")
-    yield f"worker-hours{device} at {speed:,g} GMAC/s", show_hours(hours)
+    yield f"worker-hours{device} at {speed:,g} GMAC/s", format_hours(hours)
     if cpu_speed is not None:
-        yield f"worker-hours on CPUs at {cpu_speed:,g} GMAC/s", show_hours(hours * speed / cpu_speed)
+        yield f"worker-hours on CPUs at {cpu_speed:,g} GMAC/s", format_hours(hours * speed / cpu_speed)
 
 
 def show_tally(tally: RunTally, noun: str, complete: str, failures: str = "") -> int:
@@ -293,19 +294,19 @@ def show_tally(tally: RunTally, noun: str, complete: str, failures: str = "") ->
 
 def _show_work(tally: RunTally, noun: str) -> None:
     say(
-        f"Computed {show_count(tally.computed, noun)} in {show_duration(tally.seconds)} of worker time; "
-        f"{show_count(len(tally.failures), 'failure')}, {show_count(tally.deaths, 'worker')} died, "
+        f"Computed {format_count(tally.computed, noun)} in {format_duration(tally.seconds)} of worker time; "
+        f"{format_count(len(tally.failures), 'failure')}, {format_count(tally.deaths, 'worker')} died, "
         f"{tally.preemptions:,} {'was' if tally.preemptions == 1 else 'were'} preempted."
     )
     # Every part of a network with a damaged checkpoint fails with the same message.
     failures_by_message = Counter(failure.message for failure in tally.failures)
     for message, count in failures_by_message.most_common(10):
-        say(f"failed {show_count(count, 'time')}: {message}")
+        say(f"failed {format_count(count, 'time')}: {message}")
 
 
 def show_import(report: ImportReport, store: Path) -> int:
     """Print the number of imported networks and the rejected files; return the exit code."""
-    out.print(f"Imported {show_count(len(report.imported), 'network')} into {store}.", markup=False, highlight=False)
+    out.print(f"Imported {format_count(len(report.imported), 'network')} into {store}.", markup=False, highlight=False)
     say_each([f"rejected: {reason}" for reason in report.refused])
     return 0 if not report.refused else 3
 
@@ -336,14 +337,14 @@ def show_health_check(check: HealthCheck) -> None:
 
 def show_export(report: ExportReport) -> int:
     """Print what an export wrote and which evaluations are missing; return the exit code."""
-    n_files, n_evaluations = show_count(len(report.files), "file"), show_count(report.n_evaluations, "evaluation")
+    n_files, n_evaluations = format_count(len(report.files), "file"), format_count(report.n_evaluations, "evaluation")
     size = f"{n_files}, {report.n_bytes / 1e6:,.1f} MB, {n_evaluations}"
     out.print(f"Wrote {report.out}: {size}.", markup=False, highlight=False)
     if report.removed:
-        files = show_count(len(report.removed), "file")
+        files = format_count(len(report.removed), "file")
         say(f"Removed {files} of an earlier export that the new export does not have, such as {report.removed[0]}.")
     for (dataset, key), count in report.missing.items():
-        say(f"missing: {show_count(count, 'evaluation')} of {dataset} {key}")
+        say(f"missing: {format_count(count, 'evaluation')} of {dataset} {key}")
     return 0 if report.complete else 3
 
 
@@ -360,7 +361,7 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
     say_each([f"warning: {flag.message}" for flag in verdict.flags or ()], hint=hint)
     say_each([f"Moved to damaged/: {shard}" for shard in verdict.requeued], hint=hint)
     if not as_json:
-        result = f"{show_count(len(problems), 'problem')} found" if problems else _describe_checked(verdict)
+        result = f"{format_count(len(problems), 'problem')} found" if problems else _describe_checked(verdict)
         out.print(result, markup=False, highlight=False)
     if verdict.requeued:
         say(
@@ -373,15 +374,17 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
 
 
 def _describe_checked(verdict: Verdict) -> str:
-    checks = [f"{show_count(verdict.n_shards, 'result file')}, {show_count(verdict.n_evaluations, 'evaluation')} valid"]
+    checks = [
+        f"{format_count(verdict.n_shards, 'result file')}, {format_count(verdict.n_evaluations, 'evaluation')} valid"
+    ]
     if verdict.n_planned is None:
         checks.append("the folder has no plan, so missing evaluations cannot be detected")
     else:
-        gaps = f", {show_count(len(verdict.gaps), 'network-key pair')} with gaps" if verdict.gaps else ""
+        gaps = f", {format_count(len(verdict.gaps), 'network-key pair')} with gaps" if verdict.gaps else ""
         checks.append(f"{verdict.n_missing:,} of {verdict.n_planned:,} missing{gaps}")
     if verdict.n_exported is not None:
         agree = "agrees" if verdict.n_exported == 1 else "agree"
-        checks.append(f"the export's {show_count(verdict.n_exported, 'file')} {agree}")
+        checks.append(f"the export's {format_count(verdict.n_exported, 'file')} {agree}")
     return f"{'; '.join([*checks, *_describe_networks(verdict)])}."
 
 
@@ -390,10 +393,10 @@ def _describe_networks(verdict: Verdict | DatasetVerdict) -> Iterator[str]:
         n_checked, n_unexpected = verdict.weights.n_checked, len(verdict.weights.unexpected)
         yield (
             f"clean accuracy as recorded with the weights for {n_checked - n_unexpected:,} of "
-            f"{show_count(n_checked, 'network')}"
+            f"{format_count(n_checked, 'network')}"
         )
     if verdict.flags is not None:
-        yield f"{show_count(len(verdict.flags), 'sign')} of weak attacks"
+        yield f"{format_count(len(verdict.flags), 'sign')} of weak attacks"
 
 
 def show_dataset_verdict(verdict: DatasetVerdict, *, as_json: bool = False) -> int:
@@ -407,11 +410,11 @@ def show_dataset_verdict(verdict: DatasetVerdict, *, as_json: bool = False) -> i
         warnings += [network.message for network in verdict.weights.unexpected]
     say_each([f"warning: {line}" for line in warnings], hint=hint)
     if not as_json:
-        listed = "no SHA256SUMS" if verdict.n_listed is None else show_count(verdict.n_listed, "listed file")
-        checked = [f"{show_count(verdict.n_evaluations, 'evaluation')} valid", listed, *_describe_networks(verdict)]
+        listed = "no SHA256SUMS" if verdict.n_listed is None else format_count(verdict.n_listed, "listed file")
+        checked = [f"{format_count(verdict.n_evaluations, 'evaluation')} valid", listed, *_describe_networks(verdict)]
         result = f"{'; '.join(checked)}."
         if verdict.problems:
-            result = f"{show_count(len(verdict.problems), 'problem')} found"
+            result = f"{format_count(len(verdict.problems), 'problem')} found"
         out.print(result, markup=False, highlight=False)
     return 0 if verdict.sound else 4
 
@@ -422,7 +425,7 @@ def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None
     n_all, n_different = len(report.comparisons), len(report.different)
     out.print(
         f"largest difference {report.max_difference:g}, {verdict} the tolerance of {report.tolerance:g}; "
-        f"{n_different:,} of {show_count(n_all, 'row')} {'differs' if n_different == 1 else 'differ'}, "
+        f"{n_different:,} of {format_count(n_all, 'row')} {'differs' if n_different == 1 else 'differ'}, "
         f"{n_all - n_different:,} {'is' if n_all - n_different == 1 else 'are'} equal"
     )
     first_source, second_source = report.sources
@@ -434,7 +437,7 @@ def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None
     for line in report.remarks:
         say(f"warning: {line}.")
     if not report.within and report.rounding > report.tolerance:
-        n_decimals = ["all decimals" if count is None else show_count(count, "decimal") for count in report.decimals]
+        n_decimals = ["all decimals" if count is None else format_count(count, "decimal") for count in report.decimals]
         say(
             f"Accuracies have {n_decimals[0]} in the first set and {n_decimals[1]} in the second. Rounding alone "
             f"causes differences of up to {report.rounding:g}; accept them with: --tolerance {report.rounding:g}"
@@ -533,7 +536,7 @@ def show_summary(rows: Sequence[SummaryRow]) -> None:
         for row in rows_in_group:
             medians.setdefault(f"{row.dataset} {row.key}", {})[row.strength] = f"{row.median:.2f}"
         if medians:
-            n_networks = show_count(max(row.n_architectures for row in rows_in_group), "network")
+            n_networks = format_count(max(row.n_architectures for row in rows_in_group), "network")
             show_table(
                 f"Median accuracy of {n_networks} by {title}",
                 ("", *(f"{strength:g}" for strength in strengths)),

@@ -44,34 +44,34 @@ def _percent(done: int, total: int) -> str:
 def _count_failures(state: SweepStatus) -> str:
     """Describe the failures by kind, then dead and preempted workers, which lose no finished work."""
     counts_by_kind = ", ".join(f"{count} {kind}" for kind, count in state.failures_by_kind.items())
-    failed = f"{console.show_count(len(state.failures), 'failure')}" + (
+    failed = f"{console.format_count(len(state.failures), 'failure')}" + (
         f" ({counts_by_kind})" if counts_by_kind else ""
     )
-    return f"{failed}; {console.show_count(state.deaths, 'worker')} died, {state.preemptions:,} preempted"
+    return f"{failed}; {console.format_count(state.deaths, 'worker')} died, {state.preemptions:,} preempted"
 
 
 def _show_workers(state: SweepStatus) -> str:
     runs = [f"run on {state.driver}"] if state.driver else []
     if state.shares:
-        runs.append(f"{console.show_count(len(state.shares), 'run')} with --share")
+        runs.append(f"{console.format_count(len(state.shares), 'run')} with --share")
     ending = "" if state.state is None else f" ({_ENDINGS.get(state.state, f'the last run: {state.state}')})"
     activity = "draining" if state.driver and state.state == "draining" else "running"
     phrases = [f"{activity}: {' and '.join(runs)}" if runs else f"not running{ending}"]
     if state.last_heartbeat is not None:
-        phrases.append(f"last heartbeat {console.show_duration(state.last_heartbeat)} ago")
+        phrases.append(f"last heartbeat {console.format_duration(state.last_heartbeat)} ago")
     for seconds, condition in (
         (state.parts_in_flight if runs else (), "busy"),
         (state.silent_workers, "silent"),
     ):
         if seconds:
-            longest = console.show_duration(max(seconds))
-            phrases.append(f"{console.show_count(len(seconds), 'worker')} {condition}, the longest for {longest}")
+            longest = console.format_duration(max(seconds))
+            phrases.append(f"{console.format_count(len(seconds), 'worker')} {condition}, the longest for {longest}")
     return "; ".join(phrases)
 
 
 def _show_rate_and_cost(state: SweepStatus) -> str:
     is_moving = state.running and not state.complete
-    rate = console.show_rate(state.evaluations_per_second, state.seconds_left) if is_moving else ""
+    rate = console.format_rate(state.evaluations_per_second, state.seconds_left) if is_moving else ""
     cost = f"{state.worker_seconds / 3600:,.2f} worker-hours of finished work"
     if state.cost.unit != "worker-hours":
         cost += f" ({state.cost.hours:,.2f} {state.cost.unit})"
@@ -90,7 +90,7 @@ def show_status(state: SweepStatus) -> None:
     for line in (_show_workers(state), _show_rate_and_cost(state), _count_failures(state)):
         out.print(line, markup=False, highlight=False)
     if state.stale:
-        stale = console.show_count(state.stale, "evaluation")
+        stale = console.format_count(state.stale, "evaluation")
         were, are = ("was", "is") if state.stale == 1 else ("were", "are")
         out.print(
             f"{stale} in the folder {were} computed with different settings or for another sweep, and {are} not used",
@@ -116,7 +116,7 @@ def live_table(state: SweepStatus, *, max_keys: int) -> Table:
     row_names = {name: name for name in names}
     corruptions = [name for name in names if kind_of(name) == "corruption"]
     if len(names) > max_keys:
-        row_names |= dict.fromkeys(corruptions, console.show_count(len(corruptions), "corruption"))
+        row_names |= dict.fromkeys(corruptions, console.format_count(len(corruptions), "corruption"))
     datasets = list(dict.fromkeys(key.dataset for key in state.keys))
     done: Counter[tuple[str, str]] = Counter()
     total: Counter[tuple[str, str]] = Counter()
@@ -179,7 +179,7 @@ def _render_sweep(terminal: Console, state: SweepStatus, quiet_seconds: float) -
     lines = [_show_workers(state), _show_rate_and_cost(state), _count_failures(state)]
     lines += [f"failed: {failure['label']}: {failure['message']}" for failure in state.failures[-_SHOWN_FAILURES:]]
     if state.damaged:
-        lines.append(console.show_count(len(state.damaged), "damaged result file"))
+        lines.append(console.format_count(len(state.damaged), "damaged result file"))
     texts = _fold([*lines, *_show_quiet(state, quiet_seconds)])
     n_lines = sum(len(text.wrap(terminal, terminal.width)) for text in texts)
     return Group(live_table(state, max_keys=terminal.size.height - n_lines - _FRAME_LINES), *texts)
@@ -187,7 +187,7 @@ def _render_sweep(terminal: Console, state: SweepStatus, quiet_seconds: float) -
 
 def _show_quiet(state: Watched, quiet_seconds: float) -> list[str]:
     is_quiet = quiet_seconds and not state.complete
-    return [f"no active worker for {console.show_duration(quiet_seconds)}"] if is_quiet else []
+    return [f"no active worker for {console.format_duration(quiet_seconds)}"] if is_quiet else []
 
 
 def _fold(lines: Sequence[str]) -> list[Text]:
@@ -201,11 +201,11 @@ def display_sweep(console_: Console | None = None, clock: Callable[[], float] = 
 
 def describe_trainings(state: TrainingStatus) -> str:
     """Describe the progress of training runs in one line."""
-    remaining_time = "" if state.seconds_left is None else f", about {console.show_duration(state.seconds_left)} left"
-    phrases = [f"{state.state}: {state.done:,} of {console.show_count(state.total, 'snapshot')}{remaining_time}"]
+    remaining_time = "" if state.seconds_left is None else f", about {console.format_duration(state.seconds_left)} left"
+    phrases = [f"{state.state}: {state.done:,} of {console.format_count(state.total, 'snapshot')}{remaining_time}"]
     if state.trainings is not None:
-        phrases.append(f"{state.trainings_done:,} of {console.show_count(state.trainings, 'training run')} complete")
-    phrases.append(console.show_count(state.active_workers, "active worker"))
+        phrases.append(f"{state.trainings_done:,} of {console.format_count(state.trainings, 'training run')} complete")
+    phrases.append(console.format_count(state.active_workers, "active worker"))
     if state.driver is not None:
         phrases.append(f"run on {state.driver}")
     return "; ".join(phrases)
@@ -222,7 +222,7 @@ def _render_trainings(_terminal: Console, state: TrainingStatus, quiet_seconds: 
 
 
 def _training_line(state: TrainingStatus, now: float) -> str:
-    failures = console.show_count(len(state.failures), "failure")
+    failures = console.format_count(len(state.failures), "failure")
     in_progress = console.describe_trainings_in_progress(state.in_progress)
     return "; ".join([f"{_timestamp(now)} {describe_trainings(state)}", failures, *in_progress])
 

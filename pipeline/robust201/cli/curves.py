@@ -32,7 +32,7 @@ from robust201.cli.evaluate import (
 from robust201.cli.monitoring import AsJson, print_json
 from robust201.core.csv_files import write_csv
 from robust201.core.files import check_output_file
-from robust201.core.memory import collect_as_usual
+from robust201.core.memory import restore_gc_thresholds
 
 if TYPE_CHECKING:
     from robust201.figures.security_curves import SecurityCurves
@@ -93,7 +93,7 @@ def curves(
         parse_attacks(norm, parsed_attacks)  # before the user's files are executed
     images = load_data(data, image_size=image_size, resize=resize, channels=channels, count=count, seed=seed)
     modules = {name: build_module(network, file) for name, (network, file) in files_by_name.items()}
-    collect_as_usual()
+    restore_gc_thresholds()
     with calling_user_code(", ".join(files_by_name)):
         security_curves = compute_curves(
             modules,
@@ -119,7 +119,7 @@ def curves(
         rows = finite.where(finite.notna(), None).to_dict("records")
         print_json({"summary": security_curves.summary.splitlines(), "networks": rows})
     else:
-        _show(security_curves, f"{console.show_count(len(security_curves.distances), 'image')} of {data}, {norm}")
+        _show(security_curves, f"{console.format_count(len(security_curves.distances), 'image')} of {data}, {norm}")
 
 
 def _show(security_curves: "SecurityCurves", title: str) -> None:

@@ -215,6 +215,8 @@ def convert(
     with console.showing_progress("Converting keys") as progress:
         report = convert_dataset(dataset, progress=progress)
     existing = f"; {len(report.kept):,} already existed" if report.kept else ""
-    typer.echo(f"Wrote {console.show_count(len(report.written), 'Parquet file')} into {dataset / 'parquet'}{existing}.")
+    typer.echo(
+        f"Wrote {console.format_count(len(report.written), 'Parquet file')} into {dataset / 'parquet'}{existing}."
+    )
     for line in report.remarks:
         console.say(f"warning: {line}.")

@@ -16,7 +16,7 @@ from robust201.cli.user_file import parse_function
 from robust201.core.csv_files import write_csv
 from robust201.core.errors import ArchitectureError, ConfigError, EvaluationError, RobustError, closest
 from robust201.core.files import check_output_file, write_text
-from robust201.core.memory import collect_as_usual
+from robust201.core.memory import restore_gc_thresholds
 from robust201.core.user_code import describe_failure
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def evaluate(
     n_loaded = count if benchmark is None else None
     images = load_data(data, image_size=image_size, resize=resize, channels=channels, count=n_loaded, seed=seed)
     module = build_module(network, weights)
-    collect_as_usual()
+    restore_gc_thresholds()
     with calling_user_code(network):
         frame = evaluate_model(
             module,
@@ -207,7 +207,7 @@ def evaluate(
     if as_json:
         _print_json(frame, with_summary=parsed_keys is None, worst_case=worst_case)
         return
-    _show(frame, f"{network} on {console.show_count(len(frame.outcomes), 'image')} of {data}")
+    _show(frame, f"{network} on {console.format_count(len(frame.outcomes), 'image')} of {data}")
     if parsed_keys is None:
         typer.echo(frame.summary)
     if worst_case:
@@ -388,7 +388,7 @@ def load_data(
 ) -> "ImageSet":
     """Load the images of a file, a folder or a named dataset; `count` selects the same subset as `evaluate` does."""
     from robust201.images import DATASETS, load_images
-    from robust201.images.specs import UNKNOWN_COUNT, own_dataset
+    from robust201.images.specs import UNKNOWN_COUNT, custom_dataset
 
     path, rule = Path(data), read_resize(resize)
     if data in DATASETS:
@@ -396,7 +396,7 @@ def load_data(
     elif path.exists():
         # The number of classes comes from class folders or from the network; labels are checked against it later.
         size = choose_size(image_size, rule) or UNKNOWN_COUNT
-        spec = own_dataset(path.stem, image_size=size, channels=channels, resize=rule)
+        spec = custom_dataset(path.stem, image_size=size, channels=channels, resize=rule)
         images = load_images(spec, path=path, count=count, seed=seed)
     else:
         raise ConfigError(

@@ -220,7 +220,7 @@ def _load_classifier(
         return load_model(_architecture(network), dataset, store, weights=weights, device=device, **training)
     from robust201.images import dataset as dataset_spec
     from robust201.models.classifier import Classifier
-    from robust201.models.user_module import choose_given_device
+    from robust201.models.user_module import available_device
 
     if store is not None:
         raise ConfigError(
@@ -229,5 +229,5 @@ def _load_classifier(
         )
     spec = dataset_spec(dataset)
     return Classifier(
-        build_module(network, weights), spec.normalisation, spec.n_classes, device=choose_given_device(device)
+        build_module(network, weights), spec.normalisation, spec.n_classes, device=available_device(device)
     )

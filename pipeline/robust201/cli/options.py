@@ -129,7 +129,7 @@ def make_filters(
         )
         selected = candidates[:limit]
     key_names = split_names(keys)
-    return Filters(selected, split_names(datasets), None if key_names is None else config.keys_named(key_names))
+    return Filters(selected, split_names(datasets), None if key_names is None else config.resolve_keys(key_names))
 
 
 def option_argv(**options: object) -> tuple[str, ...]:

@@ -87,7 +87,7 @@ def precision_of_pilot(plan: "Plan") -> "PilotPrecision | None":
         return None
     from robust201.analysis.pilot_precision import PilotPrecision, read_pilots
     from robust201.export.outcome_files import evaluated_images
-    from robust201.planning.costs import is_alike
+    from robust201.planning.costs import equal_except_images
     from robust201.shards import ShardStore
 
     store = ShardStore.open(results)
@@ -100,7 +100,7 @@ def precision_of_pilot(plan: "Plan") -> "PilotPrecision | None":
     usable = {
         place: outcomes
         for place, outcomes in pilots.items()
-        if place in payloads and is_alike(stored_payloads[place], payloads[place])
+        if place in payloads and equal_except_images(stored_payloads[place], payloads[place])
     }
     return PilotPrecision(lambda dataset, key: usable.get((dataset, key))) if usable else None
 
@@ -124,7 +124,7 @@ def _show_costs(costs: dict[str, Any], *, has_pilot: bool) -> None:
     rows = [_key_row(key, cells, datasets) for key, cells in ordered[:_SHOWN_KEYS]]
     if rest := ordered[_SHOWN_KEYS:]:
         hours = sum(cost["hours"] for _, cells in rest for cost in cells.values())
-        rows.append((f"{len(rest)} other keys", *[""] * len(datasets), console.show_hours(hours)))
+        rows.append((f"{len(rest)} other keys", *[""] * len(datasets), console.format_hours(hours)))
     measured = sum(cost["is_measured"] for cost in costs["hours_by_key"])
     source = "at the assumed speed"
     if measured:
@@ -144,7 +144,9 @@ def _show_budget(designs: Sequence[dict[str, Any]], budget: str, full_hours: flo
     from robust201.planning.designs import yaml_lines
 
     if not designs:
-        console.say(f"The full sweep fits the budget {budget}: it takes {console.show_hours(full_hours)} worker-hours.")
+        console.say(
+            f"The full sweep fits the budget {budget}: it takes {console.format_hours(full_hours)} worker-hours."
+        )
         return
     _show_designs(f"Designs for {budget}", designs, full_hours, has_pilot=has_pilot)
     if all(design["over_budget"] for design in designs):
@@ -161,7 +163,7 @@ def _show_designs(title: str, designs: Sequence[dict[str, Any]], full_hours: flo
     rows = [
         (
             design["design"] + (" (over the budget)" if design["over_budget"] else ""),
-            console.show_hours(design["worker_hours"]),
+            console.format_hours(design["worker_hours"]),
             f"{100 * (1 - design['worker_hours'] / full_hours):.1f}%" if full_hours else "-",
             _percent(design["half_width"], "unknown" if "weaker" in design["loss"] else "-", at_most=not has_pilot),
             "unknown" if design["expected_kendall_tau"] is None else f"{design['expected_kendall_tau']:.2f}",
@@ -183,17 +185,19 @@ def _key_row(key: str, cells: dict[str, dict[str, Any]], datasets: Sequence[str]
     texts = []
     for dataset in datasets:
         cost = cells.get(dataset)
-        texts.append("" if cost is None else console.show_hours(cost["hours"]) + (" m" if cost["is_measured"] else ""))
-    return key, *texts, console.show_hours(sum(cost["hours"] for cost in cells.values()))
+        texts.append(
+            "" if cost is None else console.format_hours(cost["hours"]) + (" m" if cost["is_measured"] else "")
+        )
+    return key, *texts, console.format_hours(sum(cost["hours"] for cost in cells.values()))
 
 
 def _describe_days(costs: dict[str, Any]) -> str:
     hours, workers = costs["worker_hours"], costs["workers"]
-    count = console.show_count(workers or 1, "worker")
+    count = console.format_count(workers or 1, "worker")
     hint = "" if workers else "; set another number with --workers N"
     days = costs["days"]
     time = f"{days:,.0f} days" if days >= 10 else f"{days:.1f} days" if days >= 1 else f"{24 * days:.2g} hours"
-    return f"{console.show_hours(hours)} worker-hours are {time} on {count}{hint}."
+    return f"{console.format_hours(hours)} worker-hours are {time} on {count}{hint}."
 
 
 def _percent(value: float | None, absent: str, *, at_most: bool) -> str:

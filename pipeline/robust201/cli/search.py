@@ -192,10 +192,10 @@ def _reject_search_options(options: Mapping[str, str]) -> None:
 
 
 def _choose_dataset(reader: "RobustnessDataset", data: str | None) -> str:
-    from robust201.search.objectives import cells_of, held_datasets
+    from robust201.search.objectives import cell_space_of, datasets_with_accuracies
 
-    cells_of(reader)
-    searchable = held_datasets(reader)
+    cell_space_of(reader)
+    searchable = datasets_with_accuracies(reader)
     if data is not None:
         return data  # the search rejects an unknown name
     if len(searchable) == 1:
@@ -220,7 +220,7 @@ def _show(searches: "Sequence[RepeatedSearch]", predictions: Path | None) -> Non
         report = "" if reported_on == dataset else f", reported on {reported_on}"
         title = (
             f"Search on {dataset} {repeated_search.objective}{report}: {repeated_search.n_queries:,} queries, "
-            f"{console.show_count(repeated_search.n_runs, 'run')}, {repeated_search.n_members:,} cells; "
+            f"{console.format_count(repeated_search.n_runs, 'run')}, {repeated_search.n_members:,} cells; "
             "mean and 95% interval, accuracies in percent"
         )
         headings = [

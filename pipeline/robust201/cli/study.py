@@ -80,7 +80,7 @@ def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path], consen
         sweeps = {path: load_config(path) for path in config.sweeps}
         for path, sweep in sweeps.items():  # `run` also checks, but only after hours of training
             check_consent(files_to_consent(sweep), path, consent.allowed)
-        steps = config.step_words()
+        steps = config.step_arguments()
         for argv in steps:
             _check_step_consent(root, argv, consent)
         make_folder(out)
@@ -101,7 +101,7 @@ def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path], consen
     per_epoch = config.iterations_per_epoch if isinstance(config, DynamicsStudy) else None
     page, *files = write_pages(config, Exports(exports, iterations_per_epoch=per_epoch), out, tuple(sweeps.values()))
     typer.echo(page)
-    console.say(f"Tables and figures: {console.show_count(len(files), 'file')} in the same folder.")
+    console.say(f"Tables and figures: {console.format_count(len(files), 'file')} in the same folder.")
     return 0
 
 

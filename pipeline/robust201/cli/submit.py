@@ -224,11 +224,11 @@ def slurm(
 def _show_submission(submission: "Submission", noun: str, path: str) -> None:
     typer.echo(submission.job)
     n_finished = submission.n_shares - submission.n_tasks
-    tasks_submitted = console.show_count(submission.n_tasks, "task") + (
+    tasks_submitted = console.format_count(submission.n_tasks, "task") + (
         f"; {n_finished} more are already complete" if n_finished else ""
     )
     for line in (
-        f"Submitted {console.show_count(submission.n_missing, noun)} as array {submission.job}: {tasks_submitted}.",
+        f"Submitted {console.format_count(submission.n_missing, noun)} as array {submission.job}: {tasks_submitted}.",
         f"Watch it:  squeue --job {submission.job}; robust201 status {quote(path)}; logs: {submission.logs}",
         f"Cancel it: scancel {submission.job}",
         "Submit again to resume; finished work is kept.",

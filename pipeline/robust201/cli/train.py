@@ -61,8 +61,8 @@ def train(
     def show_preview(plan: TrainingPlan) -> None:
         trained.extend(planned.training for planned in plan.trainings)
         console.say(
-            f"Planned {console.show_count(plan.n_evaluations, 'snapshot')} of "
-            f"{console.show_count(len(plan.trainings), 'training run')}: {plan.n_done:,} done, "
+            f"Planned {console.format_count(plan.n_evaluations, 'snapshot')} of "
+            f"{console.format_count(len(plan.trainings), 'training run')}: {plan.n_done:,} done, "
             f"{plan.n_evaluations - plan.n_done:,} missing."
         )
 

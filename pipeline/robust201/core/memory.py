@@ -26,7 +26,7 @@ def collect_rarely() -> None:
     gc.set_threshold(*_RARE_THRESHOLDS)
 
 
-def collect_as_usual() -> None:
+def restore_gc_thresholds() -> None:
     """Undo `collect_rarely` before computations, which can create large garbage.
 
     Objects that already exist are never scanned again. Thresholds set by other code stay.

@@ -29,7 +29,7 @@ def fork_server(modules: Sequence[str]) -> ForkServerContext:
 
 
 @contextmanager
-def holding_interrupts() -> Iterator[None]:
+def delaying_interrupts() -> Iterator[None]:
     """Delay Ctrl-C, SIGTERM and SIGUSR1 until the block has ended, for the start of a process.
 
     Nobody waits for a partly started process, and it prints errors when its parent is gone. A terminal sends Ctrl-C to

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from robust201.core.errors import StorageError
-from robust201.core.processes import end_with_parent, fork_server, holding_interrupts
+from robust201.core.processes import delaying_interrupts, end_with_parent, fork_server
 from robust201.export.written_file import ExportStoppedError, ResultFile, WrittenFile
 
 MEMORY_BYTES = 1_500_000_000
@@ -82,7 +82,7 @@ def _write_in_pool(
         while True:
             # Only one file is queued in addition to those being written, because each queued file has rows in memory.
             while len(pending) <= processes and (file := next(remaining, None)) is not None:
-                with holding_interrupts():
+                with delaying_interrupts():
                     pending.add(pool.submit(_write, file))
             if not pending:
                 break
@@ -97,7 +97,7 @@ def _write_in_pool(
             "Run the same command again with fewer --processes."
         ) from error
     finally:
-        with holding_interrupts():  # a second interrupt here would leave workers running
+        with delaying_interrupts():  # a second interrupt here would leave workers running
             is_stopped.value = 1
             pool.shutdown(cancel_futures=True)
 

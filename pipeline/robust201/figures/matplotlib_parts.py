@@ -12,7 +12,7 @@ from matplotlib.figure import Figure, FigureBase
 from matplotlib.ticker import PercentFormatter
 
 from robust201.figures.palette import GRID
-from robust201.figures.panels import SMALL_SIZE, TEXT, count_columns, inches
+from robust201.figures.panels import SMALL_SIZE, TEXT_SIZE, count_columns, inches
 from robust201.spaces.cell_space import INK
 
 METADATA: dict[str, dict[str, None]] = {
@@ -54,7 +54,7 @@ def make_axes_grid(
         axes.grid(axis="y", color=GRID, linewidth=0.5)
         axes.tick_params(axis="y", length=0)
         if position % n_columns == 0:
-            axes.set_ylabel(label, color=INK, fontsize=TEXT)
+            axes.set_ylabel(label, color=INK, fontsize=TEXT_SIZE)
     return figure, panels
 
 

@@ -17,8 +17,8 @@ Spec = dict[str, Any]
 VEGA_LITE = "https://vega.github.io/schema/vega-lite/v6.json"
 
 FONT = "DejaVu Sans"
-TITLE = 8.0
-TEXT = 7.5
+TITLE_SIZE = 8.0
+TEXT_SIZE = 7.5
 SMALL_SIZE = 6.5
 NUMBER_SIZE = 6.0
 MIN_NUMBER_SIZE = 5.0
@@ -131,7 +131,9 @@ def arrange(figure: Figure, panels: Sequence[Panel], width: float, axes_width: f
         layout = PanelLayout(panel_width, index % n_columns == 0, index + n_columns >= len(panels), page)
         lines = panel.title if panel.title is not None else (panel.label,)
         size = (
-            max(MIN_NUMBER_SIZE, min(TITLE, panel_width / text_width(max(map(len, lines)), 1))) if any(lines) else TITLE
+            max(MIN_NUMBER_SIZE, min(TITLE_SIZE, panel_width / text_width(max(map(len, lines)), 1)))
+            if any(lines)
+            else TITLE_SIZE
         )
         has_title = any(lines) and not (page and figure.menu)
         title = {"title": {"text": list(lines), "fontSize": size}} if has_title else {}
@@ -164,7 +166,7 @@ def write_spec(
     spec: Spec = {"$schema": VEGA_LITE, "config": config, "vconcat": list(bodies), "spacing": 10, "center": True}
     if label or notes:
         position: Spec = {"orient": "bottom", "anchor": "middle", "frame": "bounds", "offset": 4}
-        label_and_notes = {"text": label, "fontSize": TEXT, "subtitle": list(notes)}
+        label_and_notes = {"text": label, "fontSize": TEXT_SIZE, "subtitle": list(notes)}
         spec["title"] = position | (label_and_notes if label else {"text": list(notes), "fontSize": NUMBER_SIZE})
     if title:
         head = {"text": title.split("\n"), "fontWeight": "bold", "anchor": "middle", "frame": "bounds", "offset": 6}
@@ -195,7 +197,7 @@ def configure(background: str | None) -> Spec:
             "tickSize": 2,
             "tickWidth": 0.6,
             "titleColor": INK,
-            "titleFontSize": TEXT,
+            "titleFontSize": TEXT_SIZE,
             "titleFontWeight": "normal",
             "titleLimit": 0,
             "titlePadding": 4,
@@ -223,7 +225,7 @@ def configure(background: str | None) -> Spec:
             "layout": {"top": {"anchor": "middle"}, "bottom": {"anchor": "middle"}},
         },
         "title": normal_text
-        | {"fontSize": TITLE, "offset": 3, "limit": 0, "subtitleColor": INK}
+        | {"fontSize": TITLE_SIZE, "offset": 3, "limit": 0, "subtitleColor": INK}
         | {"subtitleFontSize": NUMBER_SIZE, "subtitlePadding": 2},
         "text": {"color": INK, "fontSize": NUMBER_SIZE},
         "rule": {"color": INK, "strokeWidth": 0.6},

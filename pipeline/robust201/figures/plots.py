@@ -10,7 +10,7 @@ from robust201.analysis.dataset_results import MEANS, OVER_EVALUATIONS, DatasetR
 from robust201.core.csv_files import write_csv
 from robust201.core.errors import ConfigError, ResultsError, closest
 from robust201.core.files import atomic_write, check_output_file
-from robust201.figures.panels import TITLE, inches
+from robust201.figures.panels import TITLE_SIZE, inches
 from robust201.figures.table import FIGURES, FigureRow, figure_row
 from robust201.reader.dataset import RobustnessDataset
 
@@ -221,4 +221,4 @@ def _title(row: FigureRow, results: DatasetResults, width: float) -> str:
         else f"{results.label}, {results.extent}"
     )
     title = f"{row.title}: {subject}"
-    return title if inches(len(title), TITLE + 1) <= width else f"{row.title}\n{subject}"
+    return title if inches(len(title), TITLE_SIZE + 1) <= width else f"{row.title}\n{subject}"

@@ -12,7 +12,7 @@ from robust201.core.errors import ConfigError
 from robust201.core.files import atomic_write, check_output_file
 from robust201.figures.matplotlib_parts import METADATA, draw_legend, make_panels, style
 from robust201.figures.palette import GRID
-from robust201.figures.panels import SMALL_SIZE, TEXT, TITLE, count_columns
+from robust201.figures.panels import SMALL_SIZE, TEXT_SIZE, TITLE_SIZE, count_columns
 from robust201.figures.plots import parse_width
 from robust201.figures.vega_files import PNG_DPI
 from robust201.search.methods import METHODS
@@ -69,11 +69,11 @@ def save_regret_curves(searches: Sequence[RepeatedSearch], out: Path, *, width: 
                 axes.yaxis.set_major_formatter(ScalarFormatter())
             axes.grid(axis="y", color=GRID, linewidth=0.5)
             axes.tick_params(labelsize=SMALL_SIZE)
-            axes.set_title(_title(search), fontsize=TITLE, color=INK, parse_math=False)
-            axes.set_xlabel("queries", fontsize=TEXT, color=INK)
+            axes.set_title(_title(search), fontsize=TITLE_SIZE, color=INK, parse_math=False)
+            axes.set_xlabel("queries", fontsize=TEXT_SIZE, color=INK)
             regret = "regret (percentage points)" if in_percentage_points else "regret"
             label = "missed fraction of hypervolume" if search.is_front else regret
-            axes.set_ylabel(label, fontsize=TEXT, color=INK)
+            axes.set_ylabel(label, fontsize=TEXT_SIZE, color=INK)
         for name, line in handles.items():
             line.set_label(METHODS[name].title)
         draw_legend(figure, list(handles.values()))

@@ -431,7 +431,7 @@ def _edge_menus(space: CellSpace) -> str:
 @functools.cache  # drawing takes longer than the rest of a small page and depends only on the space
 def _cell_drawing(space: CellSpace) -> str:
     """Return an SVG of a cell with every operation on every edge, in the colours of the surrounding page."""
-    drawing = space.every_edge()
+    drawing = space.all_edge_parts()
     left, right, bottom, top = drawing.bounds
     groups = []
     for edge in drawing.edges:

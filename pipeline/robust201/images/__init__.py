@@ -28,7 +28,7 @@ from robust201.images.image_parquet import find_parquet, load_parquet
 from robust201.images.imagenet16 import find_imagenet16, load_imagenet16
 from robust201.images.mnist import find_idx, load_idx
 from robust201.images.npz import find_npz, load_npz
-from robust201.images.specs import DATASETS, UNKNOWN_COUNT, DatasetSpec, Resize, dataset, own_dataset
+from robust201.images.specs import DATASETS, UNKNOWN_COUNT, DatasetSpec, Resize, custom_dataset, dataset
 
 __all__ = [
     "DATASETS",
@@ -107,7 +107,7 @@ def load_images(
     image_size: int | None = None,
     resize: Resize | None = None,
 ) -> ImageSet:
-    """Load a split of a dataset in `DATASETS`, of a custom dataset (`images.specs.own_dataset`), or of files at a path.
+    """Load a split of a dataset in `DATASETS`, of a custom dataset (`specs.custom_dataset`), or of files at a path.
 
     With a path, any name is allowed: the number of classes and the image size are taken from the files, unless
     `image_size` is set. `resize` is the rule for images of other sizes, which class folders and Parquet files may
@@ -158,7 +158,7 @@ def _spec_of(name: str | DatasetSpec, path: Path | None, image_size: int | None,
                 f"Loading images failed for {name!r}: image_size and resize are only for custom images. Remove them."
             )
         return dataset(name)
-    return own_dataset(name, image_size=image_size or UNKNOWN_COUNT, resize=resize)
+    return custom_dataset(name, image_size=image_size or UNKNOWN_COUNT, resize=resize)
 
 
 def _image_set(spec: DatasetSpec, loaded: LabelledImages | ImageFiles, count: int | None, seed: int) -> ImageSet:

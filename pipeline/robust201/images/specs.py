@@ -206,7 +206,7 @@ def dataset(name: str) -> DatasetSpec:
     return spec
 
 
-def own_dataset(
+def custom_dataset(
     name: str,
     *,
     n_classes: int = UNKNOWN_COUNT,

@@ -6,7 +6,7 @@ import torch
 
 from robust201.core.errors import ConfigError
 from robust201.core.host import MAX_THREADS
-from robust201.core.memory import collect_as_usual
+from robust201.core.memory import restore_gc_thresholds
 from robust201.core.precision import Precision, check_precision
 
 
@@ -27,7 +27,7 @@ def configure_torch(threads: int, precision: Precision = "fp32") -> None:
         ConfigError: the precision is unknown, the number of threads is invalid, or an environment variable overrides
             the arithmetic.
     """
-    collect_as_usual()
+    restore_gc_thresholds()
     check_precision(precision)
     _reject_overrides(precision)
     if not 1 <= threads <= MAX_THREADS:

@@ -36,7 +36,7 @@ def choose_capacity(
     share: float,
     sample_bytes: Capacity,
     image_size: int,
-    images_held: int,
+    images_per_sample: int,
 ) -> Capacity:
     """Choose batch sizes for a device.
 
@@ -46,14 +46,14 @@ def choose_capacity(
         share: fraction of the device that this process may use, in (0, 1].
         sample_bytes: memory of one sample in the network, for logits and for gradients.
         image_size: height and width of the images, in pixels.
-        images_held: number of additional float32 images per sample that an attack keeps in memory.
+        images_per_sample: number of additional float32 images per sample that an attack keeps in memory.
 
     Returns:
         Two of the sizes in `BUCKETS`. If none fits, it is the smallest; the memory may then be too small, and the
         caller can halve the size.
     """
     usable_bytes = USED_FRACTION * min(free_bytes, share * total_bytes)
-    attack_bytes = images_held * 3 * _FLOAT_BYTES * image_size**2
+    attack_bytes = images_per_sample * 3 * _FLOAT_BYTES * image_size**2
 
     def largest_bucket(n_bytes: int) -> int:
         n_samples = usable_bytes / (n_bytes + attack_bytes)

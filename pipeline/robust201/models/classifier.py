@@ -38,7 +38,7 @@ def cast_convolutions(network: _Network, dtype: torch.dtype) -> _Network:
     return network_copy
 
 
-def answer_of(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
+def network_logits(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
     """Return the logits (B, C) of normalised images; the network may return logits or (features, logits)."""
     output = network(images)
     logits: torch.Tensor = output[1] if isinstance(output, tuple) else output
@@ -119,7 +119,7 @@ class Classifier(nn.Module):
 
     def _logits(self, pixels: torch.Tensor) -> torch.Tensor:
         normalised = (pixels - self.mean) / self.std
-        logits = answer_of(self.network, normalised.to(self._map_dtype, memory_format=self._layout))
+        logits = network_logits(self.network, normalised.to(self._map_dtype, memory_format=self._layout))
         if self.dtype is not torch.float32:
             logits = logits.float()
         if torch.is_grad_enabled() and pixels.requires_grad and not logits.requires_grad:

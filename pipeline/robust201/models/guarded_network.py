@@ -10,7 +10,7 @@ from torch import nn
 from robust201.core.errors import EvaluationError
 
 
-class KeptNetwork:
+class NetworkGuard:
     """Copies of a network's parameters, buffers and modes.
 
     The values are copied, because PyTorch's version counters do not count changes through ``.data``.

@@ -63,7 +63,7 @@ def as_classifier(
         )
     _reject_uninitialised(model)
     module_device = _device_of(model)
-    device = module_device if device is None else choose_given_device(device)
+    device = module_device if device is None else available_device(device)
     with ExitStack() as stack:
         stack.enter_context(_float32_without_caller_settings(device))
         if device != module_device or any(tensor.is_inference() for tensor in _tensors_of(model)):
@@ -78,7 +78,7 @@ def as_classifier(
         yield classifier
 
 
-def choose_given_device(device: torch.device | str) -> torch.device:
+def available_device(device: torch.device | str) -> torch.device:
     """Return an available device.
 
     Raises:

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from robust201.core.errors import InputError, StorageError, closest
 from robust201.core.files import IrregularFileError, open_file
 from robust201.core.records import Unit, show_architecture
-from robust201.runtime.work_log import LOGS_FOLDER, MAX_BYTES, label_of
+from robust201.runtime.work_log import LOGS_FOLDER, MAX_BYTES, unit_label
 from robust201.spaces import DEFAULT_SPACE, SPACES
 
 MAX_LOG_BYTES = 8 * MAX_BYTES
@@ -48,7 +48,7 @@ def find_units(unit_name: str, units: Sequence[Unit], results: Path, space: str 
     label = _LABEL.fullmatch(unit_name.strip())
     if label is not None:
         return _find_by_label(label["architecture"], label["dataset"], label["key"], label["weights"], units, space)
-    labels = {unit.id: label_of(unit) for unit in units}
+    labels = {unit.id: unit_label(unit) for unit in units}
     if re.fullmatch(r"[0-9a-f]{1,32}", unit_name):
         matches = sorted(unit_id for unit_id in labels if unit_id.startswith(unit_name))
         if not matches:
@@ -80,7 +80,7 @@ def _find_by_label(
     candidates = [
         unit for unit in units if (unit.architecture, unit.dataset, unit.key) == (architecture_id, dataset, key)
     ]
-    matches = {unit.id: label_of(unit) for unit in candidates if weights in {None, unit.weights}}
+    matches = {unit.id: unit_label(unit) for unit in candidates if weights in {None, unit.weights}}
     if matches:
         return matches
     if candidates:

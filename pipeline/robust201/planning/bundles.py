@@ -140,7 +140,7 @@ class _Cutter:
             return (*(self.cut(first_part, limit) if n_strengths == 1 else (first_part,)), other_strengths)
         n_images, batch_size = part.stop - part.start, self._plan.config.batch_size
         step, max_slices = batch_size, -(-n_images // batch_size)
-        if self._plan.tasks[part.unit.key].draws_by_batch(self._plan.config.engine):
+        if self._plan.tasks[part.unit.key].shares_random_numbers_in_batch(self._plan.config.engine):
             limit = min(limit, self._slice_seconds)
         elif self._is_batch_invariant:
             limit = min(limit, self._slice_seconds)

@@ -25,7 +25,7 @@ _DATA_MARKERS = (
 """Files that identify folders written by robust201, which may have been published and downloaded."""
 
 
-def find_data_mark(path: Path) -> Path | None:
+def find_data_marker(path: Path) -> Path | None:
     """Return a file that marks `path` or a parent folder as data, or None; also check the targets of symbolic links."""
     absolute_path = Path(os.path.abspath(path))  # noqa: PTH100 - a link that came with data is data, wherever it points
     candidate_paths = dict.fromkeys((absolute_path, Path(os.path.realpath(path))))
@@ -48,7 +48,7 @@ def check_consent(files: Iterable[Path], source: Path, allowed: Sequence[Path]) 
     """
     consented = {os.path.realpath(path) for path in allowed}
     unconfirmed_paths = [path for path in dict.fromkeys(files) if os.path.realpath(path) not in consented]
-    markers = {path: find_data_mark(source) or find_data_mark(path) for path in unconfirmed_paths}
+    markers = {path: find_data_marker(source) or find_data_marker(path) for path in unconfirmed_paths}
     unconfirmed_paths = [path for path in unconfirmed_paths if markers[path]]
     if unconfirmed_paths:
         paths = ", ".join(map(show_path, unconfirmed_paths))
@@ -79,7 +79,7 @@ def announce_code(
     files = config.code_files()
     check_consent(files_to_consent(config), _config_file(source), allowed)
     address = config.execution.ray_address if config.execution.executor == "ray" else None
-    if address not in (None, "auto") and (marker := find_data_mark(_config_file(source))):
+    if address not in (None, "auto") and (marker := find_data_marker(_config_file(source))):
         raise ConfigError(
             f"Connecting to Ray failed for {show_path(source)}: a YAML that came with data ({marker}) must not set "
             f"execution.ray_address, because a cluster can execute code on this machine; got {address!r}. If you trust "

@@ -33,7 +33,7 @@ from robust201.core.records import (
 from robust201.core.strict_model import MAX_COUNT, Cells, Channels, PositiveFloat, PositiveInt, StrictModel
 from robust201.core.user_code import UserFunction
 from robust201.images import DATASETS
-from robust201.images.specs import DatasetSpec, Resize, own_dataset
+from robust201.images.specs import DatasetSpec, Resize, custom_dataset
 from robust201.planning.field_errors import describe_problem
 from robust201.planning.plugins import (
     SPACES_GROUP,
@@ -471,7 +471,7 @@ def make_dataset_spec(name: str, section: DatasetSection) -> DatasetSpec:
     spec = DATASETS.get(name)
     if spec is None:
         assert section.classes is not None and section.image_size is not None  # noqa: S101, PT018 - `check_datasets`
-        spec = own_dataset(
+        spec = custom_dataset(
             name,
             n_classes=section.classes,
             image_size=section.image_size,
@@ -849,7 +849,7 @@ class SweepConfig(WorkSection):
                 code_files[f"keys.{key}"] = TASKS_GROUP, parameters.file, parameters.distribution
         return {field for field, entry in code_files.items() if is_installed(*entry)}
 
-    def keys_named(self, names: Iterable[str]) -> tuple[str, ...]:
+    def resolve_keys(self, names: Iterable[str]) -> tuple[str, ...]:
         """Resolve published spellings and groups to keys of this sweep; other names are returned unchanged."""
         by_published = {task.published_key: key for key, task in self.tasks.items()}
         return expand_keys((by_published.get(name, name) for name in names), self.tasks)
@@ -886,7 +886,9 @@ def _find_sampling_problems(config: SweepConfig, section: SamplingSection) -> It
             "sampling: expected an attack that is not among the cheap keys, since only such attacks are sampled, got "
             "none. Add a key, or remove the section."
         )
-    keys_with_batch_numbers = [key for key in config.sampled_keys if config.tasks[key].draws_by_batch(config.engine)]
+    keys_with_batch_numbers = [
+        key for key in config.sampled_keys if config.tasks[key].shares_random_numbers_in_batch(config.engine)
+    ]
     if keys_with_batch_numbers:
         yield (
             "sampling: expected keys whose random numbers depend on the image alone, got "

@@ -79,7 +79,7 @@ def measure_speeds(plan: Plan, results: Path) -> dict[tuple[str, str], float]:
     key_seconds: dict[tuple[str, str], float] = {}
     for position, stored_unit in enumerate(inventory.units):
         dataset_key = stored_unit.dataset, stored_unit.key
-        if dataset_key not in planned_payloads or not is_alike(
+        if dataset_key not in planned_payloads or not equal_except_images(
             inventory.protocol(stored_unit.protocol), planned_payloads[dataset_key]
         ):
             continue
@@ -96,6 +96,6 @@ def measure_speeds(plan: Plan, results: Path) -> dict[tuple[str, str], float]:
     }
 
 
-def is_alike(stored: Mapping[str, object], planned: Mapping[str, object]) -> bool:
+def equal_except_images(stored: Mapping[str, object], planned: Mapping[str, object]) -> bool:
     """Return whether two protocol payloads of a key differ at most in their images."""
     return all(stored.get(name) == planned.get(name) for name in ("parameters", "network", "engine", "precision"))

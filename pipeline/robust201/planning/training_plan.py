@@ -13,7 +13,7 @@ from robust201.planning.training_config import Training, TrainingConfig
 from robust201.planning.training_inputs import Hashes, TrainingInputs, count_epoch_images
 from robust201.spaces.base import Space
 from robust201.training.recipes import Recipe
-from robust201.weights.manifest import CheckpointRecord, hash_training, is_as_trained
+from robust201.weights.manifest import CheckpointRecord, hash_training, matches_training_id
 from robust201.weights.store import CheckpointStore, FinishedSnapshots
 
 DeviceKind = Literal["cpu", "cuda"]
@@ -256,7 +256,7 @@ class TrainingPlanner:
                     f"Planning trainings failed for {record.label} in {self.store.root}: the store has a different "
                     f"training under this name ({differences}). Rename the recipe, or choose another store."
                 )
-            if not is_as_trained(record, self._space):
+            if not matches_training_id(record, self._space):
                 raise CheckpointError(
                     f"Planning trainings failed for {record.label} in {self.store.manifest}: the record's field "
                     "'training' differs from the planned training's recipe, because the line was edited. Restore the "

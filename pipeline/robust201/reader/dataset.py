@@ -476,11 +476,11 @@ class RobustnessDataset:
                 f"Ranking with ties failed for {label}: ties are only available for accuracies at one strength, "
                 "with the highest accuracy first. Choose a strength, or rank without ties."
             )
-        from robust201.reader.error_bars import UnpairedTestWarning, evaluated_image_count, rank_with_ties
+        from robust201.reader.error_bars import UnpairedTestWarning, count_evaluated_images, rank_with_ties
         from robust201.reader.outcomes import has_outcomes_of
 
         files = self._choose(self.files, weights)
-        n_images = evaluated_image_count(files, dataset, key)
+        n_images = count_evaluated_images(files, dataset, key)
         key_with_outcomes = (
             "clean" if ranked_strengths[0] == CLEAN_STRENGTH and ranked_strengths[0] not in known_strengths else key
         )

@@ -22,7 +22,12 @@ from robust201.reader.rankings import Ranking, StoredResults, plain_number, rank
 from robust201.reader.result_files import ResultFiles
 from robust201.reader.steps import has_steps, iter_steps
 from robust201.reader.value_checks import CLEAN, architecture_of
-from robust201.statistics.calibration import BINS_NEED, NEEDS, binned_calibration, stored_calibration
+from robust201.statistics.calibration import (
+    BINS_REQUIREMENT,
+    SOFTMAX_REQUIREMENT,
+    binned_calibration,
+    stored_calibration,
+)
 from robust201.statistics.outcomes import attack_success_rates, count_correct, worst_case
 from robust201.statistics.rank_correlation import correlate_ranks
 from robust201.statistics.robustness import (
@@ -153,7 +158,7 @@ def derive_metrics(
     metrics: list[MetricRow] = []
     rankings: list[Ranking] = []
     agreements: list[RankAgreement] = []
-    requirements: dict[str, str] = {"equal-mass and class-wise calibration error, brier, aurc": NEEDS}
+    requirements: dict[str, str] = {"equal-mass and class-wise calibration error, brier, aurc": SOFTMAX_REQUIREMENT}
     if datasets is None:  # a copy of the published dataset may not have all of its datasets
         evaluated_datasets = [
             name
@@ -217,7 +222,7 @@ def worst_case_accuracies(outcomes_of_attacks: Sequence[Outcomes]) -> "pd.Series
 def _robustness(results: StoredResults, requirements: dict[str, str]) -> Iterator[MetricRow]:
     for key in results.keys("attack"):
         # Other attacks have no curve that begins with the clean accuracy.
-        if not results.files.repeats_clean(results.name, key):
+        if not results.files.includes_clean(results.name, key):
             continue
         curves = results.accuracies[key].dropna()
         if CLEAN_STRENGTH not in curves or len(curves.columns) < 2:
@@ -318,7 +323,7 @@ def _binned_calibration(results: StoredResults, requirements: dict[str, str]) ->
     files = results.files
     for key in results.accuracies:
         if files.find(results.name, key, CALIBRATION) is None:
-            requirements["ece, maximum_calibration_error"] = BINS_NEED
+            requirements["ece, maximum_calibration_error"] = BINS_REQUIREMENT
             continue
         bins, is_single = files.read(results.name, key, CALIBRATION), files.is_single(results.name, key)
         for position, strength in enumerate(files.strengths(results.name, key)):
@@ -446,7 +451,7 @@ def _seed_deviations(
             for weights_name in weights_names
         ]
         for (key, strength), group in pd.concat(frames).groupby(["key", "strength"], observed=True):
-            if strength == CLEAN_STRENGTH and files.repeats_clean(dataset, str(key)):
+            if strength == CLEAN_STRENGTH and files.includes_clean(dataset, str(key)):
                 continue
             accuracies = group.pivot_table(index="architecture", columns="trained", values="value", dropna=False)
             deviations, pooled = summarise_seeds(accuracies.to_numpy())

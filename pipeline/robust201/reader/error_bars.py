@@ -25,7 +25,7 @@ class UnpairedTestWarning(RobustWarning):
     """Networks are compared as if they were evaluated on different images, as per-image outcomes are not stored."""
 
 
-def evaluated_image_count(files: ResultFiles, dataset: str, key: str) -> int | None:
+def count_evaluated_images(files: ResultFiles, dataset: str, key: str) -> int | None:
     """Return the number of images on which a key's accuracies were computed, or None if it is unknown.
 
     The number is read from the Parquet file, the image selection in sweep.json or a confusion matrix. A folder without
@@ -33,7 +33,7 @@ def evaluated_image_count(files: ResultFiles, dataset: str, key: str) -> int | N
     """
     if isinstance(files, OverlaidFiles):
         distinct_counts = {
-            evaluated_image_count(layer, dataset, key) for layer in files.layers if layer.has_key(dataset, key)
+            count_evaluated_images(layer, dataset, key) for layer in files.layers if layer.has_key(dataset, key)
         }
         return distinct_counts.pop() if len(distinct_counts) == 1 else None
     file = files.find(dataset, key, "accuracy")
@@ -66,7 +66,7 @@ def add_intervals(frame: pd.DataFrame, files: ResultFiles, level: float = 0.95) 
 
     @functools.cache
     def image_count(dataset: str, key: str, source: str | None) -> float:
-        n_images = evaluated_image_count(files if source is None else layers[source], dataset, key)
+        n_images = count_evaluated_images(files if source is None else layers[source], dataset, key)
         return np.nan if n_images is None else float(n_images)
 
     sources = frame["source"] if "source" in frame else [None] * len(frame)

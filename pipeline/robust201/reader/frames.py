@@ -44,7 +44,7 @@ def read_table(files: ResultFiles, dataset: str, key: str, measure: str) -> Tabl
     files.check_protocols(dataset, key)
     rows, sources = _read_rows(files, dataset, key, measure)
     strengths = files.strengths(dataset, key)
-    if files.repeats_clean(dataset, key) and files.find(dataset, "clean", measure) is not None:
+    if files.includes_clean(dataset, key) and files.find(dataset, "clean", measure) is not None:
         clean_rows, clean_sources = _read_rows(files, dataset, "clean", measure)
         rows = {
             identifier: [clean_rows[identifier][0] if identifier in clean_rows else None, *values]

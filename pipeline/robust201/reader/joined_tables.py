@@ -123,9 +123,9 @@ def read_joined(source: "str | Path | pd.DataFrame", files: ResultFiles, resolve
 def join_tables(accuracies: pd.DataFrame, table: pd.DataFrame, files: ResultFiles) -> pd.DataFrame:
     """Join a table (see `read_joined`) with accuracies in the tidy form (see `RobustnessDataset.join`)."""
     dataset_keys = accuracies[[_DATASET_COLUMN, "key"]].drop_duplicates().astype(str)
-    repeats_clean = {pair for pair in dataset_keys.itertuples(index=False, name=None) if files.repeats_clean(*pair)}
+    includes_clean = {pair for pair in dataset_keys.itertuples(index=False, name=None) if files.includes_clean(*pair)}
     row_repeats_clean = [
-        pair in repeats_clean for pair in zip(accuracies[_DATASET_COLUMN], accuracies["key"], strict=True)
+        pair in includes_clean for pair in zip(accuracies[_DATASET_COLUMN], accuracies["key"], strict=True)
     ]
     rows = accuracies[(accuracies["strength"] != CLEAN_STRENGTH) | ~np.array(row_repeats_clean, dtype=np.bool_)]
     row_evaluations = list(zip(rows["key"].astype(str), rows["strength"].astype(float), strict=True))

@@ -13,7 +13,7 @@ from robust201.core.errors import ResultsError
 from robust201.core.files import MAX_LISTED_BYTES, IrregularFileError, open_file, show_bytes
 from robust201.reader.value_checks import ADVICE, damaged_file, parse_json, show_id
 
-PIECE_BYTES = 1 << 22
+CHUNK_BYTES = 1 << 22
 """Number of decompressed bytes that are read at once."""
 
 MAX_TEXT_BYTES = 4 << 30
@@ -56,7 +56,7 @@ def _open_gzip(file: Path) -> Iterator[BinaryIO]:
 def _read_chunks(file: Path) -> Iterator[bytes]:
     try:
         with open_decompressed(file) as stream:
-            while chunk := stream.read(PIECE_BYTES):
+            while chunk := stream.read(CHUNK_BYTES):
                 yield chunk
     except (EOFError, zlib.error, gzip.BadGzipFile, IrregularFileError) as error:
         raise damaged_file(file, error) from error

@@ -10,18 +10,18 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
-from robust201.reader.error_bars import check_outcomes, evaluated_image_count, find_ties
+from robust201.reader.error_bars import check_outcomes, count_evaluated_images, find_ties
 from robust201.reader.frames import read_frame
 from robust201.reader.outcomes import Outcomes, has_outcomes_of, read_outcomes
 from robust201.reader.result_files import ResultFiles
 from robust201.statistics.bootstrap import (
-    Drawn,
     Estimate,
-    binomial_draws,
-    image_draws,
+    ResampledCounts,
+    binomial_counts,
     kendall_estimate,
     median_estimate,
     rank_intervals,
+    resampled_counts,
 )
 from robust201.statistics.intervals import accuracy_intervals
 
@@ -111,12 +111,12 @@ class StoredResults:
     def evaluations(self) -> Iterator[tuple[str, float]]:
         """Yield keys and strengths, clean images first; clean values under attacks are left out."""
         for key in sorted(self.accuracies, key=lambda key: self.files.kind_of(key) != "clean"):
-            repeats_clean = self.files.repeats_clean(self.name, key)
+            includes_clean = self.files.includes_clean(self.name, key)
             strengths = (float(str(strength)) for strength in self.accuracies[key].columns)
             yield from (
                 (key, strength_value)
                 for strength_value in strengths
-                if not (repeats_clean and strength_value == CLEAN_STRENGTH)
+                if not (includes_clean and strength_value == CLEAN_STRENGTH)
             )
 
     def outcomes(self, key: str, strength: float) -> Outcomes | None:
@@ -133,9 +133,9 @@ class StoredResults:
 
 def rank_evaluations(results: StoredResults, level: float, n_draws: int, seed: int) -> Iterator[Ranking]:
     """Yield the ranking of a dataset's architectures under each key at each strength (see `derive_metrics`)."""
-    clean_resamples: tuple[pd.Series[float], Drawn] | None = None
+    clean_resamples: tuple[pd.Series[float], ResampledCounts] | None = None
     for key, strength in results.evaluations():
-        n_images = evaluated_image_count(results.files, results.name, key)
+        n_images = count_evaluated_images(results.files, results.name, key)
         accuracies = results.accuracies[key][strength].dropna().sort_values(ascending=False, kind="stable")
         if n_images is None or accuracies.empty:
             continue
@@ -147,9 +147,9 @@ def rank_evaluations(results: StoredResults, level: float, n_draws: int, seed: i
             # With outcomes, equal seeds select the same images under every key. Binomial resamples need distinct seeds.
             resampling_seed = seed if packed is not None else [seed, *f"{key} {strength}".encode()]
             resampled = (
-                image_draws(packed, n_images, n_draws=n_draws, seed=seed)
+                resampled_counts(packed, n_images, n_draws=n_draws, seed=seed)
                 if packed is not None
-                else binomial_draws(accuracies, n_images, n_draws=n_draws, seed=resampling_seed)
+                else binomial_counts(accuracies, n_images, n_draws=n_draws, seed=resampling_seed)
             )
             estimates["median"] = median_estimate(accuracies, resampled, n_images)
             ranks = pd.DataFrame(rank_intervals(resampled)._asdict(), index=accuracies.index)

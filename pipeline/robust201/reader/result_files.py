@@ -471,7 +471,7 @@ class ResultFiles:
             )
         return default_strengths
 
-    def repeats_clean(self, dataset: str, key: str) -> bool:
+    def includes_clean(self, dataset: str, key: str) -> bool:
         """Return whether a key is an attack whose strength 0 means clean images, as it was not evaluated at 0.
 
         Attacks without a norm ball, such as grids of rotations, are only evaluated at strength 0.

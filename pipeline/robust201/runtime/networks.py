@@ -145,7 +145,7 @@ class NetworkLoader:
                 gradients=compiled.sample_bytes(image_size, gradient=True),
             ),
             image_size=image_size,
-            images_held=MAX_IMAGES_PER_SAMPLE,
+            images_per_sample=MAX_IMAGES_PER_SAMPLE,
         )
         use_graphs = execution.cuda_graphs and self._device.type == "cuda" and not compiled.is_constant
         prepare = GraphCapture(self._device) if use_graphs else None

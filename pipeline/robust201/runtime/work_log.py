@@ -42,7 +42,7 @@ _QUIET_SECONDS = 24 * 3600.0
 _TEXT_CHARACTERS = 20_000
 
 
-def label_of(unit: Unit) -> str:
+def unit_label(unit: Unit) -> str:
     """Return a unit's name in logs and on the command line: ``21/cifar10/pgd`` or ``21/cifar10/pgd/random-s0``."""
     name = f"{unit.architecture}/{unit.dataset}/{unit.key}"
     return f"{name}/{unit.weights}" if unit.weights else name
@@ -98,7 +98,7 @@ class WorkLog:
                 "message": message[-_TEXT_CHARACTERS:],
             }
             if subject is not None:
-                line |= {"unit": subject.id, "label": label_of(subject)}
+                line |= {"unit": subject.id, "label": unit_label(subject)}
             line |= {
                 name: value[-_TEXT_CHARACTERS:] if isinstance(value, str) else value
                 for name, value in fields.items()

@@ -21,7 +21,7 @@ from robust201.reader.outcomes import has_outcomes_of
 from robust201.reader.result_files import paper_key
 from robust201.reader.steps import has_steps, iter_steps
 from robust201.reader.value_checks import CLEAN
-from robust201.search.objectives import ObjectiveTerm, TableValues, cells_of, held_datasets
+from robust201.search.objectives import ObjectiveTerm, TableValues, cell_space_of, datasets_with_accuracies
 from robust201.spaces.cell_space import CellSpace
 from robust201.statistics.steps import accuracies_after
 from robust201.tasks.columns import STEPS
@@ -105,7 +105,7 @@ def write_blackbox(
         ConfigError: the architectures are not cells, no key occurs in all datasets, the results lack the fidelity, or
             `folder` contains other files.
     """
-    dataset_names = held_datasets(reader)
+    dataset_names = datasets_with_accuracies(reader)
     value_source = "estimates" if estimates else None if predictions is None else "predictions"
     if value_source is not None and fidelity is not None:
         raise ConfigError(
@@ -120,7 +120,7 @@ def write_blackbox(
             )
         dataset_names = [data]
     tables = [TableValues(reader, name, predictions, estimates=estimates) for name in dataset_names]
-    space = cells_of(reader)
+    space = cell_space_of(reader)
     representatives = np.array(space.isomorphs())
     fidelities = _find_fidelities(tables, fidelity)
     errors_by_dataset = [_errors(table, fidelity, fidelities) for table in tables]
@@ -281,9 +281,9 @@ def _objectives(table: TableValues) -> Iterator[tuple[str, float]]:
     for key in (*reader.keys_clean, *reader.keys_adv, *reader.keys_cc):
         if reader.files.find(table.dataset, key, "accuracy") is None:
             continue
-        repeats_clean = key != CLEAN and reader.files.repeats_clean(table.dataset, key)
+        includes_clean = key != CLEAN and reader.files.includes_clean(table.dataset, key)
         for strength in reader.strengths(table.dataset, key):
-            if not (repeats_clean and strength == CLEAN_STRENGTH):
+            if not (includes_clean and strength == CLEAN_STRENGTH):
                 yield key, strength
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from robust201.analysis.dataset_results import DatasetResults
-from robust201.analysis.terms import evaluations_named
+from robust201.analysis.terms import require_evaluations
 from robust201.core.csv_files import write_csv
 from robust201.core.errors import ConfigError, ResultsError
 from robust201.core.files import atomic_write
@@ -230,7 +230,7 @@ def _pose(
             f"Predicting failed for {results.name}: its architectures are not cells, from whose operations accuracies "
             "are predicted. Choose a dataset of cells."
         )
-    requested = [evaluation for name in names or () for evaluation in evaluations_named(results, name)]
+    requested = [evaluation for name in names or () for evaluation in require_evaluations(results, name)]
     evaluations = list(dict.fromkeys(results.columns if names is None else requested))
     accuracies = results.accuracies[evaluations].dropna()
     if len(accuracies) < MIN_CELLS:

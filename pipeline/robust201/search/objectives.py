@@ -98,7 +98,7 @@ def _split(text: str, separator: str) -> list[str]:
     return parts
 
 
-def held_datasets(reader: RobustnessDataset) -> list[str]:
+def datasets_with_accuracies(reader: RobustnessDataset) -> list[str]:
     """Return the datasets with accuracies in a folder; `reader.data` may list more if the folder has no sweep.json."""
     return [name for name in reader.data if any(reader.files.find(name, key, "accuracy") for key in reader.keys_all)]
 
@@ -124,8 +124,8 @@ class TableValues:
         accuracies in that file are used for cells without results.
         """
         self.reader, self.dataset = reader, dataset
-        self.space = cells_of(reader)
-        available_datasets = held_datasets(reader)
+        self.space = cell_space_of(reader)
+        available_datasets = datasets_with_accuracies(reader)
         if dataset not in available_datasets:
             raise ConfigError(
                 f"Searching failed for {reader.path}: it has no results on {dataset!r}."
@@ -193,7 +193,7 @@ class TableValues:
         return values
 
 
-def cells_of(reader: RobustnessDataset) -> CellSpace:
+def cell_space_of(reader: RobustnessDataset) -> CellSpace:
     """Return the cell space of a folder's architectures; raise a `ConfigError` if they are not cells."""
     if reader.files.space is None:
         raise ConfigError(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from robust201.core.errors import EvaluationError
-from robust201.core.processes import end_with_parent, fork_server, holding_interrupts
+from robust201.core.processes import delaying_interrupts, end_with_parent, fork_server
 from robust201.search.benchmark import Benchmark
 from robust201.search.methods import find_method
 from robust201.search.optimiser import Optimiser, Query
@@ -189,7 +189,7 @@ def _iter_finished(
     initargs = (tuple(benchmarks), stop_reader)
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start, initargs=initargs)
     try:
-        with holding_interrupts():
+        with delaying_interrupts():
             jobs_by_future = {pool.submit(_work, job, n_queries, seed): job for job in jobs}
         for future in as_completed(jobs_by_future):
             yield jobs_by_future[future], future.result()
@@ -200,7 +200,7 @@ def _iter_finished(
         ) from error
     finally:
         stop_writer.close()  # aborts the remaining runs of workers
-        with holding_interrupts():
+        with delaying_interrupts():
             pool.shutdown(cancel_futures=True)
         stop_reader.close()
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from robust201.core.errors import ShardDamagedError, StorageError
-from robust201.core.memory import collect_as_usual, give_back_freed_memory
+from robust201.core.memory import give_back_freed_memory, restore_gc_thresholds
 from robust201.core.records import ArchitectureId
 from robust201.shards.backends import ShardEntry, is_compacted, map_ahead
 from robust201.shards.catalogue import (
@@ -56,7 +56,7 @@ def scan(
         FormatVersionError: another version of robust201 wrote a shard.
         StorageError: shards keep disappearing, or cannot be read.
     """
-    collect_as_usual()  # pyarrow's footers contain reference cycles of 300 kB for each compacted shard
+    restore_gc_thresholds()  # pyarrow's footers contain reference cycles of 300 kB for each compacted shard
     scanner = _Scanner(folder=folder, verify=verify, on_damage=on_damage, networks=networks)
     last_error: FileNotFoundError | None = None
     for _ in range(_SCAN_ATTEMPTS):

@@ -42,7 +42,7 @@ def why_no_native_library() -> str | None:
     from robust201.spaces.nasbench201.compiled import native  # needs torch
     from robust201.spaces.nasbench201.compiled.network import usable_library
 
-    reason = native.why_not()
+    reason = native.unavailable_reason()
     if reason is None and usable_library() is None:
         return "its results are not bit-identical to those of this PyTorch"
     return reason

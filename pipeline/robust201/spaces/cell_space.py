@@ -91,7 +91,7 @@ class CellSpace(Space):
         read_pickle_table: reads such a table from a pickle; raises ResultsError for any other pickle.
         draw_cell: draws a cell, given axes, cell string and title.
         cell_parts: returns the parts of a drawing of a cell string.
-        every_edge: returns the parts for all operations on every edge.
+        all_edge_parts: returns the parts for all operations on every edge.
     """
 
     title: str
@@ -115,4 +115,4 @@ class CellSpace(Space):
     read_pickle_table: Callable[[Path], dict[str, dict[int, dict[str, float]]]]
     draw_cell: "Callable[..., Axes]"
     cell_parts: Callable[[str], CellParts]
-    every_edge: Callable[[], CellParts]
+    all_edge_parts: Callable[[], CellParts]

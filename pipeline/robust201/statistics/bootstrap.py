@@ -1,10 +1,10 @@
 """Bootstrap over test images: resampled counts of correct images, and intervals of ranks, medians and correlations.
 
 If per-image outcomes are stored, images are resampled with replacement, the same ones for all networks and tasks
-(`image_draws`), which preserves dependencies between networks, such as images that are hard for all of them. If only
-accuracies are stored, each count is sampled independently from a binomial distribution (`binomial_draws`), as if every
-network had been evaluated on different images. For networks that err on the same images, differences then seem less
-certain than they are, and intervals of ranks and of rank correlations are mostly too wide.
+(`resampled_counts`). This preserves dependencies between networks, such as images that are hard for all of them. If
+only accuracies are stored, each count is sampled independently from a binomial distribution (`binomial_counts`), as if
+every network had been evaluated on different images. For networks that err on the same images, differences then seem
+less certain than they are, and intervals of ranks and of rank correlations are mostly too wide.
 
 Equal seeds and equal versions of NumPy give equal samples.
 """
@@ -20,7 +20,7 @@ from robust201.statistics.rank_correlation import kendall_taus
 
 N_DRAWS = 1000
 
-Drawn = NDArray[np.int32]
+ResampledCounts = NDArray[np.int32]
 
 
 class Estimate(NamedTuple):
@@ -42,9 +42,9 @@ class Estimate(NamedTuple):
     bias: float
 
 
-def binomial_draws(
+def binomial_counts(
     accuracies: ArrayLike, n_images: int, *, n_draws: int = N_DRAWS, seed: int | Sequence[int] = 0
-) -> Drawn:
+) -> ResampledCounts:
     """Sample counts of correct images from accuracies alone.
 
     Args:
@@ -61,7 +61,7 @@ def binomial_draws(
     return counts.astype(np.int32)
 
 
-def image_draws(outcomes: Packed, n_images: int, *, n_draws: int = N_DRAWS, seed: int = 0) -> Drawn:
+def resampled_counts(outcomes: Packed, n_images: int, *, n_draws: int = N_DRAWS, seed: int = 0) -> ResampledCounts:
     """Resample the images with replacement, the same images for every row, and count the correct ones.
 
     Args:
@@ -99,7 +99,7 @@ class RankIntervals(NamedTuple):
     best_share: NDArray[np.float64]
 
 
-def rank_intervals(counts: Drawn, level: float = 0.95) -> RankIntervals:
+def rank_intervals(counts: ResampledCounts, level: float = 0.95) -> RankIntervals:
     """Return the percentile interval of the rank of each network from resampled counts (D, A)."""
     ranks = ranks_of(counts)
     tail_probability = (1 - level) / 2
@@ -107,13 +107,17 @@ def rank_intervals(counts: Drawn, level: float = 0.95) -> RankIntervals:
     return RankIntervals(low, high, (ranks == 1).mean(axis=0))
 
 
-def median_estimate(accuracies: ArrayLike, counts: Drawn, n_images: int, level: float = 0.95) -> Estimate:
+def median_estimate(accuracies: ArrayLike, counts: ResampledCounts, n_images: int, level: float = 0.95) -> Estimate:
     """Return the median of accuracies (A,) with its interval from resampled counts (D, A)."""
     return _estimate(float(np.median(np.asarray(accuracies))), np.median(counts, axis=1) / n_images, level, (0.0, 1.0))
 
 
 def kendall_estimate(
-    first: ArrayLike, second: ArrayLike, drawn_first: Drawn, drawn_second: Drawn, level: float = 0.95
+    first: ArrayLike,
+    second: ArrayLike,
+    drawn_first: ResampledCounts,
+    drawn_second: ResampledCounts,
+    level: float = 0.95,
 ) -> Estimate:
     """Return Kendall's tau-b of accuracies under two tasks, with its interval from resampled counts (D, A) of each.
 

@@ -20,13 +20,13 @@ N_BINS = 15
 FRACTION_BITS = 32
 """Fractional bits of a stored sum of confidences."""
 
-NEEDS = (
+SOFTMAX_REQUIREMENT = (
     "the softmax of every image (N x C), which no dataset stores: compute it with your network, and pass it to "
     "robust201.statistics.calibration"
 )
 """Input that all metrics need except those of `stored_calibration` and `binned_calibration`."""
 
-BINS_NEED = "the measurement `calibration`"
+BINS_REQUIREMENT = "the measurement `calibration`"
 """Input that `binned_calibration` needs."""
 
 

@@ -56,7 +56,7 @@ class _Study(StrictModel):
     sweeps: tuple[ConfigPath, ...] = Field(min_length=1)
     note: str = ""
 
-    def step_words(self) -> list[list[str]]:
+    def step_arguments(self) -> list[list[str]]:
         """Return each step's arguments after ``robust201``, with variables (``${ROBUST201_DATA}``) substituted.
 
         Raises:

@@ -17,7 +17,7 @@ from robust201.core.files import atomic_write
 from robust201.figures import matplotlib_parts as parts
 from robust201.figures.image_grid import Tile, draw_image_grid, show_change
 from robust201.figures.palette import CHANCE_COLOUR
-from robust201.figures.panels import TEXT, TITLE
+from robust201.figures.panels import TEXT_SIZE, TITLE_SIZE
 from robust201.figures.vega_files import PNG_DPI
 from robust201.spaces.cell_space import INK
 from robust201.studies.comparisons import GROUPS
@@ -92,9 +92,9 @@ def draw_accuracy_curves(curves: pd.DataFrame, groups: Sequence[str], *, normali
                 axes.axhline(CHANCE / curve["accuracy"].iloc[0], color=colour, linewidth=0.7, linestyle=":")
         if not normalised:
             axes.axhline(CHANCE, color=CHANCE_COLOUR, linewidth=0.9, linestyle="--")
-        axes.set_title(f"{network}, epoch {epoch}", color=INK, fontsize=TITLE)
+        axes.set_title(f"{network}, epoch {epoch}", color=INK, fontsize=TITLE_SIZE)
         axes.set_xlim(0, float(selected["strength"].max()) / 255)
-    figure.supxlabel("FGSM ε, pixels in [0, 1]", fontsize=TEXT, color=INK)
+    figure.supxlabel("FGSM ε, pixels in [0, 1]", fontsize=TEXT_SIZE, color=INK)
     present = selected["group"].unique()
     _draw_legend(figure, {GROUPS[group]: GROUP_COLOURS[group] for group in groups if group in present})
     return figure
@@ -115,8 +115,8 @@ def draw_areas(curves: pd.DataFrame, network: str) -> Figure:
             epsilons, colour = last_epoch["strength"] / 255, GROUP_COLOURS[str(group)]
             axes.plot(epsilons, last_epoch[column], color=colour, linewidth=1.1)
             axes.fill_between(epsilons, 0, last_epoch[column], color=colour, alpha=0.2, linewidth=0)
-        axes.set_title(title, fontsize=TITLE, color=INK)
-        axes.set_xlabel("ε", fontsize=TEXT, color=INK)
+        axes.set_title(title, fontsize=TITLE_SIZE, color=INK)
+        axes.set_xlabel("ε", fontsize=TEXT_SIZE, color=INK)
     _draw_legend(figure, {GROUPS[str(group)]: GROUP_COLOURS[str(group)] for group in dict.fromkeys(rows["group"])})
     return figure
 
@@ -145,8 +145,8 @@ def draw_robustness(tables: pd.DataFrame) -> Figure:
             )
             _draw_published(axes, x, group_rows["printed_mean"], GROUP_COLOURS[str(group)])
         axes.set_xticks(list(positions.values()), [str(epoch) for epoch in positions])
-        axes.set_title(str(network), color=INK, fontsize=TITLE)
-        axes.set_xlabel("epoch", color=INK, fontsize=TEXT)
+        axes.set_title(str(network), color=INK, fontsize=TITLE_SIZE)
+        axes.set_xlabel("epoch", color=INK, fontsize=TEXT_SIZE)
     present = tables["group"].unique()
     colours = {GROUPS[group]: GROUP_COLOURS[group] for group in GROUPS if group in present}
     _draw_legend(figure, colours, has_published=bool(tables["printed_mean"].notna().any()))
@@ -172,8 +172,8 @@ def draw_dynamics(curves: pd.DataFrame) -> Figure:
             colour = colours[str(curve)]
             _draw_line(axes, rows["iteration"], rows["mean"], *_error_bounds(rows), colour)
             _draw_published(axes, rows["iteration"], rows["printed"], colour)
-        axes.set_title(str(run), color=INK, fontsize=TITLE, parse_math=False)
-        axes.set_xlabel("iterations", color=INK, fontsize=TEXT)
+        axes.set_title(str(run), color=INK, fontsize=TITLE_SIZE, parse_math=False)
+        axes.set_xlabel("iterations", color=INK, fontsize=TEXT_SIZE)
     labelled_colours = {
         name.replace("asr ", "success of ") if name != "clean" else "accuracy": colours[name] for name in names
     }
@@ -194,8 +194,8 @@ def draw_mixing(curves: pd.DataFrame, panels: Mapping[str, Sequence[str]]) -> Fi
         for curve, curve_rows in rows.groupby("curve", sort=False):
             _draw_line(axes, curve_rows["alpha"], curve_rows["mean"], *_error_bounds(curve_rows), colours[str(curve)])
             _draw_published(axes, curve_rows["alpha"], curve_rows["printed"], colours[str(curve)])
-        axes.set_title(f"{title}, {network}", color=INK, fontsize=TITLE)
-        axes.set_xlabel("α, share of robust images", color=INK, fontsize=TEXT)
+        axes.set_title(f"{title}, {network}", color=INK, fontsize=TITLE_SIZE)
+        axes.set_xlabel("α, share of robust images", color=INK, fontsize=TEXT_SIZE)
     _draw_legend(figure, colours, has_published=bool(curves["printed"].notna().any()))
     return figure
 
@@ -215,7 +215,7 @@ def draw_equivariance(best: pd.DataFrame) -> Figure:
             axes.errorbar(x, rows["mean"], yerr=lengths, color=colours[setting], marker="o", markersize=3, linestyle="")
             _draw_published(axes, x, rows["printed"], INK)
         axes.set_xticks(range(len(attacks)), attacks, rotation=45, ha="right", rotation_mode="anchor")
-        axes.set_title(str(network), color=INK, fontsize=TITLE)
+        axes.set_title(str(network), color=INK, fontsize=TITLE_SIZE)
     _draw_legend(figure, colours, has_published=bool(best["printed"].notna().any()))
     return figure
 

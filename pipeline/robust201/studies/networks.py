@@ -13,7 +13,7 @@ from robust201.core.errors import ResultsError
 from robust201.core.records import ArchitectureId
 from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.error_bars import evaluated_image_count
+from robust201.reader.error_bars import count_evaluated_images
 from robust201.reader.frames import read_table
 from robust201.reader.value_checks import CLEAN
 from robust201.statistics.outcomes import Packed
@@ -182,7 +182,7 @@ class Exports:
         for reader in self.readers:
             if dataset in reader.data:
                 n_classes = DATASETS[dataset].n_classes if dataset in DATASETS else reader.files.count_classes(dataset)
-                return n_classes, evaluated_image_count(reader.files, dataset, CLEAN)
+                return n_classes, count_evaluated_images(reader.files, dataset, CLEAN)
         return None, None
 
     def _select_weights(self, dataset: str, key: str, recipes: Sequence[str]) -> Iterator[Trained]:

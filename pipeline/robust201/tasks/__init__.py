@@ -137,7 +137,7 @@ class Task:
         """Whether the function takes a fused job (see `tasks.attack_kit.attack_job`) instead of a request."""
         return engine == "fused" and self.kind == "attack"
 
-    def draws_by_batch(self, engine: str) -> bool:
+    def shares_random_numbers_in_batch(self, engine: str) -> bool:
         """Whether all images of a batch share random numbers, so that units may be split only between batches."""
         return engine == "reference" or (self.kind == "attack" and not self.takes_job(engine))
 

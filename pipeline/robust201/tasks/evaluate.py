@@ -208,7 +208,7 @@ def _check_part(context: Context, task: Task, part: Part, images: ImageSet) -> N
             f"of {part.unit.n_images}. Plan again with the images that this sweep selects."
         )
     splits_batch = part.start % context.batch_size or (part.stop % context.batch_size and part.stop != n_images)
-    if task.draws_by_batch(context.engine) and splits_batch:
+    if task.shares_random_numbers_in_batch(context.engine) and splits_batch:
         raise EvaluationError(
             f"Evaluating failed for {part.label}: expected a slice that starts and stops at multiples of "
             f"{context.batch_size} images, which share random numbers, got {part.start}:{part.stop}. Plan again with "

@@ -20,7 +20,7 @@ class TransferTask(Task):
         del engine
         return False
 
-    def draws_by_batch(self, engine: str) -> bool:
+    def shares_random_numbers_in_batch(self, engine: str) -> bool:
         """Return False: only the attack on the source used random numbers."""
         del engine
         return False

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import EvaluationError, PerturbationError
 from robust201.core.user_code import describe_failure
-from robust201.models.guarded_network import KeptNetwork
+from robust201.models.guarded_network import NetworkGuard
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request, positions_of, to_float
 
 
@@ -35,7 +35,7 @@ def call_attack(
         PerturbationError: the function failed, or did not return a tensor.
         EvaluationError: the function changed the network.
     """
-    network = KeptNetwork(context.classifier)
+    network = NetworkGuard(context.classifier)
     for strength_index, strength in enumerate(request.strengths):
         for batch_number, batch in context.batches(len(request.images)):
             with context.seeded(batch_number), torch.enable_grad(), network.unchanged(label):
@@ -78,7 +78,7 @@ def call_measure(
     Raises:
         EvaluationError: the function failed, did not return numbers by column, or changed the network.
     """
-    network = KeptNetwork(context.classifier)
+    network = NetworkGuard(context.classifier)
     with context.seeded(0), torch.enable_grad(), network.unchanged(label):
         try:
             columns = measure(

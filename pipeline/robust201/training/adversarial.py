@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from robust201.training.augmentation import to_device
-from robust201.training.draws import pixel_draws, uniform
+from robust201.training.draws import image_random_words, uniform
 from robust201.training.recipes import AdversarialTraining, PgdTraining, TradesTraining
 
 Logits = Callable[[torch.Tensor], torch.Tensor]
@@ -49,7 +49,7 @@ class RandomStarts(NamedTuple):
 
     def words(self, count: int) -> NDArray[np.uint64]:
         """Return random 64-bit words (B, count), keyed by image."""
-        return np.stack([pixel_draws(self.seed, self.epoch, "start", int(image), count) for image in self.ids])
+        return np.stack([image_random_words(self.seed, self.epoch, "start", int(image), count) for image in self.ids])
 
 
 def step_loss(

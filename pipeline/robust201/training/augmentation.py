@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robust201.training.draws import epoch_draws, uniform
+from robust201.training.draws import epoch_random_words, uniform
 from robust201.training.recipes import Augmentation
 
 _GREY = (0.2989, 0.587, 0.114)
@@ -52,7 +52,7 @@ class Augmenter:
 
     def _random_words(self, purpose: str, ids: NDArray[np.int64], epoch: int, count: int) -> NDArray[np.uint64]:
         """Return random words (count, B), `count` per image."""
-        words = epoch_draws(self._seed, epoch, purpose, count * self._n_ids)
+        words = epoch_random_words(self._seed, epoch, purpose, count * self._n_ids)
         return words.reshape(count, self._n_ids)[:, ids]
 
     def _flip_and_crop(self, images: torch.Tensor, ids: NDArray[np.int64], epoch: int) -> torch.Tensor:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from robust201.core.errors import DatasetError
 from robust201.core.records import NO_NORMALISATION, ImageSet, Normalisation
 from robust201.images.fusion import LabelFrom, blend, check_same_size, exact_fraction
-from robust201.training.draws import epoch_draws
+from robust201.training.draws import epoch_random_words
 
 
 class Batch(NamedTuple):
@@ -225,4 +225,4 @@ def _channel_statistics(normalisation: Normalisation) -> list[float]:
 
 def _order(seed: int, epoch: int, count: int, purpose: str = "order") -> NDArray[np.int64]:
     """Return the integers below `count`, shuffled with the random stream of this purpose."""
-    return np.argsort(epoch_draws(seed, epoch, purpose, count), kind="stable")
+    return np.argsort(epoch_random_words(seed, epoch, purpose, count), kind="stable")

@@ -13,7 +13,7 @@ from robust201.core.noise import generator
 
 
 @functools.lru_cache(maxsize=32)
-def epoch_draws(seed: int, epoch: int, purpose: str, count: int) -> NDArray[np.uint64]:
+def epoch_random_words(seed: int, epoch: int, purpose: str, count: int) -> NDArray[np.uint64]:
     """Return random 64-bit words (count,) for an epoch, counted from 0; a larger `count` starts with the same words."""
     words: NDArray[np.uint64] = generator(seed, "training", epoch, purpose).bit_generator.random_raw(count)
     words.flags.writeable = False
@@ -26,7 +26,7 @@ def uniform(words: NDArray[np.uint64]) -> NDArray[np.float64]:
     return fractions
 
 
-def pixel_draws(seed: int, epoch: int, purpose: str, image: int, count: int) -> NDArray[np.uint64]:
+def image_random_words(seed: int, epoch: int, purpose: str, image: int, count: int) -> NDArray[np.uint64]:
     """Return random words (count,) for one image, for purposes that need many of them, such as one per pixel."""
     words: NDArray[np.uint64] = generator(seed, "training", epoch, purpose, image).bit_generator.random_raw(count)
     return words

@@ -19,11 +19,11 @@ import torch
 from torch import nn
 
 from robust201.core.errors import CheckpointError, ConfigError, EvaluationError, one_line
-from robust201.core.memory import collect_as_usual
+from robust201.core.memory import restore_gc_thresholds
 from robust201.core.noise import derived_seed
 from robust201.core.precision import Precision, check_precision, has_avx512
 from robust201.core.records import ArchitectureId, ImageSet, Normalisation, show_architecture
-from robust201.models.classifier import answer_of
+from robust201.models.classifier import network_logits
 from robust201.spaces.base import Space
 from robust201.training.adversarial import RandomStarts, step_loss
 from robust201.training.augmentation import Augmenter, to_device
@@ -285,7 +285,7 @@ class _Training:
         return batch
 
     def _logits(self, pixels: torch.Tensor) -> torch.Tensor:
-        return answer_of(self._network, self._normalise(pixels).contiguous(memory_format=self._layout))
+        return network_logits(self._network, self._normalise(pixels).contiguous(memory_format=self._layout))
 
     def _end_epoch(self, on_epoch: Callable[[EpochRecord], None]) -> None:
         self._check_loss()
@@ -396,7 +396,7 @@ def _check_device(device: str, precision: Precision) -> None:
 @contextmanager
 def _deterministic(device: str, threads: int, precision: Precision) -> Iterator[None]:
     """Set threads, precision and deterministic algorithms; restore the settings and the random state afterwards."""
-    collect_as_usual()
+    restore_gc_thresholds()
     on_cpu = device == "cpu"
     if not on_cpu:
         # PyTorch requires this variable for deterministic matrix products; cuBLAS reads it for its first handle.
@@ -439,6 +439,6 @@ def measure_accuracy(
         for start in range(0, len(images), _EVALUATION_BATCH):
             batch = slice(start, start + _EVALUATION_BATCH)
             pixels = to_device(images.images[batch], torch.device(device)).float() / 255
-            logits = answer_of(network, normalise(pixels))
+            logits = network_logits(network, normalise(pixels))
             n_correct += int((logits.argmax(dim=1).cpu().numpy() == images.labels[batch]).sum())
     return n_correct / len(images)

@@ -312,7 +312,7 @@ def parse_line(line: bytes, line_number: int, path: Path) -> CheckpointRecord:
                 line_number, path, f"expected {expected} in the field {name!r}, got {reprlib.repr(value)}"
             )
     try:
-        is_unedited = is_as_trained(record)
+        is_unedited = matches_training_id(record)
     except (ValueError, RecursionError) as error:  # valid JSON from which no id can be computed
         raise _damaged_line_error(line_number, path, f"its recipe cannot be hashed ({error})") from error
     if not is_unedited:
@@ -393,7 +393,7 @@ def hash_training(
     return hashlib.sha256(canonical_json(payload).encode()).hexdigest()
 
 
-def is_as_trained(record: CheckpointRecord, space: Space | None = None) -> bool:
+def matches_training_id(record: CheckpointRecord, space: Space | None = None) -> bool:
     """Return whether the recipe in a record matches the record's id; True for a record without a recipe.
 
     Without `space`, records of custom spaces are not checked, because their ids contain the hash of a user's file.

@@ -62,7 +62,7 @@ def count_fitting_workers(amount: float, per_worker: float) -> int:
     return int(amount / per_worker + 1e-9)
 
 
-def take_bundle_for(waiting: deque[Bundle], network: tuple[str, ArchitectureId] | None) -> Bundle:
+def take_bundle_of_network(waiting: deque[Bundle], network: tuple[str, ArchitectureId] | None) -> Bundle:
     """Remove and return the first waiting bundle of a worker's loaded network, or else the first waiting bundle."""
     index = next((index for index, bundle in enumerate(waiting) if bundle.network == network), 0)
     bundle = waiting[index]

@@ -30,7 +30,7 @@ from robust201.runtime.executors.base import (
     WorkerLost,
     WorkSettings,
     count_fitting_workers,
-    take_bundle_for,
+    take_bundle_of_network,
 )
 from robust201.runtime.executors.ray_environment import worker_environment
 from robust201.runtime.executors.watch import Watch, accepts_connections, parse_address
@@ -325,7 +325,7 @@ class RayExecutor:
             if not open_slots:
                 return
             slot = min(open_slots, key=lambda candidate: len(candidate.queue))
-            slot.run(take_bundle_for(self._waiting, slot.network))
+            slot.run(take_bundle_of_network(self._waiting, slot.network))
 
     def poll(self, timeout: float) -> list[Event]:
         """Wait for events and return all that have arrived."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import robust201
 from robust201.core.errors import ConfigError
-from robust201.planning.code_consent import find_data_mark
+from robust201.planning.code_consent import find_data_marker
 from robust201.planning.config import ExecutionSection
 
 _LOCAL_HEAD_SECONDS = 30
@@ -67,7 +67,7 @@ def check_import_path(folder: Path) -> None:
         ConfigError: the directory contains another package named `robust201`, or it contains any module and is marked
             as data, which may come from an attacker (see `planning.code_consent`).
     """
-    marker = find_data_mark(folder)
+    marker = find_data_marker(folder)
     module = next((module.name for module in pkgutil.iter_modules([str(folder)])), None)
     if marker is not None and module is not None:
         raise ConfigError(

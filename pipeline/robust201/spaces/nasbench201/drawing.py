@@ -45,7 +45,7 @@ def cell_parts(spec: str) -> CellParts:
     )
 
 
-def every_edge() -> CellParts:
+def all_edge_parts() -> CellParts:
     """Return the parts for all operations on every edge; a page draws a cell by hiding all but six of them."""
     edges = [edge_parts(edge, operation) for edge in range(len(EDGES)) for operation in OPERATIONS]
     return CellParts(edges, {NODE_NAMES[node]: centre for node, centre in NODES.items()}, NODE_RADIUS, BOUNDS)

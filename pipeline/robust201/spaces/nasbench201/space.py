@@ -54,7 +54,7 @@ class NasBench201(CellSpace):
     read_pickle_table = staticmethod(published_tables.read_pickle_table)
     draw_cell = staticmethod(drawing.draw_cell)
     cell_parts = staticmethod(drawing.cell_parts)
-    every_edge = staticmethod(drawing.every_edge)
+    all_edge_parts = staticmethod(drawing.all_edge_parts)
 
     def __init__(self, channels: int = 16, cells: int = 5) -> None:
         self.channels = channels

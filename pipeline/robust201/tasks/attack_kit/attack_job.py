@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from robust201.models.model import Model
 from robust201.tasks.attack_kit.batching import Batching, logits_of, runs
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request, to_float
-from robust201.tasks.attack_kit.draws import CounterDraws, ImageShape, RandomNumbers
+from robust201.tasks.attack_kit.draws import CounterRandomNumbers, ImageShape, RandomNumbers
 from robust201.tasks.attack_kit.step_log import RunLog, StepLog
 
 CPU_SAMPLES = 64
@@ -203,7 +203,7 @@ def make_job(context: Context, request: Request, epsilons: Sequence[float]) -> A
     return AttackJob(
         model=context.model or context.classifier,
         batching=Batching(batch_size, pool_size),
-        random_numbers=CounterDraws(context.seed, context.key),
+        random_numbers=CounterRandomNumbers(context.seed, context.key),
         images=images,
         labels=request.labels,
         indices=np.asarray(request.indices, dtype=np.int64),

@@ -169,7 +169,7 @@ class RandomNumbers(Protocol):
         ...
 
 
-class CounterDraws:
+class CounterRandomNumbers:
     """Counter-based random numbers (Philox), from seed, key, restart, and the image's row or the query's number.
 
     Uniform starting points have 24 bits, float32's precision in [0, 1).
@@ -178,8 +178,8 @@ class CounterDraws:
     def __init__(self, seed: int, key: str) -> None:
         self._seed_and_key = (seed, key)
 
-    def for_key(self, key: str) -> "CounterDraws":
-        return CounterDraws(self._seed_and_key[0], key)
+    def for_key(self, key: str) -> "CounterRandomNumbers":
+        return CounterRandomNumbers(self._seed_and_key[0], key)
 
     def uniforms(self, restart: int, images: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
         values = _gather(_uniform_block, (*self._seed_and_key, restart, int(np.prod(shape))), images)

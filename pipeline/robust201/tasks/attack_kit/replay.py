@@ -16,7 +16,7 @@ from robust201.core.errors import PerturbationError
 from robust201.tasks.attack_kit.draws import ImageShape, Swap, Window
 
 
-class ReplayedDraws:
+class ReplayedRandomNumbers:
     """The random numbers that the reference libraries draw for one batch after `torch.manual_seed(seed)`.
 
     All strengths replay the same numbers, as when the libraries are called with the same seed for each strength. After
@@ -33,10 +33,10 @@ class ReplayedDraws:
         self._generator = torch.Generator(device).manual_seed(seed)
         self._has_several_strengths = False
 
-    def for_key(self, key: str) -> "ReplayedDraws":
+    def for_key(self, key: str) -> "ReplayedRandomNumbers":
         """Return a source that starts again, because AutoAttack seeds each of its attacks alike."""
         del key
-        return ReplayedDraws(self._seed, self._generator.device)
+        return ReplayedRandomNumbers(self._seed, self._generator.device)
 
     def uniforms(self, restart: int, images: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
         n_images, rows = self._rows(restart, images)

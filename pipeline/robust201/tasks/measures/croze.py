@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
-from robust201.models.classifier import Classifier, answer_of
+from robust201.models.classifier import Classifier, network_logits
 from robust201.tasks.attack_kit.context import Context, Request, to_float
 from robust201.tasks.measures.observed_layers import Layer, layers_of, make_absolute, observe, skip_batch_norm
 from robust201.tasks.measures.parameters import CrozeParameters
@@ -82,7 +82,7 @@ def _features_and_gradients(
     """Return each layer's last output (B, …), and the loss's gradient with respect to its weights."""
     layers = layers_of(network)
     with observe(network) as observed:
-        logits = answer_of(network, inputs)
+        logits = network_logits(network, inputs)
     loss = functional.cross_entropy(logits, labels)
     weight_gradients = gradients(loss, [layer.weight for layer in layers])
     outputs = dict(observed.maps)

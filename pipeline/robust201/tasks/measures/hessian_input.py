@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
-from robust201.models.classifier import answer_of
+from robust201.models.classifier import network_logits
 from robust201.tasks.attack_kit.context import Context, Request, to_float
-from robust201.tasks.attack_kit.draws import CounterDraws
+from robust201.tasks.attack_kit.draws import CounterRandomNumbers
 from robust201.tasks.measures.lanczos import largest_eigenvalues
 from robust201.tasks.measures.parameters import HessianInputParameters
 from robust201.tasks.measures.trainable import (
@@ -71,7 +71,7 @@ def _largest(
     leaf = (normalised(context.classifier, pixels) if is_normalised else pixels).requires_grad_()
     inputs = leaf if is_normalised else normalised(context.classifier, leaf)
     with seeded_pass(context, parameters, batch.start):
-        logits = answer_of(network, inputs)
+        logits = network_logits(network, inputs)
     loss = functional.cross_entropy(logits, request.labels[batch].clone(), reduction="sum")
     (gradient,) = gradients(loss, [leaf], create=True)
     n_blocks = 1 if parameters.mode == "training" else len(pixels)
@@ -81,7 +81,7 @@ def _largest(
         return product.reshape(n_blocks, -1)
 
     n_values = pixels[0].numel()
-    start = CounterDraws(context.seed, context.key).normals(0, request.indices[batch], n_values)
+    start = CounterRandomNumbers(context.seed, context.key).normals(0, request.indices[batch], n_values)
     return largest_eigenvalues(
         apply,
         start.reshape(n_blocks, -1).double().to(pixels.device),

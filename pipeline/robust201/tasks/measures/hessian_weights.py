@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
-from robust201.models.classifier import answer_of
+from robust201.models.classifier import network_logits
 from robust201.tasks.attack_kit.context import Context, Request, to_float
 from robust201.tasks.measures.lanczos import largest_eigenvalues
 from robust201.tasks.measures.parameters import HessianWeightsParameters
@@ -95,7 +95,7 @@ def _largest(
             inputs = normalised(context.classifier, to_float(request.images[pass_slice]))
             labels = request.labels[pass_slice].clone()
             with seeded_pass(context, parameters, pass_slice.start):
-                logits = answer_of(network, inputs)
+                logits = network_logits(network, inputs)
             loss = functional.cross_entropy(logits, labels, reduction="sum") / n_images
             first_derivatives = gradients(loss, weights, create=True)
             products = [

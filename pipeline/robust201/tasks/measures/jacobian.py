@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robust201.models.classifier import answer_of
+from robust201.models.classifier import network_logits
 from robust201.tasks.attack_kit.context import Context, Request, to_float
-from robust201.tasks.attack_kit.draws import CounterDraws, RandomNumbers
+from robust201.tasks.attack_kit.draws import CounterRandomNumbers, RandomNumbers
 from robust201.tasks.measures.parameters import JacobianParameters
 from robust201.tasks.measures.trainable import copy_in_mode, equal_batches, gradients, normalised, seeded_pass
 
@@ -49,13 +49,13 @@ def _squares_in_batches(
     independent, so in expectation the squared derivatives of both images' logits add up.
     """
     squared_norms = []
-    n_classes, random_numbers = context.classifier.n_classes, CounterDraws(context.seed, context.key)
+    n_classes, random_numbers = context.classifier.n_classes, CounterRandomNumbers(context.seed, context.key)
     with torch.inference_mode(mode=False), torch.enable_grad():
         network = copy_in_mode(context.classifier, parameters.mode).requires_grad_(requires_grad=False)
         for batch in batches:
             leaf = normalised(context.classifier, to_float(request.images[batch])).requires_grad_()
             with seeded_pass(context, parameters, batch.start):
-                logits = answer_of(network, leaf)
+                logits = network_logits(network, leaf)
             total = torch.zeros(len(leaf), dtype=torch.float64, device=leaf.device)
             for projection in range(cast("int", parameters.projections)):
                 directions = _directions(random_numbers, projection, request.indices[batch], n_classes, leaf.device)
@@ -85,7 +85,7 @@ def _squared_norms(context: Context, parameters: JacobianParameters, request: Re
         for class_index in range(n_classes):
             total += _gradient_squares(context, parameters, pixels, _one_logit(class_index, n_classes, pixels))
         return total
-    random_numbers = CounterDraws(context.seed, context.key)
+    random_numbers = CounterRandomNumbers(context.seed, context.key)
     for projection in range(parameters.projections):
         directions = _directions(random_numbers, projection, request.indices[batch], n_classes, pixels.device)
         total += _gradient_squares(context, parameters, pixels, directions)

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from robust201.models.classifier import Classifier, answer_of
+from robust201.models.classifier import Classifier, network_logits
 from robust201.tasks.attack_kit.context import Context, Request, to_float
 from robust201.tasks.measures.observed_layers import Layer, Observed, layers_of, make_absolute, observe, skip_batch_norm
 from robust201.tasks.measures.parameters import PROXIES, ProxyParameters
@@ -45,7 +45,7 @@ def measure(context: Context, parameters: ProxyParameters, request: Request) -> 
         scores = {"params": _count_parameters(network), "l2_norm": l2_norm(layers_of(network))}
         inputs = normalised(classifier, pixels).requires_grad_()
         with observe(network) as observed:
-            logits = answer_of(network, inputs)
+            logits = network_logits(network, inputs)
         scores["flops"] = _count_macs(observed, len(pixels))
         (jacobian,) = gradients(logits.sum(), [inputs], keep=True)
         scores |= _gradient_proxies(layers_of(network), observed, functional.cross_entropy(logits, labels))
@@ -182,7 +182,7 @@ def synflow(classifier: Classifier, shape: Sequence[int]) -> float:
     make_absolute(network)
     weights = [layer.weight for layer in layers_of(network)]
     image_of_ones = torch.ones(1, *shape, dtype=torch.float64, device=classifier.device)
-    weight_gradients = gradients(answer_of(network, image_of_ones).sum(), weights)
+    weight_gradients = gradients(network_logits(network, image_of_ones).sum(), weights)
     return _total([(weight * gradient).abs().sum() for weight, gradient in zip(weights, weight_gradients, strict=True)])
 
 
@@ -216,9 +216,9 @@ def zen(network: nn.Module, images: torch.Tensor, mixed_in: torch.Tensor) -> flo
     """
     with torch.no_grad():
         with observe(network) as observed:
-            logits = answer_of(network, images)
+            logits = network_logits(network, images)
         with observe(network) as observed_perturbed:
-            perturbed_logits = answer_of(network, images + _MIXING_WEIGHT * mixed_in)
+            perturbed_logits = network_logits(network, images + _MIXING_WEIGHT * mixed_in)
         last_map, perturbed_last_map = observed.last_map, observed_perturbed.last_map
         if last_map is None or perturbed_last_map is None:
             last_map, perturbed_last_map = logits, perturbed_logits

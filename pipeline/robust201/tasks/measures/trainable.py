@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from robust201.core.errors import EvaluationError
 from robust201.core.noise import generator
-from robust201.models.classifier import Classifier, answer_of
+from robust201.models.classifier import Classifier, network_logits
 from robust201.tasks.attack_kit.context import Context
 from robust201.tasks.measures.parameters import DerivativeParameters, Mode
 
@@ -91,7 +91,7 @@ def normalised(classifier: Classifier, pixels: torch.Tensor) -> torch.Tensor:
 
 def mean_loss(network: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Return the mean cross-entropy for normalised inputs."""
-    return functional.cross_entropy(answer_of(network, inputs), labels)
+    return functional.cross_entropy(network_logits(network, inputs), labels)
 
 
 def gradients(

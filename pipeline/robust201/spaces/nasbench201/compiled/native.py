@@ -65,8 +65,8 @@ _STRUCTURES: Final = (OperationStruct, BufferStruct, SegmentStruct, RegionStruct
 
 @cache
 def load_library() -> ctypes.CDLL | None:
-    """Return the native library, or None if it cannot be used (`why_not` has the reason)."""
-    return None if why_not() else _open_library()
+    """Return the native library, or None if it cannot be used (`unavailable_reason` has the reason)."""
+    return None if unavailable_reason() else _open_library()
 
 
 @cache
@@ -76,7 +76,7 @@ def is_expected() -> bool:
 
 
 @cache
-def why_not() -> str | None:
+def unavailable_reason() -> str | None:
     """Return why the native library cannot be used here, or None if it can."""
     if not LIBRARY.is_file():
         return "it was not compiled when robust201 was installed"

@@ -376,10 +376,10 @@ def usable_library() -> ctypes.CDLL | None:
         return None
     if library is not None and all(map(_matches_pytorch, (library,) * 2, (16, 32))):
         return library
+    reason = native.unavailable_reason() if library is None else "its results differ from those of PyTorch"
     warnings.warn(
-        f"Using the native library failed for PyTorch {torch.__version__}: "
-        f"{'its results differ from those of PyTorch' if library is not None else native.why_not()}. PyTorch is used "
-        "instead, which takes longer.",
+        f"Using the native library failed for PyTorch {torch.__version__}: {reason}. PyTorch is used instead, which "
+        "takes longer.",
         RuntimeWarning,
         stacklevel=2,
     )
