@@ -68,10 +68,10 @@ class AlwaysFails(TinyNetwork):
     def forward(self, images):
         raise RuntimeError("no images here")
 """
-NORMALISED = [
-    *("--mean", ",".join(map(str, NORMALISATION.mean))),
-    *("--std", ",".join(map(str, NORMALISATION.std))),
-]
+NORMALISATION_OPTIONS = {
+    "mean": ",".join(map(str, NORMALISATION.mean)),
+    "std": ",".join(map(str, NORMALISATION.std)),
+}
 
 
 @pytest.fixture
@@ -86,9 +86,10 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def make_arguments(**changes: Any) -> list[object]:
-    options = {"weights": "w.safetensors", "data": "images.npz", "keys": "clean,fgsm", "image-size": SIZE} | changes
+    options = {"weights": "w.safetensors", "data": "images.npz", "keys": "clean,fgsm", "image-size": SIZE}
+    options |= NORMALISATION_OPTIONS | changes
     return [
-        *("evaluate", options.pop("network", "my_model.py:build"), *NORMALISED),
+        *("evaluate", options.pop("network", "my_model.py:build")),
         *(argument for name, value in options.items() if value is not None for argument in (f"--{name}", value)),
     ]
 

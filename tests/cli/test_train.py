@@ -24,6 +24,6 @@ def test_train_prints_test_accuracies_of_finished_runs(tmp_path: Path, robust201
     path.write_text(yaml.safe_dump(trainings))
     first = robust201("train", path, "--recipes", "plain")
     (line,) = [line for line in first.err.splitlines() if "test accuracy" in line]
-    assert re.match(r"fc7500-w8 digits plain 1 epochs? seed 0: test accuracy 0\.\d{4}$", line)
+    assert re.match(r"fc7500-w8 digits plain 1 epoch seed 0: test accuracy 0\.\d{4}$", line)
     both = robust201("train", path)
     assert sum("test accuracy" in line for line in both.err.splitlines()) == 2

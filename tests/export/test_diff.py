@@ -146,7 +146,7 @@ def test_diff_reports_sources_and_changed_files(tmp_path, robust201):
     export(both_formats, plan, formats=("json", "parquet"))
     export(tmp_path / "parquet", plan, formats=("parquet",))
     result = robust201("diff", both_formats, tmp_path / "parquet")
-    assert "read from the first set: Parquet; from the second: Parquet" in result.out.splitlines()
+    assert "files read from the first set: Parquet; from the second: Parquet" in result.out.splitlines()
     assert (result.code, result.err) == (0, "")
     # A JSON file that was changed after the export is preferred to the Parquet file.
     pgd = both_formats / "cifar10/pgd_accuracy.json"
@@ -155,7 +155,7 @@ def test_diff_reports_sources_and_changed_files(tmp_path, robust201):
     result = robust201("diff", both_formats, tmp_path / "parquet")
     assert result.code == 3
     source = "Parquet, but JSON of cifar10 pgd"
-    assert f"read from the first set: {source}; from the second: Parquet" in result.out.splitlines()
+    assert f"files read from the first set: {source}; from the second: Parquet" in result.out.splitlines()
     changed_warning, missing_warning = result.err.splitlines()
     assert changed_warning.startswith(
         f"warning: 1 of 3 files read from {both_formats} do not match its SHA256SUMS, such as cifar10/pgd"

@@ -238,7 +238,7 @@ def test_export_to_full_disk_leaves_no_partial_file(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("robust201.core.files.os.fsync", raise_disk_full)
-    with pytest.raises(StorageFullError, match="free space"):
+    with pytest.raises(StorageFullError, match="the disk is full"):
         export(tmp_path, make_plan([0]))
     assert read_tree(tmp_path) == {}
 

@@ -53,7 +53,7 @@ def test_export_reports_number_of_removed_files(finished, tmp_path, robust201):
     robust201("export", finished, "--out", tmp_path / "out", "--parquet", "--processes", 1)
     result = robust201("export", finished, "--out", tmp_path / "out", "--processes", 1)
     assert result.code == 0
-    assert "Removed 4 files of an earlier export that this one does not contain, such as parquet/" in result.err
+    assert "Removed 4 files of an earlier export that the new export does not have, such as parquet/" in result.err
 
 
 PGD, FOG = ({"dataset": "cifar10", "key": key, "seed": 0} for key in ("pgd", "fog"))

@@ -82,7 +82,7 @@ def test_key_with_files_in_both_spellings_is_rejected(tmp_path: Path, robust201:
     other_file = folder / f"cifar10/pgd@Linf_accuracy.json{suffix}"
     other_file.write_bytes(gzip.compress(content) if suffix else content)
     for key in ("pgd", "pgd@Linf"):
-        with pytest.raises(ResultsError, match="expected one spelling"):
+        with pytest.raises(ResultsError, match="with the other spelling of the key"):
             RobustnessDataset(folder).accuracy(0, "cifar10", key)
     for command_line in (
         ("convert", folder),

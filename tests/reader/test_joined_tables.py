@@ -150,7 +150,7 @@ def test_join_limits_decompressed_size(
 def test_join_does_not_execute_code_in_pickle(dataset: RobustnessDataset, tmp_path: Path) -> None:
     path = tmp_path / "table.pickle"
     path.write_bytes(b"cos\nsystem\n(S'true'\ntR.")
-    with pytest.raises(ResultsError, match=r"got os\.system"):
+    with pytest.raises(ResultsError, match=r"it names os\.system"):
         dataset.join(path)
     path.write_bytes(pickle.dumps({"nasbench201": {"cifar10": {"latency": [1]}}}))
     with pytest.raises(ResultsError, match="it does not have the structure of HW-NAS-Bench"):

@@ -136,7 +136,7 @@ INVALID_SECTIONS = {
     "unknown filter": ({"resize": {"resampling": "bilinar"}}, "Did you mean 'bilinear'"),
     "shorter than the image": ({"resize": {"shorter_side": 8}}, r"expected a shorter side of 16"),
     "means of one channel": ({"normalisation": {"mean": [0.5], "std": [0.2]}}, "expected 3 numbers, one per channel"),
-    "two channels": ({"channels": 2}, r"expected 3 channels (RGB) or 1 (grey), got 2. Correct it."),
+    "two channels": ({"channels": 2}, r"expected 3 channels (RGB) or 1 (grey), got 2. Correct the"),
 }
 
 

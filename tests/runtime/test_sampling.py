@@ -673,7 +673,7 @@ def test_blackbox_names_estimated_objectives(sampled: MakeSampled, tmp_path: Pat
     refused = robust201("search", out, "--blackbox", tmp_path / "no", "--estimates", "--fidelity", "images").error_line(
         2
     )
-    assert "expected estimates or a fidelity, got both" in refused
+    assert "estimates and a fidelity cannot be combined" in refused
     assert not (tmp_path / "no").exists()
 
 

@@ -218,7 +218,7 @@ def test_diverging_training_gives_one_line_error_and_others_complete(tmp_path: P
     (failure,) = tally.failures
     assert failure.part.label == "#309 s0 bright wild"
     assert failure.message.count("\n") == 0
-    assert "Training failed for #309 on bright: expected" in failure.message
+    assert "Training failed for #309 on bright: the loss diverged" in failure.message
     assert "Lower the learning rate (1e+30)." in failure.message
     assert tally.remaining == 1  # the training that starts from the weights of the diverging one
     assert any("start weights are missing, such as #309 bright tuned seed 0" in message for message in messages)

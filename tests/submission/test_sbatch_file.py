@@ -286,10 +286,10 @@ def test_batch_file_of_trainings_has_one_task_that_requeues_itself(robust201: Ru
         ("slurm", ("--tasks", "2"), "--tasks: it applies only to a sweep"),
         ("slurm", ("--max-parallel", "2"), "--max-parallel: it applies only to a sweep"),
         ("slurm", ("--keys", "clean"), "--keys: it applies only to a sweep"),
-        ("slurm", ("--recipes", "plan"), "got 'plan'. Did you mean 'plain'?"),
+        ("slurm", ("--recipes", "plan"), "'plan'. Did you mean 'plain'?"),
         ("slurm", (), "execution.device must be cpu or cuda"),
         ("ray", ("--datasets", "digits"), "--datasets: it applies only to a sweep"),
-        ("ray", ("--recipes", "plan"), "got 'plan'. Did you mean 'plain'?"),
+        ("ray", ("--recipes", "plan"), "'plan'. Did you mean 'plain'?"),
         ("ray", (), "execution.device must be cpu or cuda"),
     ],
 )

@@ -267,7 +267,7 @@ def test_snapshots_within_an_epoch_are_stored_with_those_after_epochs(tmp_path: 
         (2, None, 8),
     ]
     assert [record.label for record in snapshots[:2]] == [
-        "#3 cifar10 new 1 epochs seed 0",
+        "#3 cifar10 new 1 epoch seed 0",
         "#3 cifar10 new 6 steps seed 0",
     ]
     assert store.find(3, "cifar10", recipe="new") == snapshots[2]
@@ -288,7 +288,7 @@ def test_snapshots_are_selected_by_epochs_or_steps(tmp_path: Path) -> None:
     assert selected_steps(steps=[8, 4]) == [4, 8]
     assert selected_steps(epochs=[2], steps=[6]) == [6, 8]
     with pytest.raises(
-        CheckpointError, match=r"expected recipe new and 5 steps, got new 1 epochs seed 0, .*old 2 epochs seed 1"
+        CheckpointError, match=r"expected recipe new and 5 steps, got new 1 epoch seed 0, .*old 2 epochs seed 1"
     ):
         selected_steps(epochs=[2], steps=[5])
 

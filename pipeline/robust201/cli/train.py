@@ -88,9 +88,12 @@ def _describe_accuracies(store: Path, trainings: Sequence[Training]) -> list[str
     from robust201.weights.store import CheckpointStore
 
     runs = set(trainings)
+    checkpoints = CheckpointStore(store)
+    if not checkpoints.manifest.exists():  # no snapshot was saved yet
+        return []
     return [
         f"{record.label}: test accuracy {record.recorded_accuracy:.4f}"
-        for record in CheckpointStore(store).records()
+        for record in checkpoints.records()
         if record.is_end and record.recorded_accuracy is not None and _training_of(record) in runs
     ]
 

@@ -197,7 +197,7 @@ Trials = dict[Trial, CheckpointRecord]
 def describe_trial(trial: Trial) -> str:
     """Describe a trial in messages, such as ``200 epochs seed 777``."""
     recipe, epochs, seed, steps = trial
-    length = f"{epochs} epochs" if steps is None else f"{steps} steps"
+    length = f"{epochs} epoch{'' if epochs == 1 else 's'}" if steps is None else f"{steps} steps"
     return f"{recipe}{' ' if recipe else ''}{length} seed {seed}"
 
 
