@@ -263,7 +263,7 @@ def break_deflate(path: Path) -> None:
 DAMAGED_EXPORTS = {
     "no sweep.json": ("sweep.json", Path.unlink, "invalid or no key_style"),
     "no JSON in sweep.json": ("sweep.json", lambda path: path.write_text("{"), "expected JSON"),
-    "another sweep.json": ("sweep.json", lambda path: path.write_text('{"key_style": 1}'), "and none"),
+    "another sweep.json": ("sweep.json", lambda path: path.write_text('{"key_style": 1}'), "is missing or invalid"),
     "a listing that is not text": ("SHA256SUMS", lambda path: path.write_bytes(b"\xff\xfe"), "expected a listing"),
     "flipped bits in gzip": ("digits/fgsm_cm.json.gz", break_deflate, "reading it failed"),
     "a missing row": ("parquet/dataset=digits/key=fgsm/part-0.parquet", remove_last_row, "in a row group of"),

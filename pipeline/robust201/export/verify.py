@@ -353,8 +353,7 @@ def _read_form(out: Path, record: Mapping[str, Any], names: Iterable[str]) -> Fi
     empty = recorded_choice("empty", Empty, "null")
     if style is None or empty is None or not (round_to is None or isinstance(round_to, int)):
         raise ResultsError(
-            f"Verifying failed for {out / SWEEP_FILE}: the file has an invalid or no key_style, round_to or empty: "
-            f"{style}, {round_to}, {record.get('empty', 'none')!s:.100}. {REEXPORT}"
+            f"Verifying failed for {out / SWEEP_FILE}: key_style, round_to or empty is missing or invalid. {REEXPORT}"
         )
     return FileForm(
         key_style=style,
