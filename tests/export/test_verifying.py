@@ -261,7 +261,7 @@ def break_deflate(path: Path) -> None:
 
 
 DAMAGED_EXPORTS = {
-    "no sweep.json": ("sweep.json", Path.unlink, "invalid or no key_style"),
+    "no sweep.json": ("sweep.json", Path.unlink, "is missing or invalid"),
     "no JSON in sweep.json": ("sweep.json", lambda path: path.write_text("{"), "expected JSON"),
     "another sweep.json": ("sweep.json", lambda path: path.write_text('{"key_style": 1}'), "is missing or invalid"),
     "a listing that is not text": ("SHA256SUMS", lambda path: path.write_bytes(b"\xff\xfe"), "expected a listing"),
