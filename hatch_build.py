@@ -36,7 +36,7 @@ def build(root: Path) -> Path | None:
         sys.stderr.write(f"{source.name} was not compiled: a C compiler on x86-64 Linux is needed.\n")
         return None
     temporary = library.with_suffix(f".{os.getpid()}.tmp")
-    # With this hash, `native.unavailable_reason` recognises a library that was built from another version of the source.
+    # With this hash, `native.unavailable_reason` recognises a library built from another version of the source.
     source_hash = f'-DROBUST201_SOURCE="{hashlib.sha256(source.read_bytes()).hexdigest()}"'
     command = [compiler, *FLAGS, source_hash, "-o", temporary, source]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -44,7 +44,8 @@ def build(root: Path) -> Path | None:
         sys.stderr.write(f"{source.name} was not compiled: {compiler} failed.\n{result.stderr}\n")
         temporary.unlink(missing_ok=True)
         return None
-    # With the hash at the end of the file, `native.unavailable_reason` recognises a damaged library, which could crash Python.
+    # With the hash at the end of the file, `native.unavailable_reason` recognises a damaged library, which could crash
+    # Python.
     content = temporary.read_bytes()
     temporary.write_bytes(content + hashlib.sha256(content).digest())
     temporary.replace(library)
