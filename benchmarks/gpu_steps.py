@@ -29,7 +29,7 @@ from benchmarks.engine_case import (
 from benchmarks.parity import compare_random
 from robust201.core.precision import Precision
 from robust201.models.arithmetic import configure_torch
-from robust201.models.buckets import Bucketed
+from robust201.models.buckets import BucketedModel
 from robust201.models.capacity import USED_FRACTION, Capacity, choose_capacity
 from robust201.models.graphs import GraphCapture
 from robust201.spaces.nasbench201.compiled.network import network_bytes
@@ -262,11 +262,11 @@ def make_case(index: int, precision: Precision, plan: Plan) -> Case:
     return case
 
 
-def bucket_model(case: Case, capacity: Capacity, variant: str) -> Bucketed:
+def bucket_model(case: Case, capacity: Capacity, variant: str) -> BucketedModel:
     """Return the case's compiled network with the batch sizes of a worker."""
     uses_graphs = variant == "graphs" and case.device.type == "cuda" and not case.compiled.is_constant
     prepare = GraphCapture(case.device) if uses_graphs else None
-    return Bucketed(case.compiled, capacity, device=case.device, prepare=prepare)
+    return BucketedModel(case.compiled, capacity, device=case.device, prepare=prepare)
 
 
 def passes_of(case: Case, model: Any, capacity: Capacity) -> dict[str, tuple[Callable[[], object], int]]:

@@ -13,9 +13,9 @@ def main() -> None:
     try:
         # Arrow's own allocator keeps the memory of ended threads. pyarrow reads this variable when it is imported.
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-        from robust201.core.memory import collect_rarely
+        from robust201.core.memory import reduce_gc_frequency
 
-        collect_rarely()
+        reduce_gc_frequency()
         from robust201.cli.app import main as run
 
         run()

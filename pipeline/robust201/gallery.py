@@ -63,7 +63,7 @@ def show(
         ConfigError: there are several radii or too many images; or a reason of `attack`.
         DatasetError, EvaluationError: see `attack`.
     """
-    from robust201.figures.image_grid import Tile, draw_image_grid, show_change
+    from robust201.figures.image_grid import Tile, change_to_image, draw_image_grid
 
     if np.ndim(images) == 3:
         images, labels = images[None], np.atleast_1d(labels)
@@ -101,7 +101,7 @@ def show(
     for index in range(n_images):
         largest = float(np.abs(changes[index]).max())
         scale_caption = f"× {0.5 / largest:.0f}" if largest else "unchanged"
-        change_tile = Tile(show_change(changes[index], largest), scale_caption)
+        change_tile = Tile(change_to_image(changes[index], largest), scale_caption)
         clean_pixels, attacked_pixels = (pixels[index].cpu().numpy() for pixels in (clean, attacked))
         rows.append(
             [Tile(clean_pixels, clean_captions[index]), change_tile, Tile(attacked_pixels, attacked_captions[index])]

@@ -1,10 +1,10 @@
-"""The precision that plan --like expects, compared with replays of the same outcomes."""
+"""Expected precision of `plan --like`, compared with replays of sampling on the same outcomes."""
 
 from pathlib import Path
 
 import pytest
 
-from robust201.analysis.pilot_precision import LikeDataset, PilotPrecision
+from robust201.analysis.pilot_precision import PilotPrecision, ReferenceDataset
 from robust201.planning.designs import worst_case
 from robust201.reader.dataset import RobustnessDataset
 from tests.conftest import REPOSITORY
@@ -14,7 +14,7 @@ CELLS = REPOSITORY / "benchmark_data" / "cells-cifar10"
 
 @pytest.fixture(scope="module")
 def precision() -> PilotPrecision:
-    return PilotPrecision(LikeDataset(RobustnessDataset(CELLS)).read)
+    return PilotPrecision(ReferenceDataset(RobustnessDataset(CELLS)).read)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,10 @@ def test_expected_precision_without_outcomes_is_the_worst_case(precision: PilotP
 
 def test_cheap_key_is_not_predicted_from_itself() -> None:
     reader = RobustnessDataset(Path(CELLS))
-    default, clean_only = LikeDataset(reader).read("", "fgsm"), LikeDataset(reader, ["clean"]).read("", "fgsm")
+    default, clean_only = (
+        ReferenceDataset(reader).read("", "fgsm"),
+        ReferenceDataset(reader, ["clean"]).read("", "fgsm"),
+    )
     assert default is not None
     assert clean_only is not None
     assert default.cheap.shape == clean_only.cheap.shape

@@ -91,7 +91,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_image_set_keeps_positions_and_random_numbers(folder: Path) -> None:
+def test_subset_keeps_image_indices_and_random_numbers(folder: Path) -> None:
     all_images, selected_images = load_images("mine", path=folder), load_images("mine", path=folder, count=7, seed=3)
     keys = ["clean", {"pgd": {"epsilons_255": [8], "steps": 1, "rel_stepsize": 1.0}}, "fog"]
     all_outcomes = evaluate(TinyNetwork(), all_images, keys=keys, progress=False).outcomes

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from robust201.models import graphs
-from robust201.models.buckets import Bucketed
+from robust201.models.buckets import BucketedModel
 from robust201.models.capacity import (
     BUCKETS,
     Capacity,
@@ -217,7 +217,7 @@ def pixels_of(n_samples, seed=0, size=2):
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=4), st.integers(1, 16), st.integers(1, 16), st.booleans())
 def test_bucketed_equals_its_model(sample_counts, max_logits, max_gradients, inference):
     direct, recorded = RecordingModel(), RecordingModel()
-    bucketed = Bucketed(recorded, Capacity(max_logits, max_gradients), prepare=RecordingPreparation())
+    bucketed = BucketedModel(recorded, Capacity(max_logits, max_gradients), prepare=RecordingPreparation())
     for seed, n_samples in enumerate(sample_counts):
         pixels, labels = pixels_of(n_samples, seed, size=2 + seed % 2)
         with torch.inference_mode(inference):
@@ -233,7 +233,7 @@ def test_bucketed_compiled_network_is_bit_identical(index, n_samples, limit):
     spec = specs()[index]
     network = compile_network(network_of(spec, channels=16), spec, NORMALISATION, n_classes=N_CLASSES)
     network.chunk = None
-    bucketed = Bucketed(network, Capacity(limit, limit), prepare=RecordingPreparation())
+    bucketed = BucketedModel(network, Capacity(limit, limit), prepare=RecordingPreparation())
     pixels, labels = images_of(32, n_images=n_samples)
     assert torch.equal(bucketed.logits(pixels), network.logits(pixels))
     expected = network.loss_and_gradient(pixels, labels % N_CLASSES)
@@ -242,7 +242,7 @@ def test_bucketed_compiled_network_is_bit_identical(index, n_samples, limit):
 
 
 def test_bucketed_ignores_earlier_batches():
-    bucketed = Bucketed(RecordingModel(), Capacity(16, 16))
+    bucketed = BucketedModel(RecordingModel(), Capacity(16, 16))
     pixels, labels = pixels_of(5)
     expected = bucketed.loss_and_gradient(pixels, labels)
     bucketed.loss_and_gradient(torch.full((16, 3, 2, 2), torch.nan), torch.ones(16, dtype=torch.int64))
@@ -251,7 +251,7 @@ def test_bucketed_ignores_earlier_batches():
 
 
 def test_bucketed_outputs_do_not_change_with_the_next_batch():
-    bucketed = Bucketed(RecordingModel(), Capacity(4, 4), prepare=RecordingPreparation())
+    bucketed = BucketedModel(RecordingModel(), Capacity(4, 4), prepare=RecordingPreparation())
     logits = bucketed.logits(pixels_of(4, 0)[0])
     copy = logits.clone()
     bucketed.logits(pixels_of(4, 1)[0])
@@ -261,7 +261,7 @@ def test_bucketed_outputs_do_not_change_with_the_next_batch():
 
 def test_bucketed_prepares_each_size_of_logits_and_gradients_once():
     prepare = RecordingPreparation()
-    bucketed = Bucketed(RecordingModel(), Capacity(1024, 512), prepare=prepare)
+    bucketed = BucketedModel(RecordingModel(), Capacity(1024, 512), prepare=prepare)
     for n_samples in (1024, 200, 3, 1000, 1024):
         pixels, labels = pixels_of(n_samples)
         bucketed.logits(pixels)
@@ -274,7 +274,7 @@ def test_bucketed_prepares_each_size_of_logits_and_gradients_once():
 
 def test_limit_and_release_discard_prepared_passes():
     prepare, model = RecordingPreparation(), RecordingModel()
-    bucketed = Bucketed(model, Capacity(1024, 512), prepare=prepare)
+    bucketed = BucketedModel(model, Capacity(1024, 512), prepare=prepare)
     pixels, _ = pixels_of(1024)
     bucketed.logits(pixels)
     bucketed.limit(300)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from robust201.models.buckets import Bucketed
+from robust201.models.buckets import BucketedModel
 from robust201.models.capacity import Capacity
 from robust201.models.classifier import Classifier
 from robust201.models.model import differentiate_objective
@@ -130,7 +130,7 @@ def test_bucketed_calls_the_objective_with_the_rows_of_each_batch(network, objec
         requested_rows.append(rows)
         return objective(logits, rows)
 
-    bucketed = Bucketed(COMPILED[network], Capacity(256, gradients))
+    bucketed = BucketedModel(COMPILED[network], Capacity(256, gradients))
     outputs = evaluate(bucketed, pixels, recording_objective, inference=inference)
     # Images do not affect each other, so the outputs do not depend on the batches.
     assert_equal(outputs, evaluate(COMPILED[network], pixels, objective, inference=inference))
@@ -142,14 +142,14 @@ def test_bucketed_calls_the_objective_with_the_rows_of_each_batch(network, objec
 @pytest.mark.parametrize("limit", [1, 3])
 def test_bucketed_works_with_the_smallest_buckets(limit):
     pixels = pixels_of(8)
-    outputs = evaluate(Bucketed(COMPILED["#21"], Capacity(limit, limit)), pixels, margin, inference=True)
+    outputs = evaluate(BucketedModel(COMPILED["#21"], Capacity(limit, limit)), pixels, margin, inference=True)
     assert_equal(outputs, evaluate(COMPILED["#21"], pixels, margin, inference=True))
 
 
 @every_objective
 def test_bucketed_accepts_a_reference_network(objective):
     pixels = pixels_of(65)
-    outputs = evaluate(Bucketed(REFERENCE["#21"], Capacity(16, 16)), pixels, objective, inference=True)
+    outputs = evaluate(BucketedModel(REFERENCE["#21"], Capacity(16, 16)), pixels, objective, inference=True)
     assert_close(outputs, differentiate_by_autograd(REFERENCE["#21"], pixels, objective))
 
 
@@ -162,7 +162,7 @@ def test_cross_entropy_objective_equals_loss_and_gradient(network, n_images, inf
     for model, compare in (
         (REFERENCE[network], assert_equal),
         (COMPILED[network], assert_close),
-        (Bucketed(COMPILED[network], Capacity(64, 24)), assert_close),
+        (BucketedModel(COMPILED[network], Capacity(64, 24)), assert_close),
     ):
         outputs = evaluate(model, pixels, cross_entropy, inference=inference)
         with torch.inference_mode(inference):

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from robust201.models.buckets import Bucketed
+from robust201.models.buckets import BucketedModel
 from robust201.models.capacity import Capacity
 from robust201.spaces.nasbench201.cells import specs
 from robust201.spaces.nasbench201.compiled import compile_network
@@ -107,7 +107,7 @@ def compiled_model(device):
 MODELS = {
     "reference": lambda device: tiny_classifier(TinyNetwork()).to(device),
     "compiled": compiled_model,
-    "bucketed": lambda device: Bucketed(compiled_model(device), Capacity(32, 16), device=device),
+    "bucketed": lambda device: BucketedModel(compiled_model(device), Capacity(32, 16), device=device),
 }
 
 

@@ -46,7 +46,7 @@ def test_measured_speed_replaces_assumed_speed() -> None:
     assert (measured["pgd"].is_measured, measured["clean"].is_measured) == (True, False)
 
 
-def test_savings_halve_images_networks_and_queries() -> None:
+def test_cheaper_designs_halve_images_networks_or_queries() -> None:
     n_networks = len(make_config().selected_architectures)
     n_half = n_networks // 2
     images, networks, queries = savings(make_small_plan(), {}, worst_case)
@@ -128,7 +128,7 @@ def test_sampled_design_keeps_sampling_section_of_sweep() -> None:
         make_plan(too_small, assumed_facts(too_small))
 
 
-def test_weaken_keeps_reach_of_attack() -> None:
+def test_weaken_keeps_total_step_length() -> None:
     config = make_config()
     weaker = weaken(config, 0.1)
     assert weaker is not None

@@ -27,7 +27,9 @@ def folder(tmp_path: Path) -> Path:
 def rewrite(path: Path, change: Callable[[pa.Table], pa.Table], row_group_size: int = 1000) -> None:
     table = pq.read_table(path, partitioning=None)
     pq.write_table(change(table), path, row_group_size=row_group_size)
-    (path.parents[3] / "parquet_files.json").unlink(missing_ok=True)  # files of other programs are not listed
+    (path.parents[3] / "parquet_files.json").unlink(
+        missing_ok=True
+    )  # the listing covers only files that robust201 wrote
 
 
 @pytest.mark.parametrize("row_group_size", [1, 2, 1000])
@@ -44,7 +46,7 @@ def test_values_do_not_depend_on_order_of_rows(folder: Path, row_group_size: int
 
 
 @pytest.mark.parametrize("row_group_size", [1, 1000])
-def test_strengths_without_sweep_json_are_those_of_all_rows(folder: Path, row_group_size: int) -> None:
+def test_strengths_are_read_from_all_rows_if_sweep_json_is_missing(folder: Path, row_group_size: int) -> None:
     expected = RobustnessDataset(folder).to_frame("cifar10", "pgd")
     rewrite(folder / FILES["pgd"], lambda table: table.sort_by("strength"), row_group_size)
     parquet_folder = RobustnessDataset(folder / "parquet")

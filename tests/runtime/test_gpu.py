@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from robust201.export import export_dataset
 from robust201.models.arithmetic import configure_torch
-from robust201.models.buckets import Bucketed
+from robust201.models.buckets import BucketedModel
 from robust201.models.capacity import USED_FRACTION, Capacity
 from robust201.models.classifier import Classifier
 from robust201.models.graphs import GraphCapture
@@ -158,8 +158,8 @@ def test_tf32_is_disabled(device):
 def test_cuda_graphs_do_not_change_results(device, spec, inference):
     network = compile_on(device, spec)
     capacity = Capacity(1024, 512)
-    without_graphs = Bucketed(network, capacity, device=device)
-    with_graphs = Bucketed(network, capacity, device=device, prepare=GraphCapture(device))
+    without_graphs = BucketedModel(network, capacity, device=device)
+    with_graphs = BucketedModel(network, capacity, device=device, prepare=GraphCapture(device))
     results = []
     for n_images in (1, 200, 256, 300, 1500, 7, 256):
         pixels, labels = move_to(device, *images_of(32, n_images=n_images))
@@ -179,7 +179,9 @@ def test_released_graphs_free_their_memory(device):
     pixels, labels = move_to(device, *images_of(32, n_images=1024))
 
     def use_graphs(spec: str) -> int:
-        graphs = Bucketed(compile_on(device, spec), Capacity(1024, 1024), device=device, prepare=GraphCapture(device))
+        graphs = BucketedModel(
+            compile_on(device, spec), Capacity(1024, 1024), device=device, prepare=GraphCapture(device)
+        )
         for n_images in (1024, 512, 256):
             graphs.loss_and_gradient(pixels[:n_images], labels[:n_images] % N_CLASSES)
             graphs.logits(pixels[:n_images])
@@ -215,8 +217,8 @@ def test_network_bytes_bound_peak_memory(device):
 def test_bucket_size_changes_logits_by_rounding_only(device):
     network = compile_on(device, specs()[991])
     pixels, _ = move_to(device, *images_of(32, n_images=400))  # two batches of 256, or one of 512
-    small_batch_logits = Bucketed(network, Capacity(256, 256), device=device).logits(pixels)
-    large_batch_logits = Bucketed(network, Capacity(4096, 4096), device=device).logits(pixels)
+    small_batch_logits = BucketedModel(network, Capacity(256, 256), device=device).logits(pixels)
+    large_batch_logits = BucketedModel(network, Capacity(4096, 4096), device=device).logits(pixels)
     torch.testing.assert_close(small_batch_logits, large_batch_logits, rtol=1e-4, atol=1e-5)
 
 

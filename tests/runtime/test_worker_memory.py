@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from robust201.export import export_dataset
-from robust201.models.buckets import Bucketed
+from robust201.models.buckets import BucketedModel
 from robust201.models.classifier import Classifier
 from robust201.models.network_check import check_network
 from robust201.planning.bundles import make_bundles
@@ -230,7 +230,7 @@ def test_network_is_released_before_next_is_loaded(
 ) -> None:
     device_memory(1)
     events: list[tuple[str, int]] = []
-    release, start = Bucketed.release, Bucketed.__init__
+    release, start = BucketedModel.release, BucketedModel.__init__
 
     def record_release(self):
         events.append(("release", id(self)))
@@ -240,8 +240,8 @@ def test_network_is_released_before_next_is_loaded(
         events.append(("start", id(self)))
         start(self, *arguments, **options)
 
-    monkeypatch.setattr(Bucketed, "release", record_release)
-    monkeypatch.setattr(Bucketed, "__init__", record_start)
+    monkeypatch.setattr(BucketedModel, "release", record_release)
+    monkeypatch.setattr(BucketedModel, "__init__", record_start)
     assert run_sweep(make_sweep(engine="fused", keys={"clean": {}}), make_executor).complete
     (first_event, started_id), (second_event, released_id), (third_event, _) = events
     assert (first_event, second_event, third_event) == ("start", "release", "start")

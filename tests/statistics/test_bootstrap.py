@@ -1,4 +1,4 @@
-"""Bootstrap samples equal explicit resampling of images, and intervals are computed from them."""
+"""Bootstrap samples, checked against explicit resampling of images, and intervals computed from them."""
 
 import numpy as np
 from scipy.stats import rankdata
@@ -40,7 +40,7 @@ def test_bootstrap_samples_depend_only_on_the_seed() -> None:
         assert (sample_counts(0) != sample_counts(1)).any()
 
 
-def test_rank_intervals_are_narrower_on_the_same_images() -> None:
+def test_paired_rank_intervals_are_narrower_than_unpaired_ones() -> None:
     correct = make_outcomes(8, 500, shared_difficulty=True)
     paired = rank_intervals(resampled_counts(pack_outcomes(correct), 500))
     unpaired = rank_intervals(binomial_counts(correct.mean(axis=1), 500))
@@ -77,7 +77,7 @@ def test_kendall_estimate_of_two_networks_is_nan_with_ties() -> None:
     assert np.isnan(kendall_estimate([0.3, 0.3], [0.9, 0.8], counts, counts).value)
 
 
-def test_interval_ends_stay_within_the_limits() -> None:
+def test_interval_bounds_stay_within_valid_range() -> None:
     sampled_counts = np.array([[9, 10, 10], [10, 10, 10], [8, 9, 9]], np.int32)
     estimate = median_estimate([1.0, 1.0, 1.0], sampled_counts, 10)
     assert estimate.high == 1.0

@@ -1,4 +1,4 @@
-"""The dataset paper's claims on synthetic results in which each claim holds, or its opposite."""
+"""Checks of the dataset paper's claims, on synthetic results in which each claim or its opposite holds."""
 
 import numpy as np
 import pandas as pd
@@ -25,7 +25,7 @@ def robustness_effect(spec, sign):
     return sign * (0.15 * convolved[0] - 0.03 * convolved[1] - 0.03 * convolved[3] + 0.03 * pooled)
 
 
-def write_space(folder, sign=1):
+def write_results_of_all_cells(folder, sign=1):
     """Write results of all cells: clean accuracy grows with the parameters, and accuracies under attack follow
     `robustness_effect`."""
     specs = nasbench201.specs()
@@ -75,7 +75,7 @@ PLANTED_CLAIMS = (
 
 @pytest.mark.parametrize(("sign", "expected"), [(1, HOLDS), (-1, FAILS)])
 def test_check_claims_confirms_or_contradicts_planted_claims(tmp_path, sign, expected):
-    verdict_by_claim = check_verdicts(write_space(tmp_path, sign))
+    verdict_by_claim = check_verdicts(write_results_of_all_cells(tmp_path, sign))
     for claim_part in PLANTED_CLAIMS[1:]:
         # With the opposite sign, cells also differ by a factor of two.
         expected_verdict = HOLDS if claim_part == "factor of two" else expected

@@ -85,12 +85,14 @@ def first_keys(
             f"Reading arguments failed for epsilon: expected a number above 0 and up to 1, in pixel units, got "
             f"{float(radius):g}. Write {float(radius):g}/255 if it is in units of 1/255."
         )
-    attacks = {key: {"epsilons": [float(radius)]} for key in ("fgsm", "pgd", *_strongest(n_classes, randomised))}
+    attacks = {
+        key: {"epsilons": [float(radius)]} for key in ("fgsm", "pgd", *_strongest_attacks(n_classes, randomised))
+    }
     corrupted = _CORRUPTIONS if corruptions else ()
     return {"clean": {}, **attacks, **{key: {"severities": [SEVERITY]} for key in corrupted}}
 
 
-def _strongest(n_classes: int, randomised: bool) -> tuple[str, ...]:
+def _strongest_attacks(n_classes: int, randomised: bool) -> tuple[str, ...]:
     if randomised and n_classes >= 3:
         return ("aa_rand",)
     if n_classes >= 4:

@@ -1,4 +1,4 @@
-"""Costs of networks that are known without an evaluation: the numbers of parameters and multiply-accumulates."""
+"""Costs of networks that can be computed without an evaluation: the numbers of parameters and multiply-accumulates."""
 
 from collections.abc import Iterable
 

@@ -82,7 +82,7 @@ class PilotPrecision:
         return self._known[cache_key]
 
 
-class LikeDataset:
+class ReferenceDataset:
     """Outcomes of a folder's first dataset that has any, used for every requested dataset."""
 
     def __init__(self, reader: RobustnessDataset, cheap: Sequence[str] = DEFAULT_CHEAP) -> None:

@@ -60,13 +60,13 @@ def _choose_precision(plan: "Plan", like: Path | None) -> "PilotPrecision | None
         except RobustError as error:
             console.say(f"The pilot in {plan.config.results} is not used for half-widths: {error}")
             return None
-    from robust201.analysis.pilot_precision import LikeDataset, PilotPrecision
+    from robust201.analysis.pilot_precision import PilotPrecision, ReferenceDataset
     from robust201.planning.sampling_section import DEFAULT_CHEAP
     from robust201.reader.dataset import RobustnessDataset
 
     sampling, parameters = plan.config.sampling, plan.config.parameters
     cheap = DEFAULT_CHEAP if sampling is None else sampling.cheap
-    return PilotPrecision(LikeDataset(RobustnessDataset(like), [key for key in cheap if key in parameters]).read)
+    return PilotPrecision(ReferenceDataset(RobustnessDataset(like), [key for key in cheap if key in parameters]).read)
 
 
 def precision_of_pilot(plan: "Plan") -> "PilotPrecision | None":

@@ -204,7 +204,7 @@ def slurm(
         consent = [code_copy_path(config.results.absolute(), hash_file(path)) for path in config.code_files().values()]
     job = replace(job, words=(*job.words, *consent_arguments(consent)))
     if dry_run:
-        typer.echo(slurm_jobs.render_dry(job, options, say=console.say), nl=False)
+        typer.echo(slurm_jobs.render_dry_run(job, options, say=console.say), nl=False)
         return
     submission = slurm_jobs.submit_array(job, options, say=console.say)
     if submission is not None and trainings is not None:

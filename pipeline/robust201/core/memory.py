@@ -17,7 +17,7 @@ _MMAP_BYTES = 32 * 2**20
 _TRIM_BYTES = 2**30
 
 
-def collect_rarely() -> None:
+def reduce_gc_frequency() -> None:
     """Collect garbage only after every 20,000 new objects, while a process of robust201 starts.
 
     Imports create about 200,000 tracked objects that live until exit. Scanning them during the imports and at exit took
@@ -27,7 +27,7 @@ def collect_rarely() -> None:
 
 
 def restore_gc_thresholds() -> None:
-    """Undo `collect_rarely` before computations, which can create large garbage.
+    """Undo `reduce_gc_frequency` before computations, which can create large garbage.
 
     Objects that already exist are never scanned again. Thresholds set by other code stay.
     """

@@ -63,7 +63,7 @@ def _as_picture(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
     return pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)
 
 
-def show_change(change: NDArray[np.float32], largest: float) -> NDArray[np.float32]:
+def change_to_image(change: NDArray[np.float32], largest: float) -> NDArray[np.float32]:
     """Return a pixel difference as an image in which grey means no change, scaled to the largest difference."""
     scaled: NDArray[np.float32] = np.clip(0.5 + change / (2 * max(largest, 1e-9)), 0, 1)
     return scaled

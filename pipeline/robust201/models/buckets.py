@@ -34,7 +34,7 @@ class DirectCalls:
         """Do nothing, because there are no resources."""
 
 
-class Bucketed:
+class BucketedModel:
     """A model that runs in batches of a few sizes; smaller batches are padded.
 
     Padding rows contain zeros or values of earlier batches. Images do not affect each other, so these values have no

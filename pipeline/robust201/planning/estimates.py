@@ -1,4 +1,4 @@
-"""Counts of a plan, and estimates of its bytes and hours."""
+"""Numbers of units and evaluations in a plan, and estimates of its storage and worker-hours."""
 
 from collections import Counter
 from typing import Any
@@ -16,12 +16,12 @@ _JSON_BYTES_PER_COUNT, _JSON_BYTES_PER_MEAN = 3, 22
 def estimate(plan: Plan) -> dict[str, Any]:
     """Return the counts of a plan and estimates of its bytes and worker-hours, as a JSON value."""
     planned_keys = plan.planned_keys
-    rows = Counter[tuple[str, str]]()
+    n_units_by_key = Counter[tuple[str, str]]()
     for planned in planned_keys:
-        rows[planned.dataset, planned.key] += len(planned.networks)
+        n_units_by_key[planned.dataset, planned.key] += len(planned.networks)
     n_images = {(planned.dataset, planned.key): planned.n_images for planned in planned_keys}
     shard_bytes = json_bytes = 0
-    for (dataset, key), n_units in rows.items():
+    for (dataset, key), n_units in n_units_by_key.items():
         n_rows = n_units * len(plan.strengths(dataset, key))
         counts, means = _numbers_per_row(plan, dataset, key, n_images[dataset, key])
         shard_bytes += n_rows * (_SHARD_BYTES_PER_ROW + counts * _SHARD_BYTES_PER_COUNT + means * _SHARD_BYTES_PER_MEAN)
@@ -30,14 +30,16 @@ def estimate(plan: Plan) -> dict[str, Any]:
     return {
         "name": plan.config.name,
         "architectures": len({network.architecture for planned in planned_keys for network in planned.networks}),
-        "units": rows.total(),
+        "units": n_units_by_key.total(),
         "evaluations": plan.n_evaluations,
         "evaluated_images": sum(planned.n_evaluations * planned.n_images for planned in planned_keys),
         "estimated_shard_bytes": shard_bytes,
         "estimated_json_bytes": json_bytes,
         **plan.config.execution.estimate_hours(macs),
         "units_by_dataset_and_key": {
-            dataset: {key: rows[dataset, key] for key in plan.keys(dataset) if (dataset, key) in rows}
+            dataset: {
+                key: n_units_by_key[dataset, key] for key in plan.keys(dataset) if (dataset, key) in n_units_by_key
+            }
             for dataset in plan.datasets
         },
     }

@@ -441,8 +441,8 @@ def _plan_samples(plan: Plan) -> Plan:
         counted = tuple(network for network in planned.networks if network.architecture in on_all_images)
         planned_keys.append(replace(planned, networks=counted))
         increments = [] if sample is None else [(one.sha256, len(one.positions)) for one in sample.increments]
-        n_undrawn = sizes[key] - sum(count for _, count in increments)
-        for sha256, count in (*increments, *([("", n_undrawn)] if n_undrawn > 0 else [])):
+        n_unsampled = sizes[key] - sum(count for _, count in increments)
+        for sha256, count in (*increments, *([("", n_unsampled)] if n_unsampled > 0 else [])):
             on_sample = EvaluationProtocol.of(sampled_payload(protocol.payload, sha256))
             protocols[on_sample.digest] = on_sample
             planned_keys.append(
@@ -517,7 +517,7 @@ def check_sampled_protocols(plan: Plan) -> None:
             )
 
 
-def split_off_undrawn(plan: Plan) -> tuple[Plan, int]:
+def split_off_unsampled(plan: Plan) -> tuple[Plan, int]:
     """Return the plan without units of undrawn samples, and the number of evaluations removed."""
     drawn = [planned for planned in plan.planned_keys if is_drawn(plan.protocols[planned.protocol])]
     undrawn = (planned for planned in plan.planned_keys if not is_drawn(plan.protocols[planned.protocol]))

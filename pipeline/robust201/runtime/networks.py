@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from robust201.core.records import ImageSet, Unit
-from robust201.models.buckets import Bucketed
+from robust201.models.buckets import BucketedModel
 from robust201.models.capacity import Capacity, choose_capacity
 from robust201.models.classifier import Classifier
 from robust201.models.graphs import GraphCapture
@@ -22,16 +22,16 @@ from robust201.weights.loading import fill_network
 class LoadedNetwork:
     """A unit's network and, if it exists, the compiled network that the fused engine uses in its place."""
 
-    def __init__(self, classifier: Classifier, compiled: CompiledNetwork | Bucketed | None) -> None:
+    def __init__(self, classifier: Classifier, compiled: CompiledNetwork | BucketedModel | None) -> None:
         self.classifier = classifier
         self.model = compiled
-        self._chunk = None if compiled is None or isinstance(compiled, Bucketed) else compiled.chunk
+        self._chunk = None if compiled is None or isinstance(compiled, BucketedModel) else compiled.chunk
         self._is_checked = False
 
     @property
     def capacity(self) -> Capacity | None:
         """Maximum batch sizes that fit into the device's memory; None if they are unknown."""
-        return self.model.capacity if isinstance(self.model, Bucketed) else None
+        return self.model.capacity if isinstance(self.model, BucketedModel) else None
 
     @property
     def shown(self) -> int:
@@ -46,7 +46,7 @@ class LoadedNetwork:
     def limit(self, micro_batch: int | None) -> None:
         """Limit the batch size; None removes this limit, but not the network's own."""
         self.classifier.micro_batch = micro_batch
-        if isinstance(self.model, Bucketed):
+        if isinstance(self.model, BucketedModel):
             self.model.limit(micro_batch)
         elif self.model is not None and self._chunk is not None:
             self.model.chunk = min(self._chunk, micro_batch or self._chunk)
@@ -66,7 +66,7 @@ class LoadedNetwork:
         self._is_checked = True
 
     def release(self) -> None:
-        if isinstance(self.model, Bucketed):
+        if isinstance(self.model, BucketedModel):
             self.model.release()
 
 
@@ -131,7 +131,7 @@ class NetworkLoader:
         fill_network(network, state_dict, unit.network_label, WRONG_WEIGHTS_ADVICE)
         return network
 
-    def _restrict_batches(self, compiled: CompiledNetwork, image_size: int) -> Bucketed:
+    def _restrict_batches(self, compiled: CompiledNetwork, image_size: int) -> BucketedModel:
         """Restrict a network on a GPU to a few batch sizes, which depend on the GPU's memory."""
         assert self._memory is not None  # noqa: S101 - checked by the caller
         free_bytes, total_bytes = self._memory
@@ -149,7 +149,7 @@ class NetworkLoader:
         )
         use_graphs = execution.cuda_graphs and self._device.type == "cuda" and not compiled.is_constant
         prepare = GraphCapture(self._device) if use_graphs else None
-        return Bucketed(compiled, capacity, device=self._device, prepare=prepare)
+        return BucketedModel(compiled, capacity, device=self._device, prepare=prepare)
 
 
 _COMPARED_IMAGES = 64

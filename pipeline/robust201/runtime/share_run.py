@@ -1,4 +1,4 @@
-"""Execution of one job share of a prepared sweep, without driver or lease, as in a task of a job array."""
+"""Execution of one job share of a prepared sweep, without a sweep-wide driver's lease, as in a task of a job array."""
 
 import os
 import threading
@@ -14,7 +14,7 @@ from robust201.planning.config import SweepConfig
 from robust201.planning.filters import EVERYTHING, Filters
 from robust201.planning.identity import describe_difference
 from robust201.planning.inputs import Inputs
-from robust201.planning.plan import Plan, split_off_undrawn
+from robust201.planning.plan import Plan, split_off_unsampled
 from robust201.planning.plan_file import PLAN_FILE, load_plan
 from robust201.planning.shares import Share, all_bundles, missing_bundles
 from robust201.planning.training_config import TrainingConfig
@@ -65,7 +65,7 @@ def run_share(
     filters.check(config)
     prepared = _load_prepared(config)
     on_code(prepared.facts.code)
-    filtered_plan, n_undrawn = split_off_undrawn(filters.narrow(prepared))
+    filtered_plan, n_unsampled = split_off_unsampled(filters.narrow(prepared))
     keys_without_images = sorted({unit.key for unit in filtered_plan.units if unit.id not in filtered_plan.known_ids})
     if keys_without_images:  # shares do not generate images, because several would generate the same ones
         raise InputError(_missing_images_message(config, "corrupted", keys_without_images))
@@ -88,11 +88,11 @@ def run_share(
         driver = make_driver(preview, folder, on_progress=on_progress, say=say)
         with driver.recording_errors():
             compute(driver, plan, parts, make_executor)
-        if n_undrawn:
-            driver.tally.remaining += n_undrawn
+        if n_unsampled:
+            driver.tally.remaining += n_unsampled
             say(
-                f"{n_undrawn:,} evaluations of the sweep need samples, which shares do not draw. When all shares have "
-                "ended, draw them on one machine with `robust201 plan SWEEP.yaml --save`, and rerun the shares."
+                f"{n_unsampled:,} evaluations of the sweep need samples, which shares do not draw. When all shares "
+                "have ended, draw them on one machine with `robust201 plan SWEEP.yaml --save`, and rerun the shares."
             )
         return driver.finish()
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from robust201.analysis.labels import key_label
 from robust201.core.files import atomic_write
 from robust201.figures import matplotlib_parts as parts
-from robust201.figures.image_grid import Tile, draw_image_grid, show_change
+from robust201.figures.image_grid import Tile, change_to_image, draw_image_grid
 from robust201.figures.palette import CHANCE_COLOUR
 from robust201.figures.panels import TEXT_SIZE, TITLE_SIZE
 from robust201.figures.vega_files import PNG_DPI
@@ -230,7 +230,7 @@ def draw_attacked_images(images: Mapping[str, NDArray[np.float32]], epsilons: Se
     for attacked in images.values():
         changes = attacked - attacked[0]
         rows.append([Tile(image) for image in attacked])
-        rows.append([Tile(image) for image in show_change(changes, float(np.abs(changes).max()))])
+        rows.append([Tile(image) for image in change_to_image(changes, float(np.abs(changes).max()))])
     labels = [label for group in images for label in (GROUPS[group], "")]
     return draw_image_grid(
         rows, columns=[f"ε {epsilon:g}" for epsilon in epsilons], row_labels=labels, width=FIGURE_WIDTH

@@ -78,7 +78,7 @@ class Job:
         return render(self.config, self.source, options, n_shares, indices, self.words)
 
 
-def render_dry(job: Job, options: ArrayOptions, *, say: Callable[[str], None]) -> str:
+def render_dry_run(job: Job, options: ArrayOptions, *, say: Callable[[str], None]) -> str:
     """Return the batch file of a job without submitting it; only the YAML is read."""
     if isinstance(job.config, TrainingConfig):
         require_explicit_device(job.config)

@@ -17,9 +17,9 @@ from robust201.tasks.constraints import CONSTRAINTS, L2, LINF, Constraint
 from robust201.tasks.measures.parameters import (
     PROXIES,
     CrozeParameters,
-    HessianInputParameters,
     HessianWeightsParameters,
     InputGradientParameters,
+    InputHessianParameters,
     JacobianParameters,
     ProxyParameters,
 )
@@ -393,7 +393,7 @@ TASKS: dict[str, Task] = {
             _hessian_weights_passes,
             HessianWeightsParameters.usual,
         ),
-        _measure("hessian_input", HessianInputParameters, _hessian_input_passes, HessianInputParameters.usual),
+        _measure("hessian_input", InputHessianParameters, _hessian_input_passes, InputHessianParameters.usual),
         _measure("proxies", ProxyParameters, lambda _p, _c: 15.0, PROXIES),
         _measure("croze", CrozeParameters, lambda _p, _c: 24.0, ("score",)),
     )

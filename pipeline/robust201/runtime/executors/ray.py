@@ -18,7 +18,7 @@ from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorErro
 from ray.util.metrics import Counter, Gauge, Histogram
 
 from robust201.core.errors import ConfigError, EvaluationError, RayLostError, RobustError, WorkerBrokenError, one_line
-from robust201.core.memory import collect_rarely
+from robust201.core.memory import reduce_gc_frequency
 from robust201.core.records import ArchitectureId, Bundle, Receipt, UnitFailure
 from robust201.runtime.executors.base import (
     LOOKAHEAD,
@@ -93,7 +93,7 @@ class _WorkerActor:
     """
 
     def __init__(self, start_worker: StartWorker, folder: str) -> None:
-        collect_rarely()
+        reduce_gc_frequency()
         with suppress(OSError):  # if the folder is missing, opening relative paths fails later with a clear message
             os.chdir(folder)
         self._worker = start_worker(RayMetrics())
@@ -263,7 +263,7 @@ class RayExecutor:
 
     @property
     def _may_grow(self) -> bool:
-        """Whether machines may join later: Ray is a cluster, and the sweep sets the number of workers."""
+        """Whether machines may join later: Ray runs on a cluster, and the sweep sets the number of workers."""
         return bool(self._execution.ray_address) and self._execution.workers is not None
 
     def _uses_gpus(self) -> bool:
@@ -338,7 +338,7 @@ class RayExecutor:
             raise RayLostError(f"the {silent_process} does not answer")
 
     def _wait_for_ray(self) -> None:
-        """Wait until Ray answers, because its calls would block without handling signals."""
+        """Wait until Ray answers; until then, calls to Ray would block without handling signals."""
         while self._watch is not None and self._watch.probe_all() is not None:
             self._raise_if_gone()
             time.sleep(_RETRY_SECONDS)

@@ -26,7 +26,7 @@ import psutil
 
 from robust201.core.errors import RayLostError, RobustError
 from robust201.core.files import open_file
-from robust201.core.memory import collect_rarely
+from robust201.core.memory import reduce_gc_frequency
 from robust201.core.records import Bundle, Receipt, UnitFailure
 from robust201.runtime.executors.base import BundleDone, BundleLost, Event, Executor, StartWorker, WorkSettings
 from robust201.runtime.executors.ray_environment import check_import_path, driver_environment
@@ -277,7 +277,7 @@ def _session(leader_pid: int) -> list[psutil.Process]:
 def run_child(descriptor: int, folder: str) -> None:
     """Run the child process: connect to Ray and answer requests over a socket, until the driver is gone."""
     os.set_inheritable(descriptor, False)
-    collect_rarely()
+    reduce_gc_frequency()
     for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(signal_number, _ignore_signal)
     connection: Connection[Any, Any] = Connection(descriptor)

@@ -16,7 +16,7 @@ from robust201.models.classifier import network_logits
 from robust201.tasks.attack_kit.context import Context, Request, to_float
 from robust201.tasks.attack_kit.draws import CounterRandomNumbers
 from robust201.tasks.measures.lanczos import largest_eigenvalues
-from robust201.tasks.measures.parameters import HessianInputParameters
+from robust201.tasks.measures.parameters import InputHessianParameters
 from robust201.tasks.measures.trainable import (
     copy_in_mode,
     equal_batches,
@@ -27,7 +27,7 @@ from robust201.tasks.measures.trainable import (
 )
 
 
-def measure(context: Context, parameters: HessianInputParameters, request: Request) -> Mapping[str, NDArray[Any]]:
+def measure(context: Context, parameters: InputHessianParameters, request: Request) -> Mapping[str, NDArray[Any]]:
     """Measure all images of a request.
 
     Returns:
@@ -60,7 +60,7 @@ def measure(context: Context, parameters: HessianInputParameters, request: Reque
 
 
 def _largest(
-    context: Context, parameters: HessianInputParameters, request: Request, batch: slice, network: nn.Module
+    context: Context, parameters: InputHessianParameters, request: Request, batch: slice, network: nn.Module
 ) -> NDArray[np.float64]:
     """Return the largest eigenvalue per image (B,), or (1,) for a whole batch in training mode.
 

@@ -185,7 +185,7 @@ class HessianWeightsParameters(LanczosParameters):
         return True
 
 
-class HessianInputParameters(LanczosParameters):
+class InputHessianParameters(LanczosParameters):
     """Largest eigenvalue of the loss's Hessian with respect to one image, or to all images of a batch."""
 
     offered: ClassVar[tuple[str, ...]] = ("largest", "largest_sd", "batch_largest", "batch_largest_sd")
