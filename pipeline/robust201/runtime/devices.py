@@ -29,8 +29,8 @@ def device_memory(device: torch.device) -> tuple[int, int] | None:
 
 
 _OUT_OF_MEMORY_TEXTS = ("can't allocate memory", "out of memory", "STATUS_ALLOC_FAILED", "unable to find an engine")
-"""Messages of RuntimeErrors raised by torch's CPU allocator, the CUDA runtime, cuBLAS and cuDNN. The last one means that
-no cuDNN execution plan had enough workspace."""
+"""Messages of RuntimeErrors raised by torch's CPU allocator, the CUDA runtime, cuBLAS and cuDNN. The last one means
+that no cuDNN execution plan had enough workspace."""
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
