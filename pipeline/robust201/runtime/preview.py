@@ -126,6 +126,8 @@ def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
     for digest, count in inventory.foreign(plan.useful_ids).items():
         if digest in plan.protocols:
             reason = "another checkpoint, or architectures outside this sweep"
+            if plan.config.sampling is not None:
+                reason += ", or networks that are sampled because their results lack predictions"
             key = plan.protocols[digest].payload["key"]
         else:
             payload = inventory.protocol(digest)

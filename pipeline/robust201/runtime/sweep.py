@@ -53,11 +53,11 @@ def merge_results(sources: Sequence[Path], target: Path) -> tuple[MergeReport, t
     store = ShardStore.create(target)
     with Lease.acquire(store.root):
         samples = _merge_samples([target, *sources])
+        if samples is not None:  # first, so that an interrupted merge leaves no results on samples without their record
+            write_samples(target, samples)
         report = merge_folders(sources, target)
         if not (target / PLAN_FILE).exists():
             write_text(target / PLAN_FILE, read_text(sources[0] / PLAN_FILE, MAX_JSON_BYTES))
-        if samples is not None:
-            write_samples(target, samples)
         merged_plan = load_plan(target)
         if not all(map(is_known, merged_plan.protocols.values())):
             # Filtered runs may have generated different corrupted images, so combine the facts of all plans.
@@ -183,6 +183,7 @@ def _prepared(
         store.folder.remove_leftovers()
         say("Checking finished results")
         inventory = store.inventory(verify="unverified", on_damage="set_aside")
+        lease.check()  # checking results may have taken long
         if (samples := note_counted_networks(full_plan, inventory)) is not None:
             full_plan = make_plan(config, replace(facts, samples=samples))
             plan = filters.narrow(full_plan)
