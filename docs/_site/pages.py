@@ -50,7 +50,13 @@ CONTENTS = {
             "studies/image-distribution-lenet/study",
             "image-spectra",
         ),
-        *("robust-features", "studies/robust-features-dynamics-cifar10/study", "trials", "controls"),
+        *(
+            "robust-features",
+            "studies/robust-features-dynamics-cifar10/study",
+            "studies/robust-features-mixing-cifar10/study",
+            "trials",
+            "controls",
+        ),
     ],
 }
 """Pages below each page, in their order. A star allows for pages that do not exist."""
@@ -73,6 +79,7 @@ SHORT_TITLES = {
     "studies/cells-cifar10/study": "The dataset paper's claims on CIFAR-10",
     "studies/image-distribution-lenet/study": "Image distribution: LeNet",
     "studies/robust-features-dynamics-cifar10/study": "Robust features: dynamics on CIFAR-10",
+    "studies/robust-features-mixing-cifar10/study": "Robust features: mixing on CIFAR-10",
 }
 """Titles in menus, where those of the pages are long."""
 

@@ -205,14 +205,13 @@ def make_leaderboard(
         ConfigError: a name does not match any evaluation.
     """
     chosen_names = list(names) if names is not None else default_names(results, epsilon)
-    stored = StoredResults(results.reader.files, results.name, {})
-    standings = [
-        standing for name in chosen_names if len((standing := _rank_networks(results, stored, name)).accuracies)
-    ]
+    stored, estimate_table = StoredResults(results.reader.files, results.name, {}), EstimateTable(results)
+    ranked = (_rank_networks(results, stored, estimate_table, name) for name in chosen_names)
+    standings = [standing for standing in ranked if len(standing.accuracies)]
     sort_standing: Standing | None
     if sort_by is not None:
         matches = (standing for standing in standings if standing.name == sort_by)
-        sort_standing = next(matches, None) or _rank_networks(results, stored, sort_by)
+        sort_standing = next(matches, None) or _rank_networks(results, stored, estimate_table, sort_by)
     else:
         attacked = (standing for standing in standings if standing.name != CLEAN)
         sort_standing = next(attacked, standings[0] if standings else None)
@@ -238,7 +237,9 @@ def nearest_strength(key: str, strengths: Sequence[float], epsilon: float = REFE
     return min(strengths, key=lambda strength: (abs(strength - target), strength))
 
 
-def _rank_networks(results: DatasetResults, stored: StoredResults, name: str) -> Standing:
+def _rank_networks(
+    results: DatasetResults, stored: StoredResults, estimate_table: EstimateTable, name: str
+) -> Standing:
     evaluations = require_evaluations(results, name)
     single = evaluations[0] if len(evaluations) == 1 else None
     if single is not None:
@@ -248,7 +249,7 @@ def _rank_networks(results: DatasetResults, stored: StoredResults, name: str) ->
         accuracies, label = results.scores[name], SCORES[name]
     else:
         accuracies, label = results.accuracies[evaluations].mean(axis=1, skipna=False), f"mean {key_label(name)}"
-    if (estimates := EstimateTable(results).find(evaluations)) is not None:
+    if (estimates := estimate_table.find(evaluations)) is not None:
         return _estimated_standing(name, label, accuracies, estimates)
     accuracies = accuracies.dropna().sort_values(ascending=False, kind="stable")
     image_counts = {count_evaluated_images(results.reader.files, results.name, key) for key, _ in evaluations}

@@ -328,19 +328,21 @@ def _read_value(text: str, *, is_list: bool) -> Any:
         return text.strip()
 
 
-def read_normalisation(mean: str | None, std: str | None) -> "Normalisation | None":
-    """Parse --mean and --std; None if both are absent."""
+def read_normalisation(mean: str | None, std: str | None, *, option_prefix: str = "") -> "Normalisation | None":
+    """Parse --mean and --std, or options with a prefix such as --judge-mean; None if both are absent."""
+    mean_option, std_option = (f"--{option_prefix}{name}" for name in ("mean", "std"))
     from robust201.core.records import Normalisation
 
     if mean is None and std is None:
         return None
     if mean is None or std is None:
         raise ConfigError(
-            "Reading the command line failed for --mean and --std: only one of them is set. Add the other."
+            f"Reading the command line failed for {mean_option} and {std_option}: only one of them is set. Add the "
+            "other."
         )
-    normalisation = Normalisation(_read_numbers("--mean", mean), _read_numbers("--std", std))
+    normalisation = Normalisation(_read_numbers(mean_option, mean), _read_numbers(std_option, std))
     if (problem := normalisation.problem) is not None:
-        raise ConfigError(f"Reading the command line failed for --{problem.field}: {problem.text}")
+        raise ConfigError(f"Reading the command line failed for --{option_prefix}{problem.field}: {problem.text}")
     return normalisation
 
 

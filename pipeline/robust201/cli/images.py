@@ -13,7 +13,7 @@ from robust201.core.host import MAX_THREADS
 from robust201.core.records import MAX_CLASSES
 
 if TYPE_CHECKING:
-    from robust201.core.records import ImageSet, Split
+    from robust201.core.records import ImageSet, Normalisation, Split
     from robust201.models.classifier import Classifier
 
 SplitText = Annotated[str, typer.Option("--split", help="Split of the dataset: test or train.")]
@@ -139,13 +139,19 @@ def robustify(
     judge_network: Annotated[
         str | None, typer.Option(help="Network of --judge: an architecture or FILE:FUNCTION. Default: NETWORK.")
     ] = None,
+    judge_mean: Annotated[
+        str | None, typer.Option(metavar="R,G,B", help="Channel means of --judge. Default: the dataset's.")
+    ] = None,
+    judge_std: Annotated[
+        str | None,
+        typer.Option(metavar="R,G,B", help="Channel standard deviations of --judge. Default: the dataset's."),
+    ] = None,
 ) -> None:
     """Create training images that contain only the robust, or only the non-robust, features of a network."""
     from robust201.export.written_file import parse_choice
     from robust201.images import load_images, select
     from robust201.images.image_folder import describe_folder
     from robust201.models.arithmetic import configure_torch
-    from robust201.models.classifier import Classifier
     from robust201.training.robust_features import FeatureSettings, Method, write_feature_images
 
     settings = FeatureSettings.of(
@@ -157,19 +163,23 @@ def robustify(
         batch_size=batch_size,
     )
     normalisation = read_normalisation(mean, std)
+    judge_normalisation = read_normalisation(judge_mean, judge_std, option_prefix="judge-")
+    if judge is None and judge_normalisation is not None:
+        raise ConfigError(
+            "Reading the command line failed for --judge-mean and --judge-std: they need --judge. Add it, or omit them."
+        )
     images = load_images(dataset, path=path, split="train")
     if count is not None:
         images = select(images, count=count, seed=seed)
     configure_torch(threads)
     classifier = _load_classifier(
-        network, dataset, store, weights, device, recipe=recipe, epochs=epochs, seed=weights_seed
+        network, dataset, store, weights, device, normalisation, recipe=recipe, epochs=epochs, seed=weights_seed
     )
-    if normalisation is not None:
-        classifier = Classifier(classifier.network, normalisation, images.n_classes, device=classifier.device)
     with console.showing_progress("Creating images") as progress:
         write_feature_images(out, images, classifier, settings, network=_identify_network(network), progress=progress)
     if judge is not None:
-        _check_labels(out, images, _load_classifier(judge_network or network, dataset, None, judge, device))
+        judge_classifier = _load_classifier(judge_network or network, dataset, None, judge, device, judge_normalisation)
+        _check_labels(out, images, judge_classifier)
     elif settings.method == "representation":
         console.say(
             "It was not checked whether another network can recognise the labels of the images, which depends on the "
@@ -212,14 +222,25 @@ def _architecture(text: str) -> int | str:
 
 
 def _load_classifier(
-    network: str, dataset: str, store: Path | None, weights: Path | None, device: str, **training: Any
+    network: str,
+    dataset: str,
+    store: Path | None,
+    weights: Path | None,
+    device: str,
+    normalisation: "Normalisation | None",
+    **training: Any,
 ) -> "Classifier":
+    """Load a network; without `normalisation`, it takes pixels that are normalised as usual for the dataset."""
+    from robust201.models.classifier import Classifier
+
     if ":" not in network:
         from robust201.api import load_model
 
-        return load_model(_architecture(network), dataset, store, weights=weights, device=device, **training)
+        classifier = load_model(_architecture(network), dataset, store, weights=weights, device=device, **training)
+        if normalisation is None:
+            return classifier
+        return Classifier(classifier.network, normalisation, classifier.n_classes, device=classifier.device)
     from robust201.images import dataset as dataset_spec
-    from robust201.models.classifier import Classifier
     from robust201.models.user_module import available_device
 
     if store is not None:
@@ -228,6 +249,5 @@ def _load_classifier(
             "--store by --weights FILE."
         )
     spec = dataset_spec(dataset)
-    return Classifier(
-        build_module(network, weights), spec.normalisation, spec.n_classes, device=available_device(device)
-    )
+    module, torch_device = build_module(network, weights), available_device(device)
+    return Classifier(module, normalisation or spec.normalisation, spec.n_classes, device=torch_device)

@@ -311,12 +311,8 @@ def _calibration(results: StoredResults, requirements: dict[str, str]) -> Iterat
                     calibration.class_gap,
                 )
         for strength, metrics_by_network in metrics_by_strength.items():
-            for position, metric in enumerate(("overconfidence", "class_calibration_gap")):
-                values = pd.Series(
-                    {network: metric_values[position] for network, metric_values in metrics_by_network.items()},
-                    dtype=np.float64,
-                )
-                yield MetricRow(results.name, metric, key, strength, values.sort_index())
+            names = "overconfidence", "class_calibration_gap"
+            yield from _metric_rows(results.name, names, key, strength, metrics_by_network)
 
 
 def _binned_calibration(results: StoredResults, requirements: dict[str, str]) -> Iterator[MetricRow]:
@@ -332,12 +328,8 @@ def _binned_calibration(results: StoredResults, requirements: dict[str, str]) ->
                 for identifier, architecture_bins in bins.items()
                 if (value := architecture_bins if is_single else architecture_bins[position]) is not None
             }
-            for index, metric in enumerate(("ece", "maximum_calibration_error")):
-                metric_series = pd.Series(
-                    {network: metric_values[index] for network, metric_values in metrics_by_network.items()},
-                    dtype=np.float64,
-                )
-                yield MetricRow(results.name, metric, key, strength, metric_series.sort_index())
+            names = "ece", "maximum_calibration_error"
+            yield from _metric_rows(results.name, names, key, strength, metrics_by_network)
 
 
 def _steps(results: StoredResults, requirements: dict[str, str]) -> Iterator[MetricRow]:
@@ -349,15 +341,21 @@ def _steps(results: StoredResults, requirements: dict[str, str]) -> Iterator[Met
         for network in iter_steps(results.files, results.name, key):
             metrics_by_strength.setdefault(network.strength, {})[network.architecture] = steps_of_success(network.steps)
         for strength, metrics_by_network in sorted(metrics_by_strength.items()):
-            for position, metric in enumerate(("mean_steps_of_success", "median_steps_of_success")):
-                values = pd.Series(
-                    {
-                        architecture: metric_values[position]
-                        for architecture, metric_values in metrics_by_network.items()
-                    },
-                    dtype=np.float64,
-                )
-                yield MetricRow(results.name, metric, key, strength, values.sort_index())
+            names = "mean_steps_of_success", "median_steps_of_success"
+            yield from _metric_rows(results.name, names, key, strength, metrics_by_network)
+
+
+def _metric_rows(
+    dataset: str,
+    names: Sequence[str],
+    key: str,
+    strength: float,
+    metrics_by_network: Mapping[ArchitectureId, Sequence[float]],
+) -> Iterator[MetricRow]:
+    """Yield one row per metric, given the metrics of each network in the order of `names`."""
+    for position, name in enumerate(names):
+        values = {network: metrics[position] for network, metrics in metrics_by_network.items()}
+        yield MetricRow(dataset, name, key, strength, pd.Series(values, dtype=np.float64).sort_index())
 
 
 def _to_float_array(nested: Any) -> NDArray[np.float64]:
