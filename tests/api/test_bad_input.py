@@ -37,6 +37,17 @@ class NetworkWithChangedLogits(nn.Module):
         return self.change(self.network(pixels)[1])
 
 
+class WideNetwork(nn.Module):
+    """A linear network with any number of classes."""
+
+    def __init__(self, n_classes: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(PIXELS[0].size, n_classes)
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return self.head(pixels.flatten(1))
+
+
 class AlwaysDropping(nn.Dropout):
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         return nn.functional.dropout(features, self.p, training=True)
@@ -118,6 +129,20 @@ def test_evaluate_attacks_constant_logits_without_graph() -> None:
     with pytest.warns(RobustWarning, match="the loss has no gradient"):
         frame = evaluate(constant, PIXELS, LABELS, ["clean", {"fgsm": {"epsilons_255": [8]}}], progress=False)
     assert frame["accuracy"].nunique() == 1
+
+
+@pytest.mark.parametrize(("n_copies", "n_labels", "warns"), [(50, 5, True), (50, 6, False), (49, 5, False)])
+def test_evaluate_warns_if_labels_use_only_the_first_half_of_the_classes(
+    n_copies: int, n_labels: int, warns: bool
+) -> None:
+    images, labels = np.repeat(PIXELS[:1], n_copies, axis=0), np.arange(n_copies) % n_labels
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        evaluate(WideNetwork(n_classes=10), images, labels, ["clean"], progress=False)
+    assert len(warned) == int(warns)
+    for warning in warned:
+        assert str(warning.message).startswith("The model has 10 classes, but all 50 labels are below 5. ")
+        assert warning.filename == __file__
 
 
 def test_evaluate_warns_about_epsilons_in_wrong_unit() -> None:

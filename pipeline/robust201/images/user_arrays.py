@@ -1,15 +1,22 @@
 """Conversion of a user's arrays of images and labels to an image set, with checks."""
 
+import warnings
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.errors import DatasetError
+from robust201.core.errors import DatasetError, RobustWarning
 from robust201.core.records import NO_NORMALISATION, ImageSet
 
 _ROUNDING_TOLERANCE = 1e-3
 """Tolerance for 255 times a float to count as an integer, far more than the rounding error of k / 255 in float32."""
+
+_MIN_IMAGES_TO_COMPARE_CLASSES = 50
+"""Minimum number of images for a warning that labels use few of a model's classes.
+
+If labels were spread evenly over the classes, 50 of them would all be in the first half by chance in 1 of 10^15 cases.
+"""
 
 _PIXEL_TYPES = "uint8, or float32 or float64 in [0, 1]"
 
@@ -62,13 +69,29 @@ def as_image_set(images: Any, labels: Any) -> ImageSet:
 
 
 def check_label_range(labels: NDArray[np.int64], n_classes: int) -> None:
-    """Check that every label is a class of the model; the error names the first invalid label."""
+    """Check that every label is a class of the model.
+
+    Raises:
+        DatasetError: a label is not a class; the error names the first one.
+
+    Warns:
+        RobustWarning: no label is in the upper half of the model's classes, as on CIFAR-10 with an ImageNet model.
+    """
     invalid_rows = np.flatnonzero((labels < 0) | (labels >= n_classes))
     if len(invalid_rows):
         raise DatasetError(
             f"Reading labels failed for image {invalid_rows[0]}: expected 0 to {n_classes - 1}, because the model has "
             f"{n_classes} classes, got {labels[invalid_rows[0]]} ({len(invalid_rows):,} such labels). "
             "Correct the labels or the model."
+        )
+    n_labelled = int(labels.max()) + 1 if len(labels) else 0
+    if len(labels) >= _MIN_IMAGES_TO_COMPARE_CLASSES and n_labelled <= n_classes // 2:
+        warnings.warn(
+            f"The model has {n_classes:,} classes, but all {len(labels):,} labels are below {n_labelled:,}. If the "
+            "model was trained on other classes, its accuracy means nothing. If the images are sorted by class, select "
+            "them at random.",
+            RobustWarning,
+            stacklevel=5,  # the call of evaluate or attack
         )
 
 
