@@ -115,7 +115,7 @@ def load_model(
         )
     space, name = find_architecture(_as_builtin_id(architecture))
     if store is not None:
-        checkpoints = store if isinstance(store, CheckpointStore) else CheckpointStore(_folder(store))
+        checkpoints = store if isinstance(store, CheckpointStore) else CheckpointStore(_store_folder(store))
         record = checkpoints.find(name, dataset, space=space.name, epochs=epochs, seed=seed, recipe=recipe)
         channels, cells = record.channels, record.cells
         tensors, source = checkpoints.load(record), f"{record.label} from {record.file}"
@@ -138,7 +138,7 @@ def load_model(
     return classifier
 
 
-def _folder(store: str | Path) -> Path:
+def _store_folder(store: str | Path) -> Path:
     """Return a store's folder; the prefix ``bundled:`` means a store that ships with robust201, as in a sweep YAML."""
     name = str(store)
     return bundled(name.removeprefix("bundled:")) if name.startswith("bundled:") else Path(store)
@@ -181,13 +181,13 @@ def evaluate(
             its parameters are float16, bfloat16 or float64, it receives images and computes gradients in that type; its
             logits are converted to float32, and the result's `protocols` records the type.
         images: (N, 3, H, W) or (N, H, W, 3), NumPy or torch, uint8 or floats in [0, 1]; grey images have 1 channel.
-            Floats that are not multiples of 1/255 are not rounded, and the result's `protocols` records this. Or the
+            Floats that are not multiples of 1/255 are not rounded, and the result's `protocols` records this. Also the
             result of `robust201.images.load_images`; `labels` must then be None.
         labels: (N,) integers in [0, C).
         keys: keys of `robust201.tasks.TASKS`, alone or with parameters: ``["clean", {"pgd": {"epsilons_255": [8]}}]``;
             ``"corruptions"`` means all corruptions, ``"autoattack"`` AutoAttack, ``"all"`` the keys of the paper. A
             custom task has the fields of a sweep (docs/your-own.md), such as ``{"mine": {"file": "my_attack.py",
-            "norm": "Linf", "strengths": [8]}}``; a task of an installed package is a name. None is a first look.
+            "norm": "Linf", "strengths": [8]}}``; a task of an installed package is a name. None means a first look.
         benchmark: protocol of a RobustBench leaderboard on CIFAR-10, instead of keys: ``"robustbench-linf"``,
             ``"robustbench-l2"`` or ``"robustbench-corruptions"``. Without images and labels, the test images of the
             data folder are used. `count` selects the first images. The result's `model_info` is the leaderboard's row.
@@ -238,7 +238,7 @@ def evaluate(
         )
     user_images = _read_images(leaderboard, images, labels)
     if count is not None:
-        check_selection(count, len(user_images.labels), "the images given")
+        check_selection(count, len(user_images.labels), "the given images")
     for task, parameters in parsed_keys or ():
         _check_shape(user_images, task, parameters)
         _warn_of_parameters(task, parameters, randomised=randomised)
@@ -519,7 +519,7 @@ def compare(
 
     Raises:
         ConfigError: there are fewer than two networks; modules or tables are mixed with networks in datasets; tables
-            have different images, different parameters of a key, or no key in common; or a reason of `evaluate`.
+            have different images, different parameters of a key, or no key in common; or see `evaluate`.
         DatasetError: see `evaluate`.
         EvaluationError: see `evaluate`.
     """
@@ -654,7 +654,7 @@ def attack(
         are ascending). Attacks of AutoAttack return clean images where they do not fool the network.
 
     Raises:
-        ConfigError: the key is not an attack, or a reason of `evaluate`.
+        ConfigError: the key is not an attack, or see `evaluate`.
         DatasetError: see `evaluate`.
         EvaluationError: see `evaluate`.
     """
@@ -710,8 +710,8 @@ def place(result: pd.DataFrame, dataset: "RobustnessDataset", *, data: str = "ci
 
     Returns:
         One row per row of `result` that has an accuracy: `key`, `strength`, `accuracy`, `rank` (1 if no architecture is
-        better; missing if the dataset has none at this key and strength), `architectures` (their number), `percentile`
-        (percentage of them that are worse; ties count half), `median`, `best` and `best_architecture`.
+        better; missing if the dataset has no accuracy at this key and strength), `architectures` (their number),
+        `percentile` (percentage of them that are worse; ties count half), `median`, `best` and `best_architecture`.
 
     Raises:
         ConfigError: the DataFrame lacks columns of `evaluate`, or the dataset has no such image dataset.
@@ -959,11 +959,11 @@ def parse_keys(keys: _Keys, engine: str, *, randomised: bool = False) -> list[tu
 
 def _parse_user_task(key: object, fields: object) -> tuple[UserTask, Parameters] | None:
     """Parse a custom task, or a task of an installed package, and its parameters; None for any other key."""
-    values = {} if fields is None else fields
-    if not isinstance(key, str) or not isinstance(values, Mapping):
+    task_fields = {} if fields is None else fields
+    if not isinstance(key, str) or not isinstance(task_fields, Mapping):
         return None
     try:
-        parameters = parse_custom_task(key, values)
+        parameters = parse_custom_task(key, task_fields)
     except (ConfigError, ValueError) as error:
         raise ConfigError(f"Reading keys failed for {key!r}: {error}") from error
     if parameters is None:
@@ -1036,7 +1036,7 @@ def _warn_of_parameters(task: Task, parameters: Parameters, *, randomised: bool 
         warnings.warn(message, RobustWarning, stacklevel=3)
     if randomised and task.key.startswith("aa_standard"):
         message = (
-            f"{task.key} does not average over the network's random numbers, so accuracies come out too high. Evaluate "
+            f"{task.key} does not average over the network's random numbers, so its accuracies are too high. Evaluate "
             "aa_rand, or the group autoattack."
         )
         warnings.warn(message, RobustWarning, stacklevel=3)

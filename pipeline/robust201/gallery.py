@@ -50,8 +50,8 @@ def show(
         images: one image (3, H, W), or up to `MAX_SHOWN`; see `evaluate`.
         labels: class of each image.
         key: key of an attack.
-        epsilon_255: radius of an Linf ball in units of 1/255. By default the attack's largest.
-        epsilon: radius of an L2 or L1 ball in units of the pixel range. By default the attack's largest.
+        epsilon_255: radius of an Linf ball in units of 1/255. By default the attack's largest radius.
+        epsilon: radius of an L2 or L1 ball in units of the pixel range. By default the attack's largest radius.
         normalisation: see `evaluate`.
         class_names: one name per class; by default the classes' numbers.
         parameters: parameters of the attack, and further arguments of `attack`, such as ``seed=1``.
@@ -60,7 +60,7 @@ def show(
         A Matplotlib figure, which notebooks display; ``.savefig("attacked.png")`` saves it.
 
     Raises:
-        ConfigError: there are several radii or too many images; or a reason of `attack`.
+        ConfigError: there are several radii or too many images; or see `attack`.
         DatasetError, EvaluationError: see `attack`.
     """
     from robust201.figures.image_grid import Tile, change_to_image, draw_image_grid

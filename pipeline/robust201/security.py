@@ -57,13 +57,13 @@ def curves(
         `save("curves.pdf")`.
 
     Raises:
-        ConfigError: the norm is unknown; an attack has a different norm or is not a minimum-norm attack; or a reason of
+        ConfigError: the norm is unknown; an attack has a different norm or is not a minimum-norm attack; or see
             `evaluate`.
         DatasetError: see `evaluate`.
         EvaluationError: see `evaluate`.
 
     Warns:
-        RobustWarning: an attack failed on some images at every distance, or a reason of `evaluate`.
+        RobustWarning: an attack failed on some images at every distance, or see `evaluate`.
     """
     if norm not in CONSTRAINTS:
         raise ConfigError(

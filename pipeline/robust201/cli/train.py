@@ -76,8 +76,8 @@ def train(
             say=console.say,
         )
     console.say_each(_describe_accuracies(config.store, trained))
-    complete = f"Complete. Evaluate the networks in a sweep with weights: {{path: {config.store}, recipe: …}}"
-    code = console.show_tally(tally, "snapshot", complete)
+    completion_message = f"Complete. Evaluate the networks in a sweep with weights: {{path: {config.store}, recipe: …}}"
+    code = console.show_tally(tally, "snapshot", completion_message)
     if task is not None:
         task.requeue_if_unfinished(tally, console.say, has_new_states=bool(saved_states(config) - states_before))
     raise typer.Exit(code)

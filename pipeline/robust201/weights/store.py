@@ -4,8 +4,8 @@ Layout::
 
     manifest.jsonl                                     see `weights.manifest`
     <dataset>/<index:06d>-e<epochs>-s<seed>.safetensors            published weights, without a recipe name
-    <dataset>/<index:06d>-<recipe>-e<epochs>-s<seed>.safetensors   other weights, such as those of `training`
-    <space>/<dataset>/<architecture>/[<recipe>-]e<epochs>-s<seed>.safetensors   other spaces than the default one
+    <dataset>/<index:06d>-<recipe>-e<epochs>-s<seed>.safetensors   weights with a recipe name, such as trained weights
+    <space>/<dataset>/<architecture>/[<recipe>-]e<epochs>-s<seed>.safetensors   spaces other than the default
 
 Here <space> is `Space.weights_name`, and i<steps> replaces e<epochs> for a snapshot within an epoch. Missing,
 truncated, changed or non-finite weights raise `CheckpointError`.
@@ -85,9 +85,11 @@ class CheckpointStore:
     def records(self) -> tuple[CheckpointRecord, ...]:
         """Return the checkpoints, sorted by space, dataset, index, recipe, length and seed."""
         networks = self._index()
-        order = sorted(networks, key=lambda network: (*network[:2], _position(network[2])))
+        sorted_networks = sorted(networks, key=lambda network: (*network[:2], _architecture_order(network[2])))
         return tuple(
-            networks[network][trial] for network in order for trial in sorted(networks[network], key=trial_order)
+            networks[network][trial]
+            for network in sorted_networks
+            for trial in sorted(networks[network], key=trial_order)
         )
 
     def find(
@@ -122,6 +124,7 @@ class CheckpointStore:
     def find_hash(
         self, index: ArchitectureId, dataset: str, sha256: str, *, space: str = DEFAULT_SPACE
     ) -> CheckpointRecord | None:
+        """Return the network's checkpoint whose weights file has this SHA-256, or None."""
         trials = self._index().get((space, dataset, index), {})
         return next((record for record in trials.values() if record.sha256 == sha256), None)
 
@@ -320,7 +323,7 @@ class CheckpointStore:
                     for other_space, other_dataset, other_index in networks
                     if (other_space, other_dataset) == (space, dataset)
                 ),
-                key=_position,
+                key=_architecture_order,
             )
             spaces = sorted({other_space for other_space, _, _ in networks})
             if other_datasets:
@@ -371,7 +374,7 @@ def _preference(trial: Trial) -> tuple[bool, bool, int, int, bool, int]:
     return steps is not None, epochs != DEFAULT_EPOCHS, -epochs, -(steps or 0), seed != DEFAULT_SEED, seed
 
 
-def _position(index: ArchitectureId) -> tuple[bool, ArchitectureId]:
+def _architecture_order(index: ArchitectureId) -> tuple[bool, ArchitectureId]:
     """Return the sort key of an architecture: indices by number, followed by names."""
     return isinstance(index, str), index
 
