@@ -172,9 +172,9 @@ def evaluate(
     Without `keys` this is a first look: clean images, FGSM, PGD, AutoAttack and three corruptions, on as many images as
     take about a minute with a small network.
 
-    The module is not changed. Attacks are those of a sweep (docs/protocol.md); an image's random numbers depend on the
+    The module is not changed. Attacks work as in a sweep (docs/protocol.md); an image's random numbers depend on the
     seed, the key and the image's position. Corruptions are generated with the parameters of CIFAR-10-C, scaled to the
-    image size, or for 224 pixels and more with those of ImageNet-C; frost is synthetic.
+    image size, or, for 224 pixels and more, with the parameters of ImageNet-C; frost is synthetic.
 
     Args:
         model: any module that maps (B, 3, H, W) float32 in [0, 1] to logits (B, C), with up to 32,767 classes. If all
@@ -584,7 +584,7 @@ def _class_names(networks: Sequence[object]) -> list[str]:
 
 
 def _read_stored(name: str, network: str, keys: _Keys | None, data: str | None) -> dict[str, Evaluation]:
-    """Read a stored network's evaluations, or those of all weights of an architecture.
+    """Read the evaluations of a stored network, or of all weights of an architecture.
 
     `name` replaces the network's name in the dataset, unless it is empty.
     """
@@ -593,7 +593,7 @@ def _read_stored(name: str, network: str, keys: _Keys | None, data: str | None) 
     requested_keys = [keys] if isinstance(keys, str) else keys
     if requested_keys is not None and not all(isinstance(key, str) for key in requested_keys):
         raise ConfigError(
-            f"Comparing networks failed for {network}: keys have parameters, but those of a dataset are fixed. Pass "
+            f"Comparing networks failed for {network}: keys have parameters, but a dataset's parameters are fixed. Pass "
             "names of keys only, such as pgd or pgd:8."
         )
     evaluations = read_evaluations(

@@ -474,7 +474,7 @@ def corrupt(
 ) -> None:
     """Generate corrupted images, reproducible from the seed.
 
-    Images smaller than 224 pixels get the corruption parameters of CIFAR-10-C, other images those of ImageNet-C.
+    Images smaller than 224 pixels get the corruption parameters of CIFAR-10-C; other images get the parameters of ImageNet-C.
     """
     from robust201.images import load_images
     from robust201.tasks import expand_keys

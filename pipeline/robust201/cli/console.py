@@ -475,7 +475,7 @@ def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None
         "largest changes",
     )
     if rows:
-        show_table("Accuracy of the second set minus that of the first", columns, rows)
+        show_table("Accuracy of the second set minus accuracy of the first", columns, rows)
 
 
 def show_metrics(metrics: DerivedMetrics) -> None:

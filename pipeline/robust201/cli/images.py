@@ -230,7 +230,7 @@ def _load_classifier(
     normalisation: "Normalisation | None",
     **training: Any,
 ) -> "Classifier":
-    """Load a network; without `normalisation`, it takes pixels that are normalised as usual for the dataset."""
+    """Load a network; without `normalisation`, the dataset's normalisation is used."""
     from robust201.models.classifier import Classifier
 
     if ":" not in network:

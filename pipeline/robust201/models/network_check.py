@@ -115,7 +115,7 @@ def check_compiled(classifier: Classifier, model: Model, pixels: torch.Tensor, *
         name: name of the network in messages.
 
     Raises:
-        EvaluationError: the logits of the original are not finite, or those of the compiled network differ from them.
+        EvaluationError: the original network's logits are not finite, or the compiled network's logits differ from them.
     """
     with torch.inference_mode():
         logit_pairs = [(classifier(batch), model.logits(batch)) for batch in torch.split(pixels, COMPARISON_BATCH)]
@@ -129,7 +129,7 @@ def check_compiled(classifier: Classifier, model: Model, pixels: torch.Tensor, *
     difference = float((compiled_logits - reference_logits).abs().max())
     if not difference <= _COMPILED_TOLERANCES[precision] * max(1.0, float(reference_logits.abs().max())):
         raise EvaluationError(
-            f"Compiling failed for {name}: its logits differ by {difference:.3g} from those of the published network, "
+            f"Compiling failed for {name}: its logits differ by {difference:.3g} from the published network's, "
             "which is more than rounding. Set engine: reference for this network, and report the problem."
         )
 
