@@ -264,12 +264,12 @@ def evaluate(
         corrupted = context.corrupted
         if leaderboard is not None and leaderboard.is_corrupted:
             corrupted = open_published(data_folder(), image_set, n_images=len(user_images.labels), keys=CORRUPTIONS)
-        evaluated = _evaluate_keys(
+        key_results = _evaluate_keys(
             dataclasses.replace(context, corrupted=corrupted), parsed_keys, image_set, state, progress
         )
         has_attack = any(task.kind == "attack" for task, _ in parsed_keys)
         zero_fraction = _measure_zero_gradients(context, image_set) if has_attack and not randomised else 0.0
-    _warn_of_weak_attacks(evaluated.rows, network_name, len(image_set), image_set.n_classes, zero_fraction)
+    _warn_of_weak_attacks(key_results.rows, network_name, len(image_set), image_set.n_classes, zero_fraction)
     columns = ("key", "strength", "accuracy", "low", "high", "confidence", "n_images", "seconds")
     measure_columns = dict.fromkeys(column for task, _ in parsed_keys for column in task.columns)
     shared_protocol = setup.shared_protocol(user_images, context.classifier)
@@ -282,15 +282,15 @@ def evaluate(
         task.key: shared_protocol | parameters.identity() | _code_identity(task) for task, parameters in parsed_keys
     }
     return Evaluation.of(
-        evaluated.rows,
+        key_results.rows,
         [*columns, *measure_columns],
-        evaluated.outcomes,
+        key_results.outcomes,
         image_set.indices,
-        _digest(image_set),
+        _hash_images(image_set),
         protocols,
         leaderboard,
-        evaluated.distances,
-        evaluated.steps,
+        key_results.distances,
+        key_results.steps,
     )
 
 
@@ -299,8 +299,8 @@ def _code_identity(task: Task) -> dict[str, str]:
     return task.function.identity() if isinstance(task, UserTask) else {}
 
 
-class _Evaluated(NamedTuple):
-    """Results of several keys.
+class _KeyResults(NamedTuple):
+    """Results of an evaluation under several keys.
 
     Attributes:
         rows: rows of the table.
@@ -372,9 +372,9 @@ def _evaluate_keys(
     image_set: ImageSet,
     state: EvaluationProgress,
     progress: ProgressOption,
-) -> _Evaluated:
+) -> _KeyResults:
     """Evaluate all images under all keys."""
-    evaluated = _Evaluated([], {}, {}, {})
+    key_results = _KeyResults([], {}, {}, {})
     state.evaluations = sum(len(parameters.strengths) for _, parameters in parsed_keys)
     for task, parameters in parsed_keys:
         state.begin(task.key, parameters.strengths, len(image_set))
@@ -387,15 +387,15 @@ def _evaluate_keys(
                 if not isinstance(progress, bool):
                     progress(state.evaluations_done, state.evaluations)
         results.sort(key=lambda result: result.strength)
-        evaluated.rows.extend(map(_table_row, results))
+        key_results.rows.extend(map(_table_row, results))
         if task.finds_distances:
-            evaluated.distances[task.key] = distances_of(results[-1].values[DISTANCES])
+            key_results.distances[task.key] = distances_of(results[-1].values[DISTANCES])
         for result in results:
             if PREDICTIONS in result.values:
-                evaluated.outcomes[task.key, result.strength] = result.values[PREDICTIONS] == image_set.labels
+                key_results.outcomes[task.key, result.strength] = result.values[PREDICTIONS] == image_set.labels
             if STEPS in result.values:
-                evaluated.steps[task.key, result.strength] = steps_of(result.values[STEPS])
-    return evaluated
+                key_results.steps[task.key, result.strength] = steps_of(result.values[STEPS])
+    return key_results
 
 
 def _image_set(images: ImageSet, classifier: Classifier) -> ImageSet:
@@ -579,8 +579,8 @@ def _pair_with_names(networks: Mapping[str, _Network] | Sequence[_Network]) -> l
 
 
 def _class_names(networks: Sequence[object]) -> list[str]:
-    classes = [type(network).__name__ for network in networks]
-    return [name if classes.count(name) == 1 else f"{name} {n}" for n, name in enumerate(classes, start=1)]
+    names = [type(network).__name__ for network in networks]
+    return [name if names.count(name) == 1 else f"{name} {number}" for number, name in enumerate(names, start=1)]
 
 
 def _read_stored(name: str, network: str, keys: _Keys | None, data: str | None) -> dict[str, Evaluation]:
@@ -593,8 +593,8 @@ def _read_stored(name: str, network: str, keys: _Keys | None, data: str | None) 
     requested_keys = [keys] if isinstance(keys, str) else keys
     if requested_keys is not None and not all(isinstance(key, str) for key in requested_keys):
         raise ConfigError(
-            f"Comparing networks failed for {network}: keys have parameters, but a dataset's parameters are fixed. Pass "
-            "names of keys only, such as pgd or pgd:8."
+            f"Comparing networks failed for {network}: keys have parameters, but a dataset's parameters are fixed. "
+            "Pass names of keys only, such as pgd or pgd:8."
         )
     evaluations = read_evaluations(
         network, keys=None if requested_keys is None else [str(key) for key in requested_keys], data=data
@@ -609,7 +609,7 @@ def _read_stored(name: str, network: str, keys: _Keys | None, data: str | None) 
     return dict.fromkeys([name], next(iter(evaluations.values())))
 
 
-def _digest(images: ImageSet) -> str:
+def _hash_images(images: ImageSet) -> str:
     digest = hashlib.sha256(str(images.images.shape).encode())
     digest.update(images.images.tobytes())
     digest.update(images.labels.astype("<i8").tobytes())

@@ -99,9 +99,9 @@ def show(
     changes = (attacked - clean).cpu().numpy()
     rows = []
     for index in range(n_images):
-        largest = float(np.abs(changes[index]).max())
-        scale_caption = f"× {0.5 / largest:.0f}" if largest else "unchanged"
-        change_tile = Tile(change_to_image(changes[index], largest), scale_caption)
+        largest_change = float(np.abs(changes[index]).max())
+        scale_caption = f"× {0.5 / largest_change:.0f}" if largest_change else "unchanged"
+        change_tile = Tile(change_to_image(changes[index], largest_change), scale_caption)
         clean_pixels, attacked_pixels = (pixels[index].cpu().numpy() for pixels in (clean, attacked))
         rows.append(
             [Tile(clean_pixels, clean_captions[index]), change_tile, Tile(attacked_pixels, attacked_captions[index])]

@@ -108,8 +108,8 @@ def parse_attacks(
 ) -> dict[str, dict[str, Any]]:
     """Parse the attacks of `curves` and their parameters; each must be a minimum-norm attack."""
     requested = DEFAULT_ATTACKS[norm] if attacks is None else attacks
-    listed = [requested] if isinstance(requested, str) else list(requested)
-    fields = {key: dict(requested[key]) if isinstance(requested, Mapping) else {} for key in listed}
+    listed_attacks = [requested] if isinstance(requested, str) else list(requested)
+    fields = {key: dict(requested[key]) if isinstance(requested, Mapping) else {} for key in listed_attacks}
     known_attacks = [
         key
         for key, task in TASKS.items()

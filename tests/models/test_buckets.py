@@ -101,7 +101,7 @@ def test_sample_bytes_uses_the_skeleton_of_the_network(channels, cells):
 # --- choice of batch sizes -----------------------------------------------------------------------------------------
 
 
-def choose(free_gigabytes, total_gigabytes=None, memory_fraction=1.0, skeleton=PUBLISHED_SKELETON):
+def choose_for_memory(free_gigabytes, total_gigabytes=None, memory_fraction=1.0, skeleton=PUBLISHED_SKELETON):
     total_gigabytes = free_gigabytes if total_gigabytes is None else total_gigabytes
     return choose_capacity(
         free_bytes=round(free_gigabytes * GIGABYTE),
@@ -125,28 +125,28 @@ def choose(free_gigabytes, total_gigabytes=None, memory_fraction=1.0, skeleton=P
     ],
 )
 def test_choose_capacity_for_common_devices(gigabytes, expected):
-    assert choose(gigabytes) == expected
+    assert choose_for_memory(gigabytes) == expected
 
 
 @given(st.floats(0.1, 200), st.floats(0.1, 200), st.sampled_from([1.0, 0.5, 0.25, 0.1]), st.booleans())
 def test_choose_capacity_fits_and_grows_with_memory(free_gigabytes, total_gigabytes, memory_fraction, small_images):
     skeleton = (16, 5, 16) if small_images else PUBLISHED_SKELETON
-    capacity = choose(free_gigabytes, total_gigabytes, memory_fraction, skeleton)
+    capacity = choose_for_memory(free_gigabytes, total_gigabytes, memory_fraction, skeleton)
     assert set(capacity) <= set(BUCKETS)
     assert capacity.gradients <= capacity.logits
     usable_bytes = min(free_gigabytes, memory_fraction * total_gigabytes) * GIGABYTE
     for batch_size, gradient in zip(capacity, (False, True), strict=True):
         sample_bytes = network_bytes(*skeleton, gradient=gradient) + MAX_IMAGES_PER_SAMPLE * 12 * skeleton[2] ** 2
         assert batch_size * sample_bytes <= usable_bytes or batch_size == BUCKETS[0]
-    larger = choose(free_gigabytes * 1.5, total_gigabytes * 1.5, memory_fraction, skeleton)
+    larger = choose_for_memory(free_gigabytes * 1.5, total_gigabytes * 1.5, memory_fraction, skeleton)
     assert all(small <= large for small, large in zip(capacity, larger, strict=True))
 
 
 def test_choose_capacity_is_equal_on_equal_devices():
     # A second worker has less free memory than the first, and other processes change it slightly.
-    capacity = choose(24, 24, memory_fraction=0.5)
-    assert {choose(free, 24, memory_fraction=0.5) for free in (24, 23, 17, 12)} == {capacity}
-    assert choose(24, 24) == choose(23.2, 24)
+    capacity = choose_for_memory(24, 24, memory_fraction=0.5)
+    assert {choose_for_memory(free, 24, memory_fraction=0.5) for free in (24, 23, 17, 12)} == {capacity}
+    assert choose_for_memory(24, 24) == choose_for_memory(23.2, 24)
 
 
 def test_buckets_up_to_ends_at_the_limit():
@@ -222,15 +222,15 @@ def pixels_of(n_samples, seed=0, size=2):
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=4), st.integers(1, 16), st.integers(1, 16), st.booleans())
 def test_bucketed_model_equals_the_original_model(sample_counts, max_logits, max_gradients, inference):
-    direct, recorded = RecordingModel(), RecordingModel()
-    bucketed = BucketedModel(recorded, Capacity(max_logits, max_gradients), prepare=RecordingPreparation())
+    original_model, recording_model = RecordingModel(), RecordingModel()
+    bucketed = BucketedModel(recording_model, Capacity(max_logits, max_gradients), prepare=RecordingPreparation())
     for seed, n_samples in enumerate(sample_counts):
         pixels, labels = pixels_of(n_samples, seed, size=2 + seed % 2)
         with torch.inference_mode(inference):
             outputs = [bucketed.logits(pixels), *bucketed.loss_and_gradient(pixels, labels)]
-            expected = [direct.logits(pixels), *direct.loss_and_gradient(pixels, labels)]
+            expected = [original_model.logits(pixels), *original_model.loss_and_gradient(pixels, labels)]
         assert all(torch.equal(output, reference) for output, reference in zip(outputs, expected, strict=True))
-    assert max(recorded.sizes) <= max(max_logits, max_gradients)
+    assert max(recording_model.sizes) <= max(max_logits, max_gradients)
 
 
 @settings(max_examples=8)

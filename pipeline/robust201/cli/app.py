@@ -272,7 +272,7 @@ def run(
     config = load_sweep(sweep, results=out, execution={"executor": executor, "workers": workers}, **sampling)
     filters = make_filters(config, architectures, datasets, keys, limit)
     check_device(config)
-    task = ArrayTask.of(os.environ) if slurm_requeue else None
+    slurm_task = ArrayTask.of(os.environ) if slurm_requeue else None
     if share is None:
         announce_code(config, sweep, allowed=allow_code or (), say=console.say)
         check_code(config)
@@ -298,8 +298,8 @@ def run(
         completion_message = f"Complete for this selection. Status of the whole sweep: {status_command}"
     failures_hint = f"All failures: {status_command}"
     code = console.show_tally(tally, "evaluation", completion_message, failures_hint)
-    if task is not None:
-        task.requeue_if_unfinished(tally, console.say)
+    if slurm_task is not None:
+        slurm_task.requeue_if_unfinished(tally, console.say)
     raise typer.Exit(code)
 
 
@@ -474,7 +474,8 @@ def corrupt(
 ) -> None:
     """Generate corrupted images, reproducible from the seed.
 
-    Images smaller than 224 pixels get the corruption parameters of CIFAR-10-C; other images get the parameters of ImageNet-C.
+    Images smaller than 224 pixels get the corruption parameters of CIFAR-10-C; other images get the parameters of
+    ImageNet-C.
     """
     from robust201.images import load_images
     from robust201.tasks import expand_keys

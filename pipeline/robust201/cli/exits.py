@@ -47,7 +47,7 @@ def run_to_exit_code(app: typer.Typer) -> int:
         if code != _INTERRUPTED:
             return int(code)
     except (RobustError, _UsageError, ImportError, OSError, MemoryError) as error:
-        message, code = _describe(error)
+        message, code = _message_and_exit_code(error)
         console.say(shorten("error: " + " ".join(message.splitlines())))
         return code
     except (KeyboardInterrupt, typer.Abort):
@@ -58,7 +58,7 @@ def run_to_exit_code(app: typer.Typer) -> int:
     return EvaluationError.exit_code
 
 
-def _describe(error: Exception) -> tuple[str, int]:
+def _message_and_exit_code(error: Exception) -> tuple[str, int]:
     if isinstance(error, RobustError):
         return str(error), error.exit_code
     if isinstance(error, ImportError):
@@ -85,5 +85,8 @@ def _describe(error: Exception) -> tuple[str, int]:
     usage: Any = error  # an exception of click
     command = usage.ctx.command_path if usage.ctx else "robust201"
     fault = usage.format_message().rstrip(".")
-    stop = "" if fault.endswith("?") else "."  # click may end its message with a question
-    return f"Reading the command line failed for {command}: {fault}{stop} See: {command} --help", InputError.exit_code
+    full_stop = "" if fault.endswith("?") else "."  # click may end its message with a question
+    return (
+        f"Reading the command line failed for {command}: {fault}{full_stop} See: {command} --help",
+        InputError.exit_code,
+    )

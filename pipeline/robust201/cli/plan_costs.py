@@ -177,8 +177,8 @@ def _show_designs(title: str, designs: Sequence[dict[str, Any]], full_hours: flo
         console.say(f"{design['design']}: {design['loss']}")
     if not has_precision:
         console.say(
-            "Half-widths are upper bounds, for simple random sampling at an accuracy of 50%. To compute half-widths and "
-            "Kendall's tau with the full ranking, name a dataset with per-image outcomes: --like DATASET."
+            "Half-widths are upper bounds, for simple random sampling at an accuracy of 50%. To compute half-widths "
+            "and Kendall's tau with the full ranking, name a dataset with per-image outcomes: --like DATASET."
         )
 
 

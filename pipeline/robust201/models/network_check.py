@@ -115,7 +115,7 @@ def check_compiled(classifier: Classifier, model: Model, pixels: torch.Tensor, *
         name: name of the network in messages.
 
     Raises:
-        EvaluationError: the original network's logits are not finite, or the compiled network's logits differ from them.
+        EvaluationError: the original network's logits are not finite, or the compiled network's logits differ.
     """
     with torch.inference_mode():
         logit_pairs = [(classifier(batch), model.logits(batch)) for batch in torch.split(pixels, COMPARISON_BATCH)]

@@ -84,7 +84,7 @@ class CheckpointStore:
 
     def records(self) -> tuple[CheckpointRecord, ...]:
         """Return the checkpoints, sorted by space, dataset, index, recipe, length and seed."""
-        networks = self._index()
+        networks = self._load_networks()
         sorted_networks = sorted(networks, key=lambda network: (*network[:2], _architecture_order(network[2])))
         return tuple(
             networks[network][trial]
@@ -112,7 +112,7 @@ class CheckpointStore:
                 the existing checkpoints.
         """
         network = space, dataset, index
-        trials = self._index().get(network, {})
+        trials = self._load_networks().get(network, {})
         query = _Query(recipe, epochs, None, seed)
         matching = [trial for trial, record in trials.items() if query.matches(record)]
         if not matching:
@@ -125,7 +125,7 @@ class CheckpointStore:
         self, index: ArchitectureId, dataset: str, sha256: str, *, space: str = DEFAULT_SPACE
     ) -> CheckpointRecord | None:
         """Return the network's checkpoint whose weights file has this SHA-256, or None."""
-        trials = self._index().get((space, dataset, index), {})
+        trials = self._load_networks().get((space, dataset, index), {})
         return next((record for record in trials.values() if record.sha256 == sha256), None)
 
     def find_all(
@@ -150,7 +150,7 @@ class CheckpointStore:
                 the existing checkpoints.
         """
         network = space, dataset, index
-        trials = self._index().get(network, {})
+        trials = self._load_networks().get(network, {})
         lengths: list[tuple[int | None, int | None]] = [(length, None) for length in epochs or ()]
         lengths += [(None, length) for length in steps or ()]
         queries = [
@@ -179,7 +179,7 @@ class CheckpointStore:
 
     def of_network(self, index: ArchitectureId, dataset: str, space: str) -> tuple[CheckpointRecord, ...]:
         """Return the checkpoints of one network; empty if there are none, or if the store does not exist yet."""
-        trials = self._index(create=True).get((space, dataset, index), {})
+        trials = self._load_networks(create=True).get((space, dataset, index), {})
         return tuple(trials[trial] for trial in sorted(trials, key=trial_order))
 
     def check(self, record: CheckpointRecord) -> None:
@@ -233,7 +233,7 @@ class CheckpointStore:
 
     def add(self, **fields: Any) -> CheckpointRecord:
         """Store the weights of one network with `write` and `enter`; adding equal weights again changes nothing."""
-        self._index(create=True)
+        self._load_networks(create=True)
         record = self.write(**fields)
         self.enter(record)
         return record
@@ -281,7 +281,7 @@ class CheckpointStore:
 
     def enter(self, record: CheckpointRecord) -> None:
         """Add a file to the manifest; it replaces an earlier file of the same network, dataset and trial."""
-        trials = self._index(create=True).setdefault(record.network, {})
+        trials = self._load_networks(create=True).setdefault(record.network, {})
         if trials.get(record.trial) != record:
             self._writer.append(record)
             trials[record.trial] = record
@@ -290,7 +290,7 @@ class CheckpointStore:
         """Make the manifest durable and close it; `add` opens it again."""
         self._writer.close()
 
-    def _index(self, *, create: bool = False) -> dict[NetworkName, Trials]:
+    def _load_networks(self, *, create: bool = False) -> dict[NetworkName, Trials]:
         if self._networks is None:
             self._networks = {} if create and not self.manifest.exists() else read_manifest(self.manifest)
         return self._networks
@@ -306,7 +306,7 @@ class CheckpointStore:
 
     def _no_match_error(self, network: NetworkName, query: "_Query") -> CheckpointError:
         space, dataset, index = network
-        networks = self._index()
+        networks = self._load_networks()
         existing = ", ".join(map(describe_trial, sorted(networks.get(network, {}), key=trial_order)))
         advice = "Import the weights with import-weights, or train them."
         if not existing:
