@@ -155,7 +155,7 @@ def plan(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Estimate the size, disk space and hours of a sweep or training YAML, and what cheaper sweeps would cost."""
+    """Estimate the size, disk space and hours of a sweep or training YAML, and the cost of cheaper sweeps."""
     from robust201.planning.loading import is_training
 
     if is_training(sweep):

@@ -275,7 +275,7 @@ def _describe_hours(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def show_tally(tally: RunTally, noun: str, completion_message: str, failures_hint: str = "") -> int:
-    """Print how a run ended, and return the exit code: 0 complete, 3 incomplete.
+    """Print how a run ended, and return the exit code: 0 if the run is complete, else 3.
 
     A complete run prints `completion_message`. A run with failures prints `failures_hint`, which says how to list them.
     """
@@ -352,7 +352,10 @@ def show_export(report: ExportReport) -> int:
 
 
 def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> int:
-    """Print the result of verification, and return the exit code: 4 damaged, 3 evaluations missing or requeued."""
+    """Print the result of verification, and return the exit code.
+
+    It is 4 if files are damaged, 3 if evaluations are missing or all damaged files were requeued, and otherwise 0.
+    """
     if as_json:
         out.print_json(data=verdict.to_payload())
     problems = [*(f"{finding.kind}: {finding.message}" for finding in verdict.findings), *verdict.export]
@@ -364,7 +367,7 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
     say_each([f"warning: {flag.message}" for flag in verdict.flags or ()], hint=hint)
     say_each([f"Moved to damaged/: {shard}" for shard in verdict.requeued], hint=hint)
     if not as_json:
-        result = f"{format_count(len(problems), 'problem')} found" if problems else _describe_checked(verdict)
+        result = f"{format_count(len(problems), 'problem')} found" if problems else _describe_valid_results(verdict)
         out.print(result, markup=False, highlight=False)
     if verdict.requeued:
         say(
@@ -376,7 +379,7 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
     return 3 if verdict.requeued and not verdict.export else 4
 
 
-def _describe_checked(verdict: Verdict) -> str:
+def _describe_valid_results(verdict: Verdict) -> str:
     checks = [
         f"{format_count(verdict.n_shards, 'result file')}, {format_count(verdict.n_evaluations, 'evaluation')} valid"
     ]
@@ -403,7 +406,7 @@ def _describe_networks(verdict: Verdict | DatasetVerdict) -> Iterator[str]:
 
 
 def show_dataset_verdict(verdict: DatasetVerdict, *, as_json: bool = False) -> int:
-    """Print the result of verifying a dataset, and return the exit code: 4 if it is damaged."""
+    """Print the result of verifying a dataset, and return the exit code: 4 if the dataset is damaged, else 0."""
     if as_json:
         out.print_json(data=verdict.to_payload())
     hint = "" if as_json else "--json lists all"

@@ -30,7 +30,10 @@ _INVALID_PATH_ERRNOS = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.E
 
 
 def run_to_exit_code(app: typer.Typer) -> int:
-    """Run the command in ``sys.argv``; return 0 complete, 2 bad input, 3 incomplete or interrupted, 4 storage error."""
+    """Run the command in ``sys.argv``, and return the exit code.
+
+    It is 0 (complete), 2 (bad input), 3 (incomplete or interrupted) or 4 (storage error).
+    """
     show_other_warning = warnings.showwarning
 
     def show_warning(message: Warning | str, category: type[Warning], *arguments: Any, **options: Any) -> None:

@@ -106,7 +106,7 @@ def _show_trainings(path: Path, *, watch: bool, every: float, patience: float, a
 def _watch(
     read_status: Callable[[], _Status], display: console_status.Display[_Status], *, every: float, patience: float
 ) -> int:
-    """Watch until everything is complete or the user quits; return the exit code: 0 complete, 3 incomplete."""
+    """Watch until everything is complete or the user quits; return the exit code: 0 (complete) or 3."""
     from robust201.monitoring.watch import watch
 
     try:

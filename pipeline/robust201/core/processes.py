@@ -30,10 +30,10 @@ def fork_server(modules: Sequence[str]) -> ForkServerContext:
 
 @contextmanager
 def delaying_interrupts() -> Iterator[None]:
-    """Delay Ctrl-C, SIGTERM and SIGUSR1 until the block has ended, for the start of a process.
+    """Delay Ctrl-C, SIGTERM and SIGUSR1 until the end of a block that starts a process.
 
-    Nobody waits for a partly started process, and it prints errors when its parent is gone. A terminal sends Ctrl-C to
-    all processes, but the fork server that the block starts, and therefore its workers, never receive it.
+    An interrupted start would leave a process that nobody waits for, and that prints errors when its parent is gone. A
+    terminal sends Ctrl-C to all processes, but a fork server that the block starts, and its workers, never receive it.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # signals reach the main thread only
