@@ -139,7 +139,7 @@ def failing_fgsm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def covered_values(case: pytest.Function) -> set[tuple[object, ...]]:
-    """Return what a case covers: for each parametrisation, the names of the arguments and the ids of the values."""
+    """Return the values of a case: for each parametrisation, the names of the arguments and the ids of the values."""
     argument_names = [
         str(marker.args[0]) if isinstance(marker.args[0], str) else ",".join(marker.args[0])
         for marker in case.iter_markers("parametrize")

@@ -115,7 +115,7 @@ def load_model(
         )
     space, name = find_architecture(_as_builtin_id(architecture))
     if store is not None:
-        checkpoints = store if isinstance(store, CheckpointStore) else CheckpointStore(_folder(store))
+        checkpoints = store if isinstance(store, CheckpointStore) else CheckpointStore(_store_folder(store))
         record = checkpoints.find(name, dataset, space=space.name, epochs=epochs, seed=seed, recipe=recipe)
         channels, cells = record.channels, record.cells
         tensors, source = checkpoints.load(record), f"{record.label} from {record.file}"
@@ -138,7 +138,7 @@ def load_model(
     return classifier
 
 
-def _folder(store: str | Path) -> Path:
+def _store_folder(store: str | Path) -> Path:
     """Return a store's folder; the prefix ``bundled:`` means a store that ships with robust201, as in a sweep YAML."""
     name = str(store)
     return bundled(name.removeprefix("bundled:")) if name.startswith("bundled:") else Path(store)
@@ -172,22 +172,22 @@ def evaluate(
     Without `keys` this is a first look: clean images, FGSM, PGD, AutoAttack and three corruptions, on as many images as
     take about a minute with a small network.
 
-    The module is not changed. Attacks are those of a sweep (docs/protocol.md); an image's random numbers depend on the
+    The module is not changed. Attacks work as in a sweep (docs/protocol.md); an image's random numbers depend on the
     seed, the key and the image's position. Corruptions are generated with the parameters of CIFAR-10-C, scaled to the
-    image size, or for 224 pixels and more with those of ImageNet-C; frost is synthetic.
+    image size, or, for 224 pixels and more, with the parameters of ImageNet-C; frost is synthetic.
 
     Args:
         model: any module that maps (B, 3, H, W) float32 in [0, 1] to logits (B, C), with up to 32,767 classes. If all
             its parameters are float16, bfloat16 or float64, it receives images and computes gradients in that type; its
             logits are converted to float32, and the result's `protocols` records the type.
         images: (N, 3, H, W) or (N, H, W, 3), NumPy or torch, uint8 or floats in [0, 1]; grey images have 1 channel.
-            Floats that are not multiples of 1/255 are not rounded, and the result's `protocols` records this. Or the
+            Floats that are not multiples of 1/255 are not rounded, and the result's `protocols` records this. Also the
             result of `robust201.images.load_images`; `labels` must then be None.
         labels: (N,) integers in [0, C).
         keys: keys of `robust201.tasks.TASKS`, alone or with parameters: ``["clean", {"pgd": {"epsilons_255": [8]}}]``;
             ``"corruptions"`` means all corruptions, ``"autoattack"`` AutoAttack, ``"all"`` the keys of the paper. A
             custom task has the fields of a sweep (docs/your-own.md), such as ``{"mine": {"file": "my_attack.py",
-            "norm": "Linf", "strengths": [8]}}``; a task of an installed package is a name. None is a first look.
+            "norm": "Linf", "strengths": [8]}}``; a task of an installed package is a name. None means a first look.
         benchmark: protocol of a RobustBench leaderboard on CIFAR-10, instead of keys: ``"robustbench-linf"``,
             ``"robustbench-l2"`` or ``"robustbench-corruptions"``. Without images and labels, the test images of the
             data folder are used. `count` selects the first images. The result's `model_info` is the leaderboard's row.
@@ -238,7 +238,7 @@ def evaluate(
         )
     user_images = _read_images(leaderboard, images, labels)
     if count is not None:
-        check_selection(count, len(user_images.labels), "the images given")
+        check_selection(count, len(user_images.labels), "the given images")
     for task, parameters in parsed_keys or ():
         _check_shape(user_images, task, parameters)
         _warn_of_parameters(task, parameters, randomised=randomised)
@@ -264,12 +264,12 @@ def evaluate(
         corrupted = context.corrupted
         if leaderboard is not None and leaderboard.is_corrupted:
             corrupted = open_published(data_folder(), image_set, n_images=len(user_images.labels), keys=CORRUPTIONS)
-        evaluated = _evaluate_keys(
+        key_results = _evaluate_keys(
             dataclasses.replace(context, corrupted=corrupted), parsed_keys, image_set, state, progress
         )
         has_attack = any(task.kind == "attack" for task, _ in parsed_keys)
         zero_fraction = _measure_zero_gradients(context, image_set) if has_attack and not randomised else 0.0
-    _warn_of_weak_attacks(evaluated.rows, network_name, len(image_set), image_set.n_classes, zero_fraction)
+    _warn_of_weak_attacks(key_results.rows, network_name, len(image_set), image_set.n_classes, zero_fraction)
     columns = ("key", "strength", "accuracy", "low", "high", "confidence", "n_images", "seconds")
     measure_columns = dict.fromkeys(column for task, _ in parsed_keys for column in task.columns)
     shared_protocol = setup.shared_protocol(user_images, context.classifier)
@@ -282,15 +282,15 @@ def evaluate(
         task.key: shared_protocol | parameters.identity() | _code_identity(task) for task, parameters in parsed_keys
     }
     return Evaluation.of(
-        evaluated.rows,
+        key_results.rows,
         [*columns, *measure_columns],
-        evaluated.outcomes,
+        key_results.outcomes,
         image_set.indices,
-        _digest(image_set),
+        _hash_images(image_set),
         protocols,
         leaderboard,
-        evaluated.distances,
-        evaluated.steps,
+        key_results.distances,
+        key_results.steps,
     )
 
 
@@ -299,8 +299,8 @@ def _code_identity(task: Task) -> dict[str, str]:
     return task.function.identity() if isinstance(task, UserTask) else {}
 
 
-class _Evaluated(NamedTuple):
-    """Results of several keys.
+class _KeyResults(NamedTuple):
+    """Results of an evaluation under several keys.
 
     Attributes:
         rows: rows of the table.
@@ -372,9 +372,9 @@ def _evaluate_keys(
     image_set: ImageSet,
     state: EvaluationProgress,
     progress: ProgressOption,
-) -> _Evaluated:
+) -> _KeyResults:
     """Evaluate all images under all keys."""
-    evaluated = _Evaluated([], {}, {}, {})
+    key_results = _KeyResults([], {}, {}, {})
     state.evaluations = sum(len(parameters.strengths) for _, parameters in parsed_keys)
     for task, parameters in parsed_keys:
         state.begin(task.key, parameters.strengths, len(image_set))
@@ -387,15 +387,15 @@ def _evaluate_keys(
                 if not isinstance(progress, bool):
                     progress(state.evaluations_done, state.evaluations)
         results.sort(key=lambda result: result.strength)
-        evaluated.rows.extend(map(_table_row, results))
+        key_results.rows.extend(map(_table_row, results))
         if task.finds_distances:
-            evaluated.distances[task.key] = distances_of(results[-1].values[DISTANCES])
+            key_results.distances[task.key] = distances_of(results[-1].values[DISTANCES])
         for result in results:
             if PREDICTIONS in result.values:
-                evaluated.outcomes[task.key, result.strength] = result.values[PREDICTIONS] == image_set.labels
+                key_results.outcomes[task.key, result.strength] = result.values[PREDICTIONS] == image_set.labels
             if STEPS in result.values:
-                evaluated.steps[task.key, result.strength] = steps_of(result.values[STEPS])
-    return evaluated
+                key_results.steps[task.key, result.strength] = steps_of(result.values[STEPS])
+    return key_results
 
 
 def _image_set(images: ImageSet, classifier: Classifier) -> ImageSet:
@@ -519,7 +519,7 @@ def compare(
 
     Raises:
         ConfigError: there are fewer than two networks; modules or tables are mixed with networks in datasets; tables
-            have different images, different parameters of a key, or no key in common; or a reason of `evaluate`.
+            have different images, different parameters of a key, or no key in common; or see `evaluate`.
         DatasetError: see `evaluate`.
         EvaluationError: see `evaluate`.
     """
@@ -579,12 +579,12 @@ def _pair_with_names(networks: Mapping[str, _Network] | Sequence[_Network]) -> l
 
 
 def _class_names(networks: Sequence[object]) -> list[str]:
-    classes = [type(network).__name__ for network in networks]
-    return [name if classes.count(name) == 1 else f"{name} {n}" for n, name in enumerate(classes, start=1)]
+    names = [type(network).__name__ for network in networks]
+    return [name if names.count(name) == 1 else f"{name} {number}" for number, name in enumerate(names, start=1)]
 
 
 def _read_stored(name: str, network: str, keys: _Keys | None, data: str | None) -> dict[str, Evaluation]:
-    """Read a stored network's evaluations, or those of all weights of an architecture.
+    """Read the evaluations of a stored network, or of all weights of an architecture.
 
     `name` replaces the network's name in the dataset, unless it is empty.
     """
@@ -593,8 +593,8 @@ def _read_stored(name: str, network: str, keys: _Keys | None, data: str | None) 
     requested_keys = [keys] if isinstance(keys, str) else keys
     if requested_keys is not None and not all(isinstance(key, str) for key in requested_keys):
         raise ConfigError(
-            f"Comparing networks failed for {network}: keys have parameters, but those of a dataset are fixed. Pass "
-            "names of keys only, such as pgd or pgd:8."
+            f"Comparing networks failed for {network}: keys have parameters, but a dataset's parameters are fixed. "
+            "Pass names of keys only, such as pgd or pgd:8."
         )
     evaluations = read_evaluations(
         network, keys=None if requested_keys is None else [str(key) for key in requested_keys], data=data
@@ -609,7 +609,7 @@ def _read_stored(name: str, network: str, keys: _Keys | None, data: str | None) 
     return dict.fromkeys([name], next(iter(evaluations.values())))
 
 
-def _digest(images: ImageSet) -> str:
+def _hash_images(images: ImageSet) -> str:
     digest = hashlib.sha256(str(images.images.shape).encode())
     digest.update(images.images.tobytes())
     digest.update(images.labels.astype("<i8").tobytes())
@@ -654,7 +654,7 @@ def attack(
         are ascending). Attacks of AutoAttack return clean images where they do not fool the network.
 
     Raises:
-        ConfigError: the key is not an attack, or a reason of `evaluate`.
+        ConfigError: the key is not an attack, or see `evaluate`.
         DatasetError: see `evaluate`.
         EvaluationError: see `evaluate`.
     """
@@ -710,8 +710,8 @@ def place(result: pd.DataFrame, dataset: "RobustnessDataset", *, data: str = "ci
 
     Returns:
         One row per row of `result` that has an accuracy: `key`, `strength`, `accuracy`, `rank` (1 if no architecture is
-        better; missing if the dataset has none at this key and strength), `architectures` (their number), `percentile`
-        (percentage of them that are worse; ties count half), `median`, `best` and `best_architecture`.
+        better; missing if the dataset has no accuracy at this key and strength), `architectures` (their number),
+        `percentile` (percentage of them that are worse; ties count half), `median`, `best` and `best_architecture`.
 
     Raises:
         ConfigError: the DataFrame lacks columns of `evaluate`, or the dataset has no such image dataset.
@@ -959,11 +959,11 @@ def parse_keys(keys: _Keys, engine: str, *, randomised: bool = False) -> list[tu
 
 def _parse_user_task(key: object, fields: object) -> tuple[UserTask, Parameters] | None:
     """Parse a custom task, or a task of an installed package, and its parameters; None for any other key."""
-    values = {} if fields is None else fields
-    if not isinstance(key, str) or not isinstance(values, Mapping):
+    task_fields = {} if fields is None else fields
+    if not isinstance(key, str) or not isinstance(task_fields, Mapping):
         return None
     try:
-        parameters = parse_custom_task(key, values)
+        parameters = parse_custom_task(key, task_fields)
     except (ConfigError, ValueError) as error:
         raise ConfigError(f"Reading keys failed for {key!r}: {error}") from error
     if parameters is None:
@@ -1036,7 +1036,7 @@ def _warn_of_parameters(task: Task, parameters: Parameters, *, randomised: bool 
         warnings.warn(message, RobustWarning, stacklevel=3)
     if randomised and task.key.startswith("aa_standard"):
         message = (
-            f"{task.key} does not average over the network's random numbers, so accuracies come out too high. Evaluate "
+            f"{task.key} does not average over the network's random numbers, so its accuracies are too high. Evaluate "
             "aa_rand, or the group autoattack."
         )
         warnings.warn(message, RobustWarning, stacklevel=3)

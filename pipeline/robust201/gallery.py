@@ -50,8 +50,8 @@ def show(
         images: one image (3, H, W), or up to `MAX_SHOWN`; see `evaluate`.
         labels: class of each image.
         key: key of an attack.
-        epsilon_255: radius of an Linf ball in units of 1/255. By default the attack's largest.
-        epsilon: radius of an L2 or L1 ball in units of the pixel range. By default the attack's largest.
+        epsilon_255: radius of an Linf ball in units of 1/255. By default the attack's largest radius.
+        epsilon: radius of an L2 or L1 ball in units of the pixel range. By default the attack's largest radius.
         normalisation: see `evaluate`.
         class_names: one name per class; by default the classes' numbers.
         parameters: parameters of the attack, and further arguments of `attack`, such as ``seed=1``.
@@ -60,7 +60,7 @@ def show(
         A Matplotlib figure, which notebooks display; ``.savefig("attacked.png")`` saves it.
 
     Raises:
-        ConfigError: there are several radii or too many images; or a reason of `attack`.
+        ConfigError: there are several radii or too many images; or see `attack`.
         DatasetError, EvaluationError: see `attack`.
     """
     from robust201.figures.image_grid import Tile, change_to_image, draw_image_grid
@@ -99,9 +99,9 @@ def show(
     changes = (attacked - clean).cpu().numpy()
     rows = []
     for index in range(n_images):
-        largest = float(np.abs(changes[index]).max())
-        scale_caption = f"× {0.5 / largest:.0f}" if largest else "unchanged"
-        change_tile = Tile(change_to_image(changes[index], largest), scale_caption)
+        largest_change = float(np.abs(changes[index]).max())
+        scale_caption = f"× {0.5 / largest_change:.0f}" if largest_change else "unchanged"
+        change_tile = Tile(change_to_image(changes[index], largest_change), scale_caption)
         clean_pixels, attacked_pixels = (pixels[index].cpu().numpy() for pixels in (clean, attacked))
         rows.append(
             [Tile(clean_pixels, clean_captions[index]), change_tile, Tile(attacked_pixels, attacked_captions[index])]

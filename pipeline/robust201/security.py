@@ -57,13 +57,13 @@ def curves(
         `save("curves.pdf")`.
 
     Raises:
-        ConfigError: the norm is unknown; an attack has a different norm or is not a minimum-norm attack; or a reason of
+        ConfigError: the norm is unknown; an attack has a different norm or is not a minimum-norm attack; or see
             `evaluate`.
         DatasetError: see `evaluate`.
         EvaluationError: see `evaluate`.
 
     Warns:
-        RobustWarning: an attack failed on some images at every distance, or a reason of `evaluate`.
+        RobustWarning: an attack failed on some images at every distance, or see `evaluate`.
     """
     if norm not in CONSTRAINTS:
         raise ConfigError(
@@ -108,8 +108,8 @@ def parse_attacks(
 ) -> dict[str, dict[str, Any]]:
     """Parse the attacks of `curves` and their parameters; each must be a minimum-norm attack."""
     requested = DEFAULT_ATTACKS[norm] if attacks is None else attacks
-    listed = [requested] if isinstance(requested, str) else list(requested)
-    fields = {key: dict(requested[key]) if isinstance(requested, Mapping) else {} for key in listed}
+    listed_attacks = [requested] if isinstance(requested, str) else list(requested)
+    fields = {key: dict(requested[key]) if isinstance(requested, Mapping) else {} for key in listed_attacks}
     known_attacks = [
         key
         for key, task in TASKS.items()

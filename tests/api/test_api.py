@@ -174,21 +174,21 @@ def state_of(model: nn.Module) -> list[object]:
     ]
 
 
-@pytest.mark.parametrize("fails", [False, True])
-@pytest.mark.parametrize("make", [TinyNetwork, tiny_classifier])
-def test_evaluate_does_not_change_the_module(make: type[nn.Module], fails: bool) -> None:
-    model = make().train()
-    model.get_submodule("network.stem" if make is tiny_classifier else "stem").eval()
+@pytest.mark.parametrize("raises_error", [False, True])
+@pytest.mark.parametrize("make_model", [TinyNetwork, tiny_classifier])
+def test_evaluate_does_not_change_the_module(make_model: type[nn.Module], raises_error: bool) -> None:
+    model = make_model().train()
+    model.get_submodule("network.stem" if make_model is tiny_classifier else "stem").eval()
     first, second, *_ = model.parameters()
     first.requires_grad_(requires_grad=False)
     second.requires_grad_()
     state_before, weights = state_of(model), copy.deepcopy(model.state_dict())
-    with pytest.raises(EvaluationError) if fails else nullcontext():
+    with pytest.raises(EvaluationError) if raises_error else nullcontext():
         evaluate(
             model,
             *(PIXELS, LABELS, ["clean", {"fgsm": {"epsilons_255": [8]}}]),
             progress=False,
-            n_classes=4 if fails else None,
+            n_classes=4 if raises_error else None,
         )
     assert state_of(model) == state_before
     assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())
@@ -228,19 +228,19 @@ def test_results_do_not_depend_on_the_callers_torch_contexts(torch_context: Call
     assert not images_in_context.is_inference()
 
 
-@pytest.mark.parametrize("make", [TinyNetwork, tiny_classifier])
-def test_evaluate_accepts_module_created_in_inference_mode(make: type[nn.Module]) -> None:
+@pytest.mark.parametrize("make_model", [TinyNetwork, tiny_classifier])
+def test_evaluate_accepts_module_created_in_inference_mode(make_model: type[nn.Module]) -> None:
     keys = [{"pgd": {"epsilons_255": [8]}}, {"jacobian": {"projections": "exact"}}]
-    expected = evaluate(make(), PIXELS, LABELS, keys, progress=False)
+    expected = evaluate(make_model(), PIXELS, LABELS, keys, progress=False)
     with torch.inference_mode():
-        model = make().train()
+        model = make_model().train()
         frame_in_inference_mode = evaluate(model, PIXELS, LABELS, keys, progress=False)
-    state_before = [(p.requires_grad, p.is_inference()) for p in model.parameters()]
+    state_before = [(parameter.requires_grad, parameter.is_inference()) for parameter in model.parameters()]
     frame_afterwards = evaluate(model, PIXELS, LABELS, keys, progress=False)
     for frame in (frame_in_inference_mode, frame_afterwards):
         pd.testing.assert_frame_equal(without_seconds(frame), without_seconds(expected), check_exact=True)
-    assert [(p.requires_grad, p.is_inference()) for p in model.parameters()] == state_before
-    assert all(inferred for _, inferred in state_before)
+    assert [(parameter.requires_grad, parameter.is_inference()) for parameter in model.parameters()] == state_before
+    assert all(is_inference for _, is_inference in state_before)
     assert model.training
 
 

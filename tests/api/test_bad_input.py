@@ -1,4 +1,4 @@
-"""Wrong input of evaluate and attack is rejected with one line, before anything starts."""
+"""`evaluate` and `attack` reject invalid input with a one-line error, before they start."""
 
 import warnings
 from collections.abc import Callable
@@ -18,7 +18,7 @@ IMAGES = tiny_images()
 PIXELS, LABELS = IMAGES.images, IMAGES.labels
 
 
-def assert_rejected(expected: type[RobustError], message: str, **changes: Any) -> None:
+def assert_evaluate_raises(expected: type[RobustError], message: str, **changes: Any) -> None:
     options = {"model": TinyNetwork(), "images": PIXELS, "labels": LABELS, "keys": ["clean"], "progress": False}
     with pytest.raises(expected, match=message) as error:
         evaluate(**(options | changes))
@@ -73,9 +73,9 @@ MODELS = {
     ),
     "random numbers": (
         lambda logits: logits + torch.randn_like(logits),
-        r"a second pass with the same images returned other logits",
+        r"a second pass with the same images returned different logits",
     ),
-    "dropout in evaluation mode": (AlwaysDropping(0.1), r"returned other logits. Disable dropout"),
+    "dropout in evaluation mode": (AlwaysDropping(0.1), r"returned different logits. Disable dropout"),
     "exception": (fail, r"it raised RuntimeError: mat1 and mat2 cannot be multiplied"),
 }
 
@@ -83,7 +83,7 @@ MODELS = {
 @pytest.mark.parametrize("case", MODELS)
 def test_evaluate_rejects_models_that_do_not_return_logits(case: str) -> None:
     change, message = MODELS[case]
-    assert_rejected(
+    assert_evaluate_raises(
         EvaluationError,
         rf"^Checking the network failed for NetworkWithChangedLogits: .*{message}",
         model=NetworkWithChangedLogits(change),
@@ -101,7 +101,7 @@ def test_evaluate_rejects_nan_in_later_batch() -> None:
             white = pixels.flatten(1).amin(dim=1, keepdim=True) == 1
             return pixels.flatten(1)[:, :5].masked_fill(white, torch.nan)
 
-    assert_rejected(
+    assert_evaluate_raises(
         EvaluationError,
         "Overflowing images clean: expected finite logits, got NaN or infinity for 1 of 105",
         model=Overflowing(),
@@ -110,17 +110,21 @@ def test_evaluate_rejects_nan_in_later_batch() -> None:
     )
 
 
-@pytest.mark.parametrize("hide", [lambda logits: logits.detach(), lambda logits: torch.tensor(logits.tolist())])
-def test_evaluate_rejects_network_that_blocks_gradients(hide: Callable[[torch.Tensor], torch.Tensor]) -> None:
+@pytest.mark.parametrize(
+    "block_gradients", [lambda logits: logits.detach(), lambda logits: torch.tensor(logits.tolist())]
+)
+def test_evaluate_rejects_network_that_blocks_gradients(
+    block_gradients: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
     """Gradient attacks would fail, and the network would look perfectly robust."""
     fgsm = [{"fgsm": {"epsilons_255": [8]}}]
-    assert_rejected(
+    assert_evaluate_raises(
         EvaluationError,
         "its logits depend on the images, but",
-        model=NetworkWithChangedLogits(hide),
+        model=NetworkWithChangedLogits(block_gradients),
         keys=fgsm,
     )
-    clean_frame = evaluate(NetworkWithChangedLogits(hide), PIXELS, LABELS, ["clean"], progress=False)
+    clean_frame = evaluate(NetworkWithChangedLogits(block_gradients), PIXELS, LABELS, ["clean"], progress=False)
     assert clean_frame["accuracy"].notna().all()
 
 
@@ -208,7 +212,7 @@ def test_evaluate_warns_about_softmax_output(last_layer: nn.Module, expected: in
 def test_spatial_grids_reject_non_square_images(key: str) -> None:
     images = np.zeros((21, 3, 8, 9), np.uint8)
     message = rf"'{key}': expected square images, .* got 8x9\. Crop or pad them"
-    assert_rejected(DatasetError, message, images=images, keys=["clean", key])
+    assert_evaluate_raises(DatasetError, message, images=images, keys=["clean", key])
     with pytest.raises(DatasetError, match=message):
         attack(key, TinyNetwork(), images, LABELS)
 
@@ -217,7 +221,7 @@ def test_evaluate_reports_exit_of_network_as_error() -> None:
     def exit_process(_logits: torch.Tensor) -> None:
         raise SystemExit(0)
 
-    assert_rejected(EvaluationError, "it raised SystemExit", model=NetworkWithChangedLogits(exit_process))
+    assert_evaluate_raises(EvaluationError, "it raised SystemExit", model=NetworkWithChangedLogits(exit_process))
 
 
 def test_evaluate_accepts_dropout_disabled_in_evaluation_mode() -> None:
@@ -227,7 +231,7 @@ def test_evaluate_accepts_dropout_disabled_in_evaluation_mode() -> None:
 
 
 def test_evaluate_rejects_wrong_number_of_classes() -> None:
-    assert_rejected(
+    assert_evaluate_raises(
         EvaluationError,
         r"expected logits of shape \(21, 7\), got shape \(21, 5\).*correct the number of classes",
         n_classes=7,
@@ -235,7 +239,7 @@ def test_evaluate_rejects_wrong_number_of_classes() -> None:
 
 
 def test_evaluate_rejects_objects_that_are_not_modules() -> None:
-    assert_rejected(ConfigError, "expected a torch.nn.Module, got function", model=lambda pixels: pixels)
+    assert_evaluate_raises(ConfigError, "expected a torch.nn.Module, got function", model=lambda pixels: pixels)
 
 
 FLOATS = PIXELS / np.float32(255)
@@ -258,7 +262,7 @@ MALFORMED_IMAGES = {
 @pytest.mark.parametrize("case", MALFORMED_IMAGES)
 def test_evaluate_rejects_malformed_images(case: str) -> None:
     images, message = MALFORMED_IMAGES[case]
-    assert_rejected(DatasetError, rf"^Reading arguments failed for images.*{message}", images=images)
+    assert_evaluate_raises(DatasetError, rf"^Reading arguments failed for images.*{message}", images=images)
 
 
 MALFORMED_LABELS = {
@@ -274,7 +278,9 @@ MALFORMED_LABELS = {
 @pytest.mark.parametrize("case", MALFORMED_LABELS)
 def test_evaluate_rejects_malformed_labels(case: str) -> None:
     labels, message = MALFORMED_LABELS[case]
-    assert_rejected(DatasetError, rf"^Reading (labels failed|arguments failed for labels).*{message}", labels=labels)
+    assert_evaluate_raises(
+        DatasetError, rf"^Reading (labels failed|arguments failed for labels).*{message}", labels=labels
+    )
 
 
 WRONG_KEYS = {
@@ -295,7 +301,7 @@ WRONG_KEYS = {
 @pytest.mark.parametrize("case", WRONG_KEYS)
 def test_evaluate_rejects_wrong_keys(case: str) -> None:
     keys, message = WRONG_KEYS[case]
-    assert_rejected(ConfigError, message, keys=keys)
+    assert_evaluate_raises(ConfigError, message, keys=keys)
 
 
 @pytest.mark.parametrize(
@@ -303,7 +309,7 @@ def test_evaluate_rejects_wrong_keys(case: str) -> None:
 )
 def test_evaluate_rejects_images_that_cannot_be_corrupted(size: tuple[int, int], advice: str) -> None:
     images = np.zeros((21, 3, *size), np.uint8)
-    assert_rejected(
+    assert_evaluate_raises(
         DatasetError,
         rf"'snow': expected square images of 8 pixels or more, got {size[0]}x{size[1]}\. {advice}",
         images=images,
@@ -312,15 +318,15 @@ def test_evaluate_rejects_images_that_cannot_be_corrupted(size: tuple[int, int],
 
 
 def test_evaluate_rejects_wrong_options() -> None:
-    assert_rejected(
+    assert_evaluate_raises(
         ConfigError, r"'fuse': expected one of .*Did you mean 'fused'|'fuse'.*Did you mean 'fused'", engine="fuse"
     )
-    assert_rejected(
+    assert_evaluate_raises(
         ConfigError, r"engine: reference, since Foolbox", engine="reference", keys=[{"pgd_l2": {"iterate": "best"}}]
     )
-    assert_rejected(ConfigError, r"Choosing a device failed for 'abacus'", device="abacus")
-    assert_rejected(ConfigError, r"batch_size: expected 1 or more, got 0", batch_size=0)
-    assert_rejected(ConfigError, r"expected \(mean, std\), each with three numbers", normalisation=(0.5, 0.5))
+    assert_evaluate_raises(ConfigError, r"Choosing a device failed for 'abacus'", device="abacus")
+    assert_evaluate_raises(ConfigError, r"batch_size: expected 1 or more, got 0", batch_size=0)
+    assert_evaluate_raises(ConfigError, r"expected \(mean, std\), each with three numbers", normalisation=(0.5, 0.5))
     for mean, std, message in (
         ([0.5] * 3, [0, 1, 1], r"\(std\): expected numbers above 0 and up to 1, .* got 0, 1, 1\. Correct"),
         ([125] * 3, [0.2] * 3, r"\(mean\): expected numbers from 0 to 1, since pixels .* got 125, .* by 255\."),
@@ -332,9 +338,9 @@ def test_evaluate_rejects_wrong_options() -> None:
         ([-0.5, 0, 0], [1] * 3, r"\(mean\): expected numbers from 0 to 1"),
         ([0.5, float("nan"), 0], [1] * 3, r"\(mean\): .* got 0\.5, nan, 0"),
     ):
-        assert_rejected(ConfigError, message, normalisation=(mean, std))
-        assert_rejected(ConfigError, message, normalisation=Normalisation(tuple(mean), tuple(std)))
-    assert_rejected(
+        assert_evaluate_raises(ConfigError, message, normalisation=(mean, std))
+        assert_evaluate_raises(ConfigError, message, normalisation=Normalisation(tuple(mean), tuple(std)))
+    assert_evaluate_raises(
         ConfigError, r"already has its own normalisation", model=tiny_classifier(), normalisation=NORMALISATION
     )
 

@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 
-class Logits(nn.Module):
+class LogitsNetwork(nn.Module):
     """A network that returns only logits, with rounding that does not depend on the batch."""
 
     def __init__(self):
@@ -41,13 +41,13 @@ def curves(networks, norm, attacks, **options):
 
 @pytest.mark.parametrize(("norm", "key"), [("Linf", "fmn"), ("L2", "ddn_l2"), ("L0", "sigma_zero_l0")])
 def test_curves_match_accuracies_of_evaluate(norm, key):
-    table = curves({"tiny": Logits()}, norm, {key: {"steps": 25}})
+    table = curves({"tiny": LogitsNetwork()}, norm, {key: {"steps": 25}})
     distances = table.distances["tiny"].to_numpy()
     distances = np.sort(distances[np.isfinite(distances) & (distances > 0)])
     epsilons = [float(distances[len(distances) // 3]) * 1.0001, float(distances[-1]) * 1.0001]
     field = "epsilons_255" if norm == "Linf" else "epsilons"
     keys = ["clean", {key: {"steps": 25, field: epsilons}}]
-    evaluation = robust201.evaluate(Logits(), IMAGES.images, IMAGES.labels, keys, **OPTIONS)
+    evaluation = robust201.evaluate(LogitsNetwork(), IMAGES.images, IMAGES.labels, keys, **OPTIONS)
     assert table.accuracy([0, *epsilons])["accuracy"].tolist() == evaluation["accuracy"].tolist()
     assert table.loc[0, "clean_accuracy"] == evaluation["accuracy"][0]
     # Distances of an evaluation are limited by its largest epsilon.
@@ -58,15 +58,15 @@ def test_curves_match_accuracies_of_evaluate(norm, key):
 
 def test_curves_take_smallest_distance_over_attacks():
     distances_by_attack = {
-        key: curves([Logits()], "L2", {key: {"steps": 15}}).distances["Logits"].to_numpy()
+        key: curves([LogitsNetwork()], "L2", {key: {"steps": 15}}).distances["LogitsNetwork"].to_numpy()
         for key in ("fmn_l2", "ddn_l2", "aa_fab_l2")
     }
-    table = curves(Logits(), "L2", {key: {"steps": 15} for key in distances_by_attack})
-    assert table.distances["Logits"].tolist() == np.min(list(distances_by_attack.values()), axis=0).tolist()
+    table = curves(LogitsNetwork(), "L2", {key: {"steps": 15} for key in distances_by_attack})
+    assert table.distances["LogitsNetwork"].tolist() == np.min(list(distances_by_attack.values()), axis=0).tolist()
     assert len({*map(tuple, distances_by_attack.values())}) == 3
     optimality = table.optimality
-    assert optimality["Logits"].to_dict() == local_optimalities(distances_by_attack)
-    assert optimality["global"].tolist() == optimality["Logits"].tolist()
+    assert optimality["LogitsNetwork"].to_dict() == local_optimalities(distances_by_attack)
+    assert optimality["global"].tolist() == optimality["LogitsNetwork"].tolist()
     assert 0 < optimality["global"].min() < optimality["global"].max() <= 1
     assert np.isnan(table.loc[0, "passes"])
     assert "(L2, fmn_l2, ddn_l2, aa_fab_l2; a stronger attack may need less)" in table.summary
@@ -90,7 +90,7 @@ def test_curves_of_constant_network_have_infinite_distances(tmp_path):
 
 
 def test_curves_files_show_every_network_and_are_reproducible(tmp_path):
-    networks = {"one": Logits(), "two": TinyNetwork(seed=1)}
+    networks = {"one": LogitsNetwork(), "two": TinyNetwork(seed=1)}
     table = curves(networks, "Linf", {"fmn": {"steps": 10}})
     svg = table.save(tmp_path / "curves.svg").read_text()
     assert all(f">{label}<" in svg for label in ("one", "two", "epsilon in 1/255", "accuracy"))
@@ -103,7 +103,7 @@ def test_curves_files_show_every_network_and_are_reproducible(tmp_path):
 
 
 def test_curves_of_subset_keep_image_positions():
-    table = curves({"tiny": Logits()}, "Linf", {"fmn": {"steps": 3}}, count=10, seed=2)
+    table = curves({"tiny": LogitsNetwork()}, "Linf", {"fmn": {"steps": 3}}, count=10, seed=2)
     assert len(table.distances) == 10
     assert set(table.distances.index) <= set(range(20))
 
@@ -123,12 +123,12 @@ def test_curves_of_subset_keep_image_positions():
 )
 def test_curves_reject_wrong_arguments(arguments, message):
     with pytest.raises(ConfigError, match=message):
-        curves({"tiny": Logits()}, *arguments)
+        curves({"tiny": LogitsNetwork()}, *arguments)
 
 
 def test_curves_warn_about_too_few_steps():
     with pytest.warns(RobustWarning, match=r"fmn\.steps: 4 steps are few.*Take 50 or more"):
-        robust201.evaluate(Logits(), IMAGES.images, IMAGES.labels, {"fmn": {"steps": 4}}, **OPTIONS)
+        robust201.evaluate(LogitsNetwork(), IMAGES.images, IMAGES.labels, {"fmn": {"steps": 4}}, **OPTIONS)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -19,7 +19,7 @@ def captions(figure):
     return [axes.get_xlabel() for axes in figure.axes if axes.get_visible()]
 
 
-def picture(figure, index):
+def drawn_pixels(figure, index):
     return np.asarray(figure.axes[index].images[0].get_array()).transpose(2, 0, 1)
 
 
@@ -31,8 +31,8 @@ def test_show_draws_attacked_image_and_prediction():
     attacked = robust201.attack(
         "fgsm", network, IMAGES.images[:2], IMAGES.labels[:2], epsilon_255=8, normalisation=NORMALISATION
     )
-    np.testing.assert_array_equal(picture(figure, 2), attacked[0, 0].numpy())
-    np.testing.assert_allclose(picture(figure, 3), IMAGES.images[1] / 255, atol=1e-6)
+    np.testing.assert_array_equal(drawn_pixels(figure, 2), attacked[0, 0].numpy())
+    np.testing.assert_allclose(drawn_pixels(figure, 3), IMAGES.images[1] / 255, atol=1e-6)
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (NORMALISATION.mean, NORMALISATION.std))
     with torch.no_grad():
         logits = network.eval()((attacked[0] - mean) / std)[1]
@@ -47,7 +47,7 @@ def test_show_draws_attacked_image_and_prediction():
 
 def test_show_accepts_one_image_and_uses_largest_default_radius():
     figure = robust201.show(TinyNetwork(), IMAGES.images[0], IMAGES.labels[0], "pgd_l2", steps=6)
-    change = picture(figure, 2) - IMAGES.images[0] / 255
+    change = drawn_pixels(figure, 2) - IMAGES.images[0] / 255
     assert 0.4 < np.linalg.norm(change) <= 0.5 + 1e-5
     assert len(captions(figure)) == 3
 

@@ -17,7 +17,7 @@ from robust201.tasks import CORRUPTIONS, find_task
 from tests.conftest import RunCommand
 from tests.support.dataset_files import fabricate, write_parquet
 
-N_TEST = 30
+N_TEST_IMAGES = 30
 FIELDS = {
     *("link", "name", "authors", "additional_data", "number_forward_passes", "dataset", "venue", "architecture"),
     *("eps", "clean_acc", "reported", "footnote", "unreliable"),
@@ -47,10 +47,10 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a data folder with synthetic images of CIFAR-10 and CIFAR-10-C; half are classified correctly."""
     monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    images, labels = fabricate(dataset("cifar10"), N_TEST)
+    images, labels = fabricate(dataset("cifar10"), N_TEST_IMAGES)
     with torch.no_grad():
         predicted = build()(torch.from_numpy(images) / 255).argmax(1).numpy()
-    labels = np.where(np.arange(N_TEST) % 2, predicted, labels).astype(np.int64)
+    labels = np.where(np.arange(N_TEST_IMAGES) % 2, predicted, labels).astype(np.int64)
     write_parquet(tmp_path / "cifar10", dataset("cifar10"), "test", images, labels)
     folder = tmp_path / "CIFAR-10-C"
     folder.mkdir()
@@ -131,7 +131,7 @@ def test_evaluate_command_prints_benchmark_row(data: Path, robust201: RunCommand
         ({"benchmark": "robustbench"}, ConfigError, "Did you mean 'robustbench-l"),
         ({"keys": ["clean"]}, ConfigError, "the benchmark defines the keys"),
         ({"epsilon": "4/255"}, ConfigError, "combined with keys or benchmark"),
-        ({"count": N_TEST + 1}, DatasetError, "expected a count from 1 to 30, got 31"),
+        ({"count": N_TEST_IMAGES + 1}, DatasetError, "expected a count from 1 to 30, got 31"),
         ({"model": build(7)}, DatasetError, "expected 0 to 6"),
         ({"model": build(11)}, ConfigError, "the network has 11 classes, but the benchmark has 10"),
         ({"images": np.zeros((2, 3, 8, 8), np.uint8), "labels": [0, 1]}, DatasetError, "8x8 pixels, but"),

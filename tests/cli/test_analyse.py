@@ -50,7 +50,9 @@ def test_design_recovers_planted_effects(dataset: Path, robust201: RunCommand, t
     assert (largest_effect["edge"], largest_effect["operation"]) == ("in→out", "skip")
     all_accuracies = [robust_accuracy(isomorph) for isomorph in cells.isomorphs()]
     accuracies_with_skip = [
-        v for v, spec in zip(all_accuracies, cells.specs(), strict=True) if cells.parse(spec)[3] == "skip_connect"
+        accuracy
+        for accuracy, spec in zip(all_accuracies, cells.specs(), strict=True)
+        if cells.parse(spec)[3] == "skip_connect"
     ]
     assert largest_effect["effect"] == pytest.approx(
         sum(accuracies_with_skip) / len(accuracies_with_skip) - sum(all_accuracies) / len(all_accuracies), abs=1e-4

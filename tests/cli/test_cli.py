@@ -296,7 +296,9 @@ def test_no_color_disables_styles_on_terminals(finished: Path) -> None:
     assert ESCAPE_CHARACTER in run_on_terminal("status", finished)
 
 
-def test_exit_codes_of_an_incomplete_sweep(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
+def test_incomplete_sweep_is_exported_only_with_partial_option(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
+) -> None:
     results, dataset = tmp_path / "results", tmp_path / "json"
     assert robust201("run", write_sweep(), "--keys", "clean,brightness", "--architectures", "21").code == 0
     complete_export = robust201("export", results, "--out", dataset)
@@ -339,7 +341,7 @@ def test_merge_of_partial_runs_equals_complete_sweep(
         assert robust201("export", tmp_path / name, "--out", tmp_path / f"{name}-json").code == 0
     assert read_tree(tmp_path / "both-json") == read_tree(tmp_path / "results-json")
     second_merge = robust201("merge", tmp_path / "both", "--out", tmp_path / "both")
-    assert (second_merge.code, second_merge.out) == (0, "Joined 0 result files, 0 were already present.\n")
+    assert (second_merge.code, second_merge.out) == (0, "Joined 0 result files; 0 were already present.\n")
 
 
 def test_plan_writes_no_files(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
@@ -362,11 +364,11 @@ def test_closed_stdout_ends_command_without_error_output() -> None:
 
 
 def test_full_disk_gives_one_error_line(robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Full(io.StringIO):
+    class FullStream(io.StringIO):
         def write(self, text: str) -> int:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(sys, "stdout", Full())
+    monkeypatch.setattr(sys, "stdout", FullStream())
     result = robust201("--version")
     assert "No space left on device" in result.error_line(4)
 
@@ -440,13 +442,13 @@ def test_run_drains_on_ctrl_c_and_sigterm(
     assert 0 < status["done"] < status["total"]
     assert not status["running"]
     assert not [name for name in read_tree(results) if name.endswith((".tmp", "lease.json"))]
-    assert not living_members(driver.process.pid)
+    assert not living_processes(driver.process.pid)
     rerun = robust201("run", sweep, "--keys", "clean")
     assert "Planned 2 evaluations of 2 network-key pairs" in rerun.err
     assert rerun.code == 0
 
 
-def living_members(session: int) -> list[str]:
+def living_processes(session: int) -> list[str]:
     """Return the names of a session's processes that are still alive after a grace period."""
     import psutil
 
@@ -470,7 +472,7 @@ def living_members(session: int) -> list[str]:
 def test_interruption_mentions_resuming_only_for_resumable_commands(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, is_resumable: bool
 ) -> None:
-    def raise_interrupt(*_words: object, **_options: object) -> int:
+    def raise_interrupt(*_arguments: object, **_options: object) -> int:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sys, "argv", ["robust201", command, "x"])

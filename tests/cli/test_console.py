@@ -14,7 +14,7 @@ from robust201.runtime.progress import RATE_SECONDS, RunProgress
     ("count", "text"),
     [(0, "0 shards"), (1, "1 shard"), (1.0, "1 shard"), (0.5, "0.5 shards"), (1.01, "1 shard"), (1728, "1,728 shards")],
 )
-def test_show_count_uses_singular_only_for_one(count: float, text: str) -> None:
+def test_format_count_uses_singular_only_for_one(count: float, text: str) -> None:
     assert console.format_count(count, "shard") == text
 
 

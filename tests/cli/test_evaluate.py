@@ -169,7 +169,7 @@ def test_evaluate_accepts_custom_tasks_as_keys(files: Path, robust201: RunComman
     assert pd.read_csv(files / "measure.csv")["margin"].notna().all()
 
 
-def test_custom_task_has_parameters_and_must_stay_in_its_ball(files: Path, robust201: RunCommand) -> None:
+def test_custom_task_accepts_parameters_and_must_respect_its_epsilon(files: Path, robust201: RunCommand) -> None:
     (files / "my_tasks.py").write_text(CUSTOM_TASKS)
     options = ["--set", "my_tasks.norm=Linf", "--set", "my_tasks.strengths=8", "--set", "my_tasks.parameters.tries=2"]
     error_line = robust201(*make_arguments(keys="my_tasks.py"), *options).error_line(3)
@@ -296,7 +296,7 @@ INVALID_INPUTS: dict[str, tuple[Callable[[Path], object], dict[str, Any], int, s
     "unknown dataset": (change_nothing, {"data": "cifar01"}, 2, "got 'cifar01'. Did you mean 'cifar10'?"),
     "wrong image size": (change_nothing, {"image-size": 9}, 2, "expected uint8 images (N, 9, 9, 3)"),
     "unknown key": (change_nothing, {"keys": "pdg"}, 2, "Did you mean 'pgd'?"),
-    "key of the other engine": (
+    "key of the reference engine": (
         change_nothing,
         {"keys": "bb"},
         2,
@@ -401,7 +401,7 @@ def test_evaluate_does_not_unpickle_networks(files: Path, robust201: RunCommand)
     assert "torch.save(network.state_dict(), 'weights.pth')" in line
 
 
-def test_evaluate_needs_mean_and_std_together(files: Path, robust201: RunCommand) -> None:
+def test_evaluate_rejects_mean_without_std(files: Path, robust201: RunCommand) -> None:
     argv = ["evaluate", "my_model.py:build", "--data", "images.npz", "--mean", "0,0,0"]
     assert "--mean and --std: only one of them is set" in robust201(*argv).error_line(2)
 
@@ -433,7 +433,7 @@ def test_evaluate_prints_warnings_on_stderr(files: Path, robust201: RunCommand) 
     assert "RobustWarning" not in result.err
 
 
-def test_set_example_in_help_has_no_cautions(robust201: RunCommand) -> None:
+def test_set_example_in_help_gives_no_warning(robust201: RunCommand) -> None:
     help_text = " ".join(robust201("evaluate", "--help").out.replace("│", " ").split())
     settings = dict(assignment.split("=") for assignment in re.findall(r"--set pgd\.(\w+=[\d.]*\d)", help_text))
     assert set(settings) == {"steps", "rel_stepsize"}

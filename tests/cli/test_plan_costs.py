@@ -16,7 +16,7 @@ LIKE = Path(__file__).parents[2] / "benchmark_data" / "cells-cifar10"
 def sweep(tmp_path: Path) -> Path:
     path = tmp_path / "sweep.yaml"
     fields: dict[str, Any] = {
-        "name": "some",
+        "name": "sweep",
         "results": str(tmp_path / "results"),
         "architectures": ["0-399"],
         "checkpoints": {"path": str(tmp_path)},
@@ -32,13 +32,13 @@ def test_plan_designs_fit_the_budget_and_have_yaml_lines(robust201: RunCommand, 
     result = robust201("plan", sweep, "--budget", "20%", "--like", LIKE, "--json")
     assert result.code == 0, result.err
     summary = json.loads(result.out)
-    whole = summary["costs"]["worker_hours"]
-    assert sum(cost["hours"] for cost in summary["costs"]["hours_by_key"]) == pytest.approx(whole)
-    sampled, fewer, _ = summary["designs"]
-    assert all(design["worker_hours"] <= 0.2 * whole * (1 + 1e-9) for design in summary["designs"])
-    assert sampled["yaml"]["sampling"]["pilot"] == 20
-    assert 0 < sampled["half_width"] < 0.05
-    assert 0 < fewer["expected_kendall_tau"] < sampled["expected_kendall_tau"] < 1
+    total_hours = summary["costs"]["worker_hours"]
+    assert sum(cost["hours"] for cost in summary["costs"]["hours_by_key"]) == pytest.approx(total_hours)
+    sampled_images, fewer_networks, _ = summary["designs"]
+    assert all(design["worker_hours"] <= 0.2 * total_hours * (1 + 1e-9) for design in summary["designs"])
+    assert sampled_images["yaml"]["sampling"]["pilot"] == 20
+    assert 0 < sampled_images["half_width"] < 0.05
+    assert 0 < fewer_networks["expected_kendall_tau"] < sampled_images["expected_kendall_tau"] < 1
 
 
 @pytest.mark.parametrize(
@@ -47,12 +47,12 @@ def test_plan_designs_fit_the_budget_and_have_yaml_lines(robust201: RunCommand, 
 def test_plan_shows_cheapest_designs_if_budget_is_too_small(
     robust201: RunCommand, sweep: Path, budget: str, note: str
 ) -> None:
-    ended = robust201("plan", sweep, "--budget", budget)
-    assert ended.code == 0
-    assert note in ended.err
-    assert "the pilot of 5 networks and the keys that are not sampled take" in ended.err
-    assert "all networks, sampled images (over the budget)" in ended.out
-    assert "sampling: {budget: " in ended.out
+    result = robust201("plan", sweep, "--budget", budget)
+    assert result.code == 0
+    assert note in result.err
+    assert "the pilot of 5 networks and the keys that are not sampled take" in result.err
+    assert "all networks, sampled images (over the budget)" in result.out
+    assert "sampling: {budget: " in result.out
     designs = json.loads(robust201("plan", sweep, "--budget", budget, "--json").out)["designs"]
     assert [design["over_budget"] for design in designs] == [True, budget != "1%", budget != "1%"]
 
@@ -71,7 +71,7 @@ def test_plan_next_excludes_evaluated_cells(robust201: RunCommand, sweep: Path) 
     assert result.code == 0, result.err
     cells = json.loads(result.out)["architectures"]
     assert len({*cells}) == 3
-    assert {*cells} <= {*range(400)} - {21, 41, 50}  # cells of the dataset
+    assert {*cells} <= {*range(400)} - {21, 41, 50}  # the dataset has results of cells 21, 41 and 50
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_rank_parses_epsilon_as_fraction_of_pixel_range(epsilon: str) -> None:
         ("rank", ("--epsilon", "8/255", "--keys", "clean"), "--keys sets the strengths itself"),
     ],
 )
-def test_rank_and_report_reject_unused_epsilons(
+def test_rank_and_report_reject_invalid_epsilons(
     command: str, options: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
     out_path = tmp_path / ("page.html" if command == "report" else "table.csv")

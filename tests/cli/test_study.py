@@ -126,7 +126,7 @@ def write_study_with_code(folder, code, steps):
     code.parent.mkdir(parents=True, exist_ok=True)
     marker = code.with_name("executed")
     touch = f"from pathlib import Path\nPath({str(marker)!r}).touch()\n"
-    code.write_text(touch + "from torch import nn\ndef build(*given): return nn.Flatten()\n")
+    code.write_text(touch + "from torch import nn\ndef build(*arguments): return nn.Flatten()\n")
     study = write_small_study(folder)
     fields = yaml.safe_load(study.read_text()) | {"steps": steps}
     study.write_text(yaml.safe_dump(fields))

@@ -163,7 +163,7 @@ def test_scheduler_counts_completed_parts_after_the_deadline() -> None:
 
 
 def test_scheduler_counts_preemptions_and_deaths_of_workers_lost_at_start() -> None:
-    losses = [WorkerLost(True, "taken away"), WorkerLost(False, "no libtorch")]
+    losses = [WorkerLost(True, "preempted"), WorkerLost(False, "no libtorch")]
 
     class LosingExecutor(ScriptedExecutor):
         def poll(self, timeout):

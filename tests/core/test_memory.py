@@ -15,7 +15,7 @@ def test_configure_torch_restores_default_gc_thresholds() -> None:
     subprocess.run([sys.executable, "-c", "\n".join(script_lines)], check=True)
 
 
-def test_collect_as_usual_does_not_change_thresholds_of_other_code() -> None:
+def test_restore_gc_thresholds_keeps_thresholds_of_other_code() -> None:
     script_lines = (
         "import gc; gc.set_threshold(600, 9, 8)",
         "from robust201.core.memory import restore_gc_thresholds",

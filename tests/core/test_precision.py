@@ -51,7 +51,7 @@ def relative_distance(x, y):
     return float((x - y).norm() / y.norm())
 
 
-# fp32: no change by other precisions
+# fp32: unaffected by other precisions
 
 
 @pytest.mark.parametrize("name", ["#991", "#309", "constant map with a border", "no path, constant"])

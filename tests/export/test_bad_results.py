@@ -196,7 +196,7 @@ def test_damaged_shard_is_reported_and_recomputed(robust201, write_sweep, finish
     command_result = robust201("run", write_sweep())
     assert command_result.code == 0
     assert (
-        f"Damaged result file set aside, its evaluations are recomputed: digits/{damaged_path.name}"
+        f"Damaged result file set aside; its evaluations are recomputed: digits/{damaged_path.name}"
         in command_result.err
     )
     assert (finished / "damaged" / "digits" / damaged_path.name).exists()

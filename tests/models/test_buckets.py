@@ -25,7 +25,9 @@ from robust201.spaces.nasbench201.compiled.network import network_bytes
 from tests.spaces.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, images_of, network_of
 
 GIGABYTE = 10**9
-PUBLISHED = (16, 5, 32)
+PUBLISHED_SKELETON = (16, 5, 32)
+"""Channels, cells per stage and image size."""
+
 MAX_IMAGES_PER_SAMPLE = 100
 
 
@@ -63,22 +65,26 @@ def peak_bytes(spec, channels, cells, size, *, gradient):
     return memory.peak / len(pixels)
 
 
-EXPENSIVE = ("nor_conv_3x3",) * 6
-MOST_MEMORY = specs()[14864]
+MOST_EXPENSIVE_OPERATIONS = ("nor_conv_3x3",) * 6
+CELL_WITH_MOST_MEMORY = specs()[14864]
 
 
-@pytest.mark.parametrize("skeleton", [PUBLISHED, (4, 1, 32), (4, 3, 16), (8, 2, 8)])
+@pytest.mark.parametrize("skeleton", [PUBLISHED_SKELETON, (4, 1, 32), (4, 3, 16), (8, 2, 8)])
 @pytest.mark.parametrize("gradient", [False, True])
 @pytest.mark.slow_combinations
 def test_network_bytes_is_a_tight_upper_bound(skeleton, gradient, monkeypatch):
     monkeypatch.setattr(kernels, "fuses_on_cpu", lambda *_: False)
-    cells = {format_spec(cell) for cell in (*SPECIAL_CELLS.values(), EXPENSIVE)} | {
-        MOST_MEMORY,
+    cells = {format_spec(cell) for cell in (*SPECIAL_CELLS.values(), MOST_EXPENSIVE_OPERATIONS)} | {
+        CELL_WITH_MOST_MEMORY,
         specs()[0],
         specs()[991],
     }
     # A pass at the published width is slow, so only a few cells are tested.
-    cells = {MOST_MEMORY, format_spec(EXPENSIVE), specs()[1462]} if skeleton == PUBLISHED else cells
+    cells = (
+        {CELL_WITH_MOST_MEMORY, format_spec(MOST_EXPENSIVE_OPERATIONS), specs()[1462]}
+        if skeleton == PUBLISHED_SKELETON
+        else cells
+    )
     measured = max(peak_bytes(spec, *skeleton, gradient=gradient) for spec in cells)
     estimate = network_bytes(*skeleton, gradient=gradient)
     assert 0.7 * estimate < measured <= estimate
@@ -95,7 +101,7 @@ def test_sample_bytes_uses_the_skeleton_of_the_network(channels, cells):
 # --- choice of batch sizes -----------------------------------------------------------------------------------------
 
 
-def choose(free_gigabytes, total_gigabytes=None, memory_fraction=1.0, skeleton=PUBLISHED):
+def choose_for_memory(free_gigabytes, total_gigabytes=None, memory_fraction=1.0, skeleton=PUBLISHED_SKELETON):
     total_gigabytes = free_gigabytes if total_gigabytes is None else total_gigabytes
     return choose_capacity(
         free_bytes=round(free_gigabytes * GIGABYTE),
@@ -119,28 +125,28 @@ def choose(free_gigabytes, total_gigabytes=None, memory_fraction=1.0, skeleton=P
     ],
 )
 def test_choose_capacity_for_common_devices(gigabytes, expected):
-    assert choose(gigabytes) == expected
+    assert choose_for_memory(gigabytes) == expected
 
 
 @given(st.floats(0.1, 200), st.floats(0.1, 200), st.sampled_from([1.0, 0.5, 0.25, 0.1]), st.booleans())
 def test_choose_capacity_fits_and_grows_with_memory(free_gigabytes, total_gigabytes, memory_fraction, small_images):
-    skeleton = (16, 5, 16) if small_images else PUBLISHED
-    capacity = choose(free_gigabytes, total_gigabytes, memory_fraction, skeleton)
+    skeleton = (16, 5, 16) if small_images else PUBLISHED_SKELETON
+    capacity = choose_for_memory(free_gigabytes, total_gigabytes, memory_fraction, skeleton)
     assert set(capacity) <= set(BUCKETS)
     assert capacity.gradients <= capacity.logits
     usable_bytes = min(free_gigabytes, memory_fraction * total_gigabytes) * GIGABYTE
     for batch_size, gradient in zip(capacity, (False, True), strict=True):
         sample_bytes = network_bytes(*skeleton, gradient=gradient) + MAX_IMAGES_PER_SAMPLE * 12 * skeleton[2] ** 2
         assert batch_size * sample_bytes <= usable_bytes or batch_size == BUCKETS[0]
-    larger = choose(free_gigabytes * 1.5, total_gigabytes * 1.5, memory_fraction, skeleton)
+    larger = choose_for_memory(free_gigabytes * 1.5, total_gigabytes * 1.5, memory_fraction, skeleton)
     assert all(small <= large for small, large in zip(capacity, larger, strict=True))
 
 
 def test_choose_capacity_is_equal_on_equal_devices():
     # A second worker has less free memory than the first, and other processes change it slightly.
-    capacity = choose(24, 24, memory_fraction=0.5)
-    assert {choose(free, 24, memory_fraction=0.5) for free in (24, 23, 17, 12)} == {capacity}
-    assert choose(24, 24) == choose(23.2, 24)
+    capacity = choose_for_memory(24, 24, memory_fraction=0.5)
+    assert {choose_for_memory(free, 24, memory_fraction=0.5) for free in (24, 23, 17, 12)} == {capacity}
+    assert choose_for_memory(24, 24) == choose_for_memory(23.2, 24)
 
 
 def test_buckets_up_to_ends_at_the_limit():
@@ -215,16 +221,16 @@ def pixels_of(n_samples, seed=0, size=2):
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=4), st.integers(1, 16), st.integers(1, 16), st.booleans())
-def test_bucketed_equals_its_model(sample_counts, max_logits, max_gradients, inference):
-    direct, recorded = RecordingModel(), RecordingModel()
-    bucketed = BucketedModel(recorded, Capacity(max_logits, max_gradients), prepare=RecordingPreparation())
+def test_bucketed_model_equals_the_original_model(sample_counts, max_logits, max_gradients, inference):
+    original_model, recording_model = RecordingModel(), RecordingModel()
+    bucketed = BucketedModel(recording_model, Capacity(max_logits, max_gradients), prepare=RecordingPreparation())
     for seed, n_samples in enumerate(sample_counts):
         pixels, labels = pixels_of(n_samples, seed, size=2 + seed % 2)
         with torch.inference_mode(inference):
             outputs = [bucketed.logits(pixels), *bucketed.loss_and_gradient(pixels, labels)]
-            expected = [direct.logits(pixels), *direct.loss_and_gradient(pixels, labels)]
+            expected = [original_model.logits(pixels), *original_model.loss_and_gradient(pixels, labels)]
         assert all(torch.equal(output, reference) for output, reference in zip(outputs, expected, strict=True))
-    assert max(recorded.sizes) <= max(max_logits, max_gradients)
+    assert max(recording_model.sizes) <= max(max_logits, max_gradients)
 
 
 @settings(max_examples=8)

@@ -18,7 +18,7 @@ from tests.support.tiny_networks import (
 IMAGES = tiny_images()
 
 
-class WithFiveDimensions(nn.Module):
+class HeadWithFiveDimensions(nn.Module):
     """Head with a five-dimensional parameter, which does not support channels_last."""
 
     def __init__(self):
@@ -70,7 +70,7 @@ def test_channels_last_changes_outputs_only_within_rounding(micro_batch):
 def test_classifier_uses_the_memory_format_for_convolutions(channels_last, precision):
     recorded_inputs = []
     network = nn.Sequential(nn.Conv2d(3, 6, 3, bias=False), nn.ReLU(), nn.Conv2d(6, 6, 3, bias=False))
-    network = nn.Sequential(network, WithFiveDimensions())
+    network = nn.Sequential(network, HeadWithFiveDimensions())
     for module in network[0]:
         module.register_forward_pre_hook(lambda _, inputs: recorded_inputs.append(inputs[0]))
     classifier = Classifier(network, NORMALISATION, 6, channels_last=channels_last, precision=precision)

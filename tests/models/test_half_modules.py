@@ -1,4 +1,4 @@
-"""Modules in other floating-point dtypes than float32 compute in their dtype, and return float32 logits."""
+"""Modules in a floating-point dtype other than float32 compute in this dtype, and return float32 logits."""
 
 import warnings
 

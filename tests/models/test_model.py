@@ -39,18 +39,18 @@ def margin(logits, rows):
     return logits[is_label] - logits.masked_fill(is_label, -torch.inf).amax(dim=1)
 
 
-def ratio(logits, rows):
+def dlr_loss(logits, rows):
     """Return the DLR loss of Croce and Hein (2020), a ratio of two differences of logits."""
     ordered = logits.sort(dim=1, descending=True).values
     return -margin(logits, rows) / (ordered[:, 0] - ordered[:, 2] + 1e-12)
 
 
-def projected(logits, rows):
+def random_projection(logits, rows):
     """Return a random projection of each image's logits, as in an estimate of the Jacobian's norm."""
     return (logits * DIRECTIONS[rows]).sum(dim=1)
 
 
-OBJECTIVES = (cross_entropy, margin, ratio, projected)
+OBJECTIVES = (cross_entropy, margin, dlr_loss, random_projection)
 every_objective = pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda objective: objective.__name__)
 every_network = pytest.mark.parametrize("network", list(NETWORKS))
 every_n_images = pytest.mark.parametrize("n_images", N_IMAGES)

@@ -55,16 +55,16 @@ WAITING_OPERATIONS = {
 """Operations whose result, or the shape of the result, must be transferred from the device to the host."""
 
 
-def waits(name):
+def is_waiting_operation(name):
     return name in WAITING_OPERATIONS or name.split(".")[0] in WAITING_OPERATIONS
 
 
-class NoWaiting(TorchDispatchMode):
+class RejectWaitingMode(TorchDispatchMode):
     """Dispatch mode that rejects operations that would wait for a GPU."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func.name()
-        if waits(name):
+        if is_waiting_operation(name):
             raise AssertionError(f"{name} waits for the device")
         if name.startswith("aten::index"):
             indices = [index for index in args[1] or () if index is not None] if name != "aten::index_select" else []
@@ -83,7 +83,7 @@ def test_no_waiting_mode_rejects_operations_that_wait():
         lambda: x.__setitem__(x > 1, torch.zeros(2)),
         lambda: torch.equal(x, x),
     ):
-        with pytest.raises(AssertionError, match=r"device|mask"), NoWaiting():
+        with pytest.raises(AssertionError, match=r"device|mask"), RejectWaitingMode():
             wait()
     for wait_for_values in (
         lambda t: t.cpu(),
@@ -111,7 +111,7 @@ MODELS = {
 }
 
 
-def job_on(device, key, model):
+def make_job(device, key, model):
     return AttackJob(
         model=model,
         batching=Batching(20, 200),
@@ -124,7 +124,7 @@ def job_on(device, key, model):
     )
 
 
-def samples_of(job):
+def make_samples(job):
     return job.samples(np.arange(2).repeat(len(IMAGES)), np.tile(np.arange(len(IMAGES)), 2))
 
 
@@ -157,7 +157,7 @@ def run_apgd_t_l1(job, samples):
     ]
 
 
-def run_squares_queries(job, samples):
+def run_square(job, samples):
     margins = torch.ones(len(samples.strengths), device=job.images.device)
     state = square.SearchState(samples.clean.clone(), margins)
     windows = square._to_device(job.random_numbers.windows(0, 0, [3] * 6, job.shape), job.images.device)
@@ -167,7 +167,7 @@ def run_squares_queries(job, samples):
     return state.accepted_images
 
 
-def run_swaps(job, samples, ball):
+def run_square_lp(job, samples, ball):
     margins = torch.ones(len(samples.strengths), device=job.images.device)
     state = square.SearchState(samples.clean.clone(), margins)
     swaps = job.random_numbers.swaps(0, 0, samples.images, [3] * 4, job.shape)
@@ -183,11 +183,11 @@ def run_swaps(job, samples, ball):
 
 
 def run_square_l2(job, samples):
-    return run_swaps(job, samples, square_lp._L2Ball(samples))
+    return run_square_lp(job, samples, square_lp._L2Ball(samples))
 
 
 def run_square_l1(job, samples):
-    return run_swaps(job, samples, square_lp._L1Ball(job, samples))
+    return run_square_lp(job, samples, square_lp._L1Ball(job, samples))
 
 
 def run_fab(job, samples):
@@ -230,7 +230,7 @@ LOOPS = {
     "aa_fab": run_fab,
     "aa_fab_l1": run_fab_l1,
     "aa_fab-t_l2": run_fab_t_l2,
-    "aa_square": run_squares_queries,
+    "aa_square": run_square,
     "aa_square_l2": run_square_l2,
     "aa_square_l1": run_square_l1,
 }
@@ -251,9 +251,9 @@ def cases():
 
 @pytest.mark.parametrize(("key", "model_name", "device"), list(cases()))
 def test_attack_loop_never_waits_for_the_device(key, model_name, device):
-    job = job_on(device, key, MODELS[model_name](device))
-    samples = samples_of(job)
-    with torch.inference_mode(), NoWaiting():
+    job = make_job(device, key, MODELS[model_name](device))
+    samples = make_samples(job)
+    with torch.inference_mode(), RejectWaitingMode():
         adversarial = LOOPS[key](job, samples)
     assert adversarial.device.type == device
     assert adversarial.shape == samples.clean.shape
@@ -263,9 +263,9 @@ def test_attack_loop_never_waits_for_the_device(key, model_name, device):
 def test_square_waits_only_to_find_images_that_are_not_fooled(queries, monkeypatch):
     waiting_operations = []
 
-    class RecordingWaits(TorchDispatchMode):
+    class RecordWaitingMode(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            if waits(func.name()):
+            if is_waiting_operation(func.name()):
                 waiting_operations.append(func.name())
             return func(*args, **(kwargs or {}))
 
@@ -277,13 +277,13 @@ def test_square_waits_only_to_find_images_that_are_not_fooled(queries, monkeypat
     search = square._search
 
     def search_without_waiting(*arguments):
-        with NoWaiting():
+        with RejectWaitingMode():
             search(*arguments)
 
     monkeypatch.setattr(square, "_search", search_without_waiting)
-    job = job_on("cpu", "aa_square", MODELS["reference"]("cpu"))
-    with torch.inference_mode(), RecordingWaits():
-        square._single_run(job, samples_of(job), 0, TASKS["aa_square"].parameters(queries=queries))
+    job = make_job("cpu", "aa_square", MODELS["reference"]("cpu"))
+    with torch.inference_mode(), RecordWaitingMode():
+        square._single_run(job, make_samples(job), 0, TASKS["aa_square"].parameters(queries=queries))
     # Square waits after each of the first 40 queries, and about fifty times during the next ninety.
     assert waiting_operations == ["aten::nonzero"] * len(checks)
     assert len(checks) == {1: 1, 40: 40, 130: 92}[queries]

@@ -470,7 +470,7 @@ def test_check_code_ignores_output_of_file(write_custom: WriteSweep) -> None:
         (MODELS.replace("return self.head(", "return float('nan') * self.head("), "images contain NaN or infinity"),
         (
             MODELS.replace("return self.head(", "return self.head(nn.functional.dropout("),
-            "a second pass with the same images returned other logits",
+            "a second pass with the same images returned different logits",
         ),
         (
             MODELS.replace("Conv2d(3,", "Conv2d(1,"),

@@ -77,7 +77,7 @@ def test_search_json_is_reproducible(robust201: RunCommand, planted_folder: Path
         (("--dataset", "cifar10", "--objective", "clean, pgd:1", "--report", "clean"), "Omit --report"),
         (
             ("--dataset", "cifar10", "--table1", "--objective", "clean"),
-            "--table1 sets the objectives and reports itself",
+            "--table1 already sets the objectives and reports",
         ),
         (("--dataset", "cifar10", "--figure", "regret.txt"), "regret.txt: the file name must end in .png, .svg, .pdf"),
         (("--dataset", "cifar10", "--figure", "regret.csv"), "regret.csv: the file name must end in .png, .svg, .pdf"),

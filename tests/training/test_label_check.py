@@ -93,7 +93,7 @@ def test_robustify_warns_if_judge_does_not_recognise_labels(robust201: RunComman
     few_images_and_steps = ("--dataset", "digits", "--count", "40", "--steps", "1", "--step-size", "0.01")
     unchecked = robust201("robustify", "13714", *few_images_and_steps, "--store", store, "--out", tmp_path / "robust")
     assert unchecked.code == 0
-    assert "It was not checked whether another network can recognise" in unchecked.err
+    assert "The labels were not checked: whether another network recognises them" in unchecked.err
     (judge,) = Path("benchmark_data/demo").rglob("000021*.safetensors")
     checked = robust201(
         "robustify", "13714", *few_images_and_steps, "--store", store, "--out", tmp_path / "robust",

@@ -255,7 +255,7 @@ def add_snapshots(root: Path) -> CheckpointStore:
     return CheckpointStore(root)
 
 
-def test_snapshots_within_an_epoch_are_stored_with_those_after_epochs(tmp_path: Path) -> None:
+def test_snapshots_within_and_after_epochs_are_stored_together(tmp_path: Path) -> None:
     store = add_snapshots(tmp_path)
     snapshots = store.find_all(3, "cifar10", recipes=["new"])
     assert [record.file.split("/")[1] for record in snapshots] == [

@@ -89,8 +89,8 @@ def test_nasbench201_reader_returns_the_official_tensors(archive: Path) -> None:
     for hp, seed in (("200", 777), ("12", 111)):
         weights_of_trials = weights_by_trial(list(iter_weights(archive, hp=hp, seed=seed)))
         assert len(weights_of_trials) == 6
-        for (index, dataset, epochs, row_seed), source_weights in weights_of_trials.items():
-            assert (str(epochs), row_seed) == (hp, seed)
+        for (index, dataset, epochs, trial_seed), source_weights in weights_of_trials.items():
+            assert (str(epochs), trial_seed) == (hp, seed)
             assert_equal_tensors(source_weights.state_dict, api.get_net_param(index, dataset, seed, hp=hp))
 
 
@@ -217,13 +217,13 @@ def test_cifar10_valid_is_read_only_on_request(nats: Path) -> None:
     ] == ["cifar10-valid"]
 
 
-@given(present=st.sets(st.integers(0, 999), min_size=1), preferred=st.none() | st.integers(0, 999))
-def test_choose_seeds_returns_the_preferred_or_the_lowest_seed(present: set[int], preferred: int | None) -> None:
-    seeds = choose_seeds(present, preferred)
+@given(seeds=st.sets(st.integers(0, 999), min_size=1), preferred=st.none() | st.integers(0, 999))
+def test_choose_seeds_returns_the_preferred_or_the_lowest_seed(seeds: set[int], preferred: int | None) -> None:
+    result = choose_seeds(seeds, preferred)
     if preferred is None:
-        assert seeds == sorted(present)
+        assert result == sorted(seeds)
     else:
-        assert seeds == [preferred if preferred in present else min(present)]
+        assert result == [preferred if preferred in seeds else min(seeds)]
 
 
 def test_nats_reader_ignores_seeds_without_weights(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Imports compare each network with the cell of its index, reject other networks, and keep networks after an error."""
+"""Imports compare each network with the cell of its index, and keep the networks imported before an error."""
 
 import json
 from pathlib import Path
@@ -33,12 +33,12 @@ def nats(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_nats(tmp_path_factory.mktemp("nats") / "NATS-tss-v1_0-3ffb9-full", INDICES, trials=TRIALS)
 
 
-def run(source: Path, root: Path, **options: Any) -> ImportReport:
+def import_to_store(source: Path, root: Path, **options: Any) -> ImportReport:
     with CheckpointStore(root) as store:
         return import_weights(source, store, **options)
 
 
-def write_changed(folder: Path, index: int, change: Any, trials: Any = None) -> None:
+def write_changed_record(folder: Path, index: int, change: Any, trials: Any = None) -> None:
     """Write one record after modifying its states with `change`."""
     from nats_bench import api_utils
 
@@ -50,9 +50,11 @@ def write_changed(folder: Path, index: int, change: Any, trials: Any = None) -> 
 
 def test_import_adds_the_selected_networks_to_the_store(nats: Path, tmp_path: Path) -> None:
     progress_calls: list[tuple[int, int]] = []
-    report = run(nats, tmp_path, progress=lambda n_finished, total: progress_calls.append((n_finished, total)))
+    report = import_to_store(
+        nats, tmp_path, progress=lambda n_finished, total: progress_calls.append((n_finished, total))
+    )
     assert progress_calls == [(1, 2), (2, 2)]
-    assert report.refused == ()
+    assert report.rejected == ()
     assert report.other_seeds == 2
     store = CheckpointStore(tmp_path)
     assert sorted(report.imported, key=lambda record: (record.dataset, record.index)) == list(store.records())
@@ -72,18 +74,18 @@ def test_import_adds_the_selected_networks_to_the_store(nats: Path, tmp_path: Pa
 
 def test_repeated_import_and_import_of_the_split_tar_give_the_same_store(nats: Path, tmp_path: Path) -> None:
     parts = write_split_tar(tmp_path / "download", nats, 20_000)
-    report = run(nats, tmp_path / "a")
+    report = import_to_store(nats, tmp_path / "a")
     original_files = {path.name: path.read_bytes() for path in (tmp_path / "a").rglob("*") if path.is_file()}
-    assert run(nats, tmp_path / "a") == report
+    assert import_to_store(nats, tmp_path / "a") == report
     assert original_files == {path.name: path.read_bytes() for path in (tmp_path / "a").rglob("*") if path.is_file()}
-    from_tar = run(parts[0], tmp_path / "b", indices=[309, 3])
+    from_tar = import_to_store(parts[0], tmp_path / "b", indices=[309, 3])
     assert [record.sha256 for record in from_tar.imported] == [record.sha256 for record in report.imported]
 
 
 def test_import_selects_networks_datasets_epochs_and_seeds(nats: Path, tmp_path: Path) -> None:
     def imported_trials(**options: Any) -> set[tuple[int, str, int, int]]:
         store_name = "-".join(map(str, options.values()))
-        report = run(nats, tmp_path / store_name, **options)
+        report = import_to_store(nats, tmp_path / store_name, **options)
         return {(record.index, record.dataset, record.epochs, record.seed) for record in report.imported}
 
     assert imported_trials(indices=[309], datasets=["cifar10"]) == {(309, "cifar10", 200, 777)}
@@ -141,9 +143,9 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_import_rejects_a_record_of_another_network(tmp_path: Path, change: Any) -> None:
-    write_changed(tmp_path / "source", 3, change)
+    write_changed_record(tmp_path / "source", 3, change)
     with pytest.raises(CheckpointError, match=CHANGES[change]):
-        run(tmp_path / "source", tmp_path / "store")
+        import_to_store(tmp_path / "source", tmp_path / "store")
     assert not (tmp_path / "store").exists()
 
 
@@ -157,37 +159,37 @@ def test_import_rejects_another_cell_with_equal_parameter_count(tmp_path: Path) 
     def replace_with_twin(_state: Any, trial: Any) -> None:
         trial["net_state_dict"] = random_weights(twin, "cifar10", 777, 200)
 
-    write_changed(tmp_path / "source", 309, replace_with_twin)
+    write_changed_record(tmp_path / "source", 309, replace_with_twin)
     with pytest.raises(CheckpointError, match=r"#309 cifar10 seed 777 .*the tensors are not those of .*missing: "):
-        run(tmp_path / "source", tmp_path / "store")
+        import_to_store(tmp_path / "source", tmp_path / "store")
 
 
 def test_import_with_keep_going_reports_rejected_networks(nats: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     trials = {"200": [("cifar10", 777), ("cifar100", 777)]}
-    write_changed(source, 3, replace_weights, trials)
+    write_changed_record(source, 3, replace_weights, trials)
     (source / "000021.pickle.pbz2").write_bytes((nats / "000003.pickle.pbz2").read_bytes()[:200])
     (source / "000309.pickle.pbz2").write_bytes((nats / "000309.pickle.pbz2").read_bytes())
     (source / "999999.pickle.pbz2").write_bytes((nats / "000003.pickle.pbz2").read_bytes())
-    report = run(source, tmp_path / "store", keep_going=True, indices=[3, 5, 21, 309, 999_999])
+    report = import_to_store(source, tmp_path / "store", keep_going=True, indices=[3, 5, 21, 309, 999_999])
     assert [(record.index, record.dataset, record.seed) for record in report.imported] == [
         (3, "cifar100", 777),
         (309, "cifar10", 777),
         (309, "cifar100", 888),
     ]
     assert report.other_seeds == 1
-    assert len(report.refused) == 4
-    for message, expected_text in zip(report.refused, ("#3 cifar10", "#5", "truncated", "999999"), strict=True):
+    assert len(report.rejected) == 4
+    for message, expected_text in zip(report.rejected, ("#3 cifar10", "#5", "truncated", "999999"), strict=True):
         assert expected_text in message
     assert CheckpointStore(tmp_path / "store").find(3, "cifar100").seed == 777
 
 
 def test_import_keeps_networks_imported_before_an_error(nats: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
-    write_changed(source, 309, add_nan)
+    write_changed_record(source, 309, add_nan)
     (source / "000003.pickle.pbz2").write_bytes((nats / "000003.pickle.pbz2").read_bytes())
     with pytest.raises(CheckpointError, match="#309"):
-        run(source, tmp_path / "store")
+        import_to_store(source, tmp_path / "store")
     assert {record.index for record in CheckpointStore(tmp_path / "store").records()} == {3}
 
 
@@ -196,8 +198,8 @@ def test_import_ignores_recorded_parameter_counts(tmp_path: Path) -> None:
     def change(_state: Any, trial: Any) -> None:
         trial["params"], trial["flop"], trial["seed"] = 99.0, 1.0, "0888"
 
-    write_changed(tmp_path / "source", 3, change)
-    (record,) = run(tmp_path / "source", tmp_path / "store").imported
+    write_changed_record(tmp_path / "source", 3, change)
+    (record,) = import_to_store(tmp_path / "source", tmp_path / "store").imported
     assert record.seed == 777
     size = {"channels": CHANNELS, "cells": CELLS, "n_classes": 10}
     assert record.parameters == nasbench201.parameter_count(record.spec, **size)
@@ -206,9 +208,9 @@ def test_import_ignores_recorded_parameter_counts(tmp_path: Path) -> None:
 def test_import_checks_state_dicts_against_their_indices(tmp_path: Path) -> None:
     for name, index in (("000003", 3), ("000021", 309)):
         torch.save(random_weights(index, "cifar10", 1, 1), tmp_path / f"{name}.pth")
-    report = run(tmp_path, tmp_path / "store", datasets=["cifar10"], keep_going=True)
+    report = import_to_store(tmp_path, tmp_path / "store", datasets=["cifar10"], keep_going=True)
     assert [record.index for record in report.imported] == [3]
-    assert "#21 cifar10" in report.refused[0]
+    assert "#21 cifar10" in report.rejected[0]
 
 
 # --- data in the folder ROBUST201_DATA
@@ -222,7 +224,7 @@ def test_import_reads_the_shared_checkpoints(shared_data: Path, tmp_path: Path) 
     source = shared_data / "checkpoints" / "NATS-tss-v1_0-3ffb9-full"
     if not source.is_dir():
         pytest.skip(f"no checkpoints in {shared_data}")
-    report = run(source, tmp_path)
+    report = import_to_store(source, tmp_path)
     assert {
         imported_record.index: imported_record.parameters for imported_record in report.imported
     } == README_PARAMETERS
@@ -241,7 +243,7 @@ def test_import_reads_the_shared_checkpoints(shared_data: Path, tmp_path: Path) 
     network = build_network(record.spec, channels=16, cells=5, n_classes=10)
     network.load_state_dict(store.load(record), strict=True)
     with pytest.raises(CheckpointError, match="expected weights of cifar100"):
-        run(source, tmp_path, indices=[21], datasets=["cifar100"])
+        import_to_store(source, tmp_path, indices=[21], datasets=["cifar100"])
 
 
 @pytest.mark.shared
@@ -263,11 +265,11 @@ def test_official_records_without_weights_are_rejected(shared_data: Path, tmp_pa
     if not source.is_dir():
         pytest.skip(f"no nats-official in {shared_data}")
     with pytest.raises(CheckpointError, match="records without weights"):
-        run(source, tmp_path)
+        import_to_store(source, tmp_path)
 
 
 def test_import_writes_the_manifest_as_json_lines(nats: Path, tmp_path: Path) -> None:
-    run(nats, tmp_path, indices=[3], datasets=["cifar10"])
+    import_to_store(nats, tmp_path, indices=[3], datasets=["cifar10"])
     header, line = map(json.loads, (tmp_path / "manifest.jsonl").read_text().splitlines())
     assert header == {"format": "robust201 checkpoints", "version": 1}
     assert {"index", "dataset", "epochs", "seed", "parameters", "source", "source_sha256", "sha256"} <= set(line)

@@ -25,15 +25,15 @@ from tests.conftest import RunCommand, WriteSweep
 from tests.runtime.test_extended_sweeps import write_parquet
 
 OLD_MANIFEST = Path(__file__).parent / "manifest_format_1.jsonl"
-STATE = {"weight": torch.arange(4.0)}
+STATE_DICT = {"weight": torch.arange(4.0)}
 CELL = "|nor_conv_1x1~0|+|none~0|none~1|+|none~0|none~1|none~2|"
-COMMON: dict[str, Any] = {
-    "dataset": "cifar10", "n_classes": 10, "source": "a test", "source_sha256": "0" * 64, "state_dict": STATE
+COMMON_FIELDS: dict[str, Any] = {
+    "dataset": "cifar10", "n_classes": 10, "source": "a test", "source_sha256": "0" * 64, "state_dict": STATE_DICT
 }  # fmt: skip
 SIZE = {"spec": CELL, "channels": 4, "cells": 1}
 
 
-class Small(nn.Module):
+class SmallNetwork(nn.Module):
     def __init__(self, width: int, n_classes: int) -> None:
         super().__init__()
         self.convolution = nn.Conv2d(3, width, 5, stride=4)
@@ -44,23 +44,23 @@ class Small(nn.Module):
 
 
 MODELS = """
-from tests.weights.test_weights_of_spaces import Small
+from tests.weights.test_weights_of_spaces import SmallNetwork
 
 def build(architecture, n_classes):
-    return Small({"tiny": 4, "wide": 8}[architecture], n_classes)
+    return SmallNetwork({"tiny": 4, "wide": 8}[architecture], n_classes)
 """
 
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Add a small network to the zoo."""
-    monkeypatch.setitem(NETWORKS, "tiny", ZooNetwork(Small, lambda *_: 1000, 4))
+    monkeypatch.setitem(NETWORKS, "tiny", ZooNetwork(SmallNetwork, lambda *_: 1000, 4))
 
 
 def write_state(path: Path, width: int = 4, seed: int = 0) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(seed)
-    save_file(Small(width, 10).state_dict(), path)
+    save_file(SmallNetwork(width, 10).state_dict(), path)
     return path
 
 
@@ -74,10 +74,10 @@ def test_manifest_of_an_earlier_version_is_read_and_written_unchanged(tmp_path: 
     assert old_store.find(21, "cifar10", recipe="trained-3f9a2c1b").training == {"recipe": {"a": 1}}
     assert old_store.find("resnet18", "cifar10", space="zoo").file == "cifar10/resnet18-mine-e12-s0.safetensors"
     with CheckpointStore(tmp_path / "new") as store:
-        store.add(index=21, epochs=200, seed=777, **SIZE, **COMMON)
+        store.add(index=21, epochs=200, seed=777, **SIZE, **COMMON_FIELDS)
         recipe: dict[str, Any] = {"recipe": "trained-3f9a2c1b", "training": {"recipe": {"a": 1}}}
         recipe["source_sha256"] = hash_recipe(recipe["training"]["recipe"])
-        store.add(index=21, epochs=12, seed=0, **SIZE | {"spec": "|x|"}, **COMMON | recipe)
+        store.add(index=21, epochs=12, seed=0, **SIZE | {"spec": "|x|"}, **COMMON_FIELDS | recipe)
     assert store.manifest.read_bytes().splitlines() == OLD_MANIFEST.read_bytes().splitlines()[:3]
     assert (tmp_path / "new/cifar10/000021-trained-3f9a2c1b-e12-s0.safetensors").is_file()
 
@@ -89,7 +89,7 @@ def test_equal_ids_of_several_spaces_are_stored_separately(tmp_path: Path) -> No
             state = {"weight": torch.full((4,), float(value))}
             size = SIZE if space == "nasbench201" else {}
             index = 21 if space in {"nasbench201", "numbers"} else "same"
-            store.add(space=space, index=index, epochs=1, seed=0, **size, **COMMON | {"state_dict": state})
+            store.add(space=space, index=index, epochs=1, seed=0, **size, **COMMON_FIELDS | {"state_dict": state})
     reopened = CheckpointStore(tmp_path)
     assert len({record.file for record in reopened.records()}) == len(reopened.records()) == 4
     for value, (space, index) in enumerate(zip(spaces, (21, "same", "same", 21), strict=True)):
@@ -106,13 +106,13 @@ def test_equal_ids_of_several_spaces_are_stored_separately(tmp_path: Path) -> No
 def test_store_writes_different_files_for_names_and_recipes_with_dashes(tmp_path: Path) -> None:
     with CheckpointStore(tmp_path) as store:
         for name, recipe in (("a-b", "c"), ("a", "b-c")):
-            store.add(space="zoo", index=name, recipe=recipe, epochs=1, seed=0, **COMMON)
+            store.add(space="zoo", index=name, recipe=recipe, epochs=1, seed=0, **COMMON_FIELDS)
     assert len({record.file for record in store.records()}) == 2
 
 
 @pytest.mark.parametrize("changes", [{"space": "../zoo"}, {"index": "a/b"}, {"recipe": ".."}, {"dataset": ""}])
 def test_store_rejects_names_that_cannot_name_files(tmp_path: Path, changes: dict[str, str]) -> None:
-    fields = {"space": "zoo", "index": "tiny", "epochs": 1, "seed": 0, **COMMON, **changes}
+    fields = {"space": "zoo", "index": "tiny", "epochs": 1, "seed": 0, **COMMON_FIELDS, **changes}
     with (
         CheckpointStore(tmp_path) as store,
         pytest.raises(CheckpointError, match="it cannot be the name of a folder"),
@@ -244,7 +244,7 @@ def test_weights_of_another_network_are_rejected(robust201: RunCommand, tmp_path
     write_state(tmp_path / "source/tiny.safetensors", width=5)
     message = import_tiny(robust201, tmp_path / "source", "--space", "zoo").error_line(2)
     assert "tiny digits seed 777 in" in message
-    assert "the tensors are not those of Small" in message
+    assert "the tensors are not those of SmallNetwork" in message
 
 
 def test_import_for_a_custom_dataset_needs_its_number_of_classes(robust201: RunCommand, tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""The command line: verbs by group, what they print, and exit codes."""
+"""The command line: commands, their output and exit codes."""

@@ -65,21 +65,19 @@ def correlate(
     from robust201.analysis.terms import find_evaluations, require_evaluations
     from robust201.core.errors import ResultsError
 
-    reader, all_results, tables = _read_inputs(
-        folders, datasets, join, weights, out, measure_weights, side_by_side=True
-    )
+    reader, all_results, tables = _read_inputs(folders, datasets, join, weights, out, measure_weights, all_weights=True)
     if estimates:
         from robust201.analysis.estimated import fill_in_estimates
 
         filled = [fill_in_estimates(results) for results in all_results]
         all_results = [results for results, _ in filled]
         console.say_each([note for _, note in filled if note])
-    names = split_names(keys)
-    for name in names or ():
+    key_names = split_names(keys)
+    for name in key_names or ():
         if not any(find_evaluations(results, name) for results in all_results):
             require_evaluations(all_results[0], name)  # raises the error
     correlations = pd.concat(
-        [correlate_measures(results, tables, keys=names) for results in all_results], ignore_index=True
+        [correlate_measures(results, tables, keys=key_names) for results in all_results], ignore_index=True
     )
     if correlations.empty:
         raise ResultsError(
@@ -91,11 +89,13 @@ def correlate(
         print_json({"correlations": _records(correlations)})
     else:
         for (dataset, measure), rows in correlations.groupby(["dataset", "measure"], sort=False):
-            by_strength = rows.assign(size=rows["kendall"].abs()).sort_values("size", ascending=False, kind="stable")
+            by_magnitude = rows.assign(magnitude=rows["kendall"].abs()).sort_values(
+                "magnitude", ascending=False, kind="stable"
+            )
             console.show_table(
                 f"{dataset}: {measure}",
                 ("key", "Kendall's tau", "Spearman's rho", "partial tau", "gain", "beats parameters"),
-                [_correlation_cells(row) for row in by_strength.head(_MAX_PRINTED_ROWS).to_dict("records")],
+                [_correlation_cells(row) for row in by_magnitude.head(_MAX_PRINTED_ROWS).to_dict("records")],
             )
 
 
@@ -173,8 +173,12 @@ def _read_inputs(
     out: Path | None,
     measure_weights: str | None = None,
     *,
-    side_by_side: bool = False,
+    all_weights: bool = False,
 ) -> "tuple[RobustnessDataset, list[DatasetResults], list[pd.DataFrame]]":
+    """Return the reader, the results on each requested dataset, and the joined tables.
+
+    With `all_weights`, all weights of each architecture are used, unless `weights` or `measure_weights` selects some.
+    """
     from robust201.analysis.dataset_results import read_results
     from robust201.analysis.terms import read_join_tables
     from robust201.core.errors import ConfigError, ResultsError, closest
@@ -184,8 +188,7 @@ def _read_inputs(
     if out is not None:
         check_output_file(out / "correlations.csv")
     reader = RobustnessDataset(*folders, weights=weights)
-    # Use all weights of each architecture, unless accuracies are paired with measures of other weights.
-    selected = reader.select() if side_by_side and weights is None and measure_weights is None else reader
+    selected = reader.select() if all_weights and weights is None and measure_weights is None else reader
     all_results = read_results(selected, measure_weights=measure_weights)
     names = [results.name for results in all_results]
     if not names:
@@ -224,12 +227,12 @@ def _records(frame: "pd.DataFrame") -> list[dict[str, Any]]:
 def _correlation_cells(correlation: Mapping[Any, Any]) -> tuple[str, ...]:
     return (
         str(correlation["key"]) + (f":{correlation['strength']:g}" if correlation["strength"] else ""),
-        *(_interval(correlation, name) for name in ("kendall", "spearman", "partial", "gain")),
+        *(_format_with_interval(correlation, name) for name in ("kendall", "spearman", "partial", "gain")),
         ("yes" if correlation["beats_parameters"] else "no"),
     )
 
 
-def _interval(row: Mapping[Any, Any], name: str) -> str:
+def _format_with_interval(row: Mapping[Any, Any], name: str) -> str:
     estimate = row[name]
     return "-" if math.isnan(estimate) else f"{estimate:.2f} [{row[f'{name}_low']:.2f}, {row[f'{name}_high']:.2f}]"
 
@@ -262,7 +265,7 @@ def _show_design(results: "DatasetResults", score: str, tables: "Mapping[str, pd
         f"{results.name}: rank correlation between predicted and measured accuracies of held-out cells",
         ("training cells", "Kendall's tau", "Spearman's rho"),
         [
-            (f"{row['cells']:,.0f}", _interval(row, "kendall"), _interval(row, "spearman"))
+            (f"{row['cells']:,.0f}", _format_with_interval(row, "kendall"), _format_with_interval(row, "spearman"))
             for row in tables["prediction"].to_dict("records")
         ],
     )

@@ -155,7 +155,7 @@ def plan(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Estimate the size, disk space and hours of a sweep or training YAML, and what cheaper sweeps would cost."""
+    """Estimate the size, disk space and hours of a sweep or training YAML, and the cost of cheaper sweeps."""
     from robust201.planning.loading import is_training
 
     if is_training(sweep):
@@ -272,17 +272,17 @@ def run(
     config = load_sweep(sweep, results=out, execution={"executor": executor, "workers": workers}, **sampling)
     filters = make_filters(config, architectures, datasets, keys, limit)
     check_device(config)
-    task = ArrayTask.of(os.environ) if slurm_requeue else None
+    slurm_task = ArrayTask.of(os.environ) if slurm_requeue else None
     if share is None:
         announce_code(config, sweep, allowed=allow_code or (), say=console.say)
         check_code(config)
-        run_all = run_sweep
+        run_evaluations = run_sweep
     else:
         announce = partial(announce_copies, config, sweep, allowed=allow_code or (), say=console.say)
-        run_all = partial(run_share, share=Share.parse(share), on_code=announce)
+        run_evaluations = partial(run_share, share=Share.parse(share), on_code=announce)
     display = console.RunDisplay()
     with display.showing():
-        tally = run_all(
+        tally = run_evaluations(
             config,
             make_executor=make_executor,
             filters=filters,
@@ -290,13 +290,16 @@ def run(
             on_progress=display.update,
             say=console.say,
         )
-    status = f"robust201 status {quote(str(config.results))}"
-    complete = f"Complete. Export the results with: robust201 export {quote(str(config.results))} --out DATASET"
+    status_command = f"robust201 status {quote(str(config.results))}"
+    completion_message = (
+        f"Complete. Export the results with: robust201 export {quote(str(config.results))} --out DATASET"
+    )
     if filters != EVERYTHING or share is not None:
-        complete = f"Complete for this selection. Status of the whole sweep: {status}"
-    code = console.show_tally(tally, "evaluation", complete, failures=f"All failures: {status}")
-    if task is not None:
-        task.requeue_if_unfinished(tally, console.say)
+        completion_message = f"Complete for this selection. Status of the whole sweep: {status_command}"
+    failures_hint = f"All failures: {status_command}"
+    code = console.show_tally(tally, "evaluation", completion_message, failures_hint)
+    if slurm_task is not None:
+        slurm_task.requeue_if_unfinished(tally, console.say)
     raise typer.Exit(code)
 
 
@@ -331,7 +334,7 @@ def merge(
     report, sources_with_other_plans = merge_results(sources, out)
     were = "was" if report.present == 1 else "were"
     typer.echo(
-        f"Joined {console.format_count(report.added, 'result file')}, {report.present:,} {were} already present."
+        f"Joined {console.format_count(report.added, 'result file')}; {report.present:,} {were} already present."
     )
     for source in sources_with_other_plans:
         console.say(f"{source} has a different plan: its evaluations were added, and the plan of {sources[0]} is kept.")
@@ -471,7 +474,8 @@ def corrupt(
 ) -> None:
     """Generate corrupted images, reproducible from the seed.
 
-    Images smaller than 224 pixels get the corruption parameters of CIFAR-10-C, other images those of ImageNet-C.
+    Images smaller than 224 pixels get the corruption parameters of CIFAR-10-C; other images get the parameters of
+    ImageNet-C.
     """
     from robust201.images import load_images
     from robust201.tasks import expand_keys

@@ -96,7 +96,7 @@ def _show(comparisons: "list[TimeComparison]", threads: int, device: str) -> Non
         rows,
     )
     typer.echo(
-        "Single timings vary by a few percent, and by more if other programs are running: in this case, compare CPU "
+        "Single timings vary by a few percent, and by more if other programs are running: in that case, compare CPU "
         "times, and repeat with --rounds 3.\nA speed-up of nan means that the attacks took less time than the "
         "variation in start-up time: use a larger --count.\nThe weights are random, so nothing is downloaded. The code "
         "of the plain loop is robust201/bench/user_loop.py."

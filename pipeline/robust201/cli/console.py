@@ -82,7 +82,7 @@ MAX_LINES = 20
 
 
 def first_lines(lines: Sequence[str], *, hint: str = "") -> Iterator[str]:
-    """Yield up to `MAX_LINES` lines, then the number of further lines; `hint` says where to find these."""
+    """Yield up to `MAX_LINES` lines, then the number of further lines; `hint` says where to find those."""
     yield from map(shorten, lines[:MAX_LINES])
     if len(lines) > MAX_LINES:
         yield f"and {len(lines) - MAX_LINES:,} more{f'; {hint}' if hint else ''}"
@@ -140,7 +140,7 @@ def show_preview(preview: RunPreview) -> None:
         f"{format_count(preview.plan.n_network_keys, 'network-key pair')}: "
         f"{preview.done:,} done, {total - preview.done:,} missing."
     )
-    say_each([f"Damaged result file set aside, its evaluations are recomputed: {shard}" for shard in preview.damaged])
+    say_each([f"Damaged result file set aside; its evaluations are recomputed: {shard}" for shard in preview.damaged])
     say_each(preview.stale)
 
 
@@ -199,7 +199,7 @@ class RunDisplay:
                 say_each([f"  {line}" for line in describe_trainings_in_progress(progress.trainings)])
 
     def _is_due(self, progress: RunProgress, event: Event | None) -> bool:
-        """Return whether to print a line: if the last line is old enough, or at the end of a long run."""
+        """Return whether to print a progress line: the last line is old enough, or a long run has ended."""
         if progress.done_evaluations == progress.total_evaluations:
             return self._logged_done not in {None, progress.done_evaluations}
         return time.monotonic() - self._last_log >= (_LOG_SECONDS if event else _QUIET_SECONDS)
@@ -220,7 +220,7 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
         table.add_column(column, justify="left" if position == 0 else "right", no_wrap=True)
     for row in rows:
         table.add_row(*row)
-    # Rich assumes 80 columns for a file and would cut a wider table.
+    # Rich assumes 80 columns for a file and would truncate a wider table.
     console = out if out.is_terminal else Console(file=out.file, width=200, **_STYLE)
     console.print(table)
 
@@ -274,16 +274,16 @@ def _describe_hours(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"worker-hours on CPUs at {cpu_speed:,g} GMAC/s", format_hours(hours * speed / cpu_speed)
 
 
-def show_tally(tally: RunTally, noun: str, complete: str, failures: str = "") -> int:
-    """Print how a run ended, and return the exit code: 0 complete, 3 incomplete.
+def show_tally(tally: RunTally, noun: str, completion_message: str, failures_hint: str = "") -> int:
+    """Print how a run ended, and return the exit code: 0 if the run is complete, else 3.
 
-    `complete` is the message after a complete run; `failures` is a message that says how to list all failures.
+    A complete run prints `completion_message`. A run with failures prints `failures_hint`, which says how to list them.
     """
     _show_work(tally, noun)
-    if tally.failures and failures:
-        say(failures)
+    if tally.failures and failures_hint:
+        say(failures_hint)
     if tally.complete:
-        say(complete)
+        say(completion_message)
         return 0
     if tally.abandoned:
         say("Some work in progress did not finish in time and was discarded.")
@@ -307,8 +307,8 @@ def _show_work(tally: RunTally, noun: str) -> None:
 def show_import(report: ImportReport, store: Path) -> int:
     """Print the number of imported networks and the rejected files; return the exit code."""
     out.print(f"Imported {format_count(len(report.imported), 'network')} into {store}.", markup=False, highlight=False)
-    say_each([f"rejected: {reason}" for reason in report.refused])
-    return 0 if not report.refused else 3
+    say_each([f"rejected: {reason}" for reason in report.rejected])
+    return 0 if not report.rejected else 3
 
 
 @contextmanager
@@ -337,19 +337,25 @@ def show_health_check(check: HealthCheck) -> None:
 
 def show_export(report: ExportReport) -> int:
     """Print what an export wrote and which evaluations are missing; return the exit code."""
-    n_files, n_evaluations = format_count(len(report.files), "file"), format_count(report.n_evaluations, "evaluation")
-    size = f"{n_files}, {report.n_bytes / 1e6:,.1f} MB, {n_evaluations}"
+    files, evaluations = format_count(len(report.files), "file"), format_count(report.n_evaluations, "evaluation")
+    size = f"{files}, {report.n_bytes / 1e6:,.1f} MB, {evaluations}"
     out.print(f"Wrote {report.out}: {size}.", markup=False, highlight=False)
     if report.removed:
-        files = format_count(len(report.removed), "file")
-        say(f"Removed {files} of an earlier export that the new export does not have, such as {report.removed[0]}.")
+        removed_files = format_count(len(report.removed), "file")
+        say(
+            f"Removed {removed_files} of an earlier export that the new export does not have, such as "
+            f"{report.removed[0]}."
+        )
     for (dataset, key), count in report.missing.items():
         say(f"missing: {format_count(count, 'evaluation')} of {dataset} {key}")
     return 0 if report.complete else 3
 
 
 def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> int:
-    """Print the result of verification, and return the exit code: 4 damaged, 3 evaluations missing or requeued."""
+    """Print the result of verification, and return the exit code.
+
+    It is 4 if files are damaged, 3 if evaluations are missing or all damaged files were requeued, and otherwise 0.
+    """
     if as_json:
         out.print_json(data=verdict.to_payload())
     problems = [*(f"{finding.kind}: {finding.message}" for finding in verdict.findings), *verdict.export]
@@ -361,7 +367,7 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
     say_each([f"warning: {flag.message}" for flag in verdict.flags or ()], hint=hint)
     say_each([f"Moved to damaged/: {shard}" for shard in verdict.requeued], hint=hint)
     if not as_json:
-        result = f"{format_count(len(problems), 'problem')} found" if problems else _describe_checked(verdict)
+        result = f"{format_count(len(problems), 'problem')} found" if problems else _describe_valid_results(verdict)
         out.print(result, markup=False, highlight=False)
     if verdict.requeued:
         say(
@@ -373,7 +379,7 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
     return 3 if verdict.requeued and not verdict.export else 4
 
 
-def _describe_checked(verdict: Verdict) -> str:
+def _describe_valid_results(verdict: Verdict) -> str:
     checks = [
         f"{format_count(verdict.n_shards, 'result file')}, {format_count(verdict.n_evaluations, 'evaluation')} valid"
     ]
@@ -400,7 +406,7 @@ def _describe_networks(verdict: Verdict | DatasetVerdict) -> Iterator[str]:
 
 
 def show_dataset_verdict(verdict: DatasetVerdict, *, as_json: bool = False) -> int:
-    """Print the result of verifying a dataset, and return the exit code: 4 if it is damaged."""
+    """Print the result of verifying a dataset, and return the exit code: 4 if the dataset is damaged, else 0."""
     if as_json:
         out.print_json(data=verdict.to_payload())
     hint = "" if as_json else "--json lists all"
@@ -437,9 +443,9 @@ def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None
     for line in report.remarks:
         say(f"warning: {line}.")
     if not report.within and report.rounding > report.tolerance:
-        n_decimals = ["all decimals" if count is None else format_count(count, "decimal") for count in report.decimals]
+        precisions = ["all decimals" if count is None else format_count(count, "decimal") for count in report.decimals]
         say(
-            f"Accuracies have {n_decimals[0]} in the first set and {n_decimals[1]} in the second. Rounding alone "
+            f"Accuracies have {precisions[0]} in the first set and {precisions[1]} in the second. Rounding alone "
             f"causes differences of up to {report.rounding:g}; accept them with: --tolerance {report.rounding:g}"
         )
     n_only_first, n_both, n_only_second = report.architectures
@@ -462,13 +468,21 @@ def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None
         )
         for row in (report.comparisons if all_rows else report.different)
     ]
-    columns = ("", "networks", "max |difference|", "mean |difference|", "mean difference", "Kendall tau", "moved most")
+    columns = (
+        "",
+        "networks",
+        "max |difference|",
+        "mean |difference|",
+        "mean difference",
+        "Kendall tau",
+        "largest changes",
+    )
     if rows:
-        show_table("Accuracy of the second set minus that of the first", columns, rows)
+        show_table("Accuracy of the second set minus accuracy of the first", columns, rows)
 
 
 def show_metrics(metrics: DerivedMetrics) -> None:
-    """Print rankings with intervals, metrics of the architectures, and which results the absent metrics need."""
+    """Print rankings with intervals, metrics of the architectures, and the results that absent metrics require."""
     rankings = [
         (
             f"{row.dataset} {row.key} {row.strength:g}",
@@ -536,9 +550,9 @@ def show_summary(rows: Sequence[SummaryRow]) -> None:
         for row in rows_in_group:
             medians.setdefault(f"{row.dataset} {row.key}", {})[row.strength] = f"{row.median:.2f}"
         if medians:
-            n_networks = format_count(max(row.n_architectures for row in rows_in_group), "network")
+            networks = format_count(max(row.n_architectures for row in rows_in_group), "network")
             show_table(
-                f"Median accuracy of {n_networks} by {title}",
+                f"Median accuracy of {networks} by {title}",
                 ("", *(f"{strength:g}" for strength in strengths)),
                 [
                     (name, *(medians_by_strength.get(strength, "") for strength in strengths))

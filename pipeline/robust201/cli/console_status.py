@@ -32,8 +32,10 @@ _ENDINGS = {
     "died": "the last run died: its process is gone; finished work is kept",
     **dict.fromkeys(("running", "draining"), _SILENT),
 }
+"""Explanations for a run that is no longer active, by its last recorded state."""
 _LEVEL_STYLES = {"warning": "yellow", "error": "red", "critical": "red"}
-_FIRST_FIELDS = ("time", "level", "worker", "host", "pid", "event", "message", "unit", "label", "traceback")
+_SEPARATE_FIELDS = ("time", "level", "worker", "host", "pid", "event", "message", "unit", "label", "traceback")
+"""Fields of a log line that are not printed as ``name=value``."""
 
 
 def _percent(done: int, total: int) -> str:
@@ -41,7 +43,7 @@ def _percent(done: int, total: int) -> str:
     return "100%" if done == total else f"{min(99.9, 100 * done / max(total, 1)):.1f}%"
 
 
-def _count_failures(state: SweepStatus) -> str:
+def _describe_failures(state: SweepStatus) -> str:
     """Describe the failures by kind, then dead and preempted workers, which lose no finished work."""
     counts_by_kind = ", ".join(f"{count} {kind}" for kind, count in state.failures_by_kind.items())
     failed = f"{console.format_count(len(state.failures), 'failure')}" + (
@@ -50,7 +52,7 @@ def _count_failures(state: SweepStatus) -> str:
     return f"{failed}; {console.format_count(state.deaths, 'worker')} died, {state.preemptions:,} preempted"
 
 
-def _show_workers(state: SweepStatus) -> str:
+def _describe_workers(state: SweepStatus) -> str:
     runs = [f"run on {state.driver}"] if state.driver else []
     if state.shares:
         runs.append(f"{console.format_count(len(state.shares), 'run')} with --share")
@@ -69,7 +71,7 @@ def _show_workers(state: SweepStatus) -> str:
     return "; ".join(phrases)
 
 
-def _show_rate_and_cost(state: SweepStatus) -> str:
+def _describe_rate_and_cost(state: SweepStatus) -> str:
     is_moving = state.running and not state.complete
     rate = console.format_rate(state.evaluations_per_second, state.seconds_left) if is_moving else ""
     cost = f"{state.worker_seconds / 3600:,.2f} worker-hours of finished work"
@@ -87,7 +89,7 @@ def show_status(state: SweepStatus) -> None:
     ]
     rows.append(("all", f"{state.done:,}", f"{state.total:,}", _percent(state.done, state.total)))
     console.show_table(f"Sweep {state.name}", ("", "done", "of", ""), rows)
-    for line in (_show_workers(state), _show_rate_and_cost(state), _count_failures(state)):
+    for line in (_describe_workers(state), _describe_rate_and_cost(state), _describe_failures(state)):
         out.print(line, markup=False, highlight=False)
     if state.stale:
         stale = console.format_count(state.stale, "evaluation")
@@ -113,35 +115,36 @@ def live_table(state: SweepStatus, *, max_keys: int) -> Table:
     from robust201.reader.result_files import kind_of
 
     names = list(dict.fromkeys(key.key for key in state.keys))
-    row_names = {name: name for name in names}
+    row_by_key = {name: name for name in names}
     corruptions = [name for name in names if kind_of(name) == "corruption"]
     if len(names) > max_keys:
-        row_names |= dict.fromkeys(corruptions, console.format_count(len(corruptions), "corruption"))
+        row_by_key |= dict.fromkeys(corruptions, console.format_count(len(corruptions), "corruption"))
     datasets = list(dict.fromkeys(key.dataset for key in state.keys))
     done: Counter[tuple[str, str]] = Counter()
     total: Counter[tuple[str, str]] = Counter()
     for key in state.keys:
-        for line in (row_names[key.key], _ALL_KEYS):
-            done[key.dataset, line] += key.done
-            total[key.dataset, line] += key.total
+        for row in (row_by_key[key.key], _ALL_KEYS):
+            done[key.dataset, row] += key.done
+            total[key.dataset, row] += key.total
 
-    def cell(dataset: str, line: str) -> str:
-        index = dataset, line
+    def cell(dataset: str, row: str) -> str:
+        index = dataset, row
         return f"{done[index]:,}/{total[index]:,}  {_percent(done[index], total[index]):>5}" if index in total else ""
 
     table = Table(title=f"Sweep {state.name}", title_justify="left", show_footer=True)
     table.add_column("", _ALL_KEYS, no_wrap=True)
     for dataset in datasets:
         table.add_column(dataset, cell(dataset, _ALL_KEYS), justify="right", no_wrap=True)
-    for line in dict.fromkeys(row_names.values()):
-        table.add_row(line, *(cell(dataset, line) for dataset in datasets))
+    for row in dict.fromkeys(row_by_key.values()):
+        table.add_row(row, *(cell(dataset, row) for dataset in datasets))
     return table
 
 
 def status_line(state: SweepStatus, now: float) -> str:
     """Render a sweep's status as one line, for log files and pipes."""
     done = f"{state.done:,}/{state.total:,} evaluations ({_percent(state.done, state.total)})"
-    return f"{_timestamp(now)} {done}; {_show_rate_and_cost(state)}; {_count_failures(state)}; {_show_workers(state)}"
+    phrases = (done, _describe_rate_and_cost(state), _describe_failures(state), _describe_workers(state))
+    return f"{_timestamp(now)} {'; '.join(phrases)}"
 
 
 def _timestamp(now: float) -> str:
@@ -176,16 +179,16 @@ class Display(Generic[_Status]):
 
 
 def _render_sweep(terminal: Console, state: SweepStatus, quiet_seconds: float) -> RenderableType:
-    lines = [_show_workers(state), _show_rate_and_cost(state), _count_failures(state)]
+    lines = [_describe_workers(state), _describe_rate_and_cost(state), _describe_failures(state)]
     lines += [f"failed: {failure['label']}: {failure['message']}" for failure in state.failures[-_SHOWN_FAILURES:]]
     if state.damaged:
         lines.append(console.format_count(len(state.damaged), "damaged result file"))
-    texts = _fold([*lines, *_show_quiet(state, quiet_seconds)])
+    texts = _fold([*lines, *_describe_inactivity(state, quiet_seconds)])
     n_lines = sum(len(text.wrap(terminal, terminal.width)) for text in texts)
     return Group(live_table(state, max_keys=terminal.size.height - n_lines - _FRAME_LINES), *texts)
 
 
-def _show_quiet(state: Watched, quiet_seconds: float) -> list[str]:
+def _describe_inactivity(state: Watched, quiet_seconds: float) -> list[str]:
     is_quiet = quiet_seconds and not state.complete
     return [f"no active worker for {console.format_duration(quiet_seconds)}"] if is_quiet else []
 
@@ -218,7 +221,7 @@ def _render_trainings(_terminal: Console, state: TrainingStatus, quiet_seconds: 
         *in_progress,
         *(f"failed: {message}" for message in state.failures[-_SHOWN_FAILURES:]),
     ]
-    return Group(*_fold([*lines, *_show_quiet(state, quiet_seconds)]))
+    return Group(*_fold([*lines, *_describe_inactivity(state, quiet_seconds)]))
 
 
 def _training_line(state: TrainingStatus, now: float) -> str:
@@ -238,7 +241,7 @@ def show_log_line(line: Mapping[str, Any], label: str = "") -> None:
     `label` is the network and key, to tell lines of several networks or keys apart.
     """
     other_fields = "  ".join(
-        f"{name}={_format_value(value)}" for name, value in line.items() if name not in _FIRST_FIELDS
+        f"{name}={_format_value(value)}" for name, value in line.items() if name not in _SEPARATE_FIELDS
     )
     process = f"{line.get('host', '-')}:{line.get('pid', '-')}"
     phrases = [str(line["time"]), process, str(line["event"]), label, str(line["message"]), other_fields]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def say_unused_estimates(files: "ResultFiles", activity: str) -> None:
     """Print a note if a dataset has estimates, because the command ignores them.
 
-    `activity` is subject and verb of the note, such as ``figures show``.
+    `activity` is the subject and verb of the note, such as ``figures show``.
     """
     from robust201.reader.estimates import estimates_note
 

@@ -74,7 +74,8 @@ Std = Annotated[
 ]
 Count = Annotated[int | None, typer.Option(help="Use a class-stratified subset of this many images.")]
 ImageSize = Annotated[
-    int | None, typer.Option(min=1, help="Height and width of the images in a file. Default: those of the first image.")
+    int | None,
+    typer.Option(min=1, help="Height and width of the images in a file. Default: the size of the first image."),
 ]
 ResizeRule = Annotated[
     str | None,
@@ -290,7 +291,7 @@ def read_keys(keys: str | None, settings: Sequence[str]) -> dict[str, dict[str, 
                 f"Reading the command line failed for --set {setting!r}: {key} is not among --keys."
                 f"{closest(key, fields_by_key)}"
             )
-        parsed = _read_value(value, is_list=parameter in (*STRENGTH_FIELDS, *_LISTS))
+        parsed = _read_value(value, is_list=parameter in (*STRENGTH_FIELDS, *_LIST_FIELDS))
         group_name, dot, name = parameter.partition(".")
         fields = fields_by_key[key].setdefault(group_name, {}) if dot else fields_by_key[key]
         if not isinstance(fields, dict):
@@ -306,7 +307,7 @@ def read_keys(keys: str | None, settings: Sequence[str]) -> dict[str, dict[str, 
     return fields_by_key
 
 
-_LISTS = ("strengths", "columns")
+_LIST_FIELDS = ("strengths", "columns")
 """Fields of a custom task whose values are lists."""
 
 
@@ -438,8 +439,8 @@ def build_module(network: str, weights: Path | None) -> "nn.Module":
 
 def _show(frame: "Evaluation", title: str) -> None:
     standard_columns = ("key", "strength", "accuracy", "low", "high", "confidence", "n_images", "seconds")
-    measured = [column for column in frame.columns if column not in standard_columns]
-    columns = ("key", "strength", "accuracy", "95% interval", "confidence", *measured)
+    measure_columns = [column for column in frame.columns if column not in standard_columns]
+    columns = ("key", "strength", "accuracy", "95% interval", "confidence", *measure_columns)
     rows = []
     for row in frame.to_dict("records"):
         has_accuracy = not math.isnan(row["accuracy"])  # a measure has no accuracy
@@ -448,8 +449,8 @@ def _show(frame: "Evaluation", title: str) -> None:
             f"{row['low']:.4f} to {row['high']:.4f}",
             f"{row['confidence']:.4f}",
         )
-        measured_cells = ("" if has_accuracy else f"{row[column]:.6g}" for column in measured)
+        measure_cells = ("" if has_accuracy else f"{row[column]:.6g}" for column in measure_columns)
         rows.append(
-            (row["key"], f"{row['strength']:g}", *(accuracy_cells if has_accuracy else ("", "", "")), *measured_cells)
+            (row["key"], f"{row['strength']:g}", *(accuracy_cells if has_accuracy else ("", "", "")), *measure_cells)
         )
     console.show_table(title, columns, rows)

@@ -30,7 +30,10 @@ _INVALID_PATH_ERRNOS = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.E
 
 
 def run_to_exit_code(app: typer.Typer) -> int:
-    """Run the command in ``sys.argv``; return 0 complete, 2 bad input, 3 incomplete or interrupted, 4 storage error."""
+    """Run the command in ``sys.argv``, and return the exit code.
+
+    It is 0 (complete), 2 (bad input), 3 (incomplete or interrupted) or 4 (storage error).
+    """
     show_other_warning = warnings.showwarning
 
     def show_warning(message: Warning | str, category: type[Warning], *arguments: Any, **options: Any) -> None:
@@ -47,7 +50,7 @@ def run_to_exit_code(app: typer.Typer) -> int:
         if code != _INTERRUPTED:
             return int(code)
     except (RobustError, _UsageError, ImportError, OSError, MemoryError) as error:
-        message, code = _describe(error)
+        message, code = _message_and_exit_code(error)
         console.say(shorten("error: " + " ".join(message.splitlines())))
         return code
     except (KeyboardInterrupt, typer.Abort):
@@ -58,7 +61,7 @@ def run_to_exit_code(app: typer.Typer) -> int:
     return EvaluationError.exit_code
 
 
-def _describe(error: Exception) -> tuple[str, int]:
+def _message_and_exit_code(error: Exception) -> tuple[str, int]:
     if isinstance(error, RobustError):
         return str(error), error.exit_code
     if isinstance(error, ImportError):
@@ -85,5 +88,8 @@ def _describe(error: Exception) -> tuple[str, int]:
     usage: Any = error  # an exception of click
     command = usage.ctx.command_path if usage.ctx else "robust201"
     fault = usage.format_message().rstrip(".")
-    stop = "" if fault.endswith("?") else "."  # click may end its message with a question
-    return f"Reading the command line failed for {command}: {fault}{stop} See: {command} --help", InputError.exit_code
+    full_stop = "" if fault.endswith("?") else "."  # click may end its message with a question
+    return (
+        f"Reading the command line failed for {command}: {fault}{full_stop} See: {command} --help",
+        InputError.exit_code,
+    )

@@ -54,14 +54,14 @@ def fuse(
 
     if sheet is not None:
         check_drawing(sheet)
-    chosen_split, labelled = read_split(split), parse_choice("label", label, get_args(LabelFrom))
+    chosen_split, label_source = read_split(split), parse_choice("label", label, get_args(LabelFrom))
     images = [
         load_images(name, path=path, split=chosen_split) for name, path in ((first, first_path), (second, second_path))
     ]
-    write_fusion(out, images[0], images[1], split=chosen_split, alpha=alpha, label=labelled, seed=seed)
+    write_fusion(out, images[0], images[1], split=chosen_split, alpha=alpha, label=label_source, seed=seed)
     if sheet is not None:
         draw_blend_sheet(out / f"{chosen_split}.npz", images, sheet)
-    n_classes = images[0 if labelled == "first" else 1].n_classes
+    n_classes = images[0 if label_source == "first" else 1].n_classes
     typer.echo(describe_folder(out, n_classes, images[0].images.shape[-1]))
 
 
@@ -182,8 +182,8 @@ def robustify(
         _check_labels(out, images, judge_classifier)
     elif settings.method == "representation":
         console.say(
-            "It was not checked whether another network can recognise the labels of the images, which depends on the "
-            "robustness of NETWORK. To check it, set --judge to the weights of an independent network."
+            "The labels were not checked: whether another network recognises them depends on the robustness of "
+            "NETWORK. To check them, set --judge to the weights of an independent network."
         )
     typer.echo(describe_folder(out, images.n_classes, images.images.shape[-1]))
 
@@ -213,11 +213,11 @@ def _identify_network(network: str) -> dict[str, Any]:
         return {"function": function, "file_sha256": hash_file(Path(file))}
     from robust201.spaces import find_architecture
 
-    space, architecture = find_architecture(_architecture(network))
+    space, architecture = find_architecture(_parse_architecture(network))
     return {"space": space.name, "architecture": architecture}
 
 
-def _architecture(text: str) -> int | str:
+def _parse_architecture(text: str) -> int | str:
     return int(text) if text.isdigit() else text
 
 
@@ -230,13 +230,15 @@ def _load_classifier(
     normalisation: "Normalisation | None",
     **training: Any,
 ) -> "Classifier":
-    """Load a network; without `normalisation`, it takes pixels that are normalised as usual for the dataset."""
+    """Load a network; without `normalisation`, the dataset's normalisation is used."""
     from robust201.models.classifier import Classifier
 
     if ":" not in network:
         from robust201.api import load_model
 
-        classifier = load_model(_architecture(network), dataset, store, weights=weights, device=device, **training)
+        classifier = load_model(
+            _parse_architecture(network), dataset, store, weights=weights, device=device, **training
+        )
         if normalisation is None:
             return classifier
         return Classifier(classifier.network, normalisation, classifier.n_classes, device=classifier.device)
@@ -245,8 +247,8 @@ def _load_classifier(
 
     if store is not None:
         raise ConfigError(
-            f"Loading a network failed for {network!r}: a checkpoint store has no weights of custom networks. Replace "
-            "--store by --weights FILE."
+            f"Loading a network failed for {network!r}: a checkpoint store has no weights of custom networks. Use "
+            "--weights FILE instead of --store."
         )
     spec = dataset_spec(dataset)
     module, torch_device = build_module(network, weights), available_device(device)

@@ -106,7 +106,7 @@ def _show_trainings(path: Path, *, watch: bool, every: float, patience: float, a
 def _watch(
     read_status: Callable[[], _Status], display: console_status.Display[_Status], *, every: float, patience: float
 ) -> int:
-    """Watch until everything is complete or the user quits; return the exit code: 0 complete, 3 incomplete."""
+    """Watch until everything is complete or the user quits; return the exit code: 0 (complete) or 3."""
     from robust201.monitoring.watch import watch
 
     try:
@@ -195,14 +195,14 @@ def doctor(
     from robust201.monitoring.doctor import examine
     from robust201.monitoring.doctor_machines import HealthCheck
 
-    config, unreadable = None, []
+    config, failed_sweep_checks = None, []
     try:
         if sweep:
             from robust201.planning.plan_file import load_any_sweep
 
             config = load_any_sweep(sweep)
     except RobustError as error:  # the cause may be a fault that the other checks report, such as an unset variable
-        unreadable.append(
+        failed_sweep_checks.append(
             HealthCheck("sweep", ok=False, detail=f"{sweep} is invalid and was not checked", fix=str(error))
         )
     except ImportError as error:
@@ -210,7 +210,9 @@ def doctor(
             f"Reading the sweep failed for {sweep}: it needs a package that is not installed ({error}). "
             "To list missing packages, run: robust201 doctor (without a sweep)."
         ) from error
-    raise typer.Exit(_show_checks(itertools.chain(examine(config, address=address), unreadable), as_json=as_json))
+    raise typer.Exit(
+        _show_checks(itertools.chain(examine(config, address=address), failed_sweep_checks), as_json=as_json)
+    )
 
 
 def _show_checks(checks: Iterable["HealthCheck"], *, as_json: bool) -> int:

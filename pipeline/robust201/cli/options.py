@@ -120,12 +120,11 @@ def make_filters(
 
     selected = None if architectures is None else config.make_space({}).select(architectures)
     if limit is not None:
-        in_sweep = config.selected_architectures
-        sweep_architectures = set(in_sweep)
+        sweep_architectures = config.selected_architectures
+        known = set(sweep_architectures)
+        # If the sweep has none of the selected architectures, keep them all, so that `Filters.check` names one.
         candidates = (
-            in_sweep
-            if selected is None
-            else tuple(name for name in selected if name in sweep_architectures) or selected
+            sweep_architectures if selected is None else tuple(name for name in selected if name in known) or selected
         )
         selected = candidates[:limit]
     key_names = split_names(keys)
@@ -150,7 +149,7 @@ def reject_selection_with_budget(**options: object) -> None:
 
 
 def reject_options(kind: str, **options: object) -> None:
-    """Reject the options that are not None, because they do not apply to `kind`, "sweep" or "training YAML"."""
+    """Reject options that are not None, because they do not apply to `kind` (``"sweep"`` or ``"training YAML"``)."""
     for name, value in options.items():
         if value is not None:
             required_yaml = "a sweep" if kind == "training YAML" else "a training YAML"
@@ -168,11 +167,11 @@ def select_trainings(config: TrainingConfig, recipes: str | None, limit: int | N
     """Parse the options that select a subset of the training runs of a YAML."""
     from robust201.runtime.training_run import TrainingSelection
 
-    names = split_names(recipes)
-    for name in names or ():
+    recipe_names = split_names(recipes)
+    for name in recipe_names or ():
         if name not in config.recipes:
             raise ConfigError(
                 f"Selecting training runs failed for {config.name}: it has no recipe {name!r}."
                 f"{closest(name, config.recipes)}"
             )
-    return TrainingSelection(names, limit)
+    return TrainingSelection(recipe_names, limit)

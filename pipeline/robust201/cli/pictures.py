@@ -64,14 +64,14 @@ def show(
     normalisation = read_normalisation(mean, std)
     parameters = read_keys(key, settings or []) or {}
     image_set = load_data(data, image_size=image_size, resize=resize, channels=channels)
-    positions = _read_positions(images, len(image_set))
+    indices = _read_indices(images, len(image_set))
     module = build_module(network, weights)
     name, fields = next(iter(parameters.items()))
     with calling_user_code(network):
         figure = show_images(
             module,
-            image_set.images[positions],
-            image_set.labels[positions],
+            image_set.images[indices],
+            image_set.labels[indices],
             name,
             normalisation=normalisation,
             class_names=DATASETS[data].class_names if data in DATASETS else image_set.class_names or None,
@@ -91,17 +91,17 @@ def check_drawing(path: Path) -> None:
     check_output_file(path)
 
 
-def _read_positions(text: str, n_images: int) -> list[int]:
+def _read_indices(text: str, n_images: int) -> list[int]:
     try:
-        positions = [int(number) for number in text.split(",")]
+        indices = [int(number) for number in text.split(",")]
     except ValueError:
-        positions = []
-    if not positions or not all(0 <= position < n_images for position in positions):
+        indices = []
+    if not indices or not all(0 <= index < n_images for index in indices):
         raise ConfigError(
             f"Reading the command line failed for --images {text!r}: expected indices from 0 to {n_images - 1:,}, "
             "separated by commas. Correct the option."
         )
-    return positions
+    return indices
 
 
 def draw_corruption_sheet(folder: Path, images: "ImageSet", out: Path) -> None:
@@ -115,8 +115,9 @@ def draw_corruption_sheet(folder: Path, images: "ImageSet", out: Path) -> None:
     for key in CORRUPTIONS:
         path = folder / f"{key}.npy"
         if path.is_file():
-            arrays = np.load(path, mmap_mode="r", allow_pickle=False)[:: len(images)]
-            corrupted[key] = arrays.transpose(0, 3, 1, 2).astype(np.float32) / 255
+            # The file contains all images at severity 1, then all images at severity 2, and so on.
+            first_images = np.load(path, mmap_mode="r", allow_pickle=False)[:: len(images)]
+            corrupted[key] = first_images.transpose(0, 3, 1, 2).astype(np.float32) / 255
     save_figure(draw_corruptions(images.images[0].astype(np.float32) / 255, corrupted), out)
     console.say(f"Wrote {out}.")
 

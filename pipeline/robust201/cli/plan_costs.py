@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _SHOWN_KEYS = 12
 
-_WORTH_SAVING = 1.0
+_MIN_HOURS_FOR_DESIGNS = 1.0
 """Minimum worker-hours of a sweep for which `plan` shows cheaper designs."""
 
 
@@ -26,8 +26,8 @@ def summarise(
 
     Args:
         plan: the plan, narrowed by the command's options.
-        like: dataset whose outcomes give the expected precision; if None, the results folder's pilot gives it, if it
-            is complete.
+        like: dataset whose outcomes predict the precision; if None, the results folder's pilot is used, if it is
+            complete.
         budget: budget such as ``500h``, for which three designs are added.
         reload: function that reads the sweep again with other fields.
     """
@@ -53,7 +53,7 @@ def summarise(
 
 
 def _choose_precision(plan: "Plan", like: Path | None) -> "PilotPrecision | None":
-    """Return the precision expected from the outcomes of a dataset or of the results folder's pilot; None without."""
+    """Return the precision predicted from a dataset, or else from the results folder's pilot; None without either."""
     if like is None:
         try:
             return precision_of_pilot(plan)
@@ -70,9 +70,9 @@ def _choose_precision(plan: "Plan", like: Path | None) -> "PilotPrecision | None
 
 
 def precision_of_pilot(plan: "Plan") -> "PilotPrecision | None":
-    """Return the precision expected from a sampled sweep's evaluated pilot; None if nothing of it can be used.
+    """Return the precision predicted from a sampled sweep's evaluated pilot; None if none of its keys can be used.
 
-    Keys are used whose stored protocols differ from the plan's in the images at most.
+    A key can be used if its stored protocol equals the plan's protocol, except for the images.
 
     Raises:
         RobustError: the results folder is damaged.
@@ -94,52 +94,53 @@ def precision_of_pilot(plan: "Plan") -> "PilotPrecision | None":
     inventory = store.inventory(on_damage="report")
     pilots = read_pilots(stored, store, inventory, lambda plan, name: evaluated_images(plan, name).labels)
     stored_payloads, payloads = (
-        {(planned.dataset, planned.key): one.protocols[planned.protocol].payload for planned in one.planned_keys}
-        for one in (stored, plan)
+        {(planned.dataset, planned.key): source.protocols[planned.protocol].payload for planned in source.planned_keys}
+        for source in (stored, plan)
     )
     usable = {
-        place: outcomes
-        for place, outcomes in pilots.items()
-        if place in payloads and equal_except_images(stored_payloads[place], payloads[place])
+        dataset_and_key: outcomes
+        for dataset_and_key, outcomes in pilots.items()
+        if dataset_and_key in payloads
+        and equal_except_images(stored_payloads[dataset_and_key], payloads[dataset_and_key])
     }
     return PilotPrecision(lambda dataset, key: usable.get((dataset, key))) if usable else None
 
 
 def show(summary: Mapping[str, Any], budget: str | None) -> None:
     """Print the result of `summarise`."""
-    has_pilot = summary["costs"]["precision_from"] is not None
+    has_precision = summary["costs"]["precision_from"] is not None
     if summary["costs"]["precision_from"] == "pilot":
         console.say("Half-widths and tau are computed from the sweep's complete pilot.")
-    _show_costs(summary["costs"], has_pilot=has_pilot)
+    _show_costs(summary["costs"], has_precision=has_precision)
     if budget is not None:
-        _show_budget(summary["designs"], budget, summary["costs"]["worker_hours"], has_pilot=has_pilot)
+        _show_budget(summary["designs"], budget, summary["costs"]["worker_hours"], has_precision=has_precision)
 
 
-def _show_costs(costs: dict[str, Any], *, has_pilot: bool) -> None:
+def _show_costs(costs: dict[str, Any], *, has_precision: bool) -> None:
     by_key: dict[str, dict[str, Any]] = {}
     datasets = list(dict.fromkeys(cost["dataset"] for cost in costs["hours_by_key"]))
     for cost in costs["hours_by_key"]:
         by_key.setdefault(cost["key"], {})[cost["dataset"]] = cost
     ordered = sorted(by_key.items(), key=lambda item: -sum(cost["hours"] for cost in item[1].values()))
     rows = [_key_row(key, cells, datasets) for key, cells in ordered[:_SHOWN_KEYS]]
-    if rest := ordered[_SHOWN_KEYS:]:
-        hours = sum(cost["hours"] for _, cells in rest for cost in cells.values())
-        rows.append((f"{len(rest)} other keys", *[""] * len(datasets), console.format_hours(hours)))
+    if other_keys := ordered[_SHOWN_KEYS:]:
+        hours = sum(cost["hours"] for _, cells in other_keys for cost in cells.values())
+        rows.append((f"{len(other_keys)} other keys", *[""] * len(datasets), console.format_hours(hours)))
     measured = sum(cost["is_measured"] for cost in costs["hours_by_key"])
     source = "at the assumed speed"
     if measured:
-        source = f"m: at the speed measured in the results folder ({measured} of {len(costs['hours_by_key'])})"
+        source = f"m = measured speed ({measured} of {len(costs['hours_by_key'])}), otherwise assumed speed"
     console.show_table(f"Worker-hours by key, {source}", ("key", *datasets, "all"), rows)
-    if costs["worker_hours"] < _WORTH_SAVING:
+    if costs["worker_hours"] < _MIN_HOURS_FOR_DESIGNS:
         return
     console.say(_describe_days(costs))
     if not costs["savings"]:
         console.say("The sweep is sampled: a smaller sampling.budget makes it cheaper, with fewer images.")
         return
-    _show_designs("Cheaper designs", costs["savings"], costs["worker_hours"], has_pilot=has_pilot)
+    _show_designs("Cheaper designs", costs["savings"], costs["worker_hours"], has_precision=has_precision)
 
 
-def _show_budget(designs: Sequence[dict[str, Any]], budget: str, full_hours: float, *, has_pilot: bool) -> None:
+def _show_budget(designs: Sequence[dict[str, Any]], budget: str, full_hours: float, *, has_precision: bool) -> None:
     """Print designs for a budget, each with its lines of YAML."""
     from robust201.planning.designs import yaml_lines
 
@@ -148,7 +149,7 @@ def _show_budget(designs: Sequence[dict[str, Any]], budget: str, full_hours: flo
             f"The full sweep fits the budget {budget}: it takes {console.format_hours(full_hours)} worker-hours."
         )
         return
-    _show_designs(f"Designs for {budget}", designs, full_hours, has_pilot=has_pilot)
+    _show_designs(f"Designs for {budget}", designs, full_hours, has_precision=has_precision)
     if all(design["over_budget"] for design in designs):
         console.say(f"No design fits the budget {budget}; these are the cheapest.")
     elif designs[0]["over_budget"]:
@@ -159,13 +160,13 @@ def _show_budget(designs: Sequence[dict[str, Any]], budget: str, full_hours: flo
             console.out.print(line, markup=False, highlight=False)
 
 
-def _show_designs(title: str, designs: Sequence[dict[str, Any]], full_hours: float, *, has_pilot: bool) -> None:
+def _show_designs(title: str, designs: Sequence[dict[str, Any]], full_hours: float, *, has_precision: bool) -> None:
     rows = [
         (
             design["design"] + (" (over the budget)" if design["over_budget"] else ""),
             console.format_hours(design["worker_hours"]),
             f"{100 * (1 - design['worker_hours'] / full_hours):.1f}%" if full_hours else "-",
-            _percent(design["half_width"], "unknown" if "weaker" in design["loss"] else "-", at_most=not has_pilot),
+            _percent(design["half_width"], "unknown" if "weaker" in design["loss"] else "-", at_most=not has_precision),
             "unknown" if design["expected_kendall_tau"] is None else f"{design['expected_kendall_tau']:.2f}",
         )
         for design in designs
@@ -174,10 +175,10 @@ def _show_designs(title: str, designs: Sequence[dict[str, Any]], full_hours: flo
     console.show_table(title, columns, rows)
     for design in designs:
         console.say(f"{design['design']}: {design['loss']}")
-    if not has_pilot:
+    if not has_precision:
         console.say(
-            "Half-widths are upper bounds: those of simple random sampling at an accuracy of 50%. To compute them and "
-            "Kendall's tau with the full ranking, name a dataset with per-image outcomes: --like DATASET."
+            "Half-widths are upper bounds, for simple random sampling at an accuracy of 50%. To compute half-widths "
+            "and Kendall's tau with the full ranking, name a dataset with per-image outcomes: --like DATASET."
         )
 
 
@@ -233,7 +234,7 @@ def next_cells(
         ConfigError: an option is missing or wrong, or fewer cells remain.
     """
     from robust201.analysis.estimated import fill_in_estimates, read_standard_errors
-    from robust201.cli.predict import read_one
+    from robust201.cli.predict import read_dataset_results
     from robust201.search.cell_predictions import AIMS, choose_next
 
     if like is None:
@@ -246,7 +247,7 @@ def next_cells(
         raise ConfigError(
             f"Reading the command line failed for --next-for: expected {' or '.join(AIMS)}, got {aim!r}. Choose one."
         )
-    results = read_one([like], data)
+    results = read_dataset_results([like], data)
     standard_errors = read_standard_errors(results)
     results, note = fill_in_estimates(results)
     if note:

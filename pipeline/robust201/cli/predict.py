@@ -1,4 +1,4 @@
-"""`robust201 predict`: predict the accuracies of cells that were not evaluated from those of evaluated cells."""
+"""`robust201 predict`: predict the accuracies of unevaluated cells from the accuracies of evaluated cells."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -68,7 +68,7 @@ def predict(
     if out is not None:
         check_output_file(out)
         check_prediction_file(out)
-    results = read_one(folders, data, weights)
+    results = read_dataset_results(folders, data, weights)
     standard_errors = None
     if estimates:
         standard_errors = read_standard_errors(results)
@@ -76,21 +76,23 @@ def predict(
         console.say(note or f"{folders[0]} has no estimates: predictions use only accuracies on all images.")
     else:
         say_unused_estimates(results.reader.files, "predictions use")
-    table = None
+    measure_table = None
     if measures is not None:
-        table = read_measure_folders([RobustnessDataset(folder) for folder in measures], results.name)
-    names = split_names(keys)
-    predictions = predict_cells(results, names, measures=table, standard_errors=standard_errors, level=level, seed=seed)
+        measure_table = read_measure_folders([RobustnessDataset(folder) for folder in measures], results.name)
+    key_names = split_names(keys)
+    predictions = predict_cells(
+        results, key_names, measures=measure_table, standard_errors=standard_errors, level=level, seed=seed
+    )
     if out is not None:
         write_predictions(out, predictions.frame)
         console.say(f"Wrote {out}.")
     if as_json:
-        print_json(_payload(predictions))
+        print_json(_to_payload(predictions))
     else:
         _show(predictions)
 
 
-def read_one(folders: list[Path], data: str | None, weights: str | None = None) -> "DatasetResults":
+def read_dataset_results(folders: list[Path], data: str | None, weights: str | None = None) -> "DatasetResults":
     """Read the results on one image dataset; `data` must name it if the folders have several."""
     from robust201.analysis.dataset_results import choose_results, read_results
     from robust201.reader.dataset import RobustnessDataset
@@ -99,7 +101,7 @@ def read_one(folders: list[Path], data: str | None, weights: str | None = None) 
     return choose_results(read_results(reader), data, folders[0], "Predicting")
 
 
-def _payload(predictions: "CellPredictions") -> dict[str, Any]:
+def _to_payload(predictions: "CellPredictions") -> dict[str, Any]:
     return {
         "dataset": predictions.dataset,
         "n_evaluated": predictions.n_evaluated,
@@ -114,7 +116,7 @@ def _payload(predictions: "CellPredictions") -> dict[str, Any]:
 
 
 def _replace_nan(fields: dict[str, Any]) -> dict[str, Any]:
-    """Replace NaN by None, because JSON has no NaN."""
+    """Replace NaN with None, because JSON has no NaN."""
     return {name: None if value != value else value for name, value in fields.items()}  # noqa: PLR0124
 
 
@@ -126,12 +128,12 @@ def _show(predictions: "CellPredictions") -> None:
     )
     percent = f"{100 * predictions.level:g}%"
     columns = ("", "Kendall's tau", "R2", f"coverage of {percent} intervals", "median half-width, points")
-    console.show_table(title, columns, [_cells(quality) for quality in predictions.quality[:_MAX_PRINTED_ROWS]])
+    console.show_table(title, columns, [_quality_cells(quality) for quality in predictions.quality[:_MAX_PRINTED_ROWS]])
     if len(predictions.quality) > _MAX_PRINTED_ROWS:
         console.say(f"and {len(predictions.quality) - _MAX_PRINTED_ROWS:,} more; --json lists all")
     if predictions.constant:
         constant_accuracies = ", ".join(
-            f"{_name(key, strength)} {accuracy:g}" for key, strength, accuracy in predictions.constant
+            f"{_evaluation_name(key, strength)} {accuracy:g}" for key, strength, accuracy in predictions.constant
         )
         console.say(f"Not predicted, because all evaluated cells have the same accuracy: {constant_accuracies}")
     if predictions.is_weak:
@@ -142,15 +144,15 @@ def _show(predictions: "CellPredictions") -> None:
         )
 
 
-def _name(key: str, strength: float) -> str:
+def _evaluation_name(key: str, strength: float) -> str:
     from robust201.reader.result_files import evaluation_names
 
     return "clean" if key == "clean" else evaluation_names([(key, strength)])[0]
 
 
-def _cells(quality: "Quality") -> tuple[str, ...]:
+def _quality_cells(quality: "Quality") -> tuple[str, ...]:
     return (
-        _name(quality.key, quality.strength),
+        _evaluation_name(quality.key, quality.strength),
         f"{quality.kendall:.2f}",
         f"{quality.r_squared:.2f}",
         f"{100 * quality.coverage:.0f}%",

@@ -30,12 +30,12 @@ Jung, Lukasik and Keuper (ICLR 2023), rounded to three decimals."""
 RANDOM_TOLERANCE = 0.01
 """Largest expected difference on the same images, due to different random starts, batches and rounding."""
 
-_WITHOUT_WEIGHTS = (
+_IMPORT_REMEDY = (
     "Import the official weights: robust201 import-weights NATS-tss-v1_0-3ffb9-full.taraa --architectures 0 "
     "--out $ROBUST201_DATA/checkpoints"
 )
 
-_OTHER_ATTACK = "If the clean accuracy agrees, a choice in docs/protocol.md is wrong. Please report this."
+_PROTOCOL_REMEDY = "If the clean accuracy agrees, a choice in docs/protocol.md is wrong. Please report this."
 
 
 def examine_published_figures(
@@ -43,13 +43,14 @@ def examine_published_figures(
 ) -> Iterator[HealthCheck]:
     """Evaluate #0 on `count` test images of CIFAR-10 (None: all), and compare it with every published accuracy.
 
-    An accuracy agrees if the published accuracy lies in our 95% interval, widened by `RANDOM_TOLERANCE`. If all images
-    are evaluated, the interval is our accuracy itself. Missing weights or images are a failed check.
+    An accuracy agrees if the published accuracy lies in the 95% interval of the measured accuracy, widened by
+    `RANDOM_TOLERANCE`. If all images are evaluated, the interval is only the measured accuracy. Missing weights or
+    images are a failed check.
     """
     try:
         model = load_model(ARCHITECTURE, DATASET, store or data_folder() / "checkpoints", epochs=EPOCHS, seed=SEED)
     except CheckpointError as error:
-        yield HealthCheck("official weights", ok=False, detail="not found", fix=f"{error} {_WITHOUT_WEIGHTS}")
+        yield HealthCheck("official weights", ok=False, detail="not found", fix=f"{error} {_IMPORT_REMEDY}")
         return
     try:
         images = load_images(DATASET)
@@ -77,5 +78,5 @@ def _compare(
             ok=agrees,
             detail=f"{row.accuracy:.4f} on {len(images):,} images, published {expected:g}, "
             f"difference {row.accuracy - expected:+.4f}",
-            fix=_WITHOUT_WEIGHTS if row.key == "clean" else _OTHER_ATTACK,
+            fix=_IMPORT_REMEDY if row.key == "clean" else _PROTOCOL_REMEDY,
         )

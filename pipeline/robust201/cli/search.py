@@ -46,8 +46,8 @@ def search(
     constraint: Annotated[
         list[str] | None,
         typer.Option(
-            help="Search only cells within this limit, such as 'parameters <= 800000', 'flops <= 1.2e8', or on a "
-            "column of a joined table: 'edgegpu_latency <= 5'. Repeatable."
+            help="Search only cells within this limit, such as 'parameters <= 800000' or 'flops <= 1.2e8', or, for a "
+            "column of a joined table, 'edgegpu_latency <= 5'. Repeatable."
         ),
     ] = None,
     join: Join = None,
@@ -79,7 +79,7 @@ def search(
     ] = None,
     fidelity: Annotated[
         str | None,
-        typer.Option(help="With --blackbox: fidelity of the evaluations, images or steps. Default: none."),
+        typer.Option(help="With --blackbox: use images or steps as the fidelity of the evaluations. Default: none."),
     ] = None,
     predictions: Annotated[
         Path | None,
@@ -118,7 +118,7 @@ def search(
 
     if table1 and (objective or report):
         raise ConfigError(
-            "Reading the command line failed for robust201 search: --table1 sets the objectives and reports itself. "
+            "Reading the command line failed for robust201 search: --table1 already sets the objectives and reports. "
             "Remove --objective and --report, or remove --table1."
         )
     _check_outputs(out, figure)
@@ -194,7 +194,7 @@ def _reject_search_options(options: Mapping[str, str]) -> None:
 def _choose_dataset(reader: "RobustnessDataset", data: str | None) -> str:
     from robust201.search.objectives import cell_space_of, datasets_with_accuracies
 
-    cell_space_of(reader)
+    cell_space_of(reader)  # raises an error if the dataset has no cells
     searchable = datasets_with_accuracies(reader)
     if data is not None:
         return data  # the search rejects an unknown name

@@ -13,12 +13,12 @@ class SingleOptionsCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse arguments as Typer does; BadParameter if an option that takes one value is repeated."""
         _, _, parameters = self.make_parser(ctx).parse_args(args=[*args])
-        takes_one_value = [
+        single_value_options = [
             parameter
             for parameter in parameters
             if isinstance(parameter, TyperOption) and not parameter.multiple and not parameter.is_flag
         ]
-        for parameter, count in Counter(takes_one_value).items():
+        for parameter, count in Counter(single_value_options).items():
             if count > 1:
                 option = max(parameter.opts, key=len)
                 raise typer.BadParameter(f"{option} is given {count} times. Give it once", ctx=ctx)

@@ -147,8 +147,8 @@ def _show_check(check: "PublishedCheck") -> None:
         f"{len(check.left)} of {len(check.marks)} published significance marks remain after Holm's correction for "
         f"{len(check.comparisons)} tests."
     )
-    console.show_table("Decisions that do not follow", _COLUMNS, _rows(check.exceptions))
-    console.show_table("Borderline cases, by p", _COLUMNS, _rows(check.borderline))
+    console.show_table("Decisions that do not follow", _COLUMNS, _comparison_rows(check.exceptions))
+    console.show_table("Borderline cases, by p", _COLUMNS, _comparison_rows(check.borderline))
     console.show_table(
         "Epochs at which each claim is significant",
         ("claim", "network", "published", "testable", "recomputed", "after Holm", "epochs lost"),
@@ -172,7 +172,7 @@ def _show_check(check: "PublishedCheck") -> None:
 _COLUMNS = ("claim", "network", "epoch", "means", "p", "p (Holm)", "g", "higher as published", "higher as recomputed")
 
 
-def _rows(frame: "pd.DataFrame") -> list[tuple[str, ...]]:
+def _comparison_rows(frame: "pd.DataFrame") -> list[tuple[str, ...]]:
     from robust201.studies.comparisons import GROUPS
 
     rows: list[dict[Any, Any]] = frame.to_dict("records")

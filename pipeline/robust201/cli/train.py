@@ -47,8 +47,8 @@ def train(
     execution = {"executor": executor, "workers": workers}
     config = load_training(trainings, store=None if out is None else str(out), execution=execution)
     selection = select_trainings(config, recipes, limit)
-    task = ArrayTask.of(os.environ) if slurm_requeue else None
-    if task is not None:
+    slurm_task = ArrayTask.of(os.environ) if slurm_requeue else None
+    if slurm_task is not None:
         config = for_single_machine(config)
     states_before = saved_states(config)
     for warning in find_default_normalisations(config):
@@ -76,10 +76,10 @@ def train(
             say=console.say,
         )
     console.say_each(_describe_accuracies(config.store, trained))
-    complete = f"Complete. Evaluate the networks in a sweep with weights: {{path: {config.store}, recipe: …}}"
-    code = console.show_tally(tally, "snapshot", complete)
-    if task is not None:
-        task.requeue_if_unfinished(tally, console.say, has_new_states=bool(saved_states(config) - states_before))
+    completion_message = f"Complete. Evaluate the networks in a sweep with weights: {{path: {config.store}, recipe: …}}"
+    code = console.show_tally(tally, "snapshot", completion_message)
+    if slurm_task is not None:
+        slurm_task.requeue_if_unfinished(tally, console.say, has_new_states=bool(saved_states(config) - states_before))
     raise typer.Exit(code)
 
 

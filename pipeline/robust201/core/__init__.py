@@ -1,1 +1,1 @@
-"""Foundations of all folders: records, errors, files, processes; without torch or Ray."""
+"""Foundations of all other packages: records, errors, files and processes. Importing them needs no torch or Ray."""

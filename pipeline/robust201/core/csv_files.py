@@ -1,4 +1,4 @@
-"""CSV files whose text cells spreadsheets display and never evaluate as formulas."""
+"""CSV files with text cells that spreadsheets do not evaluate as formulas."""
 
 import re
 from pathlib import Path

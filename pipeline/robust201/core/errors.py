@@ -39,7 +39,7 @@ _MIN_PREFIX_LENGTH = 3
 
 
 def shorten(message: str) -> str:
-    """Replace the middle of a message that is longer than `MAX_MESSAGE` by the number of omitted characters."""
+    """Replace the middle of a message longer than `MAX_MESSAGE` with the number of omitted characters."""
     if len(message) <= MAX_MESSAGE:
         return message
     n_omitted = len(message) - _MESSAGE_BEGINNING_CHARACTERS - _MESSAGE_END_CHARACTERS
@@ -82,7 +82,10 @@ class ConfigError(InputError):
 
 
 class ArchitectureError(InputError, KeyError):
-    """An index or string is not an architecture of the space (also a KeyError, as in the published helper)."""
+    """An index or string is not an architecture of the space.
+
+    It is also a KeyError, which the published helper class raises.
+    """
 
     __str__ = Exception.__str__  # KeyError would show the message as a quoted literal
 
@@ -98,7 +101,7 @@ class DatasetError(InputError):
 class ResultsError(InputError, FileNotFoundError):
     """An exported dataset or a file of it is missing or damaged.
 
-    It is also a FileNotFoundError, which the published helper raises.
+    It is also a FileNotFoundError, which the published helper class raises.
     """
 
 

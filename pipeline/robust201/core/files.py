@@ -398,8 +398,8 @@ def bundled(name: str) -> Path:
     """Return the path of a file that ships with robust201, such as ``jobs/demo.yaml``, in a checkout or a wheel."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise InputError(
-            f"Looking up a bundled file failed for {name}: bundled: needs a relative path such as jobs/demo.yaml. "
-            "For a file of your own, write its path without bundled:"
+            f"Looking up a bundled file failed for {name}: the path after bundled: must be relative, such as "
+            "jobs/demo.yaml. For any other file, write its path without bundled:"
         )
     for root in _bundled_roots():
         candidate = root / name

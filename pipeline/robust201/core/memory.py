@@ -9,7 +9,7 @@ from typing import Any, Final
 _DEFAULT_THRESHOLDS: Final = gc.get_threshold()
 _RARE_THRESHOLDS: Final = (20_000, *_DEFAULT_THRESHOLDS[1:])
 """Thresholds of Python's three generations. The first is the number of new objects that triggers a collection of the
-youngest generation; each other one is the number of collections of a generation that triggers one of the next."""
+youngest generation; the others are the numbers of collections of one generation that trigger one of the next."""
 
 # Parameters of glibc's mallopt (malloc.h). M_MMAP_THRESHOLD is capped at 32 MiB on 64-bit machines.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3

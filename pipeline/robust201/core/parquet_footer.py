@@ -93,7 +93,7 @@ def parse_row_groups(footer: bytes) -> list[RowGroup]:
 
 
 def _row_group(fields: dict[int, Any]) -> RowGroup:
-    return RowGroup(_count(fields[_GROUP_ROWS]), tuple(map(_column_chunk, fields[_GROUP_COLUMNS])))
+    return RowGroup(_check_count(fields[_GROUP_ROWS]), tuple(map(_column_chunk, fields[_GROUP_COLUMNS])))
 
 
 def _column_chunk(fields: dict[int, Any]) -> ColumnChunk:
@@ -106,10 +106,10 @@ def _column_chunk(fields: dict[int, Any]) -> ColumnChunk:
         bounds = (minimum, maximum) if isinstance(minimum, bytes) and isinstance(maximum, bytes) else None
     path = b".".join(metadata[_COLUMN_PATH]).decode()
     n_values, n_bytes, n_compressed = metadata[_NUM_VALUES], metadata[_UNCOMPRESSED], metadata[_COMPRESSED]
-    return ColumnChunk(path, _count(n_values), _count(n_bytes), _count(n_compressed), bounds)
+    return ColumnChunk(path, _check_count(n_values), _check_count(n_bytes), _check_count(n_compressed), bounds)
 
 
-def _count(value: Any) -> int:
+def _check_count(value: Any) -> int:
     if not isinstance(value, int) or value < 0:
         raise ValueError(f"a damaged Parquet footer (a count of {value!r})")
     return value

@@ -1,8 +1,8 @@
 """The exponential function and fused multiply-adds in float64, bit-identical on every processor.
 
 Both consist of additions and multiplications, which IEEE 754 defines to the last bit. `numpy.exp` uses Intel's SVML on
-processors with AVX-512 and the C library elsewhere. The last bit of SVML is wrong for 4% of arguments, and that of the
-C library for 0.1%. The last bit is visible in images truncated to 8 bits: a blurred grey area becomes 254 or 255.
+processors with AVX-512 and the C library elsewhere. SVML's last bit is wrong for 4% of arguments, and the C library's
+for 0.1%. The last bit is visible in images truncated to 8 bits: a blurred grey area becomes 254 or 255.
 """
 
 from decimal import Context, Decimal

@@ -45,11 +45,11 @@ def check_precision(name: str, device: "torch.device | None" = None) -> None:
     if name != "tf32" or device is None:
         return
     # A device without TF32 ignores PyTorch's TF32 settings and computes in float32, so the label would be wrong.
-    unsupported = _describe_device_without_tf32(device)
-    if unsupported:
+    device_description = _describe_device_without_tf32(device)
+    if device_description:
         raise ConfigError(
             "Choosing the arithmetic failed for precision tf32: expected a CUDA device of compute capability 8.0 or "
-            f"higher, got {unsupported}. Set precision to fp32 or bf16, or use such a device."
+            f"higher, got {device_description}. Set precision to fp32 or bf16, or use such a device."
         )
 
 

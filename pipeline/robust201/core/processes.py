@@ -30,10 +30,10 @@ def fork_server(modules: Sequence[str]) -> ForkServerContext:
 
 @contextmanager
 def delaying_interrupts() -> Iterator[None]:
-    """Delay Ctrl-C, SIGTERM and SIGUSR1 until the block has ended, for the start of a process.
+    """Delay Ctrl-C, SIGTERM and SIGUSR1 until the end of a block that starts a process.
 
-    Nobody waits for a partly started process, and it prints errors when its parent is gone. A terminal sends Ctrl-C to
-    all processes, but the fork server that the block starts, and therefore its workers, never receive it.
+    An interrupted start would leave a process that nobody waits for, and that prints errors when its parent is gone. A
+    terminal sends Ctrl-C to all processes, but a fork server that the block starts, and its workers, never receive it.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # signals reach the main thread only
@@ -53,19 +53,19 @@ def delaying_interrupts() -> Iterator[None]:
             signal.raise_signal(pending_signals[0])
 
 
-def end_with_parent(stopped: Connection | None = None) -> None:
+def end_with_parent(stop_pipe: Connection | None = None) -> None:
     """Make this worker process end when its parent dies, and leave Ctrl-C to the parent, which also receives it.
 
-    The process also ends as soon as the other end of the pipe `stopped` is closed.
+    The process also ends as soon as the other end of `stop_pipe` is closed.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_wait_and_end, args=(stopped,), daemon=True).start()
+    threading.Thread(target=_wait_and_end, args=(stop_pipe,), daemon=True).start()
 
 
-def _wait_and_end(stopped: Connection | None) -> None:
+def _wait_and_end(stop_pipe: Connection | None) -> None:
     parent = multiprocessing.parent_process()
     awaited: list[Any] = [] if parent is None else [parent.sentinel]
-    awaited += [] if stopped is None else [stopped]
+    awaited += [] if stop_pipe is None else [stop_pipe]
     if awaited:
         wait_for(awaited)
         os._exit(1)

@@ -305,7 +305,7 @@ class EvaluationResult:
 
 
 class Receipt(NamedTuple):
-    """A worker's report to the driver about one committed shard, of a few hundred bytes.
+    """A worker's report to the driver about one committed shard; it has only a few hundred bytes.
 
     Attributes:
         unit_id: id of the unit that the shard belongs to.

@@ -4,8 +4,9 @@ A pickle is a program that imports every global it names. `load_pickle` looks ea
 constructors and rejects all others, so a file cannot import anything. The constructors check their arguments, because
 a file may request a harmless type with a huge size.
 
-It reads NATS-Bench records (`NATS-tss-v1_0-3ffb9-full/{index:06d}.pickle.pbz2`), whose tensors contain whole
-`torch.save` files, and the Python 2 pickles of CIFAR and ImageNet16. `load_torch` reads `torch.save` files like this.
+`load_pickle` reads NATS-Bench records (`NATS-tss-v1_0-3ffb9-full/{index:06d}.pickle.pbz2`), whose tensors contain
+whole `torch.save` files, and the Python 2 pickles of CIFAR and ImageNet16. `load_torch` reads `torch.save` files under
+the same restriction.
 """
 
 import io

@@ -43,7 +43,7 @@ class UserFunction:
     """A function in a user's file.
 
     Attributes:
-        sha256: hash of the file; empty if it is not hashed yet.
+        sha256: hash of the file; empty if the file has not been hashed yet.
         origin: the user's file, if `path` is a copy of it.
         distribution: name and version of the installed package that registers it, such as ``my-attacks==1.2``.
     """
@@ -59,6 +59,7 @@ class UserFunction:
         return f"{self.name} in {self.origin or self.path}"
 
     def located(self, path: Path, sha256: str) -> "UserFunction":
+        """Return the same function in another file, such as a copy of the user's file."""
         return UserFunction(path, self.name, sha256, self.origin or self.path, self.distribution)
 
     def identity(self) -> dict[str, str]:
@@ -132,8 +133,8 @@ def _execute(path: Path, source: bytes, module_name: str, label: str) -> None:
 
 def describe_failure(error: BaseException) -> str:
     """Describe an error raised by user code in one line."""
-    # Workers execute a copy of the file. The protocol contains only its hash, so changes to other files would go
-    # unnoticed.
+    # Imports from the file's folder are impossible, because workers execute a copy of the file. The protocol contains
+    # only the file's hash, so changes to other files would go unnoticed.
     import_hint = " (a user's file can import installed packages, but no files from its own folder)"
     description = f"{type(error).__name__}: {one_line(error, 200)}" if str(error) else type(error).__name__
     return description + import_hint if isinstance(error, ModuleNotFoundError) else description

@@ -44,7 +44,7 @@ class BucketedModel:
         model: the network.
         capacity: maximum batch sizes.
         device: device of the model.
-        prepare: prepares the pass of each batch size on its first use; None calls the model directly.
+        prepare: preparation of the pass of each batch size, on its first use; None calls the model directly.
 
     Attributes:
         shown: size of the largest batch in the last call, including padding.

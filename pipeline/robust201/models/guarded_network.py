@@ -33,10 +33,10 @@ class NetworkGuard:
         finally:
             changed_names = self._restore()
         if changed_names:
-            others = f" and {len(changed_names) - 1:,} more tensors or modes" if len(changed_names) > 1 else ""
+            further_changes = f" and {len(changed_names) - 1:,} more tensors or modes" if len(changed_names) > 1 else ""
             raise EvaluationError(
-                f"Calling {caller} failed: it changed the network ({changed_names[0]}{others}). Let it change a copy "
-                "(copy.deepcopy)."
+                f"Calling {caller} failed: it changed the network ({changed_names[0]}{further_changes}). Change a copy "
+                "instead (copy.deepcopy)."
             )
 
     def _restore(self) -> list[str]:

@@ -94,7 +94,7 @@ def differentiate_objective(
 
 
 class WindowSearch(Protocol):
-    """Evaluation of proposals that differ from the accepted images in one window, in the same place in all images."""
+    """Evaluation of proposals that differ from the accepted images in one window, at one position for all images."""
 
     def logits(self, row: int, column: int, window: torch.Tensor) -> torch.Tensor:
         """Return the logits of the accepted images with a window replaced.

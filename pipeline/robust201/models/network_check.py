@@ -80,7 +80,7 @@ def check_network(
     ):
         # Failures are grouped by message, so the message does not contain the difference.
         raise NetworkError(
-            f"{message_start}: a second pass with the same images returned other logits. Disable dropout and other "
+            f"{message_start}: a second pass with the same images returned different logits. Disable dropout and other "
             "randomness in evaluation mode. If randomness is the network's defence, evaluate it with randomised=True "
             "(--randomised)."
         )
@@ -115,7 +115,7 @@ def check_compiled(classifier: Classifier, model: Model, pixels: torch.Tensor, *
         name: name of the network in messages.
 
     Raises:
-        EvaluationError: the logits of the original are not finite, or those of the compiled network differ from them.
+        EvaluationError: the original network's logits are not finite, or the compiled network's logits differ.
     """
     with torch.inference_mode():
         logit_pairs = [(classifier(batch), model.logits(batch)) for batch in torch.split(pixels, COMPARISON_BATCH)]
@@ -129,7 +129,7 @@ def check_compiled(classifier: Classifier, model: Model, pixels: torch.Tensor, *
     difference = float((compiled_logits - reference_logits).abs().max())
     if not difference <= _COMPILED_TOLERANCES[precision] * max(1.0, float(reference_logits.abs().max())):
         raise EvaluationError(
-            f"Compiling failed for {name}: its logits differ by {difference:.3g} from those of the published network, "
+            f"Compiling failed for {name}: its logits differ by {difference:.3g} from the published network's, "
             "which is more than rounding. Set engine: reference for this network, and report the problem."
         )
 

@@ -50,7 +50,8 @@ def as_classifier(
         The classifier.
 
     Raises:
-        ConfigError: `model` is not a module, the device is not available, or there are two normalisations.
+        ConfigError: `model` is not a module, the device is not available, or `normalisation` is set for a
+            `Classifier`.
         NetworkError: the module has parameters without values, it fails, or its outputs are not logits, not finite or
             not repeatable.
 
@@ -92,7 +93,7 @@ def available_device(device: torch.device | str) -> torch.device:
             f"Choosing a device failed for {str(device)!r}: PyTorch cannot use it "
             f"({str(error).splitlines()[0].rstrip('.')}). Choose another device, such as cpu."
         ) from error
-    # The name `cuda` means the current CUDA device, whose index is known from a tensor.
+    # The name `cuda` means the current CUDA device; a tensor on it has the index.
     return torch.empty(0, device=chosen_device).device
 
 

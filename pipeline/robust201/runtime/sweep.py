@@ -122,7 +122,7 @@ def run_sweep(
                     preview.plan, filters, inputs, ready_parts, later_parts, check=lease.check, say=say
                 )
                 for shard in replanned.damaged:
-                    say(f"Damaged result file set aside, its evaluations are recomputed: {shard}")
+                    say(f"Damaged result file set aside; its evaluations are recomputed: {shard}")
                 failed_blocks = inputs.missing_adversarial_blocks(replanned.plan, replanned.missing)
                 newly_ready, blocked = _split_by_readiness(replanned.plan, replanned.missing, inputs, failed_blocks)
                 driver.tracker.replace(later_parts, replanned.plan, (*newly_ready, *blocked))

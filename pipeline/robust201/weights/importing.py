@@ -1,7 +1,7 @@
 """Import of weights into a checkpoint store, the only step that opens third-party pickles.
 
-The fields of published records are not reliable, because some trials have those of another network (NATS-Bench issue
-36). Therefore the parameters of every state_dict are counted, and it is loaded strictly into the network of its index.
+Published records are not reliable, because some trials have the fields of another network (NATS-Bench issue 36).
+Therefore the parameters of every state_dict are counted, and it is loaded strictly into the network of its index.
 """
 
 import re
@@ -36,12 +36,12 @@ class ImportReport:
 
     Attributes:
         imported: records of the store in the order of the source, including records that already existed.
-        refused: one message per rejected network or trial.
-        other_seeds: number of `imported` records with another seed than requested, because the source lacks it.
+        rejected: one message per rejected network or trial.
+        other_seeds: number of `imported` records with a different seed, because the source lacks the requested seed.
     """
 
     imported: tuple[CheckpointRecord, ...]
-    refused: tuple[str, ...]
+    rejected: tuple[str, ...]
     other_seeds: int
 
 
@@ -63,9 +63,9 @@ def import_weights(
     """Read the selected weights of a source, check each network, and add the weights to a store.
 
     Args:
-        source: file or folder in one of the formats `weights.published.formats.FORMATS`. For other spaces than the
+        source: file or folder in one of the formats of `weights.published.formats.FORMATS`. For spaces other than the
             default, it must contain state_dicts in files named after the networks.
-        store: store that receives each network as soon as it is checked, also if the import fails later.
+        store: store that receives each network as soon as it is checked, even if the import fails later.
         space: space of the networks.
         indices: networks to import; None imports all networks of the source.
         datasets: datasets that every network must have; None imports cifar10, cifar100 and ImageNet16-120 if they
@@ -82,7 +82,7 @@ def import_weights(
         CheckpointError: the format of the source is unknown. Without `keep_going`, also if requested weights are
             absent, damaged, not finite, in an unknown format, or belong to another network.
         ArchitectureError: the source has a network that is not in the space (only without `keep_going`).
-        ConfigError: the recipe is not a valid name. For other spaces than the default, also if the number of classes is
+        ConfigError: the recipe is not a valid name. For spaces other than the default, also if the number of classes is
             unknown or `format` is set.
     """
     if recipe and not re.fullmatch(_RECIPE_NAME, recipe):
@@ -186,7 +186,7 @@ def _import_one(weights: SourceWeights, store: CheckpointStore, space: Space, re
 
 def check_weights(weights: SourceWeights, space: Space) -> None:
     """Check that weights belong to a network (parameter count, names and shapes), and that they are finite."""
-    # The count comes before building the network, because a damaged record may have more channels than fit into memory.
+    # Count first: building the network of a damaged record may need more memory than there is.
     expected_parameters = space.parameter_count(weights.index, n_classes=weights.n_classes)
     n_parameters = count_parameters(weights.state_dict)
     if expected_parameters not in {None, n_parameters}:

@@ -148,14 +148,14 @@ class CheckpointRecord:
     @property
     def recorded_accuracy(self) -> float | None:
         """Accuracy on the test split according to the source or the training, or None."""
-        trained: float | None = self._outcome.get("test_accuracy")
-        return trained if self.test_accuracy is None else self.test_accuracy
+        training_accuracy: float | None = self._outcome.get("test_accuracy")
+        return training_accuracy if self.test_accuracy is None else self.test_accuracy
 
     @property
     def steps_done(self) -> int | None:
         """Number of training iterations before the snapshot; None if not recorded."""
-        recorded: int | None = self._outcome.get("steps")
-        return recorded if self.steps is None else self.steps
+        outcome_steps: int | None = self._outcome.get("steps")
+        return outcome_steps if self.steps is None else self.steps
 
     @property
     def is_end(self) -> bool | None:
@@ -176,7 +176,7 @@ class CheckpointRecord:
 
     @property
     def trial(self) -> "Trial":
-        """Training run of the network, and snapshot of the run."""
+        """Training run and snapshot, which identify a checkpoint of a network."""
         return self.recipe, self.epochs, self.seed, self.steps
 
     @property
@@ -354,7 +354,7 @@ TRAINING_VERSION = 1
 
 
 def hash_recipe(recipe: Mapping[str, Any]) -> str:
-    """Return the SHA-256 (64 hex digits) of a recipe with network, images and seed, which older stores use as id."""
+    """Return the id of a training run in older stores: the SHA-256 of a recipe with network, images and seed."""
     return hashlib.sha256(canonical_json(recipe).encode()).hexdigest()
 
 

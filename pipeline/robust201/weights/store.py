@@ -4,8 +4,8 @@ Layout::
 
     manifest.jsonl                                     see `weights.manifest`
     <dataset>/<index:06d>-e<epochs>-s<seed>.safetensors            published weights, without a recipe name
-    <dataset>/<index:06d>-<recipe>-e<epochs>-s<seed>.safetensors   other weights, such as those of `training`
-    <space>/<dataset>/<architecture>/[<recipe>-]e<epochs>-s<seed>.safetensors   other spaces than the default one
+    <dataset>/<index:06d>-<recipe>-e<epochs>-s<seed>.safetensors   weights with a recipe name, such as trained weights
+    <space>/<dataset>/<architecture>/[<recipe>-]e<epochs>-s<seed>.safetensors   spaces other than the default
 
 Here <space> is `Space.weights_name`, and i<steps> replaces e<epochs> for a snapshot within an epoch. Missing,
 truncated, changed or non-finite weights raise `CheckpointError`.
@@ -84,10 +84,12 @@ class CheckpointStore:
 
     def records(self) -> tuple[CheckpointRecord, ...]:
         """Return the checkpoints, sorted by space, dataset, index, recipe, length and seed."""
-        networks = self._index()
-        order = sorted(networks, key=lambda network: (*network[:2], _position(network[2])))
+        networks = self._load_networks()
+        sorted_networks = sorted(networks, key=lambda network: (*network[:2], _architecture_order(network[2])))
         return tuple(
-            networks[network][trial] for network in order for trial in sorted(networks[network], key=trial_order)
+            networks[network][trial]
+            for network in sorted_networks
+            for trial in sorted(networks[network], key=trial_order)
         )
 
     def find(
@@ -110,7 +112,7 @@ class CheckpointStore:
                 the existing checkpoints.
         """
         network = space, dataset, index
-        trials = self._index().get(network, {})
+        trials = self._load_networks().get(network, {})
         query = _Query(recipe, epochs, None, seed)
         matching = [trial for trial, record in trials.items() if query.matches(record)]
         if not matching:
@@ -122,7 +124,8 @@ class CheckpointStore:
     def find_hash(
         self, index: ArchitectureId, dataset: str, sha256: str, *, space: str = DEFAULT_SPACE
     ) -> CheckpointRecord | None:
-        trials = self._index().get((space, dataset, index), {})
+        """Return the network's checkpoint whose weights file has this SHA-256, or None."""
+        trials = self._load_networks().get((space, dataset, index), {})
         return next((record for record in trials.values() if record.sha256 == sha256), None)
 
     def find_all(
@@ -147,7 +150,7 @@ class CheckpointStore:
                 the existing checkpoints.
         """
         network = space, dataset, index
-        trials = self._index().get(network, {})
+        trials = self._load_networks().get(network, {})
         lengths: list[tuple[int | None, int | None]] = [(length, None) for length in epochs or ()]
         lengths += [(None, length) for length in steps or ()]
         queries = [
@@ -176,7 +179,7 @@ class CheckpointStore:
 
     def of_network(self, index: ArchitectureId, dataset: str, space: str) -> tuple[CheckpointRecord, ...]:
         """Return the checkpoints of one network; empty if there are none, or if the store does not exist yet."""
-        trials = self._index(create=True).get((space, dataset, index), {})
+        trials = self._load_networks(create=True).get((space, dataset, index), {})
         return tuple(trials[trial] for trial in sorted(trials, key=trial_order))
 
     def check(self, record: CheckpointRecord) -> None:
@@ -230,7 +233,7 @@ class CheckpointStore:
 
     def add(self, **fields: Any) -> CheckpointRecord:
         """Store the weights of one network with `write` and `enter`; adding equal weights again changes nothing."""
-        self._index(create=True)
+        self._load_networks(create=True)
         record = self.write(**fields)
         self.enter(record)
         return record
@@ -278,7 +281,7 @@ class CheckpointStore:
 
     def enter(self, record: CheckpointRecord) -> None:
         """Add a file to the manifest; it replaces an earlier file of the same network, dataset and trial."""
-        trials = self._index(create=True).setdefault(record.network, {})
+        trials = self._load_networks(create=True).setdefault(record.network, {})
         if trials.get(record.trial) != record:
             self._writer.append(record)
             trials[record.trial] = record
@@ -287,7 +290,7 @@ class CheckpointStore:
         """Make the manifest durable and close it; `add` opens it again."""
         self._writer.close()
 
-    def _index(self, *, create: bool = False) -> dict[NetworkName, Trials]:
+    def _load_networks(self, *, create: bool = False) -> dict[NetworkName, Trials]:
         if self._networks is None:
             self._networks = {} if create and not self.manifest.exists() else read_manifest(self.manifest)
         return self._networks
@@ -303,7 +306,7 @@ class CheckpointStore:
 
     def _no_match_error(self, network: NetworkName, query: "_Query") -> CheckpointError:
         space, dataset, index = network
-        networks = self._index()
+        networks = self._load_networks()
         existing = ", ".join(map(describe_trial, sorted(networks.get(network, {}), key=trial_order)))
         advice = "Import the weights with import-weights, or train them."
         if not existing:
@@ -320,7 +323,7 @@ class CheckpointStore:
                     for other_space, other_dataset, other_index in networks
                     if (other_space, other_dataset) == (space, dataset)
                 ),
-                key=_position,
+                key=_architecture_order,
             )
             spaces = sorted({other_space for other_space, _, _ in networks})
             if other_datasets:
@@ -371,7 +374,7 @@ def _preference(trial: Trial) -> tuple[bool, bool, int, int, bool, int]:
     return steps is not None, epochs != DEFAULT_EPOCHS, -epochs, -(steps or 0), seed != DEFAULT_SEED, seed
 
 
-def _position(index: ArchitectureId) -> tuple[bool, ArchitectureId]:
+def _architecture_order(index: ArchitectureId) -> tuple[bool, ArchitectureId]:
     """Return the sort key of an architecture: indices by number, followed by names."""
     return isinstance(index, str), index
 

@@ -27,6 +27,8 @@ DEFAULT_DATASETS = ("cifar10", "cifar100", "ImageNet16-120")
 """Default datasets. `cifar10-valid` (trained on half of CIFAR-10) is imported only on request."""
 
 DEFAULT_HP = "200"
+"""Default training length in epochs; published records call it ``hp``."""
+
 DEFAULT_SEED = 777
 
 _BUFFER_KEY = re.compile(r"(?:^|\.)(?:running_mean|running_var|num_batches_tracked)$")
@@ -96,7 +98,7 @@ class WeightsFormat:
     Attributes:
         name: name on the command line.
         description: short description of the files.
-        matches: function that returns whether the file names at a path are those of this format.
+        matches: function that returns whether the file names at a path match this format.
         members: function that returns the networks at a path in ascending order; its second argument selects networks
             (None: all). Reading an absent network raises `CheckpointError`.
     """
@@ -178,11 +180,11 @@ def read_network_file(path: Path) -> bytes:
         ) from error
 
 
-def choose_seeds(present: Collection[int], preferred: int | None) -> list[int]:
-    """Return the preferred seed if it is present, else the lowest seed; if `preferred` is None, all seeds ascending."""
+def choose_seeds(seeds: Collection[int], preferred: int | None) -> list[int]:
+    """Return the preferred seed if it exists, else the lowest seed; if `preferred` is None, all seeds ascending."""
     if preferred is None:
-        return sorted(present)
-    return [preferred] if preferred in present else [min(present)]
+        return sorted(seeds)
+    return [preferred] if preferred in seeds else [min(seeds)]
 
 
 _WRAPPER_PREFIXES = ("module.", "_orig_mod.")

@@ -1,4 +1,4 @@
-"""The table of published weight formats. A new format needs a module and one row here."""
+"""The table of published weight formats. A new format needs a module and one entry here."""
 
 from collections.abc import Collection, Iterable, Sized
 from pathlib import Path
@@ -12,8 +12,8 @@ from robust201.weights.published.records import NASBENCH201_ARCHIVE, NASBENCH201
 from robust201.weights.published.state_dicts import STATE_DICTS
 
 FORMATS = {
-    row.name: row
-    for row in (
+    weights_format.name: weights_format
+    for weights_format in (
         NATS_FULL,
         NATS_SPLIT,
         NASBENCH201_ARCHIVE,
@@ -28,12 +28,14 @@ FORMATS = {
 
 def detect(path: Path) -> WeightsFormat:
     """Return the first format of `FORMATS` that matches the file names at a path."""
-    for row in FORMATS.values():
-        if row.matches(path):
-            return row
+    for weights_format in FORMATS.values():
+        if weights_format.matches(path):
+            return weights_format
     if not path.exists():
         raise CheckpointError(f"Finding weights failed for {path}: no such file or folder. Check the path.")
-    known_formats = "; ".join(f"{row.name}: {row.description}" for row in FORMATS.values())
+    known_formats = "; ".join(
+        f"{weights_format.name}: {weights_format.description}" for weights_format in FORMATS.values()
+    )
     file_names = sorted(file.name for file in path.iterdir())[:3] if path.is_dir() else [path.name]
     got = ", ".join(file_names) or "an empty folder"
     raise CheckpointError(

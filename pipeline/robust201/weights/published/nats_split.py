@@ -1,4 +1,4 @@
-"""Reader of NATS-Bench's full archive in the form of its download, which is a tar archive split into parts.
+"""Reader of NATS-Bench's full archive as it is downloaded: a tar archive split into parts.
 
 Nothing is unpacked. Only the headers and the records of requested networks are read, so importing six networks takes
 about as long as reading six records.
@@ -67,7 +67,7 @@ def _contiguous_parts(by_suffix: dict[str, Path], archive: Path) -> list[Path]:
         if major in by_suffix and minor_suffixes:
             raise CheckpointError(
                 f"Finding the parts of an archive failed for {archive}: there are both {by_suffix[major].name} and "
-                "smaller parts of it. Remove one of them."
+                "smaller parts of it. Keep either the part or its smaller parts."
             )
         suffixes = [major] if major in by_suffix else minor_suffixes
         if not suffixes:
@@ -81,7 +81,7 @@ def _contiguous_parts(by_suffix: dict[str, Path], archive: Path) -> list[Path]:
     return parts
 
 
-def missing_after(parts: Sequence[Path]) -> str:
+def next_part_name(parts: Sequence[Path]) -> str:
     """Return the name of the part that follows the last of `parts`, for messages."""
     match = _PART_NAME.fullmatch(parts[-1].name)
     if match is None or match["major"] is None:
@@ -236,7 +236,7 @@ def _record_member(archive: tarfile.TarFile, entry: tarfile.TarInfo, index: int,
 
 def _truncated_message(parts: list[Path], missing_content: str) -> str:
     return (
-        f"Reading an archive failed for {parts[0].parent}: {missing_content} must be in {missing_after(parts)}, which "
+        f"Reading an archive failed for {parts[0].parent}: {missing_content} must be in {next_part_name(parts)}, which "
         f"is missing after {parts[-1].name}. Get the missing part; it is not necessary to join the parts."
     )
 

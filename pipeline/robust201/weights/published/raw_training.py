@@ -1,4 +1,4 @@
-"""Reader of the files that NAS-Bench-201's training writes, one per network and seed with the weights on all datasets.
+"""Reader of the files that NAS-Bench-201's training writes: one per network and seed, with the weights of all datasets.
 
 ``arch-{index:06d}-seed-{seed:04d}.pth`` is written with torch.save and contains {"info", "all_dataset_keys", dataset:
 {"net_state_dict", "total_epoch", "config", …}} (AutoDL-Projects f46486e, exps/NAS-Bench-201/main.py).

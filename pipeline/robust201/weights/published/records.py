@@ -114,14 +114,16 @@ def _weights_of(
     """Yield the weights of the selected trials in the records of one network, by dataset and seed."""
     state = _state_of(states, selection.hp, index, source)
     trials = _trials_of(state, source)
-    with_weights = {
+    usable_trials = {
         dataset: usable
-        for dataset, seeds in trials.items()
-        if (usable := {seed: trial for seed, trial in seeds.items() if trial.get("net_state_dict") is not None})
+        for dataset, trials_by_seed in trials.items()
+        if (
+            usable := {seed: trial for seed, trial in trials_by_seed.items() if trial.get("net_state_dict") is not None}
+        )
     }
-    for dataset in _choose_datasets(trials, with_weights, selection, source):
-        for seed in choose_seeds(with_weights[dataset], selection.seed):
-            trial = with_weights[dataset][seed]
+    for dataset in _choose_datasets(trials, usable_trials, selection, source):
+        for seed in choose_seeds(usable_trials[dataset], selection.seed):
+            trial = usable_trials[dataset][seed]
             name = f"{source} ({dataset}, seed {seed})"
             epochs, config = _check_trial(trial, selection.hp, name)
             yield SourceWeights(
