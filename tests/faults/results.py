@@ -10,14 +10,14 @@ from tests.faults.trial import INLINE, N_UNITS, Trial, stray_files
 
 
 def damage_shards(trial: Trial) -> None:
-    """Damage four shards in different ways: a bit flipped in data or footer, truncated, empty; then resume."""
+    """Damage four shards (a bit flipped in the data, a bit flipped in the footer, truncated, empty); then resume."""
     trial.write_sweep()
     trial.run(*INLINE)
     shards = sorted((trial.results / "shards").rglob("[!.]*.parquet"))
     for damage, shard in zip(("data", "footer", "truncated", "empty"), trial.rng.sample(shards, 4), strict=True):
         shard.write_bytes(_damage(trial, shard.read_bytes(), damage))
         trial.injection_counts["shards damaged"] += 1
-    trial.run("--keys", "clean", *INLINE)  # this run sets all four aside, and recomputes the selected evaluations
+    trial.run("--keys", "clean", *INLINE)  # sets all four shards aside, and recomputes only the selected evaluations
     command = trial.run(*INLINE)
     assert len(list((trial.results / "damaged").rglob("*.parquet"))) == 4, "not all damaged shards were set aside"
     command.expect(f"of {N_UNITS} network-key pairs")  # the plan is unchanged
@@ -40,7 +40,7 @@ def _damage(trial: Trial, content: bytes, damage: str) -> bytes:
 
 
 def fill_disk(trial: Trial) -> None:
-    """Write results to a file system that has space for half of the shards; then enlarge it and resume."""
+    """Write results to a file system with space for half of the missing shards; then enlarge it and resume."""
     _fill(trial, *INLINE)
 
 

@@ -51,7 +51,7 @@ def _start(trial: Trial, *options: str) -> Command:
 
 
 def _prepare(trial: Trial) -> None:
-    """Write the YAML, train without faults with another store, and delay the steps of later runs."""
+    """Write the YAML, train without faults into another store, and delay the steps of later runs."""
     (trial.folder / "trainings.yaml").write_text(
         yaml.safe_dump(training_fields(_store_folder(trial))), encoding="utf-8"
     )

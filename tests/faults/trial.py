@@ -1,4 +1,4 @@
-"""A trial consists of a small sweep in its own folder, the commands that run it, and the injected faults."""
+"""Trials, each of which consists of a small sweep in a separate folder, commands that run it, and injected faults."""
 
 import json
 import os
@@ -17,19 +17,21 @@ from typing import Any
 import psutil
 import yaml
 
-from tests.faults.injections import CLAIMS_FOLDER, INJECTIONS_FILE
+from tests.faults.injections import INJECTIONS_FILE, OCCURRENCES_FOLDER
 from tests.faults.processes import (
     MARKER_VARIABLE,
     command_line,
-    family,
     find_zombies,
     is_worker,
     kill,
+    live_processes,
     wait_until,
 )
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TIMEOUT_SECONDS = 400.0
+"""Default time limit for a command."""
+
 _WATCH_SECONDS = 1.0
 
 GRACE_SECONDS = 180.0
@@ -47,7 +49,7 @@ N_UNITS = len(ARCHITECTURES) * len(KEYS)
 
 
 def stray_files(results: Path) -> list[Path]:
-    """Return temporary files and claims to a lease, which are being written or were left behind by killed processes."""
+    """Return temporary files and claims to a lease; they are in use, or were left behind by killed processes."""
     return sorted(
         path for path in results.rglob(".*") if path.is_file() and (path.suffix == ".tmp" or ".lease." in path.name)
     )
@@ -103,7 +105,7 @@ class Trial:
         rng: random generator for the times of faults.
         repeats: number of times to inject a fault that can be repeated.
         injection_counts: number of injected faults, by description.
-        zombie_seconds: time within which a live parent must collect a dead child, on a busy machine too.
+        zombie_seconds: time within which a live parent must collect a dead child, even on a busy machine.
         marker: value of the environment variable that identifies the trial's processes.
         settings: additional environment variables of commands.
         commands: all started commands.
@@ -138,9 +140,9 @@ class Trial:
         """Set the faults inside processes that start later (see `tests.faults.injections`)."""
         (self.folder / INJECTIONS_FILE).write_text(json.dumps(faults), encoding="utf-8")
 
-    def claims(self, prefix: str) -> list[str]:
-        """Return the names of the faults that processes have injected, for names with this prefix."""
-        return sorted(path.name for path in (self.folder / CLAIMS_FOLDER).glob(f"{prefix}*"))
+    def occurrences(self, prefix: str) -> list[str]:
+        """Return the names of the occurrences that processes have recorded, for names with this prefix."""
+        return sorted(path.name for path in (self.folder / OCCURRENCES_FOLDER).glob(f"{prefix}*"))
 
     def environment(self) -> dict[str, str]:
         return os.environ | {
@@ -161,7 +163,7 @@ class Trial:
         return self.commands[-1]
 
     def start(self, *arguments: str, wrapper: Sequence[str] = ()) -> Command:
-        """Start `robust201 ARGUMENTS` with the trial's faults, if required with a wrapper such as ``unshare``."""
+        """Start `robust201 ARGUMENTS` with the trial's faults, optionally in a wrapper such as ``unshare``."""
         return self.start_process(
             [*wrapper, sys.executable, "-m", "tests.faults.command", str(self.folder), *arguments]
         )
@@ -197,7 +199,7 @@ class Trial:
         return command
 
     def resume(self, *options: str, attempts: int = 4) -> None:
-        """Run the command until the sweep is complete, but at most `attempts` times."""
+        """Run the sweep until it is complete, but at most `attempts` times."""
         assert any(self.finish(self.start_run(*options), {0, 3}) == 0 for _ in range(attempts)), (
             "the sweep is not complete"
         )
@@ -226,23 +228,23 @@ class Trial:
     def count_shards(self) -> int:
         return sum(1 for _ in (self.results / "shards").rglob("[!.]*.parquet"))
 
-    def family(self) -> list[psutil.Process]:
+    def live_processes(self) -> list[psutil.Process]:
         """Return the live processes of the trial, and record them for `watch`."""
-        processes = family(self.marker)
+        processes = live_processes(self.marker)
         self._observed |= {process.pid: process for process in processes}
         return processes
 
     def watch(self) -> None:
         """Check that live parents collect their dead children in time.
 
-        This must be called regularly, because init collects the children of parents that have ended. A check reads all
-        processes, so there is at most one per second.
+        This must be called regularly, because init collects the children of parents that have ended. Calls are limited
+        to one check per second, because a check reads all processes.
         """
         now = time.monotonic()
         if now < self._next_watch:
             return
         self._next_watch = now + _WATCH_SECONDS
-        self.family()
+        self.live_processes()
         dead = {process.pid: process for process in find_zombies(self._observed.values())}
         self._dead_since = {pid: self._dead_since.get(pid, now) for pid in dead}
         for pid, since in self._dead_since.items():
@@ -251,10 +253,10 @@ class Trial:
             assert now - since < self.zombie_seconds, f"process {pid} is not collected by its parent: {parent_command}"
 
     def workers(self) -> list[psutil.Process]:
-        return [process for process in self.family() if is_worker(process)]
+        return [process for process in self.live_processes() if is_worker(process)]
 
     def kill_driver(self, command: Command) -> None:
-        self.family()
+        self.live_processes()
         command.process.kill()
         command.process.wait()
         self.injection_counts["drivers killed"] += 1
@@ -262,7 +264,7 @@ class Trial:
     def wait_for_end(self) -> None:
         """Wait until all processes of the trial have ended, which must take at most `GRACE_SECONDS`."""
         deadline = time.monotonic() + GRACE_SECONDS
-        while alive := family(self.marker):
+        while alive := live_processes(self.marker):
             self.watch()
             assert time.monotonic() < deadline, (
                 f"processes still alive: {[command_line(process)[:80] for process in alive]}"
@@ -271,6 +273,6 @@ class Trial:
 
     def end(self) -> None:
         """Kill the trial's remaining processes, so that they do not affect the next fault."""
-        kill(family(self.marker))
+        kill(live_processes(self.marker))
         for command in self.commands:
             command.process.wait()

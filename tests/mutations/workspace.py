@@ -38,11 +38,11 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     "dataset listing": ("json/SHA256SUMS", "parquet/SHA256SUMS", "parquet/parquet_files.json"),
     "dataset facts": ("json/meta.json", "json/sweep.json", "parquet/sweep.json", "parquet/meta.json"),
 }
-"""Patterns of paths by kind of file."""
+"""Path patterns by kind of file."""
 
 
 class CommandResult(NamedTuple):
-    """Result of a command: exit code (None after an exception), stdout, stderr, and additional peak memory."""
+    """Result of a command: exit code (None after an exception), stdout, stderr, and peak memory added by it."""
 
     code: int | None
     out: str

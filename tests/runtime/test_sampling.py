@@ -566,7 +566,7 @@ def test_merge_keeps_larger_samples_and_rejects_different_ones(sampled: MakeSamp
         assert rows_of(merged) == rows_of(larger)
     different = sampled("90%", "different", sampling={"budget": "90%", "pilot": 2, "seed": 1})
     run(different)
-    with pytest.raises(InputError, match=r"different.* has other samples than the folders before it"):
+    with pytest.raises(InputError, match=r"different.* differ from the samples of the folders before it"):
         merge_results([smaller.results, different.results], tmp_path / "c")
     assert not (tmp_path / "c" / SAMPLE_FILE).exists()
 
