@@ -45,7 +45,7 @@ def poison_unit(trial: Trial) -> None:
     trial.injection_counts["workers killed by the unit"] += len(trial.occurrences("poison-"))
     assert trial.injection_counts["workers killed by the unit"] >= 3, "the unit was abandoned too early"
     index, key = POISON
-    command.expect(f"#{index} digits {key}")
+    command.expect_output(f"#{index} digits {key}")
     failures = [json.loads(line) for line in (trial.results / "failures.jsonl").read_text().splitlines()]
     assert [failure["kind"] for failure in failures] == ["killed"], f"other failures: {failures}"
     _check_other_evaluations(trial)
@@ -80,7 +80,7 @@ def drain_past_deadline(trial: Trial, *options: str) -> None:
     command = _start_slow_part(trial, *options)
     _terminate(trial, command)
     trial.finish(command, {3}, seconds=90)
-    command.expect("ran out")
+    command.expect_output("ran out")
     assert json.loads((trial.results / "progress.json").read_text())["state"] == "drained"
     trial.set_faults()
     trial.resume(*options)
@@ -171,7 +171,7 @@ def start_second_driver_elsewhere(trial: Trial) -> None:
     trial.set_faults()
     second_driver = trial.start_run(*INLINE, wrapper=_OTHER_HOST)
     trial.finish(second_driver, {0})
-    second_driver.expect("watching its heartbeat")
+    second_driver.expect_output("watching its heartbeat")
 
 
 def suspend_driver_until_takeover(trial: Trial) -> None:
@@ -184,7 +184,7 @@ def suspend_driver_until_takeover(trial: Trial) -> None:
     trial.wait_for_shards(trial.count_shards() + 1, second_driver)
     first_driver.process.send_signal(signal.SIGCONT)
     trial.finish(first_driver, {4})
-    first_driver.expect("Keeping the lease failed")
+    first_driver.expect_output("Keeping the lease failed")
     lease = json.loads((trial.results / "lease.json").read_text(encoding="utf-8"))
     assert lease["host_id"]["host"] == "robust201-other", "the lease changed hands again"
     trial.finish(second_driver, {0})
@@ -202,7 +202,7 @@ def _expect_rejection(trial: Trial, wrapper: tuple[str, ...]) -> None:
     second_driver = trial.start_run(*INLINE, wrapper=wrapper)
     trial.finish(second_driver, {4})
     trial.injection_counts["second drivers rejected"] += 1
-    second_driver.expect("which is alive")
+    second_driver.expect_output("which is alive")
 
 
 def _require_namespaces() -> None:

@@ -31,7 +31,7 @@ def kill_worker(trial: Trial) -> None:
     """Kill one worker at a time; the run continues."""
     trial.write_sweep()
     trial.set_faults(seconds_per_part=_SECONDS_PER_PART)
-    command = trial.start_in_the_middle()
+    command = trial.run_to_middle()
     for _ in range(trial.repeats):
         trial.injection_counts["workers killed"] += kill(trial.workers()[:1])
         shards = trial.count_shards()
@@ -39,7 +39,7 @@ def kill_worker(trial: Trial) -> None:
             break
         trial.wait_for_shards(shards + 2, command)
     trial.finish(command, {0})
-    command.expect(f"{format_count(trial.injection_counts['workers killed'], 'worker')} died")
+    command.expect_output(f"{format_count(trial.injection_counts['workers killed'], 'worker')} died")
 
 
 def kill_driver(trial: Trial) -> None:
@@ -47,7 +47,7 @@ def kill_driver(trial: Trial) -> None:
     trial.write_sweep()
     trial.set_faults(seconds_per_part=_SECONDS_PER_PART)
     for _ in range(trial.repeats):
-        trial.kill_driver(trial.start_in_the_middle())
+        trial.kill_driver(trial.run_to_middle())
     trial.resume()
 
 
@@ -65,7 +65,7 @@ def _kill_ray(trial: Trial, victim: str) -> None:
     trial.write_sweep()
     trial.set_faults(seconds_per_part=_SECONDS_PER_PART)
     for _ in range(trial.repeats):
-        command = trial.start_in_the_middle()
+        command = trial.run_to_middle()
         trial.injection_counts[f"{victim} killed"] += bool(kill(filter(_VICTIMS[victim], trial.live_processes())))
         trial.finish(command, {3}, seconds=120)
     trial.set_faults()
@@ -109,7 +109,7 @@ def _pause(trial: Trial, command: Command, seconds: float) -> bool:
     """Wait while a command runs, for at most `seconds`; return whether it is still running."""
     deadline = time.monotonic() + seconds
     while command.is_running and time.monotonic() < deadline:
-        trial.watch()
+        trial.check_zombies()
         time.sleep(0.1)
     return command.is_running
 

@@ -65,7 +65,7 @@ def _kill_node(trial: Trial, cluster: Any) -> None:
         node = add_node()
         trial.wait_for_shards(min(shards + 8, N_UNITS - 1), command)
     trial.finish(command, {0})
-    command.expect("0 failures, 0 workers died")
+    command.expect_output("0 failures, 0 workers died")
     assert "0 were preempted" not in command.text(), f"no preemption counted: {command.text()[-300:]}"
 
 

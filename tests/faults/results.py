@@ -20,7 +20,7 @@ def damage_shards(trial: Trial) -> None:
     trial.run("--keys", "clean", *INLINE)  # sets all four shards aside, and recomputes only the selected evaluations
     command = trial.run(*INLINE)
     assert len(list((trial.results / "damaged").rglob("*.parquet"))) == 4, "not all damaged shards were set aside"
-    command.expect(f"of {N_UNITS} network-key pairs")  # the plan is unchanged
+    command.expect_output(f"of {N_UNITS} network-key pairs")  # the plan is unchanged
 
 
 def _damage(trial: Trial, content: bytes, damage: str) -> bytes:
@@ -59,7 +59,7 @@ def _fill(trial: Trial, *options: str) -> None:
             # A shard takes two pages of 4 kB. Progress, lease and temporary files also need some space.
             n_shards = (N_UNITS - trial.count_shards()) // 2
             _resize(trial.results, shutil.disk_usage(trial.results).used // 1024 + 8 * n_shards + 16)
-            trial.run(*options, expected={4}).expect("the disk is full")
+            trial.run(*options, expected={4}).expect_output("the disk is full")
             trial.injection_counts["disk full"] += 1
             assert not stray_files(trial.results)
             assert 0 < trial.count_shards() < N_UNITS

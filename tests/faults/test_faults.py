@@ -95,7 +95,7 @@ def test_disturbed_run_exports_same_bytes_as_undisturbed_run(
         fault.inject(trial)
         fault.check(trial)
     finally:
-        trial.end()
+        trial.kill_remaining()
         print(dict(trial.injection_counts))
     assert trial.injection_counts.total()
 
@@ -119,5 +119,5 @@ def test_worker_killed_on_gpu_frees_its_memory(tmp_path: Path) -> None:
         trial.finish(command, {0})
         trial.wait_for_end()
     finally:
-        trial.end()
+        trial.kill_remaining()
     assert free_before - torch.cuda.mem_get_info()[0] < _MARGIN_BYTES

@@ -32,7 +32,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 TIMEOUT_SECONDS = 400.0
 """Default time limit for a command."""
 
-_WATCH_SECONDS = 1.0
+_CHECK_SECONDS = 1.0
+"""Minimum time between two checks for zombies."""
 
 GRACE_SECONDS = 180.0
 """Time limit for the end of all processes of a trial; Ray's agents search for a killed head for almost as long."""
@@ -90,7 +91,7 @@ class Command:
         """Return the output so far."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
-    def expect(self, text: str) -> None:
+    def expect_output(self, text: str) -> None:
         """Check that the output contains a text."""
         assert text in self.text(), f"{text!r} is not in the output: …{self.text()[-400:]}"
 
@@ -122,7 +123,7 @@ class Trial:
     commands: list[Command] = field(default_factory=list)
     _observed: dict[int, psutil.Process] = field(default_factory=dict)
     _dead_since: dict[int, float] = field(default_factory=dict)
-    _next_watch: float = 0.0
+    _next_check: float = 0.0
 
     @property
     def results(self) -> Path:
@@ -171,7 +172,7 @@ class Trial:
     def start_run(self, *options: str, wrapper: Sequence[str] = ()) -> Command:
         return self.start("run", str(self.sweep), *options, wrapper=wrapper)
 
-    def start_in_the_middle(self) -> Command:
+    def run_to_middle(self) -> Command:
         """Start the run, and wait until one to three new shards exist."""
         n_shards = self.count_shards()
         command = self.start_run()
@@ -183,7 +184,7 @@ class Trial:
         deadline = time.monotonic() + seconds
         while command.is_running:
             assert time.monotonic() < deadline, f"still running after {seconds:g} s: {command.text()[-300:]}"
-            self.watch()
+            self.check_zombies()
             with suppress(subprocess.TimeoutExpired):
                 command.process.wait(0.5)
         exit_code = command.process.wait()
@@ -219,7 +220,7 @@ class Trial:
         """
 
         def has_happened_or_ended() -> bool:
-            self.watch()
+            self.check_zombies()
             return bool(condition()) or not command.is_running
 
         wait_until(has_happened_or_ended, seconds, description)
@@ -229,21 +230,21 @@ class Trial:
         return sum(1 for _ in (self.results / "shards").rglob("[!.]*.parquet"))
 
     def live_processes(self) -> list[psutil.Process]:
-        """Return the live processes of the trial, and record them for `watch`."""
+        """Return the live processes of the trial, and record them for `check_zombies`."""
         processes = live_processes(self.marker)
         self._observed |= {process.pid: process for process in processes}
         return processes
 
-    def watch(self) -> None:
+    def check_zombies(self) -> None:
         """Check that live parents collect their dead children in time.
 
         This must be called regularly, because init collects the children of parents that have ended. Calls are limited
         to one check per second, because a check reads all processes.
         """
         now = time.monotonic()
-        if now < self._next_watch:
+        if now < self._next_check:
             return
-        self._next_watch = now + _WATCH_SECONDS
+        self._next_check = now + _CHECK_SECONDS
         self.live_processes()
         dead = {process.pid: process for process in find_zombies(self._observed.values())}
         self._dead_since = {pid: self._dead_since.get(pid, now) for pid in dead}
@@ -265,13 +266,13 @@ class Trial:
         """Wait until all processes of the trial have ended, which must take at most `GRACE_SECONDS`."""
         deadline = time.monotonic() + GRACE_SECONDS
         while alive := live_processes(self.marker):
-            self.watch()
+            self.check_zombies()
             assert time.monotonic() < deadline, (
                 f"processes still alive: {[command_line(process)[:80] for process in alive]}"
             )
             time.sleep(0.2)
 
-    def end(self) -> None:
+    def kill_remaining(self) -> None:
         """Kill the trial's remaining processes, so that they do not affect the next fault."""
         kill(live_processes(self.marker))
         for command in self.commands:

@@ -211,7 +211,7 @@ class Plan:
         return self.config.keys_of(dataset)
 
     def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
-        del dataset  # for now, strengths are the same on every dataset
+        del dataset  # strengths are currently the same on every dataset, but callers must not rely on this
         return self.parameters[key].strengths
 
     @cached_property
@@ -410,7 +410,7 @@ def sample_costs(plan: Plan) -> SampleCosts:
 
 
 def pilot_of(plan: Plan) -> tuple[ArchitectureId, ...]:
-    """Return the pilot networks of a sampled sweep: its recorded pilot, or a choice by seed before the first sample."""
+    """Return the pilot networks of a sampled sweep: the recorded pilot, or the seed's choice if no sample exists."""
     if plan.facts.samples is not None:
         return plan.facts.samples.pilot
     section = plan.config.sampling
@@ -421,7 +421,7 @@ def pilot_of(plan: Plan) -> tuple[ArchitectureId, ...]:
 def _plan_samples(plan: Plan) -> Plan:
     """For sampled keys, replace the units of networks outside the pilot by units on increments of samples.
 
-    If the budget allows more images than have been drawn, units without image hash stand for the undrawn images.
+    If the budget allows more images than have been drawn, units with an empty image hash stand for the undrawn images.
     """
     config, samples = plan.config, plan.facts.samples
     assert config.sampling is not None  # noqa: S101 - called only for sampled sweeps

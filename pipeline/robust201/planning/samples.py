@@ -68,7 +68,7 @@ class KeySample:
         return self.n_seen == len(self.design.stratum)
 
     def grow(self, larger: SampleDesign, images: ImageSet) -> "KeySample":
-        """Return the sample with one more increment: the images of `larger`, a design of the same strata, not in it."""
+        """Return the sample with one more increment: the images in `larger` (same strata) that this sample lacks."""
         positions = np.setdiff1d(larger.positions, self.design.positions)
         sizes = tuple(larger.sizes.tolist())
         increment = Increment(sizes, positions, choose_images(images, positions).sha256)

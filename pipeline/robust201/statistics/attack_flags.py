@@ -183,6 +183,7 @@ def find_flags(
 
 
 _Flag = tuple[str, str, str, tuple[tuple[ArchitectureId, float, float], ...], int]
+"""The fields of an `AttackFlag` except the dataset."""
 
 
 def _weaker_and_stronger(transfers: Mapping[str, Transfer]) -> dict[str, tuple[str, list[tuple[str, str]]]]:

@@ -317,7 +317,7 @@ def sum_strata(design: SampleDesign, predicted: ArrayLike) -> StratumSums:
     return StratumSums(predicted_sums, second / counts, fourth / counts)
 
 
-def estimate(design: SampleDesign, seen: ArrayLike, predicted: ArrayLike) -> Estimates:
+def estimate(design: SampleDesign, sampled_outcomes: ArrayLike, predicted: ArrayLike) -> Estimates:
     """Estimate the accuracies of one network from a sample, by the stratified difference estimator.
 
     The value is unbiased over samples of the design before it is clipped to the range that the sampled outcomes leave
@@ -331,19 +331,21 @@ def estimate(design: SampleDesign, seen: ArrayLike, predicted: ArrayLike) -> Est
 
     Args:
         design: the sample, with at least two images (or all) of each stratum.
-        seen: (S, n) bool, outcomes for the sampled images, in the order of `design.positions`.
+        sampled_outcomes: (S, n) bool, outcomes for the sampled images, in the order of `design.positions`.
         predicted: (S, N) probabilities of a correct outcome for all images, predicted without these outcomes.
 
     Raises:
         ValueError: wrong shapes, predictions outside [0, 1], or a stratum with too few images.
     """
     sums = sum_strata(design, predicted)
-    return estimate_with_sums(design, seen, np.asarray(predicted, np.float64)[:, design.positions], sums)
+    return estimate_with_sums(design, sampled_outcomes, np.asarray(predicted, np.float64)[:, design.positions], sums)
 
 
-def estimate_with_sums(design: SampleDesign, seen: ArrayLike, predicted: ArrayLike, sums: StratumSums) -> Estimates:
+def estimate_with_sums(
+    design: SampleDesign, sampled_outcomes: ArrayLike, predicted: ArrayLike, sums: StratumSums
+) -> Estimates:
     """Return the result of `estimate` from predictions (S, n) for the sampled images and from sums over all images."""
-    correct, probability = np.asarray(seen, bool), np.asarray(predicted, np.float64)
+    correct, probability = np.asarray(sampled_outcomes, bool), np.asarray(predicted, np.float64)
     positions, counts, n_images = design.positions, design.stratum_counts, design.n_images
     _check_sizes(design)
     if correct.ndim != 2 or correct.shape[1] != len(positions):
