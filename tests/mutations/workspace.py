@@ -28,7 +28,7 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     "progress.json": ("results/progress.json",),
     "shard": ("results/shards/*/*.parquet",),
     "compacted shard": ("compacted/shards/*/compact-*.parquet",),
-    "kept images": ("results/images/*/*.npy",),
+    "copied images": ("results/images/*/*.npy",),
     "weights": ("weights/**/*.safetensors",),
     "weights manifest": ("weights/manifest.jsonl",),
     "corruptions": ("corruptions/**/*.npy",),

@@ -77,6 +77,7 @@ def test_unclipped_estimate_is_unbiased_and_has_the_design_variance(seed):
 
 
 def unclipped_estimate(design, correct, predicted):
+    """Return the difference estimator, whose weights are inverse inclusion probabilities."""
     weights = np.zeros(design.n_images)
     weights[design.positions] = 1 / design.inclusion[design.positions]
     return (predicted.sum(axis=1) + ((correct - predicted) * weights).sum(axis=1)) / design.n_images
@@ -105,7 +106,7 @@ def test_full_sample_gives_the_exact_accuracy_with_zero_error(seed, n_images):
 
 
 @given(st.integers(0, 1000), st.integers(1, 6))
-def test_larger_samples_contain_smaller_samples_whether_or_not_they_are_grown_from_them(seed, n_strata):
+def test_allocate_gives_nested_samples_that_do_not_depend_on_intermediate_sizes(seed, n_strata):
     rng = np.random.default_rng(seed)
     outcomes = rng.random((3, 2, 60)) < rng.random(60)
     empty = stratify(outcomes, n_strata=n_strata, seed=seed, name="x")

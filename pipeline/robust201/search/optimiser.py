@@ -30,7 +30,7 @@ class Query(NamedTuple):
 class Preference:
     """Scalar score of architectures: the objective, or a random weighting of several objectives.
 
-    Methods draw new weights before each choice (see `redraw`), so that a run covers the whole front. Values are scaled
+    Methods draw new weights before each choice (see `redraw`), so that a run covers the full front. Values are scaled
     by their observed range, and combined with the augmented Chebyshev function of ParEGO.
     """
 
