@@ -126,7 +126,9 @@ PROBES: dict[str, dict[str, Probe]] = {
         "status": _command("status", "@sweep.yaml"),
         "doctor": _command("doctor", "@sweep.yaml"),
     },
-    **dict.fromkeys(("format.json", "plan.json", "protocol", "progress.json", "shard", "copied images"), _RESULTS_PROBES),
+    **dict.fromkeys(
+        ("format.json", "plan.json", "protocol", "progress.json", "shard", "copied images"), _RESULTS_PROBES
+    ),
     "compacted shard": _probes_of_results("compacted"),
     **dict.fromkeys(("weights", "weights manifest", "corruptions", "corruptions manifest"), _INPUTS_PROBES),
     "dataset JSON": _JSON_PROBES,
