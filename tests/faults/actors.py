@@ -13,7 +13,7 @@ _Original = ray_executor._WorkerActor
 class _WorkerActor(_Original):
     """The executor's actor, which first injects the trial's faults into its process.
 
-    The class must have this name, by which the tests find the processes of workers.
+    The tests find the processes of workers by the name of this class, which must not change.
     """
 
     def __init__(self, start: Any, folder: str) -> None:

@@ -16,14 +16,14 @@ from typing import Any
 from unittest import mock
 
 INJECTIONS_FILE = "injections.json"
-CLAIMS_FOLDER = "claims"
+OCCURRENCES_FOLDER = "occurrences"
 
 
 class Injections:
-    """The faults to inject into this process, as configured in the trial's folder."""
+    """Faults to inject into this process, as configured in the trial's folder."""
 
     def __init__(self, folder: Path) -> None:
-        self._claims = folder / CLAIMS_FOLDER
+        self._occurrences = folder / OCCURRENCES_FOLDER
         path = folder / INJECTIONS_FILE
         self._faults: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
@@ -42,11 +42,11 @@ class Injections:
         if "clock" in self._faults:
             self._make_clock_jump()
 
-    def _claim(self, name: str) -> bool:
-        """Create the file of an occurrence; return False if it exists."""
-        self._claims.mkdir(exist_ok=True)
+    def _record_occurrence(self, name: str) -> bool:
+        """Create the file of an occurrence; return False if it already exists."""
+        self._occurrences.mkdir(exist_ok=True)
         try:
-            (self._claims / name).touch(exist_ok=False)
+            (self._occurrences / name).touch(exist_ok=False)
         except FileExistsError:
             return False
         return True
@@ -61,13 +61,13 @@ class Injections:
             context: Any, task: Any, parameters: Any, part: Any, *arguments: Any, **options: Any
         ) -> Iterator[Any]:
             if "seconds_per_part" in self._faults:
-                self._claim(f"worked-{os.getpid()}")
+                self._record_occurrence(f"worked-{os.getpid()}")
                 time.sleep(self._faults["seconds_per_part"])
             if part.unit.key == slow.get("key"):
-                self._claim(f"slow-{part.unit.id}-{os.getpid()}-{time.monotonic_ns()}")
+                self._record_occurrence(f"slow-{part.unit.id}-{os.getpid()}-{time.monotonic_ns()}")
                 time.sleep(slow["seconds"])
             if [part.unit.architecture, part.unit.key] in self._faults.get("poison", []):
-                self._claim(f"poison-{part.unit.architecture}-{part.unit.key}-{os.getpid()}")
+                self._record_occurrence(f"poison-{part.unit.architecture}-{part.unit.key}-{os.getpid()}")
                 os.kill(os.getpid(), signal.SIGKILL)
             yield from evaluate_part(context, task, parameters, part, *arguments, **options)
 
@@ -89,7 +89,7 @@ class Injections:
         from robust201.shards import ShardStore
 
         def die(write_step: str) -> None:
-            if write_step in self._faults["die_at_write_steps"] and self._claim(f"died-{write_step}"):
+            if write_step in self._faults["die_at_write_steps"] and self._record_occurrence(f"died-{write_step}"):
                 os.kill(os.getpid(), signal.SIGKILL)
 
         class DeadlyStore(ShardStore):
@@ -108,7 +108,7 @@ class Injections:
 
         def forward_in_small_memory(network: Any, pixels: Any, *arguments: Any) -> Any:
             if len(pixels) > self._faults["memory"]["images"]:
-                self._claim(f"memory-{os.getpid()}-{time.monotonic_ns()}")
+                self._record_occurrence(f"memory-{os.getpid()}-{time.monotonic_ns()}")
                 raise torch.OutOfMemoryError("DefaultCPUAllocator: can't allocate memory")
             return forward(network, pixels, *arguments)
 
@@ -120,7 +120,7 @@ class Injections:
 
         def jumping_time() -> float:
             jump: float = next(jumps)
-            self._claim(f"jump-{jump:+.0f}s")
+            self._record_occurrence(f"jump-{jump:+.0f}s")
             return real_time() + jump
 
         time.time = jumping_time

@@ -16,12 +16,13 @@ _SLOW_KEY = next(reversed(KEYS))
 
 HOUR = 3600.0
 JUMPS = (0.0, 3 * HOUR, -2 * HOUR, 72 * HOUR, -48 * HOUR, 1.5)
-"""Seconds that are added to the wall clock: each time a process reads it, the next value."""
+"""Seconds that are added to the wall clock. Each time a process reads the clock, it adds the next value."""
 
 _OTHER_HOST = (
     *("unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"),
     *("sh", "-c", 'hostname robust201-other && exec "$0" "$@"'),
 )
+"""Beginning of a command line that runs a command as if on another host."""
 
 
 def run_out_of_memory(trial: Trial) -> None:
@@ -29,7 +30,7 @@ def run_out_of_memory(trial: Trial) -> None:
     trial.write_sweep()
     trial.set_faults(memory={"images": 8})
     trial.run(*INLINE)
-    trial.injection_counts["failed allocations"] += len(trial.claims("memory-"))
+    trial.injection_counts["failed allocations"] += len(trial.occurrences("memory-"))
 
 
 def poison_unit(trial: Trial) -> None:
@@ -41,10 +42,10 @@ def poison_unit(trial: Trial) -> None:
     trial.write_sweep()
     trial.set_faults(poison=[POISON])
     command = trial.run(expected={3})
-    trial.injection_counts["workers killed by the unit"] += len(trial.claims("poison-"))
-    assert trial.injection_counts["workers killed by the unit"] >= 3, "the unit was given up too early"
+    trial.injection_counts["workers killed by the unit"] += len(trial.occurrences("poison-"))
+    assert trial.injection_counts["workers killed by the unit"] >= 3, "the unit was abandoned too early"
     index, key = POISON
-    command.expect(f"#{index} digits {key}")
+    command.expect_output(f"#{index} digits {key}")
     failures = [json.loads(line) for line in (trial.results / "failures.jsonl").read_text().splitlines()]
     assert [failure["kind"] for failure in failures] == ["killed"], f"other failures: {failures}"
     _check_other_evaluations(trial)
@@ -79,7 +80,7 @@ def drain_past_deadline(trial: Trial, *options: str) -> None:
     command = _start_slow_part(trial, *options)
     _terminate(trial, command)
     trial.finish(command, {3}, seconds=90)
-    command.expect("ran out")
+    command.expect_output("ran out")
     assert json.loads((trial.results / "progress.json").read_text())["state"] == "drained"
     trial.set_faults()
     trial.resume(*options)
@@ -104,21 +105,21 @@ def interrupt_twice(trial: Trial) -> None:
 def _start_slow_part(trial: Trial, *options: str) -> Command:
     trial.set_faults(slow={"key": _SLOW_KEY, "seconds": HOUR})
     command = trial.start_run(*options)
-    trial.wait_until(lambda: trial.claims("slow-"), command, f"a part of {_SLOW_KEY}")
+    trial.wait_until(lambda: trial.occurrences("slow-"), command, f"a part of {_SLOW_KEY}")
     return command
 
 
 def _terminate(trial: Trial, command: Command) -> None:
-    trial.family()
+    trial.live_processes()
     command.process.send_signal(signal.SIGTERM)
-    trial.injection_counts["SIGTERM in a part of an hour"] += 1
+    trial.injection_counts["SIGTERM during a slow part"] += 1
 
 
 def jump_clock(trial: Trial) -> None:
-    """Make the wall clock jump whenever it is read, in a run and in simultaneous status and compact commands.
+    """Make the wall clock jump whenever it is read, in a run and in simultaneous `status` and `compact` commands.
 
-    If the clock of a compaction is three days ahead, all grace periods are over. The compaction may then delete files,
-    but must not lose results.
+    If the clock of `compact` is three days ahead, all grace periods are over. It may then delete files, but must not
+    lose results.
     """
     trial.write_sweep()
     trial.set_faults(clock=JUMPS, seconds_per_part=0.5)
@@ -131,7 +132,7 @@ def jump_clock(trial: Trial) -> None:
         trial.injection_counts["compactions three days ahead"] += 1
     trial.finish(run, {0})
     assert not re.search(r"\s-\d", run.text()), f"a negative rate or time: {run.text()[-300:]}"
-    trial.injection_counts["clock jumps"] += len(trial.claims("jump-"))
+    trial.injection_counts["clock jumps"] += len(trial.occurrences("jump-"))
     trial.set_faults(clock=[-48 * HOUR])
     _check_status(trial, is_running=False)
     trial.finish(trial.start("compact", str(trial.results)), {0})
@@ -140,7 +141,7 @@ def jump_clock(trial: Trial) -> None:
 
 
 def _check_status(trial: Trial, *, is_running: bool) -> None:
-    """Check that `status` reports no negative rates or times, and whether a run that has ended counts as running."""
+    """Check that `status` reports no negative rates or times, nor that a run that has ended is still running."""
     command = trial.start("status", str(trial.results), "--json")
     trial.finish(command, {0})
     status = json.loads(command.text())
@@ -170,20 +171,20 @@ def start_second_driver_elsewhere(trial: Trial) -> None:
     trial.set_faults()
     second_driver = trial.start_run(*INLINE, wrapper=_OTHER_HOST)
     trial.finish(second_driver, {0})
-    second_driver.expect("watching its heartbeat")
+    second_driver.expect_output("watching its heartbeat")
 
 
-def stop_driver_elsewhere(trial: Trial) -> None:
-    """Suspend the first driver until a driver on another host takes over; after continuing, the first one stops."""
+def suspend_driver_until_takeover(trial: Trial) -> None:
+    """Suspend the first driver until a driver on another host takes over; when resumed, the first driver stops."""
     _require_namespaces()
     first_driver = _start_first_driver(trial)
     first_driver.process.send_signal(signal.SIGSTOP)
-    trial.injection_counts["drivers stopped"] += 1
+    trial.injection_counts["drivers suspended"] += 1
     second_driver = trial.start_run(*INLINE, wrapper=_OTHER_HOST)
     trial.wait_for_shards(trial.count_shards() + 1, second_driver)
     first_driver.process.send_signal(signal.SIGCONT)
     trial.finish(first_driver, {4})
-    first_driver.expect("Keeping the lease failed")
+    first_driver.expect_output("Keeping the lease failed")
     lease = json.loads((trial.results / "lease.json").read_text(encoding="utf-8"))
     assert lease["host_id"]["host"] == "robust201-other", "the lease changed hands again"
     trial.finish(second_driver, {0})
@@ -201,7 +202,7 @@ def _expect_rejection(trial: Trial, wrapper: tuple[str, ...]) -> None:
     second_driver = trial.start_run(*INLINE, wrapper=wrapper)
     trial.finish(second_driver, {4})
     trial.injection_counts["second drivers rejected"] += 1
-    second_driver.expect("which is alive")
+    second_driver.expect_output("which is alive")
 
 
 def _require_namespaces() -> None:

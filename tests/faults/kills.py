@@ -1,4 +1,4 @@
-"""Faults that kill processes: workers (also during a commit), the driver, and Ray's processes (also at their start)."""
+"""Faults that kill workers (also during a commit), the driver, or Ray's processes (also while they start)."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from tests.faults.processes import is_connecting_child, is_head, is_ray, is_rayl
 from tests.faults.trial import INLINE, N_UNITS, Command, Trial
 
 _WITHOUT_RAY_SECONDS = 90.0
-"""Time limit for the end of a driver without Ray: for 20 s it searches for Ray, and collects no dead children."""
+"""Time limit for collecting dead children if Ray was killed: a driver searches for Ray for 20 s before it ends."""
 
 _SECONDS_PER_PART = 1.0
 """Delay of each part in seconds, so that processes can be killed in the middle of a run."""
@@ -31,7 +31,7 @@ def kill_worker(trial: Trial) -> None:
     """Kill one worker at a time; the run continues."""
     trial.write_sweep()
     trial.set_faults(seconds_per_part=_SECONDS_PER_PART)
-    command = trial.start_in_the_middle()
+    command = trial.run_to_middle()
     for _ in range(trial.repeats):
         trial.injection_counts["workers killed"] += kill(trial.workers()[:1])
         shards = trial.count_shards()
@@ -39,7 +39,7 @@ def kill_worker(trial: Trial) -> None:
             break
         trial.wait_for_shards(shards + 2, command)
     trial.finish(command, {0})
-    command.expect(f"{format_count(trial.injection_counts['workers killed'], 'worker')} died")
+    command.expect_output(f"{format_count(trial.injection_counts['workers killed'], 'worker')} died")
 
 
 def kill_driver(trial: Trial) -> None:
@@ -47,7 +47,7 @@ def kill_driver(trial: Trial) -> None:
     trial.write_sweep()
     trial.set_faults(seconds_per_part=_SECONDS_PER_PART)
     for _ in range(trial.repeats):
-        trial.kill_driver(trial.start_in_the_middle())
+        trial.kill_driver(trial.run_to_middle())
     trial.resume()
 
 
@@ -65,18 +65,18 @@ def _kill_ray(trial: Trial, victim: str) -> None:
     trial.write_sweep()
     trial.set_faults(seconds_per_part=_SECONDS_PER_PART)
     for _ in range(trial.repeats):
-        command = trial.start_in_the_middle()
-        trial.injection_counts[f"{victim} killed"] += bool(kill(filter(_VICTIMS[victim], trial.family())))
+        command = trial.run_to_middle()
+        trial.injection_counts[f"{victim} killed"] += bool(kill(filter(_VICTIMS[victim], trial.live_processes())))
         trial.finish(command, {3}, seconds=120)
     trial.set_faults()
     trial.resume(*INLINE)  # `kill_while_starting` tests starting Ray after a kill
 
 
 def kill_while_starting(trial: Trial) -> None:
-    """Kill raylet, head, the connecting child, or all of Ray in each second of a start; in some runs, kill it twice.
+    """Kill raylet, head, the connecting child or all of Ray, one second later in each run; in every second run, twice.
 
-    After one kill, Ray is restarted and the run continues. After two kills, the run ends with exit code 3 and an error
-    of one line.
+    After one kill, Ray is restarted and the run continues. After two kills, the run ends with exit code 3 and a
+    one-line error.
     """
     trial.zombie_seconds = _WITHOUT_RAY_SECONDS
     trial.write_sweep(workers=1)
@@ -95,11 +95,11 @@ def kill_while_starting(trial: Trial) -> None:
 def _kill_after_appearance(
     trial: Trial, command: Command, is_victim: Callable[[psutil.Process], bool], seconds: float
 ) -> bool:
-    """Kill processes of a command `seconds` after they appear; return False if there are none by then."""
-    while command.is_running and not any(map(is_victim, trial.family())):
+    """Kill processes of a command `seconds` after the first appears; return False if none is alive then."""
+    while command.is_running and not any(map(is_victim, trial.live_processes())):
         time.sleep(0.1)
     _pause(trial, command, seconds)
-    victims = list(filter(is_victim, trial.family()))
+    victims = list(filter(is_victim, trial.live_processes()))
     trial.injection_counts["starts killed"] += bool(kill(victims))
     psutil.wait_procs(victims, timeout=10)
     return bool(victims)
@@ -109,7 +109,7 @@ def _pause(trial: Trial, command: Command, seconds: float) -> bool:
     """Wait while a command runs, for at most `seconds`; return whether it is still running."""
     deadline = time.monotonic() + seconds
     while command.is_running and time.monotonic() < deadline:
-        trial.watch()
+        trial.check_zombies()
         time.sleep(0.1)
     return command.is_running
 
@@ -120,13 +120,13 @@ def kill_while_committing(trial: Trial) -> None:
     trial.write_sweep(max_attempts=len(steps) + 1)
     trial.set_faults(die_at_write_steps=steps)
     trial.run()
-    deaths = trial.claims("died-")
+    deaths = trial.occurrences("died-")
     trial.injection_counts["workers killed at a step"] += len(deaths)
     assert len(deaths) == len(steps), f"workers were killed at {deaths}, but not at all of {steps}"
 
 
 def kill_at_random(trial: Trial) -> None:
-    """Kill the driver, the connecting child, head, raylet, a worker or all of Ray at random times; then resume."""
+    """Kill the driver, the connecting child, head, raylet, all of Ray or a worker at random times; then resume."""
     trial.zombie_seconds = _WITHOUT_RAY_SECONDS
     trial.write_sweep()
     trial.set_faults(seconds_per_part=_SECONDS_PER_PART)
@@ -148,9 +148,9 @@ def kill_at_random(trial: Trial) -> None:
 
 def _kill_random_kind(trial: Trial, command: Command) -> None:
     """Kill all live processes of a random kind, or a single worker."""
-    family = trial.family()
-    processes_by_kind = {kind: list(filter(is_victim, family)) for kind, is_victim in _VICTIMS.items()}
-    processes_by_kind["worker"] = list(filter(is_worker, family))[:1]
-    processes_by_kind["driver"] = [process for process in family if process.pid == command.process.pid]
+    live_processes = trial.live_processes()
+    processes_by_kind = {kind: list(filter(is_victim, live_processes)) for kind, is_victim in _VICTIMS.items()}
+    processes_by_kind["worker"] = list(filter(is_worker, live_processes))[:1]
+    processes_by_kind["driver"] = [process for process in live_processes if process.pid == command.process.pid]
     kind = trial.rng.choice(sorted(kind for kind, victims in processes_by_kind.items() if victims) or ["driver"])
     trial.injection_counts[f"{kind} killed"] += bool(kill(processes_by_kind[kind]))

@@ -1,4 +1,4 @@
-"""Faults of machines: a node of a cluster is killed, and a host is disconnected for half a minute."""
+"""Faults that kill a node of a cluster, or disconnect a host for half a minute."""
 
 import os
 import shutil
@@ -16,22 +16,22 @@ import pytest
 from tests.faults.processes import is_ray, kill, wait_until
 from tests.faults.trial import N_UNITS, Command, Trial
 
-CUT_SECONDS = 30.0
+DISCONNECTED_SECONDS = 30.0
 
 
 @contextmanager
 def _separate_ray_folder(trial: Trial) -> Iterator[None]:
-    """Use a separate folder for Ray's files. Its path is short, because it contains sockets."""
+    """Use a separate folder for Ray's files, with a short path, because the length of socket paths is limited."""
     folder = tempfile.mkdtemp(prefix="r201-")
     trial.settings["RAY_TMPDIR"] = folder
     try:
         yield
     finally:
-        kill(filter(is_ray, trial.family()))
+        kill(filter(is_ray, trial.live_processes()))
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def lose_node(trial: Trial) -> None:
+def kill_node(trial: Trial) -> None:
     """Kill the second of two nodes while its worker computes; the run continues and reports a preemption."""
     from ray.cluster_utils import Cluster
 
@@ -39,13 +39,13 @@ def lose_node(trial: Trial) -> None:
         with mock.patch.dict(os.environ, trial.environment()):  # inherited by the nodes
             cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
         try:
-            _lose_node(trial, cluster)
+            _kill_node(trial, cluster)
         finally:
-            with suppress(Exception):  # the shutdown raises an error if nodes have ended before
+            with suppress(Exception):  # the shutdown raises an error if a node has already ended
                 cluster.shutdown()
 
 
-def _lose_node(trial: Trial, cluster: Any) -> None:
+def _kill_node(trial: Trial, cluster: Any) -> None:
     def add_node() -> Any:
         with mock.patch.dict(os.environ, trial.environment()):
             return cluster.add_node(num_cpus=1)
@@ -54,7 +54,7 @@ def _lose_node(trial: Trial, cluster: Any) -> None:
     trial.write_sweep(ray_address=cluster.address, max_attempts=1)
     trial.set_faults(seconds_per_part=1.0)
     command = trial.start_run()
-    trial.wait_until(lambda: len(trial.claims("worked-")) == 2, command, "both workers compute")
+    trial.wait_until(lambda: len(trial.occurrences("worked-")) == 2, command, "both workers compute")
     for _ in range(trial.repeats):
         cluster.remove_node(node, allow_graceful=False)
         trial.injection_counts["nodes killed"] += 1
@@ -65,7 +65,7 @@ def _lose_node(trial: Trial, cluster: Any) -> None:
         node = add_node()
         trial.wait_for_shards(min(shards + 8, N_UNITS - 1), command)
     trial.finish(command, {0})
-    command.expect("0 failures, 0 workers died")
+    command.expect_output("0 failures, 0 workers died")
     assert "0 were preempted" not in command.text(), f"no preemption counted: {command.text()[-300:]}"
 
 
@@ -103,7 +103,7 @@ class Hosts:
         wait_until(lambda: "Ray runtime started" in node.text(), 120, f"node {host} is up")
         return node
 
-    def set_cable(self, state: str) -> None:
+    def set_link(self, state: str) -> None:
         """Disconnect the hosts (``down``) or connect them again (``up``)."""
         _ip("-n", self.names[1], "link", "set", self._links[1], state)
 
@@ -117,33 +117,33 @@ def _ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
 
 
-def cut_network(trial: Trial) -> None:
+def disconnect_host(trial: Trial) -> None:
     """Disconnect the second host for 30 s while its worker computes; the run continues."""
     trial.settings |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": trial.marker}
     with _separate_ray_folder(trial):
         hosts = Hosts(trial)
         try:
-            _cut_network(trial, hosts)
+            _disconnect_host(trial, hosts)
         finally:
-            kill(trial.family())
+            kill(trial.live_processes())
             hosts.remove()
 
 
-def _cut_network(trial: Trial, hosts: Hosts) -> None:
+def _disconnect_host(trial: Trial, hosts: Hosts) -> None:
     nodes = [hosts.start_ray(0, "--head", "--port=6379", "--include-dashboard=false")]
     nodes.append(hosts.start_ray(1, "--address=10.201.0.1:6379"))
     trial.write_sweep(ray_address="10.201.0.1:6379")
     trial.set_faults(seconds_per_part=4.0)
     command = trial.start_run(wrapper=hosts.wrapper(0))
-    trial.wait_until(lambda: len(trial.claims("worked-")) == 2, command, "both workers compute")
+    trial.wait_until(lambda: len(trial.occurrences("worked-")) == 2, command, "both workers compute")
     for _ in range(trial.repeats):
-        hosts.set_cable("down")
-        trial.injection_counts["hosts cut off"] += 1
-        time.sleep(CUT_SECONDS)
-        hosts.set_cable("up")
+        hosts.set_link("down")
+        trial.injection_counts["hosts disconnected"] += 1
+        time.sleep(DISCONNECTED_SECONDS)
+        hosts.set_link("up")
         if not command.is_running:
             break
-        time.sleep(CUT_SECONDS)
+        time.sleep(DISCONNECTED_SECONDS)
     trial.finish(command, {0})
     for node in nodes:
         node.process.terminate()

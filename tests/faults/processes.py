@@ -1,4 +1,4 @@
-"""Processes of a trial; an environment variable that all of them inherit identifies them."""
+"""Processes of a trial, which are identified by an environment variable that all of them inherit."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ _sessions: dict[str, set[int]] = {}
 """IDs of the sessions of a trial's processes, by the trial's marker."""
 
 
-def family(marker: str) -> list[psutil.Process]:
+def live_processes(marker: str) -> list[psutil.Process]:
     """Return the live processes of the trial with this marker, even if their parents have ended.
 
     Ray's agents overwrite their environment with their title, so they are identified by their session.
@@ -90,7 +90,7 @@ def wait_until(condition: Callable[[], object], seconds: float, description: str
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"this did not happen within {seconds:g} s: {description}")
+            raise TimeoutError(f"not within {seconds:g} s: {description}")
         time.sleep(0.05)
 
 
@@ -102,7 +102,7 @@ def find_zombies(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     zombies = []
     for process in processes:
         try:
-            # is_running returns False if another process has this ID now.
+            # is_running returns False if the ID now belongs to another process.
             is_dead = process.is_running() and process.status() == psutil.STATUS_ZOMBIE
             if is_dead and process.ppid() not in {1, os.getpid()}:
                 zombies.append(process)

@@ -10,17 +10,17 @@ from tests.faults.trial import INLINE, N_UNITS, Trial, stray_files
 
 
 def damage_shards(trial: Trial) -> None:
-    """Damage four shards in different ways: a bit flipped in data or footer, truncated, empty; then resume."""
+    """Damage four shards (a bit flipped in the data, a bit flipped in the footer, truncated, empty); then resume."""
     trial.write_sweep()
     trial.run(*INLINE)
     shards = sorted((trial.results / "shards").rglob("[!.]*.parquet"))
     for damage, shard in zip(("data", "footer", "truncated", "empty"), trial.rng.sample(shards, 4), strict=True):
         shard.write_bytes(_damage(trial, shard.read_bytes(), damage))
         trial.injection_counts["shards damaged"] += 1
-    trial.run("--keys", "clean", *INLINE)  # this run sets all four aside, and recomputes the selected evaluations
+    trial.run("--keys", "clean", *INLINE)  # sets all four shards aside, and recomputes only the selected evaluations
     command = trial.run(*INLINE)
     assert len(list((trial.results / "damaged").rglob("*.parquet"))) == 4, "not all damaged shards were set aside"
-    command.expect(f"of {N_UNITS} network-key pairs")  # the plan is unchanged
+    command.expect_output(f"of {N_UNITS} network-key pairs")  # the plan is unchanged
 
 
 def _damage(trial: Trial, content: bytes, damage: str) -> bytes:
@@ -40,7 +40,7 @@ def _damage(trial: Trial, content: bytes, damage: str) -> bytes:
 
 
 def fill_disk(trial: Trial) -> None:
-    """Write results to a file system that has space for half of the shards; then enlarge it and resume."""
+    """Write results to a file system with space for half of the missing shards; then enlarge it and resume."""
     _fill(trial, *INLINE)
 
 
@@ -59,7 +59,7 @@ def _fill(trial: Trial, *options: str) -> None:
             # A shard takes two pages of 4 kB. Progress, lease and temporary files also need some space.
             n_shards = (N_UNITS - trial.count_shards()) // 2
             _resize(trial.results, shutil.disk_usage(trial.results).used // 1024 + 8 * n_shards + 16)
-            trial.run(*options, expected={4}).expect("the disk is full")
+            trial.run(*options, expected={4}).expect_output("the disk is full")
             trial.injection_counts["disk full"] += 1
             assert not stray_files(trial.results)
             assert 0 < trial.count_shards() < N_UNITS

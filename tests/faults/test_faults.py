@@ -1,4 +1,4 @@
-"""Runs with injected faults. `pytest` runs the two short faults, `pytest -n 0 -m faults` the others."""
+"""Runs with injected faults. `pytest` runs the two short faults, and `pytest -n 0 -m faults` runs the others."""
 
 import os
 import random
@@ -19,22 +19,22 @@ SEED = int(os.environ.get("FAULT_SEED", "1"))
 """Seed for the random times of faults."""
 
 _MARGIN_BYTES = 128 * 2**20
-"""Limit for changes of free GPU memory: below CUDA's memory per process, above the changes by other programs."""
+"""Threshold for changes of free GPU memory: less than CUDA needs per process, but more than other programs change."""
 
 
 class Fault(NamedTuple):
-    """A fault.
+    """A fault, with the functions that inject it and check the results.
 
     Attributes:
         name: ID of the test case.
-        stage: function that injects the fault.
+        inject: function that injects the fault.
         repeats: number of repetitions.
         check: function that checks the results.
         is_short: whether the default test run includes the fault.
     """
 
     name: str
-    stage: Callable[[Trial], None]
+    inject: Callable[[Trial], None]
     repeats: int = 1
     check: Callable[[Trial], None] = check_sweep
     is_short: bool = False
@@ -46,8 +46,8 @@ FAULTS = (
     Fault("raylet-killed", kills.kill_raylet),
     Fault("head-killed", kills.kill_head),
     Fault("ray-killed-starting", kills.kill_while_starting, repeats=12),
-    Fault("node-lost", machines.lose_node),
-    Fault("network-cut", machines.cut_network, check=partial(check_sweep, may_duplicate=True)),
+    Fault("node-lost", machines.kill_node),
+    Fault("network-cut", machines.disconnect_host, check=partial(check_sweep, may_duplicate=True)),
     Fault("commit-killed", kills.kill_while_committing, repeats=4),
     Fault("memory-exhausted", interruptions.run_out_of_memory, 1, partial(check_sweep, tolerant=True), is_short=True),
     Fault("unit-poisonous", interruptions.poison_unit),
@@ -61,7 +61,9 @@ FAULTS = (
     Fault("second-driver", interruptions.start_second_driver),
     Fault("second-driver-elsewhere", interruptions.start_second_driver_elsewhere),
     Fault(
-        "stopped-driver-elsewhere", interruptions.stop_driver_elsewhere, check=partial(check_sweep, may_duplicate=True)
+        "stopped-driver-elsewhere",
+        interruptions.suspend_driver_until_takeover,
+        check=partial(check_sweep, may_duplicate=True),
     ),
     Fault("chaos", kills.kill_at_random, repeats=5),
     Fault("trainer-killed", trainings.kill_worker, 2, trainings.check_trainings),
@@ -90,10 +92,10 @@ def test_disturbed_run_exports_same_bytes_as_undisturbed_run(
     repeats = int(os.environ.get("FAULT_REPEATS", fault.repeats))
     trial = Trial(tmp_path, expected_files, random.Random(f"{SEED} {fault.name}"), repeats)
     try:
-        fault.stage(trial)
+        fault.inject(trial)
         fault.check(trial)
     finally:
-        trial.end()
+        trial.kill_remaining()
         print(dict(trial.injection_counts))
     assert trial.injection_counts.total()
 
@@ -117,5 +119,5 @@ def test_worker_killed_on_gpu_frees_its_memory(tmp_path: Path) -> None:
         trial.finish(command, {0})
         trial.wait_for_end()
     finally:
-        trial.end()
+        trial.kill_remaining()
     assert free_before - torch.cuda.mem_get_info()[0] < _MARGIN_BYTES

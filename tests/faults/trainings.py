@@ -51,7 +51,7 @@ def _start(trial: Trial, *options: str) -> Command:
 
 
 def _prepare(trial: Trial) -> None:
-    """Write the YAML, train without faults with another store, and delay the steps of later runs."""
+    """Write the YAML, train without faults into another store, and delay the steps of later runs."""
     (trial.folder / "trainings.yaml").write_text(
         yaml.safe_dump(training_fields(_store_folder(trial))), encoding="utf-8"
     )
@@ -59,7 +59,7 @@ def _prepare(trial: Trial) -> None:
     trial.set_faults(training_step_seconds=_STEP_SECONDS)
 
 
-def _start_in_the_middle(trial: Trial, *options: str) -> Command:
+def _run_to_middle(trial: Trial, *options: str) -> Command:
     """Start the run, and wait until one to three new snapshots exist."""
     n_expected = len(weight_files(_store_folder(trial))) + trial.rng.randint(1, 3)
     command = _start(trial, *options)
@@ -71,7 +71,7 @@ def _start_in_the_middle(trial: Trial, *options: str) -> Command:
 def kill_worker(trial: Trial) -> None:
     """Kill one worker at a time in the middle of a training run; the other workers continue."""
     _prepare(trial)
-    command = _start_in_the_middle(trial)
+    command = _run_to_middle(trial)
     for _ in range(trial.repeats):
         n_snapshots = len(weight_files(_store_folder(trial)))
         trial.injection_counts["workers killed"] += kill(trial.workers()[:1])
@@ -79,14 +79,14 @@ def kill_worker(trial: Trial) -> None:
             break
         trial.wait_until(lambda: len(weight_files(_store_folder(trial))) > n_snapshots, command, "another snapshot")  # noqa: B023
     trial.finish(command, {0})
-    command.expect(f"{format_count(trial.injection_counts['workers killed'], 'worker')} died")
+    command.expect_output(f"{format_count(trial.injection_counts['workers killed'], 'worker')} died")
 
 
 def kill_driver(trial: Trial, *options: str) -> None:
     """Kill the driver in the middle of a training run; its workers end, and the same command completes the run."""
     _prepare(trial)
     for _ in range(trial.repeats):
-        trial.kill_driver(_start_in_the_middle(trial, *options))
+        trial.kill_driver(_run_to_middle(trial, *options))
     trial.set_faults()
     trial.finish(_start(trial, *options), {0})
 
@@ -106,7 +106,7 @@ def check_trainings(trial: Trial) -> None:
     age(stray_files(store))
     rerun = _start(trial, *INLINE)
     trial.finish(rerun, {0})
-    rerun.expect(f": {_N_SNAPSHOTS} done, 0 missing")
+    rerun.expect_output(f": {_N_SNAPSHOTS} done, 0 missing")
     folder = store / "training"
     paths = [
         folder / "lease.json",

@@ -1,4 +1,4 @@
-"""A trial consists of a small sweep in its own folder, the commands that run it, and the injected faults."""
+"""Trials, each of which consists of a small sweep in a separate folder, commands that run it, and injected faults."""
 
 import json
 import os
@@ -17,20 +17,23 @@ from typing import Any
 import psutil
 import yaml
 
-from tests.faults.injections import CLAIMS_FOLDER, INJECTIONS_FILE
+from tests.faults.injections import INJECTIONS_FILE, OCCURRENCES_FOLDER
 from tests.faults.processes import (
     MARKER_VARIABLE,
     command_line,
-    family,
     find_zombies,
     is_worker,
     kill,
+    live_processes,
     wait_until,
 )
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TIMEOUT_SECONDS = 400.0
-_WATCH_SECONDS = 1.0
+"""Default time limit for a command."""
+
+_CHECK_SECONDS = 1.0
+"""Minimum time between two checks for zombies."""
 
 GRACE_SECONDS = 180.0
 """Time limit for the end of all processes of a trial; Ray's agents search for a killed head for almost as long."""
@@ -47,7 +50,7 @@ N_UNITS = len(ARCHITECTURES) * len(KEYS)
 
 
 def stray_files(results: Path) -> list[Path]:
-    """Return temporary files and claims to a lease, which are being written or were left behind by killed processes."""
+    """Return temporary files and claims to a lease; they are in use, or were left behind by killed processes."""
     return sorted(
         path for path in results.rglob(".*") if path.is_file() and (path.suffix == ".tmp" or ".lease." in path.name)
     )
@@ -88,7 +91,7 @@ class Command:
         """Return the output so far."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
-    def expect(self, text: str) -> None:
+    def expect_output(self, text: str) -> None:
         """Check that the output contains a text."""
         assert text in self.text(), f"{text!r} is not in the output: …{self.text()[-400:]}"
 
@@ -103,7 +106,7 @@ class Trial:
         rng: random generator for the times of faults.
         repeats: number of times to inject a fault that can be repeated.
         injection_counts: number of injected faults, by description.
-        zombie_seconds: time within which a live parent must collect a dead child, on a busy machine too.
+        zombie_seconds: time within which a live parent must collect a dead child, even on a busy machine.
         marker: value of the environment variable that identifies the trial's processes.
         settings: additional environment variables of commands.
         commands: all started commands.
@@ -120,7 +123,7 @@ class Trial:
     commands: list[Command] = field(default_factory=list)
     _observed: dict[int, psutil.Process] = field(default_factory=dict)
     _dead_since: dict[int, float] = field(default_factory=dict)
-    _next_watch: float = 0.0
+    _next_check: float = 0.0
 
     @property
     def results(self) -> Path:
@@ -138,9 +141,9 @@ class Trial:
         """Set the faults inside processes that start later (see `tests.faults.injections`)."""
         (self.folder / INJECTIONS_FILE).write_text(json.dumps(faults), encoding="utf-8")
 
-    def claims(self, prefix: str) -> list[str]:
-        """Return the names of the faults that processes have injected, for names with this prefix."""
-        return sorted(path.name for path in (self.folder / CLAIMS_FOLDER).glob(f"{prefix}*"))
+    def occurrences(self, prefix: str) -> list[str]:
+        """Return the names of the occurrences that processes have recorded, for names with this prefix."""
+        return sorted(path.name for path in (self.folder / OCCURRENCES_FOLDER).glob(f"{prefix}*"))
 
     def environment(self) -> dict[str, str]:
         return os.environ | {
@@ -161,7 +164,7 @@ class Trial:
         return self.commands[-1]
 
     def start(self, *arguments: str, wrapper: Sequence[str] = ()) -> Command:
-        """Start `robust201 ARGUMENTS` with the trial's faults, if required with a wrapper such as ``unshare``."""
+        """Start `robust201 ARGUMENTS` with the trial's faults, optionally in a wrapper such as ``unshare``."""
         return self.start_process(
             [*wrapper, sys.executable, "-m", "tests.faults.command", str(self.folder), *arguments]
         )
@@ -169,7 +172,7 @@ class Trial:
     def start_run(self, *options: str, wrapper: Sequence[str] = ()) -> Command:
         return self.start("run", str(self.sweep), *options, wrapper=wrapper)
 
-    def start_in_the_middle(self) -> Command:
+    def run_to_middle(self) -> Command:
         """Start the run, and wait until one to three new shards exist."""
         n_shards = self.count_shards()
         command = self.start_run()
@@ -181,7 +184,7 @@ class Trial:
         deadline = time.monotonic() + seconds
         while command.is_running:
             assert time.monotonic() < deadline, f"still running after {seconds:g} s: {command.text()[-300:]}"
-            self.watch()
+            self.check_zombies()
             with suppress(subprocess.TimeoutExpired):
                 command.process.wait(0.5)
         exit_code = command.process.wait()
@@ -197,7 +200,7 @@ class Trial:
         return command
 
     def resume(self, *options: str, attempts: int = 4) -> None:
-        """Run the command until the sweep is complete, but at most `attempts` times."""
+        """Run the sweep until it is complete, but at most `attempts` times."""
         assert any(self.finish(self.start_run(*options), {0, 3}) == 0 for _ in range(attempts)), (
             "the sweep is not complete"
         )
@@ -217,7 +220,7 @@ class Trial:
         """
 
         def has_happened_or_ended() -> bool:
-            self.watch()
+            self.check_zombies()
             return bool(condition()) or not command.is_running
 
         wait_until(has_happened_or_ended, seconds, description)
@@ -226,23 +229,23 @@ class Trial:
     def count_shards(self) -> int:
         return sum(1 for _ in (self.results / "shards").rglob("[!.]*.parquet"))
 
-    def family(self) -> list[psutil.Process]:
-        """Return the live processes of the trial, and record them for `watch`."""
-        processes = family(self.marker)
+    def live_processes(self) -> list[psutil.Process]:
+        """Return the live processes of the trial, and record them for `check_zombies`."""
+        processes = live_processes(self.marker)
         self._observed |= {process.pid: process for process in processes}
         return processes
 
-    def watch(self) -> None:
+    def check_zombies(self) -> None:
         """Check that live parents collect their dead children in time.
 
-        This must be called regularly, because init collects the children of parents that have ended. A check reads all
-        processes, so there is at most one per second.
+        This must be called regularly, because init collects the children of parents that have ended. Calls are limited
+        to one check per second, because a check reads all processes.
         """
         now = time.monotonic()
-        if now < self._next_watch:
+        if now < self._next_check:
             return
-        self._next_watch = now + _WATCH_SECONDS
-        self.family()
+        self._next_check = now + _CHECK_SECONDS
+        self.live_processes()
         dead = {process.pid: process for process in find_zombies(self._observed.values())}
         self._dead_since = {pid: self._dead_since.get(pid, now) for pid in dead}
         for pid, since in self._dead_since.items():
@@ -251,10 +254,10 @@ class Trial:
             assert now - since < self.zombie_seconds, f"process {pid} is not collected by its parent: {parent_command}"
 
     def workers(self) -> list[psutil.Process]:
-        return [process for process in self.family() if is_worker(process)]
+        return [process for process in self.live_processes() if is_worker(process)]
 
     def kill_driver(self, command: Command) -> None:
-        self.family()
+        self.live_processes()
         command.process.kill()
         command.process.wait()
         self.injection_counts["drivers killed"] += 1
@@ -262,15 +265,15 @@ class Trial:
     def wait_for_end(self) -> None:
         """Wait until all processes of the trial have ended, which must take at most `GRACE_SECONDS`."""
         deadline = time.monotonic() + GRACE_SECONDS
-        while alive := family(self.marker):
-            self.watch()
+        while alive := live_processes(self.marker):
+            self.check_zombies()
             assert time.monotonic() < deadline, (
                 f"processes still alive: {[command_line(process)[:80] for process in alive]}"
             )
             time.sleep(0.2)
 
-    def end(self) -> None:
+    def kill_remaining(self) -> None:
         """Kill the trial's remaining processes, so that they do not affect the next fault."""
-        kill(family(self.marker))
+        kill(live_processes(self.marker))
         for command in self.commands:
             command.process.wait()

@@ -1,16 +1,16 @@
 """Compare the hashes of the demo's export with recorded hashes.
 
-The demo became smaller on 2026-11-22. Its hashes were then recorded again, with code that still reproduced the hashes
-of the previous demo.
+When the demo became smaller on 2026-11-22, its hashes were recorded again with code that still reproduced the hashes of
+the previous demo.
 
     python -m tests.golden.compare_demo DATASET
 
 Images, ids, random numbers, accuracies and confusion matrices are the same on every tested CPU. Only the last bits of a
-confidence depend on the CPU's instruction set. `demo-export.sha256` was recorded with AVX512 on an Intel Xeon. PGD's
-files and `croissant.json` were recorded again on an AMD EPYC (family 25, model 17), after the demo's PGD got larger
-steps on 2026-11-23; all other files were equal on this CPU. `demo-export-avx2.sha256` lists the files that differ on a
-CPU that only has AVX2. It was recorded on an AMD EPYC (family 25, model 1); other kernels of MKL, OpenBLAS and NumPy
-gave the same files.
+confidence depend on the CPU's instruction set. `demo-export.sha256` was recorded with AVX512 on an Intel Xeon. After
+the demo's PGD got larger steps on 2026-11-23, its files and `croissant.json` were recorded again on an AMD EPYC (family
+25, model 17), where all other files were equal to the recorded files. `demo-export-avx2.sha256` lists the files that
+differ on a CPU with AVX2 only. It was recorded on an AMD EPYC (family 25, model 1), where other kernels of MKL,
+OpenBLAS and NumPy gave the same files.
 
 The hashes were recorded by version 0.1.0. Four files contain the version, or the hash of a file that contains it.
 Before their hashes are computed here, the current version is replaced by the recorded version.
@@ -32,15 +32,16 @@ LISTINGS = {
 """Files with hashes, by the instruction set that PyTorch uses; a later file replaces entries of an earlier file."""
 
 NOT_COMPARED = {"README.md", "versions.json"}
-"""Files that are not compared, because they contain text for readers or versions of installed packages."""
+"""Files that are not compared, because they contain prose or the versions of installed packages."""
 
 WITHOUT_RESULTS = {"meta.json", "recorded_accuracy.json", "sweep.json", "sweep.yaml", "weights.json"}
-"""The only files that are compared for other instruction sets; `sweep.json` has the hashes of all images."""
+"""The only files that are compared for other instruction sets, as they contain no results; `sweep.json` has the hashes
+of all images."""
 
 RECORDED_VERSION = "0.1.0"
 
 VERSIONED = ("sweep.json", "versions.json", "README.md", "croissant.json")
-"""Files that contain the version. Each file also contains the hashes of the files before it."""
+"""Files that contain the version. Each file also contains the hashes of the files before it in this list."""
 
 
 def read_hashes(path: Path) -> dict[str, str]:

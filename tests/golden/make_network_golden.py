@@ -43,12 +43,12 @@ def _generator(name):
 
 
 def fill_state(state, feature_scale):
-    """Replace a state_dict's tensors by random numbers that depend on the tensors' names.
+    """Return a state_dict with random numbers that depend only on the tensors' names.
 
     Args:
         state: state_dict of a network; only its names, shapes and dtypes are used.
-        feature_scale: standard deviation of the last BatchNorm's input. The running statistics of this BatchNorm have
-            this scale. Otherwise logits would be large in cells whose skip connections multiply their input.
+        feature_scale: standard deviation of the last BatchNorm's input, by which its running statistics are scaled.
+            Otherwise logits would be large in cells whose skip connections multiply their input.
 
     Returns:
         A new state_dict, with non-trivial running statistics in all BatchNorms.
@@ -101,7 +101,7 @@ def _specs(structure):
 
 
 def _shortest_floats(values):
-    """Return the floats whose shortest decimal representation is that of the float32 values."""
+    """Convert float32 values to floats with the same shortest decimal representation."""
     return [[float(str(value)) for value in row] for row in values.numpy()]
 
 

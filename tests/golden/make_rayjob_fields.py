@@ -1,4 +1,4 @@
-"""Write rayjob_fields.txt from a RayJob CRD of KubeRay; tests check jobs/kuberay-rayjob.yaml with it.
+"""Write rayjob_fields.txt from a RayJob CRD of KubeRay; tests compare jobs/kuberay-rayjob.yaml with this file.
 
     python -m tests.golden.make_rayjob_fields CRD.yaml VERSION
 
@@ -18,7 +18,7 @@ import yaml
 API_VERSION = "v1"
 FIELDS = Path(__file__).with_name("rayjob_fields.txt")
 # The CRD contains Kubernetes' pod template three times, and each pod template contains the fields of a container twice.
-# The list has each of them only once.
+# The list contains the fields of the pod template and of the container only once.
 POD_TEMPLATES = (
     "spec.submitterPodTemplate",
     "spec.rayClusterSpec.headGroupSpec.template",

@@ -60,7 +60,7 @@ WRONG_VALUES: tuple[Any, ...] = (None, "text", -1, 2.5, True, [], {}, [None], 10
 
 
 def _mistype(path: Path, _siblings: Sequence[Path], rng: Rng) -> None:
-    """Replace a random value in a JSON file, or in a random line of a JSON Lines file, by a wrong value."""
+    """Replace a random value in a JSON file, or in a random line of a JSON Lines file, with a wrong value."""
     lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
     line_index = int(rng.integers(len(lines)))
     content = json.loads(lines[line_index])

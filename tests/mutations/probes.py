@@ -1,4 +1,4 @@
-"""Commands and reads that run after a file was damaged, and the criteria for their results."""
+"""Commands and reads that run after a file has been damaged, and criteria for their results."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ class Probe(NamedTuple):
     Attributes:
         run: function that runs the command in the workspace's root folder, and returns its result and the data that it
             wrote or returned.
-        is_compared: whether the data must equal that for undamaged files if the exit code is 0 and there was no
+        is_compared: whether the data must equal the data from undamaged files if the exit code is 0 and there was no
             warning; False if the command does not read all bytes on which the data depends.
     """
 
@@ -54,7 +54,7 @@ def _requeue(root: Path, results: str) -> tuple[CommandResult, Any]:
 
 
 def _run(root: Path) -> tuple[CommandResult, Any]:
-    """Run the sweep; if it completes, the data has the exit codes of verify and export, and the export's hashes."""
+    """Run the sweep; if it completes, return the exit codes of verify and export, and the export's hashes, as data."""
     result = run_command("run", root / "sweep.yaml")
     if result.code != 0:
         return result, None
@@ -126,7 +126,9 @@ PROBES: dict[str, dict[str, Probe]] = {
         "status": _command("status", "@sweep.yaml"),
         "doctor": _command("doctor", "@sweep.yaml"),
     },
-    **dict.fromkeys(("format.json", "plan.json", "protocol", "progress.json", "shard", "kept images"), _RESULTS_PROBES),
+    **dict.fromkeys(
+        ("format.json", "plan.json", "protocol", "progress.json", "shard", "copied images"), _RESULTS_PROBES
+    ),
     "compacted shard": _probes_of_results("compacted"),
     **dict.fromkeys(("weights", "weights manifest", "corruptions", "corruptions manifest"), _INPUTS_PROBES),
     "dataset JSON": _JSON_PROBES,
@@ -143,7 +145,7 @@ PROBES: dict[str, dict[str, Probe]] = {
 
 
 def find_problem(probe: Probe, result: CommandResult, data: Any, undamaged_data: Any) -> str:
-    """Return a description of what is wrong with a probe's result; an empty string if nothing is wrong."""
+    """Return a description of the problem with a probe's result, or an empty string if there is none."""
     if result.code not in {0, 2, 3, 4} or "Traceback" in result.err:
         return f"the exit code is {result.code}: {result.err[-1500:]}"
     if len(result.err) > MAX_ERROR_CHARACTERS:

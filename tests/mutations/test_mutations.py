@@ -1,6 +1,6 @@
-"""Files of every kind are damaged at random: no reader or command may fail with a traceback or return a wrong result.
+"""After random damage to files of every kind, readers and commands give an error, a warning or the correct result.
 
-By default there are few mutations. A long run is
+By default there are few mutations. For many mutations, run
 ``MUTATIONS=500 MUTATIONS_SEED=1 python -m pytest -n 0 --timeout 3600 tests/mutations``.
 """
 

@@ -28,7 +28,7 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     "progress.json": ("results/progress.json",),
     "shard": ("results/shards/*/*.parquet",),
     "compacted shard": ("compacted/shards/*/compact-*.parquet",),
-    "kept images": ("results/images/*/*.npy",),
+    "copied images": ("results/images/*/*.npy",),
     "weights": ("weights/**/*.safetensors",),
     "weights manifest": ("weights/manifest.jsonl",),
     "corruptions": ("corruptions/**/*.npy",),
@@ -38,11 +38,11 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     "dataset listing": ("json/SHA256SUMS", "parquet/SHA256SUMS", "parquet/parquet_files.json"),
     "dataset facts": ("json/meta.json", "json/sweep.json", "parquet/sweep.json", "parquet/meta.json"),
 }
-"""Patterns of paths by kind of file."""
+"""Path patterns by kind of file."""
 
 
 class CommandResult(NamedTuple):
-    """Result of a command: exit code (None after an exception), stdout, stderr, and additional peak memory."""
+    """Result of a command: exit code (None after an exception), stdout, stderr, and peak memory added by it."""
 
     code: int | None
     out: str

@@ -1,4 +1,4 @@
-"""Invalid names, options and sweep files on the command line: one-line errors, exit codes, and no side effects."""
+"""Invalid names, options and sweep files give one-line errors on the command line and have no side effects."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Sample sizes for a budget: their cost, their proportions, and monotony in the budget."""
+"""Sample sizes for a budget fit the budget, have the right proportions, and do not decrease with the budget."""
 
 import re
 from dataclasses import replace
@@ -19,14 +19,14 @@ COSTS = SampleCosts(
 )
 
 
-def test_sample_sizes_are_inversely_proportional_to_root_of_cost() -> None:
+def test_sample_sizes_are_inversely_proportional_to_the_square_root_of_cost() -> None:
     sizes = sample_sizes(COSTS, Budget(None, 0.025), "sweep")
     assert sizes[PGD] == pytest.approx(10 * sizes[SQUARE], rel=0.01)
-    assert 0.99 * 0.025 * COSTS.whole < COSTS.with_sizes(sizes) <= 0.025 * COSTS.whole
+    assert 0.99 * 0.025 * COSTS.full_cost < COSTS.cost_with_sizes(sizes) <= 0.025 * COSTS.full_cost
 
 
 def test_budget_in_hours_equals_budget_as_fraction() -> None:
-    hours = 0.025 * COSTS.whole / COSTS.macs_per_hour
+    hours = 0.025 * COSTS.full_cost / COSTS.macs_per_hour
     assert sample_sizes(COSTS, Budget(hours, None), "sweep") == sample_sizes(COSTS, Budget(None, 0.025), "sweep")
 
 
@@ -43,19 +43,19 @@ def test_sample_sizes_increase_with_budget(fractions: list[float], keys: list[tu
         macs_per_hour=1.0,
     )
     min_sizes = {dataset_key: smallest_sample(n_images) for dataset_key, n_images in costs.n_images.items()}
-    min_fraction = costs.with_sizes(min_sizes) / costs.whole
+    min_fraction = costs.cost_with_sizes(min_sizes) / costs.full_cost
     allowed_fractions = [min_fraction + (1 - min_fraction) * fraction for fraction in sorted(fractions)]
     sizes_by_budget = [sample_sizes(costs, Budget(None, min(1.0, fraction)), "sweep") for fraction in allowed_fractions]
     for smaller, larger in pairwise(sizes_by_budget):
         assert all(smaller[dataset_key] <= larger[dataset_key] for dataset_key in dataset_keys)
     for fraction, sizes in zip(allowed_fractions, sizes_by_budget, strict=True):
-        assert costs.with_sizes(sizes) <= fraction * costs.whole * (1 + 1e-6)
+        assert costs.cost_with_sizes(sizes) <= fraction * costs.full_cost * (1 + 1e-6)
         assert all(
             min_sizes[dataset_key] <= sizes[dataset_key] <= costs.n_images[dataset_key] for dataset_key in dataset_keys
         )
 
 
-def test_budget_of_all_work_gives_all_images() -> None:
+def test_budget_of_100_percent_gives_all_images() -> None:
     assert sample_sizes(COSTS, Budget(None, 1.0), "sweep") == COSTS.n_images
 
 
@@ -69,14 +69,14 @@ def test_too_small_budget_is_rejected(fraction: float, message: str) -> None:
 
 
 def test_minimum_budget_gives_minimum_samples() -> None:
-    min_fraction = COSTS.with_sizes(dict.fromkeys(COSTS.n_images, 20)) / COSTS.whole
+    min_fraction = COSTS.cost_with_sizes(dict.fromkeys(COSTS.n_images, 20)) / COSTS.full_cost
     sizes = sample_sizes(COSTS, Budget(None, min_fraction), "sweep")
     assert np.array_equal([*sizes.values()], [20, 20])
 
 
-def test_rounded_budget_in_error_is_enough() -> None:
+def test_rounded_budget_in_error_message_is_sufficient() -> None:
     for hours in (1e-5, 0.0123456, 1.23456, 123456.0):
-        costs = replace(COSTS, macs_per_hour=COSTS.with_sizes(dict.fromkeys(COSTS.n_images, 20)) / hours)
+        costs = replace(COSTS, macs_per_hour=COSTS.cost_with_sizes(dict.fromkeys(COSTS.n_images, 20)) / hours)
         with pytest.raises(ConfigError) as error:
             sample_sizes(costs, Budget(hours / 2, None), "sweep")
         match = re.search(r"at least ([\d.]+) worker-hours? \(([\d.]+)%", str(error.value))

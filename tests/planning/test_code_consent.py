@@ -1,4 +1,4 @@
-"""Consent to Python files: detection of data folders from any form of a path, and the error message."""
+"""Data folders are detected in any form of a path, and Python files in them need consent."""
 
 import os
 import re
@@ -28,14 +28,14 @@ def home(tmp_path: Path) -> Path:
     return folder
 
 
-def test_find_data_mark_checks_all_parent_folders(dataset: Path, home: Path) -> None:
+def test_find_data_marker_checks_all_parent_folders(dataset: Path, home: Path) -> None:
     for path in (dataset, dataset / "sweep.yaml", dataset / "a/b/sweep.yaml", dataset / "no/such/folder/sweep.yaml"):
         assert find_data_marker(path) == dataset / "SHA256SUMS"
     assert find_data_marker(home / "sweep.yaml") is None
     assert find_data_marker(dataset.parent / "sweep.yaml") is None
 
 
-def test_find_data_mark_follows_links_and_parents(dataset: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_data_marker_follows_links_and_parents(dataset: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (dataset / "a/code.py").touch()
     (home / "code-link.py").symlink_to(dataset / "a/code.py")
     (home / "folder-link").symlink_to(dataset / "a/b")
@@ -57,7 +57,7 @@ def test_find_data_mark_follows_links_and_parents(dataset: Path, home: Path, mon
     assert find_data_marker(Path("../../../home/code.py")) is None
 
 
-def test_find_data_mark_ignores_broken_links(tmp_path: Path) -> None:
+def test_find_data_marker_ignores_broken_links(tmp_path: Path) -> None:
     (tmp_path / "ring").symlink_to("ring")
     (tmp_path / "gone").symlink_to("nowhere")
     assert find_data_marker(tmp_path / "ring") is None

@@ -1,4 +1,4 @@
-"""The sweep YAML: defaults, selections, and one-line errors."""
+"""Defaults, selections and one-line errors of the sweep YAML."""
 
 from pathlib import Path
 

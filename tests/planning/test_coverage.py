@@ -1,4 +1,4 @@
-"""Counts of complete evaluations without unit objects, compared with counts unit by unit."""
+"""Counts of complete evaluations that are computed without unit objects match counts unit by unit."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Hours by key, savings from reduced sweeps, and designs for a budget."""
+"""Hours by key, cheaper designs of a sweep, and designs for a budget."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def make_small_plan(**changes: Any) -> Plan:
     return make_plan(config, assumed_facts(config))
 
 
-def test_hours_of_keys_sum_to_estimate() -> None:
+def test_hours_of_all_keys_sum_to_the_estimate() -> None:
     plan = make_small_plan()
     assert total_hours(plan, {}) == pytest.approx(estimate(plan)["estimated_worker_hours"])
     by_key = {cost.key: cost.hours for cost in key_costs(plan, {})}
@@ -97,7 +97,7 @@ def test_designs_reject_invalid_budget(budget: str, changes: dict[str, Any], mes
 
 @pytest.mark.parametrize("percent", [2, 10, 20])
 def test_small_budget_gets_smaller_pilot_or_other_designs(percent: int) -> None:
-    plan = make_small_plan()  # of 40 architectures, 8 of them the pilot
+    plan = make_small_plan()  # the default pilot has a fifth of its architectures
     full_hours = total_hours(plan, {})
     sampled, fewer, weaker = designs_for_budget(plan.config, f"{percent}%", {}, worst_case, make_config)
     assert sampled.over_budget == (percent < 10)
@@ -110,7 +110,7 @@ def test_small_budget_gets_smaller_pilot_or_other_designs(percent: int) -> None:
     assert weaker.hours <= percent / 100 * full_hours * 1.0001
 
 
-def test_sampled_design_keeps_sampling_section_of_sweep() -> None:
+def test_sampled_design_changes_only_the_budget_of_the_sampling_section() -> None:
     sampling = {"budget": "90%", "pilot": 10, "cheap": ["clean"], "seed": 3}
 
     def reload(**changed_fields: Any) -> SweepConfig:

@@ -1,4 +1,4 @@
-"""Duplicate names in a dataset, in one JSON object or in both spellings, are rejected by all readers."""
+"""All readers reject duplicate names in a dataset: twice in a JSON object, or in both spellings of a key."""
 
 import gzip
 import json
@@ -19,7 +19,7 @@ ROWS = {"accuracy": [0.5, 0.4], "cm": MATRICES, "confidence": CONFIDENCES}
 
 
 def write_rows_with_ids(folder: Path, measure: str, first_id: str, second_id: str, key: str = "pgd") -> Path:
-    """Write a file with two rows with the ids `first_id` and `second_id`, which may be equal."""
+    """Write a file with three rows; the ids of the first and last rows may be equal."""
     write_results(folder, {key: {}}, measure=measure)
     row_json = json.dumps(ROWS[measure])
     rows = f'{{"{first_id}": {row_json}, "2": {row_json}, "{second_id}": {row_json}}}'

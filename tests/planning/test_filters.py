@@ -1,4 +1,4 @@
-"""Filters: selected units, and rejection of names that are not in the sweep."""
+"""Filters select the named units and reject names that are not in the sweep."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Progress messages of slow steps."""
+"""Slow steps of opening inputs report their progress."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Upper limits of all counts in YAML files."""
+"""All counts in YAML files have upper limits."""
 
 import re
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ IDENTIFIER_FIELDS = re.compile("seeds?$|^format$|^source$|^architectures$|^init$
 """Fields whose integers are identifiers and do not affect the amount of work."""
 
 SELECTIONS = {"weights.epochs", "weights.steps"}
-"""Fields that select existing weights."""
+"""Fields that may be unlimited, because they only select existing weights."""
 
 
 def find_unlimited_integers(schema: dict[str, Any], root: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Plans: ids derived from content, complete parts and bundles, and filtering."""
+"""Plans: ids that depend only on content, bundles that cover all work once, cost estimates, and filters."""
 
 import math
 from collections import Counter
@@ -177,7 +177,7 @@ def parts_of(bundles: Iterable[Bundle]) -> list[Part]:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_make_bundles_cuts_gpu_parts_for_cpus(engine: str) -> None:
-    """The cut parts cover the same images and strengths, and equal the parts of a sweep for CPUs."""
+    """The cut parts cover the same images and strengths, and equal the parts of the same sweep planned for CPUs."""
     minutes = 1e-5
     plan = make_plan(make_config(engine=engine, execution={"part_minutes": minutes}), make_facts())
     parts = parts_of(make_bundles(plan, whole_parts(plan)))
@@ -256,7 +256,7 @@ def test_cuts_do_not_depend_on_workers_if_rounding_depends_on_batch(
 
 
 def join_adjacent(parts: Iterable[Part]) -> list[Part]:
-    """Join adjacent slices, as a scan for missing results does."""
+    """Join adjacent slices, like a scan for missing results."""
     joined_parts: list[Part] = []
     for part in sorted(parts, key=lambda part: (part.unit.id, part.start)):
         if joined_parts and (joined_parts[-1].unit, joined_parts[-1].stop) == (part.unit, part.start):

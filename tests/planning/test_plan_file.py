@@ -1,4 +1,4 @@
-"""`load_any_sweep` reads a sweep from a YAML or a results folder."""
+"""`load_any_sweep` reads a sweep from a YAML or from a results folder."""
 
 from pathlib import Path
 

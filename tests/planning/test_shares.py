@@ -1,4 +1,4 @@
-"""Job shares: exact division of a sweep among workers that do not communicate."""
+"""Job shares divide a sweep exactly among workers that do not communicate."""
 
 import json
 import os
@@ -41,7 +41,7 @@ KEYS = {key: TINY_KEYS[key] for key in ("clean", "fgsm", "brightness")}
 
 
 def build_plan(engine: str) -> Plan:
-    """Return a plan whose units are cut by images and, with the reference engine, by strengths."""
+    """Return a plan whose parts are cut by images and, with the reference engine, by strengths."""
     fields = {
         "name": "divided",
         "results": "unused",
@@ -100,7 +100,7 @@ def test_shares_depend_on_the_sweep_only() -> None:
 
 @given(data=st.data(), n_shares=st.integers(1, 40))
 @settings(max_examples=20, deadline=None)
-def test_missing_parts_stay_in_their_share(data: st.DataObject, n_shares: int) -> None:
+def test_missing_bundles_stay_in_their_share_and_cover_missing_parts_once(data: st.DataObject, n_shares: int) -> None:
     plan = PLANS["fused"]
     bundles = all_bundles(plan)
     selected = data.draw(st.lists(st.sampled_from(plan.units), unique=True, max_size=12))

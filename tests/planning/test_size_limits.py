@@ -1,4 +1,4 @@
-"""Size limits of inputs, error messages and lists."""
+"""Inputs, error messages and printed lists have size limits."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Warnings about omitted evaluations, and about values that are probably given in the wrong unit."""
+"""Warnings about omitted evaluations and about values that are probably in the wrong unit."""
 
 import json
 import re
@@ -136,7 +136,7 @@ def test_epsilons_in_units_of_pixels_give_warning(make_sweep: Any, epsilon: floa
             {"epsilons": [0.25, 20]},
             "step_size = 100 × 0.1 = 10, so the attack does not reach the edge of the ball of",
         ),
-        ("shown", {"source": 0, "key": "pgd", "steps": 1}, "rel_stepsize = 1 × 0.0333 = 0.03333"),
+        ("transfer", {"source": 0, "key": "pgd", "steps": 1}, "rel_stepsize = 1 × 0.0333 = 0.03333"),
     ],
 )
 def test_steps_too_short_for_the_ball_give_warning(make_sweep: Any, key: str, parameters: Any, message: str) -> None:

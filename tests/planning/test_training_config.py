@@ -1,4 +1,4 @@
-"""Validation of the training YAML, with one-line errors, and values derived from it."""
+"""The training YAML is validated with one-line errors, and training runs are derived from it."""
 
 import re
 from pathlib import Path
@@ -99,7 +99,7 @@ def test_invalid_training_config_gives_one_line_error(tmp_path: Path, case: str)
     assert message.endswith("docs/training.md explains every field.")
 
 
-# The recipe has 20 images of digits: 3 steps per epoch.
+# The recipes train on 20 images of digits, which are 3 steps per epoch.
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

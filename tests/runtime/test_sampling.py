@@ -433,11 +433,11 @@ def test_a_run_without_the_pilot_leaves_the_samples_undrawn(sampled: MakeSampled
         ({"sampling": {"budget": 0.5}}, r"sampling.budget: expected a budget with its unit, such as 500h"),
         ({"sampling": {"budget": "120%"}}, r"sampling.budget: expected worker-hours"),
         ({"sampling": {"budget": "80%", "cheap": ["fgms"]}}, r"sampling.cheap: .+ Did you mean 'fgsm'"),
-        ({"measurements": ["accuracy"]}, r"measurements: expected predictions among them"),
+        ({"measurements": ["accuracy"]}, r"measurements: sampling estimates accuracies"),
         ({"engine": "reference"}, r"sampling: expected engine fused"),
         ({"keys": {"clean": {}, "fgsm": {}}}, r"sampling: expected an attack that is not among the cheap keys"),
-        ({"keys": KEYS | {"mine": {"file": "my.py", "strengths": [1]}}}, r"got mine, which draws once a batch"),
-        ({"weights": {"random": {"seeds": [0, 1]}}}, r"sampling: expected one state of weights per network, got 2"),
+        ({"keys": KEYS | {"mine": {"file": "my.py", "strengths": [1]}}}, r"got mine, which draws them once per batch"),
+        ({"weights": {"random": {"seeds": [0, 1]}}}, r"sampling: expected one set of weights per network, got 2"),
     ],
 )
 def test_what_cannot_be_sampled_is_refused(sampled: MakeSampled, changes: dict[str, Any], message: str) -> None:
@@ -466,8 +466,11 @@ def test_a_budget_that_is_too_small_writes_nothing(sampled: MakeSampled, budget:
         ({"sampling": {"budget": "80%", "pilot": 3}}, "were drawn with sampling.pilot 2"),
         ({"sampling": {"budget": "80%", "pilot": 2, "seed": 1}}, "were drawn with sampling.seed 0"),
         ({"sampling": {"budget": "80%", "pilot": 2, "cheap": ["clean"]}}, "were drawn with sampling.cheap"),
-        ({"keys": KEYS | {"pgd": {"epsilons_255": [1, 8], "steps": 4}}}, "digits pgd .+ expected the protocol"),
-        ({"images": {"count": N_IMAGES, "seed": 1}}, "expected the protocol|expected the images"),
+        (
+            {"keys": KEYS | {"pgd": {"epsilons_255": [1, 8], "steps": 4}}},
+            "digits pgd .+ changed after its sample was drawn",
+        ),
+        ({"images": {"count": N_IMAGES, "seed": 1}}, "changed after its sample was drawn|expected the images"),
     ],
 )
 def test_a_design_that_changes_in_the_middle_is_refused(
@@ -563,7 +566,7 @@ def test_merge_keeps_larger_samples_and_rejects_different_ones(sampled: MakeSamp
         assert rows_of(merged) == rows_of(larger)
     different = sampled("90%", "different", sampling={"budget": "90%", "pilot": 2, "seed": 1})
     run(different)
-    with pytest.raises(InputError, match=r"different.* has other samples than the folders before it"):
+    with pytest.raises(InputError, match=r"different.* differ from the samples of the folders before it"):
         merge_results([smaller.results, different.results], tmp_path / "c")
     assert not (tmp_path / "c" / SAMPLE_FILE).exists()
 

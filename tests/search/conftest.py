@@ -1,4 +1,4 @@
-"""Fixtures for tests of searches: the planted dataset, as large as the paper's, as benchmarks and as files."""
+"""Fixtures for tests of searches: a planted dataset with as many cells as the paper's, as benchmarks and as files."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def planted_pgd(cells: SearchCells) -> Benchmark:
 
 @pytest.fixture(scope="session")
 def planted_front(cells: SearchCells) -> Benchmark:
-    """Return a benchmark of two objectives."""
+    """Return a benchmark of two objectives, clean accuracy and accuracy under PGD."""
     objectives = [
         WeightedSum(key, planted_accuracy(key, strength)[:, None], np.ones(1))
         for key, strength in (("clean", 0.0), ("pgd", 4.0))
@@ -49,5 +49,5 @@ def planted_front(cells: SearchCells) -> Benchmark:
 
 @pytest.fixture(scope="session")
 def planted_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with results on two datasets in the published layout."""
+    """Return a folder with planted results on two datasets in the published layout."""
     return write_planted(tmp_path_factory.mktemp("planted"), datasets=("cifar10", "cifar100"))

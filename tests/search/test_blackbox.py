@@ -1,4 +1,4 @@
-"""The blackbox has the values of the dataset; Syne Tune and ConfigSpace, in a separate environment, can use it."""
+"""The blackbox has the values of the dataset, and Syne Tune and ConfigSpace can use it in a separate environment."""
 
 import json
 import os
@@ -127,7 +127,7 @@ def fabricated_values(architecture: int, key: str, strength: float) -> Values:
 
 
 @pytest.mark.parametrize("fidelity", ["images", "steps"])
-def test_highest_fidelity_equals_a_blackbox_without_fidelity(
+def test_highest_fidelity_matches_a_blackbox_without_fidelity(
     results_with_steps: RobustnessDataset, tmp_path: Path, fidelity: Fidelity
 ) -> None:
     write_blackbox(results_with_steps, tmp_path / "without-fidelity")
@@ -141,7 +141,7 @@ def test_highest_fidelity_equals_a_blackbox_without_fidelity(
     assert space[f"hp_{fidelity}"]["domain_kwargs"] == {"lower": fidelities[0], "upper": fidelities[-1]}
 
 
-def test_fidelity_steps_counts_images_misclassified_within_the_steps(
+def test_fidelity_steps_gives_the_error_after_each_number_of_steps(
     results_with_steps: RobustnessDataset, tmp_path: Path
 ) -> None:
     write_blackbox(results_with_steps, tmp_path / "steps", "steps")
@@ -226,7 +226,7 @@ def test_syne_tune_scheduler_stops_cells_at_low_fidelities(
     command = [python, "-c", MULTI_FIDELITY_SCRIPT, str(tmp_path / "steps")]
     process = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert process.returncode == 0, process.stderr
-    resource, levels, n_cells, levels_differ = json.loads(process.stdout)
+    resource, levels, n_cells, stops_at_different_levels = json.loads(process.stdout)
     assert (resource, levels) == ("hp_steps", [1, 2, 4, 8])
     assert n_cells > 0
-    assert levels_differ
+    assert stops_at_different_levels

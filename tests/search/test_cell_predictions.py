@@ -1,4 +1,4 @@
-"""Predictions on the planted dataset, of which some cells are evaluated."""
+"""Predictions for the planted dataset, of which only some cells are evaluated."""
 
 import json
 from dataclasses import replace
@@ -49,43 +49,44 @@ def predictions(results: DatasetResults) -> CellPredictions:
     return predict_cells(results, ["clean", "pgd:1"])
 
 
-def test_every_other_class_is_predicted_near_the_truth(predictions: CellPredictions, results: DatasetResults) -> None:
+def test_predict_cells_predicts_all_other_classes_accurately(
+    predictions: CellPredictions, results: DatasetResults
+) -> None:
     frame = predictions.frame
     assert tuple(frame.columns) == COLUMNS
     assert len(frame) == 2 * (6466 - 60)
     assert not set(frame["architecture"]) & set(results.architectures)
     for key, strength in (("clean", 0.0), ("pgd", 1.0)):
         rows = frame[(frame["key"] == key) & (frame["strength"] == strength)]
-        true = planted_accuracy(key, strength)[rows["architecture"]]
-        assert kendalltau(rows["predicted_accuracy"], true).statistic > 0.8
-        inside = (rows["predicted_low"] <= true) & (true <= rows["predicted_high"])
-        assert inside.mean() > 0.75
+        accuracies = planted_accuracy(key, strength)[rows["architecture"]]
+        assert kendalltau(rows["predicted_accuracy"], accuracies).statistic > 0.8
+        is_covered = (rows["predicted_low"] <= accuracies) & (accuracies <= rows["predicted_high"])
+        assert is_covered.mean() > 0.75
     assert not predictions.is_weak
 
 
-def test_quality_is_that_of_cells_left_out(predictions: CellPredictions) -> None:
-    assert [(one.key, one.strength) for one in predictions.quality] == [("clean", 0.0), ("pgd", 1.0)]
-    assert all(one.kendall > 0.5 and 0.7 <= one.coverage <= 1 for one in predictions.quality)
+def test_quality_on_left_out_cells_is_plausible(predictions: CellPredictions) -> None:
+    assert [(quality.key, quality.strength) for quality in predictions.quality] == [("clean", 0.0), ("pgd", 1.0)]
+    assert all(quality.kendall > 0.5 and 0.7 <= quality.coverage <= 1 for quality in predictions.quality)
 
 
 def test_isomorphic_cells_have_equal_path_counts(space: CellSpace) -> None:
     features = cell_features(space)
-    one_hot = len(space.edges) * len(space.operations)
-    groups = pd.Series(np.asarray(space.isomorphs()))
-    paths = pd.DataFrame(features[:, one_hot : one_hot + 40]).round(9)
-    assert (paths.groupby(groups).nunique() == 1).all().all()
+    n_one_hot = len(space.edges) * len(space.operations)
+    classes = pd.Series(np.asarray(space.isomorphs()))
+    path_features = pd.DataFrame(features[:, n_one_hot : n_one_hot + 40]).round(9)
+    assert (path_features.groupby(classes).nunique() == 1).all().all()
 
 
 @pytest.mark.parametrize("name", ["predictions.csv", "predictions.parquet"])
-def test_file_comes_back(predictions: CellPredictions, tmp_path: Path, name: str) -> None:
+def test_read_predictions_reads_a_written_file(predictions: CellPredictions, tmp_path: Path, name: str) -> None:
     write_predictions(tmp_path / name, predictions.frame)
-    read = read_predictions(tmp_path / name, "cifar10")
-    assert read.shape == (6406, 2)
+    assert read_predictions(tmp_path / name, "cifar10").shape == (6406, 2)
     with pytest.raises(ConfigError, match="expected predictions for cifar100"):
         read_predictions(tmp_path / name, "cifar100")
 
 
-def test_foreign_file_is_rejected(tmp_path: Path) -> None:
+def test_read_predictions_rejects_other_and_missing_files(tmp_path: Path) -> None:
     (tmp_path / "other.csv").write_text("architecture,accuracy\n1,0.5\n")
     with pytest.raises(ResultsError, match="without dataset"):
         read_predictions(tmp_path / "other.csv", "cifar10")
@@ -101,7 +102,7 @@ def test_foreign_file_is_rejected(tmp_path: Path) -> None:
         ("architecture", 99_999, "expected indices of cells"),
     ],
 )
-def test_changed_values_are_rejected(
+def test_predictions_with_invalid_values_are_rejected(
     some_cells: Path, predictions: CellPredictions, tmp_path: Path, column: str, value: Any, message: str
 ) -> None:
     frame = predictions.frame[predictions.frame["key"] == "pgd"].astype({column: object}).reset_index(drop=True)
@@ -111,7 +112,7 @@ def test_changed_values_are_rejected(
         TableValues(RobustnessDataset(some_cells), "cifar10", tmp_path / "changed.csv")
 
 
-def test_two_predictions_of_one_accuracy_are_rejected(predictions: CellPredictions, tmp_path: Path) -> None:
+def test_duplicate_predictions_are_rejected(predictions: CellPredictions, tmp_path: Path) -> None:
     pd.concat([predictions.frame, predictions.frame[-2:]]).to_csv(tmp_path / "twice.csv", index=False)
     with pytest.raises(ResultsError, match="one row per cell"):
         read_predictions(tmp_path / "twice.csv", "cifar10")
@@ -123,9 +124,9 @@ def test_unused_predictions_are_reported(
     write_predictions(tmp_path / "predictions.csv", predictions.frame)
     options = ["--methods", "random", "--queries", "5", "--runs", "2", "--predictions", tmp_path / "predictions.csv"]
     assert "No prediction was used" in robust201("search", some_cells, "--objective", "fgsm:1", *options).err
-    ended = robust201("search", some_cells, "--objective", "pgd:1", *options)
-    assert "No prediction was used" not in ended.err
-    assert "lacks these results for all predicted cells: aa_apgd-ce:1, aa_square:1, corruption, fgsm:1." in ended.err
+    result = robust201("search", some_cells, "--objective", "pgd:1", *options)
+    assert "No prediction was used" not in result.err
+    assert "lacks these results for all predicted cells: aa_apgd-ce:1, aa_square:1, corruption, fgsm:1." in result.err
 
 
 def test_search_and_blackbox_mark_predictions(some_cells: Path, predictions: CellPredictions, tmp_path: Path) -> None:
@@ -145,7 +146,7 @@ def test_search_and_blackbox_mark_predictions(some_cells: Path, predictions: Cel
     assert len(pd.read_parquet(tmp_path / "blackbox" / "hyperparameters.parquet")) < 15_625  # fgsm was not predicted
 
 
-def test_default_columns_exclude_no_predicted_cells(
+def test_search_omits_default_columns_without_predictions(
     some_cells: Path, predictions: CellPredictions, tmp_path: Path
 ) -> None:
     path = tmp_path / "predictions.parquet"
@@ -156,39 +157,38 @@ def test_default_columns_exclude_no_predicted_cells(
     assert (search.n_members, search.n_predicted) == (15_625, 6406)
     assert search.columns == ("clean", "pgd:1")
     assert "fgsm:1" in search.absent
-    (search,) = repeat_searches(reader, "cifar10", ["fgsm:1"], **options)  # no predictions of it
+    (search,) = repeat_searches(reader, "cifar10", ["fgsm:1"], **options)  # it has no predictions
     assert search.n_predicted == 0
     assert "fgsm:1" in search.columns
 
 
 @pytest.mark.parametrize("aim", ["ranking", "best"])
-def test_next_cells_are_new_and_allowed(results: DatasetResults, aim: str) -> None:
+def test_choose_next_returns_allowed_cells_without_results(results: DatasetResults, aim: str) -> None:
     allowed = evaluated_indices()[:300]
-    chosen = choose_next(results, ["clean"], 5, aim, allowed=allowed)  # type: ignore[arg-type]
-    assert len(set(chosen)) == 5
-    assert set(chosen) <= set(allowed) - set(results.architectures)
+    cells = choose_next(results, ["clean"], 5, aim, allowed=allowed)  # type: ignore[arg-type]
+    assert len(set(cells)) == 5
+    assert set(cells) <= set(allowed) - set(results.architectures)
     if aim == "best":
-        true = planted_accuracy("clean", 0.0)
-        assert true[chosen].mean() > np.quantile(true[list(allowed)], 0.9)
+        accuracies = planted_accuracy("clean", 0.0)
+        assert accuracies[cells].mean() > np.quantile(accuracies[list(allowed)], 0.9)
     with pytest.raises(ConfigError, match="expected --next up to"):
         choose_next(results, ["clean"], 301, aim, allowed=allowed)  # type: ignore[arg-type]
 
 
 def test_choose_next_weights_estimates_by_their_errors(results: DatasetResults) -> None:
-    errors = pd.DataFrame(0.0, index=results.accuracies.index, columns=results.accuracies.columns)
-    counts = choose_next(results, ["clean"], 5, "ranking", standard_errors=errors)
-    assert counts == choose_next(results, ["clean"], 5, "ranking")
-    noisy = errors + 0.1
-    assert choose_next(results, ["clean"], 5, "ranking", standard_errors=noisy) != counts
+    zero_errors = pd.DataFrame(0.0, index=results.accuracies.index, columns=results.accuracies.columns)
+    cells = choose_next(results, ["clean"], 5, "ranking", standard_errors=zero_errors)
+    assert cells == choose_next(results, ["clean"], 5, "ranking")
+    assert choose_next(results, ["clean"], 5, "ranking", standard_errors=zero_errors + 0.1) != cells
 
 
-def test_too_few_cells_are_rejected(tmp_path: Path) -> None:
+def test_predict_cells_rejects_too_few_cells(tmp_path: Path) -> None:
     folder = write_planted(tmp_path / "few", cells=evaluated_indices()[:9])
     with pytest.raises(ResultsError, match="at least 10 cells"):
         predict_cells(read_results(RobustnessDataset(folder))[0], ["clean"])
 
 
-def test_bad_names_and_constant_accuracies_are_rejected(tmp_path: Path, robust201: RunCommand) -> None:
+def test_predict_rejects_unknown_keys_and_constant_accuracies(tmp_path: Path, robust201: RunCommand) -> None:
     folder = write_planted(tmp_path / "few", cells=evaluated_indices()[:12])
     assert "expected a score, a key" in robust201("predict", folder, "--keys", "pdg").error_line(2)
     path = folder / "cifar10" / "clean_accuracy.json"
@@ -200,7 +200,7 @@ def test_bad_names_and_constant_accuracies_are_rejected(tmp_path: Path, robust20
     ).error_line(2)
 
 
-def test_command_says_that_predictions_are_weak(tmp_path: Path, robust201: RunCommand) -> None:
+def test_predict_reports_weak_predictions(tmp_path: Path, robust201: RunCommand) -> None:
     folder = write_planted(tmp_path / "few", cells=evaluated_indices()[:10])
     path = folder / "cifar10" / "clean_accuracy.json"
     rows = json.loads(path.read_text())
@@ -208,14 +208,14 @@ def test_command_says_that_predictions_are_weak(tmp_path: Path, robust201: RunCo
     ids = rows["cifar10"]["clean"]["accuracy"]
     rows["cifar10"]["clean"]["accuracy"] = dict(zip(ids, noise, strict=True))
     path.write_text(json.dumps(rows))
-    ended = robust201("predict", folder, "--keys", "clean", "--out", tmp_path / "p.csv")
-    assert ended.code == 0
-    assert "predictions are weak" in ended.err
+    result = robust201("predict", folder, "--keys", "clean", "--out", tmp_path / "p.csv")
+    assert result.code == 0
+    assert "predictions are weak" in result.err
     assert json.loads(robust201("predict", folder, "--keys", "clean", "--json").out)["is_weak"] is True
 
 
 def set_accuracies(folder: Path, key: str, values: list[Any]) -> None:
-    """Replace the accuracies of a key of a planted folder."""
+    """Replace the accuracies under a key in a planted folder."""
     path = folder / "cifar10" / f"{key}_accuracy.json"
     payload = json.loads(path.read_text())
     rows = payload["cifar10"][key]["accuracy"]
@@ -228,54 +228,59 @@ def test_predict_reports_constant_strengths(tmp_path: Path, robust201: RunComman
     payload = json.loads((folder / "cifar10" / "pgd@Linf_accuracy.json").read_text())
     rows = payload["cifar10"]["pgd@Linf"]["accuracy"].values()
     set_accuracies(folder, "pgd@Linf", [[*row[:-1], 0.0] for row in rows])
-    ended = robust201("predict", folder, "--keys", "pgd", "--out", tmp_path / "p.csv")
-    assert ended.code == 0, ended.err
-    assert "Not predicted, because all evaluated cells have the same accuracy: pgd:4 0" in ended.err
+    result = robust201("predict", folder, "--keys", "pgd", "--out", tmp_path / "p.csv")
+    assert result.code == 0, result.err
+    assert "Not predicted, because all evaluated cells have the same accuracy: pgd:4 0" in result.err
     assert set(pd.read_csv(tmp_path / "p.csv")["strength"]) == {0.5, 1.0}
-    shown = json.loads(robust201("predict", folder, "--keys", "pgd", "--json").out)
-    assert shown["constant"] == [{"key": "pgd", "strength": 4.0, "accuracy": 0.0}]
-    assert [one["strength"] for one in shown["quality"]] == [0.5, 1.0]
+    payload = json.loads(robust201("predict", folder, "--keys", "pgd", "--json").out)
+    assert payload["constant"] == [{"key": "pgd", "strength": 4.0, "accuracy": 0.0}]
+    assert [quality["strength"] for quality in payload["quality"]] == [0.5, 1.0]
     assert "all cells have the same accuracy under pgd:4 (0)" in robust201(
         "predict", folder, "--keys", "pgd:4"
     ).error_line(2)
 
 
 def test_predict_uses_measures(tmp_path: Path, robust201: RunCommand) -> None:
-    names = evaluated_indices()
-    numbers = np.random.default_rng(0).uniform(0.2, 0.8, len(names)).round(6)
-    folder = write_planted(tmp_path / "few", cells=names[::100])
-    set_accuracies(folder, "clean", numbers[::100].tolist())
-    measured = {str(name): float(np.exp(9 * value)) for name, value in zip(names, numbers, strict=True)}
+    cells = evaluated_indices()
+    accuracies = np.random.default_rng(0).uniform(0.2, 0.8, len(cells)).round(6)
+    folder = write_planted(tmp_path / "few", cells=cells[::100])
+    set_accuracies(folder, "clean", accuracies[::100].tolist())
+    measures = {str(cell): float(np.exp(9 * accuracy)) for cell, accuracy in zip(cells, accuracies, strict=True)}
     protocol = {"dataset": "cifar10", "key": "jacobian", "images": {"sha256": "0"}, "parameters": {"columns": ["norm"]}}
 
-    def write_measures(place: Path, values: dict[str, float]) -> Path:
-        write_results(place, {"jacobian": values}, measure="norm")
-        return write_sweep_json(place, {"cifar10": {"jacobian": [0]}}, {"protocols": [protocol]})
+    def write_measures(measures_folder: Path, values: dict[str, float]) -> Path:
+        write_results(measures_folder, {"jacobian": values}, measure="norm")
+        return write_sweep_json(measures_folder, {"cifar10": {"jacobian": [0]}}, {"protocols": [protocol]})
 
     def tau(*options: object) -> float:
-        ended = robust201("predict", folder, "--keys", "clean", *options, "--json")
-        assert ended.code == 0, ended.err
-        return float(json.loads(ended.out)["quality"][0]["kendall"])
+        result = robust201("predict", folder, "--keys", "clean", *options, "--json")
+        assert result.code == 0, result.err
+        return float(json.loads(result.out)["quality"][0]["kendall"])
 
     assert tau() < 0.4
-    assert tau("--measures", write_measures(tmp_path / "measures", measured)) > 0.8
-    few = write_measures(tmp_path / "too-few", dict([*measured.items()][:100]))
-    refused = robust201("predict", folder, "--keys", "clean", "--measures", few).error_line(2)
-    assert "but has 100 of 6,466" in refused
+    assert tau("--measures", write_measures(tmp_path / "measures", measures)) > 0.8
+    too_few = write_measures(tmp_path / "too-few", dict([*measures.items()][:100]))
+    error_line = robust201("predict", folder, "--keys", "clean", "--measures", too_few).error_line(2)
+    assert "but has 100 of 6,466" in error_line
     assert "have no measures" in robust201("predict", folder, "--keys", "clean", "--measures", folder).error_line(2)
 
 
-def test_standard_errors_reduce_weight_of_uncertain_accuracies(results: DatasetResults) -> None:
+def test_predict_cells_gives_less_weight_to_accuracies_with_standard_errors(results: DatasetResults) -> None:
     clean = ("clean", 0.0)
     rng = np.random.default_rng(1)
     accuracies = results.accuracies.copy()
-    uncertain = rng.permutation(accuracies.index)[:25]
+    uncertain_cells = rng.permutation(accuracies.index)[:25]
     errors = pd.DataFrame({clean: 0.0}, index=accuracies.index)
-    errors.loc[uncertain, [clean]] = 0.1
+    errors.loc[uncertain_cells, [clean]] = 0.1
     accuracies[clean] = np.clip(accuracies[clean] + rng.normal(0, 1, len(accuracies)) * errors[clean], 0.01, 0.99)
-    noisy = replace(results, accuracies=accuracies)
-    frames = [predict_cells(noisy, ["clean"], standard_errors=one).frame for one in (None, 0 * errors, errors)]
-    true = planted_accuracy("clean", 0.0)[frames[0]["architecture"]]
-    plain, without_errors, weighted = (float(np.abs(one["predicted_accuracy"] - true).mean()) for one in frames)
-    assert without_errors == pytest.approx(plain, rel=1e-6)
-    assert weighted < 0.7 * plain
+    noisy_results = replace(results, accuracies=accuracies)
+    frames = [
+        predict_cells(noisy_results, ["clean"], standard_errors=standard_errors).frame
+        for standard_errors in (None, 0 * errors, errors)
+    ]
+    expected = planted_accuracy("clean", 0.0)[frames[0]["architecture"]]
+    default_error, zero_error, weighted_error = (
+        float(np.abs(frame["predicted_accuracy"] - expected).mean()) for frame in frames
+    )
+    assert zero_error == pytest.approx(default_error, rel=1e-6)
+    assert weighted_error < 0.7 * default_error

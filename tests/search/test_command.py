@@ -1,4 +1,4 @@
-"""`robust201 search` on the planted dataset."""
+"""`robust201 search` on the planted dataset and on small results."""
 
 import json
 from dataclasses import replace
@@ -201,7 +201,7 @@ def test_search_reads_parquet_export(robust201: RunCommand, tmp_path: Path) -> N
     assert "nan" not in robust201("search", tmp_path / "dataset", *FEW_QUERIES, "--runs", 1).out
 
 
-def test_search_draws_figure_without_regret_of_a_single_cell(robust201: RunCommand, tmp_path: Path) -> None:
+def test_search_draws_figure_for_a_single_cell(robust201: RunCommand, tmp_path: Path) -> None:
     write_results(tmp_path / "one", {"clean": {"0": 0.8}})
     result = robust201("search", tmp_path / "one", "--figure", tmp_path / "one.svg", "--runs", 3, "--queries", 2)
     assert result.code == 0

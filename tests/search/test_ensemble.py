@@ -1,4 +1,4 @@
-"""The ensemble: gradients, Adam steps, independence of the stack, and learning."""
+"""Ensembles have correct gradients and Adam steps, learn, and do not depend on the other networks in the stack."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def make_problem(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def make_batch(seed: int, n: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return inputs (n, count, 4), three features and a constant one, and outputs (n, count), for n networks."""
+    """Return inputs (n, count, 4) for n networks, with three features and a constant 1, and outputs (n, count)."""
     rng = np.random.default_rng(seed)
     inputs = np.ones((n, count, 4), dtype=np.float32)
     inputs[:, :, :3] = rng.random((n, count, 3))
@@ -60,7 +60,7 @@ def test_steps_match_adam() -> None:
         np.testing.assert_allclose(networks.parameters, expected, atol=1e-6)
 
 
-def test_predictions_do_not_depend_on_the_stack() -> None:
+def test_predictions_do_not_depend_on_other_problems_in_the_stack() -> None:
     problems = [make_problem(seed, 40) for seed in range(3)]
     points = [make_problem(9 + seed, 20 + seed)[0] for seed in range(3)]
 

@@ -1,4 +1,4 @@
-"""Objectives are parsed, and their values match those of the planted dataset."""
+"""Objectives are parsed, and their values match the planted dataset."""
 
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def test_parse_objectives_rejects_invalid_text(text: str) -> None:
         parse_objectives(text)
 
 
-def test_objective_values_match_the_planted_ones(values: TableValues) -> None:
+def test_objective_values_match_the_planted_accuracies(values: TableValues) -> None:
     expected = {
         "clean": planted_accuracy("clean", 0),
         "pgd:1": planted_accuracy("pgd", 1.0),
@@ -70,9 +70,8 @@ def test_objective_may_be_a_derived_metric(values: TableValues) -> None:
     strengths = np.array([0, 0.5, 1, 4])
     curve = np.stack([planted_accuracy("clean" if s == 0 else "pgd", s)[0] for s in strengths])
     area = np.sum((curve[1:] + curve[:-1]) / 2 * np.diff(strengths)) / (4 * curve[0])
-    assert objective_values(values, "robustness_r(pgd)")[0] == pytest.approx(
-        area, abs=0.05
-    )  # tests/statistics checks the metric precisely
+    # The tolerance is large, because tests/statistics checks the metric precisely.
+    assert objective_values(values, "robustness_r(pgd)")[0] == pytest.approx(area, abs=0.05)
     with pytest.raises(ConfigError, match="Did you mean 'robustness_r\\(pgd"):
         objective_values(values, "robustness_q(pgd)")
 
@@ -94,7 +93,7 @@ def test_derived_metric_rejects_invalid_strengths(values: TableValues, monkeypat
         *dict.fromkeys(("robustness_r(pgd)", "flops", "clean + -1*parameters"), False).items(),
     ],
 )
-def test_objective_is_accuracy_if_all_terms_are(values: TableValues, text: str, expected: bool) -> None:
+def test_objective_is_accuracy_if_all_terms_are_accuracies(values: TableValues, text: str, expected: bool) -> None:
     ((name, terms),) = parse_objectives(text)
     assert values.objective(name, terms).is_accuracy == expected
 
@@ -129,7 +128,7 @@ def test_joined_columns_are_costs_in_their_own_units(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["clean >= 0.9", "parameters < 3", "parameters <= many", "latency <= 5"])
-def test_constraints_on_anything_but_costs_are_rejected(values: TableValues, text: str) -> None:
+def test_meets_constraints_rejects_anything_except_costs(values: TableValues, text: str) -> None:
     with pytest.raises(ConfigError, match="belong in the objective"):
         meets_constraints(values, [text])
 
@@ -146,13 +145,13 @@ def test_constraints_on_anything_but_costs_are_rejected(values: TableValues, tex
     ],
 )
 def test_objective_rejects_missing_results(values: TableValues, text: str, message: str) -> None:
-    with pytest.raises(RobustError) as caught:
+    with pytest.raises(RobustError) as error:
         objective_values(values, text)
-    assert message in str(caught.value)
-    assert caught.value.exit_code == 2
+    assert message in str(error.value)
+    assert error.value.exit_code == 2
 
 
-def test_held_datasets_lists_datasets_with_accuracies(planted_folder: Path) -> None:
+def test_datasets_with_accuracies_lists_both_datasets(planted_folder: Path) -> None:
     assert datasets_with_accuracies(RobustnessDataset(planted_folder)) == ["cifar10", "cifar100"]
 
 

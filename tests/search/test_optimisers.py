@@ -1,4 +1,4 @@
-"""All methods respect budget, members and seeds; each method also behaves as published."""
+"""All methods respect the budget, the members and the seed, and each method behaves as published."""
 
 import multiprocessing
 import os
@@ -24,7 +24,7 @@ from robust201.spaces.nasbench201 import cell_index, isomorph_index, neighbour_i
 from tests.support.planted import planted_accuracy
 
 BUDGETS = {"bananas": 30}
-"""Smaller numbers of queries for slow methods; BANANAS trains five networks per batch."""
+"""Budgets of slow methods, which are smaller than the default; BANANAS trains five networks per batch."""
 
 
 def query_budget(method: str) -> int:
@@ -57,7 +57,7 @@ def test_method_spends_its_budget(method: str, planted: Benchmark, planted_pgd: 
 def test_runs_depend_only_on_seed_and_run_number(method: str, planted: Benchmark) -> None:
     first, second = run_traces(method, planted)
     assert first != second
-    assert run_traces(method, planted, (1,)) == [second]  # equal to the run made together with another
+    assert run_traces(method, planted, (1,)) == [second]  # a run alone equals a run together with another
     assert run_traces(method, planted, (0,), seed=1) != [first]
 
 
@@ -122,7 +122,7 @@ def test_blas_uses_one_thread_per_process(planted: Benchmark, monkeypatch: pytes
 
 
 def test_worker_processes_end_with_the_search(planted: Benchmark) -> None:
-    """The search is closed after its first job; the jobs of BANANAS would otherwise run for half a minute."""
+    """The search is closed after its first job; otherwise the jobs of BANANAS would run for half a minute."""
     jobs = [(0, "random", range(1)), *[(0, "bananas", range(4))] * 2]
     finished = runs._iter_finished([planted], jobs, 300, 0, 2)
     assert next(finished)[0] == jobs[0]
@@ -176,7 +176,7 @@ def test_local_search_moves_to_better_neighbours_or_restarts(planted: Benchmark)
     assert queried[10] in planted.cells.neighbours(start)
 
 
-def test_halving_counts_only_added_evaluations(planted_pgd: Benchmark) -> None:
+def test_halving_spends_budget_only_on_added_evaluations(planted_pgd: Benchmark) -> None:
     rungs = plan_rungs(100, 7, 15_625)
     assert plan_rungs(1, 7, 15_625) == ((1, 7),)  # the budget is one complete evaluation
     assert sum(n * (size - previous) for (n, size), previous in zip(rungs, (0, rungs[0][1]), strict=True)) <= 700
@@ -188,7 +188,7 @@ def test_halving_counts_only_added_evaluations(planted_pgd: Benchmark) -> None:
     assert accuracies[queried].max() > np.median(random_maxima)
 
 
-def test_best_by_query_keeps_the_earlier_of_equal_cells(cells: SearchCells) -> None:
+def test_best_by_query_returns_the_best_cell_within_each_budget(cells: SearchCells) -> None:
     values = np.zeros(15_625)
     values[cells.isomorphs[7]] = 1.0
     benchmark = Benchmark(cells, [WeightedSum("x", values[:, None], np.ones(1))])
@@ -206,7 +206,7 @@ def test_neighbours_match_the_space(cells: SearchCells, space: CellSpace) -> Non
         assert distinct.neighbours(cell) == tuple(sorted(expected))
 
 
-def test_mutate_changes_each_edge_with_the_given_probability(cells: SearchCells) -> None:
+def test_mutate_changes_each_edge_with_the_passed_probability(cells: SearchCells) -> None:
     rng = np.random.default_rng(0)
     operations = np.array(operation_numbers(0))
     assert mutation_probability(6) == 0.25
@@ -218,7 +218,7 @@ def test_mutate_changes_each_edge_with_the_given_probability(cells: SearchCells)
     assert np.delete(operation_counts, operations[0]).min() > 85  # expected: 125 each
 
 
-def test_path_encodings_are_one_for_each_path_of_the_cell(cells: SearchCells) -> None:
+def test_path_encodings_mark_the_paths_of_a_cell(cells: SearchCells) -> None:
     two_edge_encodings, three_edge_encodings = cells.path_encodings(2), cells.path_encodings(3)
     assert two_edge_encodings.shape == (15_625, 30)  # as in naszilla
     assert three_edge_encodings.shape == (15_625, 155)

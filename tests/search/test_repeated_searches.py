@@ -1,4 +1,4 @@
-"""Repeated searches report optimum and means, also on another dataset and for fronts."""
+"""Repeated searches report optima and means, including on other datasets and for fronts."""
 
 from pathlib import Path
 
@@ -113,9 +113,8 @@ def test_compare_with_paper_recognises_published_accuracies(
 ) -> None:
     reader = RobustnessDataset(planted_folder)
     search_result = search(reader, n_queries=20, n_runs=1)
-    comparison = compare_with_paper(
-        reader, [search_result]
-    )  # the planted results have the layout and all cells of the published ones
+    # The planted dataset has the layout and all cells of the published dataset, but other accuracies.
+    comparison = compare_with_paper(reader, [search_result])
     assert comparison == (0.9468, search_result.optimum["clean"], False)
     monkeypatch.setattr("robust201.search.repeated_searches.PAPER_OPTIMUM", search_result.optimum["clean"] + 0.0004)
     assert compare_with_paper(reader, [search_result]).agrees

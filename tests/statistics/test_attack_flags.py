@@ -1,4 +1,4 @@
-"""Signs of weak attacks are flagged for the right networks, not for chance differences, and commands report them."""
+"""Signs of weak attacks are flagged for the right networks and not for chance differences, and commands report them."""
 
 import json
 from pathlib import Path
@@ -56,7 +56,9 @@ def test_find_flags_returns_none_for_plausible_curves() -> None:
         ({("pgd", 0.0): {0: 0.9, 1: 0.797}}, "changed at zero", "pgd at 0 against clean", [1]),
     ],
 )
-def test_each_flag_contains_its_networks(changes: Any, check: str, where: str, networks: list[int]) -> None:
+def test_find_flags_lists_the_networks_that_show_the_sign(
+    changes: Any, check: str, where: str, networks: list[int]
+) -> None:
     result = [flag for flag in find_flags_with(changes) if (flag.check, flag.where) == (check, where)]
     assert [[name for name, _, _ in flag.networks] for flag in result] == [networks]
     assert result[0].n_checked == 2
@@ -86,7 +88,7 @@ def test_transfer_is_compared_with_white_box_attacks_except_on_its_source() -> N
     assert find_flags_with(transferred) == []
 
 
-def test_attacks_are_compared_within_one_norm() -> None:
+def test_find_flags_compares_only_attacks_with_the_same_norm() -> None:
     l2 = {("aa_square_l2", 0.5): {0: 0.2, 1: 0.2}, ("aa_apgd-ce_l2", 0.5): {0: 0.6, 1: 0.1}}
     (flag,) = find_flags_with(l2 | {("aa_apgd-ce", 0.5): {0: 0.9, 1: 0.9}, ("aa_apgd-ce_l1", 0.5): {0: 0.9, 1: 0.9}})
     assert (flag.where, [name for name, _, _ in flag.networks]) == ("aa_square_l2 against aa_apgd-ce_l2 at 0.5", [0])
@@ -97,7 +99,7 @@ def test_single_step_attack_is_not_flagged_as_not_monotone() -> None:
     assert find_flags_with({("fgsm", 8.0): {0: 0.6, 1: 0.6}}) == []
 
 
-def test_difference_on_few_images_is_not_flagged() -> None:
+def test_find_flags_ignores_a_difference_that_few_images_may_cause() -> None:
     changed = {("aa_square", 1.0): {0: 0.7, 1: 0.25}}
     assert find_flags_with(changed, n_images=10_000)
     assert not find_flags_with(changed, n_images=100)
@@ -119,12 +121,12 @@ def test_find_flags_reports_any_difference_with_at_all(changes: Any, check: str,
     assert (check, where) in [(flag.check, flag.where) for flag in result]
     assert find_flags("", PLAUSIBLE | changes, **one_network | {"at_all": False}) == []
     assert find_flags("", PLAUSIBLE, **one_network) == []
-    # The attack at a larger epsilon is a separate run, so one more correct image may be due to chance.
+    # Attacks at different epsilons are separate runs, so one more correct image at the larger epsilon may be chance.
     assert not find_flags("", {("pgd", 1.0): {0: 0.45}, ("pgd", 8.0): {0: 0.46}}, **one_network)
 
 
 def test_chance_differences_are_not_flagged() -> None:
-    """Accuracies of 1,000 networks are sampled from equal probabilities; one such dataset in 1,000 has a flag."""
+    """Accuracies of 1,000 networks are sampled with equal probabilities; only one such dataset in 1,000 has a flag."""
     rng = np.random.default_rng(0)
     sampled = {
         (key, strength): dict(enumerate(rng.binomial(1_000, 0.3, 1_000) / 1_000))
@@ -175,7 +177,7 @@ def test_report_of_a_sweep_shows_flags(finished: Path, robust201: RunCommand, tm
     assert "Signs of weak attacks: <ul><li>far from chance: digits fgsm at 255: 1 of 2 networks, such as #21" in page
 
 
-def test_each_family_contains_every_attack_in_balls_of_its_norm() -> None:
+def test_each_family_contains_all_attacks_with_its_norm() -> None:
     attacks = [attack for attack in TASKS.values() if attack.kind == "attack" and attack.constraint is not None]
     keys_by_norm: dict[str, set[str]] = {}
     for attack in attacks:

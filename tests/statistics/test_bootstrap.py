@@ -1,4 +1,4 @@
-"""Bootstrap samples, checked against explicit resampling of images, and intervals computed from them."""
+"""Bootstrap samples match explicit resampling of images, and their intervals have the right coverage and bounds."""
 
 import numpy as np
 from scipy.stats import rankdata
@@ -20,7 +20,7 @@ def make_outcomes(n_networks: int, n_images: int, *, shared_difficulty: bool) ->
     return difficulty < np.linspace(0.5, 0.8, n_networks)[:, None]
 
 
-def test_resampled_images_are_the_same_for_all_rows() -> None:
+def test_resampled_counts_use_the_same_images_for_all_networks() -> None:
     correct = make_outcomes(5, 64, shared_difficulty=True)
     counts = resampled_counts(pack_outcomes(correct), 64, n_draws=40, seed=7)
     rng = np.random.default_rng(7)
@@ -31,13 +31,13 @@ def test_resampled_images_are_the_same_for_all_rows() -> None:
 
 def test_bootstrap_samples_depend_only_on_the_seed() -> None:
     packed = pack_outcomes(make_outcomes(4, 50, shared_difficulty=True)).reshape(2, 2, -1)
-    for sample_counts in (
+    for counts_with_seed in (
         lambda seed: resampled_counts(packed, 50, n_draws=5, seed=seed),
         lambda seed: binomial_counts(np.full((2, 2), 0.3), 50, n_draws=5, seed=seed),
     ):
-        assert sample_counts(0).shape == (5, 2, 2)
-        np.testing.assert_array_equal(sample_counts(0), sample_counts(0))
-        assert (sample_counts(0) != sample_counts(1)).any()
+        assert counts_with_seed(0).shape == (5, 2, 2)
+        np.testing.assert_array_equal(counts_with_seed(0), counts_with_seed(0))
+        assert (counts_with_seed(0) != counts_with_seed(1)).any()
 
 
 def test_paired_rank_intervals_are_narrower_than_unpaired_ones() -> None:
@@ -77,12 +77,12 @@ def test_kendall_estimate_of_two_networks_is_nan_with_ties() -> None:
     assert np.isnan(kendall_estimate([0.3, 0.3], [0.9, 0.8], counts, counts).value)
 
 
-def test_interval_bounds_stay_within_valid_range() -> None:
-    sampled_counts = np.array([[9, 10, 10], [10, 10, 10], [8, 9, 9]], np.int32)
-    estimate = median_estimate([1.0, 1.0, 1.0], sampled_counts, 10)
+def test_interval_ends_are_clipped_to_valid_values() -> None:
+    resampled = np.array([[9, 10, 10], [10, 10, 10], [8, 9, 9]], np.int32)
+    estimate = median_estimate([1.0, 1.0, 1.0], resampled, 10)
     assert estimate.high == 1.0
     assert 0 < estimate.low < 1
-    ordered, counts = [0.1, 0.5, 0.9], np.array([[1, 5, 9], [1, 5, 9], [5, 1, 9]], np.int32)
-    estimate = kendall_estimate(ordered, ordered, counts, counts[::-1])
+    accuracies, counts = [0.1, 0.5, 0.9], np.array([[1, 5, 9], [1, 5, 9], [5, 1, 9]], np.int32)
+    estimate = kendall_estimate(accuracies, accuracies, counts, counts[::-1])
     assert estimate.high == 1.0
     assert estimate.low >= -1.0

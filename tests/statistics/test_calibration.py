@@ -26,7 +26,7 @@ def predictions() -> tuple[np.ndarray, np.ndarray]:
 
 
 def expected_and_maximum_gap(confidence: np.ndarray, correct: np.ndarray, edges: np.ndarray) -> tuple[float, float]:
-    """Return the expected and the largest gap over bins (low, high]; the first bin includes 0."""
+    """Return the mean gap over images and the largest gap, for bins (low, high]; the first bin includes 0."""
     gaps, fractions = [], []
     for low, high in itertools.pairwise(edges):
         is_in_bin = (confidence > low) & (confidence <= high) | ((low == 0) & (confidence == 0))
@@ -44,10 +44,9 @@ def test_calibration_errors_match_their_definitions(predictions: tuple[np.ndarra
     assert (result.ece, result.maximum) == pytest.approx(expected_and_maximum_gap(confidence, correct, edges))
     class_errors = [expected_and_maximum_gap(softmax[:, c], labels == c, edges)[0] for c in range(4)]
     assert result.class_wise == pytest.approx(np.mean(class_errors))
-    by_confidence = np.argsort(confidence)
-    bins = np.array_split(by_confidence, 10)
-    gaps = [abs(confidence[rows].mean() - correct[rows].mean()) * len(rows) / 403 for rows in bins]
-    # NumPy makes other bins one image larger, so the results differ slightly.
+    bins = np.array_split(np.argsort(confidence), 10)
+    gaps = [abs(confidence[images].mean() - correct[images].mean()) * len(images) / 403 for images in bins]
+    # If bins cannot be equal, NumPy chooses different bins to have one more image, so the results differ slightly.
     assert result.ece_equal_mass == pytest.approx(sum(gaps), abs=0.01)
     assert result.brier == pytest.approx(((softmax - np.eye(4)[labels]) ** 2).sum() / 403)
     is_wrong = ~correct[np.argsort(-confidence)]
@@ -60,10 +59,10 @@ def test_binned_calibration_matches_errors_from_softmax(predictions: tuple[np.nd
     softmax = np.concatenate([softmax, np.eye(4)[:1]])
     labels = np.concatenate([labels, [0]])
     stored_values = []
-    for rows in (slice(0, 150), slice(150, 404)):
-        accumulator = Accumulator(["calibration"], 4, "cpu", rows.stop - rows.start)
-        logits = torch.from_numpy(np.log(softmax[rows].clip(1e-30))).float()
-        accumulator.update(torch.arange(len(logits)), logits, torch.from_numpy(labels[rows]))
+    for batch in (slice(0, 150), slice(150, 404)):
+        accumulator = Accumulator(["calibration"], 4, "cpu", batch.stop - batch.start)
+        logits = torch.from_numpy(np.log(softmax[batch].clip(1e-30))).float()
+        accumulator.update(torch.arange(len(logits)), logits, torch.from_numpy(labels[batch]))
         stored_values.append(accumulator.finalise())
     stored = merge_values(stored_values)
     result = binned_calibration(stored["calibration_counts"], stored["calibration_confidence"])

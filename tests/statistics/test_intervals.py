@@ -1,4 +1,4 @@
-"""Confidence intervals match those of SciPy."""
+"""Confidence intervals match SciPy's."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Random intercept models match closed forms, two-group tests, statsmodels and the likelihood."""
+"""Random intercept models match closed forms, two-group tests and statsmodels, and maximise the likelihood."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def group_design(groups):
 
 
 def fit_table(table):
-    """Fit a table without gaps that has one row per cluster and one column per group."""
+    """Fit a model to a full table that has one row per cluster and one column per group."""
     clusters, groups = (index.ravel() for index in np.indices(table.shape))
     return fit_random_intercept(group_design(groups), table.ravel(), clusters)
 
@@ -29,10 +29,10 @@ def simulate(seed, n_clusters=6, n_groups=4, cluster_sd=1.0, residual_sd=0.7):
 UNBALANCED_GROUPS = [0, 1, 2, 0, 1, 0, 2, 1, 2, 0, 1, 2, 0]
 UNBALANCED_CLUSTERS = ["a", "a", "a", "b", "b", "c", "c", "d", "d", "e", "e", "e", "e"]
 UNBALANCED_VALUES = [0.51, 0.32, 0.18, 0.62, 0.41, 0.38, 0.11, 0.27, 0.16, 0.49, 0.36, 0.2, 0.53]
-"""Values of an unbalanced table with a repeated cell."""
+"""Values of an unbalanced design, in which cluster e has two values of group 0."""
 
 COEFFICIENTS, CLUSTER_VARIANCE, RESIDUAL_VARIANCE = [0.4946185, 0.3169217, 0.1885939], 0.00551231, 0.000512723
-"""Results of MixedLM(VALUES, design, CLUSTERS).fit(reml=True) in statsmodels 0.15.0."""
+"""Results of MixedLM(UNBALANCED_VALUES, design, UNBALANCED_CLUSTERS).fit(reml=True) in statsmodels 0.15.0."""
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -77,7 +77,7 @@ def profile_log_likelihood(cluster_fraction):
     return -optimize.minimize_scalar(negative_log_likelihood, bounds=(-12, 2)).fun
 
 
-def test_unbalanced_fit_maximises_the_likelihood_and_has_a_profile_interval():
+def test_unbalanced_fit_maximises_the_likelihood_and_has_a_profile_likelihood_interval():
     model = fit_random_intercept(group_design(UNBALANCED_GROUPS), UNBALANCED_VALUES, UNBALANCED_CLUSTERS)
     maximum = restricted_log_likelihood(model.cluster_variance, model.residual_variance)
     for factor in (0.95, 1.05):
@@ -107,7 +107,7 @@ def test_combined_estimates_match_welch_test():
 
 
 @pytest.mark.parametrize("clusters", [[0, 0, 0, 0], [0, 1, 2, 3]])
-def test_variances_that_the_values_do_not_determine_are_nan(clusters):
+def test_fit_is_nan_if_the_values_do_not_determine_the_variances(clusters):
     model = fit_random_intercept(group_design([0, 0, 1, 1]), [1.0, 2.0, 4.0, 3.0], clusters)
     assert np.isnan([model.cluster_variance, model.residual_variance, model.share]).all()
     assert np.isnan(model.estimate([1, -1])).all()

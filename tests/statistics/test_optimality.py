@@ -14,7 +14,7 @@ def test_robustness_area_is_the_area_below_the_accuracy_curve():
     # The accuracy is 3/4 up to epsilon 1, 2/4 up to 3, and 1/4 up to 4.
     assert robustness_area(FIRST_DISTANCES, 4.0) == 0.75 * 1 + 0.5 * 2 + 0.25 * 1
     assert robustness_area(FIRST_DISTANCES, 2.0) == 0.75 * 1 + 0.5 * 1
-    # The accuracy is 3/4 up to epsilon 1, 2/4 up to 2, and 1/4 from there on.
+    # The accuracy is 3/4 up to epsilon 1, 2/4 up to 2, and 1/4 above 2.
     assert robustness_area(SECOND_DISTANCES, 4.0) == 0.75 * 1 + 0.5 * 1 + 0.25 * 2
 
 
@@ -49,6 +49,6 @@ def test_local_optimalities_reject_distances_of_different_images(distances):
         local_optimalities(distances)
 
 
-def test_image_with_distance_zero_for_one_attack_counts_as_misclassified_for_all():
+def test_image_with_distance_zero_for_one_attack_counts_as_misclassified_for_all_attacks():
     distances = {"first": [0.0, 0.0, 1.0, 2.0], "unsuccessful": [np.inf] * 4, "second": [5.0, 0.0, 1.0, 2.0]}
     assert local_optimalities(distances) == {"first": 1.0, "unsuccessful": 0.0, "second": 1.0}

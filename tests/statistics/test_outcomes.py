@@ -44,15 +44,15 @@ def test_attack_success_rate_is_a_ratio_of_counts() -> None:
     clean[5] = False
     rates = attack_success_rates(pack_outcomes(clean), pack_outcomes(attacked))
     expected = [
-        (clean_row & ~attacked_row).sum() / clean_row.sum()
-        for clean_row, attacked_row in zip(clean[:5], attacked[:5], strict=True)
+        (network_clean & ~network_attacked).sum() / network_clean.sum()
+        for network_clean, network_attacked in zip(clean[:5], attacked[:5], strict=True)
     ]
     np.testing.assert_array_equal(rates[:5], expected)
     assert np.isnan(rates[5])
 
 
 @pytest.mark.parametrize("n_networks", [1, 7, 300])
-def test_image_difficulty_and_agreement_match_means(n_networks: int) -> None:
+def test_image_difficulty_and_agreement_match_means_of_unpacked_outcomes(n_networks: int) -> None:
     correct = make_outcomes(n_networks, 61)
     packed = pack_outcomes(correct)
     np.testing.assert_allclose(image_difficulty(packed, 61), 1 - correct.mean(axis=0))
@@ -70,7 +70,7 @@ def test_error_consistency_matches_cohens_kappa() -> None:
     assert np.isnan(kappa[3, 3])
 
 
-def test_weighted_counts_match_products() -> None:
+def test_weighted_counts_match_a_matrix_product() -> None:
     correct = make_outcomes(300, 45)
     weights = np.random.default_rng(2).integers(0, 4, (45, 6)).astype(np.float32)
     np.testing.assert_array_equal(weighted_counts(pack_outcomes(correct), weights), (correct @ weights).T)

@@ -9,7 +9,7 @@ from robust201.statistics.pareto import front_indices, hypervolume
 
 
 def hypervolume_of_grid_boxes(points: np.ndarray, size: int) -> float:
-    """Count the unit boxes of a grid that the points dominate, which is the hypervolume of integer points."""
+    """Count the unit boxes of a grid that any point dominates; the count is the hypervolume of integer points."""
     corners = np.array(list(itertools.product(range(1, size + 1), repeat=points.shape[1])))
     return float((points[:, None] >= corners[None]).all(axis=2).any(axis=0).sum())
 
@@ -21,10 +21,9 @@ def test_front_and_hypervolume_match_brute_force(m: int, seed: int) -> None:
     points = rng.integers(-1, 7, size=(12, m)).astype(float)
     assert hypervolume(points) == hypervolume_of_grid_boxes(points, 6)
     front = points[front_indices(points)]
-    dominated = [any((other >= point).all() and (other > point).any() for other in points) for point in points]
-    assert {tuple(point) for point in front} == {
-        tuple(point) for point, is_worse in zip(points, dominated, strict=True) if not is_worse
-    }
+    is_dominated = [any((other >= point).all() and (other > point).any() for other in points) for point in points]
+    expected = {tuple(point) for point, is_worse in zip(points, is_dominated, strict=True) if not is_worse}
+    assert {tuple(point) for point in front} == expected
     assert len(np.unique(front, axis=0)) == len(front)
 
 

@@ -14,7 +14,7 @@ from robust201.statistics.rank_correlation import Coefficients, correlate_ranks,
 
 
 def tied_columns(n: int, seed: int = 0) -> NDArray[np.float64]:
-    """Return four related columns; the last two are rounded and have many ties."""
+    """Return four columns (n, 4); the first three are correlated, and the last two are rounded and have many ties."""
     rng = np.random.default_rng(seed)
     base = rng.normal(size=n)
     columns = [base, base + rng.normal(size=n), np.round(-base + rng.normal(size=n)), np.round(2 * rng.normal(size=n))]
@@ -103,7 +103,7 @@ def scipy_taus(columns: NDArray[np.float64]) -> NDArray[np.float64]:
 @given(
     st.integers(1, 150), st.integers(0, 4), st.sampled_from([1, 2, 5, 10_000]), st.floats(0, 1), st.integers(0, 1 << 32)
 )
-def test_kendall_taus_match_scipy_with_ties_and_missing_numbers(n_rows, n_columns, n_values, missing_fraction, seed):
+def test_kendall_taus_match_scipy_with_ties_and_missing_values(n_rows, n_columns, n_values, missing_fraction, seed):
     rng = np.random.default_rng(seed)
     columns = rng.integers(0, n_values, (n_rows, n_columns)) / 10_000
     columns[rng.random(columns.shape) < missing_fraction] = np.nan
@@ -111,7 +111,7 @@ def test_kendall_taus_match_scipy_with_ties_and_missing_numbers(n_rows, n_column
     np.testing.assert_array_equal(kendall_taus(columns), scipy_taus(columns))
 
 
-# Ranks have 16 bits for 6,466 and 40,000 rows, and 32 bits for 70,000; positions have 16 bits only for 6,466 rows.
+# Ranks have 16 bits for 6,466 and 40,000 rows, and 32 bits for 70,000 rows. Positions have 16 bits for 6,466 rows only.
 @pytest.mark.parametrize("n_rows", [6466, 40_000, 70_000])
 @pytest.mark.parametrize("decimals", [1, 3, 12])
 def test_kendall_taus_of_many_rows_match_scipy(n_rows, decimals):

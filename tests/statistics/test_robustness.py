@@ -1,4 +1,4 @@
-"""Robustness R, sensitivity, corruption errors and psychometric curves match formulas and integrals."""
+"""Robustness R, sensitivity, corruption errors and psychometric curves match their formulas and integrals."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ from robust201.statistics.robustness import (
 PAPER_STRENGTHS = np.array([0, 0.0125, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3])
 
 
-def test_robustness_r_has_the_weights_of_the_paper() -> None:
+def test_robustness_r_uses_the_weights_of_the_paper() -> None:
     weights = trapezoid_weights(PAPER_STRENGTHS) / 0.3
     expected = [0.020833, 0.041667, 0.0625, 0.125, *[0.166667] * 4, 0.083333]
     np.testing.assert_allclose(weights, expected, atol=1e-6)
@@ -44,7 +44,7 @@ def test_robustness_r_is_the_area_relative_to_a_constant_curve(accuracies: list[
     assert result.rises[0] == (max(accuracies) > accuracies[0])
 
 
-def test_robustness_r_above_one_is_not_clipped_but_flagged() -> None:
+def test_robustness_r_above_one_is_flagged_and_not_clipped() -> None:
     result = robustness_r([0, 1, 2], [[0.2, 0.4, 0.2], [0.5, 0.6, 0.1], [0.5, 0, 0], [0, 0.1, 0.1]])
     np.testing.assert_allclose(result.value, [1.5, 0.9, 0.25, np.nan])
     assert result.exceeds_one.tolist() == [True, False, False, False]
@@ -53,7 +53,9 @@ def test_robustness_r_above_one_is_not_clipped_but_flagged() -> None:
 
 
 @pytest.mark.parametrize("strengths", [[0], [0, 0], [1, 0], [0, 1, 2]])
-def test_robustness_r_rejects_strengths_that_do_not_ascend_or_match(strengths: list[float]) -> None:
+def test_robustness_r_rejects_strengths_that_do_not_ascend_or_do_not_match_the_accuracies(
+    strengths: list[float],
+) -> None:
     with pytest.raises(ConfigError, match="expected at least two ascending strengths"):
         robustness_r(strengths, [0.5, 0.4])
 
@@ -84,9 +86,6 @@ def test_sensitivity_is_zero_at_chance_level_and_increases_with_accuracy(n_class
     np.testing.assert_allclose(extreme_sensitivities, sensitivity([0.005, 0.995], n_classes, 10_000))
 
 
-STRENGTHS = np.array([0, 0.0125, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3])
-
-
 @given(st.floats(0.5, 1.0), st.floats(0.0, 0.3), st.floats(-0.1, 0.3), st.floats(0.01, 0.2))
 def test_psychometric_robustness_matches_the_integral(upper, lower, midpoint, scale):
     curve = PsychometricCurve(upper, lower, midpoint, scale, 0.0)
@@ -97,9 +96,9 @@ def test_psychometric_robustness_matches_the_integral(upper, lower, midpoint, sc
 @pytest.mark.parametrize("parameters", [(0.98, 0.02, 0.12, 0.03), (0.9, 0.0, 0.02, 0.01), (0.7, 0.2, 0.2, 0.05)])
 def test_fit_psychometric_recovers_a_known_curve(parameters):
     curve = PsychometricCurve(*parameters, 0.0)
-    result = fit_psychometric(STRENGTHS, curve.accuracy(STRENGTHS))
+    result = fit_psychometric(PAPER_STRENGTHS, curve.accuracy(PAPER_STRENGTHS))
     assert result.error < 1e-4
-    np.testing.assert_allclose(result.accuracy(STRENGTHS), curve.accuracy(STRENGTHS), atol=1e-3)
+    np.testing.assert_allclose(result.accuracy(PAPER_STRENGTHS), curve.accuracy(PAPER_STRENGTHS), atol=1e-3)
     assert result.robustness(0, 0.3) == pytest.approx(curve.robustness(0, 0.3), abs=1e-3)
 
 

@@ -1,4 +1,4 @@
-"""Estimates from samples of images: unbiased by enumeration, exact at the end, with intervals that hold."""
+"""Estimates from samples of images are unbiased, exact for full samples, and have intervals with nominal coverage."""
 
 import itertools
 import math
@@ -25,94 +25,97 @@ from robust201.statistics.sampling import (
 
 
 def simulate_outcomes(n_networks, n_images, seed, offsets=(0.0, -1.5, -3.0), noise=0.5):
-    """Return outcomes (A, S, N) of networks for which the same images are difficult, and cheap ones (A, 2, N)."""
-    draws = np.random.default_rng(seed)
-    difficulty = draws.normal(0, 2, n_images)
-    ability = draws.normal(0.5, 0.4, (n_networks, 1)) - difficulty + draws.normal(0, 1, (n_networks, n_images))
+    """Return outcomes (A, S, N) and cheap outcomes (A, 2, N) of networks that find the same images difficult."""
+    rng = np.random.default_rng(seed)
+    difficulty = rng.normal(0, 2, n_images)
+    ability = rng.normal(0.5, 0.4, (n_networks, 1)) - difficulty + rng.normal(0, 1, (n_networks, n_images))
     margin = ability[:, None] + np.array(offsets)[:, None]
-    cheap = ability[:, None] + np.array([0.5, -1.0])[:, None]
-    return (margin + draws.normal(0, noise, margin.shape) > 0), cheap > 0
+    cheap_margin = ability[:, None] + np.array([0.5, -1.0])[:, None]
+    return (margin + rng.normal(0, noise, margin.shape) > 0), cheap_margin > 0
 
 
 def pilot_design(outcomes, cheap, count, n_strata=4, seed=0):
-    values = pilot_features(outcomes, cheap)
-    model = OutcomeModel().fit(values, outcomes)
-    predicted = predict_pilots(model, values)
+    """Fit a model to a pilot, and return the model and a design with a sample of `count` images."""
+    network_features = pilot_features(outcomes, cheap)
+    model = OutcomeModel().fit(network_features, outcomes)
+    predicted = predict_pilots(model, network_features)
     design = stratify(outcomes, n_strata=n_strata, seed=seed, name="pgd", predicted=predicted)
     return model, allocate(design, outcomes, count, predicted)
 
 
-def every_sample(stratum, sizes):
-    """Yield a design for every sample that has these sizes."""
+def all_designs(stratum, sizes):
+    """Yield one design for every possible sample with these sizes of its strata."""
     strata = [np.flatnonzero(stratum == index) for index in range(len(sizes))]
-    choices = [itertools.combinations(images, size) for images, size in zip(strata, sizes, strict=True)]
-    for chosen in itertools.product(*choices):
-        first = np.concatenate(chosen)
+    combinations = [itertools.combinations(images, size) for images, size in zip(strata, sizes, strict=True)]
+    for images_by_stratum in itertools.product(*combinations):
+        sampled_images = np.concatenate(images_by_stratum)
         order = np.full(len(stratum), len(stratum))
-        order[first] = np.arange(len(first))
+        order[sampled_images] = np.arange(len(sampled_images))
         yield SampleDesign(stratum, np.argsort(np.argsort(order, kind="stable")), np.array(sizes))
 
 
 @given(st.integers(0, 10_000))
-def test_mean_over_every_sample_is_the_accuracy_and_their_variance_is_that_of_the_design(seed):
-    draws = np.random.default_rng(seed)
+def test_unclipped_estimate_is_unbiased_and_has_the_design_variance(seed):
+    rng = np.random.default_rng(seed)
     stratum, sizes = np.repeat([0, 1], [5, 4]), [3, 2]
-    correct = draws.random((2, 9)) < 0.5
-    predicted = 0.3 + 0.2 * draws.random((2, 9))  # far from 0 and 1, so that no value has to be clipped
-    designs = list(every_sample(stratum, sizes))
-    values = np.array([estimate(design, correct[:, design.positions], predicted).value for design in designs])
-    totals = np.array([_unclipped(design, correct, predicted) for design in designs])
+    correct = rng.random((2, 9)) < 0.5
+    predicted = 0.3 + 0.2 * rng.random((2, 9))
+    accuracy = correct.mean(axis=1)
+    designs = list(all_designs(stratum, sizes))
+    clipped = np.array([estimate(design, correct[:, design.positions], predicted).value for design in designs])
+    unclipped = np.array([unclipped_estimate(design, correct, predicted) for design in designs])
     assert len(designs) == math.comb(5, 3) * math.comb(4, 2)
-    np.testing.assert_allclose(totals.mean(axis=0), correct.mean(axis=1), atol=1e-12)
-    assert (np.abs(values - correct.mean(axis=1)) <= np.abs(totals - correct.mean(axis=1)) + 1e-12).all()
+    np.testing.assert_allclose(unclipped.mean(axis=0), accuracy, atol=1e-12)
+    assert (np.abs(clipped - accuracy) <= np.abs(unclipped - accuracy) + 1e-12).all()
     residual = correct - predicted
     variance = sum(
         (np.mean(stratum == h)) ** 2 * (1 - sizes[h] / np.sum(stratum == h)) * residual[:, stratum == h].var(1, ddof=1)
         / sizes[h]
         for h in (0, 1)
     )  # fmt: skip
-    np.testing.assert_allclose(totals.var(axis=0), variance, atol=1e-12)
+    np.testing.assert_allclose(unclipped.var(axis=0), variance, atol=1e-12)
 
 
-def _unclipped(design, correct, predicted):
+def unclipped_estimate(design, correct, predicted):
+    """Return the difference estimator, whose weights are inverse inclusion probabilities."""
     weights = np.zeros(design.n_images)
     weights[design.positions] = 1 / design.inclusion[design.positions]
     return (predicted.sum(axis=1) + ((correct - predicted) * weights).sum(axis=1)) / design.n_images
 
 
-def test_value_is_the_difference_estimator():
+def test_estimate_matches_the_difference_estimator():
     outcomes, cheap = simulate_outcomes(6, 300, seed=1)
     model, design = pilot_design(outcomes[:5], cheap[:5], 60)
     predicted = model.predict(features(outcomes[:5], cheap[5], cheap[:5]))
     result = estimate(design, outcomes[5][:, design.positions], predicted)
-    np.testing.assert_allclose(result.value, _unclipped(design, outcomes[5], predicted), atol=1e-12)
+    np.testing.assert_allclose(result.value, unclipped_estimate(design, outcomes[5], predicted), atol=1e-12)
     assert result.n_seen == 60
     assert (result.low < result.value).all()
     assert (result.value < result.high).all()
 
 
 @given(st.integers(0, 1000), st.integers(20, 80))
-def test_full_sample_gives_the_exact_fraction_without_error(seed, n_images):
-    draws = np.random.default_rng(seed)
-    outcomes = draws.random((3, 2, n_images)) < draws.random(n_images)
+def test_full_sample_gives_the_exact_accuracy_with_zero_error(seed, n_images):
+    rng = np.random.default_rng(seed)
+    outcomes = rng.random((3, 2, n_images)) < rng.random(n_images)
     design = allocate(stratify(outcomes, n_strata=5, seed=seed, name="x"), outcomes, n_images)
-    result = estimate(design, outcomes[0], draws.random((2, n_images)))
-    for numbers in (result.value, result.low, result.high):
-        assert (numbers == outcomes[0].mean(axis=1)).all()
+    result = estimate(design, outcomes[0], rng.random((2, n_images)))
+    for accuracies in (result.value, result.low, result.high):
+        assert (accuracies == outcomes[0].mean(axis=1)).all()
     assert (result.standard_error == 0).all()
 
 
 @given(st.integers(0, 1000), st.integers(1, 6))
-def test_larger_samples_contain_smaller_ones_also_where_they_continue_them(seed, n_strata):
-    draws = np.random.default_rng(seed)
-    outcomes = draws.random((3, 2, 60)) < draws.random(60)
+def test_allocate_gives_nested_samples_that_do_not_depend_on_intermediate_sizes(seed, n_strata):
+    rng = np.random.default_rng(seed)
+    outcomes = rng.random((3, 2, 60)) < rng.random(60)
     empty = stratify(outcomes, n_strata=n_strata, seed=seed, name="x")
     previous = empty
     for count in range(2 * n_strata, 61):
-        direct, continued = allocate(empty, outcomes, count), allocate(previous, outcomes, count)
+        direct, grown = allocate(empty, outcomes, count), allocate(previous, outcomes, count)
         assert len(direct.positions) == count
         assert set(previous.positions) <= set(direct.positions)
-        np.testing.assert_array_equal(direct.positions, continued.positions)
+        np.testing.assert_array_equal(direct.positions, grown.positions)
         assert direct.sizes.min() >= 2
         previous = direct
 
@@ -121,33 +124,33 @@ def test_allocation_has_the_smallest_expected_variance():
     outcomes, _ = simulate_outcomes(4, 24, seed=3)
     design = stratify(outcomes, n_strata=3, seed=0, name="x")
     counts = design.stratum_counts
-    chosen = allocate(design, outcomes, 12)
-    others = (outcomes.sum(axis=0) - outcomes + 0.5) / len(outcomes)
-    residual = (outcomes - others).reshape(-1, 24)
+    result = allocate(design, outcomes, 12)
+    mean_of_others = (outcomes.sum(axis=0) - outcomes + 0.5) / len(outcomes)
+    residual = (outcomes - mean_of_others).reshape(-1, 24)
     variances = np.array([residual[:, design.stratum == h].var(axis=1).mean() for h in range(3)])
 
-    def expected(sizes):
+    def expected_variance(sizes):
         return (counts**2 * variances / sizes).sum()
 
-    sizes = [sizes for sizes in itertools.product(*(range(2, count + 1) for count in counts)) if sum(sizes) == 12]
-    assert expected(chosen.sizes) == pytest.approx(min(map(expected, sizes)))
+    allocations = [sizes for sizes in itertools.product(*(range(2, count + 1) for count in counts)) if sum(sizes) == 12]
+    assert expected_variance(result.sizes) == pytest.approx(min(map(expected_variance, allocations)))
 
 
-def test_strata_are_ordered_by_difficulty_and_images_by_seed_and_name():
+def test_strata_are_ordered_by_uncertainty_and_images_by_seed_and_name():
     outcomes, _ = simulate_outcomes(5, 400, seed=4)
     design = stratify(outcomes, n_strata=5, seed=7, name="pgd")
     mean = outcomes.mean(axis=0)
-    spread = [(mean * (1 - mean))[:, design.stratum == h].mean() for h in range(5)]
-    assert spread == sorted(spread)
-    again = stratify(outcomes, n_strata=5, seed=7, name="pgd")
-    np.testing.assert_array_equal(design.order, again.order)
+    variances = [(mean * (1 - mean))[:, design.stratum == h].mean() for h in range(5)]
+    assert variances == sorted(variances)
+    repeated = stratify(outcomes, n_strata=5, seed=7, name="pgd")
+    np.testing.assert_array_equal(design.order, repeated.order)
     np.testing.assert_array_equal(np.sort(design.order), np.arange(400))
-    for other in (
+    for other_design in (
         stratify(outcomes, n_strata=5, seed=8, name="pgd"),
         stratify(outcomes, n_strata=5, seed=7, name="fog"),
     ):
-        assert (design.order != other.order).any()
-        np.testing.assert_array_equal(np.bincount(design.stratum), np.bincount(other.stratum))
+        assert (design.order != other_design.order).any()
+        np.testing.assert_array_equal(np.bincount(design.stratum), np.bincount(other_design.stratum))
 
 
 def test_order_of_images_is_the_same_on_every_machine():
@@ -156,7 +159,7 @@ def test_order_of_images_is_the_same_on_every_machine():
 
 
 def test_images_of_equal_difficulty_have_equal_inclusion_probabilities():
-    """Strata must not follow the random order, or images at a stratum's boundary would be sampled too often."""
+    """Strata must not depend on the random order, or images at a stratum's boundary would be sampled too often."""
     n_images, n_samples = 150, 3000
     outcomes = np.ones((4, 1, n_images), bool)
     outcomes[0, :, 50:] = False  # 100 images on which one of four networks is wrong
@@ -165,15 +168,14 @@ def test_images_of_equal_difficulty_have_equal_inclusion_probabilities():
         allocate(stratify(outcomes, n_strata=3, seed=seed, name="ties"), outcomes, 45) for seed in range(n_samples)
     ]
     assert all(np.array_equal(design.stratum, designs[0].stratum) for design in designs)
-    boundaries = np.unique(designs[0].stratum[50:120])
-    assert len(boundaries) > 1  # images of equal difficulty are in several strata
+    assert len(np.unique(designs[0].stratum[50:120])) > 1  # images of equal difficulty are in several strata
     frequency = np.bincount(np.concatenate([design.positions for design in designs]), minlength=n_images) / n_samples
     expected = designs[0].inclusion
-    error = np.sqrt(expected * (1 - expected) / n_samples)
-    assert np.all(np.abs(frequency - expected) < 5 * error)
+    standard_error = np.sqrt(expected * (1 - expected) / n_samples)
+    assert np.all(np.abs(frequency - expected) < 5 * standard_error)
 
 
-def test_inclusion_probabilities_add_up_to_the_sample():
+def test_inclusion_probabilities_add_up_to_the_sample_size():
     outcomes, _ = simulate_outcomes(4, 200, seed=5)
     design = allocate(stratify(outcomes, n_strata=4, seed=0, name="x"), outcomes, 50)
     assert design.inclusion.sum() == pytest.approx(50)
@@ -181,62 +183,64 @@ def test_inclusion_probabilities_add_up_to_the_sample():
 
 
 @pytest.mark.parametrize(
-    ("count", "offsets", "ratio"), [(40, (0, -1.5), 0.5), (120, (0, -1.5), 0.5), (120, (5, -6), 1.1)]
+    ("count", "offsets", "max_variance_ratio"), [(40, (0, -1.5), 0.5), (120, (0, -1.5), 0.5), (120, (5, -6), 1.1)]
 )
-def test_intervals_hold_and_errors_are_smaller_than_those_of_random_images(count, offsets, ratio):
-    # The last case has accuracies of a few percent from 0 and 1, where rare images, drawn by chance, decide.
+def test_estimate_has_nominal_coverage_and_less_variance_than_random_sampling(count, offsets, max_variance_ratio):
+    # In the last case, accuracies are within a few percent of 0 and 1, so results depend on a few rare images.
     outcomes, cheap = simulate_outcomes(12, 2000, seed=6, offsets=offsets)
     model, design = pilot_design(outcomes[:6], cheap[:6], count, n_strata=6)
-    predicted = np.concatenate([model.predict(features(outcomes[:6], own, cheap[:6])) for own in cheap[6:]])
+    predicted = np.concatenate(
+        [model.predict(features(outcomes[:6], network_cheap, cheap[:6])) for network_cheap in cheap[6:]]
+    )
     correct = outcomes[6:].reshape(-1, 2000)
-    truth = correct.mean(axis=1)
+    accuracy = correct.mean(axis=1)
     sums = sum_strata(design, predicted)
-    draws = np.random.default_rng(0)
-    covered, errors = [], []
+    rng = np.random.default_rng(0)
+    is_covered, errors = [], []
     for _ in range(400):
-        sample = replace(design, order=draws.permutation(2000))
+        sample = replace(design, order=rng.permutation(2000))
         images = sample.positions
         result = estimate_with_sums(sample, correct[:, images], predicted[:, images], sums)
-        covered.append((result.low <= truth) & (truth <= result.high))
-        errors.append(result.value - truth)
-    assert 0.93 < np.mean(covered) < 0.985
-    random_images = truth * (1 - truth) / count
-    assert (np.mean(np.square(errors), axis=0) / random_images).mean() < ratio
+        is_covered.append((result.low <= accuracy) & (accuracy <= result.high))
+        errors.append(result.value - accuracy)
+    assert 0.93 < np.mean(is_covered) < 0.985
+    random_sampling_variance = accuracy * (1 - accuracy) / count
+    assert (np.mean(np.square(errors), axis=0) / random_sampling_variance).mean() < max_variance_ratio
 
 
-def test_sample_without_a_surprise_is_not_certain():
+def test_standard_error_is_positive_if_all_sampled_images_are_correct():
     design = SampleDesign(np.repeat([0, 1], 500), np.arange(1000), np.array([20, 20]))
-    seen = np.ones((1, 40), bool)
+    sampled_outcomes = np.ones((1, 40), bool)
     predicted = np.full((1, 1000), 0.98)
-    result = estimate(design, seen, predicted)
+    result = estimate(design, sampled_outcomes, predicted)
     assert result.standard_error[0] > 0.01
     assert result.high[0] == 1.0
     assert result.low[0] < 0.97
 
 
-def test_model_predicts_probabilities_and_ignores_what_is_constant():
+def test_outcome_model_explains_most_variance_and_predicts_constant_outcomes():
     outcomes, cheap = simulate_outcomes(6, 500, seed=8)
     outcomes[:, 2] = False  # an attack that fools every network
     model = OutcomeModel().fit(pilot_features(outcomes[:5], cheap[:5]), outcomes[:5])
     predicted = model.predict(features(outcomes[:5], cheap[5], cheap[:5]))
     assert predicted.shape == (3, 500)
     assert predicted[2].max() < 0.01
-    unexplained = ((outcomes[5, :2] - predicted[:2]) ** 2).mean(axis=1) / outcomes[5, :2].var(axis=1)
-    assert (unexplained < 0.5).all()
+    unexplained_fraction = ((outcomes[5, :2] - predicted[:2]) ** 2).mean(axis=1) / outcomes[5, :2].var(axis=1)
+    assert (unexplained_fraction < 0.5).all()
 
 
-def test_expected_half_widths_are_those_of_repeated_samples():
+def test_expected_half_widths_match_the_mean_over_repeated_samples():
     outcomes, cheap = simulate_outcomes(10, 1500, seed=9, offsets=(0.0, -1.0))
     model, design = pilot_design(outcomes[1:], cheap[1:], 150)
     predicted = model.predict(features(outcomes[1:], cheap[0], cheap[1:]))
     expected = expected_half_widths(design, outcomes[0], predicted)
-    draws = np.random.default_rng(0)
-    found = []
+    rng = np.random.default_rng(0)
+    half_widths = []
     for _ in range(300):
-        sample = replace(design, order=draws.permutation(1500))
+        sample = replace(design, order=rng.permutation(1500))
         result = estimate(sample, outcomes[0][:, sample.positions], predicted)
-        found.append((result.high - result.low) / 2)
-    assert expected == pytest.approx(np.mean(found, axis=0), rel=0.03)
+        half_widths.append((result.high - result.low) / 2)
+    assert expected == pytest.approx(np.mean(half_widths, axis=0), rel=0.03)
     assert expected_half_widths(allocate(design, outcomes[1:], 1500), outcomes[0], predicted).tolist() == [0.0, 0.0]
 
 
@@ -250,10 +254,10 @@ DESIGN = allocate(stratify(OUTCOMES, n_strata=2, seed=0, name="x"), OUTCOMES, 6)
         (lambda: stratify(OUTCOMES[:1], n_strata=2, seed=0, name="x"), "pilot of at least 2 networks, got 1"),
         (lambda: stratify(OUTCOMES[0], n_strata=2, seed=0, name="x"), "expected outcomes .*, got shape"),
         (lambda: stratify(OUTCOMES, n_strata=0, seed=0, name="x"), "at least 1 stratum, got 0"),
-        (lambda: stratify(OUTCOMES, n_strata=2, seed=0, name="x", predicted=np.zeros((3, 2, 19))), "as the outcomes"),
-        (lambda: allocate(DESIGN, OUTCOMES, 3), "expected from 6 images .* to all 20, got 3"),
-        (lambda: allocate(replace(DESIGN, sizes=np.zeros(2, np.int64)), OUTCOMES, 3), "expected from 4 images"),
-        (lambda: allocate(DESIGN, OUTCOMES, 21), "to all 20, got 21"),
+        (lambda: stratify(OUTCOMES, n_strata=2, seed=0, name="x", predicted=np.zeros((3, 2, 19))), "outcomes' shape"),
+        (lambda: allocate(DESIGN, OUTCOMES, 3), "expected a sample of 6 images .* to 20 images, got 3"),
+        (lambda: allocate(replace(DESIGN, sizes=np.zeros(2, np.int64)), OUTCOMES, 3), "expected a sample of 4 images"),
+        (lambda: allocate(DESIGN, OUTCOMES, 21), "to 20 images, got 21"),
         (lambda: allocate(DESIGN, OUTCOMES[:, :, :19], 8), "the design's 20 images, got 19"),
         (lambda: estimate(DESIGN, OUTCOMES[0], np.full((2, 20), 0.5)), r"outcomes \(S, 6\) of the sample's images"),
         (lambda: estimate(DESIGN, OUTCOMES[0][:, :6], np.full((2, 20), 1.5)), "between 0 and 1"),
@@ -262,7 +266,7 @@ DESIGN = allocate(stratify(OUTCOMES, n_strata=2, seed=0, name="x"), OUTCOMES, 6)
         (lambda: estimate(DESIGN, OUTCOMES[0][:, :6], np.full((3, 20), 0.5)), "predictions for 2 strengths, got 3"),
         (
             lambda: estimate(replace(DESIGN, sizes=np.array([6, 0])), OUTCOMES[0][:, :6], np.full((2, 20), 0.5)),
-            "at least 2 images, or all, of every stratum in the sample, got 0 of stratum 1",
+            r"at least 2 sampled images in every stratum \(or all of its images\), got 0 in stratum 1",
         ),
         (lambda: OutcomeModel().fit(np.zeros((3, 19, 4)), OUTCOMES), "features and .* outcomes"),
         (lambda: OutcomeModel().fit(np.zeros((3, 20, 4)), OUTCOMES).predict(np.zeros((20, 5))), r"features \(N, 4\)"),

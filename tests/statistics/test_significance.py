@@ -22,13 +22,13 @@ from robust201.statistics.significance import (
 
 
 @given(st.integers(0, 200), st.integers(0, 200))
-def test_mcnemar_matches_the_binomial_test(only_first: int, only_second: int) -> None:
+def test_mcnemar_p_values_match_the_binomial_test(only_first: int, only_second: int) -> None:
     expected = binomtest(only_first, only_first + only_second).pvalue if only_first + only_second else 1.0
     assert float(mcnemar_p_values(only_first, only_second)) == pytest.approx(expected, rel=1e-9)
 
 
 @given(st.integers(2, 500), st.data())
-def test_two_proportion_test_matches_chi_square(n: int, data: st.DataObject) -> None:
+def test_two_proportion_p_values_match_the_chi_square_test(n: int, data: st.DataObject) -> None:
     correct_first, correct_second = data.draw(st.integers(0, n)), data.draw(st.integers(0, n))
     p_value = float(two_proportion_p_values(correct_first, correct_second, n))
     if 0 < correct_first + correct_second < 2 * n:
@@ -51,14 +51,14 @@ def test_holm_adjust_rejects_step_by_step(p_values: list[float], level: float) -
 
 
 def make_outcomes(accuracies: list[float], n: int, shared_fraction: float) -> np.ndarray:
-    """Return outcomes of networks; a fraction of the images is equally hard for all networks."""
+    """Return outcomes of networks with these accuracies; on a fraction of the images, networks share the difficulty."""
     rng = np.random.default_rng(1)
     common, separate = rng.random(n), rng.random((len(accuracies), n))
     difficulty = np.where(np.arange(n) < shared_fraction * n, common, separate)
     return difficulty < np.array(accuracies)[:, None]
 
 
-def test_ties_with_best_uses_outcomes_if_passed() -> None:
+def test_ties_with_best_uses_mcnemars_test_if_outcomes_are_passed() -> None:
     n = 1_000
     correct = make_outcomes([0.9, 0.892, 0.885, 0.87, 0.5], n, shared_fraction=1.0)
     accuracies = correct.mean(axis=1)
@@ -72,7 +72,7 @@ def test_ties_with_best_uses_outcomes_if_passed() -> None:
     np.testing.assert_allclose(paired.p_values[1:], holm_adjust(raw_p_values))
     assert paired.paired
     unpaired = ties_with_best(accuracies, n)
-    # If the same images are hard, outcomes show that a small difference is significant, but accuracies do not.
+    # If the same images are hard for all networks, a small difference is significant for outcomes but not accuracies.
     assert paired.tied.sum() < unpaired.tied.sum()
     assert not unpaired.tied[-1]
     assert not unpaired.paired
@@ -115,7 +115,7 @@ def test_paired_difference_intervals_have_nominal_coverage(n_images, fractions):
     assert 0.935 < coverage <= 1.0
 
 
-def test_image_mean_intervals_of_constant_images_are_not_empty() -> None:
+def test_image_mean_intervals_have_a_positive_width_if_all_images_are_equal() -> None:
     counts = np.array([[4] * 10, [0] * 10, [2] * 10], np.uint16)
     low, high = image_mean_intervals(counts, 4)
     expected_low, expected_high = accuracy_intervals([1.0, 0.0, 0.5], 10)

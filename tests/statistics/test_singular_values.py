@@ -35,7 +35,7 @@ def test_centred_spectrum_does_not_depend_on_the_mean():
     assert spectra.effective_rank.tolist() == pytest.approx([1])
 
 
-def test_spectra_are_means_over_channels_that_are_not_zero():
+def test_spectra_are_means_over_nonzero_channels():
     identity, zeros = np.eye(2, dtype=np.uint8), np.zeros((2, 2), np.uint8)
     images = np.stack([np.stack([identity, np.ones_like(zeros)]), np.stack([identity, zeros]), np.stack([zeros] * 2)])
     spectra = singular_spectra(images)
@@ -44,7 +44,7 @@ def test_spectra_are_means_over_channels_that_are_not_zero():
     assert np.isnan(spectra.rank_of_energy(0.9)[2])
 
 
-def test_spectra_do_not_depend_on_blocks():
+def test_spectra_do_not_depend_on_the_division_into_blocks():
     images = np.random.default_rng(0).integers(0, 256, (1003, 1, 3, 4), np.uint8)
     all_spectra, last_spectra = singular_spectra(images), singular_spectra(images[1000:])
     assert all_spectra.energy.shape == (1003, 3)

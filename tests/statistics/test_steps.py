@@ -11,9 +11,8 @@ STEPS = [0, 0, 1, 3, 3, 8, np.inf, np.inf]
 
 
 def test_accuracies_after_count_images_that_are_fooled_later():
-    assert accuracies_after(STEPS, [0, 1, 2, 3, 7, 8, 100]).tolist() == [
-        *(0.75, 0.625, 0.625, 0.375, 0.375, 0.25, 0.25)
-    ]
+    expected = [0.75, 0.625, 0.625, 0.375, 0.375, 0.25, 0.25]
+    assert accuracies_after(STEPS, [0, 1, 2, 3, 7, 8, 100]).tolist() == expected
     assert accuracies_after([STEPS, [0] * 8], [2]).tolist() == [[0.625], [0.0]]
 
 

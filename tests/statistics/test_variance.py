@@ -16,7 +16,7 @@ def test_summarise_seeds_returns_deviations_by_architecture_and_pooled() -> None
     assert np.isnan(summarise_seeds([[0.5]])[1])
 
 
-def test_variance_components_of_two_factors_match_the_textbook() -> None:
+def test_variance_components_of_two_factors_match_mean_squares() -> None:
     values = np.random.default_rng(0).normal(size=(3, 7))
     mean, row_means, column_means = values.mean(), values.mean(axis=1), values.mean(axis=0)
     ms_rows = 7 * ((row_means - mean) ** 2).sum() / 2

@@ -30,8 +30,8 @@ def clean_accuracy(measured: float, recorded: float, n_images: int, n_test: int)
 
 
 @given(st.integers(2, 40), st.data())
-def test_expected_range_has_tails_of_the_level(n_test: int, data: st.DataObject) -> None:
-    """Each tail has at most half of the level, but more if the range had one value less; all samples are counted."""
+def test_expected_range_is_the_smallest_whose_tails_are_within_half_the_level(n_test: int, data: st.DataObject) -> None:
+    """Each tail has at most half of the level, but more if the range had one value less; probabilities are exact."""
     n_correct, n_images = data.draw(st.integers(0, n_test)), data.draw(st.integers(1, n_test - 1))
     level = Fraction(data.draw(st.integers(1, 50)), 100)
     low, high = expected_range(n_correct / n_test, n_images, n_test, level=float(level), rounding=0)
@@ -78,10 +78,6 @@ def test_read_test_accuracy_accepts_only_percentages_of_the_epoch(percents: obje
     assert read_test_accuracy(percents, 200) == accuracy
 
 
-# --- in a sweep
-# --------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def recorded_sweep(tmp_path: Path, write_sweep: WriteSweep, robust201: RunCommand) -> Callable[..., Path]:
     """Return a function that evaluates two random networks on all clean test images.
@@ -104,7 +100,7 @@ def recorded_sweep(tmp_path: Path, write_sweep: WriteSweep, robust201: RunComman
     return run
 
 
-def measured_accuracies_of(robust201: RunCommand, folder: Path) -> dict[int, float]:
+def export_clean_accuracies(robust201: RunCommand, folder: Path) -> dict[int, float]:
     exported = folder / "measured"
     assert robust201("export", folder / "results", "--out", exported).code == 0
     dataset = RobustnessDataset(exported)
@@ -116,7 +112,7 @@ def test_commands_report_networks_with_unexpected_accuracy(
 ) -> None:
     """`verify`, `doctor` and the report name only the network whose accuracy differs from the recorded accuracy."""
     recorded_sweep({})
-    measured_accuracies = measured_accuracies_of(robust201, tmp_path)
+    measured_accuracies = export_clean_accuracies(robust201, tmp_path)
     assert not (tmp_path / "measured" / RECORDED_FILE).exists()
     assert json.loads(robust201("verify", tmp_path / "results", "--json").out)["weights"]["checked"] == 0
     sweep = recorded_sweep({0: measured_accuracies[0], 21: measured_accuracies[21] + 0.1})
@@ -170,7 +166,7 @@ def test_rounded_and_overlaid_exports_raise_no_warning(
     recorded_sweep: Callable[..., Path], robust201: RunCommand, tmp_path: Path
 ) -> None:
     recorded_sweep({})
-    recorded_sweep(measured_accuracies_of(robust201, tmp_path))
+    recorded_sweep(export_clean_accuracies(robust201, tmp_path))
     exported = tmp_path / "exported"
     assert robust201("export", tmp_path / "results", "--out", exported, "--round", 2).code == 0
     check = check_recorded(RobustnessDataset(exported))

@@ -1,1 +1,1 @@
-"""From a sweep YAML to units, parts and bundles: identity, cost, and what the inputs' hashes are."""
+"""Reading of sweep and training YAMLs, and planning: units with content-derived ids, costs, parts and bundles."""

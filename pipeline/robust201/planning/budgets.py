@@ -1,8 +1,9 @@
-"""Sample sizes for a budget: the number of images per key for networks outside the pilot.
+"""Sample sizes for a budget: the number of images per key on which networks outside the pilot are evaluated.
 
-Under key k, each network is evaluated on n_k images at a cost of c_k per image. With equal variances, the sum of
-variances is smallest for n_k proportional to 1 / sqrt(c_k), so a key that costs a hundredth gets ten times the images
-(Neyman's optimum allocation with costs; Cochran, "Sampling Techniques", 1977, section 5.5).
+Under key k, each network is evaluated on n_k images at a cost of c_k per image. If all keys have equal variances, the
+sum of variances is smallest for n_k proportional to 1 / sqrt(c_k). A key with a hundredth of the cost per image
+therefore gets ten times as many images (Neyman's optimum allocation with costs; Cochran, "Sampling Techniques", 1977,
+section 5.5).
 """
 
 import math
@@ -14,9 +15,10 @@ from robust201.planning.sampling_section import Budget
 from robust201.statistics.sampling import MIN_PER_STRATUM
 
 N_STRATA = 10
-"""Strata of a sample."""
+"""Number of strata of a sample."""
 
 _ROUNDING = 1e-9
+"""Relative rounding error that is tolerated when costs are compared."""
 
 SampledKey = tuple[str, str]
 """Dataset and key."""
@@ -27,9 +29,9 @@ class SampleCosts:
     """Costs of a sampled sweep, in multiply-accumulates.
 
     Attributes:
-        fixed: cost of the pilot, and of all networks under the keys that are not sampled.
-        per_image: cost of one image for all networks outside the pilot, by dataset and key.
-        n_images: number of all images, by dataset and key.
+        fixed: cost that sampling does not reduce: the pilot, and all networks under the keys that are not sampled.
+        per_image: cost of evaluating all networks outside the pilot on one image, by dataset and key.
+        n_images: number of images in the population, by dataset and key.
         macs_per_hour: speed of a worker.
     """
 
@@ -39,42 +41,43 @@ class SampleCosts:
     macs_per_hour: float
 
     @property
-    def whole(self) -> float:
+    def full_cost(self) -> float:
         """Cost of all networks on all images."""
         return self.fixed + sum(cost * self.n_images[key] for key, cost in self.per_image.items())
 
-    def with_sizes(self, sizes: Mapping[SampledKey, int]) -> float:
+    def cost_with_sizes(self, sizes: Mapping[SampledKey, int]) -> float:
+        """Cost of a sweep with these sample sizes, by dataset and key."""
         return self.fixed + sum(cost * sizes[key] for key, cost in self.per_image.items())
 
 
 def smallest_sample(n_images: int) -> int:
-    """Return the minimum size of a sample of `n_images`: enough to estimate the variance in each stratum."""
+    """Return the minimum size of a sample from `n_images` images, which a variance in each stratum requires."""
     return min(n_images, MIN_PER_STRATUM * N_STRATA)
 
 
 def smallest_cost(costs: SampleCosts) -> float:
-    """Return the minimum cost of a sampled sweep: the smallest samples, the pilot, and the keys not sampled."""
-    return costs.with_sizes({key: smallest_sample(count) for key, count in costs.n_images.items()})
+    """Return the minimum cost of a sampled sweep: the fixed cost and the smallest samples."""
+    return costs.cost_with_sizes({key: smallest_sample(count) for key, count in costs.n_images.items()})
 
 
 def sample_sizes(costs: SampleCosts, budget: Budget, name: str) -> dict[SampledKey, int]:
-    """Divide a budget among keys; with a larger budget, no key gets fewer images.
+    """Divide a budget among keys, and return the sample sizes; a larger budget never reduces a size.
 
     Raises:
         ConfigError: the budget is below the cost of the pilot, or gives a key fewer images than its strata need.
     """
-    if not costs.per_image:  # images that cannot be counted yet
+    if not costs.per_image:  # the images of all sampled keys cannot be counted yet
         return {}
     macs_of_hours = 0.0 if budget.hours is None else budget.hours * costs.macs_per_hour
-    allowed = macs_of_hours if budget.fraction is None else budget.fraction * costs.whole
+    allowed = macs_of_hours if budget.fraction is None else budget.fraction * costs.full_cost
     smallest = {key: smallest_sample(count) for key, count in costs.n_images.items()}
     min_cost = smallest_cost(costs)
     min_budget = _format_cost(costs, min_cost, round_up=True)
-    if smallest == dict(costs.n_images) and allowed < costs.whole * (1 - _ROUNDING):
+    if smallest == dict(costs.n_images) and allowed < costs.full_cost * (1 - _ROUNDING):
         raise ConfigError(
             f"Sampling failed for {name}: expected more than {MIN_PER_STRATUM * N_STRATA} images, because a sample has "
-            f"{MIN_PER_STRATUM} from each of {N_STRATA} strata, got {max(smallest.values())}. Take more images, or "
-            "remove the section sampling."
+            f"at least {MIN_PER_STRATUM} from each of {N_STRATA} strata, got {max(smallest.values())}. Use more "
+            "images, or remove the section `sampling`."
         )
     if allowed < costs.fixed:
         raise ConfigError(
@@ -89,7 +92,7 @@ def sample_sizes(costs: SampleCosts, budget: Budget, name: str) -> dict[SampledK
             f"({MIN_PER_STRATUM} per stratum) of {key} on {dataset} and of each other sampled key, got "
             f"{_format_cost(costs, allowed)}. Raise the budget, or choose a smaller pilot."
         )
-    if allowed >= costs.whole * (1 - _ROUNDING):
+    if allowed >= costs.full_cost * (1 - _ROUNDING):
         return dict(costs.n_images)
     return _divide(costs, smallest, allowed)
 
@@ -106,13 +109,15 @@ def _divide(costs: SampleCosts, smallest: Mapping[SampledKey, int], allowed: flo
     low, high = 0.0, max(count * math.sqrt(costs.per_image[key]) for key, count in costs.n_images.items()) + 1
     for _ in range(100):
         middle = (low + high) / 2
-        low, high = (middle, high) if costs.with_sizes(sizes_at(middle)) <= allowed else (low, middle)
+        low, high = (middle, high) if costs.cost_with_sizes(sizes_at(middle)) <= allowed else (low, middle)
     return sizes_at(low)
 
 
 def _format_cost(costs: SampleCosts, macs: float, *, round_up: bool = False) -> str:
-    hours, percent = (_round(value, up=round_up) for value in (macs / costs.macs_per_hour, 100 * macs / costs.whole))
-    return f"{hours} worker-hour{'' if hours == '1' else 's'} ({percent}% of the whole sweep)"
+    hours, percent = (
+        _round(value, up=round_up) for value in (macs / costs.macs_per_hour, 100 * macs / costs.full_cost)
+    )
+    return f"{hours} worker-hour{'' if hours == '1' else 's'} ({percent}% of the full sweep)"
 
 
 def _round(value: float, *, up: bool) -> str:

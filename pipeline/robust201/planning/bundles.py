@@ -1,10 +1,10 @@
 """Grouping of parts into bundles of one network, which become shorter towards the end of a run.
 
-Workers take bundles in their order when they become free. The size of a bundle is a fraction of the work that has not
-been assigned yet (guided self-scheduling; Polychronopoulos and Kuck, IEEE Transactions on Computers C-36, 1987):
-bundles are long at first, so that networks are loaded less often, and short at the end, so that all workers finish at
-about the same time even if estimates are wrong. Sizes depend on the work and the number of workers, not on the times at
-which workers become free. Therefore bundles are made before anything is computed, and the same run on the same machines
+A worker that becomes free takes the next bundle. The size of a bundle is a fraction of the work that has not been
+assigned yet (guided self-scheduling; Polychronopoulos and Kuck, IEEE Transactions on Computers C-36, 1987). Bundles are
+long at first, so that networks are loaded less often. They are short at the end, so that all workers finish at about
+the same time even if estimates are wrong. Sizes depend on the work and the number of workers, not on the times at which
+workers become free. Therefore all bundles are made before anything is computed, and the same run on the same machines
 has the same bundles.
 """
 
@@ -17,23 +17,23 @@ from robust201.planning.config import GPU_GMACS
 from robust201.planning.plan import Plan
 
 SLICE_SECONDS = 300.0
-"""Maximum estimated time of a part, which a worker commits as a whole; longer parts are cut."""
+"""Maximum estimated time of a part; longer parts are cut, because a worker commits only complete parts."""
 
 MIN_SECONDS = 5.0
-"""Estimated time below which parts are not cut for load balancing: a bundle may require loading a network, and each
-part writes a shard."""
+"""Estimated time below which parts are not cut for load balancing, because loading networks and writing one shard per
+part would take too much time."""
 
 BUNDLES_AHEAD = 4
 """Number of bundles per worker into which the remaining work is divided when the size of the next bundle is chosen.
-There are several because a worker has two bundles at a time, whose estimated times are imprecise."""
+There are several because a worker has two bundles at a time, and estimated times are imprecise."""
 
 ANY_GMACS = 100.0
 """Assumed billion multiply-accumulates per second of a worker on an unknown device, between those of a CPU and a
 GPU."""
 
 CPU_SLICE_SAMPLES = 64
-"""Minimum number of (image, strength) pairs per slice of images on a CPU: a batch of the fused engine. With batches of
-half that size, an image takes 10% to 20% more time; with an eighth of it, twice as much."""
+"""Minimum number of (image, strength) pairs per slice of images on a CPU, which is a batch of the fused engine. In
+batches of half this size, an image takes 10% to 20% more time; in batches of an eighth, twice the time."""
 
 
 def make_bundles(
@@ -46,9 +46,8 @@ def make_bundles(
 ) -> tuple[Bundle, ...]:
     """Group parts by network and dataset, and cut long parts; return the bundles in the order of execution.
 
-    Networks with the least work come first: small networks take longer than their number of multiply-accumulates
-    suggests, and underestimated work must not come last. Bundles that would be too long for their position are moved
-    forward.
+    Networks with the least work come first, because small networks take longer than their multiply-accumulates suggest,
+    and underestimated work must not come last. Bundles that would be too long for their position are moved forward.
 
     A bundle's estimated time is at most `execution.part_minutes` and, with several workers, at most its fraction of the
     remaining work, unless it consists of one part that cannot be cut.
@@ -73,7 +72,7 @@ def make_bundles(
     bundles: list[tuple[float, Bundle]] = []
     for network in sorted(grouped, key=lambda network: work[network]):
         dataset, architecture, _ = network
-        # Parts are taken from the end of the list: parts with the longest minimum chunk come first.
+        # Parts are taken from the end of the list, so parts with the longest minimum chunk come first.
         uncut = sorted(grouped.pop(network), key=cutter.min_seconds)
         while uncut:
             size_seconds = choose_size(remaining_work)
@@ -100,12 +99,12 @@ def make_bundles(
 class _Cutter:
     """Cuts parts without changing any result, and estimates their time on the available workers.
 
-    If random numbers are drawn per batch, slices consist of whole batches, so that the results are the same as without
-    slices. With the reference engine, parts are first cut by strength. With the fused engine, strengths stay together,
-    because they share batches, and those of FGSM share a gradient. The fused engine's random numbers depend on the
-    image only, so a slice may begin at any image. If a network's rounding depends on the batch, however, slices begin
-    at fixed multiples of the batch size. These depend only on the unit, not on workers, `execution` or completed work.
-    A measure is never cut.
+    If random numbers are drawn per batch, slices consist of complete batches, so that the results are the same as
+    without slices. With the reference engine, parts are first cut by strength. With the fused engine, strengths stay
+    together, because they share batches, and the strengths of FGSM share a gradient. The fused engine's random numbers
+    depend only on the image, so a slice may begin at any image. However, if a network's rounding depends on the batch,
+    slices begin at fixed multiples of the batch size. These multiples depend only on the unit, not on workers,
+    `execution` or completed work. Measures are never cut.
     """
 
     def __init__(self, plan: Plan, has_gpu: bool | None, slice_seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Consent to execute Python files: files that came with data are executed only if the user names them explicitly."""
+"""Consent to execute Python files: a file that came with data is executed only if the user names it explicitly."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ _DATA_MARKERS = (
 
 def find_data_marker(path: Path) -> Path | None:
     """Return a file that marks `path` or a parent folder as data, or None; also check the targets of symbolic links."""
-    absolute_path = Path(os.path.abspath(path))  # noqa: PTH100 - a link that came with data is data, wherever it points
+    absolute_path = Path(os.path.abspath(path))  # noqa: PTH100 - a link in a data folder counts, wherever it points
     candidate_paths = dict.fromkeys((absolute_path, Path(os.path.realpath(path))))
     markers = (
         folder / name
@@ -39,7 +39,7 @@ def find_data_marker(path: Path) -> Path | None:
 
 
 def check_consent(files: Iterable[Path], source: Path, allowed: Sequence[Path]) -> None:
-    """Require the user's consent to Python files in data folders, and to files named by a YAML in a data folder.
+    """Require the user's consent to Python files in data folders and to all files that a YAML in a data folder names.
 
     `source` is the YAML that names the files; `allowed` are the files that the user passed with `ALLOW_CODE`.
 
@@ -100,8 +100,8 @@ def announce_copies(
     """Check consent to the files that a job share executes: the copies made when its sweep was prepared.
 
     Anyone with write access to the results folder can replace the plan and the copies. Therefore a copy must be
-    identical to the file in the YAML, or be allowed explicitly. A copy's name is its hash. `copy_hashes` contains the
-    SHA-256 of each copy by YAML field.
+    identical to the file in the YAML, or be allowed explicitly. `copy_hashes` contains the SHA-256 of each copy by YAML
+    field; a copy's name is its hash.
     """
     files = {field: code_copy_path(config.results, copy_hashes[field]) for field in config.code_files()}
     consented = {os.path.realpath(path) for path in allowed}

@@ -84,8 +84,8 @@ GPU_GMACS = 2000.0
 """Billion multiply-accumulates per second that one GPU is assumed to sustain."""
 
 CPU_GMACS = 10.0
-"""Billion multiply-accumulates per second that one CPU thread is assumed to sustain. The value is that of cells that
-mostly pool, which are slow; with a higher value, their parts would take too long."""
+"""Billion multiply-accumulates per second that one CPU thread is assumed to sustain. The value was measured for cells
+that mostly pool, which are slow. With a higher value, parts of such cells would take too long."""
 
 MAX_IMAGE_SIZE = 4_096
 MAX_SECONDS = 30 * 24 * 3600.0
@@ -488,7 +488,7 @@ SpaceChoice = Annotated[str | SpaceFile, BeforeValidator(_check_space)]
 
 
 class WorkSection(Section):
-    """Base of sweeps and training YAMLs. Subclasses declare the fields, so that each has its own field order."""
+    """Base of sweep and training YAMLs. Subclasses declare the fields, so that the order of fields can differ."""
 
     if TYPE_CHECKING:
         space: SpaceChoice
@@ -537,7 +537,7 @@ class WorkSection(Section):
 
 
 def _count_classes(section: object) -> int:
-    """Return the number of classes in a dataset section; 0 if it has none."""
+    """Return the number of classes that a dataset section sets; 0 if it sets none."""
     n_classes = section.get("classes") if isinstance(section, Mapping) else getattr(section, "classes", None)
     return n_classes if isinstance(n_classes, int) else 0
 
@@ -855,7 +855,7 @@ class SweepConfig(WorkSection):
         return expand_keys((by_published.get(name, name) for name in names), self.tasks)
 
     def keys_of(self, dataset: str) -> tuple[str, ...]:
-        """Return the keys evaluated on a dataset: all, or all except corruptions if it has no corrupted images."""
+        """Return the keys evaluated on a dataset: all keys, without corruptions if it has no corrupted images."""
         corrupted = self.datasets[dataset].corruptions is not None
         return tuple(key for key, task in self.tasks.items() if corrupted or task.kind != "corruption")
 
@@ -874,7 +874,7 @@ def _find_sampling_problems(config: SweepConfig, section: SamplingSection) -> It
         )
     if PREDICTIONS not in config.measurements:
         yield (
-            "measurements: expected predictions among them, from which accuracies are estimated, got "
+            "measurements: sampling estimates accuracies from the measurement predictions, which is missing from "
             f"{list(config.measurements)}. Add predictions, or remove the sampling section."
         )
     unknown_keys = [key for key in section.cheap if key not in config.parameters]
@@ -892,12 +892,12 @@ def _find_sampling_problems(config: SweepConfig, section: SamplingSection) -> It
     if keys_with_batch_numbers:
         yield (
             "sampling: expected keys whose random numbers depend on the image alone, got "
-            f"{keys_with_batch_numbers[0]}, which draws once a batch. Add the key to sampling.cheap, to evaluate it on "
-            "all images, or remove it from the sweep."
+            f"{keys_with_batch_numbers[0]}, which draws them once per batch. Add the key to sampling.cheap to evaluate "
+            "it on all images, or remove it from the sweep."
         )
     n_weights, n_networks = len(config.assumed_weights("")), len(config.selected_architectures)
     if n_weights > 1:
-        yield (f"sampling: expected one state of weights per network, got {n_weights:,}. Write one sweep for each.")
+        yield (f"sampling: expected one set of weights per network, got {n_weights:,}. Write one sweep for each set.")
     if section.pilot >= n_networks:
         yield (
             f"sampling.pilot: expected fewer networks than the sweep's {n_networks:,}, got {section.pilot:,}. Choose "
@@ -906,7 +906,7 @@ def _find_sampling_problems(config: SweepConfig, section: SamplingSection) -> It
 
 
 def _excessive_cost_reason(task: Task, parameters: Parameters, n_classes: int) -> str | None:
-    """Return the reason why a key is too expensive, or None; a transfer costs as much as its attack on the source."""
+    """Return the reason why a key is too expensive, or None; the cost of a transfer is its attack on the source."""
     if isinstance(parameters, TransferParameters):
         return parameters.attack_task.excessive_cost_reason(parameters.attack, n_classes)
     return task.excessive_cost_reason(parameters, n_classes)

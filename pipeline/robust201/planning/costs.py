@@ -10,7 +10,7 @@ from robust201.core.errors import RobustError
 from robust201.planning.plan import Plan
 
 Speeds = Mapping[tuple[str, str], float]
-"""Measured multiply-accumulates per second of one worker, by dataset and key."""
+"""Measured speed of one worker in multiply-accumulates per second, by dataset and key."""
 
 
 class KeyCost(NamedTuple):
@@ -49,7 +49,7 @@ def total_hours(plan: Plan, speeds: Speeds) -> float:
 
 
 def measure_speeds(plan: Plan, results: Path) -> dict[tuple[str, str], float]:
-    """Measure speeds from the seconds in a results folder, for keys with the same parameters as in the plan.
+    """Compute speeds from the seconds in a results folder, for keys with the same parameters as in the plan.
 
     Returns:
         Speeds by dataset and key; empty if the results folder does not exist or cannot be read (`run` reports why).

@@ -1,4 +1,4 @@
-"""Cheaper designs of a sweep: what each saves and loses, and which fit a budget."""
+"""Cheaper designs of a sweep, with the cost and the precision of each, and designs that fit a budget."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,18 +17,19 @@ from robust201.statistics.intervals import NORMAL_QUANTILE
 from robust201.tasks.columns import PREDICTIONS
 
 Precision = Callable[[str, str, int, int], tuple[float, float | None]]
-"""(dataset, key, images seen, all images) to the half-width of the 95% interval, and the expected Kendall tau with the
-ranking on all images, None if unknown."""
+"""Function from (dataset, key, number of sampled images, number of all images) to the half-width of the 95% interval
+and the expected Kendall tau with the ranking on all images (None if unknown)."""
 
 DEFAULT_PILOT = 20
 _MIN_FACTOR = 0.1
-"""Fraction of its queries and steps that an attack keeps at least."""
+"""Minimum fraction of its queries and steps that an attack keeps."""
 
 _TOLERANCE = 1.0001
-"""Ratio of a design's hours to a budget up to which it fits, as hours are rounded."""
+"""Maximum ratio of hours to budget at which a design fits; above 1, because hours are rounded."""
 
 _EXPENSIVE = 0.01
-"""Minimum fraction of the sweep's cost for a key to be included in the median precision of half the images."""
+"""Minimum fraction of the sweep's cost for a key to be included in the median precision of the design with half the
+images."""
 
 _SCALED = ("queries", "steps")
 _SHOWN_NETWORKS = 8
@@ -71,14 +72,14 @@ class CheaperDesign:
 
 
 def worst_case(_dataset: str, _key: str, n_seen: int, n_images: int) -> tuple[float, float | None]:
-    """Return the maximum half-width for a simple random sample, that of an accuracy of .5; tau is unknown."""
+    """Return the maximum half-width for a simple random sample, which is at accuracy 0.5, and None for unknown tau."""
     return NORMAL_QUANTILE * math.sqrt(0.25 / n_seen * max(0.0, 1 - n_seen / n_images)), None
 
 
 def savings(plan: Plan, speeds: Speeds, precision: Precision) -> list[CheaperDesign]:
-    """Return designs with half the images, half the networks, and half the queries and steps of attacks.
+    """Return three designs: half the images, half the networks, and half the queries and steps of attacks.
 
-    A sampled sweep has none: its cost is its budget, and its half-widths are not those of counts.
+    The list is empty for a sampled sweep, whose cost is its budget and whose intervals are not binomial.
     """
     if plan.config.sampling is not None:
         return []
@@ -119,17 +120,18 @@ def designs_for_budget(
     precision: Precision,
     reload: Callable[..., SweepConfig],
 ) -> list[CheaperDesign]:
-    """Find three designs that fit a budget: sampled images, fewer networks, weaker attacks.
+    """Find three designs for a budget: sampled images, fewer networks, and weaker attacks.
 
     Args:
         config: the sweep, with or without `sampling`.
-        budget: such as ``500h`` or ``2.5%``.
+        budget: text such as ``500h`` or ``2.5%``.
         speeds: measured speeds.
         precision: see `Precision`.
         reload: function that reads the sweep again with other fields (see `planning.loading.load_config`).
 
     Returns:
-        One design per kind: the best that fits, or the cheapest if none fits. Empty if the full sweep fits.
+        One design per kind: the most precise design that fits, or the cheapest if none fits. Empty if the full sweep
+        fits.
 
     Raises:
         ConfigError: the budget is invalid, or no pilot is possible.
@@ -162,61 +164,66 @@ def _sampled_design(
     n_networks = len(config.selected_architectures)
     if n_networks < 3:
         raise ConfigError(
-            f"Planning for a budget failed for {config.name}: expected at least 3 networks, of which 2 are the pilot, "
-            f"got {n_networks}. Add architectures, or evaluate fewer images: images: {{count: N}}."
+            f"Planning for a budget failed for {config.name}: expected at least 3 networks (2 in the pilot), got "
+            f"{n_networks}. Add architectures, or evaluate fewer images with `images: {{count: N}}`."
         )
     measurements = list(config.measurements) + [PREDICTIONS] * (PREDICTIONS not in config.measurements)
     section: dict[str, Any] = {} if config.sampling is None else config.sampling.model_dump(exclude_defaults=True)
 
     def hours_for(amount: str) -> float:
         section["budget"] = amount
-        chosen = reload(sampling=section, measurements=measurements)
-        return total_hours(make_plan(chosen, assumed_facts(chosen)), speeds)
+        sampled_config = reload(sampling=section, measurements=measurements)
+        return total_hours(make_plan(sampled_config, assumed_facts(sampled_config)), speeds)
 
     for pilot in _pilot_sizes(config):
         section |= {"budget": "100%", "pilot": pilot}
-        first = reload(sampling=section, measurements=measurements)
-        costs: SampleCosts = sample_costs(plan_without_samples(first, assumed_facts(first)))
-        least = smallest_cost(costs) / costs.whole
-        hours = hours_for(_percent_text(least))
+        full_config = reload(sampling=section, measurements=measurements)
+        costs: SampleCosts = sample_costs(plan_without_samples(full_config, assumed_facts(full_config)))
+        min_fraction = smallest_cost(costs) / costs.full_cost
+        hours = hours_for(_percent_text(min_fraction))
         if hours <= allowed * _TOLERANCE:
             break
-    # `run` converts hours at the assumed speed; a fraction of the cost does not depend on the speed.
+    # `run` converts hours with the assumed speed. If measured speeds differ, the budget is written as a fraction.
     fraction = allowed / full_hours
     for _ in range(10 if hours * _TOLERANCE <= allowed else 0):
-        hours = hours_for(_percent_text(max(least, fraction)) if speeds else _hours_text(allowed))
+        hours = hours_for(_percent_text(max(min_fraction, fraction)) if speeds else _hours_text(allowed))
         if not speeds or hours <= allowed * _TOLERANCE:
             break
-        fraction = max(least, fraction) * 0.999 * allowed / hours
+        fraction = max(min_fraction, fraction) * 0.999 * allowed / hours
     sizes = sample_sizes(costs, parse_budget(section["budget"]), config.name)
-    expected = {place: precision(*place, count, costs.n_images[place]) for place, count in sizes.items() if count}
+    expected = {
+        dataset_key: precision(*dataset_key, count, costs.n_images[dataset_key])
+        for dataset_key, count in sizes.items()
+        if count
+    }
     half_width, tau = _medians(list(expected.values()))
-    widest: dict[str, float] = {}
+    max_half_widths: dict[str, float] = {}
     for (_, key), (width, _) in expected.items():
-        widest[key] = max(width, widest.get(key, 0.0))
+        max_half_widths[key] = max(width, max_half_widths.get(key, 0.0))
     fields: dict[str, Any] = {"sampling": section}
     if measurements != list(config.measurements):
         fields["measurements"] = measurements
     images = ", ".join(
-        f"{key} {count:,} (half-width {100 * widest[key]:.2g})"
+        f"{key} {count:,} (half-width {100 * max_half_widths[key]:.2g})"
         for key, count in _smallest_by_key(sizes).items()
-        if key in widest
+        if key in max_half_widths
     )
     loss = f"estimates with intervals; images: {images}"
     if hours > allowed * _TOLERANCE:
-        fixed = hours * costs.fixed / costs.with_sizes(sizes)
+        fixed_hours = hours * costs.fixed / costs.cost_with_sizes(sizes)
         loss = (
-            f"the pilot of {pilot:,} networks and the keys that are not sampled take {fixed:.3g} worker-hours; {loss}"
+            f"the pilot of {pilot:,} networks and the keys that are not sampled take {fixed_hours:.3g} worker-hours; "
+            f"{loss}"
         )
     return CheaperDesign("all networks, sampled images", hours, half_width, tau, loss, fields)
 
 
 def _pilot_sizes(config: SweepConfig) -> tuple[int, ...]:
-    """Return the pilot sizes to try: that of the sweep, or else the default, half and a quarter of it."""
+    """Return the pilot sizes to try: the size in the sweep, or otherwise a default, its half and its quarter."""
     if config.sampling is not None:
         return (config.sampling.pilot,)
-    most = min(DEFAULT_PILOT, max(2, len(config.selected_architectures) // 5))
-    return tuple(dict.fromkeys(max(2, most // divisor) for divisor in (1, 2, 4)))
+    max_size = min(DEFAULT_PILOT, max(2, len(config.selected_architectures) // 5))
+    return tuple(dict.fromkeys(max(2, max_size // divisor) for divisor in (1, 2, 4)))
 
 
 def _hours_text(hours: float) -> str:
@@ -229,6 +236,7 @@ def _percent_text(fraction: float) -> str:
 
 
 def _smallest_by_key(sizes: Any) -> dict[str, int]:
+    """Return the smallest sample size of each key over datasets."""
     by_key: dict[str, int] = {}
     for (_, key), count in sizes.items():
         by_key[key] = min(count, by_key.get(key, count))
@@ -262,7 +270,7 @@ def _narrow(plan: Plan, count: int) -> Plan:
 
 
 def _weaker_that_fits(plan: Plan, allowed: float, speeds: Speeds) -> CheaperDesign:
-    """Weaken attacks as little as the budget requires; if a tenth is too expensive, also take fewer networks."""
+    """Weaken attacks as little as the budget requires; if a tenth of their work is too much, also reduce networks."""
     low, high = _MIN_FACTOR, 1.0
     fitting = None
     for factor in (_MIN_FACTOR, *[None] * 12):
@@ -290,7 +298,7 @@ def _weaker_that_fits(plan: Plan, allowed: float, speeds: Speeds) -> CheaperDesi
 
 
 def weaken(config: SweepConfig, factor: float) -> SweepConfig | None:
-    """Multiply the queries and steps of the sweep's attacks by a factor; None if no attack has any.
+    """Multiply the queries and steps of the sweep's attacks by a factor; return None if this changes no attack.
 
     Relative step sizes grow in proportion, so that an attack can move as far as before.
     """
@@ -335,7 +343,7 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def yaml_lines(fields: dict[str, Any]) -> list[str]:
-    """Return the YAML lines of fields of a sweep, one per field; a long list of networks is shortened."""
+    """Format fields of a sweep as YAML lines, one per field; a long list of networks is shortened."""
     lines = []
     for name, value in fields.items():
         if name == "architectures" and len(value) > _SHOWN_NETWORKS:

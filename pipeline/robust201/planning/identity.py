@@ -1,4 +1,4 @@
-"""Protocol payloads: for each key and dataset, everything that affects results."""
+"""Protocol payloads, which contain everything that affects the results of a key on a dataset."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ def protocol_payload(config: SweepConfig, dataset: str, key: str, facts: InputFa
         "precision": config.precision,
     }
     if config.engine == "reference" or f"keys.{key}" in facts.code:
-        # The reference libraries and custom attacks draw random numbers once per batch. For other tasks the batch
+        # The reference libraries and custom attacks draw random numbers once per batch. For other tasks, the batch size
         # affects only the last bits of convolutions.
         payload["batch_size"] = config.batch_size
     if task.kind == "attack" or parameters.uses_random_numbers:
@@ -44,12 +44,12 @@ def protocol_payload(config: SweepConfig, dataset: str, key: str, facts: InputFa
 
 
 def is_known(protocol: EvaluationProtocol) -> bool:
-    """Return whether a protocol is complete: the corrupted images or the sample that it needs exist."""
+    """Return whether a protocol is complete, because the corrupted images or the sample that it needs exist."""
     return protocol.payload.get("corruption") != {} and is_drawn(protocol)
 
 
 def is_drawn(protocol: EvaluationProtocol) -> bool:
-    """Return whether the images of a protocol are known; False for a sample that has not been drawn yet."""
+    """Return whether the images of a protocol are known; they are unknown before their sample is drawn."""
     return bool(protocol.payload["images"]["sha256"])
 
 

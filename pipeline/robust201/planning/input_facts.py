@@ -1,4 +1,4 @@
-"""Counts and hashes of a sweep's inputs, without paths, as needed for planning."""
+"""Counts and hashes of a sweep's inputs, which planning needs; they contain no paths."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -35,11 +35,11 @@ class DatasetFacts:
     decoder: Mapping[str, str] = field(default_factory=dict)
 
     def images(self, selection: ImageSelection | None) -> ImageFacts:
-        """Return the facts of a measure's own selection, or of the sweep's selection if it is None."""
+        """Return the facts of a measure's selection, or of the sweep's selection if `selection` is None."""
         return ImageFacts(self.n_images, self.images_sha256) if selection is None else self.own_images[selection]
 
     def completed_by(self, other: "DatasetFacts") -> "DatasetFacts":
-        """Add the corrupted images of other facts if these are about the same test images."""
+        """Add the corrupted images that `other` has, if it describes the same test images."""
         if other.images_sha256 != self.images_sha256:
             return self
         return replace(self, corruptions={**other.corruptions, **self.corruptions})
@@ -90,11 +90,11 @@ class InputFacts:
     samples: Samples | None = None
 
     def without_weights(self) -> "InputFacts":
-        """Return the facts that workers need, which are small enough to send; hashes of weights are in the units."""
+        """Return the facts without weights, for sending to workers; units contain the hashes of weights."""
         return InputFacts(self.datasets, {}, self.code)
 
     def completed_by(self, other: "InputFacts") -> "InputFacts":
-        """Add the corrupted images of other facts that these facts lack."""
+        """Add the corrupted images of `other` that these facts lack."""
         completed = {
             name: facts.completed_by(other.datasets[name]) if name in other.datasets else facts
             for name, facts in self.datasets.items()

@@ -45,7 +45,7 @@ _REPORT_SECONDS = 30.0
 
 
 class Inputs:
-    """The inputs of a sweep, opened at first use; `say` receives a line about each slow step.
+    """The inputs of a sweep, opened at first use; `say` is called with a line about each slow step.
 
     Published corrupted images are opened only for `keys` and `datasets`; None means all keys or datasets of the sweep.
     """
@@ -69,14 +69,14 @@ class Inputs:
         return WeightsSource(self._config, self._config.make_space({}))
 
     def images(self, dataset: str, own_selection: ImageSelection | None = None) -> ImageSet:
-        """Return the images of a measure's own selection, or by default the sweep's test images (cached)."""
+        """Return the images of a measure's selection, or by default the sweep's test images (cached)."""
         selection = own_selection or ImageSelection("test", self._config.images.count, self._config.images.seed)
         if (dataset, own_selection) not in self._images:
             section, spec = self._config.datasets[dataset], self._config.dataset_spec(dataset)
             if selection.split != "test" and section.path is not None and section.path.is_file():
                 raise DatasetError(
                     f"Loading the {selection.split} images of {dataset} failed for {section.path}: expected a folder "
-                    "with both splits, got a file, which contains only one split. Set path to the folder, or "
+                    "with both splits, got a file, which contains only one split. Set `path` to a folder, or "
                     f"{self._test_split_advice(selection)}."
                 )
             try:
@@ -111,9 +111,9 @@ class Inputs:
             images = self.images(dataset)
             if images.sha256 != sample.images_sha256:
                 raise ConfigError(
-                    f"Sampling failed for {dataset} {key}: expected the images {sample.images_sha256[:16]}, from which "
-                    f"the sample in {self._config.results} was drawn, got {images.sha256[:16]}. Restore these images, "
-                    "or choose another results folder."
+                    f"Sampling failed for {dataset} {key}: expected the images with hash {sample.images_sha256[:16]}, "
+                    f"from which the sample in {self._config.results} was drawn, got {images.sha256[:16]}. Restore "
+                    "the original images, or choose another results folder."
                 )
             for increment in sample.increments:
                 save_copy(self._config, dataset, choose_images(images, increment.positions))
@@ -141,8 +141,8 @@ class Inputs:
     def _corruptions_folder(self, dataset: str, section: CorruptionsSection) -> Path:
         if section.path is not None:
             return section.path
-        # Every combination of images, seed, textures and version has its own folder, so generated images are not
-        # overwritten.
+        # Every combination of images, seed, textures and version has a separate folder, so that generated images are
+        # never overwritten.
         identity = [self.images(dataset).sha256, section.seed, self._frost_textures(section).sha256, GENERATOR_VERSION]
         return self._generated_folder / f"{dataset}-{content_digest(identity)[:12]}"
 
@@ -151,7 +151,7 @@ class Inputs:
         return self._config.results / "corruptions"
 
     def _has_no_generated_images(self, section: CorruptionsSection) -> bool:
-        """Return whether no images have been generated; does not create the textures, which takes half a second."""
+        """Return whether no images were generated, without creating the textures, which takes half a second."""
         return section.path is None and not self._generated_folder.exists()
 
     def _frost_textures(self, section: CorruptionsSection) -> FrostTextures:
@@ -191,7 +191,7 @@ class Inputs:
         return frozenset(unfinished_keys(self._corruptions_folder(dataset, section), versions))
 
     def generate_missing_corruptions(self, dataset: str, selected: Collection[str] | None = None) -> None:
-        """Generate the missing corruptions of a dataset; if `selected` is not None, only those in it."""
+        """Generate the missing corruptions of a dataset; if `selected` is not None, only its keys."""
         section = self._config.datasets[dataset].corruptions
         missing = self.missing_corruptions(dataset)
         keys = [
@@ -228,7 +228,7 @@ class Inputs:
         return tuple(blocks)
 
     def _progress_reporter(self, step: str) -> Callable[[int, int], None]:
-        """Return a callback that reports the first progress of a step, later progress every 30 seconds, and its end."""
+        """Return a callback that reports a step's first progress, progress every 30 seconds, and the step's end."""
         last_report = -_REPORT_SECONDS
 
         def report(n_done: int, n_total: int) -> None:
@@ -274,7 +274,7 @@ class Inputs:
         """Hash all inputs of the sweep that exist.
 
         If corrupted images do not exist yet, or are published and not selected, their hash is taken from
-        `earlier_facts` if these have the same recipe; otherwise it is unknown.
+        `earlier_facts`, provided that the recipe is the same; otherwise the hash is unknown.
         """
         datasets: dict[str, DatasetFacts] = {}
         for dataset in self._config.datasets:

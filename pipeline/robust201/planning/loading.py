@@ -23,7 +23,8 @@ _Model = TypeVar("_Model", bound=BaseModel)
 def load_config(path: Path, /, **overrides: Any) -> SweepConfig:
     """Read and check a sweep YAML.
 
-    Overrides replace fields of the file; a mapping replaces fields of a section, and None keeps the file's value.
+    Overrides replace fields of the file. A mapping replaces only its fields of a section, and None keeps the file's
+    value.
 
     Raises:
         ConfigError: the file is missing or not valid YAML, or a field is unknown or invalid.
@@ -44,7 +45,7 @@ def override_config(fields: Mapping[str, Any], path: Path, overrides: Mapping[st
 
 
 def is_training(path: Path) -> bool:
-    """Return whether the fields of a YAML are those of a training YAML."""
+    """Return whether a file is a training YAML, judged by its fields."""
     return path.is_file() and _describes_trainings(read_fields(path))
 
 
@@ -67,7 +68,7 @@ def load_training(path: Path, /, **overrides: Any) -> TrainingConfig:
 
 
 def _check_normalisations(datasets: Mapping[str, DatasetSection], content_name: str, locate: LocateField) -> None:
-    """Reject values that are implausible for pixels in [0, 1], but only in YAMLs: earlier plans may contain them."""
+    """Reject values that are implausible for pixels in [0, 1]; plans are not checked, as earlier ones may have them."""
     for dataset, section in datasets.items():
         fields = section.normalisation
         problem = None if fields is None else Normalisation(fields.mean, fields.std).problem
@@ -110,15 +111,15 @@ def _override_fields(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> d
 
 
 def parse_config(payload: Mapping[str, Any], source: str, locate: LocateField | None = None) -> SweepConfig:
-    """Validate a sweep, given as plain values.
+    """Validate the fields of a sweep.
 
-    An error contains the field's location that `locate` returns, or `source` if `locate` is None.
+    Errors contain the location of the field that `locate` returns, or `source` if `locate` is None.
     """
     return _parse(SweepConfig, payload, source, locate, "sweep", "docs/configuration.md")
 
 
 def parse_training(payload: Mapping[str, Any], source: str, locate: LocateField | None = None) -> TrainingConfig:
-    """Validate a training configuration, given as plain values (see `parse_config`)."""
+    """Validate the fields of a training configuration (see `parse_config`)."""
     return _parse(TrainingConfig, payload, source, locate, "trainings", "docs/training.md")
 
 

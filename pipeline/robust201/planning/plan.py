@@ -126,7 +126,7 @@ class Plan:
 
     @cached_property
     def useful_ids(self) -> NDArray[np.bytes_]:
-        """Ids of the plan's units, and of the units on all images that complete samples are combined into."""
+        """Ids of the plan's units, and of the units on all images into which full samples are combined."""
         if self.config.sampling is None:
             return self.unit_ids
         return np.union1d(self.unit_ids, counted_plan(self).unit_ids)
@@ -135,11 +135,11 @@ class Plan:
         """Return units by id; ids that are not in the plan are ignored."""
         if not ids:
             return {}
-        firsts = np.cumsum([0, *(len(planned.networks) for planned in self.planned_keys)])
+        starts = np.cumsum([0, *(len(planned.networks) for planned in self.planned_keys)])
         units = {}
         for position in np.flatnonzero(np.isin(self.unit_ids, np.array([name.encode() for name in ids]))).tolist():
-            number = int(np.searchsorted(firsts, position, side="right")) - 1
-            unit = self.planned_keys[number].unit(position - int(firsts[number]))
+            key_index = int(np.searchsorted(starts, position, side="right")) - 1
+            unit = self.planned_keys[key_index].unit(position - int(starts[key_index]))
             units[unit.id] = unit
         return units
 
@@ -160,7 +160,7 @@ class Plan:
         return self.config.dataset_spec(dataset).n_classes
 
     def measurements_of(self, key: str) -> tuple[str, ...]:
-        """Return the measurements of a key: the sweep's, or the columns of a measure."""
+        """Return the measurements of a key: the columns if it is a measure, otherwise the sweep's measurements."""
         return self.tasks[key].columns or self.config.measurements
 
     @cached_property
@@ -173,7 +173,7 @@ class Plan:
 
     @cached_property
     def evaluations_by_key(self) -> Counter[tuple[str, str]]:
-        """Count evaluations by dataset and key; the increments of a network's sample are one evaluation together."""
+        """Number of evaluations by dataset and key; all increments of a network's sample count as one evaluation."""
         counts: Counter[tuple[str, str]] = Counter()
         sampled: defaultdict[tuple[str, str], set[tuple[ArchitectureId, float]]] = defaultdict(set)
         for planned in self.planned_keys:
@@ -187,7 +187,7 @@ class Plan:
 
     @property
     def n_network_keys(self) -> int:
-        """Number of pairs of a network and a key on a dataset, each of which is a unit or several increments."""
+        """Number of combinations of network, key and dataset, each of which is one unit or several increments."""
         increments = (planned for planned in self.planned_keys if is_sampled(self, planned))
         n_networks = Counter[tuple[str, str]]()
         for planned in increments:
@@ -207,11 +207,11 @@ class Plan:
         return frozenset(name for planned in known for name in planned.ids())
 
     def keys(self, dataset: str) -> tuple[str, ...]:
-        """Keys evaluated on a dataset, in the order of the table."""
+        """Return the keys evaluated on a dataset, in the order of the table of tasks."""
         return self.config.keys_of(dataset)
 
     def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
-        del dataset  # strengths are the same on every dataset; callers must not rely on that
+        del dataset  # strengths are currently the same on every dataset, but callers must not rely on this
         return self.parameters[key].strengths
 
     @cached_property
@@ -231,7 +231,7 @@ class Plan:
                 yield unit, accuracies[unit.checkpoint_sha256], n_test
 
     def describe(self) -> dict[str, Any]:
-        """Describe the provenance of results for exports, as a JSON value without paths of this machine."""
+        """Describe the origin of results for exports, as a JSON value without paths of this machine."""
         config = self.config
         return {
             "name": config.name,
@@ -359,7 +359,7 @@ class Plan:
 
 
 def make_plan(config: SweepConfig, facts: InputFacts) -> Plan:
-    """Plan all units of a sweep; equal arguments give equal ids on every machine."""
+    """Plan all units of a sweep; equal arguments give equal unit ids on every machine."""
     plan = plan_without_samples(config, facts)
     return plan if config.sampling is None else _plan_samples(plan)
 
@@ -390,7 +390,7 @@ def plan_without_samples(config: SweepConfig, facts: InputFacts) -> Plan:
 
 
 def sample_costs(plan: Plan) -> SampleCosts:
-    """Estimate the costs that sampling can reduce, given a plan on all images (`plan_without_samples`), by key."""
+    """Estimate the fixed costs of a sampled sweep and its costs per image, from its `plan_without_samples`."""
     section = plan.config.sampling
     assert section is not None  # noqa: S101 - called only for sampled sweeps
     pilot, sampled = set(pilot_of(plan)), set(plan.config.sampled_keys)
@@ -400,17 +400,17 @@ def sample_costs(plan: Plan) -> SampleCosts:
         if planned.key not in sampled:
             fixed += sum(macs)
             continue
-        of_pilot = [network.architecture in pilot for network in planned.networks]
-        fixed += sum(cost for cost, is_pilot in zip(macs, of_pilot, strict=True) if is_pilot)
-        of_others = sum(cost for cost, is_pilot in zip(macs, of_pilot, strict=True) if not is_pilot)
+        in_pilot = [network.architecture in pilot for network in planned.networks]
+        fixed += sum(cost for cost, is_pilot in zip(macs, in_pilot, strict=True) if is_pilot)
+        sampled_cost = sum(cost for cost, is_pilot in zip(macs, in_pilot, strict=True) if not is_pilot)
         if planned.n_images:
             key = planned.dataset_and_key
-            per_image[key], n_images[key] = of_others / planned.n_images, planned.n_images
+            per_image[key], n_images[key] = sampled_cost / planned.n_images, planned.n_images
     return SampleCosts(fixed, per_image, n_images, 3600e9 * plan.config.execution.assumed_gmacs())
 
 
 def pilot_of(plan: Plan) -> tuple[ArchitectureId, ...]:
-    """Return a sampled sweep's pilot networks: those of its samples, or a choice by its seed if it has none."""
+    """Return the pilot networks of a sampled sweep: the recorded pilot, or the seed's choice if no sample exists."""
     if plan.facts.samples is not None:
         return plan.facts.samples.pilot
     section = plan.config.sampling
@@ -419,9 +419,9 @@ def pilot_of(plan: Plan) -> tuple[ArchitectureId, ...]:
 
 
 def _plan_samples(plan: Plan) -> Plan:
-    """For sampled keys, replace the units of all networks except the pilot's by units on increments of samples.
+    """For sampled keys, replace the units of networks outside the pilot by units on increments of samples.
 
-    Images that the budget allows but that have not been drawn yet become units without an identity.
+    If the budget allows more images than have been drawn, units with an empty image hash stand for the undrawn images.
     """
     config, samples = plan.config, plan.facts.samples
     assert config.sampling is not None  # noqa: S101 - called only for sampled sweeps
@@ -434,31 +434,39 @@ def _plan_samples(plan: Plan) -> Plan:
         sample = None if samples is None else samples.keys.get(key)
         protocols[protocol.digest] = protocol
         on_all_images = _networks_on_all_images(plan, key)
-        others = tuple(network for network in planned.networks if network.architecture not in on_all_images)
-        if key not in sizes or not others or (sample is None and sizes[key] == planned.n_images):
+        sampled_networks = tuple(network for network in planned.networks if network.architecture not in on_all_images)
+        if key not in sizes or not sampled_networks or (sample is None and sizes[key] == planned.n_images):
             planned_keys.append(planned)
             continue
-        counted = tuple(network for network in planned.networks if network.architecture in on_all_images)
-        planned_keys.append(replace(planned, networks=counted))
-        increments = [] if sample is None else [(one.sha256, len(one.positions)) for one in sample.increments]
-        n_unsampled = sizes[key] - sum(count for _, count in increments)
-        for sha256, count in (*increments, *([("", n_unsampled)] if n_unsampled > 0 else [])):
-            on_sample = EvaluationProtocol.of(sampled_payload(protocol.payload, sha256))
-            protocols[on_sample.digest] = on_sample
+        counted_networks = tuple(network for network in planned.networks if network.architecture in on_all_images)
+        planned_keys.append(replace(planned, networks=counted_networks))
+        increments = (
+            [] if sample is None else [(increment.sha256, len(increment.positions)) for increment in sample.increments]
+        )
+        n_undrawn = sizes[key] - sum(count for _, count in increments)
+        for sha256, count in (*increments, *([("", n_undrawn)] if n_undrawn > 0 else [])):
+            sample_protocol = EvaluationProtocol.of(sampled_payload(protocol.payload, sha256))
+            protocols[sample_protocol.digest] = sample_protocol
             planned_keys.append(
-                replace(planned, networks=others, n_images=count, protocol=on_sample.digest, images=sha256)
+                replace(
+                    planned,
+                    networks=sampled_networks,
+                    n_images=count,
+                    protocol=sample_protocol.digest,
+                    images=sha256,
+                )
             )
     return replace(plan, planned_keys=tuple(planned_keys), protocols=protocols)
 
 
 def _networks_on_all_images(plan: Plan, dataset_and_key: tuple[str, str]) -> set[ArchitectureId]:
-    """Return the networks that a sampled key evaluates on all images: the pilot, and those that were counted before."""
+    """Return the networks that a sampled key evaluates on all images: the pilot, and `Samples.counted`."""
     samples = plan.facts.samples
     return {*pilot_of(plan), *(() if samples is None else samples.counted.get(dataset_and_key, ()))}
 
 
 def describe_smaller_budget(plan: Plan) -> str:
-    """Describe the samples that are larger than a sampled sweep's budget allows, in one line; empty if none is."""
+    """Describe in one line the samples that are larger than a sampled sweep's budget allows; return "" for none."""
     section, samples = plan.config.sampling, plan.facts.samples
     if section is None or samples is None:
         return ""
@@ -475,31 +483,33 @@ def describe_smaller_budget(plan: Plan) -> str:
     if not larger:
         return ""
     return (
-        f"The budget {section.budget} pays for fewer images than an earlier budget of {plan.config.results} did. All "
-        f"images stay in use: {'; '.join(larger)}."
+        f"The budget {section.budget} pays for fewer images than an earlier budget of {plan.config.results} did. The "
+        f"larger samples stay in use: {'; '.join(larger)}."
     )
 
 
 def counted_plan(plan: Plan) -> Plan:
-    """Keep the units on all images, whose accuracies are counts; complete samples are combined into such units."""
+    """Return a plan of the units on all images, whose accuracies are counts; full samples become such units."""
     if plan.config.sampling is None:
         return plan
     samples = {} if plan.facts.samples is None else plan.facts.samples.keys
-    full = {key for key, sample in samples.items() if sample.is_whole}
+    full_keys = {key for key, sample in samples.items() if sample.is_whole}
     everything = plan_without_samples(plan.config, plan.facts)
     keys_of_plan = {planned.dataset_and_key for planned in plan.planned_keys}
     planned_keys = [
-        planned for planned in everything.planned_keys if planned.dataset_and_key in full.intersection(keys_of_plan)
+        planned
+        for planned in everything.planned_keys
+        if planned.dataset_and_key in full_keys.intersection(keys_of_plan)
     ]
     planned_keys += [
         planned
         for planned in plan.planned_keys
-        if planned.dataset_and_key not in full and not is_sampled(plan, planned)
+        if planned.dataset_and_key not in full_keys and not is_sampled(plan, planned)
     ]
-    still_sampled = {planned.dataset_and_key for planned in plan.planned_keys if is_sampled(plan, planned)} - full
-    if not still_sampled:  # then the export equals that of a sweep without samples
+    sampled_keys = {planned.dataset_and_key for planned in plan.planned_keys if is_sampled(plan, planned)}
+    if not sampled_keys - full_keys:  # then the export must equal the export of a sweep without samples
         everything = replace(everything, config=plan.config.model_copy(update={"sampling": None}))
-    order = {planned.dataset_and_key: number for number, planned in enumerate(everything.planned_keys)}
+    order = {planned.dataset_and_key: index for index, planned in enumerate(everything.planned_keys)}
     planned_keys.sort(key=lambda planned: order[planned.dataset_and_key])
     return replace(everything, planned_keys=tuple(planned_keys))
 
@@ -511,9 +521,9 @@ def check_sampled_protocols(plan: Plan) -> None:
         sample = samples.get((planned.dataset, planned.key))
         if sample is not None and not is_sampled(plan, planned) and planned.protocol != sample.protocol:
             raise ConfigError(
-                f"Sampling failed for {planned.dataset} {planned.key} in {plan.config.results}: expected the protocol "
-                "with which its sample was drawn, got another, as its parameters, seed, images or code changed. "
-                "Restore them, or choose another results folder."
+                f"Sampling failed for {planned.dataset} {planned.key} in {plan.config.results}: the parameters, seed, "
+                "images or code of the key changed after its sample was drawn. Restore them, or choose another results "
+                "folder."
             )
 
 
@@ -536,7 +546,7 @@ def _networks(config: SweepConfig, weights: Mapping[ArchitectureId, Sequence[Wei
 
 
 def assumed_facts(config: SweepConfig) -> InputFacts:
-    """Return facts with placeholder hashes, for counting only: units planned with them have no valid ids."""
+    """Return facts with placeholder hashes, for counting only; units planned from them have invalid ids."""
     placeholder = "0" * 64
     datasets = {}
     for name in config.datasets:
@@ -555,7 +565,7 @@ def assumed_facts(config: SweepConfig) -> InputFacts:
 
 
 def _assumed_count(config: SweepConfig, dataset: str, selection: ImageSelection) -> int:
-    """Count selected images without reading them if the table has their number, as for all built-in datasets."""
+    """Count selected images, without reading them if the table of datasets has their number, as for built-in ones."""
     section, spec = config.datasets[dataset], config.dataset_spec(dataset)
     count = selection.count or (spec.n_test if selection.split == "test" else spec.n_train)
     if count != UNKNOWN_COUNT:

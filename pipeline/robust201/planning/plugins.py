@@ -1,4 +1,4 @@
-"""Tasks and spaces of installed packages, which are looked up by entry point when a YAML names one of them.
+"""Tasks and spaces of installed packages, which are looked up by entry point when a YAML names them.
 
 An entry point in the group ``robust201.tasks`` or ``robust201.spaces`` refers to a mapping in a module that is quick to
 import: the fields of a custom task or space (docs/your-own.md), with `file` relative to that module. The file is then
@@ -21,10 +21,10 @@ SPACES_GROUP = "robust201.spaces"
 
 
 class Plugin(NamedTuple):
-    """A task or space that an installed package declares.
+    """A task or space that an installed package registers.
 
     Attributes:
-        fields: the same fields as in a YAML; `file` is absolute.
+        fields: fields as in a YAML, with an absolute `file`.
         distribution: name and version of the package, such as ``my-attacks==1.2``.
     """
 
@@ -37,7 +37,7 @@ class Plugin(NamedTuple):
 
 
 def plugin_names(group: str) -> list[str]:
-    """Return the names that installed packages register, without importing anything."""
+    """Return the names that installed packages register in a group, without importing the packages."""
     return sorted({entry_point.name for entry_point in entry_points(group=group)})
 
 
@@ -81,7 +81,7 @@ def is_installed(group: str, file: Path, distribution: str) -> bool:
 
 
 def _is_in_package(file: Path, entry_point: EntryPoint) -> bool:
-    """Return whether a file lies in the entry point's package or beside its module; import nothing."""
+    """Return whether a file is in the entry point's package or beside its module, without importing the package."""
     spec = find_spec(entry_point.module.partition(".")[0])
     if spec is None:
         return False

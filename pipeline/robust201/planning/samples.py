@@ -1,6 +1,6 @@
-"""Samples of images by dataset and key, the choice of the pilot, and the file that records both.
+"""Samples of images by dataset and key, the choice of the pilot networks, and the file that records both.
 
-A sample grows by increments, disjoint sets of images on which every network outside the pilot is evaluated.
+A sample grows by increments, which are disjoint sets of images. Every network outside the pilot is evaluated on them.
 `sample.json` in the results folder is written before an increment is computed, so that an interrupted run resumes with
 the same sample.
 """
@@ -33,7 +33,7 @@ class Increment:
 
     Attributes:
         sizes: number of images of each stratum in the sample after the addition.
-        positions: (n,) int64, ascending positions of the added images among the sweep's images.
+        positions: (n,) int64, ascending positions of the added images in the dataset's selected images.
         sha256: hash of the added images (see `core.records.image_hash`).
     """
 
@@ -49,8 +49,8 @@ class KeySample:
     Attributes:
         protocol: digest of the key's protocol on all images.
         images_sha256: hash of all images.
-        design: strata and order of the images, with the sizes after the last increment.
-        increments: the increments in the order in which they were drawn.
+        design: strata and order of the images, and the sample sizes after the last increment.
+        increments: increments in the order in which they were drawn.
     """
 
     protocol: str
@@ -64,24 +64,25 @@ class KeySample:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every image is in the sample."""
+        """Whether the sample contains all images."""
         return self.n_seen == len(self.design.stratum)
 
     def grow(self, larger: SampleDesign, images: ImageSet) -> "KeySample":
-        """Add an increment with the images of a larger design of the same strata that this sample lacks."""
+        """Return the sample with one more increment: the images in `larger` (same strata) that this sample lacks."""
         positions = np.setdiff1d(larger.positions, self.design.positions)
         sizes = tuple(larger.sizes.tolist())
         increment = Increment(sizes, positions, choose_images(images, positions).sha256)
         return replace(self, design=larger, increments=(*self.increments, increment))
 
     def continues(self, smaller: "KeySample") -> bool:
-        """Return whether this sample has all increments of a smaller one, drawn from the same images and strata."""
-        increments = [(one.sizes, one.sha256) for one in self.increments]
+        """Return whether this sample begins with all increments of `smaller`, from the same images and strata."""
+        increments = [(increment.sizes, increment.sha256) for increment in self.increments]
         return (
             (self.protocol, self.images_sha256) == (smaller.protocol, smaller.images_sha256)
             and np.array_equal(self.design.stratum, smaller.design.stratum)
             and np.array_equal(self.design.order, smaller.design.order)
-            and [(one.sizes, one.sha256) for one in smaller.increments] == increments[: len(smaller.increments)]
+            and [(increment.sizes, increment.sha256) for increment in smaller.increments]
+            == increments[: len(smaller.increments)]
         )
 
     def to_payload(self) -> dict[str, Any]:
@@ -117,8 +118,8 @@ class Samples:
         design: fields of the section `sampling` that must not change (see `SamplingSection.design`).
         pilot: the networks that are evaluated on all images.
         keys: samples by dataset and key.
-        counted: by dataset and key, networks other than the pilot's that already had results on all images before a
-            sample was drawn. They are not evaluated on samples.
+        counted: by dataset and key, networks outside the pilot that already had results on all images when the sample
+            was drawn. They are not evaluated on samples.
     """
 
     design: Mapping[str, Any]
@@ -149,20 +150,20 @@ class Samples:
 
 
 def choose_images(images: ImageSet, positions: NDArray[np.int64]) -> ImageSet:
-    """Choose images by their positions; each keeps its row in the full split, which seeds its random numbers."""
-    chosen = images.images[positions], images.labels[positions], images.indices[positions]
-    return replace(images, images=chosen[0], labels=chosen[1], indices=chosen[2], sha256=image_hash(*chosen))
+    """Return the images at these positions; each keeps its index in the full split, which seeds its random numbers."""
+    arrays = images.images[positions], images.labels[positions], images.indices[positions]
+    return replace(images, images=arrays[0], labels=arrays[1], indices=arrays[2], sha256=image_hash(*arrays))
 
 
 def choose_pilot(names: Sequence[ArchitectureId], count: int, seed: int) -> tuple[ArchitectureId, ...]:
-    """Choose networks at random, reproducibly on any machine, and return them in the order of the names."""
+    """Choose networks pseudorandomly, equally on all machines; return them in the order of `names`."""
     by_hash = sorted(names, key=lambda name: hashlib.sha256(f"{seed}/pilot/{name}".encode()).digest())
-    chosen = set(by_hash[:count])
-    return tuple(name for name in names if name in chosen)
+    pilot = set(by_hash[:count])
+    return tuple(name for name in names if name in pilot)
 
 
 def merge_samples(first: Samples, second: Samples, results: Path) -> Samples:
-    """Combine the records of two results folders of one sweep, of which one may have larger samples.
+    """Combine the records of two results folders of the same sweep; either folder may have the larger samples.
 
     Args:
         first: record of the merged folder.
@@ -170,22 +171,24 @@ def merge_samples(first: Samples, second: Samples, results: Path) -> Samples:
         results: folder of the second record, for the error.
 
     Raises:
-        InputError: the samples differ otherwise, so that the results of one folder could not be used.
+        InputError: neither sample of a key continues the other, so the results of one folder could not be used.
     """
-    changed = dict(first.design) != dict(second.design) or first.pilot != second.pilot
+    is_different = dict(first.design) != dict(second.design) or first.pilot != second.pilot
     keys = dict(first.keys)
-    for place, sample in second.keys.items():
-        smaller, larger = sorted((keys.get(place, sample), sample), key=lambda one: len(one.increments))
-        changed |= not larger.continues(smaller)
-        keys[place] = larger
-    if changed:
+    for dataset_key, sample in second.keys.items():
+        smaller, larger = sorted(
+            (keys.get(dataset_key, sample), sample), key=lambda key_sample: len(key_sample.increments)
+        )
+        is_different |= not larger.continues(smaller)
+        keys[dataset_key] = larger
+    if is_different:
         raise InputError(
-            f"Merging samples failed for {results}: its {SAMPLE_FILE} has other samples than the folders before it. "
-            "Merge it into a folder of its own."
+            f"Merging samples failed for {results}: the samples in its {SAMPLE_FILE} differ from the samples of the "
+            "folders before it. Merge it into a separate folder."
         )
     counted = dict(first.counted)
-    for place, networks in second.counted.items():
-        counted[place] = tuple(dict.fromkeys([*counted.get(place, ()), *networks]))
+    for dataset_key, networks in second.counted.items():
+        counted[dataset_key] = tuple(dict.fromkeys([*counted.get(dataset_key, ()), *networks]))
     return replace(first, keys=keys, counted=counted)
 
 
@@ -208,8 +211,8 @@ def read_samples(results: Path) -> Samples | None:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"Reading the samples failed for {path}: the file is damaged ({describe_content(error)}). Restore it, or "
-            "remove it: robust201 run then draws the samples again from the pilot, which may give other samples if the "
+            f"Reading the samples failed for {path}: the file is damaged ({describe_content(error)}). Restore it or "
+            "remove it. If it is removed, robust201 run draws the samples again, which may give other samples if the "
             "budget was raised."
         ) from error
 
@@ -241,6 +244,7 @@ def check_samples(config: "SweepConfig", samples: Samples | None) -> None:
     missing_networks = [name for name in samples.pilot if name not in names]
     if missing_networks:
         raise ConfigError(
-            f"Sampling failed for {config.results}: the sweep lacks the pilot networks {missing_networks[:5]} of the "
-            "samples there. Add them to the architectures, or choose another results folder."
+            f"Sampling failed for {config.results}: its samples were drawn with the pilot networks "
+            f"{missing_networks[:5]}, which the sweep lacks. Add them to the architectures, or choose another results "
+            "folder."
         )

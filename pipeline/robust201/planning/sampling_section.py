@@ -11,7 +11,7 @@ DEFAULT_CHEAP = ("clean", "fgsm")
 
 
 class Budget(NamedTuple):
-    """Maximum cost of a sampled sweep: worker-hours, or a fraction of the full cost; the other field is None."""
+    """Maximum cost of a sampled sweep: either worker-hours or a fraction of the full cost; one field is None."""
 
     hours: float | None
     fraction: float | None
@@ -57,5 +57,5 @@ class SamplingSection(StrictModel):
     seed: Annotated[int, Field(ge=0)] = 0
 
     def design(self) -> dict[str, Any]:
-        """Return the fields that must not change once a sample is drawn: all but the budget."""
+        """Return the fields that must not change after a sample is drawn, which are all except the budget."""
         return {"pilot": self.pilot, "cheap": sorted(self.cheap), "seed": self.seed}

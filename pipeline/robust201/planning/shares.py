@@ -1,7 +1,7 @@
-"""Division of a sweep into job shares that run without a driver, on machines with access to the results folder.
+"""Division of a sweep into job shares, which run without a driver on machines with access to the results folder.
 
 Job share i of n consists of every n-th bundle of the plan, starting with the i-th. It depends only on (plan, i, n), so
-shares need no lease and do not communicate. Completed work is subtracted after the division, so that bundles never move
+shares need no lease and no communication. Completed work is subtracted after the division, so that bundles never move
 to another share. Bundles are sorted by decreasing length, so the estimated work of two shares differs by at most one
 bundle.
 
@@ -59,7 +59,7 @@ class Share:
 
 
 def all_bundles(plan: Plan) -> tuple[Bundle, ...]:
-    """Return all bundles of a plan, completed or not, longest first; job shares are subsets of these bundles."""
+    """Return all bundles of a plan, including completed work, longest first; job shares are subsets of them."""
     bundles = make_bundles(plan, (Part(unit, unit.strengths, 0, unit.n_images) for unit in plan.units))
     return tuple(sorted(bundles, key=lambda bundle: -bundle.seconds))
 

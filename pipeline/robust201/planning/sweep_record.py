@@ -1,4 +1,4 @@
-"""Record of a sweep in its export: all fields that are needed to reproduce it, without machine-specific values."""
+"""Record of a sweep in its export, with all fields that are needed to reproduce it and no machine-specific values."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -48,7 +48,7 @@ def find_sweep_warnings(config: SweepConfig) -> list[SweepWarning]:
 def _find_omitted_corruptions(config: SweepConfig) -> Iterator[SweepWarning]:
     for dataset, section in config.datasets.items():
         keys = config.omitted_keys(dataset)
-        # `corruptions: null` excludes the group on purpose, but a corruption named individually deserves a warning.
+        # `corruptions: null` excludes the group on purpose, but a corruption that `keys` names still needs a warning.
         if keys and ("corruptions" not in section.model_fields_set or any(key in config.keys for key in keys)):
             key_names = ", ".join(keys) if len(keys) <= _SHOWN_KEYS else f"{len(keys)} corruptions"
             yield SweepWarning(
@@ -59,7 +59,7 @@ def _find_omitted_corruptions(config: SweepConfig) -> Iterator[SweepWarning]:
 
 
 def find_default_normalisations(config: SweepConfig | TrainingConfig) -> Iterator[SweepWarning]:
-    """Warn about a user's networks on built-in datasets: they may expect unnormalised pixels, as with `evaluate`."""
+    """Warn that a user's networks get normalised images of built-in datasets, unlike in `robust201 evaluate`."""
     if not isinstance(config.space, SpaceFile):
         return
     for dataset, section in config.datasets.items():

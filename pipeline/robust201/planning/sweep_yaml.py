@@ -21,8 +21,8 @@ MAX_SWEEP_BYTES = 4 << 20
 """Maximum size of a YAML file; a sweep with the strings of all NAS-Bench-201 cells has 1.1 MB."""
 
 MAX_NODES = 200_000
-"""Maximum number of names and values after expanding aliases; the weights files of 15,625 networks are 31,250 of
-them."""
+"""Maximum number of names and values after expanding aliases; a list of weights files of 15,625 networks needs
+31,250."""
 
 MAX_DEPTH = 50
 """Maximum nesting depth of lists and mappings."""

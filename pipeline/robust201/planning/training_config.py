@@ -52,7 +52,7 @@ class Training(NamedTuple):
 
 
 class TrainedDataset(DatasetSection):
-    """Images of a dataset that is trained on, or that only provides images for the `data` of recipes."""
+    """Images of a dataset on which networks are trained, or which only provides images for the `data` of recipes."""
 
     train: bool = True
     """False for a dataset that only provides images for the `data` of recipes."""

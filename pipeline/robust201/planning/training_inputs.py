@@ -14,7 +14,7 @@ Hashes = Mapping[tuple[str, Split], str]
 
 
 class TrainingInputs:
-    """Images of training runs, each opened at first use; `report` receives a line about each slow step.
+    """Images of training runs, opened at first use; `report` is called with a line about each slow step.
 
     If `copy_hashes` is not None, images are read from the copies written by `save_copies` of another instance.
     """
@@ -89,10 +89,7 @@ class TrainingInputs:
         return self._images[selection]
 
     def save_copies(self) -> Hashes:
-        """Copy all opened images to the run's folder for workers, and return their hashes.
-
-        Damaged copies are replaced.
-        """
+        """Copy all opened images to the run's folder for workers, replacing damaged copies; return their hashes."""
         for (dataset, _), images in self._images.items():
             save_copy(self._config, dataset, images)
         return {selection: images.sha256 for selection, images in self._images.items()}
@@ -104,7 +101,7 @@ class TrainingInputs:
 
 
 def count_epoch_images(config: TrainingConfig, training: Training) -> int | None:
-    """Return the number of images per epoch without reading images; None if the table of datasets lacks a number."""
+    """Return the number of images per epoch, from the table of datasets; None if the table lacks a number."""
     source_names = config.sources(training.recipe, training.dataset)
     data_section = config.recipes[training.recipe].data
     counted_names = source_names if data_section is not None and data_section.fusion is not None else source_names[:1]

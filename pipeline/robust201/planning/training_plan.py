@@ -1,4 +1,4 @@
-"""Planning of training runs: their ids, requested and missing snapshots, and estimates of the work."""
+"""Planning of training runs: ids, requested and missing snapshots, and estimated work."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from robust201.weights.store import CheckpointStore, FinishedSnapshots
 DeviceKind = Literal["cpu", "cuda"]
 
 _PASSES = 3
-"""Cost of a gradient in forward passes: one forward pass and a backward pass, which costs twice as much."""
+"""Cost of a gradient in forward passes; a backward pass costs as much as two forward passes."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class PlannedTraining:
         steps: steps of the requested snapshots, ascending; the last one ends the training.
         missing: steps of requested snapshots that the store lacks.
         n_batches: steps per epoch.
-        id: `hash_training`; empty if the start weights do not exist yet.
-        fields: the hashed fields except network and seed, as a JSON value for the manifest.
+        id: result of `hash_training`; empty if the start weights do not exist yet.
+        fields: all hashed fields except network and seed, as a JSON value for the manifest.
         start: record of the start weights; None for initial weights, or if they do not exist yet.
     """
 
@@ -90,7 +90,7 @@ class TrainingPlan:
 
     @property
     def n_evaluations(self) -> int:
-        """Number of requested snapshots, in which progress is counted."""
+        """Number of requested snapshots; progress is counted in snapshots."""
         return sum(len(planned.steps) for planned in self.trainings)
 
     @property
@@ -143,7 +143,7 @@ def saved_states(config: TrainingConfig) -> frozenset[Path]:
 
 
 def finished_snapshots(config: TrainingConfig) -> FinishedSnapshots:
-    """Return the snapshots that workers have stored; the manifest may not list them yet."""
+    """Return the record of snapshots that workers have stored, which the manifest may not list yet."""
     return FinishedSnapshots(config.results / "finished")
 
 
@@ -243,7 +243,7 @@ class TrainingPlanner:
         return PlannedTraining(training, steps, missing_steps, n_batches, training_id, recorded_fields, start)
 
     def _find_finished_steps(self, training: Training, training_id: str, fields: Mapping[str, Any]) -> set[int]:
-        """Return the steps of those stored snapshots of a training run whose files pass the store's check."""
+        """Return the steps of a training run's stored snapshots whose files pass the store's check."""
         finished_steps: set[int] = set()
         for record in self.store.of_network(training.architecture, training.dataset, self._space.weights_name):
             if (record.recipe, record.seed) != (training.recipe, training.seed):
@@ -258,9 +258,8 @@ class TrainingPlanner:
                 )
             if not matches_training_id(record, self._space):
                 raise CheckpointError(
-                    f"Planning trainings failed for {record.label} in {self.store.manifest}: the record's field "
-                    "'training' differs from the planned training's recipe, because the line was edited. Restore the "
-                    "manifest."
+                    f"Planning trainings failed for {record.label} in {self.store.manifest}: the record's line was "
+                    "edited, because its field 'training' differs from the planned recipe. Restore the manifest."
                 )
             try:
                 self.store.check(record)

@@ -1,4 +1,4 @@
-"""Weights of a sweep's networks: from a checkpoint store, from files, or by random initialisation."""
+"""Weights of a sweep's networks, from a checkpoint store, from files, or by random initialisation."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -77,7 +77,7 @@ class WeightsSource:
         return {sha256: accuracy for sha256, accuracy in recorded.items() if accuracy is not None}
 
     def check(self, dataset: str, architecture: ArchitectureId) -> None:
-        """Check by the files' headers that a network's weights exist, are complete and have the right names and shapes.
+        """Check from file headers that a network's weights exist, are complete and have the right names and shapes.
 
         Names and shapes of networks from a user's file are checked by `runtime.code_check`, because the file must not
         be executed yet.

@@ -1,4 +1,4 @@
-"""BANANAS: an ensemble of networks predicts values from a cell's paths, and selects among mutants of the best cells.
+"""BANANAS, which predicts values from a cell's paths with an ensemble of networks, and queries mutants of good cells.
 
 Source: White, Neiswanger and Savani, "BANANAS: Bayesian Optimization with Neural Architectures for Neural Architecture
 Search", AAAI 2021; the settings are those of naszilla (see docs/protocol.md).
@@ -16,9 +16,11 @@ from robust201.search.optimiser import Optimiser, Query, Scores
 
 N_INITIAL_CELLS = 10
 BATCH_SIZE = 10
+"""Number of cells that are queried between two trainings of the ensemble."""
+
 ENSEMBLE_SIZE = 5
 MAX_PATH_LENGTH = 2
-"""Maximum length of a path in edges; the value 2 gives the first 30 path features of NAS-Bench-201."""
+"""Maximum number of edges of an encoded path; with 2, NAS-Bench-201 has 30 path features."""
 
 N_PARENTS = 5
 N_CANDIDATES = 100
@@ -27,9 +29,9 @@ N_CANDIDATES = 100
 class Bananas(Optimiser):
     """Query random cells first; then repeatedly train an ensemble, and query the best `BATCH_SIZE` candidates.
 
-    Candidates are mutants of the best `N_PARENTS` cells that have not been queried. Each parent, best first, is mutated
-    `N_CANDIDATES` times, until there are `N_CANDIDATES` candidates. Independent Thompson sampling ranks the candidates:
-    each gets a normal sample with the mean and standard deviation of the ensemble's predictions.
+    Candidates are mutants, not queried yet, of the best `N_PARENTS` cells. Each parent, best first, is mutated
+    `N_CANDIDATES` times, until there are `N_CANDIDATES` candidates. Candidates are ranked by independent Thompson
+    sampling: each gets a normal sample with the mean and standard deviation of the ensemble's predictions.
     """
 
     def __init__(self, *arguments: object, **options: object) -> None:

@@ -1,4 +1,4 @@
-"""Tabular benchmark: looks up the values of the cells that a search queries in a dataset's results."""
+"""Tabular benchmark, which looks up the values of queried cells in a dataset's results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class WeightedSum:
 
     Attributes:
         name: the objective as the user wrote it.
-        columns: (n, E) values of its evaluations by index of the space; NaN if missing.
+        columns: (n, E) values of its E evaluations by cell index; NaN if missing.
         weights: (E,) weights of the evaluations.
         is_accuracy: whether all terms are accuracies, which tables and figures show in percent.
     """
@@ -30,7 +30,7 @@ class WeightedSum:
 
     @property
     def values(self) -> _Floats:
-        """(n,) values of the objective, by index."""
+        """(n,) values of the objective, by cell index."""
         if len(self.weights) == 1 and self.weights[0] == 1:
             return self.columns[:, 0]
         totals: _Floats = self.columns @ self.weights
@@ -43,9 +43,9 @@ class Benchmark:
     Attributes:
         cells: the cells that may be queried.
         names: names of the objectives.
-        values: (n, objectives) by index of the space; higher is better.
-        order: (E,) order in which partial queries use the evaluations of a single objective; the first few are spread
-            over the whole range.
+        values: (n, objectives) by cell index; higher is better.
+        order: (E,) order in which partial queries use the evaluations of a single objective; any number of evaluations
+            from the start are spread over the full range.
     """
 
     def __init__(self, cells: SearchCells, objectives: Sequence[WeightedSum]) -> None:
@@ -67,7 +67,7 @@ class Benchmark:
         return 1 if self._weights is None else len(self._weights)
 
     def evaluate(self, query: Query) -> Scores:
-        """Return a query's values: the objectives, or the weighted mean of a single objective's first evaluations."""
+        """Return the objectives of the queried cell; for a partial query, a weighted mean of the first evaluations."""
         if query.n_evaluations is None or query.n_evaluations == self.n_evaluations:
             return tuple(self.values[query.architecture].tolist())
         if self._columns is None or self._weights is None:
@@ -79,7 +79,7 @@ class Benchmark:
 
 
 def spread_order(count: int) -> NDArray[np.int64]:
-    """Return positions below `count` in bisection order: the middle, then the middles of both halves, and so on."""
+    """Return the integers below `count` in bisection order: the middle, then the middles of both halves, and so on."""
     order, intervals = [], [(0, count)]
     while intervals:
         start, end = intervals.pop(0)

@@ -1,7 +1,7 @@
-"""Export of a dataset as a tabular benchmark for Syne Tune, with a ConfigSpace of the cells. Neither library is needed.
+"""Export of a dataset as a blackbox, which is a tabular benchmark for Syne Tune, with a ConfigSpace of the cells.
 
-The files can be read by ``syne_tune.blackbox_repository.blackbox_tabular.deserialize`` (Syne Tune 0.16), and the
-``ConfigSpace`` by ``ConfigSpace.ConfigurationSpace.from_json`` (ConfigSpace 1.2).
+The blackbox can be read by ``syne_tune.blackbox_repository.blackbox_tabular.deserialize`` (Syne Tune 0.16), and the
+space of the cells by ``ConfigSpace.ConfigurationSpace.from_json`` (ConfigSpace 1.2). Writing needs neither library.
 """
 
 import json
@@ -27,10 +27,10 @@ from robust201.statistics.steps import accuracies_after
 from robust201.tasks.columns import STEPS
 
 BLACKBOX_FIDELITY = "hp_epoch"
-"""Syne Tune needs one fidelity; if none is chosen, a fidelity with the single value 1 is written."""
+"""Name of the fidelity if none is chosen. Syne Tune needs a fidelity, so one with the single value 1 is written."""
 
 Fidelity = Literal["images", "steps"]
-"""Fidelity of a blackbox: number of images, or number of attack steps (for Square: queries). A blackbox has one."""
+"""Kind of fidelity of a blackbox: number of images, or number of attack steps (queries for Square)."""
 
 FIDELITIES: tuple[Fidelity, ...] = ("images", "steps")
 
@@ -41,12 +41,12 @@ _Floats = NDArray[np.float64]
 _Integers = NDArray[np.int64]
 
 ELAPSED_TIME = "metric_elapsed_time"
-"""Simulated duration of an evaluation in seconds: 1, because training times are not recorded; with a fidelity, one
-second per image or step."""
+"""Name of the simulated duration of an evaluation in seconds. It is 1, because training times are not recorded; with a
+fidelity, it is one second per image or step."""
 
 CONFIGSPACE_FILE = "cell_space.json"
-"""Not named ``ConfigSpace.json``, because file systems that ignore case would confuse it with Syne Tune's
-``configspace.json``."""
+"""File of the ConfigSpace. It is not named ``ConfigSpace.json``, because file systems that ignore case would confuse it
+with Syne Tune's ``configspace.json``."""
 
 
 def as_fidelity(name: str | None) -> Fidelity | None:
@@ -82,21 +82,21 @@ def write_blackbox(
 ) -> list[Path]:
     """Write every cell's error (1 - accuracy) for each key and strength that occurs in all datasets of the folder.
 
-    A cell has the values of its isomorphism class; classes that were not evaluated are left out. The datasets become
+    Each cell has the values of its isomorphism class; classes that were not evaluated are omitted. The datasets become
     Syne Tune's tasks.
 
     Args:
         reader: reader of the results folder.
         folder: folder to write: new, empty, or with an earlier blackbox.
-        fidelity: with `images`, an error is computed on the first images of a fixed random permutation, and every
-            objective needs per-image outcomes. With `steps`, an error is the one after that number of attack steps (see
-            `statistics.steps`); an objective without steps, such as clean accuracy, has the same error at all
+        fidelity: with `images`, an error is computed on the first images of a fixed random permutation; only objectives
+            with per-image outcomes are written. With `steps`, an error is computed after that number of attack steps
+            (see `statistics.steps`); an objective without steps, such as clean accuracy, has the same error at all
             fidelities.
-        data: the only dataset to write; by default all.
-        predictions: file with predicted accuracies of cells that were not evaluated. All objectives are then named as
-            predictions. Cannot be combined with a fidelity.
-        estimates: whether missing errors are replaced by estimates from samples of images. Objectives that contain
-            estimates are named accordingly. Cannot be combined with a fidelity.
+        data: the only dataset to write; by default all are written.
+        predictions: file with predicted accuracies of cells that were not evaluated. The names of all objectives then
+            say that they are predicted. Cannot be combined with a fidelity.
+        estimates: whether missing errors are replaced by estimates from samples of images. The names of objectives with
+            estimates say so. Cannot be combined with a fidelity.
 
     Returns:
         Paths of the written files.
@@ -180,7 +180,7 @@ def write_blackbox(
 
 
 def _mark_names(objectives: Sequence[str], tables: Sequence[TableValues], predictions: Path | None) -> list[str]:
-    """Return names that mark the objectives with estimated or predicted values.
+    """Return the names of objectives, which mark estimated or predicted values.
 
     With predictions, all names are like ``metric_predicted_error_clean``. Objectives with estimates on any dataset have
     names like ``metric_estimated_error_pgd_1``.
@@ -221,7 +221,7 @@ def _domain(domain_class: str, **bounds: Any) -> dict[str, Any]:
 
 
 def _find_fidelities(tables: Sequence[TableValues], fidelity: Fidelity | None) -> _Integers:
-    """Return the fidelities, ascending; the last is the full evaluation. Raise ConfigError if the results lack them."""
+    """Return ascending fidelities, the last of which is the full evaluation; ConfigError if the results lack them."""
     if fidelity == "images":
         return _image_counts(tables)
     if fidelity == "steps":
@@ -276,7 +276,7 @@ def _stepped_keys(table: TableValues) -> list[str]:
 
 
 def _objectives(table: TableValues) -> Iterator[tuple[str, float]]:
-    """Yield the keys and strengths for which a dataset has accuracies; attacks at strength 0 are left out."""
+    """Yield the keys and strengths for which a dataset has accuracies, without attacks at strength 0."""
     reader = table.reader
     for key in (*reader.keys_clean, *reader.keys_adv, *reader.keys_cc):
         if reader.files.find(table.dataset, key, "accuracy") is None:
@@ -304,7 +304,7 @@ def _errors(table: TableValues, fidelity: Fidelity | None, fidelities: _Integers
 
 
 def _errors_by_images(table: TableValues, key: str, strength: float, fidelities: _Integers) -> _Floats:
-    """Return errors (n, F) on the first images of a fixed random permutation; NaN for cells without outcomes."""
+    """Return errors (n, F) on the first images of a fixed random permutation; NaN for cells that have no outcomes."""
     outcomes = table.reader.outcomes(table.dataset, key, strength)
     order = np.random.default_rng(0).permutation(outcomes.n_images)
     n_correct = outcomes.correct[:, order].cumsum(axis=1)[:, fidelities - 1]

@@ -1,4 +1,4 @@
-"""Features of cells from which accuracies are predicted: operation on each edge, paths, and size."""
+"""Features of cells from which accuracies are predicted: operations on edges, paths, and size."""
 
 import itertools
 
@@ -10,16 +10,20 @@ from robust201.spaces.cell_space import CellSpace
 _Floats = NDArray[np.float64]
 
 NONE, SKIP = "none", "skip_connect"
-"""`NONE` interrupts a path; `SKIP` leaves it unchanged."""
+"""Operations that do not count in a path: `NONE` interrupts the path, and `SKIP` is the identity."""
 
 
 def cell_features(space: CellSpace) -> _Floats:
     """Return the features of all cells of a space.
 
-    There are four groups of features: the operation on each edge (one-hot); the number of paths from the input to the
-    output with each sequence of operations (square root); the number of edges with each operation; and the kernel
-    parameters (logarithm). Sequences omit `skip_connect`, and paths with `none` are not counted, so isomorphic cells
-    have equal path counts.
+    There are four groups of features:
+
+    - the operation on each edge (one-hot),
+    - the number of paths from the input to the output with each sequence of operations (square root),
+    - the number of edges with each operation,
+    - the number of kernel parameters (logarithm).
+
+    Sequences omit `skip_connect`, and paths with `none` are not counted, so isomorphic cells have equal path counts.
 
     Returns:
         (n, F) float64; each column has mean 0 over the cells, and each group of columns has total variance 1.

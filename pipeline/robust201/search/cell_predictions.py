@@ -1,7 +1,7 @@
-"""Predictions of accuracies of cells that were not evaluated, how good they are, and which cells to evaluate next.
+"""Predictions of accuracies of cells that were not evaluated, their quality, and the choice of cells to evaluate next.
 
-Cells are evaluated by isomorphism class, and predicted by class. Predictions are never accuracies of a dataset: they
-have a file of their own, whose columns say that they are predictions.
+Cells are evaluated and predicted by isomorphism class. Predictions are never stored as accuracies of a dataset. They
+have a separate file, whose column names mark them as predictions.
 """
 
 from collections.abc import Sequence
@@ -26,14 +26,14 @@ from robust201.statistics.prediction import GaussianProcess, choose_for_best, ch
 _Floats = NDArray[np.float64]
 
 MIN_CELLS = 10
-"""Evaluated cells without which nothing is predicted."""
+"""Minimum number of evaluated cells for predictions."""
 
 FOLDS = 5
 WEAK_TAU = 0.5
-"""Kendall's tau of cells left out, below which predictions are called weak."""
+"""Kendall's tau on left-out cells below which predictions are called weak."""
 
-_LARGEST_ODDS = 0.995
-"""Accuracies nearer to 0 or 1 have the log-odds of this one."""
+_MAX_ACCURACY = 0.995
+"""Accuracies above this value, or below 1 minus this value, are clipped before their log-odds are computed."""
 
 Aim = Literal["ranking", "best"]
 AIMS: tuple[Aim, ...] = ("ranking", "best")
@@ -45,14 +45,14 @@ COLUMNS = (
 
 
 class Quality(NamedTuple):
-    """Quality of predictions of cells left out, for one evaluation.
+    """Quality of predictions of left-out cells, for one key and strength.
 
     Attributes:
         key: the key.
-        strength: its strength.
+        strength: the strength.
         coverage: fraction of the intervals that contain the accuracy.
         half_width: median half-width of the intervals.
-        kendall: Kendall's tau of predictions with accuracies; NaN where a fold's predictions are all equal.
+        kendall: Kendall's tau between predictions and accuracies; NaN if all predictions are equal.
         r_squared: 1 minus the mean squared error divided by the variance.
     """
 
@@ -69,12 +69,13 @@ class CellPredictions:
     """Predictions for one dataset.
 
     Attributes:
-        dataset: its name.
-        n_evaluated: number of evaluated cells that the predictions are made from.
-        level: level of the intervals.
-        frame: one row per class of cells that was not evaluated and evaluation, with `COLUMNS`.
-        quality: of each evaluation, from cells left out.
-        constant: evaluations that are not predicted, since all evaluated cells have one accuracy, and this accuracy.
+        dataset: name of the dataset.
+        n_evaluated: number of evaluated cells, from which the predictions are made.
+        level: nominal coverage of the intervals.
+        frame: `COLUMNS`, with one row per evaluation and class of cells that was not evaluated.
+        quality: quality for each evaluation, measured on left-out cells.
+        constant: key, strength and accuracy of evaluations that are not predicted, because all evaluated cells have the
+            same accuracy.
     """
 
     dataset: str
@@ -86,14 +87,24 @@ class CellPredictions:
 
     @property
     def is_weak(self) -> bool:
-        """Whether the median of Kendall's tau over evaluations, from cells left out, is below `WEAK_TAU`."""
-        taus = [one.kendall for one in self.quality]
+        """Whether the median over evaluations of Kendall's tau on left-out cells is below `WEAK_TAU` or unknown."""
+        taus = [quality.kendall for quality in self.quality]
         return not np.nanmedian(taus) >= WEAK_TAU if not np.isnan(taus).all() else True
 
 
 @dataclass(frozen=True, eq=False)
 class _Problem:
-    """Features and accuracies of the evaluated cells, and evaluations with one accuracy for all of them."""
+    """A prediction problem: the features of all cells, and the accuracies of the evaluated cells.
+
+    Attributes:
+        space: the space.
+        features: (n, F) features of all cells, by cell index.
+        evaluated: (m,) indices of the evaluated cells.
+        accuracies: (m, E) accuracies of the evaluated cells.
+        evaluations: (key, strength) of each column of the accuracies.
+        variances: (m, E) squared standard errors of the accuracies, if known.
+        constant: see `CellPredictions`.
+    """
 
     space: CellSpace
     features: _Floats
@@ -109,15 +120,16 @@ class _Problem:
 
     @property
     def target_variances(self) -> _Floats | None:
-        """Variances on the scale of the log-odds, by the delta method."""
+        """Variances of the log-odds, by the delta method."""
         if self.variances is None:
             return None
-        clipped = np.clip(self.accuracies, 1 - _LARGEST_ODDS, _LARGEST_ODDS)
+        clipped = np.clip(self.accuracies, 1 - _MAX_ACCURACY, _MAX_ACCURACY)
         scaled: _Floats = self.variances / (clipped * (1 - clipped)) ** 2
         return scaled
 
     @property
-    def others(self) -> NDArray[np.int64]:
+    def not_evaluated(self) -> NDArray[np.int64]:
+        """Indices that represent the classes of cells that were not evaluated."""
         return np.setdiff1d(np.asarray(self.space.isomorphs()), self.evaluated)
 
 
@@ -134,19 +146,19 @@ def predict_cells(
 
     Args:
         results: the evaluated cells.
-        names: scores, keys or keys at a strength; all evaluations if absent.
-        measures: `architecture` and numbers of all cells that should be predicted, as more features.
-        standard_errors: standard errors by architecture and evaluation, like `results.accuracies`: 0 for counts.
-            Estimates have less weight.
-        level: level of the intervals.
-        seed: seed of the folds, and of the cells that the kernel is fitted to if they are many.
+        names: names of the evaluations to predict: scores, keys, or keys at a strength; by default all.
+        measures: table with the column `architecture` and measures of all cells, which become additional features.
+        standard_errors: standard errors by architecture and evaluation, like `results.accuracies`; 0 for exact
+            accuracies. Accuracies with larger errors have less weight.
+        level: nominal coverage of the intervals.
+        seed: seed of the folds, and of the subset of cells to which the kernel is fitted if there are many.
 
     Raises:
         ConfigError: the architectures are not cells, or a name matches no evaluation.
-        ResultsError: too few cells were evaluated, or every accuracy is the same for all.
+        ResultsError: too few cells were evaluated, or each evaluation has the same accuracy for all cells.
     """
-    problem = _pose(results, names, measures, standard_errors)
-    not_evaluated = problem.others
+    problem = _make_problem(results, names, measures, standard_errors)
+    not_evaluated = problem.not_evaluated
     process = GaussianProcess(seed=seed)
     process.fit(problem.features[problem.evaluated], problem.targets, problem.target_variances)
     predicted = process.predict_intervals(problem.features[not_evaluated], level)
@@ -187,19 +199,21 @@ def choose_next(
 
     Args:
         results: the evaluated cells.
-        names: evaluations; the best cell has the highest mean of their standardised accuracies. All if absent.
-        count: number of cells.
-        aim: ``ranking`` reduces the uncertainty of all cells, ``best`` looks for the cell of the highest accuracy.
-        allowed: cells to choose from, such as a sweep's; all if absent.
+        names: names of evaluations, by default all; the best cell has the highest mean of their standardised
+            accuracies.
+        count: number of cells to choose.
+        aim: ``ranking`` to reduce the uncertainty of all cells, or ``best`` to look for the best cell.
+        allowed: cells to choose from, such as the cells of a sweep; by default all.
         standard_errors: see `predict_cells`.
         seed: see `predict_cells`.
 
     Raises:
-        ConfigError: as `predict_cells`, or fewer cells than `count` remain.
-        ResultsError: as `predict_cells`.
+        ConfigError: see `predict_cells`; or fewer cells than `count` can be chosen.
+        ResultsError: see `predict_cells`.
     """
-    problem = _pose(results, names, None, standard_errors)
-    selectable = problem.others if allowed is None else np.intersect1d(problem.others, np.asarray(allowed))
+    problem = _make_problem(results, names, None, standard_errors)
+    not_evaluated = problem.not_evaluated
+    selectable = not_evaluated if allowed is None else np.intersect1d(not_evaluated, np.asarray(allowed))
     if len(selectable) < count:
         raise ConfigError(
             f"Choosing cells failed for {results.name}: expected --next up to {len(selectable):,}, the number of cells "
@@ -211,14 +225,14 @@ def choose_next(
     covariance = process.posterior_covariance(problem.features[classes])
     candidates = np.isin(classes, selectable)
     if aim == "ranking":
-        chosen = choose_for_ranking(covariance, candidates, process.noise, count)
+        chosen_positions = choose_for_ranking(covariance, candidates, process.noise, count)
     else:
         mean = process.standardise(process.predict(problem.features[classes])).mean(axis=1)
-        chosen = choose_for_best(mean, covariance, candidates, process.noise, count)
-    return [int(classes[position]) for position in chosen]
+        chosen_positions = choose_for_best(mean, covariance, candidates, process.noise, count)
+    return [int(classes[position]) for position in chosen_positions]
 
 
-def _pose(
+def _make_problem(
     results: DatasetResults,
     names: Sequence[str] | None,
     measures: pd.DataFrame | None,
@@ -227,8 +241,8 @@ def _pose(
     space = results.space
     if space is None:
         raise ConfigError(
-            f"Predicting failed for {results.name}: its architectures are not cells, from whose operations accuracies "
-            "are predicted. Choose a dataset of cells."
+            f"Predicting failed for {results.name}: its architectures are not cells, but accuracies are predicted from "
+            "the operations of cells. Choose a dataset of cells."
         )
     requested = [evaluation for name in names or () for evaluation in require_evaluations(results, name)]
     evaluations = list(dict.fromkeys(results.columns if names is None else requested))
@@ -236,7 +250,7 @@ def _pose(
     if len(accuracies) < MIN_CELLS:
         raise ResultsError(
             f"Predicting failed for {results.name}: expected at least {MIN_CELLS} cells with all accuracies, got "
-            f"{len(accuracies)}. Evaluate more cells, or name fewer keys by --keys."
+            f"{len(accuracies)}. Evaluate more cells, or name fewer keys with --keys."
         )
     values = accuracies.to_numpy(np.float64)
     constant = np.flatnonzero(np.ptp(_log_odds(values), axis=0) < 1e-9)
@@ -270,7 +284,7 @@ def _pose(
 def _measure_features(
     results: DatasetResults, space: CellSpace, measures: pd.DataFrame, evaluated: "pd.Index[Any]"
 ) -> _Floats:
-    """Return the measures of all cells, as normal scores of their ranks; 0 if missing, equal for isomorphic cells."""
+    """Return the measures of all cells as normal scores of their ranks, 0 if missing; isomorphic cells are equal."""
     from scipy.special import ndtri
     from scipy.stats import rankdata
 
@@ -279,81 +293,80 @@ def _measure_features(
     if table.shape[1] == 0:
         raise ConfigError(
             f"Predicting failed for {results.name}: the folders of --measures have no measures. Measure all cells "
-            "(docs/measures.md), or leave --measures out."
+            "(docs/measures.md), or omit --measures."
         )
-    covered = table.notna().all(axis=1)
-    if not covered.loc[evaluated].all() or covered.mean() < 0.5:
+    is_measured = table.notna().all(axis=1)
+    if not is_measured.loc[evaluated].all() or is_measured.mean() < 0.5:
         raise ConfigError(
             f"Predicting failed for {results.name}: --measures must have all evaluated cells and at least half of all "
-            f"cells, but has {int(covered.sum()):,} of {len(covered):,}. Measure all cells (docs/measures.md), or "
-            "leave --measures out."
+            f"cells, but has {int(is_measured.sum()):,} of {len(is_measured):,}. Measure all cells "
+            "(docs/measures.md), or omit --measures."
         )
     columns = []
-    for numbers in (table[name] for name in table):
-        known = numbers.to_numpy(np.float64)
-        scores = np.zeros(len(known))
-        present = ~np.isnan(known)
-        scores[present] = ndtri(rankdata(known[present]) / (present.sum() + 1))
-        columns.append(scores)
-    by_class = np.stack(columns, axis=1) / np.sqrt(len(columns))
-    positions: NDArray[np.int64] = np.searchsorted(table.index.to_numpy(), isomorphs)
-    chosen: _Floats = by_class[positions]
-    return chosen
+    for column in (table[name] for name in table):
+        measure_values = column.to_numpy(np.float64)
+        normal_scores = np.zeros(len(measure_values))
+        is_present = ~np.isnan(measure_values)
+        normal_scores[is_present] = ndtri(rankdata(measure_values[is_present]) / (is_present.sum() + 1))
+        columns.append(normal_scores)
+    features_by_class = np.stack(columns, axis=1) / np.sqrt(len(columns))
+    class_positions: NDArray[np.int64] = np.searchsorted(table.index.to_numpy(), isomorphs)
+    features: _Floats = features_by_class[class_positions]
+    return features
 
 
 def _measure_quality(problem: _Problem, level: float, seed: int) -> tuple[Quality, ...]:
-    """Predict each fifth of the evaluated cells from the others, and compare predictions and intervals with counts."""
+    """Predict each fold of the evaluated cells from the other folds, and compare the results with the accuracies."""
     from scipy.stats import kendalltau
 
     points, targets, variances = problem.features[problem.evaluated], problem.targets, problem.target_variances
-    count = len(points)
-    fold = np.random.default_rng(seed).permutation(count) % FOLDS
+    fold_of_cell = np.random.default_rng(seed).permutation(len(points)) % FOLDS
     value, low, high = (np.empty_like(targets) for _ in range(3))
-    for left_out in (fold == number for number in range(FOLDS)):
-        fitted = np.flatnonzero(~left_out)
-        varying = np.ptp(targets[fitted], axis=0) > 1e-9
-        if not varying.any():
+    for is_left_out in (fold_of_cell == fold for fold in range(FOLDS)):
+        fitted = np.flatnonzero(~is_left_out)
+        is_varying = np.ptp(targets[fitted], axis=0) > 1e-9
+        if not is_varying.any():
             for array in (value, low, high):
-                array[left_out] = targets[fitted[0]]
+                array[is_left_out] = targets[fitted[0]]
             continue
         process = GaussianProcess(seed=seed)
         process.fit(
             points[fitted],
-            targets[fitted][:, varying],
-            None if variances is None else variances[fitted][:, varying],
+            targets[fitted][:, is_varying],
+            None if variances is None else variances[fitted][:, is_varying],
         )
-        predicted = process.predict_intervals(points[left_out], level)
+        predicted = process.predict_intervals(points[is_left_out], level)
         for array, predictions in ((value, predicted.value), (low, predicted.low), (high, predicted.high)):
-            array[left_out] = targets[fitted[0]]  # for columns that are constant in the other folds
-            array[np.ix_(left_out, varying)] = predictions
-    true, guess = problem.accuracies, _accuracy(value)
-    inside = (_accuracy(low) <= true + 1e-12) & (true - 1e-12 <= _accuracy(high))
-    widths = np.median(_accuracy(high) - _accuracy(low), axis=0) / 2
-    error = ((guess - true) ** 2).mean(axis=0) / true.var(axis=0)
+            array[is_left_out] = targets[fitted[0]]  # for columns that are constant in the other folds
+            array[np.ix_(is_left_out, is_varying)] = predictions
+    accuracies, predicted_accuracies = problem.accuracies, _accuracy(value)
+    is_covered = (_accuracy(low) <= accuracies + 1e-12) & (accuracies - 1e-12 <= _accuracy(high))
+    half_widths = np.median(_accuracy(high) - _accuracy(low), axis=0) / 2
+    relative_errors = ((predicted_accuracies - accuracies) ** 2).mean(axis=0) / accuracies.var(axis=0)
     return tuple(
         Quality(
             *problem.evaluations[column],
-            float(inside[:, column].mean()),
-            float(widths[column]),
-            float(kendalltau(guess[:, column], true[:, column]).statistic),
-            float(1 - error[column]),
+            float(is_covered[:, column].mean()),
+            float(half_widths[column]),
+            float(kendalltau(predicted_accuracies[:, column], accuracies[:, column]).statistic),
+            float(1 - relative_errors[column]),
         )
-        for column in range(true.shape[1])
+        for column in range(accuracies.shape[1])
     )
 
 
 def _log_odds(accuracies: _Floats) -> _Floats:
-    clipped = np.clip(accuracies, 1 - _LARGEST_ODDS, _LARGEST_ODDS)
+    clipped = np.clip(accuracies, 1 - _MAX_ACCURACY, _MAX_ACCURACY)
     odds: _Floats = np.log(clipped / (1 - clipped))
     return odds
 
 
 def _accuracy(odds: _Floats) -> _Floats:
-    """Return the accuracies for log-odds; odds at the clipping bounds become 1 and 0, which they may stand for."""
+    """Return the accuracies for log-odds; at or beyond the clipping bounds, the accuracy is 0 or 1."""
     from scipy.special import expit
 
-    edge = np.log(_LARGEST_ODDS / (1 - _LARGEST_ODDS)) - 1e-9
-    accuracies: _Floats = np.where(odds >= edge, 1.0, np.where(odds <= -edge, 0.0, expit(odds)))
+    max_odds = np.log(_MAX_ACCURACY / (1 - _MAX_ACCURACY)) - 1e-9
+    accuracies: _Floats = np.where(odds >= max_odds, 1.0, np.where(odds <= -max_odds, 0.0, expit(odds)))
     return accuracies
 
 
@@ -377,12 +390,12 @@ def check_prediction_file(path: Path) -> None:
 
 
 def read_predictions(path: Path, dataset: str) -> pd.DataFrame:
-    """Read the predictions for a dataset: by architecture, and (key, strength).
+    """Read the predicted accuracies for a dataset: one row per architecture, one column per (key, strength).
 
     Raises:
         ResultsError: the file is missing or was not written by `write_predictions`, or it has invalid accuracies or
-            several predictions of one accuracy.
-        ConfigError: it has no predictions for the dataset.
+            several predictions of the same accuracy.
+        ConfigError: the file has no predictions for the dataset.
     """
     try:
         frame = pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
@@ -399,10 +412,10 @@ def read_predictions(path: Path, dataset: str) -> pd.DataFrame:
         )
     rows = frame[frame["dataset"] == dataset]
     if rows.empty and not frame.empty:  # an empty file means that all cells had been evaluated
-        known = ", ".join(map(str, frame["dataset"].unique()))
+        predicted_datasets = ", ".join(map(str, frame["dataset"].unique()))
         raise ConfigError(
-            f"Reading predictions failed for {path}: expected predictions for {dataset}, got those for "
-            f"{known}. Choose another file or dataset."
+            f"Reading predictions failed for {path}: expected predictions for {dataset}, got predictions for "
+            f"{predicted_datasets}. Choose another file or dataset."
         )
     try:
         rows = rows.astype({"architecture": np.int64, "strength": np.float64, "predicted_accuracy": np.float64})
@@ -421,7 +434,7 @@ def read_predictions(path: Path, dataset: str) -> pd.DataFrame:
 
 
 def fill_accuracies(accuracies: pd.DataFrame, path: Path, dataset: str) -> pd.DataFrame:
-    """Add the predictions of a file for cells without accuracies (see `DatasetResults.accuracies`).
+    """Return the accuracies, with a file's predictions for cells that have none (see `DatasetResults.accuracies`).
 
     Raises:
         ResultsError: see `read_predictions`.
@@ -430,12 +443,12 @@ def fill_accuracies(accuracies: pd.DataFrame, path: Path, dataset: str) -> pd.Da
     predicted = read_predictions(path, dataset)
     if predicted.empty:
         return accuracies
-    shared = [column for column in accuracies.columns if column in predicted.columns]
-    if not shared:
+    common_columns = [column for column in accuracies.columns if column in predicted.columns]
+    if not common_columns:
         columns: list[Any] = list(predicted.columns)
         raise ConfigError(
             f"Reading predictions failed for {path}: {dataset} has none of the predicted evaluations "
-            f"({', '.join(evaluation_names(columns)[:5])}). Predict from this dataset."
+            f"({', '.join(evaluation_names(columns)[:5])}). Use predictions that were made from this dataset."
         )
-    new = predicted.loc[~predicted.index.isin(accuracies.index), shared]
-    return pd.concat([accuracies, new.reindex(columns=accuracies.columns)]).sort_index()
+    added = predicted.loc[~predicted.index.isin(accuracies.index), common_columns]
+    return pd.concat([accuracies, added.reindex(columns=accuracies.columns)]).sort_index()

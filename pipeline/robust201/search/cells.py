@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from robust201.spaces.cell_space import CellSpace
 
 _MUTATION_TRIES = 100
-"""Maximum number of attempts to mutate a cell into a member; then a random member is returned."""
+"""Maximum number of attempts to mutate a cell into a member, after which a random member is returned."""
 
 
 class SearchCells:
@@ -20,7 +20,7 @@ class SearchCells:
         space: the space.
         isomorphs: (n,) index of the evaluated representative of each cell.
         members: indices that a search may query, ascending.
-        distinct: whether isomorphic cells are merged into one member, whose index is that of the representative.
+        distinct: whether isomorphic cells are merged into one member, which has the index of the representative.
     """
 
     def __init__(self, space: CellSpace, evaluated: NDArray[np.bool_], *, distinct: bool = False) -> None:
@@ -28,7 +28,7 @@ class SearchCells:
 
         Args:
             space: the space.
-            evaluated: (n,) by cell index, whether a representative has all values; entries of other cells are ignored.
+            evaluated: (n,) whether each representative has all values, by cell index; other cells are ignored.
             distinct: whether isomorphic cells are merged into one member.
         """
         self.space = space
@@ -49,7 +49,7 @@ class SearchCells:
         return int(self.members[rng.integers(len(self.members))])
 
     def neighbours(self, cell: int) -> tuple[int, ...]:
-        """Return the members that differ from a cell on one edge; if `distinct`, sorted representatives."""
+        """Return the members that differ from a cell on one edge; if `distinct`, their sorted representatives."""
         neighbours = self._neighbours.get(cell)
         if neighbours is None:
             candidates = [self._by_spec[neighbour.spec] for neighbour in self.space.neighbours(self._specs[cell])]

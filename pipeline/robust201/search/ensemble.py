@@ -1,9 +1,9 @@
-"""Ensembles of small regression networks, trained together: multilayer perceptrons in NumPy.
+"""Ensembles of multilayer perceptrons for regression in NumPy, which are trained together.
 
-The networks are those of naszilla: ten hidden layers of 20 ReLU units, mean absolute error, Adam with a learning rate
-of 0.01 and decay rates of 0.9 and 0.99, 150 epochs in batches of 32, and weights initialised as in Keras (Glorot and
-Bengio, AISTATS 2010). All networks of a call share one stack of matrices, which amortises NumPy's overhead; each
-network has the same outputs as if it were trained alone.
+Networks and training are as in naszilla: ten hidden layers of 20 ReLU units, mean absolute error, Adam with a learning
+rate of 0.01 and decay rates of 0.9 and 0.99, 150 epochs in batches of 32, and weights initialised as in Keras (Glorot
+and Bengio, AISTATS 2010). All networks of a call are stacked into the same arrays, which amortises NumPy's overhead.
+Each network has the same outputs as if it were trained alone.
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ EPOCHS = 150
 BATCH = 32
 
 _EPSILON = 1e-7
-"""Added to Adam's denominator; Keras's default."""
+"""Constant in Adam's denominator; Keras's default."""
 
 _FLUSH_STEPS = 100
-"""Number of steps between two flushes of negligible moments."""
+"""Number of steps after which negligible moments are set to zero."""
 
 _NEGLIGIBLE = np.float32(1e-30)
-"""First moments below this have no effect on the parameters. They are set to zero every `_FLUSH_STEPS` steps, because
-moments of inactive units decay towards zero, and computing with subnormal numbers is several times slower."""
+"""First moments below this value do not affect the parameters. They are set to zero, because moments of inactive units
+decay towards zero, and computing with subnormal numbers is several times slower."""
 
 _Array = NDArray[np.float32]
 
@@ -46,7 +46,7 @@ def fit_and_predict(
         features: (n, d) training inputs of each problem, of equal shapes.
         targets: (n,) training targets of each problem.
         inputs_to_predict: (m, d) inputs for which outputs are predicted; m may differ between problems.
-        rngs: each problem's random generator, for the weights and then the order of samples in each epoch.
+        rngs: random generator of each problem, for the initial weights and then the order of samples in each epoch.
         size: number of networks per ensemble.
         epochs: number of training epochs.
 
@@ -170,7 +170,7 @@ class _Buffers:
 
     Attributes:
         hidden: values of each hidden layer, with a row of ones.
-        active: whether a unit is positive, so that it propagates the gradient.
+        active: whether each unit is positive, so that it propagates the gradient.
         zeros: operand of comparisons with zero.
         gradients: two arrays for gradients of layer outputs, used alternately; their last row is unused.
     """

@@ -1,4 +1,4 @@
-"""Regularised evolution: mutate the best of a random sample, and remove the oldest member of the population.
+"""Regularised evolution, which mutates the best of a random sample and removes the oldest member of the population.
 
 Source: Real, Aggarwal, Huang and Le, "Regularized Evolution for Image Classifier Architecture Search", AAAI 2019; the
 settings are those of naszilla.
@@ -19,10 +19,10 @@ def mutation_probability(n_edges: int) -> float:
 
 
 class RegularizedEvolution(Optimiser):
-    """Mutate the best of `TOURNAMENT_SIZE` members sampled with replacement from the population.
+    """Mutate the best of `TOURNAMENT_SIZE` cells sampled with replacement from the population.
 
-    As in naszilla, the oldest member is removed as soon as the population has `POPULATION_SIZE` members. A mutation may
-    return a cell that was already evaluated; it counts as a query like any other.
+    As in naszilla, the oldest cell is removed as soon as the population has `POPULATION_SIZE` cells. A mutation may
+    give a cell that was already evaluated, which still counts as a query.
     """
 
     def __init__(self, *arguments: object, **options: object) -> None:

@@ -1,4 +1,4 @@
-"""Successive halving over strengths: evaluate many cells at few strengths, and only the best of them at more.
+"""Successive halving over strengths, which evaluates many cells at few strengths, and the best of them at more.
 
 Source: Jamieson and Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter Optimization", AISTATS 2016.
 """
@@ -21,7 +21,7 @@ def plan_rungs(n_queries: int, n_evaluations: int, n_members: int) -> tuple[tupl
         n_members: number of available cells.
 
     Returns:
-        For each rung, the number of cells, and the number of evaluations that each of them has had after it.
+        For each rung, the number of cells, and the number of evaluations that each cell has after the rung.
     """
     sizes = [n_evaluations]
     while sizes[0] >= ETA:
@@ -30,7 +30,7 @@ def plan_rungs(n_queries: int, n_evaluations: int, n_members: int) -> tuple[tupl
         n_first = _count_first_rung(sizes, n_queries * n_evaluations, n_members)
         if n_first >= ETA ** (len(sizes) - 1):
             return tuple((n_first // ETA**rung, size) for rung, size in enumerate(sizes))
-        sizes.pop(0)  # too few cells to reach the last rung: start at a later one
+        sizes.pop(0)  # too few cells to reach the last rung, so start at the next rung
 
 
 def _count_first_rung(sizes: list[int], budget: int, n_members: int) -> int:
@@ -47,9 +47,9 @@ def _count_first_rung(sizes: list[int], budget: int, n_members: int) -> int:
 
 
 class SuccessiveHalving(Optimiser):
-    """Run one bracket with the whole budget; a query costs only the evaluations that it adds for its cell.
+    """Run one bracket with the full budget; a query costs only the evaluations that it adds for its cell.
 
-    An objective with a single evaluation has one rung, which is equivalent to random search.
+    For an objective with a single evaluation, there is one rung, which is random search.
     """
 
     def __init__(self, *arguments: object, **options: object) -> None:

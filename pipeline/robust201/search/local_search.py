@@ -1,4 +1,4 @@
-"""Local search: hill climbing from the best of several random cells, restarting at local optima.
+"""Local search, which climbs hills from the best of several random cells and restarts at local optima.
 
 Source: White, Nolen and Savani, "Exploring the Loss Landscape in Neural Architecture Search", UAI 2021; the settings
 are those of naszilla.

@@ -1,4 +1,4 @@
-"""The table of search methods. To add a method, write a file with a subclass of `Optimiser`, and add a row here."""
+"""The table of search methods. To add a method, write a file with a subclass of `Optimiser`, and add a row to it."""
 
 from typing import NamedTuple
 
@@ -17,8 +17,8 @@ class MethodRow(NamedTuple):
     Attributes:
         name: name on the command line.
         title: name in tables and figures.
-        optimiser: class whose instances are runs.
-        needs_parts: whether it evaluates parts of an objective, which must then consist of several evaluations.
+        optimiser: class whose instances are runs of the method.
+        needs_parts: whether the method evaluates objectives partially, so they must consist of several evaluations.
     """
 
     name: str
@@ -40,7 +40,7 @@ METHODS: dict[str, MethodRow] = {
 
 
 def find_method(name: str) -> MethodRow:
-    """Return the method with this name; for an unknown name, raise a ConfigError that suggests the closest one."""
+    """Return the method with this name; for an unknown name, raise a ConfigError that suggests the closest name."""
     if name not in METHODS:
         raise ConfigError(f"Searching failed for method {name!r}: there is no such method.{closest(name, METHODS)}")
     return METHODS[name]

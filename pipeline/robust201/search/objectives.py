@@ -48,7 +48,7 @@ class ObjectiveTerm(NamedTuple):
 
 
 def parse_objectives(text: str) -> list[tuple[str, tuple[ObjectiveTerm, ...]]]:
-    """Parse comma-separated objectives; return each one's text and terms.
+    """Parse comma-separated objectives; return the text and the terms of each objective.
 
     Raises:
         ConfigError: the text is not a valid objective.
@@ -107,8 +107,8 @@ class TableValues:
     """The accuracies and other terms of one dataset in a folder, by cell index.
 
     Attributes:
-        is_predicted: (n,) by cell index, whether accuracies are predictions instead of counts; set only for the
-            evaluated representative of an isomorphism class.
+        is_predicted: (n,) whether each cell's accuracies are predictions instead of counts; set only for cells that
+            represent their isomorphism class.
         n_estimated: number of isomorphism classes with accuracies estimated from samples of images.
 
     Raises:
@@ -194,7 +194,7 @@ class TableValues:
 
 
 def cell_space_of(reader: RobustnessDataset) -> CellSpace:
-    """Return the cell space of a folder's architectures; raise a `ConfigError` if they are not cells."""
+    """Return the cell space of a folder's architectures; raise ConfigError if they are not cells."""
     if reader.files.space is None:
         raise ConfigError(
             f"Searching failed for {reader.path}: its architectures belong to the space "

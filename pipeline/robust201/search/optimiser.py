@@ -1,4 +1,4 @@
-"""The interface of search methods: `Optimiser`, which proposes architectures and receives their values."""
+"""`Optimiser`, the interface of search methods, which propose architectures and receive their values."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class Query(NamedTuple):
 class Preference:
     """Scalar score of architectures: the objective, or a random weighting of several objectives.
 
-    Methods draw new weights before each choice (see `redraw`), so that a run covers the whole front. Values are scaled
+    Methods draw new weights before each choice (see `redraw`), so that a run covers the full front. Values are scaled
     by their observed range, and combined with the augmented Chebyshev function of ParEGO.
     """
 
@@ -108,11 +108,11 @@ class Optimiser(ABC):
         self.learn(query, values)
 
     def draw_new(self, count: int) -> list[int]:
-        """Return `count` distinct random members that have not been queried; fewer if not enough are left."""
+        """Return `count` distinct random members that have not been queried, or all of them if there are fewer."""
         new_cells: dict[int, None] = {}
         n_left = len(self.cells) - len(self.queried)
         count = min(count, n_left)
-        if 2 * n_left < len(self.cells):  # rejection sampling would be slow if few are left
+        if 2 * n_left < len(self.cells):  # if few are left, rejection sampling would be slow
             available = np.array(
                 [cell for cell in self.cells.members.tolist() if cell not in self.queried], dtype=np.int64
             )

@@ -1,4 +1,4 @@
-"""Random search: query members in random order, without replacement."""
+"""Random search, which queries members in random order without replacement."""
 
 from robust201.search.optimiser import Optimiser, Query, Scores
 
@@ -14,4 +14,4 @@ class RandomSearch(Optimiser):
         return Query(self._order.pop()) if self._order else None
 
     def learn(self, query: Query, values: Scores) -> None:
-        """Ignore the values."""
+        """Do nothing, because the order does not depend on values."""

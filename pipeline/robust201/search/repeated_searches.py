@@ -1,4 +1,4 @@
-"""Repeated searches on a dataset, summarised by mean and interval per method, optimum, and regret after each query."""
+"""Repeated searches on a dataset, summarised by the optimum and, for each method, the mean result and the regret."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -37,8 +37,8 @@ TABLE1_COLUMNS = {
     "aa_square:1": "Square 1",
     "corruption": "corruptions",
 }
-"""Headings of table 1 by objective: accuracies of the selected cells, attacked at epsilon 1/255, or averaged over
-corruptions."""
+"""Column headings of table 1 by objective. The table has accuracies of the selected cells: clean, under attacks at
+epsilon 1/255, and averaged over corruptions."""
 
 VOLUME = "hypervolume"
 """Name of the reported column if there are several objectives: the dominated fraction of the attainable volume."""
@@ -61,8 +61,8 @@ class MethodResult:
         method: name of the method.
         selected: (runs,) best cell of each run; empty for several objectives.
         reported: mean over runs of each reported column.
-        regret: (queries,) mean over runs of the distance of the best value so far from the optimum, NaN until all runs
-            have a value; for several objectives, the fraction of the attainable volume that is not dominated.
+        regret: (queries,) mean over runs of the optimum minus the best value so far; NaN until all runs have a value.
+            For several objectives, the fraction of the attainable volume that is not dominated.
         low: (queries,) lower bound of the 95% interval of `regret`.
         high: (queries,) upper bound of the 95% interval of `regret`.
         hits: fraction of runs that reached the optimum.
@@ -84,7 +84,7 @@ class RepeatedSearch:
     Attributes:
         objective: the objective as the user wrote it.
         dataset: dataset that was searched.
-        reported_on: dataset on which the reported columns are measured.
+        reported_on: dataset from which the reported columns are taken.
         columns: names of the reported columns.
         optimum: highest value of any member in each column.
         results: results of the methods.
@@ -92,11 +92,11 @@ class RepeatedSearch:
         n_queries: budget of a run.
         n_runs: number of runs of each method.
         is_front: whether there are several objectives.
-        absent: columns that are left out because the dataset lacks their results.
-        in_percent: whether a column is shown in percent: accuracies, and the dominated fraction of the volume.
+        absent: names of columns that are omitted because the dataset lacks their results.
+        in_percent: whether each column is shown in percent, as accuracies and the dominated volume fraction are.
         n_predicted: number of isomorphism classes that could be queried and have predicted accuracies.
         n_estimated: number of isomorphism classes with accuracies estimated from samples of images.
-        estimated: columns and objectives that contain such estimates.
+        estimated: names of columns and objectives that contain estimates.
     """
 
     objective: str
@@ -127,7 +127,7 @@ class RepeatedSearch:
         return pd.DataFrame(rows)
 
     def is_estimated(self, column: str) -> bool:
-        """Return whether a column contains estimates. The hypervolume does if any objective of the front does."""
+        """Return whether a column contains estimates; the hypervolume does if any objective contains estimates."""
         return column in self.estimated or (self.is_front and bool(self.estimated))
 
     def to_payload(self) -> dict[str, Any]:
@@ -185,11 +185,11 @@ def repeat_searches(
         seed: seed of all random numbers.
         report: objectives whose values are reported for the selected cells; by default those of table 1 that the
             dataset has. For a front, the hypervolume is reported instead.
-        report_on: dataset on which they are reported; by default `dataset`.
+        report_on: dataset from which these values are taken; by default `dataset`.
         constraints: constraints on the cells that may be queried (see `search.objectives.meets_constraints`).
         join: tables, or their files, whose columns become terms and costs (see `RobustnessDataset.join`).
         distinct: whether isomorphic cells are merged into one member: 6,466 members of NAS-Bench-201 instead of 15,625.
-        predictions: file by `search.cell_predictions` with accuracies that the dataset lacks.
+        predictions: file of `search.cell_predictions.write_predictions` with accuracies that the dataset lacks.
         estimates: whether estimates from samples of the images replace missing counts.
         processes: number of processes; by default one per CPU.
         on_progress: function of (finished runs, all runs), called after each batch.
@@ -269,9 +269,9 @@ def _find_estimated(
 def _read_columns(
     values: TableValues, report_names: Sequence[str], objectives: Sequence[str], *, explicit: bool
 ) -> tuple[dict[str, WeightedSum], tuple[str, ...]]:
-    """Return the reported columns by name, and the names of those that the dataset lacks.
+    """Return the reported columns by name, and the names of columns that the dataset lacks.
 
-    Only default columns may be missing; if `explicit`, the user chose all of them.
+    A missing default column is omitted; a missing column that the user chose (`explicit`) is an error.
     """
     columns: dict[str, WeightedSum] = {}
     absent = []
@@ -292,7 +292,7 @@ def _find_unpredicted(
     objective_values: Sequence[_Floats],
     is_predicted: NDArray[np.bool_],
 ) -> tuple[str, ...]:
-    """Return the default columns that some predicted cells lack, although they have predictions of all objectives."""
+    """Return the default columns without values for some cells whose objectives are all predicted."""
     is_predicted_member = is_predicted & ~np.isnan(np.sum(objective_values, axis=0))
     return tuple(
         name
@@ -420,14 +420,14 @@ def _nan_to_none(floats: _Floats) -> list[float | None]:
 
 
 PAPER_OPTIMUM = 0.9468
-"""Optimal clean accuracy on CIFAR-10, the only number of table 1 whose source was available."""
+"""Optimal clean accuracy on CIFAR-10 in table 1; the sources of its other numbers were not available."""
 
 TOLERANCE = 0.0005 + 1e-9
 """Maximum difference from published accuracies, which have three decimals."""
 
 
 class PaperComparison(NamedTuple):
-    """Clean optimum in table 1 and in our searches, as fractions, and whether they agree to the published decimals."""
+    """Clean optimum in table 1 and in our searches, as fractions, and whether they agree after rounding."""
 
     published: float
     ours: float
@@ -435,7 +435,11 @@ class PaperComparison(NamedTuple):
 
 
 def compare_with_paper(reader: RobustnessDataset, searches: Sequence[RepeatedSearch]) -> PaperComparison | None:
-    """Compare the clean optimum with the paper's; None unless all cells of the published CIFAR-10 were searched."""
+    """Compare the clean optimum with the paper's.
+
+    Returns:
+        The comparison, or None unless the searches covered all cells of the published dataset on CIFAR-10.
+    """
     if reader.sweep is not None and "network" in reader.sweep.get("sweep", {}):
         return None
     all_cells = {len(reader.meta["ids"]), len(reader.non_isomorph_ids)}

@@ -1,4 +1,4 @@
-"""Runs of search methods in several processes, with the queried architectures and the best one after each query."""
+"""Runs of search methods in several processes, with the queried architectures and the best architecture so far."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -45,7 +45,7 @@ class Runs:
     n_queries: int
 
     def best_by_query(self) -> NDArray[np.int64]:
-        """Return the best architecture so far, by unit of the budget: (runs, n_queries). Ties keep the earlier one."""
+        """Return the best architecture after each unit of the budget, (runs, n_queries); of equals, the earliest."""
         values = np.where(self.queried == NO_ARCHITECTURE, -np.inf, self.benchmark.values[self.queried, 0])
         best_values = np.maximum.accumulate(values, axis=1)
         is_better = np.diff(best_values, axis=1, prepend=-np.inf) > 0
@@ -78,8 +78,8 @@ def run_methods(
 ) -> list[list[Runs]]:
     """Run methods on benchmarks.
 
-    Equal seeds give equal runs for any number of processes: the random numbers of a run depend on the seed, the method
-    and the run's number.
+    Equal seeds give equal runs for any number of processes, because the random numbers of a run depend only on the
+    seed, the method and the number of the run.
 
     Args:
         benchmarks: benchmarks to search.
@@ -87,8 +87,8 @@ def run_methods(
         n_queries: budget of a run, in evaluations of complete objectives.
         n_runs: number of runs of each method on each benchmark.
         seed: seed of all random numbers.
-        processes: maximum number of processes; by default one per CPU that this process may use. With one, runs are
-            made in this process.
+        processes: maximum number of processes; by default one per CPU that this process may use. If there is only one,
+            it is this process.
         on_progress: function of (finished runs, all runs), called after each batch.
 
     Returns:
@@ -117,7 +117,7 @@ def run_methods(
 def run_together(
     method: str, benchmark: Benchmark, *, n_queries: int, seed: int, run_numbers: Sequence[int]
 ) -> list[tuple[list[int], list[float]]]:
-    """Advance several runs of a method together; each run has the same result as if made alone.
+    """Advance several runs of a method together; each run has the same result as if it were alone.
 
     Returns:
         For each run, the fully evaluated architectures, and the budget spent up to each of them.
@@ -152,7 +152,7 @@ def run_together(
 
 
 def _cost(query: Query, full_size: int, n_measured: dict[int, int]) -> int:
-    """Return the number of evaluations that a query adds; a complete query counts in full, even if repeated."""
+    """Return the number of evaluations that a query adds; a complete query costs all, even if it is repeated."""
     if query.n_evaluations is None:
         return full_size
     return max(0, query.n_evaluations - n_measured.get(query.architecture, 0))
@@ -199,7 +199,7 @@ def _iter_finished(
             "out. Run the same command again, with fewer --processes."
         ) from error
     finally:
-        stop_writer.close()  # aborts the remaining runs of workers
+        stop_writer.close()  # ends the worker processes and their remaining runs
         with delaying_interrupts():
             pool.shutdown(cancel_futures=True)
         stop_reader.close()

@@ -1,4 +1,4 @@
-"""Signs in accuracies that an attack was too weak, which should be resolved before a robust accuracy is published.
+"""Checks of accuracies for signs that an attack was too weak; resolve them before publishing a robust accuracy.
 
 The checks are those of Carlini et al., "On Evaluating Adversarial Robustness" (2019, section 4), and of Athalye,
 Carlini and Wagner, "Obfuscated Gradients" (ICML 2018, section 3.1), as far as they need only accuracies. It is not
@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, show_architecture
 
 FLAG_LEVEL = 1e-3
-"""Probability that a check flags any network of a dataset by chance."""
+"""Maximum probability that a check flags any network of a dataset by chance."""
 
 MIN_HUGE_EPSILON_255 = 64.0
-"""Minimum epsilon, in units of 1/255, at which an attack in the Linf ball can set most pixels to any value."""
+"""Epsilon, in units of 1/255, from which an attack in the Linf ball can set most pixels to any value."""
 
 NEAR_CHANCE = 0.15
 """Margin above chance level within which an accuracy counts as near chance.
@@ -34,7 +34,7 @@ ARITHMETIC_TOLERANCE = 1e-3
 """Difference in accuracy on equal images that floating-point arithmetic may cause (see `weights_check.ROUNDING`)."""
 
 ZERO_GRADIENTS = ("input_gradient zero_share", CLEAN_STRENGTH)
-"""Key and strength in the input of `find_flags` of the fraction of images whose gradient is exactly zero."""
+"""Key and strength under which `find_flags` expects the fraction of images whose gradient is exactly zero."""
 
 MAX_ZERO_FRACTION = 0.01
 """Maximum fraction of images with a zero gradient that is not flagged; our choice, as the source has no threshold."""
@@ -83,7 +83,7 @@ Evaluated = tuple[str, float]
 
 @dataclass(frozen=True)
 class AttackFlag:
-    """A sign of a weak attack, and the networks of a dataset that show it.
+    """A sign that an attack was too weak, and the networks of a dataset that show it.
 
     Attributes:
         dataset: name of the dataset; empty for a single network on images without a name.
@@ -183,6 +183,7 @@ def find_flags(
 
 
 _Flag = tuple[str, str, str, tuple[tuple[ArchitectureId, float, float], ...], int]
+"""The fields of an `AttackFlag` except the dataset."""
 
 
 def _weaker_and_stronger(transfers: Mapping[str, Transfer]) -> dict[str, tuple[str, list[tuple[str, str]]]]:
@@ -220,7 +221,7 @@ def _weaker_and_stronger(transfers: Mapping[str, Transfer]) -> dict[str, tuple[s
             [(_FGSM, stronger) for stronger in _LINF.white_box],
         ),
         "ensemble weaker": (
-            "AutoAttack's standard version should leave no image that another attack fools",
+            "no attack should fool an image that AutoAttack's standard version does not fool",
             ensemble_pairs,
         ),
     }
@@ -258,7 +259,7 @@ def _not_monotone(results: Mapping[Evaluated, Accuracies], n_images: int) -> Ite
         yield from _flag(
             "not monotone",
             f"{key} at {high:g} against {low:g}",
-            "a larger ball holds the smaller one: the attack at the larger epsilon did not converge",
+            "a larger ball contains the smaller one: the attack at the larger epsilon did not converge",
             larger,
             smaller,
             _ChanceMargin(n_images, len(adjacent_strengths) * len(smaller)),
@@ -267,7 +268,7 @@ def _not_monotone(results: Mapping[Evaluated, Accuracies], n_images: int) -> Ite
 
 def _far_from_chance(results: Mapping[Evaluated, Accuracies], n_classes: int) -> Iterator[_Flag]:
     limit = min(1.0, 1 / n_classes + NEAR_CHANCE)
-    reason = f"so large an epsilon should leave at most {limit:g} ({NEAR_CHANCE:g} above chance)"
+    reason = f"at such a large epsilon, the accuracy should be at most {limit:g} ({NEAR_CHANCE:g} above chance)"
     for (key, strength), accuracies in sorted(results.items(), key=lambda item: item[0]):
         if key in (_FGSM, *_LINF.iterative) and strength >= MIN_HUGE_EPSILON_255:
             limits = dict.fromkeys(accuracies, limit)
@@ -275,9 +276,9 @@ def _far_from_chance(results: Mapping[Evaluated, Accuracies], n_classes: int) ->
 
 
 def _changed_at_zero(results: Mapping[Evaluated, Accuracies]) -> Iterator[_Flag]:
-    """Flag changes at strength 0, which sweeps reject, so only files of other programs contain it."""
+    """Flag accuracies at strength 0 that differ from clean; only other programs write them, as sweeps reject 0."""
     clean = results.get((_CLEAN, CLEAN_STRENGTH), {})
-    reason = f"at epsilon 0 the images are the clean ones: accuracies may differ by {ARITHMETIC_TOLERANCE:g}"
+    reason = f"at epsilon 0 the images are clean, so accuracies should differ by at most {ARITHMETIC_TOLERANCE:g}"
     known_keys = {_FGSM, *(key for family in _FAMILIES for key in family.iterative)}
     for (key, strength), accuracies in sorted(results.items(), key=lambda item: item[0]):
         if key in known_keys and strength == 0:
@@ -290,13 +291,15 @@ def _changed_at_zero(results: Mapping[Evaluated, Accuracies]) -> Iterator[_Flag]
 def _zero_gradients(results: Mapping[Evaluated, Accuracies]) -> Iterator[_Flag]:
     fractions = results.get(ZERO_GRADIENTS, {})
     reason = (
-        f"the loss has no gradient at more than {MAX_ZERO_FRACTION:g} of the images: "
-        "attacks that follow it do not move there"
+        f"the gradient of the loss is zero on more than {MAX_ZERO_FRACTION:g} of the images, "
+        "so attacks that follow the gradient do not change them"
     )
     yield from _flag("zero gradients", "input_gradient", reason, fractions, dict.fromkeys(fractions, MAX_ZERO_FRACTION))
 
 
 class _ChanceMargin(NamedTuple):
+    """Margin that a difference of two accuracies exceeds by chance with probability `FLAG_LEVEL` at most."""
+
     n_images: int
     n_comparisons: int
 
@@ -313,7 +316,7 @@ class _ChanceMargin(NamedTuple):
 def _flag(
     check: str, where: str, reason: str, higher: Accuracies, lower: Accuracies, margin: _ChanceMargin | float = 0.0
 ) -> Iterator[_Flag]:
-    """Flag the networks whose `higher` accuracy exceeds the `lower` by more than a margin, if there are any."""
+    """Yield one flag with the networks whose `higher` accuracy exceeds `lower` by more than a margin, if any."""
     common_networks = [name for name in higher if name in lower]
     high = np.array([higher[name] for name in common_networks], np.float64)
     low = np.array([lower[name] for name in common_networks], np.float64)

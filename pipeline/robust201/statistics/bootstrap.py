@@ -1,10 +1,11 @@
 """Bootstrap over test images: resampled counts of correct images, and intervals of ranks, medians and correlations.
 
-If per-image outcomes are stored, images are resampled with replacement, the same ones for all networks and tasks
-(`resampled_counts`). This preserves dependencies between networks, such as images that are hard for all of them. If
-only accuracies are stored, each count is sampled independently from a binomial distribution (`binomial_counts`), as if
-every network had been evaluated on different images. For networks that err on the same images, differences then seem
-less certain than they are, and intervals of ranks and of rank correlations are mostly too wide.
+If per-image outcomes are stored, images are resampled with replacement, and each sample has the same images for all
+networks and tasks (`resampled_counts`). This preserves dependencies between networks, such as images that are hard for
+all of them. If only accuracies are stored, each count is sampled independently from a binomial distribution
+(`binomial_counts`), as if every network had been evaluated on different images. If networks err on the same images,
+differences between them then seem less certain than they are, and intervals of ranks and of rank correlations are
+mostly too wide.
 
 Equal seeds and equal versions of NumPy give equal samples.
 """
@@ -19,6 +20,7 @@ from robust201.statistics.outcomes import Packed, weighted_counts
 from robust201.statistics.rank_correlation import kendall_taus
 
 N_DRAWS = 1000
+"""Default number of bootstrap samples."""
 
 ResampledCounts = NDArray[np.int32]
 
@@ -28,12 +30,11 @@ class Estimate(NamedTuple):
 
     Attributes:
         value: the estimate on the original images.
-        low: lower end of the interval, which is the value minus a multiple of the standard deviation over bootstrap
-            samples.
-        high: upper end. The interval covers the average result on other image sets of the same size.
-        bias: mean over bootstrap samples minus the value. It estimates the effect of sampling noise in the accuracies,
-            and mostly underestimates it: with infinitely many images, the result would be about the value minus the
-            bias, or even further from the value.
+        low: lower end of the interval: the value minus a multiple of the standard deviation over bootstrap samples.
+        high: upper end, in the same way. The interval covers the mean result over other image sets of the same size.
+        bias: mean over bootstrap samples minus the value, which estimates the effect of sampling noise in the
+            accuracies. With infinitely many images, the result would be about the value minus the bias. The bias is
+            mostly underestimated, so the result may be even further from the value.
     """
 
     value: float
@@ -82,7 +83,7 @@ def resampled_counts(outcomes: Packed, n_images: int, *, n_draws: int = N_DRAWS,
 
 
 def ranks_of(counts: ArrayLike) -> NDArray[np.int64]:
-    """Return ranks of counts along the last axis; a rank is one more than the number of higher counts."""
+    """Return the ranks of counts along the last axis; each rank is 1 plus the number of higher counts."""
     count_array = np.asarray(counts)
     count_rows = count_array.reshape(-1, count_array.shape[-1])
     ranks = np.empty(count_rows.shape, np.int64)
@@ -92,7 +93,7 @@ def ranks_of(counts: ArrayLike) -> NDArray[np.int64]:
 
 
 class RankIntervals(NamedTuple):
-    """Interval of each network's ranks over the samples, and the fraction of samples in which it is best or tied."""
+    """Interval of each network's rank over bootstrap samples, and the fraction of samples where it is best or tied."""
 
     low: NDArray[np.int64]
     high: NDArray[np.int64]
@@ -115,22 +116,22 @@ def median_estimate(accuracies: ArrayLike, counts: ResampledCounts, n_images: in
 def kendall_estimate(
     first: ArrayLike,
     second: ArrayLike,
-    drawn_first: ResampledCounts,
-    drawn_second: ResampledCounts,
+    first_counts: ResampledCounts,
+    second_counts: ResampledCounts,
     level: float = 0.95,
 ) -> Estimate:
-    """Return Kendall's tau-b of accuracies under two tasks, with its interval from resampled counts (D, A) of each.
+    """Return Kendall's tau-b of accuracies (A,) under two tasks, with its interval from the resampled counts (D, A).
 
-    Sampling noise in the accuracies lowers tau, and more so with fewer images or closer accuracies (see
-    `Estimate.bias`). If all accuracies under a task are equal, tau is NaN.
+    Sampling noise in the accuracies lowers tau, especially with few images or similar accuracies (see `Estimate.bias`).
+    If all accuracies under a task are equal, tau is NaN.
     """
     value = float(kendall_taus(np.column_stack([first, second]))[0, 1])
-    taus = [kendall_taus(np.column_stack(pair))[0, 1] for pair in zip(drawn_first, drawn_second, strict=True)]
+    taus = [kendall_taus(np.column_stack(pair))[0, 1] for pair in zip(first_counts, second_counts, strict=True)]
     return _estimate(value, np.array(taus), level, (-1.0, 1.0))
 
 
 def _estimate(value: float, sampled: NDArray[np.float64], level: float, limits: tuple[float, float]) -> Estimate:
-    """Return the standard bootstrap interval, clipped to the limits; NaN if the number of any sample is NaN.
+    """Return the standard bootstrap interval, clipped to the limits; its ends are NaN if any sample gives NaN.
 
     Percentile intervals would contain the bias twice, because resampling adds noise to accuracies that already have it.
 

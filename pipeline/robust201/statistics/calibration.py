@@ -1,8 +1,7 @@
-"""Calibration, which is the agreement of a network's confidences with its accuracies.
+"""Calibration metrics, which measure how well a network's confidences agree with its accuracies.
 
-Most metrics need the softmax of every image, which a dataset does not store. `stored_calibration` computes the metrics
-that follow from stored means and counts. `binned_calibration` computes the metrics that follow from binned confidences,
-if these were measured.
+Most metrics need the softmax of every image, which a dataset does not store. `stored_calibration` needs only stored
+means and counts. `binned_calibration` needs binned confidences, which the measurement `calibration` stores.
 """
 
 from typing import NamedTuple
@@ -15,7 +14,7 @@ from robust201.core.errors import ConfigError
 _Floats = NDArray[np.float64]
 
 N_BINS = 15
-"""Number of bins, as in Guo et al., "On calibration of modern neural networks", ICML 2017."""
+"""Default number of bins, as in Guo et al., "On calibration of modern neural networks", ICML 2017."""
 
 FRACTION_BITS = 32
 """Fractional bits of a stored sum of confidences."""
@@ -24,10 +23,10 @@ SOFTMAX_REQUIREMENT = (
     "the softmax of every image (N x C), which no dataset stores: compute it with your network, and pass it to "
     "robust201.statistics.calibration"
 )
-"""Input that all metrics need except those of `stored_calibration` and `binned_calibration`."""
+"""Description for users of the input of `calibration_errors`."""
 
 BINS_REQUIREMENT = "the measurement `calibration`"
-"""Input that `binned_calibration` needs."""
+"""Description for users of the input of `binned_calibration`."""
 
 
 class CalibrationErrors(NamedTuple):
@@ -36,8 +35,8 @@ class CalibrationErrors(NamedTuple):
     Attributes:
         ece: expected calibration error, with bins of equal width.
         ece_equal_mass: expected calibration error, with bins of equally many images.
-        maximum: largest gap between confidence and accuracy of a non-empty bin of equal width.
-        class_wise: mean over classes of the calibration error of the class's probability, with bins of equal width.
+        maximum: largest gap between mean confidence and accuracy in a non-empty bin, with bins of equal width.
+        class_wise: calibration error of each class's probability, with bins of equal width, averaged over classes.
         brier: mean over images of the squared distance between the softmax and the one-hot label, in [0, 2].
         aurc: area under the risk-coverage curve, that is, the error of the k most confident images, averaged over k.
     """
@@ -90,7 +89,7 @@ def area_under_risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> float
 
     Args:
         confidence: (N,) scores; higher is more confident.
-        correct: (N,) 1 for correct images, 0 for others.
+        correct: (N,) 1 for correctly classified images, 0 for misclassified images.
     """
     scores, errors = np.asarray(confidence, np.float64), 1 - np.asarray(correct, np.float64)
     _, groups = np.unique(-scores, return_inverse=True)
@@ -102,16 +101,16 @@ def area_under_risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> float
 
 
 class StoredCalibration(NamedTuple):
-    """Calibration that follows from stored means and counts.
+    """Calibration metrics that can be computed from stored means and counts.
 
     Attributes:
         confidence: mean confidence in the predicted class.
         accuracy: fraction of correct images.
         overconfidence: confidence - accuracy; its absolute value is the ECE with a single bin, a lower bound of the ECE
             with more bins.
-        class_gap: ECE with predicted classes as bins, that is, the mean over images of the gap between mean confidence
-            and accuracy in the predicted class. NaN without the matrix of confidences.
-        largest_class_gap: largest of these gaps.
+        class_gap: ECE with predicted classes as bins: the gap between mean confidence and accuracy in the predicted
+            class, averaged over images. NaN without `confidence_argmax`.
+        largest_class_gap: largest gap of a predicted class.
     """
 
     confidence: float
@@ -124,7 +123,7 @@ class StoredCalibration(NamedTuple):
 def stored_calibration(
     cm: ArrayLike, confidence_prediction: ArrayLike, confidence_argmax: ArrayLike | None = None
 ) -> StoredCalibration:
-    """Compute the calibration that follows from the stored columns of an evaluation.
+    """Compute calibration metrics from the stored columns of an evaluation.
 
     Args:
         cm: (C, C) confusion matrix of counts, with one row per true class.
@@ -148,11 +147,11 @@ def stored_calibration(
 
 
 class BinnedCalibration(NamedTuple):
-    """Calibration from confidences in bins of equal width.
+    """Calibration metrics from confidences in bins of equal width.
 
     Attributes:
         ece: expected calibration error (see `CalibrationErrors`).
-        maximum: largest gap of a non-empty bin.
+        maximum: largest gap between mean confidence and accuracy in a non-empty bin.
     """
 
     ece: float
@@ -160,14 +159,14 @@ class BinnedCalibration(NamedTuple):
 
 
 def binned_calibration(counts: ArrayLike, confidence_sums: ArrayLike) -> BinnedCalibration:
-    """Compute calibration from the stored bins of an evaluation, without the softmax of its images.
+    """Compute calibration metrics from the stored bins of an evaluation.
 
     Args:
         counts: (M, 2) number of images, and number of correct images, in each bin.
         confidence_sums: (M,) sums of confidences in the predicted class, in units of 2**-32.
     """
     n_images, n_correct = np.asarray(counts, np.int64).T
-    # Integers are subtracted, so that a perfectly calibrated bin has a gap of exactly 0.
+    # The subtraction is on integers, so that a perfectly calibrated bin has a gap of exactly 0.
     gaps = np.abs(np.asarray(confidence_sums, np.int64) - (n_correct << FRACTION_BITS)) / 2.0**FRACTION_BITS
     has_images = n_images > 0
     return BinnedCalibration(float(gaps.sum() / n_images.sum()), float((gaps[has_images] / n_images[has_images]).max()))
@@ -179,9 +178,9 @@ def _check_probabilities(softmax: ArrayLike, labels: ArrayLike) -> tuple[_Floats
     if probabilities.ndim != 2 or classes.shape != probabilities.shape[:1] or not len(classes):
         problem = f"the shapes are {probabilities.shape} and {classes.shape}"
     elif not (probabilities.min() >= 0 and np.abs(probabilities.sum(axis=1) - 1).max() <= 1e-3):
-        problem = "some rows do not"
+        problem = "some rows do not add up to 1 or have negative numbers"
     elif classes.dtype.kind not in "iu" or classes.min() < 0 or classes.max() >= probabilities.shape[1]:
-        problem = f"labels of {classes.dtype} are from {classes.min()} to {classes.max()}"
+        problem = f"the labels ({classes.dtype}) are from {classes.min()} to {classes.max()}"
     if problem is not None:
         raise ConfigError(
             "Computing calibration failed for a network: expected probabilities (N, C) that add up to 1 and labels "
@@ -191,12 +190,12 @@ def _check_probabilities(softmax: ArrayLike, labels: ArrayLike) -> tuple[_Floats
 
 
 def _width_bins(confidence: _Floats, n_bins: int) -> NDArray[np.int64]:
-    """Return the bin m of each confidence; bin m is ((m - 1) / M, m / M], and the first bin also contains 0."""
+    """Return the bin index m of each confidence; bin m of M is (m / M, (m + 1) / M], and bin 0 also contains 0."""
     return np.clip(np.ceil(confidence * n_bins).astype(np.int64) - 1, 0, n_bins - 1)
 
 
 def _mass_bins(confidence: _Floats, n_bins: int) -> NDArray[np.int64]:
-    """Return the bin of each confidence for bins of equally many images, whose sizes differ by at most one."""
+    """Return the bin index of each confidence, for bins whose numbers of images differ by at most one."""
     bins = np.empty(len(confidence), np.int64)
     bins[np.argsort(confidence, kind="stable")] = np.arange(len(confidence)) * n_bins // len(confidence)
     return bins

@@ -1,8 +1,9 @@
-"""Distances, which are the sizes of the smallest perturbations that fool a network, and statistics of distances.
+"""Statistics of distances, which are the sizes of the smallest perturbations that fool a network, one per image.
 
 An image that is misclassified without a perturbation has distance 0, and an image that is never fooled has distance
-infinity. An image is classified correctly at an epsilon if its distance is larger, so one run gives the accuracy at
-every epsilon. Attacks give upper bounds of distances, because a stronger attack may find smaller perturbations.
+infinity. At an epsilon, an image is classified correctly if its distance is larger than epsilon, so one run gives the
+accuracy at every epsilon. Attacks give upper bounds of distances, because a stronger attack may find smaller
+perturbations.
 """
 
 from typing import NamedTuple
@@ -31,7 +32,7 @@ class MedianDistance(NamedTuple):
 
 
 class AccuracyCurve(NamedTuple):
-    """Accuracies at E epsilons with pointwise intervals; all arrays are (E,)."""
+    """Accuracies at E epsilons with pointwise 95% intervals; all arrays are (E,)."""
 
     epsilons: _Floats
     accuracy: _Floats
@@ -40,7 +41,7 @@ class AccuracyCurve(NamedTuple):
 
 
 def accuracy_curve(distances: ArrayLike, epsilons: ArrayLike) -> AccuracyCurve:
-    """Compute the accuracy at each epsilon, which is the fraction of images whose distance is larger.
+    """Compute the accuracy at each epsilon, which is the fraction of images whose distance is larger than epsilon.
 
     Args:
         distances: (N,) from 0 to infinity.
@@ -53,7 +54,7 @@ def accuracy_curve(distances: ArrayLike, epsilons: ArrayLike) -> AccuracyCurve:
 
 
 def median_distance(distances: ArrayLike, level: float = 0.95) -> MedianDistance:
-    """Compute the median over images, and an interval between two order statistics.
+    """Compute the median over images, with an interval whose ends are two order statistics.
 
     The number of distances below the true median is binomial with probability 1/2 (Hahn and Meeker, "Statistical
     Intervals", 1991, section 5.2). With fewer than six images, no interval between order statistics covers 95%, so the

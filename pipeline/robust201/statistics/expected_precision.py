@@ -1,8 +1,8 @@
 """Expected precision of estimates from a sample of images, computed before sampling.
 
-It needs some networks whose outcomes on all images are known. Each group of networks is left out in turn. The other
-networks serve as the pilot, from which alone the model, the strata and the sample sizes are computed. The residuals of
-the predictions for the networks left out then give the precision.
+It needs some networks whose outcomes on all images are known. They are divided into groups, and each group is left out
+in turn. The model, the strata and the sample sizes are computed from the other networks alone, which serve as the
+pilot. The residuals of the predictions for the left-out networks then give the precision.
 """
 
 from collections.abc import Sequence
@@ -26,11 +26,11 @@ from robust201.statistics.sampling import (
 )
 
 MIN_NETWORKS = 3
-"""Minimum number of networks: two in the pilot and one left out. Kendall's tau needs two left out, so four networks."""
+"""Minimum number of networks: two in the pilot and one left out. Kendall's tau needs four, with two left out."""
 
 _N_FOLDS = 4
 _EXTREME_MARGIN = 0.02
-"""Accuracies within this distance of 0 or 1 are extreme, and are ignored."""
+"""Accuracies within this distance of 0 or 1 are extreme, and are ignored if there are others."""
 
 _Floats = NDArray[np.float64]
 _Bools = NDArray[np.bool_]
@@ -38,13 +38,13 @@ _Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Fold:
-    """T networks that are left out, and predictions of their outcomes from a pilot of P other networks.
+    """T left-out networks, and predictions of their outcomes from a pilot of P other networks.
 
     Attributes:
         pilot: (P, S, N) outcomes of the pilot.
-        pilot_predicted: (P, S, N) predictions of the outcomes of the pilot, for strata and sample sizes.
-        outcomes: (T, S, N) outcomes of the networks left out.
-        predicted: (T, S, N) predictions of these outcomes by a model fitted on the pilot.
+        pilot_predicted: (P, S, N) predictions of the pilot's outcomes, for strata and sample sizes.
+        outcomes: (T, S, N) outcomes of the left-out networks.
+        predicted: (T, S, N) predictions of these outcomes by a model fitted to the pilot.
     """
 
     pilot: _Bools
@@ -125,7 +125,7 @@ def sampled_precision(
 
 
 def simple_precision(outcomes: ArrayLike, count: int, n_images: int) -> tuple[float, float]:
-    """Return the half-width and tau as `sampled_precision`, for a simple random sample of `count` images.
+    """Return the median half-width and tau like `sampled_precision`, but for a simple random sample of `count` images.
 
     Args:
         outcomes: (A, S, N) bool, on images that represent the population.
@@ -152,7 +152,7 @@ def _pairwise_certainty(design: SampleDesign, accuracy: _Floats, residual: _Floa
 
 
 def _certainty(first: _Floats, second: _Floats, variance: _Floats) -> _Floats:
-    """Return the probability of the correct order minus that of the wrong order for each pair.
+    """Return the probability of the correct order minus the probability of the wrong order for each pair of networks.
 
     `first`, `second` (accuracies) and `variance` (of their difference) are (M, S). Pairs of equal or extreme accuracies
     are omitted, so the result is (K,).

@@ -1,6 +1,6 @@
 """Comparison of two groups of trained networks: Welch's test, paired tests and effect sizes.
 
-A group has one number per network, such as its robustness R. Tests from summaries need only the mean, standard
+A group has one number per network, such as its robustness R. Welch's test and effect sizes need only the mean, standard
 deviation and size of each group, which papers publish. All standard deviations are sample standard deviations (ddof 1).
 """
 
@@ -84,7 +84,7 @@ def summarise_group(values: ArrayLike) -> Groups:
 
 
 def welch_test(first: Groups, second: Groups) -> MeanTest:
-    """Compare the means of groups with unequal variances.
+    """Compare the means of two groups, whose variances may differ.
 
     Source: Welch, "The generalization of 'Student's' problem when several different population variances are involved",
     Biometrika 34 (1947).
@@ -101,7 +101,7 @@ def welch_test(first: Groups, second: Groups) -> MeanTest:
 
 
 def paired_test(first: ArrayLike, second: ArrayLike) -> MeanTest:
-    """Compare networks in pairs along the last axis, such as pairs with the same initial weights.
+    """Test the mean difference of paired networks along the last axis, such as networks with equal initial weights.
 
     Pairs with a NaN are ignored.
 
@@ -131,8 +131,8 @@ def _t_test(difference: _Floats, standard_error: _Floats, degrees: _Floats) -> M
 def hedges_g(first: Groups, second: Groups) -> EffectSize:
     """Return the difference of means in pooled standard deviations, corrected for small groups.
 
-    The 95% interval is an approximation for large samples of equal variance, so use it for the size of the effect and
-    not as a test. All numbers are NaN if the pooled deviation is 0 or unknown.
+    The 95% interval is an approximation for large groups of equal variance, so use it to judge the size of the effect,
+    not its significance. All numbers are NaN if the pooled deviation is 0 or unknown.
 
     Source: Hedges, "Distribution theory for Glass's estimator of effect size and related estimators", Journal of
     Educational Statistics 6 (1981); interval of Hedges and Olkin, "Statistical Methods for Meta-Analysis", 1985, ch. 5.

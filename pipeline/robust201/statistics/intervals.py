@@ -9,7 +9,7 @@ NORMAL_QUANTILE = 1.959963984540054
 """97.5% quantile of the standard normal distribution, for 95% intervals."""
 
 FEW_IMAGES = 5
-"""Number of correct or misclassified images below which an interval is exact (see `accuracy_intervals`)."""
+"""Number of correct or misclassified images below which `accuracy_intervals` uses the exact interval."""
 
 _Floats = NDArray[np.float64]
 
@@ -35,8 +35,8 @@ def clopper_pearson_intervals(
 def accuracy_intervals(accuracies: ArrayLike, n_images: ArrayLike, level: float = 0.95) -> tuple[_Floats, _Floats]:
     """Return an interval for each accuracy.
 
-    It is Wilson's interval. Near accuracies of 0 and 1, Wilson's intervals cover too rarely, so the exact interval of
-    Clopper and Pearson is used if fewer than `FEW_IMAGES` images are correct or fewer than `FEW_IMAGES` misclassified.
+    Most intervals are Wilson's. Near accuracies of 0 and 1, Wilson's intervals have too low a coverage, so the exact
+    interval of Clopper and Pearson is used if fewer than `FEW_IMAGES` images are correct or misclassified.
 
     Args:
         accuracies: fractions; NaN gives NaN.

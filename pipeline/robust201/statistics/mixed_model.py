@@ -16,14 +16,14 @@ _EIGENVALUE_TOLERANCE = 1e-9
 """Relative size below which an eigenvalue counts as 0."""
 
 _NO_VARIATION = 1e-24
-"""Sum of squared residuals, relative to that of the values, that rounding errors (1e-12 of the values) may cause."""
+"""Residual sum of squares, relative to the values' sum of squares, that rounding errors (1e-12 of values) may cause."""
 
 _MAX_SHARE = 1 - 1e-9
-"""Maximum fraction of the clusters; at 1, the residual variance would be 0 and the likelihood unbounded."""
+"""Maximum fraction of the variance due to clusters; at 1, the residual variance is 0 and the likelihood unbounded."""
 
 
 class ContrastEstimate(NamedTuple):
-    """A combination of coefficients, with Student's 95% interval.
+    """A linear combination of coefficients, with Student's 95% interval.
 
     Attributes:
         value: value of the combination.
@@ -46,17 +46,18 @@ class ContrastEstimate(NamedTuple):
 class RandomIntercept:
     """A fitted model, values = design @ coefficients + intercept of the cluster + residual.
 
-    All attributes except `n` and `n_clusters` are NaN if the values do not determine the variances. This needs at least
-    two clusters, and more values than clusters and coefficients can explain.
+    All attributes except `n` and `n_clusters` are NaN if the values do not determine the variances. To determine them,
+    at least two clusters are needed, and more values than clusters and coefficients can explain.
 
     Attributes:
         coefficients: (p,) generalised least squares estimates.
         covariance: (p, p) covariance of the coefficients.
-        cluster_variance: variance of the intercepts; 0 if values in a cluster are not more similar than others.
+        cluster_variance: variance of the intercepts; 0 if values in the same cluster are not more similar than values
+            in different clusters.
         residual_variance: variance of the residuals.
-        share: fraction of the clusters in the total variance; NaN if the total variance is 0.
-        share_low: lower end of the 95% interval of this fraction, from the profile likelihood.
-        share_high: upper end of the interval.
+        share: fraction of the total variance that is due to clusters; NaN if the total variance is 0.
+        share_low: lower end of the 95% interval of `share`, from the profile likelihood.
+        share_high: upper end of this interval.
         n: number of values.
         n_clusters: number of clusters.
     """
@@ -112,7 +113,8 @@ def _make_estimate(value: float, variance: float, degrees: float) -> ContrastEst
 def fit_random_intercept(design: ArrayLike, values: ArrayLike, clusters: ArrayLike) -> RandomIntercept:
     """Fit the model by restricted maximum likelihood (REML); the design may be unbalanced.
 
-    Variances are never negative. If the cluster variance is 0, the estimates are those of least squares.
+    Estimated variances are never negative. If the cluster variance is 0, the coefficients are the least squares
+    estimates.
 
     Args:
         design: (n, p) of full column rank, including the intercept if there is one.
@@ -133,7 +135,7 @@ def fit_random_intercept(design: ArrayLike, values: ArrayLike, clusters: ArrayLi
     n, p = x.shape
     n_clusters = len(np.unique(labels))
     same_cluster = (labels[:, None] == labels).astype(np.float64)
-    # In these directions, the design is 0, and the values are independent with the variance
+    # The contrasts are orthogonal to the design. Along each of `directions`, the values are independent with variance
     # residual_variance + root * cluster_variance.
     contrasts = np.linalg.qr(x, mode="complete")[0][:, p:]
     roots, directions = np.linalg.eigh(contrasts.T @ same_cluster @ contrasts)
@@ -177,13 +179,14 @@ def _check_design(x: _Floats, y: _Floats, labels: NDArray[Any]) -> None:
     shapes_match = x.ndim == 2 and y.shape == labels.shape == x.shape[:1]
     if not shapes_match or not np.isfinite(x).all() or not np.isfinite(y).all():
         raise ConfigError(
-            f"Fitting a mixed model failed for a design of shape {x.shape}: expected a row, a finite value and a "
-            f"cluster for each observation, got {y.shape} values and {labels.shape} clusters. Remove missing values."
+            f"Fitting a mixed model failed for a design of shape {x.shape}: expected a row of the design, a finite "
+            f"value and a cluster for each observation, got {y.shape} values and {labels.shape} clusters. Remove "
+            "missing values."
         )
     rank = int(np.linalg.matrix_rank(x))
     if rank < x.shape[1]:
         raise ConfigError(
-            f"Fitting a mixed model failed for {x.shape[1]} columns of the design: they have rank {rank}. "
+            f"Fitting a mixed model failed for a design of {x.shape[1]} columns: they have rank {rank}. "
             "Remove levels without observations."
         )
 
@@ -206,7 +209,7 @@ def _undetermined_fit(p: int, n: int, n_clusters: int) -> RandomIntercept:
 
 
 def _fit_share(roots: _Floats, squares: _Floats) -> tuple[float, float, float]:
-    """Return the fraction of the clusters in the variance with the maximum restricted likelihood, and its interval."""
+    """Return the cluster fraction of the variance that maximises the restricted likelihood, and its 95% interval."""
     from scipy.optimize import brentq, minimize_scalar
 
     def deviance(fraction: Any) -> Any:

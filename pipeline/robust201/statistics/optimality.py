@@ -1,4 +1,4 @@
-"""Optimality of attacks, which compares each attack with the best attack per image, as in AttackBench.
+"""Optimality of attacks: a score that compares each attack with the best attack on each image, as in AttackBench.
 
 Source: Cinà et al., "AttackBench: Evaluating Gradient-based Attacks for Adversarial Examples", AAAI 2025, equations 4
 to 6. Distances are defined as in `statistics.distances`: 0 for misclassified clean images, infinity for images that
@@ -15,9 +15,9 @@ from robust201.statistics.distances import smallest_distances
 
 
 def robustness_area(distances: ArrayLike, largest: float) -> float:
-    """Integrate the accuracy over epsilons from 0 to the largest.
+    """Integrate the accuracy over epsilons from 0 to `largest`.
 
-    An image with distance d is classified correctly at epsilons below d, so it adds d, but at most `largest`.
+    An image with distance d is classified correctly at epsilons below d, so it adds min(d, `largest`) / N.
 
     Args:
         distances: (N,) from 0 to infinity.
@@ -30,12 +30,12 @@ def local_optimalities(distances: Mapping[str, ArrayLike]) -> dict[str, float]:
     """Compute the local optimality of attacks on a network, relative to the envelope of all attacks.
 
     The envelope is the smallest distance of each image over all attacks. Accuracies are integrated from 0 to the
-    envelope's largest finite distance. An optimality of 1 means that the attack has the smallest distance of every
-    image, and 0 means that it fools none of the correctly classified images.
+    envelope's largest finite distance. An optimality of 1 means that the attack has the smallest distance on every
+    image, and 0 means that it fools none of the correctly classified images in this range.
 
     Args:
         distances: distances (N,) of the same images, by attack; more attacks give a better envelope. An image with
-            distance 0 for one attack counts as misclassified without an attack.
+            distance 0 for any attack counts as misclassified without a perturbation.
 
     Returns:
         Optimality in [0, 1] by attack; NaN if no attack fools an image.

@@ -1,7 +1,7 @@
-"""Packed per-image outcomes, with one bit per image, which is 1 if the image was classified correctly.
+"""Packed per-image outcomes, with one bit per image; the bit is 1 if the image was classified correctly.
 
 Packed outcomes are uint8 arrays (…, ceil(N / 8)) for N images. Image 0 is the most significant bit of byte 0, as in
-`numpy.packbits` and in bit strings of SQL. Bits after image N - 1 are 0.
+`numpy.packbits` and in SQL's bit strings. Bits after image N - 1 are 0.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,21 +35,20 @@ def count_correct(packed: Packed) -> NDArray[np.int64]:
     return counts
 
 
-def worst_case(several: Sequence[Packed]) -> Packed:
+def worst_case(evaluations: Sequence[Packed]) -> Packed:
     """Combine outcomes on the same images; an image is correct only if it is correct in every evaluation.
 
-    The evaluations may have different tasks and strengths. Source: the worst case over attacks of Croce and Hein,
-    "Reliable evaluation of
-    adversarial robustness with an ensemble of diverse parameter-free attacks", ICML 2020.
+    The evaluations may have different tasks and strengths. Source: worst case over attacks in Croce and Hein, "Reliable
+    evaluation of adversarial robustness with an ensemble of diverse parameter-free attacks", ICML 2020.
     """
-    combined: Packed = np.bitwise_and.reduce([np.asarray(packed, np.uint8) for packed in several])
+    combined: Packed = np.bitwise_and.reduce([np.asarray(packed, np.uint8) for packed in evaluations])
     return combined
 
 
 def attack_success_rates(clean: Packed, attacked: Packed) -> NDArray[np.float64]:
-    """Return the fraction of clean images classified correctly that an attack fools, by row; NaN if there are none.
+    """Return the fraction of correctly classified clean images that an attack fools, by row; NaN if there are none.
 
-    It is a ratio of two counts over all images, and not a mean of fractions of batches.
+    The fraction is a ratio of two counts over all images, not a mean over batches.
     """
     n_fooled, n_correct = count_correct(clean & ~attacked), count_correct(clean)
     rates = np.full(n_fooled.shape, np.nan)
@@ -103,9 +102,9 @@ def pairwise_agreement(packed: Packed, n_images: int) -> NDArray[np.float64]:
 def error_consistency(packed: Packed, n_images: int) -> NDArray[np.float64]:
     """Return Cohen's kappa of the outcomes of every pair of networks, which is agreement beyond chance.
 
-    A kappa of 1 means that both networks err on the same images. It is 0 if they agree as often as independent networks
-    with these accuracies, and negative if less often. It is NaN if both networks classify all images correctly, or both
-    misclassify all images.
+    A kappa of 1 means that both networks err on the same images. Kappa is 0 if they agree as often as independent
+    networks with these accuracies, and negative if they agree less often. It is NaN if both networks classify all
+    images correctly, or both misclassify all images.
 
     Source: Geirhos, Meding and Wichmann, "Beyond accuracy: quantifying trial-by-trial behaviour of CNNs and humans by
     measuring error consistency", NeurIPS 2020.

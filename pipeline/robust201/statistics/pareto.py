@@ -1,4 +1,4 @@
-"""Pareto fronts and their hypervolumes, for objectives of which higher values are better."""
+"""Pareto fronts and their hypervolumes, for objectives to maximise."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,14 +10,14 @@ def front_indices(values: _Floats) -> NDArray[np.int64]:
     """Return the indices of the non-dominated points.
 
     Args:
-        values: (n, m) points with m objectives. A point is dominated if another is at least as good in all objectives
-            and better in one.
+        values: (n, m) points with m objectives. A point is dominated if another point is at least as good in all
+            objectives and better in at least one.
 
     Returns:
         Ascending indices; duplicates are represented by their first occurrence.
     """
     distinct, first_indices = np.unique(values, axis=0, return_index=True)
-    # Points are in descending order of the first objective, so that no point is dominated by a later one.
+    # Points are visited in descending lexicographic order, so that no point is dominated by a later point.
     order = np.lexsort(-distinct.T[::-1])
     front = np.empty(len(distinct), dtype=np.int64)
     n_front = 0
@@ -44,9 +44,9 @@ def on_front(values: _Floats) -> NDArray[np.bool_]:
 
 
 def hypervolume(values: _Floats) -> float:
-    """Return the volume between 0 and the front of points (n, m); points with a negative objective add nothing.
+    """Return the volume between 0 and the front of points (n, m); points with an objective of 0 or less add nothing.
 
-    Each point adds the volume of its box without the part that the boxes of later points cover (While, Bradstreet and
+    Each point adds the volume of its box minus the part that the boxes of later points cover (While, Bradstreet and
     Barone, "A Fast Way of Calculating Exact Hypervolumes", IEEE TEC 16, 2012).
     """
     positive = values[(values > 0).all(axis=1)]

@@ -1,10 +1,10 @@
 """Predictions of a Gaussian process with conformal intervals, and the choice of the next points to observe.
 
 All columns of targets share one kernel, which is the sum of a linear kernel, a squared exponential kernel and noise.
-Its parameters maximise the likelihood (scikit-learn). For a fixed kernel, predictions without one observation have a
-closed form (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, section 5.4.2), so jackknife+
-needs no second fit (Barber, Candès, Ramdas and Tibshirani, "Predictive inference with the jackknife+", Annals of
-Statistics 49, 2021).
+The parameters of the kernel maximise the likelihood and are fitted with scikit-learn. For a fixed kernel, leave-one-out
+predictions have a closed form (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, section 5.4.2),
+so jackknife+ needs no further fits (Barber, Candès, Ramdas and Tibshirani, "Predictive inference with the jackknife+",
+Annals of Statistics 49, 2021).
 """
 
 import math
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 _Floats = NDArray[np.float64]
 
 MAX_KERNEL_POINTS = 300
-"""Maximum number of observations for fitting the kernel, because the time is cubic; a random subset is used."""
+"""Maximum number of observations for fitting the kernel, which takes cubic time; of more, a random subset is used."""
 
 _BLOCK_ROWS = 2_000
 """Number of rows per block of predictions, to limit memory."""
@@ -73,7 +73,7 @@ class GaussianProcess:
         sample = np.random.default_rng(self._seed).permutation(len(points))[:MAX_KERNEL_POINTS]
         process = GaussianProcessRegressor(kernel, alpha=known_variances[sample] + 1e-8)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # a parameter may be at its bound
+            warnings.simplefilter("ignore", ConvergenceWarning)  # raised if a parameter is at its bound
             process.fit(points[sample], standardised[sample])
         self._kernel = process.kernel_.k1
         self.noise = float(process.kernel_.k2.noise_level)
@@ -118,7 +118,7 @@ class GaussianProcess:
         return covariance
 
     def standardise(self, values: _Floats) -> _Floats:
-        """Return values (M, C) on the scale of the standardised targets."""
+        """Return values (M, C) in the units of the standardised targets."""
         standardised: _Floats = (values - self._mean) / self._scale
         return standardised
 
@@ -142,10 +142,10 @@ def jackknife_plus(leave_one_out: _Floats, residuals: _Floats, level: float) -> 
 
 
 def choose_for_ranking(covariance: _Floats, candidates: NDArray[np.bool_], noise: float, count: int) -> list[int]:
-    """Choose points one by one; each is the point that reduces the sum of variances over all points most.
+    """Choose points one by one, always the point that most reduces the sum of the variances of all points.
 
-    Cohn, "Neural network exploration using optimal experiment design", Neural Networks 9 (1996). The variances do not
-    depend on observed values, so all points can be chosen before any is observed.
+    The variances do not depend on observed values, so all points can be chosen before any is observed. Source: Cohn,
+    "Neural network exploration using optimal experiment design", Neural Networks 9 (1996).
 
     Args:
         covariance: (M, M) covariance of the predictions; modified in place.
@@ -164,9 +164,9 @@ def choose_for_ranking(covariance: _Floats, candidates: NDArray[np.bool_], noise
 def choose_for_best(
     mean: _Floats, covariance: _Floats, candidates: NDArray[np.bool_], noise: float, count: int, *, width: float = 2.0
 ) -> list[int]:
-    """Choose points one by one by upper confidence bounds; after each choice, the point counts as observed.
+    """Choose points one by one by upper confidence bounds; each chosen point then counts as observed.
 
-    Desautels, Krause and Burdick, "Parallelizing exploration-exploitation tradeoffs in Gaussian process bandit
+    Source: Desautels, Krause and Burdick, "Parallelizing exploration-exploitation tradeoffs in Gaussian process bandit
     optimization", JMLR 15 (2014).
 
     Args:

@@ -1,10 +1,10 @@
 """Kendall's and Spearman's rank correlations of many columns, with confidence intervals over architectures.
 
 Both coefficients use the signs of all pairwise differences. Therefore one pass over blocks of architectures gives every
-coefficient and its influence values, which are the effects of single architectures on the coefficient. The standard
-error is computed from their standard deviation (the infinitesimal jackknife), which is the limit of a bootstrap over
-architectures. Standard errors of differences and of partial correlations follow from the chain rule. Ties are handled
-as in tau-b (Kendall) and with mean ranks (Spearman).
+coefficient and its influence values, which are the effects of single architectures on the coefficient. Standard errors
+are computed from the standard deviations of the influence values. This method, the infinitesimal jackknife, is the
+limit of a bootstrap over architectures. Standard errors of differences and of partial correlations follow from the
+chain rule. Ties are handled as in tau-b (Kendall) and with mean ranks (Spearman).
 
 Source: Kendall, "The treatment of ties in ranking problems", Biometrika 33 (1945); Efron and Tibshirani, "An
 Introduction to the Bootstrap", 1993, chapter 21 (influence values); Kendall and Gibbons, "Rank Correlation Methods",
@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 _Floats = NDArray[np.float64]
 
 _BLOCK_BYTES = 64 << 20
-"""Maximum size of the signs of a block."""
+"""Maximum size in bytes of the array of signs of a block of rows."""
 
 
 class Interval(NamedTuple):
@@ -50,7 +50,7 @@ class Coefficients:
         return _interval(float(self.values[first, second]), self.influence[:, first, second])
 
     def gain(self, measure: int, baseline: int, target: int) -> Interval:
-        """Return the absolute correlation of a measure with a target, minus that of a baseline with the target."""
+        """Return |correlation of measure and target| - |correlation of baseline and target|."""
         signs = np.sign(self.values[[measure, baseline], target])
         influence = signs[0] * self.influence[:, measure, target] - signs[1] * self.influence[:, baseline, target]
         value = abs(self.values[measure, target]) - abs(self.values[baseline, target])
@@ -159,10 +159,11 @@ def _interval(value: float, influence: NDArray[Any], bound: float = 1.0) -> Inte
 
 
 def kendall_taus(columns: ArrayLike) -> NDArray[np.float64]:
-    """Compute tau-b between every two columns, over the rows where both have a number, bit-identical to SciPy.
+    """Compute tau-b between every two columns, over the rows where both have a number.
 
-    It is faster, because SciPy sorts both columns for each pair and computes a p-value. Here, each column is ranked
-    once, and only its ranks, which are small integers, are sorted again.
+    Results are bit-identical to SciPy's. This function is faster than SciPy's, which sorts both columns for each pair
+    and computes a p-value. Here, each column is ranked once, and only its ranks, which are small integers, are sorted
+    again.
 
     Args:
         columns: (N, K) numbers; NaN if missing.
@@ -172,7 +173,7 @@ def kendall_taus(columns: ArrayLike) -> NDArray[np.float64]:
     """
     column_array = np.asarray(columns, np.float64)
     n_rows, n_columns = column_array.shape
-    # Ranks from 0 are stored in the smallest type, because NumPy uses radix sort for 16 bits, which is ten times
+    # Ranks are stored in the smallest type, because NumPy sorts 16-bit integers by radix sort, which is ten times
     # faster.
     codes = np.zeros((n_columns, n_rows), np.min_scalar_type(n_rows))
     orders = []  # for each column, the rows with a number, in ascending order of the numbers
@@ -208,7 +209,7 @@ def _count_ties(ranks: NDArray[Any]) -> int:
 
 
 def _count_inversions(values: NDArray[Any]) -> int:
-    """Count the pairs of positions whose first value is larger than the second value.
+    """Count the inversions: pairs of positions whose earlier value is larger than the later value.
 
     Positions are divided into blocks of adjacent positions, and into buckets that are adjacent in the order of values.
     Pairs within a block or a bucket are compared directly. The number of other inversions follows from the number of
@@ -228,7 +229,7 @@ def _count_inversions(values: NDArray[Any]) -> int:
     in_bucket = _count_inversions_by_row(blocks[order].reshape(n_blocks, size))
     cells = blocks.astype(np.int64) * n_blocks + buckets
     counts = np.bincount(cells, minlength=n_blocks**2).reshape(n_blocks, n_blocks)
-    # Number of positions in earlier blocks, first by bucket, then in later buckets.
+    # Positions in earlier blocks are counted first by bucket, then over all later buckets.
     in_earlier_blocks = np.cumsum(counts, axis=0, dtype=np.int32) - counts.astype(np.int32)
     n_earlier = in_earlier_blocks.sum(axis=1, keepdims=True, dtype=np.int32)
     in_later_buckets = n_earlier - in_earlier_blocks.cumsum(axis=1, dtype=np.int32)

@@ -15,7 +15,7 @@ class RobustnessCurve(NamedTuple):
 
     Attributes:
         value: (…) R, never clipped; NaN if the accuracy at the first strength is 0 or any accuracy is missing.
-        floor: R of a curve whose accuracies are 0 except the first one; it depends only on the strengths.
+        floor: R of a curve whose accuracies are 0 except the first accuracy; it depends only on the strengths.
         exceeds_one: (…) whether R is above 1, for example because accuracies under attack exceed the clean accuracy.
         rises: (…) whether any accuracy exceeds the first accuracy.
     """
@@ -84,16 +84,16 @@ def _check_curves(strengths: ArrayLike, accuracies: ArrayLike) -> tuple[_Floats,
 
 
 def sensitivity(accuracies: ArrayLike, n_classes: int, n_images: int) -> _Floats:
-    """Return the sensitivity d' of an observer with these accuracies who chooses among `n_classes`.
+    """Return the sensitivity d' of an observer with these accuracies in a choice among `n_classes` classes.
 
     At chance level, d' is 0 for every number of classes, so tasks with different numbers of classes can be compared.
-    Below chance level, d' is negative. Accuracies of 0 and 1, for which d' would be infinite, are changed by half an
-    image.
+    Below chance level, d' is negative. Accuracies of 0 and 1, for which d' would be infinite, are moved inwards by half
+    an image.
 
     Args:
         accuracies: fractions of any shape.
         n_classes: number of classes, at least 2.
-        n_images: number of images of each accuracy.
+        n_images: number of images on which each accuracy was measured.
 
     Source: Hacker and Ratcliff, "A revised table of d' for M-alternative forced choice", Perception & Psychophysics 26
     (1979): P(correct) is the integral of phi(x - d') Phi(x)^(M - 1).
@@ -110,10 +110,10 @@ def sensitivity(accuracies: ArrayLike, n_classes: int, n_images: int) -> _Floats
 
 
 def corruption_errors(accuracies: ArrayLike, reference: ArrayLike) -> _Floats:
-    """Return the error under each corruption relative to that of a reference network.
+    """Return the error under each corruption divided by the error of a reference network.
 
-    Errors are summed over severities before the division, so a corruption error (CE) of 1 means an error as large as
-    that of the reference. It is NaN if the reference makes no errors.
+    Errors are summed over severities before the division. A corruption error (CE) of 1 means as many errors as the
+    reference network makes. CE is NaN if the reference network makes no errors.
 
     Args:
         accuracies: (…, K, S) accuracies of networks under K corruptions at S severities.
@@ -132,10 +132,10 @@ def corruption_errors(accuracies: ArrayLike, reference: ArrayLike) -> _Floats:
 def relative_corruption_errors(
     accuracies: ArrayLike, clean: ArrayLike, reference: ArrayLike, reference_clean: float
 ) -> _Floats:
-    """Return the error under each corruption beyond the clean error, relative to that of the reference network.
+    """Return the increase in error over clean images under each corruption, relative to the reference network's.
 
-    `clean` has the clean accuracies (…) of the networks. The result is NaN if a corruption does not add errors of the
-    reference. See `corruption_errors` for the other arguments.
+    `clean` has the clean accuracies (…) of the networks. The result is NaN if the reference network makes no more
+    errors under a corruption than on clean images. See `corruption_errors` for the other arguments.
     """
     excess_errors = (np.asarray(clean, np.float64)[..., None, None] - np.asarray(accuracies, np.float64)).sum(axis=-1)
     return _ratio(excess_errors, (reference_clean - np.asarray(reference, np.float64)).sum(axis=-1))
@@ -148,7 +148,7 @@ def _ratio(errors: _Floats, reference: _Floats) -> _Floats:
 
 
 MIN_POINTS = 5
-"""Minimum number of points, which is one more than the number of parameters."""
+"""Minimum number of points of a psychometric fit, which is one more than the number of parameters."""
 
 
 class PsychometricCurve(NamedTuple):

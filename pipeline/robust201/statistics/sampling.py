@@ -1,14 +1,14 @@
-"""Estimates of accuracies from a sample of the images: strata, sizes, predictions, estimates and their intervals.
+"""Estimate accuracies from outcomes on a stratified sample of the images and from a model's predictions.
 
 The networks of a pilot are evaluated on all N images at S strengths of a key. Images are divided into strata by the
 uncertainty of their outcomes, and the sample size of each stratum is proportional to its number of images and to the
 standard deviation of a model's residuals (Neyman, 1934). For every other network, the model predicts the outcome for
-each image from the pilot's outcomes and from the network's own outcomes under cheap keys; the residuals of the sample
+each image from the pilot's outcomes and from the network's own outcomes under cheap keys. The residuals of the sample
 correct the mean prediction (difference estimator: Särndal, Swensson and Wretman, "Model Assisted Survey Sampling",
 1992). The model is not fitted to the sample, so the estimate is unbiased for any model.
 
-`estimate` is for one sample of one network; `sum_strata` and `estimate_with_sums` share work among many samples.
-docs/protocol/statistics.md has the formulas and sources.
+`estimate` handles one sample of one network. For many samples of one network, `sum_strata` does the common work once,
+and `estimate_with_sums` uses the result. docs/protocol/statistics.md has the formulas and sources.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 MIN_PER_STRATUM = 2
-"""Minimum number of sampled images per stratum, which a variance needs."""
+"""Minimum number of sampled images per stratum, because a variance cannot be estimated from fewer."""
 
 PRIOR_DEGREES = 16.0
 """Weight of the model's expected variance, in degrees of freedom (see `estimate`)."""
@@ -36,7 +36,7 @@ Otherwise strata and samples would depend on the processor, because BLAS librari
 """
 
 _MIN_PROBABILITY = _PREDICTION_STEP
-"""Minimum distance of predictions from 0 and 1 in the model's variance, because a small pilot proves no certainty."""
+"""Minimum distance of predictions from 0 and 1 in the model's variance: a small pilot cannot justify certainty."""
 
 _RIDGE = 2.0
 _NEWTON_STEPS = 25
@@ -48,7 +48,7 @@ _Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class SampleDesign:
-    """Strata of a population of N images, and the number of sampled images per stratum.
+    """H strata of a population of N images, and the number of sampled images per stratum.
 
     Attributes:
         stratum: (N,) int64, stratum of each image, 0 to H - 1.
@@ -83,7 +83,7 @@ class SampleDesign:
 
     @property
     def positions(self) -> _Ints:
-        """(n,) int64, ascending positions of the sampled images."""
+        """(n,) int64, ascending positions of the sampled images in the population."""
         by_stratum = np.lexsort((self.order, self.stratum))
         starts = np.concatenate([[0], np.cumsum(self.stratum_counts)[:-1]])
         rank = np.empty(self.n_images, np.int64)  # within the image's stratum
@@ -118,14 +118,14 @@ class Estimates:
 def stratify(
     outcomes: ArrayLike, *, n_strata: int, seed: int, name: str, predicted: ArrayLike | None = None
 ) -> SampleDesign:
-    """Divide images into strata by the uncertainty of their outcomes; no image is in the sample yet.
+    """Divide images into strata by the uncertainty of their outcomes; the sample of the result is empty.
 
     Images are sorted by the expected standard deviation of their outcomes, and divided so that strata have equal
     totals: Wright, "Finite population sampling with multivariate auxiliary information", JASA 78 (1983).
 
     Args:
         outcomes: (P, S, N) bool, outcomes of P pilot networks at S strengths of one key.
-        n_strata: H; there are fewer strata if there are not two images for each.
+        n_strata: number of strata H; reduced if there are fewer than two images per stratum.
         seed: seed of the sample.
         name: name of the sample, such as dataset and key; different names give different samples.
         predicted: (P, S, N) probabilities of these outcomes, from `predict_pilots`; if None, the pilot's mean is used.
@@ -137,7 +137,7 @@ def stratify(
     n_images = correct.shape[2]
     if n_strata < 1:
         raise ValueError(f"expected at least 1 stratum, got {n_strata}")
-    probability = _smoothed_mean(correct)[None] if predicted is None else _matching(predicted, correct)
+    probability = _smoothed_mean(correct)[None] if predicted is None else _check_predictions(predicted, correct)
     deviation = np.sqrt((probability * (1 - probability)).mean(axis=(0, 1)))
     order = _random_order(n_images, seed, name)
     # Ties keep the order of positions, because strata must not depend on `order`, which chooses the sample.
@@ -146,7 +146,7 @@ def stratify(
     total = np.cumsum(deviation[ranking] if deviation.any() else np.ones(n_images))
     fraction = total / total[-1]
     n_strata = min(n_strata, max(1, n_images // MIN_PER_STRATUM))
-    # Boundaries leave every stratum at least MIN_PER_STRATUM images.
+    # The boundaries are moved so that every stratum has at least MIN_PER_STRATUM images.
     ends = np.searchsorted(fraction, np.arange(1, n_strata) / n_strata)
     min_ends = MIN_PER_STRATUM * np.arange(1, n_strata)
     ends = np.minimum(np.maximum.accumulate(np.maximum(ends - min_ends, 0)) + min_ends, n_images - min_ends[::-1])
@@ -156,12 +156,12 @@ def stratify(
 
 
 def allocate(design: SampleDesign, outcomes: ArrayLike, count: int, predicted: ArrayLike | None = None) -> SampleDesign:
-    """Return the design with a sample of `count` images, which contains every smaller sample of the same arguments.
+    """Return the design with a sample of `count` images; samples are nested, so a larger `count` only adds images.
 
-    Sizes minimise the sum over strengths of the expected variance. The exact integers come from the method of equal
-    proportions, and therefore grow with `count`: Wright, "The equivalence of Neyman optimum allocation for
-    sampling and equal proportions for apportioning the U.S. House of Representatives", The American Statistician 66
-    (2012).
+    The sizes of the strata minimise the sum over strengths of the expected variance. They are found by the method of
+    equal proportions, whose integers never decrease as `count` grows: Wright, "The equivalence of Neyman optimum
+    allocation for sampling and equal proportions for apportioning the U.S. House of Representatives", The American
+    Statistician 66 (2012).
 
     Args:
         design: strata; images already in the sample stay there.
@@ -178,30 +178,30 @@ def allocate(design: SampleDesign, outcomes: ArrayLike, count: int, predicted: A
     min_sizes = np.maximum(np.minimum(MIN_PER_STRATUM, counts), design.sizes)
     if not min_sizes.sum() <= count <= design.n_images:
         raise ValueError(
-            f"expected from {min_sizes.sum()} images ({len(counts)} strata, {design.sizes.sum()} images in the sample) "
-            f"to all {design.n_images}, got {count}"
+            f"expected a sample of {min_sizes.sum()} images ({len(counts)} strata, {design.sizes.sum()} images in the "
+            f"sample already) to {design.n_images} images, got {count}"
         )
     weights = counts * _residual_deviations(design, correct, predicted)
     strata = np.repeat(np.arange(len(counts)), counts - min_sizes)
     starts = np.concatenate([[0], np.cumsum(counts - min_sizes)[:-1]])
-    n_before = min_sizes[strata] + np.arange(len(strata)) - starts[strata]  # sampled images of the same stratum
+    n_before = min_sizes[strata] + np.arange(len(strata)) - starts[strata]  # earlier images of the same stratum
     priority = weights[strata] / np.sqrt(np.maximum(n_before, 1) * (n_before + 1))
     chosen = strata[np.argsort(-priority, kind="stable")[: count - min_sizes.sum()]]
     return replace(design, sizes=min_sizes + np.bincount(chosen, minlength=len(counts)))
 
 
 def features(
-    pilot_outcomes: ArrayLike, own_cheap_outcomes: ArrayLike, pilot_cheap_outcomes: ArrayLike | None = None
+    pilot_outcomes: ArrayLike, cheap_outcomes: ArrayLike, pilot_cheap_outcomes: ArrayLike | None = None
 ) -> _Floats:
-    """Return the model's features (N, F) of each image for a network to predict.
+    """Return the features (N, F) of all images from which the model predicts the outcomes of one network.
 
     Args:
         pilot_outcomes: (P, S, N) bool, outcomes of other networks under the expensive key.
-        own_cheap_outcomes: (C, N) bool, outcomes of the network to predict, one row per cheap key and strength.
+        cheap_outcomes: (C, N) bool, outcomes of the predicted network, one row per cheap key and strength.
         pilot_cheap_outcomes: (P, C, N) bool, outcomes of the other networks under the cheap keys.
     """
-    pilot, cheap = np.asarray(pilot_outcomes, bool), np.asarray(own_cheap_outcomes, bool)
-    # With the powers, predictions can be near 0 and 1 for images on which all networks agree at all strengths.
+    pilot, cheap = np.asarray(pilot_outcomes, bool), np.asarray(cheap_outcomes, bool)
+    # The powers allow predictions near 0 and 1 for images on which all networks agree at all strengths.
     balance = 2 * pilot.mean(axis=(0, 1)) - 1
     columns = [_log_odds(_smoothed_mean(pilot)), np.stack([balance**3, balance**9]), cheap.astype(np.float64)]
     if pilot_cheap_outcomes is not None:
@@ -210,7 +210,7 @@ def features(
 
 
 def pilot_features(pilot_outcomes: ArrayLike, pilot_cheap_outcomes: ArrayLike) -> _Floats:
-    """Return the features (P, N, F) of each pilot network, computed from the outcomes of the others.
+    """Return the features (P, N, F) of each pilot network, computed from the outcomes of the other pilot networks.
 
     Args:
         pilot_outcomes: (P, S, N) bool, under the expensive key.
@@ -220,12 +220,17 @@ def pilot_features(pilot_outcomes: ArrayLike, pilot_cheap_outcomes: ArrayLike) -
         ValueError: fewer than two networks.
     """
     outcomes, cheap = _pilot_outcomes(pilot_outcomes), np.asarray(pilot_cheap_outcomes, bool)
-    is_other = [np.arange(len(outcomes)) != network for network in range(len(outcomes))]
-    return np.stack([features(outcomes[other], own, cheap[other]) for other, own in zip(is_other, cheap, strict=True)])
+    masks = [np.arange(len(outcomes)) != network for network in range(len(outcomes))]
+    return np.stack(
+        [
+            features(outcomes[is_other], network_cheap, cheap[is_other])
+            for is_other, network_cheap in zip(masks, cheap, strict=True)
+        ]
+    )
 
 
 class OutcomeModel:
-    """Logistic regressions, one per strength, of outcomes on features of image and network.
+    """Logistic regressions, one per strength, that predict outcomes from features of image and network.
 
     They are fitted to pilot networks only, with a small ridge penalty on standardised features.
     """
@@ -245,27 +250,27 @@ class OutcomeModel:
         Raises:
             ValueError: the shapes do not match.
         """
-        values, correct = np.asarray(pilot, np.float64), np.asarray(outcomes, bool)
-        if values.ndim != 3 or correct.ndim != 3 or values.shape[:2] != (correct.shape[0], correct.shape[2]):
+        inputs, correct = np.asarray(pilot, np.float64), np.asarray(outcomes, bool)
+        if inputs.ndim != 3 or correct.ndim != 3 or inputs.shape[:2] != (correct.shape[0], correct.shape[2]):
             raise ValueError(
-                f"expected (P, N, F) features and (P, S, N) outcomes, got {values.shape} and {correct.shape}"
+                f"expected (P, N, F) features and (P, S, N) outcomes, got {inputs.shape} and {correct.shape}"
             )
-        rows = values.reshape(-1, values.shape[2])
+        rows = inputs.reshape(-1, inputs.shape[2])
         self._mean, deviation = rows.mean(axis=0), rows.std(axis=0)
-        # Constant log-odds, of equal outcomes, vary by rounding only: they are ignored.
+        # Log-odds of equal outcomes differ only by rounding errors, so such features are ignored.
         self._scale = np.where(deviation > 1e-6, deviation, np.inf)
         standardised = self._standardise(rows)
         targets = correct.transpose(1, 0, 2).reshape(correct.shape[1], -1).astype(np.float64)
         self._weights = np.stack([_fit_logistic(standardised, target) for target in targets])
         return self
 
-    def predict(self, values: ArrayLike) -> _Floats:
+    def predict(self, image_features: ArrayLike) -> _Floats:
         """Return the probabilities (S, N) of correct outcomes for features (N, F), rounded to multiples of 1/1024."""
         from scipy.special import expit
 
-        rows = np.asarray(values, np.float64)
+        rows = np.asarray(image_features, np.float64)
         if rows.ndim != 2 or rows.shape[1] != len(self._mean):
-            raise ValueError(f"expected features (N, {len(self._mean)}), as in the fit, got {rows.shape}")
+            raise ValueError(f"expected features (N, {len(self._mean)}) like those passed to fit, got {rows.shape}")
         probability: _Floats = expit(self._weights @ self._standardise(rows).T)
         return np.round(probability / _PREDICTION_STEP) * _PREDICTION_STEP
 
@@ -275,17 +280,17 @@ class OutcomeModel:
 
 def predict_pilots(model: OutcomeModel, pilot: ArrayLike) -> _Floats:
     """Return the model's predictions (P, S, N) for the pilot networks' features (P, N, F)."""
-    return np.stack([model.predict(values) for values in np.asarray(pilot, np.float64)])
+    return np.stack([model.predict(network_features) for network_features in np.asarray(pilot, np.float64)])
 
 
 @dataclass(frozen=True, eq=False)
 class StratumSums:
-    """Sums of the predictions by stratum, over all images.
+    """Sums of the predictions, and means of the expected moments, over all images of each stratum.
 
     Attributes:
         predicted: (S, H), sums of the predicted probabilities.
-        variance: (S, H), the model's mean expected variances of the outcomes.
-        fourth: (S, H), the model's mean expected fourth central moments.
+        variance: (S, H), mean variances of the outcomes according to the model.
+        fourth: (S, H), mean fourth central moments of the outcomes according to the model.
     """
 
     predicted: _Floats
@@ -294,7 +299,7 @@ class StratumSums:
 
 
 def sum_strata(design: SampleDesign, predicted: ArrayLike) -> StratumSums:
-    """Sum predictions (S, N) by stratum; the sums are the same for every sample of the strata.
+    """Sum predictions (S, N) by stratum; the sums are the same for all samples from these strata.
 
     Raises:
         ValueError: the number of images is wrong, or predictions are outside [0, 1].
@@ -312,32 +317,35 @@ def sum_strata(design: SampleDesign, predicted: ArrayLike) -> StratumSums:
     return StratumSums(predicted_sums, second / counts, fourth / counts)
 
 
-def estimate(design: SampleDesign, seen: ArrayLike, predicted: ArrayLike) -> Estimates:
+def estimate(design: SampleDesign, sampled_outcomes: ArrayLike, predicted: ArrayLike) -> Estimates:
     """Estimate the accuracies of one network from a sample, by the stratified difference estimator.
 
-    The value is unbiased over samples of the design, except that it is clipped to the range that the sampled outcomes
-    leave possible, which can only bring it nearer to the truth. A full sample gives the exact accuracy with standard
-    error 0.
+    The value is unbiased over samples of the design before it is clipped to the range that the sampled outcomes leave
+    possible. Clipping can only bring it nearer to the true accuracy. A full sample gives the exact accuracy with
+    standard error 0.
 
-    The variance is a weighted mean of the variance of the sample's residuals and the variance that the model expects,
-    so that a few images without an error do not give certainty. Intervals use Student's t distribution with
-    Satterthwaite's degrees of freedom.
+    The variance is a weighted mean of the variance of the sample's residuals and the variance that the model expects.
+    Therefore a small sample without prediction errors does not give an interval of width 0. Intervals use Student's t
+    distribution with Satterthwaite's degrees of freedom.
+
 
     Args:
         design: the sample, with at least two images (or all) of each stratum.
-        seen: (S, n) bool, outcomes for the sampled images, in the order of `design.positions`.
+        sampled_outcomes: (S, n) bool, outcomes for the sampled images, in the order of `design.positions`.
         predicted: (S, N) probabilities of a correct outcome for all images, predicted without these outcomes.
 
     Raises:
         ValueError: wrong shapes, predictions outside [0, 1], or a stratum with too few images.
     """
     sums = sum_strata(design, predicted)
-    return estimate_with_sums(design, seen, np.asarray(predicted, np.float64)[:, design.positions], sums)
+    return estimate_with_sums(design, sampled_outcomes, np.asarray(predicted, np.float64)[:, design.positions], sums)
 
 
-def estimate_with_sums(design: SampleDesign, seen: ArrayLike, predicted: ArrayLike, sums: StratumSums) -> Estimates:
-    """Return the result of `estimate`, given predictions (S, n) for the sampled images and sums over all images."""
-    correct, probability = np.asarray(seen, bool), np.asarray(predicted, np.float64)
+def estimate_with_sums(
+    design: SampleDesign, sampled_outcomes: ArrayLike, predicted: ArrayLike, sums: StratumSums
+) -> Estimates:
+    """Return the result of `estimate` from predictions (S, n) for the sampled images and from sums over all images."""
+    correct, probability = np.asarray(sampled_outcomes, bool), np.asarray(predicted, np.float64)
     positions, counts, n_images = design.positions, design.stratum_counts, design.n_images
     _check_sizes(design)
     if correct.ndim != 2 or correct.shape[1] != len(positions):
@@ -400,10 +408,10 @@ def _pilot_outcomes(outcomes: ArrayLike, design: SampleDesign | None = None) -> 
     return correct
 
 
-def _matching(predicted: ArrayLike, correct: _Bools) -> _Floats:
+def _check_predictions(predicted: ArrayLike, correct: _Bools) -> _Floats:
     probability = np.asarray(predicted, np.float64)
     if probability.shape != correct.shape:
-        raise ValueError(f"expected predictions of shape {correct.shape}, as the outcomes, got {probability.shape}")
+        raise ValueError(f"expected predictions of the outcomes' shape {correct.shape}, got {probability.shape}")
     return probability
 
 
@@ -411,13 +419,13 @@ def _check_sizes(design: SampleDesign) -> None:
     small = np.flatnonzero(design.sizes < np.minimum(MIN_PER_STRATUM, design.stratum_counts))
     if len(small):
         raise ValueError(
-            f"expected at least {MIN_PER_STRATUM} images, or all, of every stratum in the sample, got "
-            f"{design.sizes[small[0]]} of stratum {small[0]}"
+            f"expected at least {MIN_PER_STRATUM} sampled images in every stratum (or all of its images), got "
+            f"{design.sizes[small[0]]} in stratum {small[0]}"
         )
 
 
 def _random_order(n_images: int, seed: int, name: str) -> _Ints:
-    """Return a permutation by SHA-256, which no version of a library changes."""
+    """Return a pseudorandom permutation (N,), made with SHA-256 so that it is the same for all library versions."""
     digests = [hashlib.sha256(f"{seed}/{name}/{image}".encode()).digest() for image in range(n_images)]
     by_digest = sorted(range(n_images), key=digests.__getitem__)
     order = np.empty(n_images, np.int64)
@@ -426,7 +434,7 @@ def _random_order(n_images: int, seed: int, name: str) -> _Ints:
 
 
 def _smoothed_mean(correct: _Bools) -> _Floats:
-    """Return the mean over networks (P, …), with half a network added on either side so that it is never 0 or 1."""
+    """Return the mean over P networks (P, …), with half a correct and half a wrong one added to avoid 0 and 1."""
     mean: _Floats = (correct.sum(axis=0) + 0.5) / (len(correct) + 1)
     return mean
 
@@ -446,12 +454,13 @@ def _sum_strata(values: _Floats, stratum: _Ints, n_strata: int) -> _Floats:
 def _residual_deviations(design: SampleDesign, correct: _Bools, predicted: ArrayLike | None) -> _Floats:
     """Return the root of the mean variance, over networks and strengths, of the pilot's residuals in each stratum.
 
-    It is at least a tenth of its mean over strata, because a stratum where the pilot is hardly ever wrong is uncertain.
+    It is at least a tenth of its mean over strata, because small residuals of the pilot in a stratum do not guarantee
+    small residuals of other networks.
     """
     if predicted is None:
-        probability = ((correct.sum(axis=0) - correct) + 0.5) / len(correct)  # of the other networks
+        probability = ((correct.sum(axis=0) - correct) + 0.5) / len(correct)  # mean of the other networks
     else:
-        probability = _matching(predicted, correct)
+        probability = _check_predictions(predicted, correct)
     residual = (correct - probability).reshape(-1, design.n_images)
     counts = np.maximum(design.stratum_counts, 1)
     mean = _sum_strata(residual, design.stratum, len(counts)) / counts
@@ -479,9 +488,9 @@ def _variance_weights(design: SampleDesign) -> _Floats:
 def _variance(design: SampleDesign, squares: _Floats, sums: StratumSums) -> tuple[_Floats, _Floats]:
     """Estimate variances (S,) and their degrees of freedom from sums of squared residuals, centred in strata (S, H).
 
-    The variance is the mean of the sample's and the model's, weighted by their degrees of freedom. If a few large
-    residuals cause the variance, a small sample may have none of them and show too little. Therefore the sample's
-    degrees of freedom are computed from the fourth moment that the model expects.
+    The variance is the mean of the sample's variance and the model's variance, weighted by their degrees of freedom. If
+    a few large residuals cause most of the true variance, a small sample may contain none of them and underestimate it.
+    Therefore the sample's degrees of freedom are computed from the fourth moment that the model expects.
     """
     weights, expected = _variance_weights(design), sums.variance
     n_degrees = np.maximum(design.sizes - 1, 0)
@@ -493,13 +502,13 @@ def _variance(design: SampleDesign, squares: _Floats, sums: StratumSums) -> tupl
     return variance, total
 
 
-def _satterthwaite(variances: _Floats, degrees_of_each: _Floats) -> _Floats:
+def _satterthwaite(variances: _Floats, stratum_degrees: _Floats) -> _Floats:
     """Return the degrees of freedom (S,) of sums over strata of independent variances (S, H).
 
     Variances of 0 are ignored; a positive variance without degrees of freedom gives 0.
     """
     ratios = np.full_like(variances, np.inf)
-    np.divide(variances**2, degrees_of_each, out=ratios, where=degrees_of_each > 0)
+    np.divide(variances**2, stratum_degrees, out=ratios, where=stratum_degrees > 0)
     ratio_sums = np.where(variances > 0, ratios, 0).sum(axis=1)
     degrees: _Floats = np.full(len(variances), MAX_DEGREES)
     np.divide(variances.sum(axis=1) ** 2, ratio_sums, out=degrees, where=ratio_sums > 0)

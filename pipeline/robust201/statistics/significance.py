@@ -14,8 +14,8 @@ _Floats = NDArray[np.float64]
 def mcnemar_p_values(only_first: ArrayLike, only_second: ArrayLike) -> _Floats:
     """Return two-sided p-values of McNemar's exact test.
 
-    Under the null hypothesis of equal accuracies, each of two networks is equally likely to be the one that classifies
-    an image correctly, if only one of them does.
+    Under the null hypothesis of equal accuracies, if only one of two networks classifies an image correctly, it is
+    equally likely to be either of them.
 
     Args:
         only_first: number of images that only the first network classifies correctly.
@@ -71,7 +71,7 @@ def normal_p_values(differences: ArrayLike, standard_errors: ArrayLike) -> _Floa
 
 
 def holm_adjust(p_values: ArrayLike) -> _Floats:
-    """Adjust the p-values of several tests, so that a level bounds the probability of at least one false rejection.
+    """Adjust the p-values of several tests, so that rejecting at a level bounds the family-wise error rate by it.
 
     Source: Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6
     (1979).
@@ -89,10 +89,10 @@ class Ties(NamedTuple):
 
     Attributes:
         best: index of the network with the highest accuracy (the first such network); -1 if there is no accuracy.
-        p_values: (A,) Holm-adjusted p-values of the differences from the best network; 1 for the best network itself,
-            NaN for networks without an accuracy.
+        p_values: (A,) Holm-adjusted p-values of the differences from the best network; 1 for the best network, NaN for
+            networks without an accuracy.
         tied: (A,) whether the difference is not significant; true for the best network.
-        paired: whether outcomes on the same images were compared; otherwise, only accuracies.
+        paired: whether outcomes on the same images were compared; otherwise, only accuracies were.
     """
 
     best: int
@@ -109,14 +109,14 @@ def ties_with_best(
     Each network is compared with the most accurate network, by McNemar's exact test if outcomes are passed and by the
     two-proportion test otherwise. P-values are adjusted with Holm's method. The best network was selected on the same
     images, which favours it, so some of many equally good networks will seem worse. Tied networks cannot be
-    distinguished from the best network on these images. An untied network may still be as good, with a probability of
-    about `level`.
+    distinguished from the best network on these images. A network that is not tied may still be as good, with a
+    probability of about `level`.
 
     Args:
         accuracies: (A,) fractions; networks without an accuracy (NaN) are not compared.
-        n_images: number of images of each accuracy.
+        n_images: number of images on which each accuracy was measured.
         outcomes: (A, B) uint8, packed outcomes on the same images in the same order.
-        level: probability of a false rejection.
+        level: significance level, which bounds the probability of any false rejection.
     """
     fractions = np.asarray(accuracies, np.float64)
     p_values = np.full(len(fractions), np.nan)
@@ -150,7 +150,7 @@ def mean_ties_with_best(counts: NDArray[np.uint16], n_evaluations: int, *, level
     Args:
         counts: (A, N) number of evaluations in which each network classifies each image correctly.
         n_evaluations: number of evaluations.
-        level: probability of a false rejection.
+        level: significance level, which bounds the probability of any false rejection.
     """
     from scipy.special import stdtr
 
@@ -174,10 +174,10 @@ def mean_ties_with_best(counts: NDArray[np.uint16], n_evaluations: int, *, level
 
 
 def image_mean_intervals(counts: NDArray[np.uint16], n_evaluations: int) -> tuple[_Floats, _Floats]:
-    """Return 95% intervals over images of mean accuracies over evaluations, from Student's t distribution.
+    """Return 95% intervals, for the sampling of images, of accuracies averaged over evaluations.
 
-    The arguments are those of `mean_ties_with_best`. If all images have the same mean, the interval is that of an
-    accuracy on the same number of images.
+    They use Student's t distribution. If all images have the same mean outcome, the interval of `accuracy_intervals` is
+    used instead. See `mean_ties_with_best` for the arguments.
 
     Returns:
         Lower and upper ends (A,), within [0, 1].
@@ -196,7 +196,7 @@ def image_mean_intervals(counts: NDArray[np.uint16], n_evaluations: int) -> tupl
 
 
 def _deviation(values: _Floats) -> float:
-    """Return the standard deviation, which is exactly 0 for equal values or a single value."""
+    """Return the standard deviation (ddof 1), which is exactly 0 for equal values or a single value."""
     return 0.0 if (values == values[0]).all() else float(values.std(ddof=1))
 
 

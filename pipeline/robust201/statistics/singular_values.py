@@ -1,4 +1,4 @@
-"""Singular values of images, whose channels are matrices: distribution of energy, and effective ranks."""
+"""Singular values of the channels of images, which are matrices: distribution of energy, and effective ranks."""
 
 from typing import NamedTuple
 
@@ -25,9 +25,12 @@ class Spectra(NamedTuple):
     effective_rank: NDArray[np.float64]
 
     def rank_of_energy(self, fraction: float) -> NDArray[np.float64]:
-        """Return how many singular values of each image have a fraction of the energy; NaN for an image of zeros."""
-        reached = np.cumsum(self.energy, axis=1) >= fraction - 1e-12
-        return np.where(np.isnan(self.effective_rank), np.nan, reached.argmax(axis=1) + 1.0)
+        """Return the number of largest singular values of each image with at least this fraction of the energy.
+
+        The result (N,) is NaN for an image of zeros.
+        """
+        is_reached = np.cumsum(self.energy, axis=1) >= fraction - 1e-12
+        return np.where(np.isnan(self.effective_rank), np.nan, is_reached.argmax(axis=1) + 1.0)
 
 
 def singular_spectra(images: NDArray[np.uint8], *, centred: bool = False) -> Spectra:

@@ -1,7 +1,7 @@
 """Numbers of steps or queries that an attack needs to fool each image, and the accuracy at every smaller budget.
 
-The step of a misclassified clean image is 0, and that of an image that the attack never fools is infinity. Therefore
-the accuracy after k steps is the fraction of images whose step is larger than k.
+The number is 0 for a misclassified clean image, and infinity for an image that the attack never fools. Therefore the
+accuracy after k steps is the fraction of images whose number is larger than k.
 """
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ _Floats = NDArray[np.float64]
 
 
 class StepsOfSuccess(NamedTuple):
-    """Mean and median step over the images that an attack fools; NaN if it fools no image.
+    """Mean and median number of steps over the images that an attack fools; NaN if it fools no image.
 
     Misclassified clean images and images that the attack never fools are ignored. Therefore both numbers can only
     increase with the budget.
@@ -24,7 +24,7 @@ class StepsOfSuccess(NamedTuple):
 
 
 def steps_of_success(steps: ArrayLike) -> StepsOfSuccess:
-    """Summarise the steps (N,) of images, from 0 to infinity."""
+    """Summarise the numbers of steps (N,) that images need, from 0 to infinity."""
     array = np.asarray(steps, np.float64)
     fooled = array[(array > 0) & np.isfinite(array)]
     if not len(fooled):
@@ -40,7 +40,7 @@ def accuracies_after(steps: ArrayLike, budgets: ArrayLike) -> _Floats:
         budgets: (K,) finite numbers of steps.
 
     Returns:
-        (…, K) fractions of images whose step is larger.
+        (…, K) fractions of images that need more steps.
     """
     array, step_counts = np.asarray(steps, np.float64), np.asarray(budgets, np.float64)
     sorted_steps = np.sort(array, axis=-1)
@@ -49,18 +49,22 @@ def accuracies_after(steps: ArrayLike, budgets: ArrayLike) -> _Floats:
     return accuracies
 
 
-def falling_steps(several: ArrayLike, most: int = 200) -> NDArray[np.int64]:
+def falling_steps(steps: ArrayLike, max_points: int = 200) -> NDArray[np.int64]:
     """Choose the numbers of steps at which to draw a curve of accuracy over steps.
 
+    The curve falls only at steps at which an image is fooled, so all of these are chosen if there are few enough.
+
     Args:
-        several: steps of all networks in a figure, in any shape.
-        most: maximum number of points; if there are fewer, every step at which an image is fooled is a point.
+        steps: numbers of steps that images need, for all networks in a figure, in any shape.
+        max_points: maximum number of chosen steps in addition to 0. If there are more steps at which an image is
+            fooled, they are selected evenly.
 
     Returns:
-        (K,) ascending, from 0 to the last step at which an image is fooled. If there are too many steps, they are
-        evenly selected.
+        (K,) ascending, from 0 to the last step at which an image is fooled.
     """
-    array = np.asarray(several, np.float64).ravel()
+    array = np.asarray(steps, np.float64).ravel()
     unique_steps = np.unique(array[np.isfinite(array)])
-    indices = np.unique(np.linspace(0, len(unique_steps) - 1, min(len(unique_steps), most)).round().astype(np.int64))
+    indices = np.unique(
+        np.linspace(0, len(unique_steps) - 1, min(len(unique_steps), max_points)).round().astype(np.int64)
+    )
     return np.union1d([0], unique_steps[indices]).astype(np.int64)

@@ -13,13 +13,13 @@ from robust201.statistics.groups import summarise_group
 def summarise_seeds(accuracies: ArrayLike) -> tuple[NDArray[np.float64], float]:
     """Summarise accuracies (A, S) of A architectures over S training seeds; NaN means a missing training run.
 
-    The deviation over seeds includes the variance between seeds and, for each seed, random variation over the images.
-    Only per-image outcomes can separate these two (see `variance_components`).
+    The deviation over seeds is due both to the seeds and to the sampling of the images. Only per-image outcomes can
+    separate these two effects (see `variance_components`).
 
     Returns:
-        The standard deviation (A,) of each architecture over its seeds (ddof 1), which is NaN for fewer than two seeds;
-        and the root of the mean variance, weighted by the number of seeds minus one, which is NaN if no architecture
-        has two seeds.
+        The standard deviation (A,) of each architecture over its seeds (ddof 1), and the pooled standard deviation of
+        all architectures. The first is NaN for an architecture with fewer than two seeds, and the second is NaN if
+        there are only such architectures.
     """
     accuracy_array = np.asarray(accuracies, np.float64)
     seed_summary = summarise_group(accuracy_array)
@@ -35,7 +35,7 @@ def variance_components(values: ArrayLike, factors: Sequence[str]) -> dict[str, 
     Every combination of levels has one value. For example, each of S networks of an architecture is evaluated on the
     same N images with D seeds of a random attack; this gives values (S, D, N) of 0 and 1, and the factors
     ``("training seed", "draw", "image")``. The estimates are those of the analysis of variance, which are unbiased, so
-    the estimate of a component near 0 may be negative. The interaction of all factors includes all other noise.
+    the estimate of a component near 0 may be negative. The interaction of all factors also includes the residual noise.
 
     Args:
         values: one axis per factor, with at least two levels each.

@@ -1,8 +1,7 @@
-"""Check of weights, which compares clean accuracies with the accuracies recorded with the weights.
+"""Check of weights, which compares measured clean accuracies with the accuracies recorded with the weights.
 
 It detects a wrong normalisation, wrong images, a swapped checkpoint or a wrong epoch before any attack is run. An
-archive records the accuracy of each network on the whole test split; a sweep may evaluate all of these images or a
-sample.
+archive records the accuracy of each network on the full test split, whereas a sweep may evaluate a sample of it.
 """
 
 from collections.abc import Collection
@@ -16,12 +15,13 @@ ROUNDING: dict[Precision, float] = {"fp32": 1e-3, "tf32": 1e-3, "bf16": 1e-2}
 """Difference in accuracy that another device or precision may cause, by the precision of the sweep.
 
 In float32, it is 10 of 10,000 images. Between the engines on a CPU, 0 to 3 of 10,000 predictions differ. The published
-numbers were computed with TF32, which changes logits by more than the margin for fewer than two of 100 images
-(docs/protocol.md). In bfloat16, differences of up to 1.5 percentage points were observed on 200 images of one network.
+numbers were computed with TF32. On fewer than two of 100 images, TF32 changes logits by more than the margin between
+classes (docs/protocol.md). In bfloat16, differences of up to 1.5 percentage points were observed on 200 images of one
+network.
 """
 
 CHECK_LEVEL = 1e-3
-"""Probability that the check flags any network by chance, if the sweep evaluates a sample of the images."""
+"""Maximum probability that the check flags any network by chance, if a sweep evaluates a sample of the images."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class CleanAccuracy:
     Attributes:
         weights: short name of the weights if the network has several; otherwise empty.
         measured: accuracy on `n_images` images, as a fraction.
-        recorded: accuracy on the `n_test` images of the whole test split, as a fraction.
+        recorded: accuracy on the `n_test` images of the full test split, as a fraction.
         rounding: difference that arithmetic and rounding in files may cause (see `ROUNDING`).
     """
 
@@ -95,7 +95,7 @@ def expected_range(
 
 @dataclass(frozen=True)
 class WeightsCheck:
-    """Number of networks with a recorded accuracy, and the networks whose clean accuracy is unexpected."""
+    """Number of compared networks, and the networks whose clean accuracy is unexpected."""
 
     n_checked: int
     unexpected: tuple[UnexpectedAccuracy, ...]
@@ -107,8 +107,8 @@ class WeightsCheck:
 def check_accuracies(accuracies: Collection[CleanAccuracy]) -> WeightsCheck:
     """Find the networks whose clean accuracy cannot be explained by the sampling of images or by arithmetic.
 
-    Each network is tested at `CHECK_LEVEL` divided by their number (Bonferroni), so even a single flagged network
-    deserves attention.
+    Each network is tested at `CHECK_LEVEL` divided by the number of networks (Bonferroni), so even a single flagged
+    network deserves attention.
     """
     ranges: dict[tuple[float, int, int, float], tuple[float, float]] = {}
     unexpected = []
