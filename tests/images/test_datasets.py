@@ -40,7 +40,7 @@ from tests.support.dataset_files import (
 
 
 @pytest.mark.parametrize("name", DATASETS)
-def test_dataset_row_is_consistent(name: str) -> None:
+def test_dataset_spec_is_consistent(name: str) -> None:
     spec = dataset(name)
     assert spec.name == name
     assert len(set(spec.class_names)) == spec.n_classes

@@ -1,4 +1,4 @@
-"""Parameters of all tasks except measures, as in the sweep YAML; the defaults are the paper's."""
+"""Parameters of all tasks except measures, named as in the sweep YAML. The defaults are the paper's settings."""
 
 import re
 import reprlib
@@ -27,7 +27,7 @@ MAX_STRENGTHS = 1_000
 """Maximum number of strengths per key."""
 
 MAX_GRID_POINTS = 10_000
-"""Maximum number of grid points. The coordinates of all points are in memory together: 8 kB each for 32x32 pixels."""
+"""Maximum number of grid points. All points' coordinates are in memory at once: 8 kB per point for 32x32 pixels."""
 
 _MAX_COMMON_K = 32
 """Largest k for which a decimal number is recognised as k/255."""
@@ -123,13 +123,13 @@ along the edge (Madry et al., 2018, appendix B)."""
 
 
 def _cautions_about_reach(field: str, step: float, steps: int, radius: float) -> tuple[Caution, ...]:
-    """Warn if the path is shorter than the ball's radius, since the attack then cannot reach perturbations of epsilon.
+    """Warn if the path is shorter than the ball's radius, since the attack then cannot reach the ball's edge.
 
     Args:
         field: parameter of the step length, for the message.
         step: length of a step.
         steps: number of steps.
-        radius: radius of the largest ball, in the unit of `step`.
+        radius: radius of the largest ball, in the same unit as `step`.
     """
     if steps * step >= radius * (1 - 1e-9):
         return ()
@@ -454,13 +454,13 @@ class TargetedDlrLoss(Parameters):
 
 
 class Targeted(Parameters):
-    """Limits of attacks that target one class after the other."""
+    """Limits of attacks that target one class after another."""
 
     if TYPE_CHECKING:
         targets: int
 
     def unsupported_classes_reason(self, n_classes: int) -> str | None:
-        """Return why there are too many targets. The default is instead reduced to the number of other classes."""
+        """Return why there are too many targets. A default that is too large is reduced instead."""
         max_targets = n_classes - 1
         if self.targets > max_targets and self.targets != type(self).model_fields["targets"].default:
             return (
@@ -541,7 +541,7 @@ class Rand(Attack, DlrLoss):
 class MinimumNorm(Attack):
     """Parameters of a minimum-norm attack, which searches for the smallest perturbation that fools a network.
 
-    One run serves all epsilons: an image is fooled at epsilons from its distance on.
+    One run serves all epsilons: an image counts as fooled at every epsilon that is not below its distance.
 
     Attributes:
         steps: number of iterations, each of which takes one gradient.
@@ -709,9 +709,11 @@ class SpatialParameters(Parameters):
 
     @model_validator(mode="after")
     def _check_points(self) -> Self:
-        # A grid of a single number would consist of the lower end only.
+        # A single grid point would be the lower end of the range instead of its centre.
         if self.rotations == 1 or (self.translations == 1 and self.max_translation):
-            raise ValueError("expected two or more rotations, and max_translation: 0 with one translation, got one.")
+            raise ValueError(
+                "expected two or more rotations, and two or more translations unless max_translation is 0, got one."
+            )
         if self.points > MAX_GRID_POINTS:
             raise ValueError(
                 f"expected up to {MAX_GRID_POINTS:,} grid points, got {self.points:,}: rotations ({self.rotations:,}) "

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from robust201.models.classifier import network_logits
 from robust201.tasks.attack_kit.context import Context, Request, to_float
-from robust201.tasks.attack_kit.draws import CounterRandomNumbers
+from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers
 from robust201.tasks.measures.lanczos import largest_eigenvalues
 from robust201.tasks.measures.parameters import InputHessianParameters
 from robust201.tasks.measures.trainable import (

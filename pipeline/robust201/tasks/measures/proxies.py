@@ -144,7 +144,7 @@ def epe_nas(jacobians: NDArray[np.float64], labels: NDArray[np.int64], n_classes
         score = float(np.log(np.abs(correlations) + _EPSILON).sum())
         if n_classes <= 100:
             scores.append(score)
-        elif len(correlations) > 1:  # for classes of a single image the published code fails, and skips them
+        elif len(correlations) > 1:  # the published code fails for classes with a single image, and skips them
             scores.append(score / len(correlations))
     if n_classes <= 100:
         return float(np.abs(scores).sum())
@@ -161,7 +161,7 @@ def _correlations(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def nwot(agreements: torch.Tensor | None) -> float:
-    """Return the log-determinant of the matrix (B, B) of ReLU units that agree between two images; 0 without a ReLU.
+    """Return the log-determinant of the (B, B) counts of ReLU units that agree between two images; 0 without a ReLU.
 
     Source: Mellor et al., "Neural Architecture Search without Training", ICML 2021. The determinant of an integer
     matrix is 0, which has no logarithm, or at least 1 in absolute value. Eigenvalues below 1 are replaced by 1.

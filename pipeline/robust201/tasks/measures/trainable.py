@@ -24,7 +24,7 @@ for the published networks."""
 
 
 def trainable_copy(classifier: Classifier, *, training: bool = False) -> nn.Module:
-    """Copy a network, so that changes of the copy do not affect the classifier.
+    """Copy a network, so that changes to the copy do not affect the classifier.
 
     Args:
         classifier: the network under test.
@@ -121,7 +121,7 @@ def gradients(
 
 
 def pass_slices(classifier: Classifier, n_images: int, start: int = 0) -> Iterator[slice]:
-    """Split `n_images` images from position `start` on into slices whose second derivatives fit into memory.
+    """Split the `n_images` images that begin at position `start` into slices whose second derivatives fit into memory.
 
     The size affects only rounding in evaluation mode. In training mode batches must not be split.
     """
