@@ -67,6 +67,7 @@ MAX_PASSES = 10_000_000
 Kind = Literal["clean", "attack", "corruption", "measure"]
 
 Passes = Callable[[Any, int], float]
+"""(parameters, number of classes) → forward-pass equivalents per image and strength."""
 
 _STEP_MODULES = {
     *("fgsm", "pgd", "pgd_linf7", "pgd_l2", "apgd", "apgd_dlr", "apgd_targeted", "square", "square_lp", "fmn"),
@@ -87,8 +88,7 @@ class Task:
         parameters: class of the key's parameters.
         semantics_version: increased only when results change although the parameters are equal.
         functions: engine → ``module.function`` in `tasks.perturbations` or, for a measure, in `tasks.measures`.
-        passes: (parameters, number of classes) → forward-pass equivalents per image and strength, for planning; a
-            gradient counts 3.
+        passes: cost, for planning; a gradient counts as 3 forward passes.
         constraint: the ball that contains the perturbed images; None if they are unbounded.
         columns: a measure's columns, unless its parameters select others (see `with_parameters`); empty for a
             perturbation, whose columns follow from the sweep's measurements.

@@ -407,8 +407,8 @@ COLUMNS: dict[str, Column] = {
         Column(
             "calibration_counts",
             CALIBRATION,
-            "15 pairs: number of images whose confidence in the predicted class is in ((m - 1) / 15, m / 15], and number "
-            "of correctly classified images among them.",
+            "15 pairs: number of images whose confidence in the predicted class is in ((m - 1) / 15, m / 15], and "
+            "number of correctly classified images among them.",
             field="counts",
             dtype=np.dtype(np.int32),
             dimensions=(N_BINS, 2),

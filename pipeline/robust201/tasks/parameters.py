@@ -166,7 +166,7 @@ _EXPECTED_RADII = "epsilons: expected numbers or text such as 8/255"
 
 
 def parse_radius(value: object) -> Fraction:
-    """Return a radius in units of pixels as an exact fraction, from a number or text such as ``8/255``.
+    """Return a radius for pixels in [0, 1] as an exact fraction, from a number or text such as ``8/255``.
 
     Raises:
         ValueError: the value is neither.
@@ -205,13 +205,13 @@ def probable_255th(epsilon_255: float) -> int | None:
 class EpsilonParameters(Parameters):
     """Parameters of an Linf attack: epsilons in units of 1/255 of the pixel range [0, 1].
 
-    `epsilons`, in units of pixels, is an alternative: ``epsilons: [8/255]`` is the same as ``epsilons_255: [8]``.
+    `epsilons`, for pixels in [0, 1], is an alternative: ``epsilons: [8/255]`` is the same as ``epsilons_255: [8]``.
     """
 
     norm: ClassVar[Norm] = "Linf"
     field_aliases: ClassVar[tuple[str, ...]] = ("epsilons",)
     epsilons_255: Epsilons255 = PAPER_EPSILONS_255
-    """Linf radii in units of 1/255; `epsilons: [8/255]` gives them in units of pixels."""
+    """Linf radii in units of 1/255. `epsilons: [8/255]`, for pixels in [0, 1], is an alternative."""
 
     @model_validator(mode="before")
     @classmethod
@@ -230,7 +230,7 @@ class EpsilonParameters(Parameters):
                     else "Correct it."
                 )
                 raise ValueError(
-                    f"epsilons: expected numbers above 0 and up to 1, in units of pixels, got {radius_text}. {hint}"
+                    f"epsilons: expected numbers above 0 and up to 1, for pixels in [0, 1], got {radius_text}. {hint}"
                 )
         # Twelve digits, so that 8/255 rounded to a float becomes 8 again.
         epsilons_255 = tuple(float(f"{float(radius * 255):.12g}") for radius in radii)
@@ -258,7 +258,7 @@ class EpsilonParameters(Parameters):
 
     @property
     def cautions(self) -> tuple[Caution, ...]:
-        """Warnings about epsilons that may be in units of pixels, as other tools expect."""
+        """Warnings about epsilons that may be meant for pixels in [0, 1], as in other tools."""
         doubtful = [(epsilon, k) for epsilon in self.epsilons_255 if (k := probable_255th(epsilon)) is not None]
         if not doubtful:
             return ()
@@ -306,8 +306,8 @@ class PgdVariants(Parameters):
     iterate: Literal["last", "best"] = "last"
     """Iterate that the attack returns; `best` (highest cross-entropy) needs the fused engine."""
     label: Literal["given", "predicted"] = "given"
-    """Label to attack: the image's own (`given`) or the one predicted at the start; `predicted` with a random start
-    needs the fused engine."""
+    """Class that the attack leads away from: the image's label (`given`), or the class predicted at the starting point
+    (`predicted`). With a random start, `predicted` needs the fused engine."""
 
     def unsupported_engine_reason(self, engine: str) -> str | None:
         """Return why Foolbox cannot run this variant. It returns only the last iterate, and not its starting point."""
@@ -333,11 +333,11 @@ class PgdLinf7Parameters(RelativeStepParameters, PgdVariants):
 
 
 class RadiusParameters(Parameters):
-    """Parameters of an attack whose epsilons are radii in units of pixels."""
+    """Parameters of an attack whose epsilons are radii for pixels in [0, 1]."""
 
     norm: ClassVar[Norm]
     epsilons: Radii
-    """Radii in units of pixels in [0, 1]; for L0, numbers of values."""
+    """Radii for pixels in [0, 1]; for L0, maximum numbers of changed values."""
 
     @field_validator("epsilons", mode="before")
     @classmethod
@@ -564,7 +564,7 @@ class Fmn(MinimumNorm):
     """Fast minimum-norm attack (Pintor et al., 2021), as in Foolbox.
 
     Attributes:
-        max_stepsize: L2 length of the first step; the length decreases to a hundredth of it.
+        max_stepsize: L2 length of the first step; it decreases to a hundredth of this length.
         gamma: initial relative change of epsilon per step.
     """
 
@@ -634,7 +634,7 @@ class BrendelBethge(MinimumNorm):
     """Attack along the decision boundary (Brendel et al., 2019), as in Foolbox.
 
     Attributes:
-        lr: radius of the trust region, in units of the number of values per batch.
+        lr: radius of the trust region, as a multiple of the number of pixel values in the batch.
     """
 
     min_strong_steps: ClassVar[int] = 100
@@ -648,6 +648,8 @@ _BALLS: dict[Norm, type[Parameters]] = {
     "L1": L1Parameters,
     "L0": L0Parameters,
 }
+"""Base class that defines the epsilons of each norm."""
+
 _NORM_SPECIFIC: dict[tuple[type[Attack], Norm], type[Attack]] = {
     (Apgd, "L1"): ApgdL1,
     (ApgdDlr, "L1"): ApgdDlrL1,

@@ -30,6 +30,7 @@ _POOL_BATCHES = {"cpu": 128, "cuda": 16}
 fifteen full batches for each partial one."""
 
 _POOL_COPIES = 6
+"""Number of float32 copies of Square's pool in memory."""
 
 MAX_IMAGES_PER_SAMPLE = _POOL_COPIES * _POOL_BATCHES["cuda"] + 4
 """Maximum number of float32 images in GPU memory during an attack, per sample in a batch: copies of Square's pool, and
@@ -190,7 +191,7 @@ def make_job(context: Context, request: Request, epsilons: Sequence[float]) -> A
     Args:
         context: the attack's context. Without a `model`, the classifier is attacked through autograd.
         request: images and strengths.
-        epsilons: (S,) radius of the ball at each strength, in units of pixels.
+        epsilons: (S,) radius of the ball at each strength, for pixels in [0, 1].
     """
     images = request.images
     device = context.classifier.device

@@ -9,7 +9,7 @@ from robust201.core.strict_model import PositiveInt
 from robust201.tasks.parameters import Parameters
 
 DerivativeInput = Literal["normalised", "pixels"]
-"""Input with respect to which derivatives are taken."""
+"""Input that is differentiated: the network's normalised input, or pixels in [0, 1]."""
 
 Mode = Literal["evaluation", "training"]
 """Mode of BatchNorm, which uses its running statistics (`evaluation`) or each batch's statistics (`training`)."""
@@ -129,7 +129,7 @@ class JacobianParameters(DerivativeParameters):
     default_training_columns: ClassVar[tuple[str, ...]] = default_columns
 
     projections: PositiveInt | Literal["exact"] = 1
-    """Random projections per image, or `exact`: one gradient per class."""
+    """Number of random projections per image, or `exact` for one gradient per class."""
     input: DerivativeInput = "normalised"
     """Input that is differentiated: `normalised`, or `pixels` in [0, 1]."""
 
@@ -155,8 +155,8 @@ class LanczosParameters(DerivativeParameters):
     """Largest eigenvalue, computed by the Lanczos iteration from a random start.
 
     Attributes:
-        tolerance: residual, relative to the largest absolute Ritz value, at which an eigenvalue is accepted. It bounds
-            the eigenvalue's error, which is usually about its square.
+        tolerance: residual, relative to the largest absolute Ritz value, at which an eigenvalue is accepted. The
+            residual bounds the eigenvalue's error, which is usually about the square of the residual.
         steps: maximum number of Hessian-vector products.
     """
 
@@ -169,9 +169,10 @@ class LanczosParameters(DerivativeParameters):
 
 
 class HessianWeightsParameters(LanczosParameters):
-    """Largest eigenvalue of the loss's Hessian with respect to the weights; it always has batches.
+    """Largest eigenvalue of the loss's Hessian with respect to the weights.
 
-    The published code adds the Hessians of batches (`largest_summed`).
+    Results always depend on the number of batches, since the published code adds the batches' Hessians
+    (`largest_summed`).
     """
 
     available_columns: ClassVar[tuple[str, ...]] = ("largest", "largest_summed", "batch_largest", "batch_largest_sd")
@@ -214,7 +215,7 @@ class CrozeParameters(ProxyParameters):
 
     Attributes:
         weight_step: length of the step of a layer's weights, relative to their norm.
-        image_step: step of each value of an image, in units of pixels.
+        image_step: length of the step of each pixel value, for pixels in [0, 1].
     """
 
     weight_step: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 2.0
