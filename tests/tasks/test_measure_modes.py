@@ -22,7 +22,7 @@ EXACT = {"tolerance": 1e-5}
 
 
 class NormalisedNetwork(nn.Module):
-    """A smooth network with dropout and with BatchNorm, whose running statistics differ from those of all batches."""
+    """A smooth network with dropout and BatchNorm; the running statistics differ from the statistics of all batches."""
 
     def __init__(self, dropout=0.0):
         super().__init__()

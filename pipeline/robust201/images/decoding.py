@@ -33,7 +33,7 @@ class ImageDecoder:
 
     Attributes:
         spec: the dataset, with its channels, image size and resize rule.
-        image_size: height and width of every image; if the dataset does not define them, those of the first image.
+        image_size: height and width of every image; taken from the first image if the dataset does not define them.
         decoder: name and version of the library that performed each step, by step (``"jpeg"`` or ``"resize"``).
     """
 

@@ -103,7 +103,7 @@ class Column:
 
     During an evaluation, a column is a total of integers: counts, or sums of fractions in [0, 1] in units of
     2**-FRACTION_BITS. Totals of parts are added; per-image values are concatenated. The total can be computed exactly
-    from the stored value, so the result of merged parts is byte-identical to that of the whole unit. The fields
+    from the stored value, so merging the parts gives the same bytes as evaluating the whole unit. The fields
     determine all checks: counts must not be negative, fractions must be in [0, 1], and a fraction read from a dataset's
     files may differ by half a unit of its last digit.
 
@@ -111,18 +111,18 @@ class Column:
         name: name in shards.
         measurement: the column's measurement, as named in sweeps and in result files.
         meaning: description for readers; not used if `elements` has descriptions.
-        field: name in the measurement's JSON object; empty if the column is the whole value.
+        field: name in the measurement's JSON object; empty if the measurement has no other column.
         dtype: NumPy type.
         dimensions: lengths of the axes.
         add: (outputs) → flat indices (B,) int64 into the leading axes, and the values (B, …) int64 that the images add
             to the total at these indices. None if the column is computed from the counts.
         counts: (`cm` (…, C, C) int64) → number of images in each mean, with a shape that broadcasts after the leading
-            axes; None if the column holds no means.
-        value_from_counts: (`cm`, as above) → value of a fraction that has no total of its own.
+            axes; None if the column contains no means.
+        value_from_counts: (`cm`, as above) → value of a fraction that is computed from `cm`, without a total.
         is_distribution: whether rows are means of softmax vectors, which sum to 1.
         images: (value) → number of images; None if the value does not determine it.
         contradiction: (value, `cm`) → text "EXPECTED, got ACTUAL" if the value contradicts `cm`, otherwise None.
-        elements: name → description of Parquet columns, if each element has a Parquet column of its own.
+        elements: name → description of Parquet columns, if each element has a separate Parquet column.
         max_term: maximum that an image adds to a total of integers.
         wide_dtype: NumPy type for more than `MAX_COUNTED_CLASSES` classes; None if it is the same.
     """

@@ -64,7 +64,7 @@ def evaluate_part(
         parameters: the task's parameters; the strengths come from the part.
         part: strengths and image positions [start, stop), which must start and stop at multiples of the batch size of
             random numbers.
-        images: the whole selection of images, of which the part is a slice.
+        images: all selected images; the part is a slice of them.
         measurements: names from `tasks.columns.MEASUREMENTS`.
         provenance: versions, host and device, copied to the results.
         on_device: copy of `images` on the classifier's device; None makes a copy.

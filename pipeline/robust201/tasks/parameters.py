@@ -188,7 +188,7 @@ def _as_list(value: object) -> list[object]:
 
 
 def is_about_255th(value: float, k: float) -> bool:
-    """Return whether a number is about k/255. Other tools expect k/255 in places where robust201 expects k."""
+    """Return whether a number is about k/255. Other tools expect k/255 where robust201 expects k."""
     return abs(value * 255 - k) <= _PIXEL_TOLERANCE * k
 
 
@@ -379,7 +379,7 @@ class L0Parameters(RadiusParameters):
 
 
 class PgdL2Parameters(L2Parameters, PgdVariants):
-    """Projected gradient descent in an L2 ball; the defaults are those of Wang and Horne (docs/protocol.md)."""
+    """Projected gradient descent in an L2 ball; the defaults follow Wang and Horne (docs/protocol.md)."""
 
     step_size: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
     """L2 length of a step."""
@@ -464,7 +464,7 @@ class Targeted(Parameters):
         max_targets = n_classes - 1
         if self.targets > max_targets and self.targets != type(self).model_fields["targets"].default:
             return (
-                f"expected targets up to {max_targets}, the number of classes other than the image's own, got "
+                f"expected targets up to {max_targets}, the number of classes other than the label, got "
                 f"{self.targets}. Lower targets."
             )
         return super().unsupported_classes_reason(n_classes)
@@ -544,7 +544,7 @@ class MinimumNorm(Attack):
     One run serves all epsilons: an image counts as fooled at every epsilon that is not below its distance.
 
     Attributes:
-        steps: number of iterations, each of which takes one gradient.
+        steps: number of iterations, with one gradient each.
         min_strong_steps: number of steps below which distances are overestimated.
     """
 

@@ -238,7 +238,7 @@ SingleRun = Callable[[AttackJob, Samples, int], tuple[torch.Tensor, torch.Tensor
 def attack_correct(
     job: AttackJob, split: Callable[[NDArray[np.int64]], Iterator[Samples]], run: SingleRun, restarts: int
 ) -> Iterator[Perturbed]:
-    """Attack the correctly classified images and return the others unchanged, as AutoAttack does.
+    """Attack the correctly classified images and return misclassified images unchanged, as AutoAttack does.
 
     Args:
         job: model, batches, random numbers and images.

@@ -133,13 +133,14 @@ def glass_blur(images: Images, severity: int, random_numbers: CorruptionRandomNu
     """Smooth images, displace pixels locally, and smooth again, like frosted glass.
 
     The published script writes ``x[h, w], x[h', w'] = x[h', w'], x[h, w]`` to swap two pixels. Both sides are views of
-    one NumPy array, so the second assignment reads what the first wrote: pixel (h', w') is copied to (h, w), unchanged.
+    one NumPy array, so the second assignment reads the value that the first wrote: pixel (h', w') is copied to (h, w),
+    and is not changed itself.
     """
     smoothing, displacement, rounds = GLASS_STEPS.at(severity, images.shape[1])
     scale = scale_of(images.shape[1])
     sigma = smoothing * scale
     reach = max(1, round(displacement * scale))
-    # scikit-image's `gaussian` repeats edge pixels and cuts the kernel at four standard deviations.
+    # scikit-image's `gaussian` repeats edge pixels and truncates the kernel at four standard deviations.
     smoothed = truncate(smooth(images / 255.0, sigma, (1, 2), mode="nearest", truncate=4.0) * 255)
     shuffled = np.take_along_axis(
         smoothed.reshape(len(images), -1, 3),

@@ -277,7 +277,7 @@ def corrupt_dataset(
         seed: seed of the corruptions.
         frost_folder: folder of the photographs of frost; None makes synthetic textures from `seed`.
         workers: number of processes.
-        check_published: whether to compare MD5s with those of published files instead of writing files.
+        check_published: whether to compare MD5s with the published files' MD5s instead of writing files.
         progress: called after each block of images.
 
     Returns:

@@ -62,7 +62,7 @@ def measure(context: Context, parameters: InputHessianParameters, request: Reque
 def _largest(
     context: Context, parameters: InputHessianParameters, request: Request, batch: slice, network: nn.Module
 ) -> NDArray[np.float64]:
-    """Return the largest eigenvalue per image (B,), or (1,) for a whole batch in training mode.
+    """Return the largest eigenvalue per image (B,), or of the batch (1,) in training mode.
 
     In evaluation mode the Hessian of the summed loss has one block per image, so one product serves all images.
     """

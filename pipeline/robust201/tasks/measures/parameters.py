@@ -100,7 +100,7 @@ class DerivativeParameters(MeasureParameters):
         if self.mode == "training" and invalid:
             raise ValueError(
                 f"expected mode: evaluation for the columns {', '.join(invalid)}, got training, where every image of a "
-                "batch changes the logits of the others. Set columns: [batch_largest]."
+                "batch changes the other images' logits. Set columns: [batch_largest]."
             )
         return self
 
@@ -122,7 +122,7 @@ class DerivativeParameters(MeasureParameters):
 
 
 class JacobianParameters(DerivativeParameters):
-    """Frobenius norm of the input Jacobian; the defaults are those of Jung et al. (2023), 10 batches of 256 images."""
+    """Frobenius norm of the input Jacobian; the defaults follow Jung et al. (2023): 10 batches of 256 images."""
 
     available_columns: ClassVar[tuple[str, ...]] = ("squared_norm", "squared_norm_sd", "norm")
     default_columns: ClassVar[tuple[str, ...]] = ("squared_norm", "squared_norm_sd")
@@ -211,7 +211,7 @@ class ProxyParameters(MeasureParameters):
 
 
 class CrozeParameters(ProxyParameters):
-    """CRoZe (Ha et al., 2023); the defaults are those of its code.
+    """CRoZe (Ha et al., 2023); the defaults follow the published code.
 
     Attributes:
         weight_step: length of the step of a layer's weights, relative to their norm.

@@ -3,8 +3,8 @@
 Source: Rony et al., "Decoupling Direction and Norm for Efficient Gradient-Based L2 Adversarial Attacks and Defenses",
 CVPR 2019; `foolbox.attacks.DDNAttack`. After a step along the cross-entropy's gradient, the perturbation is scaled to a
 norm. The norm shrinks by gamma while the image is misclassified, and grows by gamma while it is not. If the gradient is
-0, the direction is random: Foolbox draws one for each step; the fused engine draws one per image, and rotates its
-values from step to step.
+0, the direction is random. Foolbox draws a direction for each step; the fused engine draws one direction per image, and
+rotates its values from step to step.
 """
 
 from collections.abc import Iterator

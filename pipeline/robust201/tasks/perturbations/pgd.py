@@ -1,8 +1,8 @@
 """Projected gradient descent.
 
 Source: Kurakin, Goodfellow and Bengio, "Adversarial Machine Learning at Scale", ICLR 2017; Madry et al., "Towards Deep
-Learning Models Resistant to Adversarial Attacks", ICLR 2018; `foolbox.attacks.LinfPGD`, whose defaults are those of the
-published dataset (docs/protocol.md). The attack starts at a uniformly random point of the epsilon ball. It takes
+Learning Models Resistant to Adversarial Attacks", ICLR 2018; `foolbox.attacks.LinfPGD`. The published dataset uses
+Foolbox's defaults (docs/protocol.md). The attack starts at a uniformly random point of the epsilon ball. It takes
 `steps` steps of size `rel_stepsize` × epsilon along the sign of the cross-entropy's gradient, each projected to the
 ball and clipped to [0, 1]. Every image is attacked, and the last iterate is returned, even if an earlier one was
 misclassified. There is no target, or the target is the clean image's least likely class (equation 2 of Jung et al.,

@@ -187,7 +187,7 @@ def _search(
     log: RunLog,
     query: int,
 ) -> None:
-    """Make consecutive queries, the first of which has the number `query`, for one batch of samples.
+    """Make consecutive queries for one batch of samples; `query` is the number of the first.
 
     A sample that is fooled does not change any more, since its margin is at most 0 and no proposal is accepted.
     """

@@ -2,9 +2,9 @@
 
 Source: Croce and Hein, "Reliable evaluation of adversarial robustness with an ensemble of diverse parameter-free
 attacks", ICML 2020; `pyautoattack.AutoAttack` with `version="standard"`. The attacks are APGD on the cross-entropy,
-APGD on the targeted DLR loss, targeted FAB, and Square. In the fused engine each attack uses the random numbers of its
-own key, so the images that resist the first are the same as for `aa_apgd-ce`. Images that resist all four are returned
-unchanged.
+APGD on the targeted DLR loss, targeted FAB, and Square. In the fused engine each attack uses the same random numbers as
+its separate key, so the same images resist the first attack and `aa_apgd-ce`. Images that resist all four attacks are
+returned unchanged.
 """
 
 import dataclasses
