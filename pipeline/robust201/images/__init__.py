@@ -54,7 +54,7 @@ class Loader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Format of the files of a dataset (form).
+    """File format of datasets, called a form.
 
     Attributes:
         name: name in the YAML and on the command line.

@@ -216,8 +216,8 @@ def _contradiction_of_predictions(predictions: NDArray[Any], cm: Counts) -> str 
 def _bins(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
     """Return the confidence in the predicted class, and its bin ((m - 1) / M, m / M], computed in integers."""
     confidences = outputs.confidences.gather(1, outputs.predicted[:, None])[:, 0]
-    one = 2**FRACTION_BITS
-    bins = (confidences * N_BINS + one - 1).div(one, rounding_mode="floor") - 1
+    scale = 2**FRACTION_BITS
+    bins = (confidences * N_BINS + scale - 1).div(scale, rounding_mode="floor") - 1
     return confidences, bins.clamp(0, N_BINS - 1)
 
 

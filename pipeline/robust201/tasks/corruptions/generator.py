@@ -115,7 +115,8 @@ def corrupt(
 
     Raises:
         ConfigError: the key or severity does not exist.
-        DatasetError: the images are not square uint8 RGB images of 8 pixels or more, or not as many as the indices.
+        DatasetError: the images are not square uint8 RGB images of 8 pixels or more, or there is not one index per
+            image.
     """
     if key not in CORRUPTION_FUNCTIONS:
         raise ConfigError(

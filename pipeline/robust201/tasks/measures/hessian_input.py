@@ -73,11 +73,11 @@ def _largest(
     with seeded_pass(context, parameters, batch.start):
         logits = network_logits(network, inputs)
     loss = functional.cross_entropy(logits, request.labels[batch].clone(), reduction="sum")
-    (gradient,) = gradients(loss, [leaf], create=True)
+    (gradient,) = gradients(loss, [leaf], differentiable=True)
     n_blocks = 1 if parameters.mode == "training" else len(pixels)
 
     def apply(vectors: torch.Tensor) -> torch.Tensor:
-        (product,) = gradients(gradient, [leaf], vectors.view_as(leaf), keep=True)
+        (product,) = gradients(gradient, [leaf], vectors.view_as(leaf), keep_graph=True)
         return product.reshape(n_blocks, -1)
 
     n_values = pixels[0].numel()

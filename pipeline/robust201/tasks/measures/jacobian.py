@@ -59,7 +59,7 @@ def _squares_in_batches(
             total = torch.zeros(len(leaf), dtype=torch.float64, device=leaf.device)
             for projection in range(cast("int", parameters.projections)):
                 directions = _directions(random_numbers, projection, request.indices[batch], n_classes, leaf.device)
-                (gradient,) = gradients((logits * directions).sum(), [leaf], keep=True)
+                (gradient,) = gradients((logits * directions).sum(), [leaf], keep_graph=True)
                 if parameters.input == "pixels":
                     gradient = gradient / context.classifier.std
                 total += gradient.double().flatten(1).square().sum(dim=1)

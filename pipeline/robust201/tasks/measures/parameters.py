@@ -171,8 +171,7 @@ class LanczosParameters(DerivativeParameters):
 class HessianWeightsParameters(LanczosParameters):
     """Largest eigenvalue of the loss's Hessian with respect to the weights.
 
-    Results always depend on the number of batches, since the published code adds the batches' Hessians
-    (`largest_summed`).
+    The batch size always matters, since the published code adds the Hessians of batches (`largest_summed`).
     """
 
     available_columns: ClassVar[tuple[str, ...]] = ("largest", "largest_summed", "batch_largest", "batch_largest_sd")

@@ -47,7 +47,7 @@ def measure(context: Context, parameters: ProxyParameters, request: Request) -> 
         with observe(network) as observed:
             logits = network_logits(network, inputs)
         scores["flops"] = _count_macs(observed, len(pixels))
-        (jacobian,) = gradients(logits.sum(), [inputs], keep=True)
+        (jacobian,) = gradients(logits.sum(), [inputs], keep_graph=True)
         scores |= _gradient_proxies(layers_of(network), observed, functional.cross_entropy(logits, labels))
         jacobians = jacobian.detach().flatten(1).double().cpu().numpy()
         scores["jacov"] = jacov(jacobians)
@@ -85,7 +85,7 @@ def _gradient_proxies(layers: Sequence[Layer], observed: Observed, loss: torch.T
     """
     weights = [layer.weight for layer in layers]
     maps = [output for _, output in observed.maps]
-    all_gradients = gradients(loss, [*weights, *maps], create=True)
+    all_gradients = gradients(loss, [*weights, *maps], differentiable=True)
     weight_gradients = all_gradients[: len(weights)]
     map_gradients = [gradient.detach() for gradient in all_gradients[len(weights) :]]
     detached_gradients = [gradient.detach() for gradient in weight_gradients]
