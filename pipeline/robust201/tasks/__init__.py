@@ -287,7 +287,7 @@ def _apgd_targeted_passes(parameters: Any, n_classes: int) -> float:
 
 def _fab_passes(parameters: Any, n_classes: int) -> float:
     # A step takes the gradients of all classes, another gradient of the label, and a forward pass. The fused engine's
-    # first run serves all epsilons, so this estimate per strength is too high for it.
+    # first run serves all epsilons, so this estimate per strength is too high there.
     return float((3.0 * (n_classes + 1) + 1) * parameters.steps * parameters.restarts + 4)
 
 
