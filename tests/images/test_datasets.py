@@ -40,7 +40,7 @@ from tests.support.dataset_files import (
 
 
 @pytest.mark.parametrize("name", DATASETS)
-def test_dataset_row_is_consistent(name: str) -> None:
+def test_dataset_spec_is_consistent(name: str) -> None:
     spec = dataset(name)
     assert spec.name == name
     assert len(set(spec.class_names)) == spec.n_classes
@@ -55,7 +55,7 @@ def test_dataset_row_is_consistent(name: str) -> None:
 
 def test_every_form_has_a_test_writer_and_a_dataset() -> None:
     assert set(FORMS) == {*WRITERS, "digits"}
-    specs = (*DATASETS.values(), custom_dataset("own", n_classes=2, image_size=8))
+    specs = (*DATASETS.values(), custom_dataset("custom", n_classes=2, image_size=8))
     assert {form for spec in specs for form in spec.forms} == set(FORMS)
 
 
@@ -159,7 +159,7 @@ def test_load_images_reports_the_row_of_an_invalid_label(
 def replace_published(
     monkeypatch: pytest.MonkeyPatch, name: str, entry: str, members: dict[str, registry.Checksum], count: int
 ) -> None:
-    """Replace the checksums of a registry entry and the size of the test split by those of fabricated files."""
+    """Replace the checksums of a registry entry and the size of the test split by the values of fabricated files."""
     changed = dict(registry.downloads())
     changed[entry] = dataclasses.replace(changed[entry], members=members)
     monkeypatch.setattr(registry, "downloads", lambda: changed)

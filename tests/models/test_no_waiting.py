@@ -19,7 +19,7 @@ from robust201.spaces.nasbench201.compiled import compile_network
 from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.attack_job import AttackJob
 from robust201.tasks.attack_kit.batching import Batching
-from robust201.tasks.attack_kit.draws import CounterRandomNumbers
+from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers
 from robust201.tasks.attack_kit.step_log import BallLog, StepLog
 from robust201.tasks.perturbations import (
     apgd,
@@ -170,7 +170,7 @@ def run_square(job, samples):
 def run_square_lp(job, samples, ball):
     margins = torch.ones(len(samples.strengths), device=job.images.device)
     state = square.SearchState(samples.clean.clone(), margins)
-    swaps = job.random_numbers.swaps(0, 0, samples.images, [3] * 4, job.shape)
+    swaps = job.random_numbers.swaps(0, 0, samples.image_rows, [3] * 4, job.shape)
     rows = torch.arange(len(margins), device=job.images.device)
     all_rows = slice(0, len(margins))
     numbered_swaps = [

@@ -80,7 +80,7 @@ INVALID_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|n
         ({"keys": {"aa_fab_l1": {"epsilons": [3073]}}}, "expected strengths up to 3072, the largest L1 distance"),
         (
             {"keys": {"aa_apgd-t": {"targets": 99}}},
-            "keys.aa_apgd-t on digits: expected targets up to 9, the number of classes other than the image's own",
+            "keys.aa_apgd-t on digits: expected targets up to 9, the number of classes other than the label",
         ),
         ({"keys": {"aa_fab-t_l2": {"targets": 10}}}, "expected targets up to 9"),
         ({"keys": {}}, "at least one key"),

@@ -216,7 +216,7 @@ def test_l2_epsilons_may_be_fractions() -> None:
 @pytest.mark.parametrize(
     ("epsilons", "message"),
     [
-        ([8], "up to 1, in units of pixels, got 8. Write 8/255, or epsilons_255: [8]."),
+        ([8], "up to 1, for pixels in [0, 1], got 8. Write 8/255, or epsilons_255: [8]."),
         (["x"], "expected numbers or text such as 8/255, got 'x'"),
         (["1/0"], "got '1/0'"),
         (["1e999999/255"], "got '1e999999/255'"),

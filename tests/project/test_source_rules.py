@@ -165,7 +165,7 @@ GUARDED_PATHS = (
     "core",
     "images",
     "tasks/corruptions",
-    "tasks/attack_kit/draws.py",
+    "tasks/attack_kit/random_numbers.py",
     "training/draws.py",
     "training/augmentation.py",
 )

@@ -26,7 +26,7 @@ from robust201.spaces.nasbench201.compiled.network import network_bytes
 from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.attack_job import AttackJob
 from robust201.tasks.attack_kit.batching import Batching
-from robust201.tasks.attack_kit.draws import CounterRandomNumbers
+from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers
 from robust201.tasks.perturbations import square
 from tests.conftest import MakeSweep, read_tree
 from tests.models.test_no_waiting import LOOPS, job_on, samples_of

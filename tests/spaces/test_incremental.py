@@ -17,7 +17,7 @@ from robust201.spaces.nasbench201.compiled.regions import Region, union
 from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.attack_job import AttackJob
 from robust201.tasks.attack_kit.batching import Batching
-from robust201.tasks.attack_kit.draws import CounterRandomNumbers
+from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers
 from robust201.tasks.perturbations.square import fused
 from tests.spaces.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, network_of
 from tests.tasks.test_fused_attacks import IMAGES, ExactModel, assert_same, attacked

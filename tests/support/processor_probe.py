@@ -58,7 +58,7 @@ def snow_of_noise() -> Iterator[NDArray[np.uint8]]:
 def _random_numbers() -> Iterator[tuple[str, Iterable[NDArray[Any]]]]:
     import torch
 
-    from robust201.tasks.attack_kit.draws import CounterRandomNumbers
+    from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers
     from robust201.training.augmentation import Augmenter
     from robust201.training.draws import epoch_random_words, image_random_words, uniform
     from robust201.training.recipes import AUGMENTATIONS

@@ -20,7 +20,7 @@ from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.attack_job import AttackJob, make_job
 from robust201.tasks.attack_kit.batching import Batching
 from robust201.tasks.attack_kit.context import to_float
-from robust201.tasks.attack_kit.draws import CounterRandomNumbers
+from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.perturbations.contract import checked, perturb
 from tests.conftest import read_tree

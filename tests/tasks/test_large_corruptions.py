@@ -9,8 +9,8 @@ from PIL import Image
 
 from robust201.tasks import CORRUPTIONS
 from robust201.tasks.corruptions import blurs
-from robust201.tasks.corruptions.draws import IMAGENET_SIZE
 from robust201.tasks.corruptions.generator import corrupt, corruption_versions, synthetic_frost
+from robust201.tasks.corruptions.random_numbers import IMAGENET_SIZE
 
 SIZE = 224
 SEVERITIES = (1, 2, 3, 4, 5)

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from robust201.core.errors import EvaluationError
 from robust201.tasks import find_task
-from robust201.tasks.attack_kit.draws import CounterRandomNumbers
+from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers
 from tests.support.tiny_networks import N_CLASSES, SEED, request_of, tiny_classifier, tiny_context, tiny_images
 
 BATCH = 4
@@ -22,7 +22,7 @@ EXACT = {"tolerance": 1e-5}
 
 
 class NormalisedNetwork(nn.Module):
-    """A smooth network with dropout and with BatchNorm, whose running statistics differ from those of all batches."""
+    """A smooth network with dropout and BatchNorm; the running statistics differ from the statistics of all batches."""
 
     def __init__(self, dropout=0.0):
         super().__init__()
@@ -174,8 +174,8 @@ def test_projections_estimate_jacobian_of_whole_batch():
     jacobian = torch.autograd.functional.jacobian(in_mode("training"), x)
     expected = float(jacobian.square().sum()) / BATCH
     assert result["squared_norm"] == pytest.approx(expected, rel=0.02)
-    own_image_only = sum(float(jacobian[n, :, n].square().sum()) for n in range(BATCH)) / BATCH
-    assert expected > 1.04 * own_image_only  # images of a batch affect each other's logits
+    same_image_mean = sum(float(jacobian[n, :, n].square().sum()) for n in range(BATCH)) / BATCH
+    assert expected > 1.04 * same_image_mean  # images of a batch affect each other's logits
 
 
 def test_norm_is_mean_of_square_roots():

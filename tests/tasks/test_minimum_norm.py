@@ -92,7 +92,7 @@ def test_fused_attack_matches_foolbox_bitwise(key, steps):
     assert differing_bits(nearest, expected) == 0
     if steps == 60:
         misclassified = CLASSIFIER(expected).argmax(dim=1) != LABELS
-        # Some images are misclassified without an attack, and most others are fooled by it.
+        # Some images are misclassified without an attack, and the attack fools most other images.
         fooled_later = misclassified & (distances_of(key, expected) > 0)
         assert int(fooled_later.sum()) < len(LABELS)
         assert fooled_later.double().mean() > 0.5

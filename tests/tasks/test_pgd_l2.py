@@ -83,7 +83,7 @@ def test_best_iterate_matches_simple_loop(random_start):
         expected, indices = best_iterate_from_loop(start_of(epsilon, random_start=random_start), epsilon, 0.4, 12)
         assert torch.equal(result, expected)
         best_indices += indices.tolist()
-    # The best iterate is the last one for some images, and an earlier one for others.
+    # For some images the last iterate is the best, and for other images an earlier one is.
     assert len(set(best_indices)) > 2
     assert 12 in best_indices
 

@@ -1,4 +1,4 @@
-"""AutoAttack's standard version: parity with the library, and comparison of its stages with the attacks' own keys."""
+"""AutoAttack's standard version: parity with the library, and comparison of its stages with the separate attacks."""
 
 import dataclasses
 import itertools

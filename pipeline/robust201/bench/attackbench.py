@@ -20,7 +20,7 @@ from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.attack_job import AttackJob
 from robust201.tasks.attack_kit.batching import Batching
 from robust201.tasks.attack_kit.context import to_float
-from robust201.tasks.attack_kit.draws import CounterRandomNumbers
+from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers
 from robust201.tasks.parameters import MinimumNorm
 
 AttackCallable = Callable[..., torch.Tensor]

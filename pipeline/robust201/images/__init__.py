@@ -1,7 +1,7 @@
 """Images of every dataset: the table of datasets, the table of file formats (forms), and selections of images.
 
-A new dataset needs a row in `images.specs`. If its files have a new form, it also needs a module with a `find` and a
-`load` function, and a row of `FORMS`. The table-wide tests then cover it.
+A new dataset needs an entry in `images.specs`. If its files have a new form, it also needs a module with a `find` and a
+`load` function, and an entry in `FORMS`. The table-wide tests then cover it.
 
 No module of this folder imports torch, except `images.torch_images` when it reads a file. The loaders that need
 pyarrow, Pillow or scikit-learn import them.
@@ -54,12 +54,12 @@ class Loader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One row of the table of forms.
+    """File format of datasets, called a form.
 
     Attributes:
         name: name in the YAML and on the command line.
-        describe_files: takes a row of the table of datasets; returns a description of the files, for messages.
-        find: takes a row of the table of datasets, a file or folder and the split; returns a path for `load`, or None.
+        describe_files: (spec of the dataset) → description of the files, for messages.
+        find: (spec of the dataset, file or folder, split) → path for `load`, or None if the files are not there.
         load: reads a split.
     """
 
@@ -70,8 +70,8 @@ class Form:
 
 
 FORMS: dict[str, Form] = {
-    row.name: row
-    for row in (
+    form.name: form
+    for form in (
         Form(
             "binary",
             partial(cifar.folder_name, cifar.BINARY),
@@ -111,7 +111,7 @@ def load_images(
 
     With a path, any name is allowed: the number of classes and the image size are taken from the files, unless
     `image_size` is set. `resize` is the rule for images of other sizes, which class folders and Parquet files may
-    contain. `count` selects a class-stratified subset (see `select`); of class folders, only the subset is decoded.
+    contain. `count` selects a class-stratified subset (see `select`); in class folders, only the subset is decoded.
 
     `form` is one of `FORMS`; None tries all forms of the dataset. `path` is a file, the folder of the images or its
     parent; None searches the data folder (`ROBUST201_DATA`). `verify` checks published checksums, sizes and image

@@ -1,8 +1,8 @@
 """Reader of the official CIFAR-10 and CIFAR-100, binary and Python versions.
 
-The binary version (defined on A. Krizhevsky's CIFAR page) has records of the label byte (CIFAR-100: the coarse, then
-the fine label) and 3,072 bytes of pixels, channels first. The Python version has pickles of
-{data: (N, 3072) uint8, labels or fine_labels: list}, with pixels in the same order.
+In the binary version (defined on A. Krizhevsky's CIFAR page), a record consists of the label byte (for CIFAR-100, the
+coarse label and then the fine label) and 3,072 bytes of pixels, channels first. The Python version consists of pickles
+of {data: (N, 3072) uint8, labels or fine_labels: list}, with pixels in the same order.
 """
 
 from collections.abc import Mapping

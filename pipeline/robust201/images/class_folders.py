@@ -28,8 +28,8 @@ from robust201.images.specs import DatasetSpec
 
 CLASS_NUMBERS_FILE = "labels.json"
 
-_SUFFIXES = (".jpg", ".jpeg", ".png")
-_OTHER_IMAGES = (".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp")
+_SUPPORTED_SUFFIXES = (".jpg", ".jpeg", ".png")
+_UNSUPPORTED_SUFFIXES = (".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp")
 _MAX_FILE_BYTES = 256 << 20
 _SPLIT_FOLDERS: dict[Split, tuple[str, ...]] = {"test": ("test", "val"), "train": ("train",)}
 
@@ -110,7 +110,7 @@ def _list_images(folder: Path) -> list[Path]:
         raise DatasetError(
             f"Reading images failed for {folder}: this class folder has no JPEG or PNG file. Fill or remove it."
         )
-    unsupported_file = next((file for file in files if file.suffix.lower() in _OTHER_IMAGES), None)
+    unsupported_file = next((file for file in files if file.suffix.lower() in _UNSUPPORTED_SUFFIXES), None)
     if unsupported_file is not None:
         raise DatasetError(
             f"Reading images failed for {unsupported_file}: it is neither JPEG nor PNG. Convert or remove it."
@@ -122,7 +122,7 @@ def _walk(folder: Path) -> Iterator[Path]:
     """Yield the image files of a folder and its subfolders in torchvision's order."""
     for parent, _, file_names in sorted(os.walk(folder, followlinks=True)):
         for file_name in sorted(file_names):
-            if file_name.lower().endswith(_SUFFIXES + _OTHER_IMAGES):
+            if file_name.lower().endswith(_SUPPORTED_SUFFIXES + _UNSUPPORTED_SUFFIXES):
                 yield Path(parent, file_name)
 
 

@@ -1,7 +1,7 @@
 """Reader of corrupted images on disk, published or generated: `<folder>/<corruption>.npy`.
 
-The layout is that of CIFAR-10-C and CIFAR-100-C (Hendrycks and Dietterich, 2019). Each file is (5 N, H, W, 3) uint8
-with the N images at severity 1, then at severity 2, and so on. `labels.npy` (5 N,), uint8 or (for more than 256
+The layout is the same as in CIFAR-10-C and CIFAR-100-C (Hendrycks and Dietterich, 2019). Each file is (5 N, H, W, 3)
+uint8, with the N images at severity 1, then at severity 2, and so on. `labels.npy` (5 N,), uint8 or (for more than 256
 classes) uint16, repeats the test labels five times. A folder of generated images also has a manifest
 (`images.generated_folder`), so it cannot be opened as a published folder by mistake, or vice versa.
 """

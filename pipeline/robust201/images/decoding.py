@@ -24,7 +24,7 @@ _MODES = {3: "RGB", 1: "L"}
 
 _GREY_MODES = ("1", "L", "LA")
 _BIT_DEPTH_OFFSET = 24
-"""Offset of the bit depth in a PNG: after the signature (8 bytes), length and name of IHDR (8) and both sides (8)."""
+"""Offset of the bit depth in a PNG: after the signature (8 bytes), IHDR's length and name (8), width and height (8)."""
 
 
 @dataclass
@@ -33,8 +33,8 @@ class ImageDecoder:
 
     Attributes:
         spec: the dataset, with its channels, image size and resize rule.
-        image_size: height and width of every image; if the dataset does not define them, those of the first image.
-        decoder: name and version of the library that performed a step, by step (``"jpeg"`` or ``"resize"``).
+        image_size: height and width of every image; taken from the first image if the dataset does not define them.
+        decoder: name and version of the library that performed each step, by step (``"jpeg"`` or ``"resize"``).
     """
 
     spec: DatasetSpec
@@ -61,7 +61,8 @@ class ImageDecoder:
         """Decode an image to (C, H, H) uint8.
 
         Raises:
-            DatasetError: the image is not a JPEG or 8-bit PNG, has the wrong size, or is coloured in a grey dataset.
+            DatasetError: the image is not a JPEG or 8-bit PNG, has the wrong size, or is coloured but the dataset is
+                grey.
         """
         from PIL import Image, UnidentifiedImageError
 
@@ -111,7 +112,7 @@ class ImageDecoder:
             )
 
     def _resized(self, image: "Image") -> "Image":
-        """Apply the resize rule and round like torchvision: the longer side down, the offsets half to even."""
+        """Apply the resize rule and round like torchvision: the longer side down, the crop's offsets half to even."""
         rule = self.spec.resize
         if rule is None:
             return image

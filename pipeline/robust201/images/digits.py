@@ -43,7 +43,8 @@ def choose_test_rows(labels: NDArray[np.int64], n_test: int) -> NDArray[np.int64
     classes, class_sizes = np.unique(labels, return_counts=True)
     quotas = class_sizes * n_test / len(labels)
     test_counts = np.floor(quotas).astype(np.int64)
-    # Rounding down leaves some images over. They go to the classes with the largest remainders, in ties to the lower.
+    # Rounding down leaves some images unassigned. Assign them to the classes with the largest remainders; the lower
+    # class wins ties.
     by_remainder = np.argsort(test_counts - quotas, kind="stable")
     test_counts[by_remainder[: n_test - test_counts.sum()]] += 1
     rows = []

@@ -15,7 +15,7 @@ from robust201.images.checks import LabelledImages
 from robust201.images.image_folder import find_split, write_split
 
 LabelFrom: TypeAlias = Literal["first", "second"]
-"""Which of the two datasets provides the label of a blend."""
+"""Dataset that provides the label of a blend."""
 
 
 def exact_fraction(alpha: float) -> Fraction:
@@ -78,7 +78,7 @@ class Pairs(NamedTuple):
 
 
 def pair(n_first: int, n_second: int, seed: int) -> Pairs:
-    """Pair the images of two sets at random; each image is in at most one pair, and the smaller set is used up."""
+    """Pair the images of two sets at random, each at most once. Every image of the smaller set is paired."""
     n_pairs = min(n_first, n_second)
     # NumPy guarantees the raw stream of a bit generator across versions, but not the results of `permutation`.
     rows = [

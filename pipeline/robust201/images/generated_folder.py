@@ -33,7 +33,7 @@ _FILES_OF_GENERATED_FOLDERS = (MANIFEST, INDICES, BASE)
 
 @dataclass(frozen=True)
 class GeneratorRecipe:
-    """Everything that determines generated pixels except the clean images.
+    """Settings that determine generated pixels, together with the clean images.
 
     `generator_version` is the version of the corruptions' definitions; `frost` has the name and hash of the textures.
     """
@@ -48,7 +48,7 @@ class GeneratorRecipe:
         return identity | ({"frost": dict(self.frost)} if key == "frost" else {})
 
     def matches(self, key: str, version: int, identity: Mapping[str, Any]) -> bool:
-        """Return whether a corruption's identity in a protocol is that of images generated with this recipe."""
+        """Return whether a corruption's identity in a protocol belongs to images generated with this recipe."""
         return dict(identity) == {
             "source": "generated",
             "sha256": identity.get("sha256"),
@@ -78,8 +78,8 @@ class Manifest:
         payload = {"format": FORMAT, "source": "generated", **asdict(self)}
         write_text(folder / MANIFEST, json.dumps(payload, indent=1, sort_keys=True) + "\n")
 
-    def with_file(self, name: str, sha256: str, **facts: Any) -> "Manifest":
-        return replace(self, files={**self.files, name: {"sha256": sha256, **facts}})
+    def with_file(self, name: str, sha256: str, **fields: Any) -> "Manifest":
+        return replace(self, files={**self.files, name: {"sha256": sha256, **fields}})
 
     def version_of(self, name: str) -> int:
         version: int = self.files.get(name, {}).get("generator_version", self.recipe.generator_version)

@@ -1,7 +1,8 @@
 """Folders of images that robust201 writes: for each split, an .npz file in the format of custom images and a manifest.
 
-The files are `test.npz` or `train.npz` (see `images.npz`), where further arrays may have the origin of each image, and
-`test.json` or `train.json`. A sweep reads such a folder like custom images (`path`, `classes`, `image_size`).
+The files are `test.npz` or `train.npz` (see `images.npz`), and `test.json` or `train.json`. The .npz file may contain
+further arrays, such as the origin of each image. A sweep reads such a folder like custom images (`path`, `classes`,
+`image_size`).
 """
 
 import io

@@ -9,7 +9,7 @@ UNKNOWN_COUNT = 0
 """Marker for a number (of images, classes or pixels per side) that is unknown until images are read."""
 
 RESAMPLING_FILTERS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
-"""Names of Pillow's filters. When an image shrinks, all but `nearest` average over the pixels that they cover."""
+"""Names of Pillow's filters. When an image shrinks, every filter except `nearest` averages over the source pixels."""
 
 MAX_SHORTER_SIDE = 8192
 """Upper limit of the shorter side in pixels after resizing."""
@@ -50,7 +50,7 @@ class Resize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSpec:
-    """One row of the table of datasets; the defaults are for custom datasets.
+    """Properties of a dataset; the defaults are for custom datasets.
 
     Attributes:
         name: name in sweeps and exported files, such as ``"ImageNet16-120"``.
@@ -124,7 +124,7 @@ def _cifar_spec(name: str, class_names: tuple[str, ...], normalisation: Normalis
     )
 
 
-_ROWS = (
+_SPECS = (
     # The normalisations of the first three datasets, in units of 1/255, come from the training code of NAS-Bench-201
     # (AutoDL-Projects, get_dataset_with_transform.py).
     _cifar_spec(
@@ -194,12 +194,12 @@ _ROWS = (
     ),
 )
 
-DATASETS: dict[str, DatasetSpec] = {row.name: row for row in _ROWS}
+DATASETS: dict[str, DatasetSpec] = {spec.name: spec for spec in _SPECS}
 """Table of datasets by name, in the order in which results are listed."""
 
 
 def dataset(name: str) -> DatasetSpec:
-    """Return a dataset's row of `DATASETS`; if there is none, a `ConfigError` suggests the closest name."""
+    """Return a dataset's entry in `DATASETS`; if there is none, a `ConfigError` suggests the closest name."""
     spec = DATASETS.get(name)
     if spec is None:
         raise ConfigError(f"Looking up a dataset failed for {name!r}: no such dataset.{closest(name, DATASETS)}")
@@ -214,7 +214,7 @@ def custom_dataset(
     channels: int = 3,
     resize: Resize | None = None,
 ) -> DatasetSpec:
-    """Return the row of a custom dataset, without a normalisation.
+    """Return the spec of a custom dataset, without a normalisation.
 
     Raises:
         ConfigError: the resize rule is invalid, or the number of channels is neither 3 nor 1.

@@ -4,7 +4,7 @@ A task holds the data that planning needs (parameters, strengths, cost) and the 
 work. Only workers import these functions (`Task.load`), so planning, status and export never import torch.
 
 To add an attack, write a module in `tasks/perturbations` with a `reference` function, a `fused` one or both, a
-parameter class in `tasks/parameters.py`, and a row here. The table-wide tests then cover it.
+parameter class in `tasks/parameters.py`, and an entry in `TASKS`. The table-wide tests then cover it.
 """
 
 import importlib
@@ -57,43 +57,43 @@ from robust201.tasks.parameters import (
 )
 
 ENGINES = ("reference", "fused")
-"""Implementations of attacks: the published libraries, called once per epsilon, or this package's own, which attack at
-all epsilons together."""
+"""Implementations of attacks. `reference` calls the published libraries once per epsilon. `fused` is this package's
+implementation, which attacks at all epsilons together."""
 
 
 MAX_PASSES = 10_000_000
-"""Maximum forward-pass equivalents per image for one key, over all strengths."""
+"""Maximum cost of a key per image, in forward-pass equivalents, summed over all strengths."""
 
 Kind = Literal["clean", "attack", "corruption", "measure"]
 
 Passes = Callable[[Any, int], float]
+"""(parameters, number of classes) → forward-pass equivalents per image and strength."""
 
 _STEP_MODULES = {
     *("fgsm", "pgd", "pgd_linf7", "pgd_l2", "apgd", "apgd_dlr", "apgd_targeted", "square", "square_lp", "fmn"),
 }
 """Modules of the attacks whose fused implementation records the step at which each image is fooled."""
 
-_FACTORS = ("steps", "queries", "restarts", "targets", "projections", "passes")
+_COST_FACTORS = ("steps", "queries", "restarts", "targets", "projections", "passes")
 """Names of parameters that multiply the number of passes."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A task, which is one row of the table.
+    """One attack, corruption or measure, or the clean images, with the data that planning needs.
 
     Attributes:
-        key: the key in the paper's style.
+        key: name in the paper's style, such as ``aa_square``.
         kind: kind of task; a `measure` evaluates a property of the network itself, without perturbing images.
         parameters: class of the key's parameters.
         semantics_version: increased only when results change although the parameters are equal.
         functions: engine → ``module.function`` in `tasks.perturbations` or, for a measure, in `tasks.measures`.
-        passes: (parameters, number of classes) → forward-pass equivalents per image and strength, for planning; a
-            gradient counts 3.
+        passes: cost, for planning; a gradient counts as 3 forward passes.
         constraint: the ball that contains the perturbed images; None if they are unbounded.
         columns: a measure's columns, unless its parameters select others (see `with_parameters`); empty for a
             perturbation, whose columns follow from the sweep's measurements.
-        images_version: increased only when the generator makes different pixels from equal images; not used for
-            published corrupted images.
+        images_version: version of a corruption's generator, increased only when equal images give different pixels; not
+            used for published corrupted images.
         name: name in figures; if empty, the key with spaces.
         records_steps: whether the fused implementation records the step at which each image is fooled.
     """
@@ -131,6 +131,7 @@ class Task:
 
     @property
     def published_key(self) -> str:
+        """The key as published, with the name of the norm, such as ``pgd@Linf``."""
         return self.key if self.constraint is None else f"{self.key}@{self.constraint.name}"
 
     def takes_job(self, engine: str) -> bool:
@@ -157,7 +158,7 @@ class Task:
         passes = self.passes(parameters, n_classes) * len(parameters.strengths)
         if passes <= MAX_PASSES:
             return None
-        costly_parameters = [name for name in _FACTORS if hasattr(parameters, name)]
+        costly_parameters = [name for name in _COST_FACTORS if hasattr(parameters, name)]
         return (
             f"expected up to {MAX_PASSES:,} passes through the network per image over all strengths, got "
             f"{passes:,.0f}. Lower {', '.join(costly_parameters)} or the number of strengths."
@@ -257,7 +258,7 @@ _HESSIAN_PASSES = 9.0
 _INPUT_HESSIAN_PASSES = 6.0
 """Forward-pass equivalents of a product with the Hessian of the input, whose first derivative is stored."""
 
-_RESISTING = 0.4
+_RESISTING_FRACTION = 0.4
 """Typical fraction of the images that no earlier target has fooled, about the same as for Square (docs/protocol.md)."""
 
 
@@ -281,18 +282,18 @@ def _apgd_passes(parameters: Any, _n_classes: int) -> float:
 
 def _apgd_targeted_passes(parameters: Any, n_classes: int) -> float:
     runs = parameters.restarts * min(parameters.targets, n_classes - 1)
-    return float((3.0 * (parameters.steps + 1) + 1) * (1 + _RESISTING * (runs - 1)) + 6)
+    return float((3.0 * (parameters.steps + 1) + 1) * (1 + _RESISTING_FRACTION * (runs - 1)) + 6)
 
 
 def _fab_passes(parameters: Any, n_classes: int) -> float:
     # A step takes the gradients of all classes, another gradient of the label, and a forward pass. The fused engine's
-    # first run serves all epsilons, so this estimate per strength is too high for it.
+    # first run serves all epsilons, so this estimate per strength is too high there.
     return float((3.0 * (n_classes + 1) + 1) * parameters.steps * parameters.restarts + 4)
 
 
 def _fab_targeted_passes(parameters: Any, n_classes: int) -> float:
     runs = min(parameters.targets, n_classes - 1)
-    return float((4.0 * parameters.steps + 3) * (1 + _RESISTING * (runs - 1)) + 4)
+    return float((4.0 * parameters.steps + 3) * (1 + _RESISTING_FRACTION * (runs - 1)) + 4)
 
 
 def _square_passes(parameters: Any, _n_classes: int) -> float:
@@ -312,7 +313,7 @@ def standard_passes(parameters: Any, n_classes: int, resisting: float | None = N
     # APGD-CE attacks all images. Most images that it does not fool resist all targets and all queries.
     targets = min(9, n_classes - 1)
     per_target = 3.0 * (parameters.steps + 1) + 1 + 4 * parameters.steps + 3
-    attacked, queried = (_RESISTING, 0.39) if resisting is None else (resisting, resisting)
+    attacked, queried = (_RESISTING_FRACTION, 0.39) if resisting is None else (resisting, resisting)
     return float(3.0 * (parameters.steps + 1) + 10 + attacked * targets * per_target + queried * parameters.queries)
 
 
@@ -328,7 +329,7 @@ def _brendel_bethge_passes(parameters: Any, _n_classes: int) -> float:
 
 
 def _rand_passes(parameters: Any, _n_classes: int) -> float:
-    return float((1 + _RESISTING) * 3.0 * parameters.passes * (parameters.steps + 1) + 8)
+    return float((1 + _RESISTING_FRACTION) * 3.0 * parameters.passes * (parameters.steps + 1) + 8)
 
 
 _CORRUPTIONS = (
@@ -384,16 +385,18 @@ TASKS: dict[str, Task] = {
             "jacobian",
             JacobianParameters,
             lambda p, c: 3.0 * (c if p.projections == "exact" else p.projections),
-            JacobianParameters.usual,
+            JacobianParameters.default_columns,
         ),
         _measure("input_gradient", InputGradientParameters, lambda _p, _c: 3.0, ("norm", "zero_share")),
         _measure(
             "hessian_weights",
             HessianWeightsParameters,
             _hessian_weights_passes,
-            HessianWeightsParameters.usual,
+            HessianWeightsParameters.default_columns,
         ),
-        _measure("hessian_input", InputHessianParameters, _hessian_input_passes, InputHessianParameters.usual),
+        _measure(
+            "hessian_input", InputHessianParameters, _hessian_input_passes, InputHessianParameters.default_columns
+        ),
         _measure("proxies", ProxyParameters, lambda _p, _c: 15.0, PROXIES),
         _measure("croze", CrozeParameters, lambda _p, _c: 24.0, ("score",)),
     )
@@ -464,7 +467,7 @@ def find_task(key: str) -> Task:
     Raises:
         ConfigError: the key is unknown; the message names the closest.
     """
-    found_task = next((task for task in TASKS.values() if key in (task.key, task.published_key)), None)
-    if found_task is None:
+    task = next((task for task in TASKS.values() if key in (task.key, task.published_key)), None)
+    if task is None:
         raise ConfigError(f"Looking up a key failed for {key!r}: no such key.{_advise_key(key)}")
-    return found_task
+    return task

@@ -1,11 +1,11 @@
-"""The columns of results. A row of `COLUMNS` defines a column completely. No other module depends on the column's name.
+"""The columns of results. An entry of `COLUMNS` defines a column, and no other module depends on its name.
 
 Tasks that classify images share the columns of the table; the sweep's measurements select among them. A measure defines
 its own columns, which contain float64 numbers or lists of them, and whose names are not in the table.
 
-To add a column, write a row here and a function that computes the contribution of an image. The column is then
-accumulated, merged, stored, checked, exported and read, which `tests/tasks/test_columns.py` covers. This module does
-not import torch.
+To add a column, add an entry to `COLUMNS` and write a function that computes the contribution of an image. The column
+is then accumulated, merged, stored, checked, exported and read, which `tests/tasks/test_columns.py` covers. This
+module does not import torch.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -59,7 +59,7 @@ class ModelOutputs:
     Attributes:
         positions: (B,) int64, positions of the images within the part.
         labels: (B,) int64 true classes.
-        predicted: (B,) int64, predicted classes; of equal largest logits, the first.
+        predicted: (B,) int64, predicted classes; the first class if several have the largest logit.
         logits: (B, C) float32.
         stage: number of the stage that fooled the images, from 1, for a multi-stage attack; otherwise 0.
         measure_distances: function that returns the distances (B,) float64 from the original images in the key's norm;
@@ -103,7 +103,7 @@ class Column:
 
     During an evaluation, a column is a total of integers: counts, or sums of fractions in [0, 1] in units of
     2**-FRACTION_BITS. Totals of parts are added; per-image values are concatenated. The total can be computed exactly
-    from the stored value, so the result of merged parts is byte-identical to that of the whole unit. The fields
+    from the stored value, so merging the parts gives the same bytes as evaluating the whole unit. The fields
     determine all checks: counts must not be negative, fractions must be in [0, 1], and a fraction read from a dataset's
     files may differ by half a unit of its last digit.
 
@@ -111,18 +111,18 @@ class Column:
         name: name in shards.
         measurement: the column's measurement, as named in sweeps and in result files.
         meaning: description for readers; not used if `elements` has descriptions.
-        field: name in the measurement's JSON object; empty if the column is the whole value.
+        field: name in the measurement's JSON object; empty if the measurement has no other column.
         dtype: NumPy type.
         dimensions: lengths of the axes.
         add: (outputs) → flat indices (B,) int64 into the leading axes, and the values (B, …) int64 that the images add
             to the total at these indices. None if the column is computed from the counts.
         counts: (`cm` (…, C, C) int64) → number of images in each mean, with a shape that broadcasts after the leading
-            axes; None if the column holds no means.
-        value_from_counts: (`cm`, as above) → value of a fraction that has no total of its own.
+            axes; None if the column contains no means.
+        value_from_counts: (`cm`, as above) → value of a fraction that is computed from `cm`, without a total.
         is_distribution: whether rows are means of softmax vectors, which sum to 1.
         images: (value) → number of images; None if the value does not determine it.
         contradiction: (value, `cm`) → text "EXPECTED, got ACTUAL" if the value contradicts `cm`, otherwise None.
-        elements: name → description of Parquet columns, if each element has a Parquet column of its own.
+        elements: name → description of Parquet columns, if each element has a separate Parquet column.
         max_term: maximum that an image adds to a total of integers.
         wide_dtype: NumPy type for more than `MAX_COUNTED_CLASSES` classes; None if it is the same.
     """
@@ -216,8 +216,8 @@ def _contradiction_of_predictions(predictions: NDArray[Any], cm: Counts) -> str 
 def _bins(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
     """Return the confidence in the predicted class, and its bin ((m - 1) / M, m / M], computed in integers."""
     confidences = outputs.confidences.gather(1, outputs.predicted[:, None])[:, 0]
-    one = 2**FRACTION_BITS
-    bins = (confidences * N_BINS + one - 1).div(one, rounding_mode="floor") - 1
+    scale = 2**FRACTION_BITS
+    bins = (confidences * N_BINS + scale - 1).div(scale, rounding_mode="floor") - 1
     return confidences, bins.clamp(0, N_BINS - 1)
 
 
@@ -396,8 +396,8 @@ COLUMNS: dict[str, Column] = {
         Column(
             "stages",
             "stages",
-            "Images that were misclassified from the start, that stages 1 to 4 of the attack fooled, and that are "
-            "right; of an attack without stages all misclassified ones come first.",
+            "Six counts: images that were misclassified from the start, images fooled by stages 1 to 4 of the attack, "
+            "and correctly classified images. Without stages, all misclassified images are in the first count.",
             dtype=np.dtype(np.int32),
             dimensions=(STAGES + 2,),
             add=_add_stage,
@@ -407,8 +407,8 @@ COLUMNS: dict[str, Column] = {
         Column(
             "calibration_counts",
             CALIBRATION,
-            "15 pairs: images whose confidence in the predicted class is in ((m - 1) / 15, m / 15], and how many of "
-            "them are right.",
+            "15 pairs: number of images whose confidence in the predicted class is in ((m - 1) / 15, m / 15], and "
+            "number of correctly classified images among them.",
             field="counts",
             dtype=np.dtype(np.int32),
             dimensions=(N_BINS, 2),
@@ -429,8 +429,9 @@ COLUMNS: dict[str, Column] = {
         Column(
             DISTANCES,
             "distances",
-            "Distance of every image, in order, from the original in the norm of the key, in billionths of the pixel "
-            "range (L0: of values), where it is misclassified; 9007199254740991 where it is not. 0 without a norm.",
+            "Distance of every image from the original, in order, in the key's norm and in billionths of the pixel "
+            "range (L0: of values); 9007199254740991 if it is classified correctly. If the key has no norm, 0 for "
+            "misclassified images.",
             dtype=np.dtype(np.int64),
             dimensions=("images",),
             add=_add_distance,
@@ -440,8 +441,8 @@ COLUMNS: dict[str, Column] = {
         Column(
             STEPS,
             "steps",
-            "Step (of Square: query) of the attack at which it first fools each image, in order; 0 where the clean "
-            "image is misclassified, 2147483647 where the attack never fools it. Without an attack 0 or 2147483647.",
+            "Step (for Square: query) at which the attack first fools each image, in order; 0 if the clean image is "
+            "misclassified, 2147483647 if the attack never fools it. Without an attack, 0 or 2147483647.",
             dtype=np.dtype(np.uint32),
             dimensions=("images",),
             add=_add_step,
@@ -480,7 +481,7 @@ DESCRIPTIVE_COLUMNS = (
     *("dataset", "key", "architecture", "cell", "isomorphs", "weights", "weights_recipe", "weights_epochs"),
     *("weights_steps", "weights_seed", "strength", "n_images", "n_classes", "protocol", "checkpoint_sha256"),
 )
-"""Columns of exported Parquet files that describe a row."""
+"""Columns of exported Parquet files that identify an evaluation."""
 
 CORRECT_BITS = "correct_bits"
 """Column of exported Parquet files with packed per-image outcomes, computed from predictions and labels."""
@@ -500,7 +501,7 @@ RESERVED = frozenset(
 
 
 def stored_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Sort columns as in shards: columns of every result, other columns of the table, then a measure's by name."""
+    """Sort columns as in shards: standard columns, other columns of the table, then a measure's columns by name."""
     table_order = list(dict.fromkeys((*STANDARD_COLUMNS, *COLUMNS)))
     return tuple(
         sorted(names, key=lambda name: (table_order.index(name) if name in table_order else len(table_order), name))
@@ -556,7 +557,7 @@ def parquet_forms(measurement: str) -> dict[str, ParquetForm]:
 
 
 def numbers_of(columns: Iterable[str], n_classes: int, n_images: int) -> tuple[int, int]:
-    """Return the number of integers, and the number of other numbers, in one row of some columns."""
+    """Return how many integers and how many floating-point numbers these columns of one result contain."""
     sizes = [(COLUMNS[name].is_exact, prod(COLUMNS[name].shape(n_classes, n_images))) for name in columns]
     return sum(size for exact, size in sizes if exact), sum(size for exact, size in sizes if not exact)
 

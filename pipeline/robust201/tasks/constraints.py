@@ -19,8 +19,8 @@ class Constraint:
         order: order of the norm.
         divisor: radius = strength / divisor; 255 where strengths are given in units of 1/255.
         axis: label of the strengths' axis in figures.
-        slack: tolerance, in units of pixels, for float32 images outside of the ball: attacks add, subtract, project and
-            clip a few times, and each operation rounds.
+        slack: tolerance for float32 images outside of the ball, for pixels in [0, 1]. Attacks add, subtract, project
+            and clip a few times, and each operation rounds.
         relative_slack: additional tolerance as a fraction of the radius, for rounding errors of float32 sums that grow
             with it.
     """
@@ -33,7 +33,7 @@ class Constraint:
     relative_slack: float = 0.0
 
     def radius(self, strength: float) -> float:
-        """Return the ball's radius at a strength, in units of pixels."""
+        """Return the ball's radius at a strength, for pixels in [0, 1]."""
         return strength / self.divisor
 
     def largest_radius(self, shape: "Sequence[int]") -> float:
@@ -59,7 +59,7 @@ class Constraint:
         return self.reach_of_radius(self.radius(strength))
 
     def reach_of_radius(self, radius: float) -> float:
-        """Return the largest distance at which a float32 image counts as inside a ball of this radius, in pixels."""
+        """Return the largest distance at which a float32 image counts as inside a ball of this radius."""
         return radius * (1 + self.relative_slack) + self.slack
 
     def distances(self, differences: "torch.Tensor") -> "torch.Tensor":

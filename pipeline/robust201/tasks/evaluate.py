@@ -1,4 +1,4 @@
-"""Evaluation of one part, which perturbs its images, classifies them and measures. It uses neither the disk nor Ray."""
+"""Evaluate one part: perturb its images, classify them and measure the outputs. Neither the disk nor Ray is used."""
 
 import dataclasses
 import time
@@ -61,14 +61,14 @@ def evaluate_part(
         context: classifier, seed, batch size of random numbers and source of corrupted images; this function sets its
             `key` and `first_batch`.
         task: the task to evaluate.
-        parameters: the task's parameters, except for the strengths, which are the part's.
+        parameters: the task's parameters; the strengths come from the part.
         part: strengths and image positions [start, stop), which must start and stop at multiples of the batch size of
             random numbers.
-        images: the whole selection of images, of which the part is a slice.
+        images: all selected images; the part is a slice of them.
         measurements: names from `tasks.columns.MEASUREMENTS`.
         provenance: versions, host and device, copied to the results.
-        on_device: the same images on the classifier's device, if they are there already; otherwise they are copied.
-        on_images: called with the number of images in every batch that is done at one strength.
+        on_device: copy of `images` on the classifier's device; None makes a copy.
+        on_images: called with the number of images in each batch that has been measured at one strength.
         on_stage: called with the number and the key of each stage of a multi-stage attack, when it begins.
 
     Yields:

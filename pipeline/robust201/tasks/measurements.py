@@ -44,7 +44,7 @@ _MIN_TOLERANCE = 1e-5
 """Tolerance for the sum of a mean of softmax vectors with few classes."""
 
 _TERM_TOLERANCE = 2.0**-24
-"""Tolerance per class, which is the maximum error of a float32 term of a sum of 1."""
+"""Tolerance per class: the maximum rounding error of a probability in float32."""
 
 _ARITHMETIC_TOLERANCE = 1e-12
 """Tolerance for rounding errors of arithmetic with numbers from a file."""
@@ -199,7 +199,7 @@ def _check_matrices(name: str, n_classes: int, columns: Sequence[str]) -> None:
 
 
 def _totals_of(values: Values) -> dict[str, NDArray[np.int64]]:
-    """Recover the integer totals from which columns were computed."""
+    """Return the integer totals from which the columns were computed."""
     cm = count_matrix(values)
     return {name: _total_of(COLUMNS[name], array, cm) for name, array in values.items() if COLUMNS[name].add}
 
@@ -251,9 +251,10 @@ def check_values(
 
     Raises:
         EvaluationError: columns are missing or have the wrong type or shape, `cm` does not count N images (or each
-            class's images), `accuracy` does not follow from `cm`, a mean confidence over some images is NaN or one over
-            none is not, a fraction is outside of [0, 1], a row of confidences does not sum to 1, means by label and by
-            prediction come from different sums, or `predictions` do not match the counts in `cm`.
+            class's images), `accuracy` does not follow from `cm`, a mean confidence is NaN although it covers images,
+            or is a number although it covers none, a fraction is outside of [0, 1], a row of confidences does not sum
+            to 1, means by label and by prediction come from different sums, or `predictions` do not match the counts
+            in `cm`.
     """
     if not has_predictions(values):
         check_measure_values(values, name=name)
@@ -274,7 +275,7 @@ def has_predictions(values: Values) -> bool:
 
 
 def summarise(values: Values) -> tuple[int, float]:
-    """Return the number of correct images, and the mean confidence in the predicted class over all images."""
+    """Return the number of correctly classified images, and the mean confidence in the predicted class."""
     by_correctness = MEASUREMENTS["confidence"]["prediction"]
     assert by_correctness.counts is not None  # noqa: S101 - the column holds means
     counts = by_correctness.counts(count_matrix(values))
@@ -313,7 +314,7 @@ def _layout_failure(values: Values, n_images: int, required: Sequence[str]) -> s
     replaced_columns = {COUNTS} if has_counts(values) else set()
     if not set(required) - replaced_columns <= set(values) <= set(COLUMNS):
         known_columns = ", ".join(stored_order(COLUMNS))
-        return f"columns {', '.join(STANDARD_COLUMNS)} and others of {known_columns}, got {', '.join(values)}"
+        return f"columns {', '.join(STANDARD_COLUMNS)} and any of {known_columns}, got {', '.join(values)}"
     if n_images < 1:
         return f"one image or more, got {n_images}"
     n_classes = count_classes(values)
@@ -359,7 +360,7 @@ def _fraction_failure(values: Values, decimals: Mapping[str, int | None] | None)
         if decimals is None and cm is not None and column.counts is not None:
             has_images = np.broadcast_to(column.counts(cm) > 0, array.shape)
             if not np.array_equal(np.isnan(array), ~has_images):
-                return f"{name} to be NaN exactly where it is over no image"
+                return f"{name} to be NaN exactly where it covers no images"
         fractions = array if column.counts is None else array[~np.isnan(array)]
         tolerance = slack if column.value_from_counts is None else min(slack, _ARITHMETIC_TOLERANCE)
         if fractions.size and not (fractions.min() >= -tolerance and fractions.max() <= 1 + tolerance):

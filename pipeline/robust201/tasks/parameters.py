@@ -1,4 +1,4 @@
-"""Parameters of all tasks except measures, as in the sweep YAML; the defaults are the paper's."""
+"""Parameters of all tasks except measures, named as in the sweep YAML. The defaults are the paper's settings."""
 
 import re
 import reprlib
@@ -27,7 +27,7 @@ MAX_STRENGTHS = 1_000
 """Maximum number of strengths per key."""
 
 MAX_GRID_POINTS = 10_000
-"""Maximum number of grid points. The coordinates of all points are in memory together: 8 kB each for 32x32 pixels."""
+"""Maximum number of grid points. All points' coordinates are in memory at once: 8 kB per point for 32x32 pixels."""
 
 _MAX_COMMON_K = 32
 """Largest k for which a decimal number is recognised as k/255."""
@@ -123,13 +123,13 @@ along the edge (Madry et al., 2018, appendix B)."""
 
 
 def _cautions_about_reach(field: str, step: float, steps: int, radius: float) -> tuple[Caution, ...]:
-    """Warn if the path is shorter than the ball's radius, since the attack then cannot reach perturbations of epsilon.
+    """Warn if the path is shorter than the ball's radius, since the attack then cannot reach the ball's edge.
 
     Args:
         field: parameter of the step length, for the message.
         step: length of a step.
         steps: number of steps.
-        radius: radius of the largest ball, in the unit of `step`.
+        radius: radius of the largest ball, in the same unit as `step`.
     """
     if steps * step >= radius * (1 - 1e-9):
         return ()
@@ -166,7 +166,7 @@ _EXPECTED_RADII = "epsilons: expected numbers or text such as 8/255"
 
 
 def parse_radius(value: object) -> Fraction:
-    """Return a radius in units of pixels as an exact fraction, from a number or text such as ``8/255``.
+    """Return a radius for pixels in [0, 1] as an exact fraction, from a number or text such as ``8/255``.
 
     Raises:
         ValueError: the value is neither.
@@ -188,7 +188,7 @@ def _as_list(value: object) -> list[object]:
 
 
 def is_about_255th(value: float, k: float) -> bool:
-    """Return whether a number is about k/255. Other tools expect k/255 in places where robust201 expects k."""
+    """Return whether a number is about k/255. Other tools expect k/255 where robust201 expects k."""
     return abs(value * 255 - k) <= _PIXEL_TOLERANCE * k
 
 
@@ -205,13 +205,13 @@ def probable_255th(epsilon_255: float) -> int | None:
 class EpsilonParameters(Parameters):
     """Parameters of an Linf attack: epsilons in units of 1/255 of the pixel range [0, 1].
 
-    `epsilons`, in units of pixels, is an alternative: ``epsilons: [8/255]`` is the same as ``epsilons_255: [8]``.
+    `epsilons`, for pixels in [0, 1], is an alternative: ``epsilons: [8/255]`` is the same as ``epsilons_255: [8]``.
     """
 
     norm: ClassVar[Norm] = "Linf"
     field_aliases: ClassVar[tuple[str, ...]] = ("epsilons",)
     epsilons_255: Epsilons255 = PAPER_EPSILONS_255
-    """Linf radii in units of 1/255; `epsilons: [8/255]` gives them in units of pixels."""
+    """Linf radii in units of 1/255. `epsilons: [8/255]`, for pixels in [0, 1], is an alternative."""
 
     @model_validator(mode="before")
     @classmethod
@@ -230,7 +230,7 @@ class EpsilonParameters(Parameters):
                     else "Correct it."
                 )
                 raise ValueError(
-                    f"epsilons: expected numbers above 0 and up to 1, in units of pixels, got {radius_text}. {hint}"
+                    f"epsilons: expected numbers above 0 and up to 1, for pixels in [0, 1], got {radius_text}. {hint}"
                 )
         # Twelve digits, so that 8/255 rounded to a float becomes 8 again.
         epsilons_255 = tuple(float(f"{float(radius * 255):.12g}") for radius in radii)
@@ -258,7 +258,7 @@ class EpsilonParameters(Parameters):
 
     @property
     def cautions(self) -> tuple[Caution, ...]:
-        """Warnings about epsilons that may be in units of pixels, as other tools expect."""
+        """Warnings about epsilons that may be meant for pixels in [0, 1], as in other tools."""
         doubtful = [(epsilon, k) for epsilon in self.epsilons_255 if (k := probable_255th(epsilon)) is not None]
         if not doubtful:
             return ()
@@ -306,8 +306,8 @@ class PgdVariants(Parameters):
     iterate: Literal["last", "best"] = "last"
     """Iterate that the attack returns; `best` (highest cross-entropy) needs the fused engine."""
     label: Literal["given", "predicted"] = "given"
-    """Label to attack: the image's own (`given`) or the one predicted at the start; `predicted` with a random start
-    needs the fused engine."""
+    """Class that the attack leads away from: the image's label (`given`), or the class predicted at the starting point
+    (`predicted`). With a random start, `predicted` needs the fused engine."""
 
     def unsupported_engine_reason(self, engine: str) -> str | None:
         """Return why Foolbox cannot run this variant. It returns only the last iterate, and not its starting point."""
@@ -333,11 +333,11 @@ class PgdLinf7Parameters(RelativeStepParameters, PgdVariants):
 
 
 class RadiusParameters(Parameters):
-    """Parameters of an attack whose epsilons are radii in units of pixels."""
+    """Parameters of an attack whose epsilons are radii for pixels in [0, 1]."""
 
     norm: ClassVar[Norm]
     epsilons: Radii
-    """Radii in units of pixels in [0, 1]; for L0, numbers of values."""
+    """Radii for pixels in [0, 1]; for L0, maximum numbers of changed values."""
 
     @field_validator("epsilons", mode="before")
     @classmethod
@@ -379,7 +379,7 @@ class L0Parameters(RadiusParameters):
 
 
 class PgdL2Parameters(L2Parameters, PgdVariants):
-    """Projected gradient descent in an L2 ball; the defaults are those of Wang and Horne (docs/protocol.md)."""
+    """Projected gradient descent in an L2 ball; the defaults follow Wang and Horne (docs/protocol.md)."""
 
     step_size: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
     """L2 length of a step."""
@@ -454,17 +454,17 @@ class TargetedDlrLoss(Parameters):
 
 
 class Targeted(Parameters):
-    """Limits of attacks that target one class after the other."""
+    """Limits of attacks that target one class after another."""
 
     if TYPE_CHECKING:
         targets: int
 
     def unsupported_classes_reason(self, n_classes: int) -> str | None:
-        """Return why there are too many targets. The default is instead reduced to the number of other classes."""
+        """Return why there are too many targets. A default that is too large is reduced instead."""
         max_targets = n_classes - 1
         if self.targets > max_targets and self.targets != type(self).model_fields["targets"].default:
             return (
-                f"expected targets up to {max_targets}, the number of classes other than the image's own, got "
+                f"expected targets up to {max_targets}, the number of classes other than the label, got "
                 f"{self.targets}. Lower targets."
             )
         return super().unsupported_classes_reason(n_classes)
@@ -541,10 +541,10 @@ class Rand(Attack, DlrLoss):
 class MinimumNorm(Attack):
     """Parameters of a minimum-norm attack, which searches for the smallest perturbation that fools a network.
 
-    One run serves all epsilons: an image is fooled at epsilons from its distance on.
+    One run serves all epsilons: an image counts as fooled at every epsilon that is not below its distance.
 
     Attributes:
-        steps: number of iterations, each of which takes one gradient.
+        steps: number of iterations, with one gradient each.
         min_strong_steps: number of steps below which distances are overestimated.
     """
 
@@ -564,7 +564,7 @@ class Fmn(MinimumNorm):
     """Fast minimum-norm attack (Pintor et al., 2021), as in Foolbox.
 
     Attributes:
-        max_stepsize: L2 length of the first step; the length decreases to a hundredth of it.
+        max_stepsize: L2 length of the first step; it decreases to a hundredth of this length.
         gamma: initial relative change of epsilon per step.
     """
 
@@ -634,7 +634,7 @@ class BrendelBethge(MinimumNorm):
     """Attack along the decision boundary (Brendel et al., 2019), as in Foolbox.
 
     Attributes:
-        lr: radius of the trust region, in units of the number of values per batch.
+        lr: radius of the trust region, as a multiple of the number of pixel values in the batch.
     """
 
     min_strong_steps: ClassVar[int] = 100
@@ -648,6 +648,8 @@ _BALLS: dict[Norm, type[Parameters]] = {
     "L1": L1Parameters,
     "L0": L0Parameters,
 }
+"""Base class that defines the epsilons of each norm."""
+
 _NORM_SPECIFIC: dict[tuple[type[Attack], Norm], type[Attack]] = {
     (Apgd, "L1"): ApgdL1,
     (ApgdDlr, "L1"): ApgdDlrL1,
@@ -709,9 +711,11 @@ class SpatialParameters(Parameters):
 
     @model_validator(mode="after")
     def _check_points(self) -> Self:
-        # A grid of a single number would consist of the lower end only.
+        # A single grid point would be the lower end of the range instead of its centre.
         if self.rotations == 1 or (self.translations == 1 and self.max_translation):
-            raise ValueError("expected two or more rotations, and max_translation: 0 with one translation, got one.")
+            raise ValueError(
+                "expected two or more rotations, and two or more translations unless max_translation is 0, got one."
+            )
         if self.points > MAX_GRID_POINTS:
             raise ValueError(
                 f"expected up to {MAX_GRID_POINTS:,} grid points, got {self.points:,}: rotations ({self.rotations:,}) "

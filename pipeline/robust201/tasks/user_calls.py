@@ -1,4 +1,4 @@
-"""Calls of user-defined functions, and checks of their results."""
+"""Calls to user-defined functions, and checks of their results."""
 
 import reprlib
 from collections.abc import Callable, Iterator, Mapping
@@ -68,8 +68,8 @@ def call_measure(
     """Measure a network on all images of a request at once.
 
     Args:
-        measure: ``(model, images, labels, **parameters)`` → numbers, or lists of them, by column; the first three
-            arguments are those of an attack.
+        measure: ``(model, images, labels, **parameters)`` → mapping from columns to numbers or lists of numbers;
+            the first three arguments are the same as for an attack.
         label: the function's name, for messages.
         function_parameters: the function's parameters from the sweep.
         context: context of the measure.

@@ -22,6 +22,7 @@ class UserTask(Task):
     function_parameters: Mapping[str, Any] = field(hash=False)
 
     def located(self, path: Path, sha256: str) -> "UserTask":
+        """Return the task with another path of the function's file, and the hash that the file must have."""
         return replace(self, function=self.function.located(path, sha256))
 
     def takes_job(self, engine: str) -> bool:

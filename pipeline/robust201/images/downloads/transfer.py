@@ -28,7 +28,7 @@ ByteProgress = Callable[[int, int | None], None]
 
 TIMEOUT_SECONDS = 20.0
 BACKOFF_SECONDS = (1.0, 2.0, 4.0, 8.0)
-"""Pauses between retries after a temporary error. After new bytes were received, they start again with the first."""
+"""Pauses between retries after a temporary error. When new bytes arrive, the sequence starts again."""
 
 _CHUNK_BYTES = 1 << 18
 _TEMPORARY_STATUS = {408, 425, 429, 500, 502, 503, 504}

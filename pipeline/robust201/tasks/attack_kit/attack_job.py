@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from robust201.models.model import Model
 from robust201.tasks.attack_kit.batching import Batching, logits_of, runs
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request, to_float
-from robust201.tasks.attack_kit.draws import CounterRandomNumbers, ImageShape, RandomNumbers
+from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers, ImageShape, RandomNumbers
 from robust201.tasks.attack_kit.step_log import RunLog, StepLog
 
 CPU_SAMPLES = 64
@@ -30,10 +30,11 @@ _POOL_BATCHES = {"cpu": 128, "cuda": 16}
 fifteen full batches for each partial one."""
 
 _POOL_COPIES = 6
+"""Number of float32 copies of Square's pool in memory."""
 
 MAX_IMAGES_PER_SAMPLE = _POOL_COPIES * _POOL_BATCHES["cuda"] + 4
-"""Maximum number of float32 images in memory during an attack on CUDA, per sample in a batch: copies of Square's pool,
-and temporaries of a query. APGD keeps about fourteen."""
+"""Maximum number of float32 images in GPU memory during an attack, per sample in a batch: copies of Square's pool, and
+temporary tensors of a query. APGD keeps about fourteen images per sample."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class AttackJob:
             positions: (n,) positions of the images to attack.
 
         Yields:
-            Samples of at most `batching.samples` pairs, strength by strength; a single group for `as_library`.
+            Samples of at most `batching.samples` pairs, strength by strength; a single group if `as_library` is set.
         """
         n_samples = len(positions) * len(self.epsilons)
         chunk_size = max(1, n_samples if self.batching.as_library else self.batching.samples)
@@ -90,7 +91,7 @@ class AttackJob:
             positions: (n,) positions of the images to attack.
 
         Yields:
-            Samples of at most `batching.samples` images; of all images for `as_library`.
+            Samples of at most `batching.samples` images; of all images if `as_library` is set.
         """
         n_strengths = len(self.epsilons)
         group_size = max(1, len(positions) if self.batching.as_library else self.batching.samples)
@@ -115,7 +116,7 @@ class AttackJob:
             epsilons=epsilons.view(-1, 1, 1, 1),
             strengths=strengths,
             positions=positions,
-            images=self.indices[positions],
+            image_rows=self.indices[positions],
         )
 
     @torch.inference_mode()
@@ -151,7 +152,7 @@ class Samples:
         epsilons: (B, 1, 1, 1) float32.
         strengths: (B,) index of each sample's epsilon, on the host.
         positions: (B,) position of each sample's image, on the host.
-        images: (B,) row of each sample's image in its split, on the host.
+        image_rows: (B,) row of each sample's image in the dataset's split, on the host.
     """
 
     clean: torch.Tensor
@@ -159,7 +160,7 @@ class Samples:
     epsilons: torch.Tensor
     strengths: NDArray[np.int64]
     positions: NDArray[np.int64]
-    images: NDArray[np.int64]
+    image_rows: NDArray[np.int64]
 
     def take(self, rows: NDArray[np.int64]) -> "Samples":
         if len(rows) == len(self.strengths):
@@ -171,7 +172,7 @@ class Samples:
             self.epsilons[device_rows],
             self.strengths[rows],
             self.positions[rows],
-            self.images[rows],
+            self.image_rows[rows],
         )
 
     def scaled_epsilons(self, factor: float, epsilons: Sequence[float]) -> torch.Tensor:
@@ -179,7 +180,7 @@ class Samples:
         return self.spread([factor * epsilon for epsilon in epsilons])
 
     def spread(self, value_by_strength: Sequence[float]) -> torch.Tensor:
-        """Return the value that belongs to each sample's strength, rounded to float32: (B, 1, 1, 1)."""
+        """Return the value for each sample's strength, rounded to float32: (B, 1, 1, 1)."""
         rounded = torch.tensor(value_by_strength, dtype=torch.float64).float()
         return rounded[torch.from_numpy(self.strengths)].to(self.clean.device).view(-1, 1, 1, 1)
 
@@ -190,7 +191,7 @@ def make_job(context: Context, request: Request, epsilons: Sequence[float]) -> A
     Args:
         context: the attack's context. Without a `model`, the classifier is attacked through autograd.
         request: images and strengths.
-        epsilons: (S,) radius of the ball at each strength, in units of pixels.
+        epsilons: (S,) radius of the ball at each strength, for pixels in [0, 1].
     """
     images = request.images
     device = context.classifier.device
@@ -237,7 +238,7 @@ SingleRun = Callable[[AttackJob, Samples, int], tuple[torch.Tensor, torch.Tensor
 def attack_correct(
     job: AttackJob, split: Callable[[NDArray[np.int64]], Iterator[Samples]], run: SingleRun, restarts: int
 ) -> Iterator[Perturbed]:
-    """Attack the correctly classified images and return the others unchanged, as AutoAttack does.
+    """Attack the correctly classified images and return misclassified images unchanged, as AutoAttack does.
 
     Args:
         job: model, batches, random numbers and images.

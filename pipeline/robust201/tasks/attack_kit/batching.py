@@ -22,8 +22,8 @@ class Batching:
         samples: maximum number of (image, epsilon) pairs per batch.
         pool: maximum number of samples that Square attacks together. Samples that are not fooled yet share batches.
             Each sample takes the memory of one float32 image.
-        as_library: whether batches are those of the reference libraries, which consist of all samples of one epsilon
-            that are not fooled yet. `samples` and `pool` are then ignored.
+        as_library: whether to form batches like the reference libraries, from all samples of one epsilon that are not
+            fooled yet. `samples` and `pool` are then ignored.
     """
 
     samples: int

@@ -23,7 +23,7 @@ class Request:
         strengths: (S,) strengths in the task's units.
         images: (N, C, H, W) uint8, on the context's device; float32 if the user passed floats.
         labels: (N,) int64, on the context's device.
-        indices: (N,) int64 rows of the images in the dataset's whole split, which identify their random numbers.
+        indices: (N,) int64 rows of the images in the dataset's full split, which identify their random numbers.
         step_log: records the step at which the attack fools each image; None if not requested.
         on_stage: called with the number and the key of each stage of a multi-stage attack, when it begins.
     """
@@ -64,7 +64,7 @@ class Context:
     """The context of one task.
 
     Attributes:
-        classifier: the network under test, [0, 1] pixels to logits.
+        classifier: the network under test, which maps pixels in [0, 1] to logits.
         seed: the sweep's seed.
         batch_size: number of images that share random numbers in the reference engine; part of the protocol.
         corrupted: source of corrupted images; None if the sweep has no corruptions.

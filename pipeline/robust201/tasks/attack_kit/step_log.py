@@ -30,7 +30,7 @@ class StepLog:
         self.last_step = 0
 
     def record_clean(self, correct: NDArray[np.bool_]) -> None:
-        """Record which clean images (N,) are classified correctly; the others have step 0."""
+        """Record which clean images (N,) are classified correctly; misclassified images have step 0."""
         self.first_steps[:, torch.from_numpy(~correct).to(self.first_steps.device)] = 0
 
     def fooling_steps(self, strength: int, positions: torch.Tensor) -> FoolingSteps:

@@ -6,7 +6,7 @@ and Dietterich, 2019).
 
 import numpy as np
 
-from robust201.tasks.corruptions.draws import Constants, CorruptionRandomNumbers, Images
+from robust201.tasks.corruptions.random_numbers import Constants, CorruptionRandomNumbers, Images
 from robust201.tasks.corruptions.sampling import truncate
 
 GAUSSIAN_SCALES = Constants(cifar=(0.04, 0.06, 0.08, 0.09, 0.10), imagenet=(0.08, 0.12, 0.18, 0.26, 0.38))
@@ -22,7 +22,7 @@ IMPULSE_AMOUNTS = Constants(cifar=(0.01, 0.02, 0.03, 0.05, 0.07), imagenet=(0.03
 def gaussian_noise(images: Images, severity: int, random_numbers: CorruptionRandomNumbers) -> Images:
     """Add independent normal noise to every value, like a sensor in low light."""
     shape = images.shape[1:]
-    noise = random_numbers.each(lambda generator: generator.standard_normal(shape)) * GAUSSIAN_SCALES.at(
+    noise = random_numbers.draw_per_image(lambda rng: rng.standard_normal(shape)) * GAUSSIAN_SCALES.at(
         severity, shape[0]
     )
     return truncate(np.clip(images / 255.0 + noise, 0, 1) * 255)
@@ -32,7 +32,7 @@ def shot_noise(images: Images, severity: int, random_numbers: CorruptionRandomNu
     """Replace every value by a Poisson count of photons."""
     photons = SHOT_PHOTONS.at(severity, images.shape[1])
     means = iter(images / 255.0 * photons)
-    photon_counts = random_numbers.each(lambda generator: generator.poisson(next(means)))
+    photon_counts = random_numbers.draw_per_image(lambda rng: rng.poisson(next(means)))
     return truncate(np.clip(photon_counts / photons, 0, 1) * 255)
 
 
@@ -41,7 +41,7 @@ def impulse_noise(images: Images, severity: int, random_numbers: CorruptionRando
     shape = images.shape[1:]
     # All severities select values with the same random numbers, so a higher severity changes every value that a lower
     # one changes.
-    uniforms = random_numbers.each(lambda generator: generator.random((2, *shape)))
+    uniforms = random_numbers.draw_per_image(lambda rng: rng.random((2, *shape)))
     hit = uniforms[:, 0] < IMPULSE_AMOUNTS.at(severity, shape[0])
     noisy = np.where(hit, uniforms[:, 1] < 0.5, images / 255.0)
     return truncate(np.clip(noisy, 0, 1) * 255)

@@ -11,7 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.portable_floats import exp
-from robust201.tasks.corruptions.draws import IMAGENET_SIZE, Constants, CorruptionRandomNumbers, Images, scale_of
+from robust201.tasks.corruptions.random_numbers import (
+    IMAGENET_SIZE,
+    Constants,
+    CorruptionRandomNumbers,
+    Images,
+    scale_of,
+)
 from robust201.tasks.corruptions.sampling import (
     correlate,
     fold_positions,
@@ -49,10 +55,10 @@ ZOOM_ENDS = Constants(
     cifar=((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)),
     imagenet=((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03)),
 )
-"""Largest enlargement (about) and the step between enlargements, which start at 1. Because of floating-point rounding,
-there are 7, 12, 16, 21 and 26 enlargements for small images."""
+"""Approximate largest enlargement, and the step between enlargements, which start at 1. Because of rounding
+errors, there are 7, 12, 16, 21 and 26 enlargements for small images."""
 
-_MAX_SMALL_LENS = 8
+_MAX_RADIUS_OF_3X3 = 8
 """Maximum radius for which the published kernel of large images is smoothed with 3x3 pixels instead of 5x5."""
 
 
@@ -68,11 +74,11 @@ def large_defocus_kernel(radius: float, smoothing: float, scale: float) -> NDArr
     Returns:
         An odd square kernel of sum 1.
     """
-    disk_reach = max(_MAX_SMALL_LENS, round(radius))
+    disk_reach = max(_MAX_RADIUS_OF_3X3, round(radius))
     offsets = np.arange(-disk_reach, disk_reach + 1)
     disk = (offsets[:, None] ** 2 + offsets**2 <= radius**2).astype(np.float32)
     disk /= disk.sum()
-    width = 1 if radius <= _MAX_SMALL_LENS else 2
+    width = 1 if radius <= _MAX_RADIUS_OF_3X3 else 2
     taps = exp(-0.5 * (np.arange(-width, width + 1) / smoothing) ** 2)
     weights = (taps / taps.sum()).astype(np.float32)
     padded = np.pad(disk, width, mode="reflect")  # OpenCV's default border mirrors at the edge pixel's centre
@@ -127,13 +133,14 @@ def glass_blur(images: Images, severity: int, random_numbers: CorruptionRandomNu
     """Smooth images, displace pixels locally, and smooth again, like frosted glass.
 
     The published script writes ``x[h, w], x[h', w'] = x[h', w'], x[h, w]`` to swap two pixels. Both sides are views of
-    one NumPy array, so the second assignment reads what the first wrote: pixel (h', w') is copied to (h, w), unchanged.
+    one NumPy array, so the second assignment reads the value that the first wrote: pixel (h', w') is copied to (h, w),
+    and is not changed itself.
     """
     smoothing, displacement, rounds = GLASS_STEPS.at(severity, images.shape[1])
     scale = scale_of(images.shape[1])
     sigma = smoothing * scale
     reach = max(1, round(displacement * scale))
-    # scikit-image's `gaussian` repeats edge pixels and cuts the kernel at four standard deviations.
+    # scikit-image's `gaussian` repeats edge pixels and truncates the kernel at four standard deviations.
     smoothed = truncate(smooth(images / 255.0, sigma, (1, 2), mode="nearest", truncate=4.0) * 255)
     shuffled = np.take_along_axis(
         smoothed.reshape(len(images), -1, 3),
@@ -153,9 +160,7 @@ def _glass_sources(size: int, reach: int, rounds: int, random_numbers: Corruptio
     targets = range(size - reach, reach, -1)
     max_rounds = max(GLASS_STEPS.at(severity, size)[2] for severity in range(1, 6))
     shape = (max_rounds, len(targets), len(targets), 2)
-    displacements = random_numbers.each(lambda generator: generator.integers(-reach, reach, size=shape)).astype(
-        np.int64
-    )
+    displacements = random_numbers.draw_per_image(lambda rng: rng.integers(-reach, reach, size=shape)).astype(np.int64)
     sources = np.repeat(np.arange(size * size)[:, None], len(displacements), axis=1)
     image_indices = np.arange(len(displacements))
     for displacement_round in range(rounds):
@@ -199,8 +204,8 @@ def blur_along(images: NDArray[np.uint8], radius: float, sigma: float, angles: N
     """Blur each image along its own direction, repeating edge pixels.
 
     A blurred value t becomes ``floor(floor(257 t + 1/2) / 257)``. ImageMagick 6.9 (Q16), which the published script
-    calls, uses 16 bits, 257 levels per grey level; it rounds its sums to them and truncates to 8 bits. Rounding t
-    directly would make half of the values one grey level too bright.
+    calls, uses 16 bits, with 257 levels per 8-bit level. It rounds sums to 16 bits, and truncates them to 8 bits.
+    Rounding t directly would make half of the values one grey level too bright.
 
     Args:
         images: (N, H, W, C) uint8.
@@ -230,7 +235,7 @@ def motion_blur(images: Images, severity: int, random_numbers: CorruptionRandomN
     """Blur images like a camera that moves during the exposure."""
     radius, sigma = MOTION_LENGTHS.at(severity, images.shape[1])
     scale = scale_of(images.shape[1])
-    angles = random_numbers.each(lambda generator: generator.uniform(-MOTION_ANGLE, MOTION_ANGLE, size=()))
+    angles = random_numbers.draw_per_image(lambda rng: rng.uniform(-MOTION_ANGLE, MOTION_ANGLE, size=()))
     return blur_along(images, radius * scale, sigma * scale, angles)
 
 

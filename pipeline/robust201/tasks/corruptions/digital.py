@@ -9,7 +9,7 @@ from io import BytesIO
 
 import numpy as np
 
-from robust201.tasks.corruptions.draws import (
+from robust201.tasks.corruptions.random_numbers import (
     CIFAR_SIZE,
     IMAGENET_SIZE,
     Constants,
@@ -60,7 +60,7 @@ def elastic_transform(images: Images, severity: int, random_numbers: CorruptionR
     shape = (2, reference_size(size), reference_size(size))
     strength, smoothing, shift = (_elastic_unit(size) * fraction for fraction in ELASTIC_FRACTIONS.at(severity, size))
     scale = scale_of(size)
-    uniforms = random_numbers.each(lambda generator: generator.uniform(-1, 1, 6 + math.prod(shape)))
+    uniforms = random_numbers.draw_per_image(lambda rng: rng.uniform(-1, 1, 6 + math.prod(shape)))
     pixels = (images / 255.0).astype(np.float32)
     rows, columns = _affine_sources(size, uniforms[:, :6].reshape(-1, 3, 2) * shift * scale)
     sheared = sample_bilinear(pixels, rows, columns, "whole_sample")

@@ -75,7 +75,9 @@ class _Job:
         return corrupt(self.images[block], key, severity, seed=self.seed, indices=indices, frost=self.frost)
 
 
-class _Process:
+class _WorkerProcess:
+    """State of a process of the pool."""
+
     job: _Job
 
     @classmethod
@@ -171,10 +173,10 @@ def _block_corrupter(job: _Job, workers: int) -> Iterator[Callable[[str], Blocks
         yield lambda key: (job.corrupt_block(key, *block) for block in job.blocks())
         return
     # Spawn processes, since a fork would copy locks that other threads of the caller hold.
-    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=_Process.start, initargs=(job,)) as pool:
+    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=_WorkerProcess.start, initargs=(job,)) as pool:
         try:
             yield lambda key: pool.map(
-                _Process.corrupt_block, *zip(*((key, *block) for block in job.blocks()), strict=True)
+                _WorkerProcess.corrupt_block, *zip(*((key, *block) for block in job.blocks()), strict=True)
             )
         except BrokenProcessPool as error:
             raise PerturbationError(
@@ -275,7 +277,7 @@ def corrupt_dataset(
         seed: seed of the corruptions.
         frost_folder: folder of the photographs of frost; None makes synthetic textures from `seed`.
         workers: number of processes.
-        check_published: whether to compare MD5s with those of published files instead of writing files.
+        check_published: whether to compare MD5s with the published files' MD5s instead of writing files.
         progress: called after each block of images.
 
     Returns:

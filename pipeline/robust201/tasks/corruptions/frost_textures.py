@@ -76,13 +76,13 @@ class FrostTextures:
 
         Args:
             factor: number of new pixels per old pixel.
-            size: height and width of the patches to cut.
+            size: height and width of the patches to crop.
 
         Returns:
             Each texture, uint8, rounded to the nearest.
 
         Raises:
-            DatasetError: a texture becomes too small to cut patches of this size.
+            DatasetError: a texture becomes too small for patches of this size.
         """
         if factor not in self._shrunk:
             self._shrunk[factor] = tuple(_shrink(image, factor) for image in self.images)

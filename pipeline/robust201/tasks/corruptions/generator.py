@@ -1,15 +1,16 @@
 """The generator of corrupted images, with the 15 common corruptions and the constants of CIFAR-10-C or ImageNet-C.
 
-Images of 224 pixels or more use the constants of ImageNet-C, smaller images those of CIFAR-10-C.
+Images with a height of 224 pixels or more use ImageNet-C's constants; smaller ones use CIFAR-10-C's.
 
 Source: Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and Perturbations", ICLR
-2019; semantics after hendrycks/robustness, ImageNet-C/create_c/make_cifar_c.py and make_imagenet_c.py. On images of 32
-pixels, brightness, contrast, defocus_blur, pixelate, jpeg_compression and zoom_blur have no random part and match the
-script to the last bit. The others match it in distribution; motion_blur and snow use this package's motion kernel
-instead of ImageMagick's. ImageNet-C was saved as JPEG of quality 85 after the corruption; these images are not.
+2019; the semantics follow hendrycks/robustness, ImageNet-C/create_c/make_cifar_c.py and make_imagenet_c.py. On images
+of 32 pixels, brightness, contrast, defocus_blur, pixelate, jpeg_compression and zoom_blur have no random part and match
+the script to the last bit. The other corruptions match it in distribution; motion_blur and snow use this package's
+motion kernel instead of ImageMagick's. ImageNet-C was saved as JPEG of quality 85 after the corruption; this package's
+images are not.
 
-To add a corruption, write a function (images, severity, random_numbers) -> images in a module of this folder, a row of
-`CORRUPTION_FUNCTIONS`, and a row of `tasks.TASKS`.
+To add a corruption, write a function (images, severity, random_numbers) -> images in a module of this folder, and
+add entries to `CORRUPTION_FUNCTIONS` and `tasks.TASKS`.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,13 +23,13 @@ from robust201.tasks import TASKS
 from robust201.tasks.corruptions.additive_noise import gaussian_noise, impulse_noise, shot_noise
 from robust201.tasks.corruptions.blurs import defocus_blur, glass_blur, motion_blur, zoom_blur
 from robust201.tasks.corruptions.digital import contrast, elastic_transform, jpeg_compression, pixelate
-from robust201.tasks.corruptions.draws import IMAGENET_SIZE, CorruptionRandomNumbers, Images
 from robust201.tasks.corruptions.frost_textures import (
     FROST_FILES,
     FrostTextures,
     load_frost,
     synthetic_frost,
 )
+from robust201.tasks.corruptions.random_numbers import IMAGENET_SIZE, CorruptionRandomNumbers, Images
 from robust201.tasks.corruptions.weather import brightness, fog, frost, snow
 
 __all__ = [
@@ -98,7 +99,7 @@ def corrupt(
     """Corrupt images. Each result depends only on its own image and index.
 
     An image's random numbers follow from (seed, key, its index) and are the same at all five severities (see
-    `tasks.corruptions.draws`).
+    `tasks.corruptions.random_numbers`).
 
     Args:
         images: (N, H, H, 3) uint8, H at least 8. Lengths in pixels are multiplied by H / 32; from 224 pixels on, by
@@ -114,7 +115,8 @@ def corrupt(
 
     Raises:
         ConfigError: the key or severity does not exist.
-        DatasetError: the images are not square uint8 RGB images of 8 pixels or more, or the number of indices differs.
+        DatasetError: the images are not square uint8 RGB images of 8 pixels or more, or there is not one index per
+            image.
     """
     if key not in CORRUPTION_FUNCTIONS:
         raise ConfigError(

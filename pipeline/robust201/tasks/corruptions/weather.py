@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.tasks.corruptions.blurs import blur_along
-from robust201.tasks.corruptions.draws import (
+from robust201.tasks.corruptions.random_numbers import (
     CIFAR_SIZE,
     IMAGENET_SIZE,
     Constants,
@@ -81,13 +81,13 @@ FOG_PLASMA = Constants(
 """Strength of the fog, and factor by which the structure weakens from one scale to the next finer one."""
 
 BRIGHTNESS_STEPS = Constants(cifar=(0.05, 0.1, 0.15, 0.2, 0.3), imagenet=(0.1, 0.2, 0.3, 0.4, 0.5))
-"""Amount added to the value of HSV, in units of [0, 1]."""
+"""Amount added to the value of HSV, which is in [0, 1]."""
 
 _GREY_WEIGHTS = np.array((0.299, 0.587, 0.114), np.float32)  # ITU-R BT.601 luma, OpenCV's RGB2GRAY
 
 
 def grey_of(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return luma with the bits of two fused multiply-adds, each of which rounds only its sum.
+    """Return luma, with the same bits as two fused multiply-adds, which round only their sums.
 
     A matrix product has these bits on processors with AVX-512, on which version 2 of the images was generated. Products
     of two float32 are exact in float64. Rounding their sum to float64 first does not change the result, as tested for
@@ -122,8 +122,8 @@ def snow(images: Images, severity: int, random_numbers: CorruptionRandomNumbers)
 def _flakes(constants: SnowConstants, random_numbers: CorruptionRandomNumbers, size: int) -> NDArray[np.uint8]:
     """Return layers of falling flakes: (N, size, size) uint8."""
     shape = (size, size)
-    noise_and_angles = random_numbers.each(
-        lambda generator: np.append(generator.standard_normal(shape), generator.uniform(*SNOW_ANGLES))
+    noise_and_angles = random_numbers.draw_per_image(
+        lambda rng: np.append(rng.standard_normal(shape), rng.uniform(*SNOW_ANGLES))
     )
     noise = noise_and_angles[:, :-1].reshape(-1, *shape) * constants.scale + constants.mean
     layers = zoom_middle(noise.transpose(1, 2, 0), constants.zoom).transpose(2, 0, 1)
@@ -138,7 +138,7 @@ def frost(images: Images, severity: int, random_numbers: CorruptionRandomNumbers
     image_weight, frost_weight = FROST_WEIGHTS.at(severity, size)
     shrink = scale_of(size) if size >= IMAGENET_SIZE else FROST_SHRINK * size / CIFAR_SIZE
     textures = random_numbers.frost.shrunk(shrink, size)
-    uniforms = random_numbers.each(lambda generator: generator.random(3))
+    uniforms = random_numbers.draw_per_image(lambda rng: rng.random(3))
     frosted = np.empty_like(images)
     for position, (choice, row_fraction, column_fraction) in enumerate(uniforms):
         texture = textures[int(choice * len(textures))]
@@ -189,7 +189,7 @@ def fog(images: Images, severity: int, random_numbers: CorruptionRandomNumbers) 
     size = images.shape[1]
     strength, fading = FOG_PLASMA.at(severity, size)
     map_size = 1 << (size - 1).bit_length()
-    noise = random_numbers.each(lambda generator: generator.uniform(-1, 1, map_size * map_size - 1))
+    noise = random_numbers.draw_per_image(lambda rng: rng.uniform(-1, 1, map_size * map_size - 1))
     clouds = plasma(noise, fading)[:, :size, :size, None]
     pixels = images / 255.0
     brightest = pixels.max(axis=(1, 2, 3), keepdims=True)
@@ -207,11 +207,11 @@ def _to_hsv(pixels: Floats) -> tuple[Floats, Floats, Floats]:
     red, green, blue = np.moveaxis(pixels, -1, 0)
     value = pixels.max(axis=-1)
     chroma = value - pixels.min(axis=-1)
-    some_chroma = np.where(chroma == 0, 1, chroma)
-    # A tie between channels takes the later one's sector, as scikit-image does.
-    sector = np.where(red == value, (green - blue) / some_chroma, 0.0)
-    sector = np.where(green == value, 2 + (blue - red) / some_chroma, sector)
-    sector = np.where(blue == value, 4 + (red - green) / some_chroma, sector)
+    nonzero_chroma = np.where(chroma == 0, 1, chroma)
+    # If channels are equal, the last one determines the sector, as in scikit-image.
+    sector = np.where(red == value, (green - blue) / nonzero_chroma, 0.0)
+    sector = np.where(green == value, 2 + (blue - red) / nonzero_chroma, sector)
+    sector = np.where(blue == value, 4 + (red - green) / nonzero_chroma, sector)
     hue = np.where(chroma == 0, 0, (sector / 6) % 1)
     saturation = np.where(chroma == 0, 0, chroma / np.where(value == 0, 1, value))
     return hue, saturation, value

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from robust201.models.classifier import network_logits
 from robust201.tasks.attack_kit.context import Context, Request, to_float
-from robust201.tasks.attack_kit.draws import CounterRandomNumbers
+from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers
 from robust201.tasks.measures.lanczos import largest_eigenvalues
 from robust201.tasks.measures.parameters import InputHessianParameters
 from robust201.tasks.measures.trainable import (
@@ -62,7 +62,7 @@ def measure(context: Context, parameters: InputHessianParameters, request: Reque
 def _largest(
     context: Context, parameters: InputHessianParameters, request: Request, batch: slice, network: nn.Module
 ) -> NDArray[np.float64]:
-    """Return the largest eigenvalue per image (B,), or (1,) for a whole batch in training mode.
+    """Return the largest eigenvalue per image (B,), or of the batch (1,) in training mode.
 
     In evaluation mode the Hessian of the summed loss has one block per image, so one product serves all images.
     """
@@ -73,11 +73,11 @@ def _largest(
     with seeded_pass(context, parameters, batch.start):
         logits = network_logits(network, inputs)
     loss = functional.cross_entropy(logits, request.labels[batch].clone(), reduction="sum")
-    (gradient,) = gradients(loss, [leaf], create=True)
+    (gradient,) = gradients(loss, [leaf], differentiable=True)
     n_blocks = 1 if parameters.mode == "training" else len(pixels)
 
     def apply(vectors: torch.Tensor) -> torch.Tensor:
-        (product,) = gradients(gradient, [leaf], vectors.view_as(leaf), keep=True)
+        (product,) = gradients(gradient, [leaf], vectors.view_as(leaf), keep_graph=True)
         return product.reshape(n_blocks, -1)
 
     n_values = pixels[0].numel()

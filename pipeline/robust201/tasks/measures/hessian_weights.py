@@ -97,7 +97,7 @@ def _largest(
             with seeded_pass(context, parameters, pass_slice.start):
                 logits = network_logits(network, inputs)
             loss = functional.cross_entropy(logits, labels, reduction="sum") / n_images
-            first_derivatives = gradients(loss, weights, create=True)
+            first_derivatives = gradients(loss, weights, differentiable=True)
             products = [
                 (gradient * direction).sum() for gradient, direction in zip(first_derivatives, directions, strict=True)
             ]

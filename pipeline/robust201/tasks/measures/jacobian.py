@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from robust201.models.classifier import network_logits
 from robust201.tasks.attack_kit.context import Context, Request, to_float
-from robust201.tasks.attack_kit.draws import CounterRandomNumbers, RandomNumbers
+from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers, RandomNumbers
 from robust201.tasks.measures.parameters import JacobianParameters
 from robust201.tasks.measures.trainable import copy_in_mode, equal_batches, gradients, normalised, seeded_pass
 
@@ -24,10 +24,10 @@ def measure(context: Context, parameters: JacobianParameters, request: Request) 
     """Measure all images of a request.
 
     Returns:
-        The selected columns. `squared_norm`: mean over images of the squared Frobenius norm. `squared_norm_sd`: its
-        standard deviation over images, or that of its estimates if projections are random. `norm`: mean over images of
-        the square root of the squared norm or its estimate. In training mode, an image's squared norm is that of the
-        derivatives of all logits of its batch with respect to the image.
+        The selected columns. `squared_norm`: mean over images of the squared Frobenius norm. `squared_norm_sd`:
+        standard deviation over images of the squared norm, or of its estimate if projections are random. `norm`: mean
+        over images of the square root of the squared norm or its estimate. In training mode, an image's squared norm
+        includes the derivatives of all logits of its batch with respect to the image.
     """
     n_images = len(request.images)
     if parameters.mode == "training":
@@ -59,7 +59,7 @@ def _squares_in_batches(
             total = torch.zeros(len(leaf), dtype=torch.float64, device=leaf.device)
             for projection in range(cast("int", parameters.projections)):
                 directions = _directions(random_numbers, projection, request.indices[batch], n_classes, leaf.device)
-                (gradient,) = gradients((logits * directions).sum(), [leaf], keep=True)
+                (gradient,) = gradients((logits * directions).sum(), [leaf], keep_graph=True)
                 if parameters.input == "pixels":
                     gradient = gradient / context.classifier.std
                 total += gradient.double().flatten(1).square().sum(dim=1)

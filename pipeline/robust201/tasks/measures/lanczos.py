@@ -1,4 +1,4 @@
-"""Largest eigenvalues of several symmetric operators, of which only the products with vectors are known.
+"""Largest eigenvalues of symmetric operators that are defined only by their products with vectors.
 
 Source: Golub and Van Loan, "Matrix Computations", 4th ed., section 10.1: the Lanczos iteration with full
 reorthogonalisation. The residual of the largest Ritz pair bounds the distance to an eigenvalue.

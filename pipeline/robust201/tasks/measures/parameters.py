@@ -9,10 +9,10 @@ from robust201.core.strict_model import PositiveInt
 from robust201.tasks.parameters import Parameters
 
 DerivativeInput = Literal["normalised", "pixels"]
-"""Input with respect to which derivatives are taken."""
+"""Input that is differentiated: the network's normalised input, or pixels in [0, 1]."""
 
 Mode = Literal["evaluation", "training"]
-"""Mode of BatchNorm, which uses its running statistics (`evaluation`) or those of each batch (`training`)."""
+"""Mode of BatchNorm, which uses its running statistics (`evaluation`) or each batch's statistics (`training`)."""
 
 PROXIES = (
     *("synflow", "snip", "grasp", "jacov", "nwot", "fisher", "grad_norm", "plain", "l2_norm", "zen", "epe_nas"),
@@ -22,7 +22,7 @@ PROXIES = (
 
 
 class MeasureParameters(Parameters):
-    """Base of the parameters of measures, which select their own images and have a single strength without meaning."""
+    """Base of the parameters of measures. A measure selects its own images, and its single strength has no meaning."""
 
     split: Split = "test"
     """Split of the images, which does not depend on the sweep's `images`."""
@@ -49,13 +49,14 @@ class DerivativeParameters(MeasureParameters):
     Attributes:
         mode: mode of BatchNorm.
         batch: images per batch; a batch consists of consecutive images of the selection.
-        columns: columns to measure, in the order of `offered`; None for `usual` or, in training mode, `usual_training`.
+        columns: columns to measure, in the order of `available_columns`; None for `default_columns` or, in training
+            mode, `default_training_columns`.
     """
 
-    offered: ClassVar[tuple[str, ...]]
-    usual: ClassVar[tuple[str, ...]]
-    usual_training: ClassVar[tuple[str, ...]]
-    per_image: ClassVar[tuple[str, ...]] = ()
+    available_columns: ClassVar[tuple[str, ...]]
+    default_columns: ClassVar[tuple[str, ...]]
+    default_training_columns: ClassVar[tuple[str, ...]]
+    per_image_columns: ClassVar[tuple[str, ...]] = ()
     """Columns that are undefined if an image's logits depend on other images in the batch."""
 
     mode: Mode = "evaluation"
@@ -65,8 +66,8 @@ class DerivativeParameters(MeasureParameters):
     @property
     def selected_columns(self) -> tuple[str, ...]:
         if self.columns is None:
-            return self.usual if self.mode == "evaluation" else self.usual_training
-        return tuple(name for name in self.offered if name in self.columns)
+            return self.default_columns if self.mode == "evaluation" else self.default_training_columns
+        return tuple(name for name in self.available_columns if name in self.columns)
 
     @property
     def has_batches(self) -> bool:
@@ -84,22 +85,22 @@ class DerivativeParameters(MeasureParameters):
         if not self.has_batches:
             del payload["batch"]
         payload["columns"] = list(self.selected_columns)
-        if self.selected_columns == self.usual:
+        if self.selected_columns == self.default_columns:
             del payload["columns"]
         return payload
 
     @model_validator(mode="after")
     def _check_columns(self) -> Self:
         columns = self.selected_columns if self.columns is None else self.columns
-        if not columns or len(set(columns)) < len(columns) or not set(columns) <= set(self.offered):
+        if not columns or len(set(columns)) < len(columns) or not set(columns) <= set(self.available_columns):
             raise ValueError(
-                f"expected columns to be different names of {', '.join(self.offered)}, got {list(columns)}."
+                f"expected columns to be different names of {', '.join(self.available_columns)}, got {list(columns)}."
             )
-        invalid = [name for name in columns if name in self.per_image]
+        invalid = [name for name in columns if name in self.per_image_columns]
         if self.mode == "training" and invalid:
             raise ValueError(
                 f"expected mode: evaluation for the columns {', '.join(invalid)}, got training, where every image of a "
-                "batch changes the logits of the others. Set columns: [batch_largest]."
+                "batch changes the other images' logits. Set columns: [batch_largest]."
             )
         return self
 
@@ -121,14 +122,14 @@ class DerivativeParameters(MeasureParameters):
 
 
 class JacobianParameters(DerivativeParameters):
-    """Frobenius norm of the input Jacobian; the defaults are those of Jung et al. (2023), 10 batches of 256 images."""
+    """Frobenius norm of the input Jacobian; the defaults follow Jung et al. (2023): 10 batches of 256 images."""
 
-    offered: ClassVar[tuple[str, ...]] = ("squared_norm", "squared_norm_sd", "norm")
-    usual: ClassVar[tuple[str, ...]] = ("squared_norm", "squared_norm_sd")
-    usual_training: ClassVar[tuple[str, ...]] = usual
+    available_columns: ClassVar[tuple[str, ...]] = ("squared_norm", "squared_norm_sd", "norm")
+    default_columns: ClassVar[tuple[str, ...]] = ("squared_norm", "squared_norm_sd")
+    default_training_columns: ClassVar[tuple[str, ...]] = default_columns
 
     projections: PositiveInt | Literal["exact"] = 1
-    """Random projections per image, or `exact`: one gradient per class."""
+    """Number of random projections per image, or `exact` for one gradient per class."""
     input: DerivativeInput = "normalised"
     """Input that is differentiated: `normalised`, or `pixels` in [0, 1]."""
 
@@ -154,8 +155,8 @@ class LanczosParameters(DerivativeParameters):
     """Largest eigenvalue, computed by the Lanczos iteration from a random start.
 
     Attributes:
-        tolerance: residual, relative to the largest absolute Ritz value, at which an eigenvalue is accepted. It bounds
-            the eigenvalue's error, which is usually about its square.
+        tolerance: residual, relative to the largest absolute Ritz value, at which an eigenvalue is accepted. The
+            residual bounds the eigenvalue's error, which is usually about the square of the residual.
         steps: maximum number of Hessian-vector products.
     """
 
@@ -168,14 +169,14 @@ class LanczosParameters(DerivativeParameters):
 
 
 class HessianWeightsParameters(LanczosParameters):
-    """Largest eigenvalue of the loss's Hessian with respect to the weights; it always has batches.
+    """Largest eigenvalue of the loss's Hessian with respect to the weights.
 
-    The published code adds the Hessians of batches (`largest_summed`).
+    The batch size always matters, since the published code adds the Hessians of batches (`largest_summed`).
     """
 
-    offered: ClassVar[tuple[str, ...]] = ("largest", "largest_summed", "batch_largest", "batch_largest_sd")
-    usual: ClassVar[tuple[str, ...]] = ("largest", "largest_summed")
-    usual_training: ClassVar[tuple[str, ...]] = usual
+    available_columns: ClassVar[tuple[str, ...]] = ("largest", "largest_summed", "batch_largest", "batch_largest_sd")
+    default_columns: ClassVar[tuple[str, ...]] = ("largest", "largest_summed")
+    default_training_columns: ClassVar[tuple[str, ...]] = default_columns
 
     images: PositiveInt = 2560
 
@@ -188,10 +189,10 @@ class HessianWeightsParameters(LanczosParameters):
 class InputHessianParameters(LanczosParameters):
     """Largest eigenvalue of the loss's Hessian with respect to one image, or to all images of a batch."""
 
-    offered: ClassVar[tuple[str, ...]] = ("largest", "largest_sd", "batch_largest", "batch_largest_sd")
-    usual: ClassVar[tuple[str, ...]] = ("largest", "largest_sd")
-    usual_training: ClassVar[tuple[str, ...]] = ("batch_largest", "batch_largest_sd")
-    per_image: ClassVar[tuple[str, ...]] = usual
+    available_columns: ClassVar[tuple[str, ...]] = ("largest", "largest_sd", "batch_largest", "batch_largest_sd")
+    default_columns: ClassVar[tuple[str, ...]] = ("largest", "largest_sd")
+    default_training_columns: ClassVar[tuple[str, ...]] = ("batch_largest", "batch_largest_sd")
+    per_image_columns: ClassVar[tuple[str, ...]] = default_columns
 
     input: DerivativeInput = "normalised"
     """Input that is differentiated: `normalised`, or `pixels` in [0, 1]."""
@@ -209,11 +210,11 @@ class ProxyParameters(MeasureParameters):
 
 
 class CrozeParameters(ProxyParameters):
-    """CRoZe (Ha et al., 2023); the defaults are those of its code.
+    """CRoZe (Ha et al., 2023); the defaults follow the published code.
 
     Attributes:
         weight_step: length of the step of a layer's weights, relative to their norm.
-        image_step: step of each value of an image, in units of pixels.
+        image_step: length of the step of each pixel value, for pixels in [0, 1].
     """
 
     weight_step: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 2.0

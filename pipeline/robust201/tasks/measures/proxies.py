@@ -47,7 +47,7 @@ def measure(context: Context, parameters: ProxyParameters, request: Request) -> 
         with observe(network) as observed:
             logits = network_logits(network, inputs)
         scores["flops"] = _count_macs(observed, len(pixels))
-        (jacobian,) = gradients(logits.sum(), [inputs], keep=True)
+        (jacobian,) = gradients(logits.sum(), [inputs], keep_graph=True)
         scores |= _gradient_proxies(layers_of(network), observed, functional.cross_entropy(logits, labels))
         jacobians = jacobian.detach().flatten(1).double().cpu().numpy()
         scores["jacov"] = jacov(jacobians)
@@ -85,7 +85,7 @@ def _gradient_proxies(layers: Sequence[Layer], observed: Observed, loss: torch.T
     """
     weights = [layer.weight for layer in layers]
     maps = [output for _, output in observed.maps]
-    all_gradients = gradients(loss, [*weights, *maps], create=True)
+    all_gradients = gradients(loss, [*weights, *maps], differentiable=True)
     weight_gradients = all_gradients[: len(weights)]
     map_gradients = [gradient.detach() for gradient in all_gradients[len(weights) :]]
     detached_gradients = [gradient.detach() for gradient in weight_gradients]
@@ -144,7 +144,7 @@ def epe_nas(jacobians: NDArray[np.float64], labels: NDArray[np.int64], n_classes
         score = float(np.log(np.abs(correlations) + _EPSILON).sum())
         if n_classes <= 100:
             scores.append(score)
-        elif len(correlations) > 1:  # for classes of a single image the published code fails, and skips them
+        elif len(correlations) > 1:  # the published code fails for classes with a single image, and skips them
             scores.append(score / len(correlations))
     if n_classes <= 100:
         return float(np.abs(scores).sum())
@@ -161,7 +161,7 @@ def _correlations(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def nwot(agreements: torch.Tensor | None) -> float:
-    """Return the log-determinant of the matrix (B, B) of ReLU units that agree between two images; 0 without a ReLU.
+    """Return the log-determinant of the (B, B) counts of ReLU units that agree between two images; 0 without a ReLU.
 
     Source: Mellor et al., "Neural Architecture Search without Training", ICML 2021. The determinant of an integer
     matrix is 0, which has no logarithm, or at least 1 in absolute value. Eigenvalues below 1 are replaced by 1.

@@ -24,7 +24,7 @@ for the published networks."""
 
 
 def trainable_copy(classifier: Classifier, *, training: bool = False) -> nn.Module:
-    """Copy a network, so that changes of the copy do not affect the classifier.
+    """Copy a network, so that changes to the copy do not affect the classifier.
 
     Args:
         classifier: the network under test.
@@ -99,8 +99,8 @@ def gradients(
     inputs: Sequence[torch.Tensor],
     vector: torch.Tensor | None = None,
     *,
-    keep: bool = False,
-    create: bool = False,
+    keep_graph: bool = False,
+    differentiable: bool = False,
 ) -> list[torch.Tensor]:
     """Return the gradients of a value, with zeros for inputs that it does not depend on.
 
@@ -108,20 +108,25 @@ def gradients(
         value: a scalar, or a tensor of any shape if there is a `vector`.
         inputs: tensors to differentiate with respect to.
         vector: vector of the vector-Jacobian product, in the value's shape.
-        keep: whether to keep the graph, to differentiate it again.
-        create: whether the gradients themselves can be differentiated; this also keeps the graph.
+        keep_graph: whether to keep the graph, to differentiate it again.
+        differentiable: whether the gradients themselves can be differentiated; this also keeps the graph.
     """
     if not value.requires_grad or not inputs:
         return [torch.zeros_like(tensor) for tensor in inputs]
     return list(
         torch.autograd.grad(
-            value, list(inputs), vector, retain_graph=keep or create, create_graph=create, materialize_grads=True
+            value,
+            list(inputs),
+            vector,
+            retain_graph=keep_graph or differentiable,
+            create_graph=differentiable,
+            materialize_grads=True,
         )
     )
 
 
 def pass_slices(classifier: Classifier, n_images: int, start: int = 0) -> Iterator[slice]:
-    """Split `n_images` images from position `start` on into slices whose second derivatives fit into memory.
+    """Split the `n_images` images that begin at position `start` into slices whose second derivatives fit into memory.
 
     The size affects only rounding in evaluation mode. In training mode batches must not be split.
     """

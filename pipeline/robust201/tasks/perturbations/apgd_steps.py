@@ -13,7 +13,7 @@ from robust201.tasks.attack_kit.attack_job import AttackJob, Samples
 from robust201.tasks.perturbations.l1_projection import correction_to_l1
 
 STEP_DECAY_THRESHOLD = 0.75
-"""rho of Croce and Hein (2020), section 3.2, which is also AutoAttack's value."""
+"""Fraction rho of rising losses below which step sizes are halved (Croce and Hein, 2020, section 3.2; AutoAttack)."""
 
 _MOMENTUM = 0.75
 
@@ -44,11 +44,11 @@ class Steps(Protocol):
         ...
 
 
-class _HalvedSteps:
+class _HalvingSteps:
     """Base class of steps whose sizes are halved if progress stalls."""
 
     _sizes: torch.Tensor
-    _schedule: "_Halvings"
+    _schedule: "_HalvingSchedule"
 
     def review(
         self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor, best_images: torch.Tensor
@@ -60,7 +60,7 @@ class _HalvedSteps:
         return halved
 
 
-class LinfSteps(_HalvedSteps):
+class LinfSteps(_HalvingSteps):
     """Steps along the gradient's sign.
 
     Args:
@@ -72,7 +72,7 @@ class LinfSteps(_HalvedSteps):
     def __init__(self, samples: Samples, n_steps: int, best_loss: torch.Tensor) -> None:
         self._lower, self._upper = samples.clean - samples.epsilons, samples.clean + samples.epsilons
         self._sizes = 2 * samples.epsilons
-        self._schedule = _Halvings(n_steps, best_loss)
+        self._schedule = _HalvingSchedule(n_steps, best_loss)
 
     def move(
         self, images: torch.Tensor, previous: torch.Tensor, gradient: torch.Tensor, iteration: int
@@ -87,7 +87,7 @@ class LinfSteps(_HalvedSteps):
         return torch.minimum(torch.maximum(images, self._lower, out=images), self._upper, out=images).clamp_(0, 1)
 
 
-class L2Steps(_HalvedSteps):
+class L2Steps(_HalvingSteps):
     """Steps along the gradient divided by its norm.
 
     Args:
@@ -99,7 +99,7 @@ class L2Steps(_HalvedSteps):
     def __init__(self, samples: Samples, n_steps: int, best_loss: torch.Tensor) -> None:
         self._clean, self._radii = samples.clean, samples.epsilons
         self._sizes = 2 * samples.epsilons
-        self._schedule = _Halvings(n_steps, best_loss)
+        self._schedule = _HalvingSchedule(n_steps, best_loss)
 
     def move(
         self, images: torch.Tensor, previous: torch.Tensor, gradient: torch.Tensor, iteration: int
@@ -187,7 +187,7 @@ def random_start(job: AttackJob, samples: Samples, run_number: int, norm: str) -
     """
     clean, epsilons = samples.clean, samples.epsilons
     if norm == "Linf":
-        direction = job.random_numbers.uniforms(run_number, samples.images, job.shape).to(clean.device)
+        direction = job.random_numbers.uniforms(run_number, samples.image_rows, job.shape).to(clean.device)
         direction = direction.mul_(2).sub_(1)
         largest = direction.abs().flatten(1).amax(dim=1).view(-1, 1, 1, 1)
         return direction.div_(largest + 1e-12).mul_(epsilons).add_(clean).clamp_(0, 1)
@@ -199,15 +199,15 @@ def random_start(job: AttackJob, samples: Samples, run_number: int, norm: str) -
 
 def normal_noise(job: AttackJob, samples: Samples, run_number: int) -> torch.Tensor:
     """Draw standard normal numbers for a run: (B, 3, H, W)."""
-    normals = job.random_numbers.normals(run_number, samples.images, samples.clean[0].numel())
+    normals = job.random_numbers.normals(run_number, samples.image_rows, samples.clean[0].numel())
     return normals.to(samples.clean.device).view(samples.clean.shape)
 
 
-class _Halvings:
+class _HalvingSchedule:
     """Decides at checkpoints which step sizes are halved (Croce and Hein, section 3.2).
 
     As in `pyautoattack.autopgd_base`, the first interval between checkpoints is .22 of the iterations. Each further
-    interval is shorter by .03 of the iterations, but at least .06.
+    interval is shorter by .03 of the iterations, down to a minimum of .06.
 
     Args:
         n_steps: number of iterations.

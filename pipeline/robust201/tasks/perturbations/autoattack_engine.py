@@ -93,7 +93,7 @@ def run_autoattack(
         )
         configure(adversary)
         # AutoAttack uses its version only to decide whether to spend 5 forward passes on detecting a randomised
-        # defence. A frozen network in evaluation mode is not randomised, so skip this.
+        # defence. A frozen network in evaluation mode is not randomised, so skip the detection.
         adversary.version = "rand"
         adversary.verbose = False
         perturbed, _ = adversary.run_standard_evaluation(pixels, labels, batch_size=len(pixels))

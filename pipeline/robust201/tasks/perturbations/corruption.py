@@ -1,4 +1,4 @@
-"""Common corruptions, which are published images or come from this package's generator.
+"""Common corruptions, from published images or from this package's generator.
 
 Source: Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and Perturbations",
 ICLR 2019. The pixels come from `Context.corrupted`; this module only passes them on.

@@ -3,8 +3,8 @@
 Source: Rony et al., "Decoupling Direction and Norm for Efficient Gradient-Based L2 Adversarial Attacks and Defenses",
 CVPR 2019; `foolbox.attacks.DDNAttack`. After a step along the cross-entropy's gradient, the perturbation is scaled to a
 norm. The norm shrinks by gamma while the image is misclassified, and grows by gamma while it is not. If the gradient is
-0, the direction is random: Foolbox draws one for each step; the fused engine draws one per image, and rotates its
-values from step to step.
+0, the direction is random. Foolbox draws a direction for each step; the fused engine draws one direction per image, and
+rotates its values from step to step.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Ddn
 from robust201.tasks.perturbations.minimum_norm import (
-    cosine,
+    cosine_decay,
     fused_batches,
     image_lengths,
     minimum_norm_batches,
@@ -58,13 +58,13 @@ def fused(job: AttackJob, parameters: Ddn) -> Iterator[Perturbed]:
 def run_ddn(job: AttackJob, samples: Samples, parameters: Ddn) -> torch.Tensor:
     """Return the nearest misclassified iterate of each image, computed in Foolbox's order of operations."""
     clean, labels = samples.clean, samples.labels
-    noise = job.random_numbers.normals(0, samples.images, clean[0].numel()).to(clean.device)
+    noise = job.random_numbers.normals(0, samples.image_rows, clean[0].numel()).to(clean.device)
     delta = torch.zeros_like(clean)
     largest = image_lengths(torch.maximum(clean, 1 - clean))
     shortest, best_delta = largest, delta
     epsilons = torch.full_like(largest, parameters.init_epsilon)
     for step in range(parameters.steps):
-        stepsize = _FINAL_STEP_SIZE + (1.0 - _FINAL_STEP_SIZE) * cosine(step, parameters.steps)
+        stepsize = _FINAL_STEP_SIZE + (1.0 - _FINAL_STEP_SIZE) * cosine_decay(step, parameters.steps)
         logits, _, gradient = gradient_of(job.model, job.batching, clean + delta, labels, samples.strengths)
         lengths = image_lengths(delta)
         misclassified = logits.argmax(dim=-1) != labels

@@ -4,7 +4,7 @@ Source: Croce and Hein, "Minimally distorted adversarial examples with a fast ad
 `pyautoattack.fab_base.FABAttack` and its PyTorch subclass. An iterate moves slightly beyond the nearest linearised
 boundary between the label and another class, biased towards the clean image. A misclassified iterate is stored if it
 is the nearest so far, and then moves back to nine tenths of its distance. Epsilon only decides which results count, so
-the first run serves all epsilons. Further runs start at random points at a distance of half of epsilon.
+the first run serves all epsilons. Further runs start at random points at a distance of epsilon / 2.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,10 +23,11 @@ from robust201.tasks.perturbations.hyperplanes import project_l1, project_l2, pr
 if TYPE_CHECKING:
     from pyautoattack import AutoAttack
 
-_OVERSHOOT = 1.05
-_MAX_CLEAN_WEIGHT = 0.1
-_BACKWARD_FACTOR = 0.9
+_OVERSHOOT = 1.05  # eta of the paper
+_MAX_CLEAN_WEIGHT = 0.1  # alpha_max of the paper
+_BACKWARD_FACTOR = 0.9  # beta of the paper
 _UNREACHED = 1e10
+"""Stands for an infinite distance."""
 
 _PROJECTIONS = {"Linf": project_linf, "L2": project_l2, "L1": project_l1}
 
@@ -116,8 +117,8 @@ def run_fab(
         run_number: number of the run, which determines its random numbers.
         parameters: parameters of the attack.
         boundary: returns the boundary function for some of the samples.
-        starts_at_random: whether to start at a random point at half of epsilon. Otherwise the run starts at the clean
-            image, and does not depend on epsilon.
+        starts_at_random: whether to start at a random point at a distance of epsilon / 2. Otherwise the run starts at
+            the clean image, and does not depend on epsilon.
 
     Returns:
         Candidates (B, 3, H, W), and which of them are misclassified and inside their ball (B,).
@@ -168,11 +169,11 @@ def _search(
 
 
 def _random_start(job: AttackJob, samples: Samples, run_number: int, norm: str) -> torch.Tensor:
-    """Draw starting points at a distance of half of epsilon, in AutoAttack's order of operations."""
+    """Draw starting points at a distance of epsilon / 2, in AutoAttack's order of operations."""
     if norm == "Linf":
-        noise = job.random_numbers.uniforms(run_number, samples.images, job.shape).to(samples.clean.device) * 2 - 1
+        noise = job.random_numbers.uniforms(run_number, samples.image_rows, job.shape).to(samples.clean.device) * 2 - 1
     else:
-        normals = job.random_numbers.normals(run_number, samples.images, samples.clean[0].numel())
+        normals = job.random_numbers.normals(run_number, samples.image_rows, samples.clean[0].numel())
         noise = normals.to(samples.clean.device).view(samples.clean.shape)
     lengths = _LENGTHS[norm](noise.flatten(1)).view(-1, 1, 1, 1)
     return (samples.clean + samples.epsilons * noise / lengths * 0.5).clamp(0.0, 1.0)

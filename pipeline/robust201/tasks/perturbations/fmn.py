@@ -19,7 +19,7 @@ from robust201.tasks.attack_kit.step_log import BallLog
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Fmn, FmnL2
 from robust201.tasks.perturbations.minimum_norm import (
-    cosine,
+    cosine_decay,
     fused_batches,
     image_lengths,
     minimum_norm_batches,
@@ -75,7 +75,7 @@ def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn, log: BallLog | No
     was_misclassified = torch.zeros_like(labels, dtype=torch.bool)
     margin = _margin(labels)
     for step in range(parameters.steps):
-        decay = cosine(step, parameters.steps)
+        decay = cosine_decay(step, parameters.steps)
         final_stepsize = parameters.max_stepsize / 100
         stepsize = final_stepsize + (parameters.max_stepsize - final_stepsize) * decay
         gamma = _FINAL_GAMMA + (parameters.gamma - _FINAL_GAMMA) * decay

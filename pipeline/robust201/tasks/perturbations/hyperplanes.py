@@ -92,7 +92,7 @@ def project_l1(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tenso
     heights = torch.cumsum(torch.cat((c.unsqueeze(-1), gains), 1), dim=1)
     is_between = heights[:, -1] < 0
     index = _bisect(lambda index: heights.gather(1, index) > 0, w, heights.shape[1])
-    # The index may be beyond the last entry in rows that do not reach the hyperplane. They do not use these moves.
+    # The index may be beyond the last entry in rows that do not reach the hyperplane. Those rows discard these moves.
     index = index.clamp_max(w.shape[1] - 1)
     last_entry = order.gather(1, index)
     length = -heights.gather(1, index) / w.gather(1, last_entry)

@@ -67,7 +67,7 @@ def inside_or_clean(constraint: Constraint, clean: torch.Tensor, nearest: torch.
     return torch.where(is_inside.view(-1, 1, 1, 1), nearest, clean)
 
 
-def cosine(step: int, n_steps: int) -> float:
+def cosine_decay(step: int, n_steps: int) -> float:
     """Return the cosine schedule's value: 1 at the first step, decreasing to 0 after the last."""
     return (1 + math.cos(math.pi * step / n_steps)) / 2
 
@@ -78,5 +78,5 @@ def per_image(values: torch.Tensor) -> torch.Tensor:
 
 
 def image_lengths(images: torch.Tensor) -> torch.Tensor:
-    """Return L2 norms (B,), in Foolbox's order of operations."""
+    """Return the L2 norms (B,) of images, in Foolbox's order of operations."""
     return (images.flatten(1) ** 2).sum(dim=-1).sqrt()

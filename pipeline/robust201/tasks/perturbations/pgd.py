@@ -1,8 +1,8 @@
 """Projected gradient descent.
 
 Source: Kurakin, Goodfellow and Bengio, "Adversarial Machine Learning at Scale", ICLR 2017; Madry et al., "Towards Deep
-Learning Models Resistant to Adversarial Attacks", ICLR 2018; `foolbox.attacks.LinfPGD`, whose defaults are those of the
-published dataset (docs/protocol.md). The attack starts at a uniformly random point of the epsilon ball. It takes
+Learning Models Resistant to Adversarial Attacks", ICLR 2018; `foolbox.attacks.LinfPGD`. The published dataset uses
+Foolbox's defaults (docs/protocol.md). The attack starts at a uniformly random point of the epsilon ball. It takes
 `steps` steps of size `rel_stepsize` × epsilon along the sign of the cross-entropy's gradient, each projected to the
 ball and clipped to [0, 1]. Every image is attacked, and the last iterate is returned, even if an earlier one was
 misclassified. There is no target, or the target is the clean image's least likely class (equation 2 of Jung et al.,
@@ -60,7 +60,7 @@ def _attack_samples(job: AttackJob, samples: Samples, parameters: PgdParameters)
 
 def start_in_cube(job: AttackJob, samples: Samples) -> torch.Tensor:
     """Draw starting points uniformly from the epsilon ball, clipped to [0, 1]: (B, 3, H, W)."""
-    noise = job.random_numbers.uniforms(0, samples.images, job.shape).to(samples.clean.device)
+    noise = job.random_numbers.uniforms(0, samples.image_rows, job.shape).to(samples.clean.device)
     noise.mul_(2 * samples.epsilons).sub_(samples.epsilons)
     return samples.clean.clone().add_(noise).clamp_(0, 1)
 

@@ -16,7 +16,7 @@ def labels_to_attack(job: AttackJob, samples: Samples, start: torch.Tensor, para
 
 
 class BestIterate:
-    """The iterate with the highest loss of each image; of equal losses, the first.
+    """Each image's iterate with the highest loss; the first such iterate if losses are equal.
 
     Args:
         images: (B, 3, H, W) initial value, which any offered iterate replaces.

@@ -56,7 +56,7 @@ def fused(job: AttackJob, parameters: Rand) -> Iterator[Perturbed]:
 
 
 class AveragedGradients:
-    """A model whose gradients are means over several passes; logits and losses are those of the last pass."""
+    """A model whose gradients are means over several passes; logits and losses come from the last pass."""
 
     def __init__(self, model: Model, passes: int) -> None:
         self._model = model

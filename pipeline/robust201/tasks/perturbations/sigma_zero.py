@@ -16,7 +16,7 @@ from robust201.tasks.attack_kit.batching import objective_gradient_of
 from robust201.tasks.attack_kit.context import Perturbed
 from robust201.tasks.constraints import L0
 from robust201.tasks.parameters import SigmaZero
-from robust201.tasks.perturbations.minimum_norm import cosine, fused_batches, per_image
+from robust201.tasks.perturbations.minimum_norm import cosine_decay, fused_batches, per_image
 
 _BETAS = (0.9, 0.999)
 _MIN_NORM = 1e-12
@@ -51,7 +51,7 @@ def run_sigma_zero(job: AttackJob, samples: Samples, parameters: SigmaZero) -> t
         scale = square.sqrt() / corrections[1] ** 0.5 + _ADAM_OFFSET
         delta = delta.addcdiv(mean, scale, value=-stepsize / corrections[0])
         delta = (delta + clean).clamp(0, 1) - clean
-        stepsize = 0.1 * parameters.stepsize + 0.9 * parameters.stepsize * cosine(step, parameters.steps)
+        stepsize = 0.1 * parameters.stepsize + 0.9 * parameters.stepsize * cosine_decay(step, parameters.steps)
         threshold_change = parameters.threshold_factor * stepsize
         thresholds = (thresholds + torch.where(misclassified, threshold_change, -threshold_change)).clamp(0, 1)
         delta = torch.where(delta.abs() < per_image(thresholds), 0.0, delta)

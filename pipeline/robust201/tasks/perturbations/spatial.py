@@ -2,9 +2,9 @@
 
 Source: Engstrom et al., "Exploring the Landscape of Spatial Robustness", ICML 2019; `foolbox.attacks.SpatialAttack`
 with grid search, whose geometry and order this module follows: one affine map from output to input coordinates,
-bilinear interpolation, zeros outside, and fixed centres of the corner pixels. The result is the first misclassified
-image in grid order, in which angles are the outermost loop. Images that are misclassified without an attack, or that no
-grid point fools, are returned unchanged.
+bilinear interpolation, zeros outside, and aligned corners. The result is the first misclassified image in grid order,
+in which angles are the outermost loop. Images that are misclassified without an attack, or that no grid point fools,
+are returned unchanged.
 """
 
 import math

@@ -22,7 +22,7 @@ from robust201.models.model import start_search
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, SingleRun, attack_correct
 from robust201.tasks.attack_kit.batching import logits_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
-from robust201.tasks.attack_kit.draws import ImageShape, Window
+from robust201.tasks.attack_kit.random_numbers import ImageShape, Window
 from robust201.tasks.attack_kit.step_log import RunLog
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Square
@@ -112,7 +112,7 @@ class SearchState:
 
     Attributes:
         accepted_images: (B, 3, H, W) last accepted image.
-        margins: (B,) label's logit minus the largest other; the search continues while it is above 0.
+        margins: (B,) label's logit minus the largest other logit; the search continues while it is above 0.
     """
 
     accepted_images: torch.Tensor
@@ -123,7 +123,7 @@ def _single_run(
     job: AttackJob, samples: Samples, restart: int, parameters: Square
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Run Square once (Andriushchenko et al., 2020, algorithm 1); return images, and whether they are misclassified."""
-    stripes = job.random_numbers.stripes(restart, samples.images, job.shape).to(samples.clean.device)
+    stripes = job.random_numbers.stripes(restart, samples.image_rows, job.shape).to(samples.clean.device)
     accepted_images = (samples.clean + samples.epsilons * stripes).clamp_(0, 1)
     state = SearchState(
         accepted_images,
@@ -187,7 +187,7 @@ def _search(
     log: RunLog,
     query: int,
 ) -> None:
-    """Make consecutive queries, the first of which has the number `query`, for one batch of samples.
+    """Make consecutive queries for one batch of samples; `query` is the number of the first.
 
     A sample that is fooled does not change any more, since its margin is at most 0 and no proposal is accepted.
     """
@@ -214,6 +214,6 @@ def _search(
 
 
 def margins_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the label's logit minus the largest other: (B,)."""
+    """Return the label's logit minus the largest other logit: (B,)."""
     is_label = torch.arange(logits.shape[1], device=logits.device) == labels[:, None]
     return logits.gather(1, labels[:, None])[:, 0] - logits.masked_fill(is_label, -math.inf).amax(dim=1)

@@ -16,7 +16,7 @@ import torch
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, SingleRun, attack_correct
 from robust201.tasks.attack_kit.batching import logits_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
-from robust201.tasks.attack_kit.draws import ImageShape, Swap
+from robust201.tasks.attack_kit.random_numbers import ImageShape, Swap
 from robust201.tasks.attack_kit.step_log import RunLog
 from robust201.tasks.parameters import Square
 from robust201.tasks.perturbations.l1_projection import correction_to_l1
@@ -62,7 +62,7 @@ def _single_run(
         stop = min(parameters.queries, query + job.batching.queries_per_check(query))
         sides = [odd_side_of(query_number, parameters.p_init, job.shape) for query_number in range(query, stop)]
         rows = active.cpu().numpy()
-        swaps = job.random_numbers.swaps(restart, query, samples.images[rows], sides, job.shape)
+        swaps = job.random_numbers.swaps(restart, query, samples.image_rows[rows], sides, job.shape)
         for batch in job.batching.slices(samples.strengths[rows]):
             numbered_swaps = [
                 (query_number, swap.for_images(batch, active.device))
@@ -188,7 +188,7 @@ def _tiling(job: AttackJob, samples: Samples, restart: int, norm: str) -> torch.
         for row in range(height // side)
         for column in range(width // side)
     ]
-    is_turned, signs = job.random_numbers.tiles(restart, samples.images, len(corners), channels)
+    is_turned, signs = job.random_numbers.tiles(restart, samples.image_rows, len(corners), channels)
     signs = signs.to(samples.clean.device)
     difference = torch.zeros_like(samples.clean)
     for tile_index, (row, column) in enumerate(corners):

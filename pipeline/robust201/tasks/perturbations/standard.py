@@ -2,9 +2,9 @@
 
 Source: Croce and Hein, "Reliable evaluation of adversarial robustness with an ensemble of diverse parameter-free
 attacks", ICML 2020; `pyautoattack.AutoAttack` with `version="standard"`. The attacks are APGD on the cross-entropy,
-APGD on the targeted DLR loss, targeted FAB, and Square. In the fused engine each attack uses the random numbers of its
-own key, so the images that resist the first are the same as for `aa_apgd-ce`. Images that resist all four are returned
-unchanged.
+APGD on the targeted DLR loss, targeted FAB, and Square. In the fused engine each attack uses the same random numbers as
+its separate key, so the same images resist the first attack and `aa_apgd-ce`. Images that resist all four attacks are
+returned unchanged.
 """
 
 import dataclasses
@@ -32,10 +32,10 @@ def reference(context: Context, parameters: Standard, request: Request) -> Itera
     """Attack with AutoAttack, one of its attacks at a time, to record which attack fools each image."""
     attacks = _attacks(parameters)
     stages: tuple[LibraryStage, ...] = (
-        ("apgd-ce", lambda adversary: apgd.configure_library(adversary, context, attacks.ce, "ce")),
-        ("apgd-t", lambda adversary: apgd_targeted.configure_library(adversary, context, attacks.targeted)),
-        ("fab-t", lambda adversary: fab.configure_library(adversary, context, attacks.boundary)),
-        ("square", lambda adversary: square.configure_library(adversary, context, attacks.queries)),
+        ("apgd-ce", lambda adversary: apgd.configure_library(adversary, context, attacks.apgd_ce, "ce")),
+        ("apgd-t", lambda adversary: apgd_targeted.configure_library(adversary, context, attacks.apgd_targeted)),
+        ("fab-t", lambda adversary: fab.configure_library(adversary, context, attacks.fab_targeted)),
+        ("square", lambda adversary: square.configure_library(adversary, context, attacks.square)),
     )
     yield from library_stages(context, CONSTRAINTS[parameters.norm], request, stages)
 
@@ -80,10 +80,10 @@ def library_stages(
 class _Attacks(NamedTuple):
     """Parameters of the four attacks."""
 
-    ce: Apgd
-    targeted: ApgdTargeted
-    boundary: FabTargeted
-    queries: Square
+    apgd_ce: Apgd
+    apgd_targeted: ApgdTargeted
+    fab_targeted: FabTargeted
+    square: Square
 
 
 def _attacks(parameters: Standard) -> _Attacks:
@@ -91,10 +91,10 @@ def _attacks(parameters: Standard) -> _Attacks:
     steps, queries = parameters.steps, parameters.queries
     norm = parameters.norm
     return _Attacks(
-        ce=in_ball(Apgd, norm)(steps=steps),
-        targeted=in_ball(ApgdTargeted, norm)(steps=steps),
-        boundary=in_ball(FabTargeted, norm)(steps=steps),
-        queries=in_ball(Square, norm)(queries=queries),
+        apgd_ce=in_ball(Apgd, norm)(steps=steps),
+        apgd_targeted=in_ball(ApgdTargeted, norm)(steps=steps),
+        fab_targeted=in_ball(FabTargeted, norm)(steps=steps),
+        square=in_ball(Square, norm)(queries=queries),
     )
 
 
@@ -118,23 +118,26 @@ class Stage:
 
 
 def _stages(job: AttackJob, parameters: Standard) -> tuple[Stage, ...]:
-    ce, targeted, boundary, queries = _attacks(parameters)
+    attacks = _attacks(parameters)
     norm_suffix = "" if parameters.norm == "Linf" else f"_{parameters.norm.lower()}"
     samples, pool = job.batching.samples, max(job.batching.samples, job.batching.pool)
     single_run = square.single_run if parameters.norm == "Linf" else square_lp.single_run
     return (
-        Stage(f"aa_apgd-ce{norm_suffix}", apgd.single_run(ce), ce.restarts, samples),
+        Stage(f"aa_apgd-ce{norm_suffix}", apgd.single_run(attacks.apgd_ce), attacks.apgd_ce.restarts, samples),
         Stage(
-            f"aa_apgd-t{norm_suffix}", apgd_targeted.single_run(targeted), targeted.targets * targeted.restarts, samples
+            f"aa_apgd-t{norm_suffix}",
+            apgd_targeted.single_run(attacks.apgd_targeted),
+            attacks.apgd_targeted.targets * attacks.apgd_targeted.restarts,
+            samples,
         ),
         Stage(
             f"aa_fab-t{norm_suffix}",
-            fab_targeted.single_run(boundary),
-            boundary.targets,
+            fab_targeted.single_run(attacks.fab_targeted),
+            attacks.fab_targeted.targets,
             samples * len(job.epsilons),
             groups_by_image=True,
         ),
-        Stage(f"aa_square{norm_suffix}", single_run(queries), queries.restarts, pool),
+        Stage(f"aa_square{norm_suffix}", single_run(attacks.square), attacks.square.restarts, pool),
     )
 
 

@@ -83,12 +83,12 @@ class RandomNumbers(Protocol):
         """Return the source for another key, so that an attack has the same random numbers in an ensemble as alone."""
         ...
 
-    def uniforms(self, restart: int, images: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
+    def uniforms(self, restart: int, image_rows: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
         """Draw the starting points of PGD and APGD.
 
         Args:
             restart: number of the restart.
-            images: (B,) rows in the split, repeated if a batch contains an image at several epsilons.
+            image_rows: (B,) rows in the split, repeated if a batch contains an image at several epsilons.
             shape: shape of an image.
 
         Returns:
@@ -96,12 +96,12 @@ class RandomNumbers(Protocol):
         """
         ...
 
-    def normals(self, restart: int, images: NDArray[np.int64], n_values: int) -> torch.Tensor:
+    def normals(self, restart: int, image_rows: NDArray[np.int64], n_values: int) -> torch.Tensor:
         """Draw directions, for starting points of PGD in an L2 ball or projections of a Jacobian.
 
         Args:
             restart: number of the restart or projection.
-            images: (B,) rows in the split, possibly repeated.
+            image_rows: (B,) rows in the split, possibly repeated.
             n_values: number of values per image.
 
         Returns:
@@ -109,12 +109,12 @@ class RandomNumbers(Protocol):
         """
         ...
 
-    def stripes(self, restart: int, images: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
+    def stripes(self, restart: int, image_rows: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
         """Draw Square's starting points, which consist of a sign for each channel and column.
 
         Args:
             restart: number of the restart.
-            images: (B,) rows in the split, possibly repeated.
+            image_rows: (B,) rows in the split, possibly repeated.
             shape: shape of an image.
 
         Returns:
@@ -139,13 +139,13 @@ class RandomNumbers(Protocol):
         ...
 
     def tiles(
-        self, restart: int, images: NDArray[np.int64], n_tiles: int, channels: int
+        self, restart: int, image_rows: NDArray[np.int64], n_tiles: int, channels: int
     ) -> tuple[list[bool], torch.Tensor]:
         """Draw Square's starting points in an L2 or L1 ball.
 
         Args:
             restart: number of the restart.
-            images: (B,) rows in the split, possibly repeated.
+            image_rows: (B,) rows in the split, possibly repeated.
             n_tiles: number of patterns that cover an image.
             channels: channels of an image.
 
@@ -155,14 +155,14 @@ class RandomNumbers(Protocol):
         ...
 
     def swaps(
-        self, restart: int, first_query: int, images: NDArray[np.int64], sides: Sequence[int], shape: ImageShape
+        self, restart: int, first_query: int, image_rows: NDArray[np.int64], sides: Sequence[int], shape: ImageShape
     ) -> list[Swap]:
         """Draw consecutive proposals of Square in an L2 or L1 ball. All images share the windows, but not the signs.
 
         Args:
             restart: number of the restart.
             first_query: number of the first query.
-            images: (B,) rows in the split, possibly repeated.
+            image_rows: (B,) rows in the split, possibly repeated.
             sides: side of the windows in each query.
             shape: shape of an image.
         """
@@ -181,17 +181,17 @@ class CounterRandomNumbers:
     def for_key(self, key: str) -> "CounterRandomNumbers":
         return CounterRandomNumbers(self._seed_and_key[0], key)
 
-    def uniforms(self, restart: int, images: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
-        values = _gather(_uniform_block, (*self._seed_and_key, restart, int(np.prod(shape))), images)
-        return torch.from_numpy(values).view(len(images), *shape)
+    def uniforms(self, restart: int, image_rows: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
+        values = _gather(_uniform_block, (*self._seed_and_key, restart, int(np.prod(shape))), image_rows)
+        return torch.from_numpy(values).view(len(image_rows), *shape)
 
-    def normals(self, restart: int, images: NDArray[np.int64], n_values: int) -> torch.Tensor:
-        return torch.from_numpy(_gather(_normal_block, (*self._seed_and_key, restart, n_values), images))
+    def normals(self, restart: int, image_rows: NDArray[np.int64], n_values: int) -> torch.Tensor:
+        return torch.from_numpy(_gather(_normal_block, (*self._seed_and_key, restart, n_values), image_rows))
 
-    def stripes(self, restart: int, images: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
+    def stripes(self, restart: int, image_rows: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
         channels, _, width = shape
-        values = _gather(_sign_block, (*self._seed_and_key, restart, channels * width), images)
-        return torch.from_numpy(values).view(len(images), channels, 1, width).float()
+        values = _gather(_sign_block, (*self._seed_and_key, restart, channels * width), image_rows)
+        return torch.from_numpy(values).view(len(image_rows), channels, 1, width).float()
 
     def windows(self, restart: int, first_query: int, sides: Sequence[int], shape: ImageShape) -> list[Window]:
         channels, height, width = shape
@@ -203,10 +203,10 @@ class CounterRandomNumbers:
         return windows
 
     def tiles(
-        self, restart: int, images: NDArray[np.int64], n_tiles: int, channels: int
+        self, restart: int, image_rows: NDArray[np.int64], n_tiles: int, channels: int
     ) -> tuple[list[bool], torch.Tensor]:
-        values = _gather(_tile_block, (*self._seed_and_key, restart, n_tiles * channels), images)
-        signs = torch.from_numpy(values).view(len(images), n_tiles, channels, 1, 1).float().transpose(0, 1)
+        values = _gather(_tile_block, (*self._seed_and_key, restart, n_tiles * channels), image_rows)
+        signs = torch.from_numpy(values).view(len(image_rows), n_tiles, channels, 1, 1).float().transpose(0, 1)
         words = (
             generator(*self._seed_and_key, "turned", restart).bit_generator.random_raw(-(-n_tiles // 64)).astype("<u8")
         )
@@ -214,11 +214,11 @@ class CounterRandomNumbers:
         return is_turned, signs
 
     def swaps(
-        self, restart: int, first_query: int, images: NDArray[np.int64], sides: Sequence[int], shape: ImageShape
+        self, restart: int, first_query: int, image_rows: NDArray[np.int64], sides: Sequence[int], shape: ImageShape
     ) -> list[Swap]:
         channels, height, width = shape
-        n_images = -(-(int(images.max(initial=0)) + 1) // _SWAP_IMAGES) * _SWAP_IMAGES
-        bit_indices = images[:, None] * channels + np.arange(channels)
+        n_images = -(-(int(image_rows.max(initial=0)) + 1) // _SWAP_IMAGES) * _SWAP_IMAGES
+        bit_indices = image_rows[:, None] * channels + np.arange(channels)
         swaps = []
         for query, side in enumerate(sides, start=first_query):
             window_words, is_turned, packed = _swap(*self._seed_and_key, restart, query, channels, n_images)
@@ -324,15 +324,15 @@ def _proposal(seed: int, key: str, restart: int, query: int, channels: int) -> t
     return position & 0xFFFFFFFF, position >> 32, torch.tensor(directions).view(channels, 1, 1)
 
 
-def _gather(draw_block: _DrawBlock, stream: tuple[int, str, int, int], images: NDArray[np.int64]) -> NDArray[Any]:
+def _gather(draw_block: _DrawBlock, stream: tuple[int, str, int, int], image_rows: NDArray[np.int64]) -> NDArray[Any]:
     """Return the random numbers (B, n_values) of images, from the blocks that contain them."""
     size = _block_size(stream[-1])
-    blocks, block_of_image = np.unique(images // size, return_inverse=True)
+    blocks, block_of_image = np.unique(image_rows // size, return_inverse=True)
     # Random numbers of a single image larger than a block are not cached, since they would fill the memory.
     draw_block = draw_block if stream[-1] <= _BLOCK_VALUES else inspect.unwrap(draw_block)
     block_values = [draw_block(*stream, int(block)) for block in blocks]
-    values = np.empty((len(images), stream[-1]), block_values[0].dtype if block_values else np.float32)
+    values = np.empty((len(image_rows), stream[-1]), block_values[0].dtype if block_values else np.float32)
     for i, block in enumerate(block_values):
         in_block = block_of_image == i
-        values[in_block] = block[images[in_block] % size]
+        values[in_block] = block[image_rows[in_block] % size]
     return values

@@ -1,4 +1,4 @@
-"""Random numbers of corruptions. Each image has a generator, which is seeded by seed, key and the image's row.
+"""Random numbers and constants of corruptions. The seed, the key and the image's row seed a generator for each image.
 
 All five severities of a key use the same random numbers for an image, as all strengths of an attack do
 (ARCHITECTURE.md). Severities therefore differ only by their constants, and do not depend on which other severities are
@@ -71,8 +71,10 @@ class CorruptionRandomNumbers:
     indices: NDArray[np.int64]
     frost: FrostTextures
 
-    def each(self, draw_array: Callable[[np.random.Generator], NDArray[np.floating] | NDArray[np.integer]]) -> Floats:
-        """Draw an array of one shape for every image.
+    def draw_per_image(
+        self, draw_array: Callable[[np.random.Generator], NDArray[np.floating] | NDArray[np.integer]]
+    ) -> Floats:
+        """Draw one array per image; all arrays have the same shape.
 
         Args:
             draw_array: function that receives the new generator of an image and returns the image's array.

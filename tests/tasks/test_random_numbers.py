@@ -1,11 +1,11 @@
-"""Random numbers of fused attacks: what they depend on, their distributions, and Square's schedule."""
+"""Random numbers of fused attacks: dependence on their arguments, distributions, and Square's schedule."""
 
 import numpy as np
 import pytest
 import torch
 from scipy.stats import kstest
 
-from robust201.tasks.attack_kit.draws import CounterRandomNumbers, _swap, _uniform_block, generator
+from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers, _swap, _uniform_block, generator
 from robust201.tasks.perturbations.square import side_of
 from tests.support.tiny_networks import SIZE
 
@@ -16,26 +16,28 @@ SHAPE = (3, SIZE, SIZE)
 
 
 def test_uniforms_and_stripes_depend_on_seed_key_restart_and_image():
-    images = np.array([3, 700, 64, 3])
-    uniforms = CounterRandomNumbers(0, "pgd").uniforms(0, images, SHAPE)
-    stripes = CounterRandomNumbers(0, "aa_square").stripes(0, images, SHAPE)
+    image_rows = np.array([3, 700, 64, 3])
+    uniforms = CounterRandomNumbers(0, "pgd").uniforms(0, image_rows, SHAPE)
+    stripes = CounterRandomNumbers(0, "aa_square").stripes(0, image_rows, SHAPE)
     assert torch.equal(uniforms[0], uniforms[3])
-    assert torch.equal(uniforms[1:2], CounterRandomNumbers(0, "pgd").uniforms(0, images[1:2], SHAPE))
-    assert torch.equal(stripes[2:3], CounterRandomNumbers(0, "aa_square").stripes(0, images[2:3], SHAPE))
+    assert torch.equal(uniforms[1:2], CounterRandomNumbers(0, "pgd").uniforms(0, image_rows[1:2], SHAPE))
+    assert torch.equal(stripes[2:3], CounterRandomNumbers(0, "aa_square").stripes(0, image_rows[2:3], SHAPE))
     other_arguments = [(1, "pgd", 0), (0, "aa_apgd-ce", 0), (0, "pgd", 1)]
     for seed, key, restart in other_arguments:
         other_numbers = CounterRandomNumbers(seed, key)
-        assert not torch.equal(other_numbers.uniforms(restart, images, SHAPE), uniforms)
-    assert not torch.equal(CounterRandomNumbers(0, "aa_square").stripes(1, images, SHAPE), stripes)
+        assert not torch.equal(other_numbers.uniforms(restart, image_rows, SHAPE), uniforms)
+    assert not torch.equal(CounterRandomNumbers(0, "aa_square").stripes(1, image_rows, SHAPE), stripes)
     assert not torch.equal(uniforms[0], uniforms[1])
 
 
 def test_swap_signs_are_consecutive_bits_of_a_stream():
-    images = np.array([9999, 0, 7, 5000, 7])
-    swaps = CounterRandomNumbers(3, "aa_square_l2").swaps(1, 5, images, [2, 3], SHAPE)
+    image_rows = np.array([9999, 0, 7, 5000, 7])
+    swaps = CounterRandomNumbers(3, "aa_square_l2").swaps(1, 5, image_rows, [2, 3], SHAPE)
     for query, swap in enumerate(swaps, start=5):
         words = generator(3, "aa_square_l2", "swap", 1, query).bit_generator.random_raw(3 + 10_240 * 3 // 64)
-        bits = [[int(words[3 + n // 64]) >> n % 64 & 1 for n in range(3 * image, 3 * image + 3)] for image in images]
+        bits = [
+            [int(words[3 + n // 64]) >> n % 64 & 1 for n in range(3 * image, 3 * image + 3)] for image in image_rows
+        ]
         assert swap.signs.flatten(1).tolist() == [[2.0 * bit - 1 for bit in image_bits] for image_bits in bits]
     *_, packed = _swap(3, "aa_square_l2", 1, 5, 3, 10_240)
     assert packed.nbytes == 10_240 * 3 // 8
@@ -54,14 +56,14 @@ def test_uniforms_and_stripes_are_uniform():
 
 
 def test_normals_depend_on_seed_key_restart_and_image():
-    images = np.array([3, 700, 64, 3])
-    normals = CounterRandomNumbers(0, "pgd_l2").normals(0, images, 50)
+    image_rows = np.array([3, 700, 64, 3])
+    normals = CounterRandomNumbers(0, "pgd_l2").normals(0, image_rows, 50)
     assert torch.equal(normals[0], normals[3])
-    assert torch.equal(normals[1:2], CounterRandomNumbers(0, "pgd_l2").normals(0, images[1:2], 50))
-    assert torch.equal(normals[:, :20], CounterRandomNumbers(0, "pgd_l2").normals(0, images, 20))
+    assert torch.equal(normals[1:2], CounterRandomNumbers(0, "pgd_l2").normals(0, image_rows[1:2], 50))
+    assert torch.equal(normals[:, :20], CounterRandomNumbers(0, "pgd_l2").normals(0, image_rows, 20))
     for seed, key, restart in ((1, "pgd_l2", 0), (0, "jacobian", 0), (0, "pgd_l2", 1)):
-        assert not torch.equal(CounterRandomNumbers(seed, key).normals(restart, images, 50), normals)
-    assert CounterRandomNumbers(0, "pgd_l2").normals(0, images[:0], 50).shape == (0, 50)
+        assert not torch.equal(CounterRandomNumbers(seed, key).normals(restart, image_rows, 50), normals)
+    assert CounterRandomNumbers(0, "pgd_l2").normals(0, image_rows[:0], 50).shape == (0, 50)
 
 
 def test_normals_are_normal():
