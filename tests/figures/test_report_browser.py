@@ -241,7 +241,7 @@ def test_menus_clicks_and_printing_work(dataset, page, tmp_path):
         report("changed", [$("cell-id").textContent, $("cell-spec").textContent]);
         $("cell-input").value = "15625";
         $("cell-form").requestSubmit();
-        report("refused", [$("cell-id").textContent, $("cell-refusal").textContent]);
+        report("refused", [$("cell-id").textContent, $("cell-error").textContent]);
         change($("theme"), 2);
         report("theme", document.documentElement.dataset.theme);
         const section = document.querySelector("section[data-dataset]:not([hidden])");
@@ -271,7 +271,7 @@ def test_menus_clicks_and_printing_work(dataset, page, tmp_path):
         for old_operation, new_operation in zip(*map(nasbench201.parse, (old_spec, new_spec)), strict=True)
     ]
     assert is_different == [False] * 5 + [True]
-    assert reported["refused"] == [reported["changed"][0], "Expected an index from 0 to 15624, or a cell string."]
+    assert reported["refused"] == [reported["changed"][0], "Enter an index from 0 to 15624 or a cell string."]
     assert reported["theme"] == "dark"
     assert reported["printed"]
     assert reported["sections"] == [True, False]
@@ -441,7 +441,7 @@ def test_table_of_architectures_sorts_filters_and_downloads(dataset, page, tmp_p
         type($("filter-text"), "");
         type(document.querySelector("[data-score=clean]"), "80");
         report("accurate", ids());
-        report("place", $("page-place").textContent);
+        report("place", $("page-range").textContent);
         $("filters").reset();
         await until(() => ids().length === 12);
         $("filter-front").click();
@@ -452,9 +452,9 @@ def test_table_of_architectures_sorts_filters_and_downloads(dataset, page, tmp_p
         // Further rows are on the next page.
         listing.rows = [...Array(120).keys()].map((position) => position % 12);
         showTable();
-        report("first page", [ids().length, $("page-back").disabled, $("page-on").disabled]);
-        $("page-on").click(); $("page-on").click();
-        report("last page", [ids().length, $("page-place").textContent, $("page-on").disabled]);
+        report("first page", [ids().length, $("page-previous").disabled, $("page-next").disabled]);
+        $("page-next").click(); $("page-next").click();
+        report("last page", [ids().length, $("page-range").textContent, $("page-next").disabled]);
         press("architecture");
         document.querySelector("#architecture-table a[data-cell='991']").click();
         report("chosen", $("cell-id").textContent);
@@ -518,7 +518,7 @@ def test_two_cells_are_shown_side_by_side(dataset, page, tmp_path):
         report("asked", [$("other").hidden, $("other-id").textContent, location.hash]);
         $("other-input").value = "no cell";
         $("other-form").requestSubmit();
-        report("refused", [$("other-id").textContent, $("other-refusal").textContent]);
+        report("refused", [$("other-id").textContent, $("other-error").textContent]);
         """,
         "#dataset=cifar10&cell=21&other=309",
     )
@@ -537,7 +537,7 @@ def test_two_cells_are_shown_side_by_side(dataset, page, tmp_path):
     assert [float(displayed_change) for displayed_change in reported["changes"]] == pytest.approx(changes, abs=0.011)
     assert reported["ended"] == [True, "#dataset=cifar10&cell=21"]
     assert reported["asked"] == [False, "#0", "#dataset=cifar10&cell=21&other=0"]
-    assert reported["refused"] == ["#0", "Expected an index from 0 to 15624, or a cell string."]
+    assert reported["refused"] == ["#0", "Enter an index from 0 to 15624 or a cell string."]
 
 
 @pytest.mark.slow

@@ -164,7 +164,7 @@ class DatasetResults:
         """Return the strengths at which a key has accuracies, ascending."""
         return [strength for name, strength in self.columns if name == key]
 
-    def begins_clean(self, key: str) -> bool:
+    def starts_with_clean(self, key: str) -> bool:
         """Return whether figures show clean images as the key's strength 0, because the key was not evaluated at 0."""
         return key == CLEAN or CLEAN_STRENGTH not in self.reader.files.strengths(self.name, key)
 
