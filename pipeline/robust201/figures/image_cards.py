@@ -67,8 +67,8 @@ def _image_cards(
         label = html.escape(class_names[int(row["label"])])
         picture = "" if images is None else _thumbnail(images, int(row["row"]), str(row["sha256"]), label)
         cards.append(
-            f'<li class="card">{picture}<p><b>Image {row["row"]:,}</b>, {label}<br>broken in {row["broken_fraction"]:.0%} '
-            f"of evaluations, classified correctly by {row['n_clean_correct']:,} of {broken.n_networks:,}</p>"
+            f'<li class="card">{picture}<p><b>Image {row["row"]:,}</b>, {label}<br>broken in '
+            f"{row['broken_fraction']:.0%} of evaluations, classified correctly by {row['n_clean_correct']:,} of {broken.n_networks:,}</p>"
             f"{_breaking_evaluations(networks_by_evaluation, int(row['n_clean_correct']), results)}</li>"
         )
     return cards

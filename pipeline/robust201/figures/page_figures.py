@@ -35,7 +35,7 @@ def page_views(figure: Figure, results: DatasetResults) -> dict[str, Any]:
     Returns:
         `figures` (specifications without a configuration) and `views`. Each view has its `label` and the index of its
         `figure`. If the page reads the points from the data of the explorer, it also has their `column` (an index into
-        `DatasetResults.columns`, or the name of a score) and the `limits` of the vertical axis, which are otherwise None.
+        `DatasetResults.columns`, or the name of a score) and the `limits` of the vertical axis; None otherwise.
     """
     groups = [[panel] for panel in figure.panels] if figure.menu else [list(figure.panels)]
     columns = {column: index for index, column in enumerate(results.columns)}

@@ -118,8 +118,9 @@ FIGURES: dict[str, FigureDefinition] = {
             "Accuracy under attack",
             "Accuracies of the evaluated architectures by attack and epsilon. Boxes span the quartiles. Whiskers end "
             "at the furthest accuracy within 1.5 interquartile ranges of the box, and dots lie beyond (if there are "
-            "many, only the furthest are shown). The dashed line is the accuracy of guessing (chance). If a few dots are "
-            "far from all boxes, the axis ends before them, and an arrow shows how many architectures lie beyond its end.",
+            "many, only the furthest are shown). The dashed line is the accuracy of guessing (chance). If a few dots "
+            "are far from all boxes, the axis ends before them, and an arrow shows how many architectures lie beyond "
+            "its end.",
             "Fig. 2",
             "an attack",
             partial(figure_data.accuracy_boxes, kind="attack"),
