@@ -15,7 +15,7 @@ from robust201.reader.value_checks import CLEAN
 from robust201.statistics.outcomes import count_by_image
 
 N_SHOWN = 8
-"""Number of images that are shown from either end of the ranking."""
+"""Number of images that are shown from each end of the ranking."""
 
 
 class BrokenImages(NamedTuple):
@@ -47,7 +47,7 @@ class BrokenImages(NamedTuple):
         return self.images.iloc[N_SHOWN:].tail(N_SHOWN)[::-1]
 
     def n_broken_networks(self, position: int) -> dict[tuple[str, float], int]:
-        """Return how many networks misclassify an image because of each attack or corruption, by key and strength."""
+        """Return how many networks each attack or corruption causes to misclassify an image, by key and strength."""
         return dict(zip(self.evaluations, self.counts[:, position].tolist(), strict=True))
 
 
@@ -83,7 +83,11 @@ def find_broken_images(results: DatasetResults) -> BrokenImages | None:
 def weakest_breaking_strengths(
     networks_by_evaluation: Mapping[tuple[str, float], int], n_clean_correct: int
 ) -> dict[str, float]:
-    """Return, by key, the lowest strength at which at least half of the networks fail; other keys are left out."""
+    """Return the lowest strength of each key that breaks an image for at least half of the networks.
+
+    Keys without such a strength are left out. `n_clean_correct` is the number of networks that classify the clean image
+    correctly.
+    """
     weakest: dict[str, float] = {}
     for (key, strength), count in networks_by_evaluation.items():
         if 2 * count >= n_clean_correct:

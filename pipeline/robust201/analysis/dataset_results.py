@@ -78,7 +78,7 @@ class DatasetResults:
         mean: weighting of keys and strengths in `scores`, a name of `MEANS`.
         folder: results of all the folder's datasets, including these, for figures across datasets.
         measure_weights: name of the weights that `measures` belong to; None for the weights of the accuracies.
-        measure_folders: further folders with measures to correlate with the accuracies.
+        measure_folders: further folders, whose measures are correlated with the accuracies.
         shown_class: number of the class in figures of the confidences in a single class.
     """
 
@@ -138,7 +138,7 @@ class DatasetResults:
 
     @property
     def extent(self) -> str:
-        """Number of evaluated and of all non-isomorphic architectures, such as ``16 of 20 architectures``."""
+        """Text with the numbers of evaluated and of all non-isomorphic architectures: ``16 of 20 architectures``."""
         return f"{len(self.accuracies):,} of {len(self.reader.non_isomorph_ids):,} architectures"
 
     @cached_property

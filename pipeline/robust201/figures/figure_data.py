@@ -18,7 +18,7 @@ from robust201.analysis.labels import column_label, dataset_label, key_label, me
 from robust201.analysis.leaderboard import nearest_strength
 from robust201.analysis.measure_correlations import correlate_measures
 from robust201.analysis.measure_folders import read_measure_folders
-from robust201.analysis.network_costs import FLOPS
+from robust201.analysis.network_costs import MACS
 from robust201.analysis.terms import measure_name
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.steps import has_steps, read_steps
@@ -479,12 +479,12 @@ def measure_correlations(results: DatasetResults) -> pd.DataFrame:
     if results.measure_folders:
         table = read_measure_folders([results.reader, *results.measure_folders], results.name)
         correlations = correlate_measures(results, [table], with_result_measures=False)
-        return correlations.replace({"measure": {FLOPS: "FLOPs"}})
+        return correlations.replace({"measure": {MACS: "FLOPs"}})
     correlations = correlate_measures(results) if len(results.measures.columns) else pd.DataFrame()
     if "kendall" not in correlations or correlations["kendall"].isna().all():
         return pd.DataFrame()
     labels = {measure_name(*column): measure_label(*column) for column in results.measures}  # type: ignore[misc]
-    return correlations.replace({"measure": labels | {FLOPS: "FLOPs"}})
+    return correlations.replace({"measure": labels | {MACS: "FLOPs"}})
 
 
 def correlation_matrix(rows: pd.DataFrame) -> pd.DataFrame:

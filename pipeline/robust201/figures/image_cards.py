@@ -68,7 +68,8 @@ def _image_cards(
         picture = "" if images is None else _thumbnail(images, int(row["row"]), str(row["sha256"]), label)
         cards.append(
             f'<li class="card">{picture}<p><b>Image {row["row"]:,}</b>, {label}<br>broken in '
-            f"{row['broken_fraction']:.0%} of evaluations, classified correctly by {row['n_clean_correct']:,} of {broken.n_networks:,}</p>"
+            f"{row['broken_fraction']:.0%} of evaluations, classified correctly by {row['n_clean_correct']:,} of "
+            f"{broken.n_networks:,}</p>"
             f"{_breaking_evaluations(networks_by_evaluation, int(row['n_clean_correct']), results)}</li>"
         )
     return cards

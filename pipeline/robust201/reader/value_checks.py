@@ -23,13 +23,16 @@ CLEAN = "clean"
 ADVICE = "Export or download it again."
 
 _MEAN_TOLERANCE = 1e-6
+"""Maximum distance of a float32 mean of fractions from [0, 1]."""
+
 _FLOAT64_ERROR = 1e-9
+"""Upper bound of the error of a rounded fraction in float64."""
 
 _FLOAT32_ERROR = 1e-7
 """Error of a fraction in float32."""
 
 _MIN_EXACT_DECIMALS = 15
-"""Minimum number of decimals of numbers that were not rounded."""
+"""Numbers with at least this many decimals count as not rounded."""
 
 
 def damaged_file(file: Path, error: Exception) -> ResultsError:
@@ -46,8 +49,8 @@ def parse_json(text: bytes) -> Any:
     Raises:
         ValueError: the text is not valid JSON, is nested too deeply, or has a duplicate name.
     """
-    # orjson drops duplicate names, so that the text has more quotes than the strings in the result. In this case, and
-    # for JSON that orjson rejects, such as NaN, the slower parser of Python is used, which finds duplicates.
+    # orjson drops duplicate names. The text then has more quotes than the strings in the result need. In this case, and
+    # for JSON that orjson rejects, such as NaN, Python's slower parser is used, which detects duplicates.
     with contextlib.suppress(ValueError):
         content = orjson.loads(text)
         if text.count(b'"') == 2 * _count_strings(content):
