@@ -52,7 +52,7 @@ def test_broken_images_are_ordered_by_fraction_of_breaking_evaluations(folder: P
     assert broken_images.least_broken["broken_fraction"].iloc[0] == images["broken_fraction"].iloc[-1]
 
 
-def test_weakest_breaking_is_the_first_strength_that_breaks_half_of_the_networks() -> None:
+def test_weakest_breaking_strengths_break_half_of_the_networks() -> None:
     networks_by_evaluation = {("pgd", 1.0): 1, ("pgd", 2.0): 2, ("pgd", 8.0): 4, ("fog", 1.0): 1}
     assert weakest_breaking_strengths(networks_by_evaluation, 4) == {"pgd": 2.0}
 

@@ -1,4 +1,4 @@
-"""Every figure in the table, in files and on the page: its numbers are correct, and its files reproducible."""
+"""All figures in the table: their numbers in files and on the page are correct, and their files are reproducible."""
 
 import copy
 import html
@@ -33,7 +33,7 @@ ARCHITECTURES = (0, 1, 2, 3, 4, 9, 21, 309, 1462, 3456, 9930, 13714)
 
 
 def find_objects(spec) -> list[dict]:
-    """Return every object in a specification, outer objects before inner ones."""
+    """Return all objects in a specification, each before the objects that it contains."""
     if isinstance(spec, list):
         return [spec_object for child in spec for spec_object in find_objects(child)]
     return (
@@ -53,7 +53,7 @@ def find_rows(spec, *columns) -> list[tuple]:
 
 
 def check_schema(spec) -> None:
-    """Validate the first panel, with one row per table, against Vega-Lite's schema."""
+    """Validate a specification against Vega-Lite's schema, reduced to its first panel and one row per table."""
     reduced = copy.deepcopy(spec)
     # The schema does not contain the layout of legends.
     reduced.get("config", {"legend": {"layout": {}}})["legend"].pop("layout")
@@ -65,7 +65,7 @@ def check_schema(spec) -> None:
 
 
 def find_heat_maps(spec) -> list[pd.DataFrame]:
-    """Return the fields of all heat maps in a specification."""
+    """Return the fields of each heat map in a specification, one row per field."""
     tables = [part["values"] for part in find_objects(spec) if isinstance(part.get("values"), str)]
     return [pd.read_csv(io.StringIO(table), keep_default_na=False) for table in tables]
 

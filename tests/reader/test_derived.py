@@ -1,4 +1,4 @@
-"""Derived metrics: values that are computed from stored results, and requirements of missing metrics."""
+"""Derived metrics, which are computed from stored results, and the requirements of missing metrics."""
 
 import json
 import warnings

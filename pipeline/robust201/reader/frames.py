@@ -83,10 +83,10 @@ def read_frame(
     ]
     for name in () if datasets is None or not requested_keys else requested_datasets:
         if name not in {table.dataset for table in tables}:
-            raise files.absence(name, requested_keys[0], measure)
+            raise files.missing_file_error(name, requested_keys[0], measure)
     for name in () if keys is None or not requested_datasets else requested_keys:
         if name not in {table.key for table in tables}:
-            raise files.absence(requested_datasets[0], name, measure)
+            raise files.missing_file_error(requested_datasets[0], name, measure)
     return make_frame(tables, files, wide=wide, isomorphs=isomorphs)
 
 

@@ -134,7 +134,7 @@ class NetworkFiles(ResultFiles):
     def _trainings_in(self, dataset: str, key: str, measure: str) -> list[str | None]:
         file = self._files.find(dataset, key, measure)
         if file is None:
-            raise self.absence(dataset, key, measure)
+            raise self.missing_file_error(dataset, key, measure)
         return self._weights_of(file)
 
     def _weights_of(self, file: Path) -> list[str | None]:

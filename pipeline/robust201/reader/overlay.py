@@ -205,7 +205,7 @@ class OverlaidFiles(ResultFiles):
         """Read a measurement's values, and the number of the folder of each value."""
         matching_layers = self._layers_with(dataset, key, measure)
         if not matching_layers:
-            raise self.absence(dataset, key, measure)
+            raise self.missing_file_error(dataset, key, measure)
         values_of_layers: list[tuple[int, Mapping[str, Any]]] = []
         for layer_number, layer in matching_layers:
             is_accuracy = measure == "accuracy"
@@ -217,9 +217,9 @@ class OverlaidFiles(ResultFiles):
             )
         return self._merge(dataset, key, measure, values_of_layers)
 
-    def absence(self, dataset: str, key: str, measure: str) -> ResultsError:
+    def missing_file_error(self, dataset: str, key: str, measure: str) -> ResultsError:
         layer = next((layer for layer in self.layers if dataset in layer.datasets), self.layers[0])
-        return layer.absence(dataset, key, measure)
+        return layer.missing_file_error(dataset, key, measure)
 
     def count_architectures(self, datasets: Iterable[str], keys: Sequence[str]) -> int:
         dataset_names = list(datasets)

@@ -150,8 +150,8 @@ def rank_evaluations(results: StoredResults, level: float, n_draws: int, seed: i
         estimates: dict[str, Estimate] = {}
         ranks = None
         if n_draws:
-            # With outcomes, equal seeds resample the same images under every key. Binomial resamples are independent, so
-            # they need a different seed under every key.
+            # With outcomes, equal seeds resample the same images under every key. Binomial resamples are independent,
+            # so they need a different seed under every key.
             resampling_seed = seed if packed is not None else [seed, *f"{key} {strength}".encode()]
             resampled = (
                 resampled_counts(packed, n_images, n_draws=n_draws, seed=seed)

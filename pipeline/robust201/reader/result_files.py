@@ -77,13 +77,13 @@ def task_of(key: str) -> Task | None:
 
 
 def spellings(key: str) -> tuple[str, ...]:
-    """Return all spellings of a key, beginning with the given spelling."""
+    """Return all spellings of a key, such as ``pgd`` and ``pgd@Linf``, beginning with the given spelling."""
     task = task_of(key)
     return (key,) if task is None else tuple(dict.fromkeys((key, task.key, task.published_key)))
 
 
 def paper_key(key: str) -> str:
-    """Return a key in the paper's style; unknown keys are returned unchanged."""
+    """Return a key in the paper's style, such as ``pgd``; unknown keys are returned unchanged."""
     task = task_of(key)
     return key if task is None else task.key
 
@@ -739,12 +739,12 @@ class ResultFiles:
         )
 
     def _check_values(self, file: Path, key: str, measure: str, rows: Mapping[str, Any]) -> None:
-        check_json_values(file, key, measure, rows, of_measure=self.kind_of(key) == "measure")
+        check_json_values(file, key, measure, rows, is_of_measure=self.kind_of(key) == "measure")
 
     def _require_file(self, dataset: str, key: str, measure: str) -> Path:
         file = self.find(dataset, key, measure)
         if file is None:
-            raise self.absence(dataset, key, measure)
+            raise self.missing_file_error(dataset, key, measure)
         return file
 
     def count_architectures(self, datasets: Iterable[str], keys: Sequence[str]) -> int:
@@ -757,7 +757,7 @@ class ResultFiles:
                     continue
         return 0
 
-    def absence(self, dataset: str, key: str, measure: str) -> ResultsError:
+    def missing_file_error(self, dataset: str, key: str, measure: str) -> ResultsError:
         """Return an error for a missing file; if a name is unknown, the message suggests the closest known name."""
         folders = {path.name for path in self.path.iterdir() if path.is_dir()} - {PARQUET_FOLDER, IMAGES_FOLDER}
         datasets = {name for name in folders if not name.startswith((".", "dataset="))} | self.keys_of_parquet().keys()
