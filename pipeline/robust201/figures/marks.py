@@ -41,9 +41,9 @@ def category_axis(layout: PanelLayout, names: Sequence[str], title: str | None, 
     return {"type": "nominal", "scale": {"domain": list(names), **scale}, "axis": {"title": title, **angle}}
 
 
-def strength_axis(strengths: Sequence[float], names: Sequence[str], title: str | None) -> Spec:
-    """Return a linear horizontal axis of strengths, with as many tick labels as fit; `names` are the labels."""
-    names_by_strength = dict(zip(map(float, strengths), names, strict=True))
+def strength_axis(strengths: Sequence[float], tick_labels: Sequence[str], title: str | None) -> Spec:
+    """Return a linear horizontal axis of strengths, which shows as many tick labels as fit."""
+    names_by_strength = dict(zip(map(float, strengths), tick_labels, strict=True))
     labels_json = json.dumps(
         {f"{strength:g}": name for strength, name in names_by_strength.items()}, ensure_ascii=False
     )
@@ -76,11 +76,11 @@ def chance_layers(chance: float | None, limits: tuple[float, float], *, right: b
     ]
 
 
-def box_layers(boxes: pd.DataFrame, names: Sequence[str], limits: tuple[float, float]) -> list[Spec]:
-    """Return box plots at the names of an axis (see `figure_data.accuracy_boxes`); column `group` sets the colour."""
+def box_layers(boxes: pd.DataFrame, tick_labels: Sequence[str], limits: tuple[float, float]) -> list[Spec]:
+    """Return box plots, one per tick label (see `figure_data.accuracy_boxes`); the column `group` sets their colour."""
     low, high = limits
-    box_columns = boxes.drop(columns="outliers").assign(tick_label=list(names))
-    outliers = boxes.assign(tick_label=list(names))[["tick_label", "outliers"]].explode("outliers").dropna()
+    box_columns = boxes.drop(columns="outliers").assign(tick_label=list(tick_labels))
+    outliers = boxes.assign(tick_label=list(tick_labels))[["tick_label", "outliers"]].explode("outliers").dropna()
     outliers_in_range = outliers[outliers["outliers"].between(low, high)].astype({"outliers": float})
     position = {"field": "tick_label"}
     statistics = [("high", "upper whisker"), ("q3", "upper quartile"), ("median", "median"), ("q1", "lower quartile")]

@@ -85,16 +85,16 @@ def specify_boxes(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     def draw(layout: PanelLayout, key: str) -> Spec:
         boxes = frame[frame["key"] == key]
         starts_with_clean = results.starts_with_clean(key)
-        names = palette.tick_labels(boxes["strength"], starts_with_clean=starts_with_clean)
+        tick_labels = palette.tick_labels(boxes["strength"], starts_with_clean=starts_with_clean)
         is_clean = (boxes["strength"] == CLEAN_STRENGTH) & starts_with_clean
         boxes = boxes.assign(group=np.where(is_clean, "clean", palette.key_group(key)))
         axis_title = None if shared_title else palette.strength_axis_title(key)
         encoding = {
-            "x": category_axis(layout, names, axis_title, type="band", paddingOuter=0.1),
+            "x": category_axis(layout, tick_labels, axis_title, type="band", paddingOuter=0.1),
             "y": fraction_axis(layout, "accuracy", limits),
             "color": named_colours(colours, **legend),
         }
-        layers = [*box_layers(boxes, names, limits), *chance_layers(results.chance, limits)]
+        layers = [*box_layers(boxes, tick_labels, limits), *chance_layers(results.chance, limits)]
         return {"width": layout.width, "height": 62 if are_corruptions else 88, "encoding": encoding, "layer": layers}
 
     panels = [Panel(key_label(key), partial(draw, key=key)) for key in keys]
@@ -120,7 +120,7 @@ def specify_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         rows = with_intervals[with_intervals["key"] == key]
         strengths = sorted(rows["strength"].unique())
         starts_with_clean = results.starts_with_clean(key)
-        names = palette.tick_labels(strengths, starts_with_clean=starts_with_clean)
+        tick_labels = palette.tick_labels(strengths, starts_with_clean=starts_with_clean)
         rows = rows.assign(tick_label=palette.tick_labels(rows["strength"], starts_with_clean=starts_with_clean)).drop(
             columns="key"
         )
@@ -128,9 +128,9 @@ def specify_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         has_category_axis = len(strengths) == 1 or figure_data.has_far_strength(strengths)
         position_field = "tick_label" if has_category_axis else "strength"
         if has_category_axis:
-            x = category_axis(layout, names, axis_title, type="point", padding=0.3)
+            x = category_axis(layout, tick_labels, axis_title, type="point", padding=0.3)
         else:
-            x = strength_axis(strengths, names, axis_title)
+            x = strength_axis(strengths, tick_labels, axis_title)
         tooltip = [{"field": "network"}, {"field": "tick_label", "title": "at"}, {"field": "accuracy", "format": ".2%"}]
         tooltip += [{"field": name, "format": ".2%"} for name in ("low", "high") if has_intervals]
         colour = {"field": "network"}
@@ -193,10 +193,10 @@ def specify_step_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
 def specify_kernel_parameters(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw box plots of mean adversarial accuracy by kernel parameters (see `accuracy_by_kernel_parameters`)."""
     limits = figure_data.box_range(frame)
-    names = [str(size) for size in frame["kernel_parameters"]]
+    tick_labels = [str(size) for size in frame["kernel_parameters"]]
     # The layers set the field, so it is removed here.
     colour = {name: value for name, value in _size_colours(results.cells, legend=False).items() if name != "field"}
-    means = frame.assign(tick_label=names)[["tick_label", "mean", "mean_low", "mean_high"]]
+    means = frame.assign(tick_label=tick_labels)[["tick_label", "mean", "mean_low", "mean_high"]]
 
     def draw(layout: PanelLayout) -> Spec:
         position: Spec = {"x": {"field": "tick_label"}}
@@ -207,14 +207,14 @@ def specify_kernel_parameters(frame: pd.DataFrame, results: DatasetResults) -> F
         mean = {"mark": diamond, "encoding": position | {"y": {"field": "mean"}, "tooltip": tooltip}}
         complete_rows = spec_rows(means.dropna())
         layers = [
-            *box_layers(boxes, names, limits),
+            *box_layers(boxes, tick_labels, limits),
             *interval_layers(complete_rows, position, ("mean_low", "mean_high"), 3),
             {"data": {"values": spec_rows(means)}} | mean,
             *chance_layers(results.chance, limits),
         ]
         label = f"{SCORES[ADVERSARIAL]} accuracy"
         encoding = {
-            "x": category_axis(layout, names, "kernel parameters of the cell", type="band", paddingOuter=0.1),
+            "x": category_axis(layout, tick_labels, "kernel parameters of the cell", type="band", paddingOuter=0.1),
             "y": fraction_axis(layout, label, limits),
             "color": colour,
         }
@@ -264,8 +264,8 @@ def specify_dataset_correlation(frame: pd.DataFrame, results: DatasetResults) ->
     """Draw Kendall's tau between the rankings on all datasets as one heat map (see `dataset_correlations`)."""
     del results
     columns: list[Any] = list(frame.columns)
-    names = figure_data.dataset_column_names(columns)
-    tau = frame.set_axis(names, axis=0).set_axis(names, axis=1)
+    column_names = figure_data.dataset_column_names(columns)
+    tau = frame.set_axis(column_names, axis=0).set_axis(column_names, axis=1)
     texts = palette.correlation_texts(tau.to_numpy())
     groups = [f"{dataset_label(name)}: {key_label(key)}" for name, key, _ in columns]
     group_starts = [index for index in range(len(groups)) if index == 0 or groups[index] != groups[index - 1]]
@@ -303,7 +303,7 @@ def specify_dataset_correlation(frame: pd.DataFrame, results: DatasetResults) ->
                 for start, size in zip(group_starts, group_sizes, strict=True)
                 if size * field_width >= 4.5
             }
-            labels = {names[middle]: groups[group_start] for middle, group_start in starts_by_middle.items()}
+            labels = {column_names[middle]: groups[group_start] for middle, group_start in starts_by_middle.items()}
             for axis in ("x", "y"):
                 axis_options = chart["encoding"][axis]["axis"]
                 axis_options |= {"values": list(labels), "labelExpr": f"{palette.json_text(labels)}[datum.value]"}
@@ -352,7 +352,7 @@ def _confidence_curves(
     def draw(layout: PanelLayout, key: str) -> Spec:
         rows = figure_data.curves_of_key(frame, key, results)
         starts_with_clean = results.starts_with_clean(key)
-        names = palette.tick_labels(sorted(rows["strength"].unique()), starts_with_clean=starts_with_clean)
+        tick_labels = palette.tick_labels(sorted(rows["strength"].unique()), starts_with_clean=starts_with_clean)
         rows = rows.assign(tick_label=palette.tick_labels(rows["strength"], starts_with_clean=starts_with_clean))
         tooltip = [{"field": "confidence", "title": legend_title[-1]}, {"field": "tick_label", "title": "at"}]
         tooltip += _QUARTILE_TOOLTIP
@@ -361,7 +361,7 @@ def _confidence_curves(
             rows[columns], {"field": "tick_label"}, ("q1", "median", "q3"), {"field": "confidence"}, tooltip
         )
         encoding = {
-            "x": category_axis(layout, names, palette.strength_axis_title(key), type="point", padding=0.3),
+            "x": category_axis(layout, tick_labels, palette.strength_axis_title(key), type="point", padding=0.3),
             "y": fraction_axis(layout, "confidence"),
             "color": colour,
         }
@@ -373,7 +373,7 @@ def _confidence_curves(
 def specify_class_confidences(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw median confidences with their quartiles by class (see `class_confidences`), with one panel per key."""
     n_classes = int(frame["class"].max()) + 1
-    names = results.class_names(n_classes)
+    class_names = results.class_names(n_classes)
     colours = dict(zip(CLASS_CONFIDENCES, palette.CLASS_CONFIDENCE_COLOURS, strict=True))
     colour = named_colours(colours, title=["confidence in a class, over the"], symbolOpacity=1)
     strengths = dict(zip(frame["key"], frame["strength"], strict=True))
@@ -383,7 +383,7 @@ def specify_class_confidences(frame: pd.DataFrame, results: DatasetResults) -> F
     ]
 
     def draw(layout: PanelLayout, key: str) -> Spec:
-        class_labels = names if layout.page else [str(number) for number in range(n_classes)]
+        class_labels = class_names if layout.page else [str(number) for number in range(n_classes)]
         rows = frame[frame["key"] == key]
         rows = rows.assign(tick_label=[class_labels[number] for number in rows["class"]])
         position = {"x": {"field": "tick_label"}, "xOffset": {"field": "confidence"}}
@@ -418,14 +418,14 @@ def specify_confusion(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     reference = figure_data.reference_columns(columns)
     if n_classes > MAX_CLASSES_WITH_ALL_STRENGTHS:
         columns = reference
-    names = results.class_names(n_classes)
+    class_names = results.class_names(n_classes)
     class_numbers = [str(number) for number in range(n_classes)]
     titles = {"row": "true", "column": "predicted", "value": "fraction of the true class"}
     colour = colour_bar((0, 1), palette.SEQUENTIAL, "% of the images of the true class", format=".0%", tickCount=5)
 
     def draw(layout: PanelLayout, key: str, strength: float) -> Spec:
         fractions = figure_data.confusion_fractions(frame, key, strength)
-        class_labels = names if layout.page else class_numbers
+        class_labels = class_names if layout.page else class_numbers
         fractions = fractions.set_axis(class_labels, axis=0).set_axis(class_labels, axis=1)
         texts = palette.fraction_texts(fractions.to_numpy())
         map_size = min(175 if not layout.page else 300, layout.width)
@@ -629,8 +629,10 @@ def specify_measure_correlations(frame: pd.DataFrame, results: DatasetResults) -
 def specify_operation_effects(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw each operation's effect on each edge with its interval (see `effects_by_score`), one panel per score."""
     space = results.cells
-    names = figure_data.operation_names(space)
-    colours = dict(zip(names, [space.operation_colours[operation] for operation in space.operations], strict=True))
+    operation_names = figure_data.operation_names(space)
+    colours = dict(
+        zip(operation_names, [space.operation_colours[operation] for operation in space.operations], strict=True)
+    )
     fill = named_colours(colours, symbolType="square") | {"field": "operation"}
     panels = []
     for score, rows in frame.groupby("score", sort=False):
@@ -638,7 +640,7 @@ def specify_operation_effects(frame: pd.DataFrame, results: DatasetResults) -> F
         points = points[["edge", "operation", "effect", "low", "high"]]
 
         def draw(layout: PanelLayout, points: pd.DataFrame = points) -> Spec:
-            shift = {"field": "operation", "type": "nominal", "scale": {"domain": names}}
+            shift = {"field": "operation", "type": "nominal", "scale": {"domain": operation_names}}
             position = {"x": {"field": "edge"}, "xOffset": shift}
             tooltip = [{"field": "edge"}, {"field": "operation"}]
             tooltip += [{"field": name, "format": "+.2f"} for name in ("effect", "low", "high")]
@@ -664,8 +666,10 @@ def specify_operation_effects(frame: pd.DataFrame, results: DatasetResults) -> F
 def specify_top_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw the operations of the best cells (see `top_cells`), with one column per cell and one row per edge."""
     space = results.cells
-    names = figure_data.operation_names(space)
-    colours = dict(zip(names, [space.operation_colours[operation] for operation in space.operations], strict=True))
+    operation_names = figure_data.operation_names(space)
+    colours = dict(
+        zip(operation_names, [space.operation_colours[operation] for operation in space.operations], strict=True)
+    )
     panels = []
     for (among, score), rows in frame.groupby(["among", "score"], sort=False):
         n_omitted = figure_data.n_omitted_ties(rows)
@@ -678,7 +682,7 @@ def specify_top_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
             ranks = palette.rank_texts(cells)
             ids = [f"#{index}" for index in codes.columns]
             fields = [
-                {"column": cell, "row": edge, "operation": names[code], "architecture": architecture}
+                {"column": cell, "row": edge, "operation": operation_names[code], "architecture": architecture}
                 | {"accuracy": f"{accuracy:.2%}", "rank": rank}
                 for edge, codes_of_edge in zip(space.edge_labels, codes.to_numpy(), strict=True)
                 for cell, code, architecture, accuracy, rank in zip(

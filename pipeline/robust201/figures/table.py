@@ -223,9 +223,10 @@ FIGURES: dict[str, FigureDefinition] = {
         FigureDefinition(
             "one-class-confidence",
             "Confidence in one class",
-            "Mean confidence of an architecture in a single class, at all strengths: class 0, or the class of "
-            "`robust201 plot --class`. Lines and bands are the same as for all classes. If few images under an attack "
-            "are predicted as this class, the confidence over them is based on these few.",
+            "Mean confidence of an architecture in a single class (class 0, or the class of `robust201 plot --class`) "
+            "at all strengths, over the images of this class and over the images that are predicted as this class: "
+            "median over architectures, and range between the quartiles. If few images under an attack are predicted "
+            "as this class, the confidence over them is based on these few.",
             "Fig. 14",
             "the measurement `confidence`",
             figure_data.one_class_confidence,
