@@ -394,8 +394,8 @@ def _corruption_errors(
         frame = results.accuracies[key].dropna()
         if reference not in frame.index:
             raise ConfigError(
-                f"Computing corruption errors failed for {results.name} {key}: expected results of the reference "
-                f"{show_architecture(reference)}, got none. Choose another reference."
+                f"Computing corruption errors failed for {results.name} {key}: the reference "
+                f"{show_architecture(reference)} has no results. Choose another reference."
             )
         reference_accuracies = frame.loc[reference].to_numpy()[None]
         accuracies = frame.to_numpy()[:, None]

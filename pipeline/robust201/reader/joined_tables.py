@@ -74,8 +74,8 @@ def read_joined(source: "str | Path | pd.DataFrame", files: ResultFiles, resolve
     if naming_column is None:
         shown_columns = ", ".join(map(str, frame.columns[:12])) or "none"
         raise ConfigError(
-            f"Joining failed for {table_name}: expected a column that identifies architectures, one of "
-            f"{', '.join(NAMING_COLUMNS)}, got {shown_columns}. Rename the column."
+            f"Joining failed for {table_name}: no column identifies the architectures (columns: "
+            f"{shown_columns}). Rename a column to {', '.join(NAMING_COLUMNS[:-1])} or {NAMING_COLUMNS[-1]}."
         )
     number_columns = [
         column_name
@@ -174,9 +174,9 @@ def _check_distinct_rows(
     is_repeated = identities.duplicated()
     if is_repeated.any():
         raise ConfigError(
-            f"Joining failed for {table_name}: expected one row per "
-            f"architecture{' and dataset' if len(identity_columns) > 1 else ''}, got several of "
-            f"{identities['architecture_column'][is_repeated].iloc[0]}. Aggregate them first."
+            f"Joining failed for {table_name}: several rows are for the architecture "
+            f"{identities['architecture_column'][is_repeated].iloc[0]}. Write one row per "
+            f"architecture{' and dataset' if len(identity_columns) > 1 else ''}."
         )
 
 

@@ -764,14 +764,14 @@ class ResultFiles:
         task = task_of(key)
         measures = list(MEASUREMENTS) if task is None or not task.columns else self.measurements_of(dataset, key)
         if dataset not in datasets:
-            problem = f"a dataset of {self.path}, got {dataset!r}.{closest(dataset, sorted(datasets))}"
+            problem = f"expected a dataset of {self.path}, got {dataset!r}.{closest(dataset, sorted(datasets))}"
         elif task is None and not self.names_key(key):
             known_keys = [*TASKS, *(task.published_key for task in TASKS.values())]
-            problem = f"a known key, got {key!r}.{closest(key, known_keys)}"
+            problem = f"expected a known key, got {key!r}.{closest(key, known_keys)}"
         elif measure not in measures:
             stored_measures = [name for name in measures if self.find(dataset, key, name) is not None]
             suggestion = closest(measure, stored_measures or measures)
-            problem = f"a measurement of {self.path / dataset}, got {measure!r}.{suggestion}"
+            problem = f"expected a measurement of {self.path / dataset}, got {measure!r}.{suggestion}"
         else:
             is_partial_export = any(spelling in self.missing.get(dataset, {}) for spelling in spellings(key))
             reason = (
@@ -779,12 +779,12 @@ class ResultFiles:
                 if is_partial_export
                 else "it was not evaluated, or not downloaded"
             )
-            problem = f"a file in {self.path / dataset}, got none: {reason}. Export or download it, or omit it."
-        return ResultsError(f"Reading failed for {dataset} {key} {measure}: expected {problem}")
+            problem = f"there is no file in {self.path / dataset}: {reason}. Export or download it, or omit it."
+        return ResultsError(f"Reading failed for {dataset} {key} {measure}: {problem}")
 
 
 def _wrong_content_error(file: Path, expected: str) -> ResultsError:
     return ResultsError(
-        f"Opening a dataset failed for {file}: expected {expected}, got something else. Export or download the dataset "
-        "again."
+        f"Opening a dataset failed for {file}: expected {expected}, but its content differs. Export or download the "
+        "dataset again."
     )
