@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from robust201.analysis.broken_images import find_broken_images, weakest_breaking
+from robust201.analysis.broken_images import find_broken_images, weakest_breaking_strengths
 from robust201.analysis.dataset_results import read_results
 from robust201.core.errors import DatasetError
 from robust201.figures.image_cards import _thumbnail
@@ -38,23 +38,23 @@ def test_broken_images_are_ordered_by_fraction_of_breaking_evaluations(folder: P
         data.outcomes("cifar10", key, strength).correct for key in KEYS for strength in results.strengths(key)
     ]
     is_broken = np.array([clean & ~correct for correct in correct_under_attack])
-    n_right = clean.sum(axis=0)
+    n_clean_correct = clean.sum(axis=0)
     images = broken_images.images
-    assert sorted(images.index) == np.flatnonzero(2 * n_right >= len(clean)).tolist()
+    assert sorted(images.index) == np.flatnonzero(2 * n_clean_correct >= len(clean)).tolist()
     for position, row in images.iterrows():
-        assert row["share"] == pytest.approx(
-            is_broken[:, :, position].sum() / (len(correct_under_attack) * n_right[position])
+        assert row["broken_fraction"] == pytest.approx(
+            is_broken[:, :, position].sum() / (len(correct_under_attack) * n_clean_correct[position])
         )
         assert row["row"] == data.images("cifar10")["row"][position]
-    assert images["share"].is_monotonic_decreasing
+    assert images["broken_fraction"].is_monotonic_decreasing
     assert broken_images.n_broken_networks(int(images.index[0]))["pgd", 8.0] == is_broken[5, :, images.index[0]].sum()
     assert not set(broken_images.most_broken.index) & set(broken_images.least_broken.index)
-    assert broken_images.least_broken["share"].iloc[0] == images["share"].iloc[-1]
+    assert broken_images.least_broken["broken_fraction"].iloc[0] == images["broken_fraction"].iloc[-1]
 
 
-def test_weakest_breaking_is_the_first_strength_that_breaks_half_of_the_networks() -> None:
+def test_weakest_breaking_strengths_break_half_of_the_networks() -> None:
     networks_by_evaluation = {("pgd", 1.0): 1, ("pgd", 2.0): 2, ("pgd", 8.0): 4, ("fog", 1.0): 1}
-    assert weakest_breaking(networks_by_evaluation, 4) == {"pgd": 2.0}
+    assert weakest_breaking_strengths(networks_by_evaluation, 4) == {"pgd": 2.0}
 
 
 def test_report_has_no_gallery_without_outcomes(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Summaries of confidences and confusion matrices, equal from JSON and Parquet."""
+"""Summaries of confidences and confusion matrices, which are equal for JSON and Parquet."""
 
 import re
 import shutil
@@ -84,7 +84,7 @@ def test_summaries_prefer_parquet_to_json(dataset, tmp_path):
     assert_equal_summaries(read_summaries(tmp_path, "cm"), read_summaries(dataset, "cm"))
 
 
-def test_holding_interrupts_defers_them():
+def test_delaying_interrupts_defers_them():
     steps = []
     with pytest.raises(KeyboardInterrupt), delaying_interrupts():  # noqa: PT012
         signal.raise_signal(signal.SIGINT)

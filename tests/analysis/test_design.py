@@ -48,7 +48,7 @@ def test_operation_effects_are_means_over_all_cells(results: DatasetResults) -> 
 
 
 def test_operation_effects_match_least_squares(results: DatasetResults) -> None:
-    # A pair's fraction is what dummy variables of the pair explain beyond dummy variables of both edges alone.
+    # A pair's fraction of the variance is what dummy variables of the pair explain beyond those of its two edges.
     effects = operation_effects(results, results.scores["clean"])
     accuracies = np.array([round(planted_accuracy(isomorph), 4) for isomorph in cells.isomorphs()])
     codes = np.array([[cells.OPERATIONS.index(operation) for operation in cells.parse(spec)] for spec in cells.specs()])
@@ -79,7 +79,7 @@ def test_tree_and_predictions_find_planted_effects(results: DatasetResults, monk
     assert (quality_by_size["kendall_low"] <= quality_by_size["kendall"]).all()
 
 
-def test_design_rejects_part_of_the_space(tmp_path: Path) -> None:
+def test_design_functions_reject_few_cells(tmp_path: Path) -> None:
     results = results_of(write_results(tmp_path, {"clean": {"0": 0.5, "21": 0.6}}))
     with pytest.raises(ResultsError, match="6,464 of the 6,466 classes of cells, such as 1, have no accuracy"):
         operation_effects(results, results.scores["clean"])

@@ -9,7 +9,7 @@ from robust201.analysis.first_look import (
     choose_count,
     describe_plan,
     first_keys,
-    show_time,
+    format_time,
 )
 from robust201.core.errors import ConfigError
 from robust201.tasks import TASKS
@@ -79,12 +79,12 @@ def test_describe_plan_states_images_seed_time_and_full_evaluation() -> None:
     plan = describe_plan(100, 450, 3, limited_by_time=True, costs=costs, keys=parameters_by_key).splitlines()
     assert "aa_standard" in plan[0]
     assert "on 100 of 450 images (class-stratified, seed 3, as many as the time allows), about 61 s." in plan[0]
-    assert f"these keys about {show_time(costs.total(parameters_by_key, 450))}" in plan[1]
+    assert f"these keys about {format_time(costs.total(parameters_by_key, 450))}" in plan[1]
     assert plan[2] == "To evaluate the same images on any machine, set the count to 100."
     assert "as many" not in describe_plan(100, 450, 3, limited_by_time=False, costs=costs, keys=parameters_by_key)
     assert "on all 450 images" in describe_plan(450, 450, 3, limited_by_time=True, costs=costs, keys=parameters_by_key)
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.2, "1 s"), (61, "61 s"), (600, "10 min"), (36_000, "10.0 h")])
-def test_show_time_rounds(seconds: float, text: str) -> None:
-    assert show_time(seconds) == text
+def test_format_time_rounds(seconds: float, text: str) -> None:
+    assert format_time(seconds) == text

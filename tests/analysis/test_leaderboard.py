@@ -86,7 +86,7 @@ def test_answer_names_best_and_tied_networks(results):
     assert "Holm's correction within each column, level 5%)" in board.basis
 
 
-def test_answer_does_not_name_a_network_at_chance(results):
+def test_answer_names_no_network_at_chance(results):
     assert make_leaderboard(results, ["pgd:8"]).answer == (
         "On CIFAR-10 at ε = 8/255, no network is clearly above chance under PGD."
     )

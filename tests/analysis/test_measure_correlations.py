@@ -1,4 +1,4 @@
-"""Correlations of measures with accuracies: planted correlations are found, and vanish if controlled for size."""
+"""Correlations of measures with accuracies: planted correlations are detected, and vanish if controlled for size."""
 
 from pathlib import Path
 

@@ -47,9 +47,9 @@ def test_number_of_cells_with_18_kernel_parameters_matches_the_paper():
     assert (min(sizes), max(sizes)) == (0, 54)
 
 
-def test_robustness_r_ranks_relative_to_clean_accuracy(tmp_path):
+def test_robustness_correlations_compare_clean_mean_and_r(tmp_path):
     clean = {"0": 0.9, "1": 0.6, "2": 0.3}
-    pgd = {"0": [0.5, 0.3], "1": [0.4, 0.25], "2": [0.27, 0.24]}  # with falling clean accuracy, means fall and R rises
+    pgd = {"0": [0.5, 0.3], "1": [0.4, 0.25], "2": [0.27, 0.24]}  # as clean accuracy falls, the means fall and R rises
     correlations = FIGURES["rank-correlation-robustness"].compute(
         results_of(write_results(tmp_path, {"clean": clean, "pgd": pgd}))
     )
@@ -137,7 +137,7 @@ def test_key_correlations_are_empty_without_any_ranking(tmp_path):
     assert figure_data.attack_correlations(results).empty
 
 
-def test_ties_lower_tau_b(tmp_path):
+def test_key_correlations_are_lower_with_ties(tmp_path):
     accuracies_by_key = {"clean": {"0": 0.1, "1": 0.1, "2": 0.3}, "pgd": {"0": [0.1, 0], "1": [0.2, 0], "2": [0.3, 0]}}
     tau = figure_data.correlation_view(
         figure_data.key_correlations(results_of(write_results(tmp_path, accuracies_by_key))), ""
@@ -170,7 +170,7 @@ def test_scores_weigh_evaluations_or_keys_equally(tmp_path):
 
 
 def test_kernel_parameter_boxes_group_mean_adversarial_accuracies(tmp_path):
-    # 1462 has 54 kernel parameters, and the others have 18.
+    # Cell 1462 has 54 kernel parameters; the other cells have 18.
     sizes = {index: kernel_parameters(nasbench201.specs()[index]) for index in nasbench201.evaluated_indices()[:300]}
     same_size = [index for index, size in sizes.items() if size == 18][:3]
     pgd_accuracies = {str(index): [0.2 + position / 10, 0.0] for position, index in enumerate(same_size)}
@@ -383,7 +383,8 @@ def test_best_cells_have_edit_distances(tmp_path):
         "pgd": {"0": [0.1, 0.1], "1462": [0.2, 0.2], "3456": [0.3, 0]},
     }
     best_cells = figure_data.best_cells(results_of(write_results(tmp_path, accuracies_by_key)))
-    # Cells 0 and 3456 are equally accurate, so the higher adversarial mean decides. By that mean, 1462 is the best.
+    # Cells 0 and 3456 are equally accurate, so the one with the higher adversarial mean is chosen. Cell 1462 has the
+    # highest adversarial mean.
     assert best_cells["architecture"].to_dict() == {"clean": 3456, "mean adversarial": 1462, "mean PGD": 1462}
     assert best_cells["accuracy"].tolist() == pytest.approx([0.9, 0.2, 0.2])
     assert best_cells["tied"].tolist() == [2, 1, 1]
@@ -441,7 +442,7 @@ def test_n_omitted_ties_counts_cells_tied_with_the_last(tmp_path):
 
 
 def test_neighbour_changes_are_differences_to_the_best_cell(tmp_path):
-    # 3456 differs from 9930 on one edge and from 1462 on two.
+    # Cell 3456 differs from cell 9930 on one edge, and from cell 1462 on two edges.
     accuracies_by_key = {"clean": {"1462": 0.9, "3456": 0.6, "9930": 0.8}}
     changes = figure_data.neighbour_changes(results_of(write_results(tmp_path, accuracies_by_key)))
     expected = [index for index in (3456, 9930) if edit_distance(*(nasbench201.specs()[i] for i in (1462, index))) == 1]
@@ -463,7 +464,7 @@ def test_compute_returns_empty_frame_without_enough_results(tmp_path, name):
     assert FIGURES[name].compute(results).empty
 
 
-def test_columns_are_in_the_order_of_the_task_table(tmp_path):
+def test_results_columns_are_in_the_order_of_tasks(tmp_path):
     accuracies_by_key = dict(
         itertools.islice({"fog": {"0": [0.5] * 5}, "pgd": {"0": [0.1, 0.2]}, "clean": {"0": 0.9}}.items(), 3)
     )
@@ -486,7 +487,7 @@ def test_accuracy_curves_have_intervals_and_begin_with_clean_accuracy(tmp_path):
 
 
 @pytest.mark.parametrize(("n_networks", "expected"), [(11, {"attack-curves"}), (12, {"attacks", "rank-correlation"})])
-def test_few_networks_are_shown_by_name_and_more_are_summarised(tmp_path, n_networks, expected):
+def test_figures_show_few_networks_by_name_and_summarise_more(tmp_path, n_networks, expected):
     cells = nasbench201.evaluated_indices()[:n_networks]
     clean_accuracies = {str(cell): position / 20 for position, cell in enumerate(cells)}
     write_results(

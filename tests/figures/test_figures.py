@@ -1,4 +1,4 @@
-"""Every figure in the table, in files and on the page: its numbers are correct, and its files reproducible."""
+"""All figures in the table: their numbers in files and on the page are correct, and their files are reproducible."""
 
 import copy
 import html
@@ -33,7 +33,7 @@ ARCHITECTURES = (0, 1, 2, 3, 4, 9, 21, 309, 1462, 3456, 9930, 13714)
 
 
 def find_objects(spec) -> list[dict]:
-    """Return every object in a specification, outer objects before inner ones."""
+    """Return all objects in a specification, each before the objects that it contains."""
     if isinstance(spec, list):
         return [spec_object for child in spec for spec_object in find_objects(child)]
     return (
@@ -53,7 +53,7 @@ def find_rows(spec, *columns) -> list[tuple]:
 
 
 def check_schema(spec) -> None:
-    """Validate the first panel, with one row per table, against Vega-Lite's schema."""
+    """Validate a specification against Vega-Lite's schema, reduced to its first panel and one row per table."""
     reduced = copy.deepcopy(spec)
     # The schema does not contain the layout of legends.
     reduced.get("config", {"legend": {"layout": {}}})["legend"].pop("layout")
@@ -65,7 +65,7 @@ def check_schema(spec) -> None:
 
 
 def find_heat_maps(spec) -> list[pd.DataFrame]:
-    """Return the fields of all heat maps in a specification."""
+    """Return the fields of each heat map in a specification, one row per field."""
     tables = [part["values"] for part in find_objects(spec) if isinstance(part.get("values"), str)]
     return [pd.read_csv(io.StringIO(table), keep_default_na=False) for table in tables]
 
@@ -145,7 +145,7 @@ def test_means_by_kernel_parameters_have_intervals(frames, results):
     frame = frames["kernel-parameters"]
     assert frame["mean_low"].isna().sum() == (frame["n"] == 1).sum() > 0  # a single cell has no interval
     panel = specify_file(FIGURES["kernel-parameters"].specify(frame, results), WIDTH)["vconcat"][0]["concat"][0]
-    means = {row[0]: row[1:] for row in find_rows(panel, "place", "mean", "mean_low", "mean_high")}
+    means = {row[0]: row[1:] for row in find_rows(panel, "tick_label", "mean", "mean_low", "mean_high")}
     drawn_means = [means[str(size)] for size in frame["kernel_parameters"]]
     assert [mean for mean, *_ in drawn_means] == pytest.approx(frame["mean"].tolist(), abs=1e-5)
     assert [low is None for _, low, _ in drawn_means] == frame["mean_low"].isna().tolist()
@@ -204,7 +204,7 @@ def test_boxes_show_the_numbers_of_the_frame(frames, results):
     panels = find_panels("attacks", frame, results)
     assert list(panels) == ["APGD-CE", "Square", "FGSM", "PGD", "PGD-L2"]
     for (_, boxes), panel in zip(frame.groupby("key", sort=False), panels.values(), strict=True):
-        drawn_boxes = find_rows(panel, "place", "low", "q1", "median", "q3", "high")
+        drawn_boxes = find_rows(panel, "tick_label", "low", "q1", "median", "q3", "high")
         assert (
             [row[0] for row in drawn_boxes] == panel["encoding"]["x"]["scale"]["domain"] == ["clean", "0.5", "1", "8"]
         )
@@ -234,7 +234,7 @@ def test_corruption_boxes_have_the_colour_of_their_group(frames, results):
     panels = find_panels("corruptions", frames["corruptions"], results)
     panels = {title.lower().replace(" ", "_"): panel for title, panel in panels.items()}
     assert sorted(panels) == sorted(CORRUPTIONS)
-    groups = {key: dict(find_rows(panel, "place", "group")) for key, panel in panels.items()}
+    groups = {key: dict(find_rows(panel, "tick_label", "group")) for key, panel in panels.items()}
     assert groups["fog"] == {"clean": "clean", **dict.fromkeys(["1", "3", "5"], "weather")}
     assert groups["snow"] == groups["fog"] != groups["glass_blur"]
     colour = panels["fog"]["encoding"]["color"]
@@ -323,8 +323,10 @@ def test_confidence_note_explains_images_of_autoattack(tmp_path, keys, has_note)
     export(tmp_path / "dataset", make_plan([0, 2], keys, ["digits"]), FabricatedStore(n_classes=10))
     (results,) = read_results(RobustnessDataset(tmp_path / "dataset"))
     texts = drawn_texts("confidence", FIGURES["confidence"].compute(results), results)
-    assert ("APGD-CE, Square: where right, these are the clean images that resist" in texts) == has_note
-    assert "where wrong, an architecture may have but a few images" in texts
+    assert (
+        "APGD-CE and Square: correct predictions are on clean images that withstood the attack" in texts
+    ) == has_note
+    assert "an architecture may misclassify only a few images" in texts
 
 
 def test_one_class_confidence_names_the_selected_class(tmp_path):
@@ -349,7 +351,7 @@ def test_class_confidences_have_a_field_per_class(tmp_path):
     assert list(panels) == ["Clean", "PGD, ε = 1/255"]
     for panel in panels.values():
         assert panel["encoding"]["x"]["scale"]["domain"] == [str(number) for number in range(10)]
-        assert {position for (position,) in find_rows(panel, "place")} == {str(number) for number in range(10)}
+        assert {position for (position,) in find_rows(panel, "tick_label")} == {str(number) for number in range(10)}
 
 
 @pytest.mark.parametrize(

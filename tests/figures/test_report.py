@@ -1,4 +1,4 @@
-"""The report page: its numbers are correct, and it is self-contained, escaped and reproducible."""
+"""The report page: its numbers are correct, names are escaped, and it is self-contained and reproducible."""
 
 import base64
 import json

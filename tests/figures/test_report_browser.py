@@ -39,7 +39,7 @@ CELL_IS_SHOWN = "document.getElementById('cell-id').textContent"
 """Condition that the explorer shows a cell; it does not wait for figures."""
 
 OPEN_BROWSERS: list[Browser] = []
-"""The browser that the tests of this module use, while they run."""
+"""The browser of this module's tests; empty before and after the tests."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -98,19 +98,19 @@ def open_page(page, fragment="", *, until=FIGURES_ARE_DRAWN, size=TALL_WINDOW):
 def open_page_with_script(page, folder, script, fragment="", *, size=NORMAL_WINDOW):
     """Open a copy of the page with an additional script, and return the values that the script reports.
 
-    The script runs in the same scope as the page's scripts. It calls `report(name, value)`; `change` selects an entry
-    of a menu as a reader does.
+    The script runs in the same scope as the page's scripts. It reports values with `report(name, value)`, and selects
+    the entry of a menu with `change`.
     """
     driver = """{
     const reported = {};
     const report = (name, value) => { reported[name] = value; };
     const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
-    // A busy machine draws late; what never happens ends as an error after 10 s of the page's time.
+    // A busy machine draws late. A condition that does not become true raises an error after 10 s.
     const until = async (condition) => {
       for (let round = 0; round < 200; round += 1) { if (condition()) return; await pause(50); }
       throw new Error(`never became true: ${condition}`);
     };
-    // The rows of a chart's table, and the figure's text, once it is drawn.
+    // The rows of a chart's data, and the texts in its drawing, after it is drawn.
     const rows = async (element, name) => (await views.get(element)).view.data(name);
     const drawnTexts = async (element) => {
       await views.get(element);
@@ -154,7 +154,7 @@ def test_figure_shows_the_numbers_of_its_own_dataset(tmp_path):
         const first = figure("clean-vs-robust"), shown = () => accuracies(first.querySelector(".chart"));
         drawFigure(first);
         report("before", await shown());
-        // It waits to be redrawn while the other dataset is selected.
+        // The figure waits to be redrawn when the other dataset is selected.
         request(first);
         change($("dataset"), 1);
         report("waiting", [...waiting].filter((block) => block.closest("section").hidden).length);
@@ -163,7 +163,7 @@ def test_figure_shows_the_numbers_of_its_own_dataset(tmp_path):
         drawFigure(first);
         report("again", await shown());
         report("other", await accuracies(chart("clean-vs-robust")));
-        // Switch back and forth before a frame has passed: what is visible must still be drawn.
+        // Switch back and forth within one frame: the visible figure must still be drawn.
         first.dataset.drawn = "false";
         change($("dataset"), 0);
         change($("dataset"), 1);
@@ -179,7 +179,7 @@ def test_figure_shows_the_numbers_of_its_own_dataset(tmp_path):
 
 
 @pytest.mark.slow
-def test_report_shows_ties_and_changes_of_zero_without_sign(tmp_path):
+def test_explorer_shows_ties_and_changes_of_zero_without_sign(tmp_path):
     # Cells 3456 and 9930 are neighbours; 3456 is the most robust.
     accuracies_by_key = {
         "clean": {"1462": 0.9, "3456": 0.9, "9930": 0.9, "0": 0.8},
@@ -223,7 +223,7 @@ def test_menus_clicks_and_printing_work(dataset, page, tmp_path):
         report("view", menu.value);
         report("points", await accuracies(chart("clean-vs-robust")));
         report("texts", await drawnTexts(chart("clean-vs-robust")));
-        // A clicked point is the cell that is shown, and it is marked.
+        // A click on a point shows and marks its cell.
         const symbols = [...chart("clean-vs-robust").querySelectorAll("svg .mark-symbol path")];
         const point = symbols.find((path) => path.__data__.datum.architecture === 991);
         point.dispatchEvent(new MouseEvent("click", { bubbles: true }));
@@ -233,7 +233,7 @@ def test_menus_clicks_and_printing_work(dataset, page, tmp_path):
         // Follow the cell's link to the evaluated representative.
         $("cell-input").value = "1832";
         $("cell-form").requestSubmit();
-        report("asked", $("cell-id").textContent);
+        report("entered", $("cell-id").textContent);
         $("cell-isomorph").querySelector("a").click();
         report("followed", $("cell-id").textContent);
         // Another operation on an edge gives another cell.
@@ -241,7 +241,7 @@ def test_menus_clicks_and_printing_work(dataset, page, tmp_path):
         report("changed", [$("cell-id").textContent, $("cell-spec").textContent]);
         $("cell-input").value = "15625";
         $("cell-form").requestSubmit();
-        report("refused", [$("cell-id").textContent, $("cell-refusal").textContent]);
+        report("rejected input", [$("cell-id").textContent, $("cell-error").textContent]);
         change($("theme"), 2);
         report("theme", document.documentElement.dataset.theme);
         const section = document.querySelector("section[data-dataset]:not([hidden])");
@@ -262,7 +262,7 @@ def test_menus_clicks_and_printing_work(dataset, page, tmp_path):
     assert "accuracy, PGD, ε = 8/255" in reported["texts"]
     assert reported["marked"] == 991
     assert (reported["clicked"], reported["address"]) == ("#991", "#dataset=cifar10&cell=991")
-    assert (reported["asked"], reported["followed"]) == ("#1832", "#309")
+    assert (reported["entered"], reported["followed"]) == ("#1832", "#309")
     changed = int(reported["changed"][0][1:])
     old_spec, new_spec = nasbench201.specs()[309], nasbench201.specs()[changed]
     assert reported["changed"][1] == new_spec
@@ -271,13 +271,13 @@ def test_menus_clicks_and_printing_work(dataset, page, tmp_path):
         for old_operation, new_operation in zip(*map(nasbench201.parse, (old_spec, new_spec)), strict=True)
     ]
     assert is_different == [False] * 5 + [True]
-    assert reported["refused"] == [reported["changed"][0], "Expected an index from 0 to 15624, or a cell string."]
+    assert reported["rejected input"] == [reported["changed"][0], "Enter an index from 0 to 15624 or a cell string."]
     assert reported["theme"] == "dark"
     assert reported["printed"]
     assert reported["sections"] == [True, False]
 
 
-def test_address_selects_the_cell_and_figures_are_drawn(dataset, page):
+def test_address_selects_cell_and_figures_are_drawn(dataset, page):
     document = open_page(page, "#dataset=cifar10&cell=21")
     first_section = document[
         document.index('<section data-dataset="cifar10"') : document.index('<section data-dataset="&lt;')
@@ -287,7 +287,7 @@ def test_address_selects_the_cell_and_figures_are_drawn(dataset, page):
     for figure in figures:
         assert 'data-drawn="true"' in figure
         assert 'class="marks"' in figure
-    # Figures of the other dataset are drawn when it is selected; one figure belongs to both.
+    # The figures of the other dataset are not drawn yet; one figure shows both datasets.
     assert document.count('data-drawn="true"') == len(figures) + 1
     cell_numbers = text_of(document, "cell-numbers")
     assert text_of(document, "cell-id") == "#21"
@@ -319,7 +319,7 @@ def test_isomorphic_cell_shows_the_numbers_of_its_representative(dataset, page):
 
 
 @pytest.mark.slow
-def test_dataset_named_like_a_script_is_text_and_missing_cell_is_stated(page):
+def test_page_escapes_dataset_name_and_states_that_cell_is_missing(page):
     document = open_page(page, f"#dataset={quote(DATASETS[1])}&cell=13714", until=CELL_IS_SHOWN, size=NORMAL_WINDOW)
     assert f"<h2>{html.escape(DATASETS[1])}</h2>" in document
     assert re.search(r'<section data-dataset="cifar10"[^>]* hidden', document)
@@ -327,7 +327,7 @@ def test_dataset_named_like_a_script_is_text_and_missing_cell_is_stated(page):
     assert f"not evaluated on {DATASETS[1]}" in text_of(document, "cell-numbers")
 
 
-def test_names_that_look_like_markup_are_shown_as_text(tmp_path):
+def test_page_escapes_names_that_contain_markup(tmp_path):
     markup = "<img src=x onerror=ran()><script>ran()<⁄script>'\"{{title}}{title}<b>&amp;"
     folder = tmp_path / markup
     clean = {str(cell): 0.9 - cell / 100 for cell in nasbench201.evaluated_indices()[:12]}
@@ -441,7 +441,7 @@ def test_table_of_architectures_sorts_filters_and_downloads(dataset, page, tmp_p
         type($("filter-text"), "");
         type(document.querySelector("[data-score=clean]"), "80");
         report("accurate", ids());
-        report("place", $("page-place").textContent);
+        report("range", $("page-range").textContent);
         $("filters").reset();
         await until(() => ids().length === 12);
         $("filter-front").click();
@@ -452,9 +452,9 @@ def test_table_of_architectures_sorts_filters_and_downloads(dataset, page, tmp_p
         // Further rows are on the next page.
         listing.rows = [...Array(120).keys()].map((position) => position % 12);
         showTable();
-        report("first page", [ids().length, $("page-back").disabled, $("page-on").disabled]);
-        $("page-on").click(); $("page-on").click();
-        report("last page", [ids().length, $("page-place").textContent, $("page-on").disabled]);
+        report("first page", [ids().length, $("page-previous").disabled, $("page-next").disabled]);
+        $("page-next").click(); $("page-next").click();
+        report("last page", [ids().length, $("page-range").textContent, $("page-next").disabled]);
         press("architecture");
         document.querySelector("#architecture-table a[data-cell='991']").click();
         report("chosen", $("cell-id").textContent);
@@ -470,7 +470,7 @@ def test_table_of_architectures_sorts_filters_and_downloads(dataset, page, tmp_p
     assert reported["by id"] == sorted(ARCHITECTURES)
     assert 991 in reported["named"]
     assert reported["accurate"] == [i for i in ARCHITECTURES if scores["clean"][i] >= 0.8]
-    assert reported["place"].endswith(f", selected from {len(ARCHITECTURES)}")
+    assert reported["range"].endswith(f", selected from {len(ARCHITECTURES)}")
     front = pareto_front(scores["clean"], scores["adversarial"])
     assert sorted(reported["front"]) == [
         i for i, is_on_front in zip(results.architectures, front, strict=True) if is_on_front
@@ -509,16 +509,17 @@ def test_two_cells_are_shown_side_by_side(dataset, page, tmp_path):
         report("difference", $("other-difference").textContent);
         const texts = (selector) => [...document.querySelectorAll(selector)].map((element) => element.textContent);
         report("intervals", texts("#cell-numbers .interval"));
-        report("every", [...Array(dataset.images + 1).keys()].map((k) => interval(k / dataset.images, dataset)));
+        report("all intervals", [...Array(dataset.images + 1).keys()]
+          .map((k) => interval(k / dataset.images, dataset)));
         report("changes", texts("#other-numbers td small:last-child"));
         $("other-end").click();
         report("ended", [$("other").hidden, location.hash]);
         $("other-input").value = "0";
         $("other-form").requestSubmit();
-        report("asked", [$("other").hidden, $("other-id").textContent, location.hash]);
+        report("entered", [$("other").hidden, $("other-id").textContent, location.hash]);
         $("other-input").value = "no cell";
         $("other-form").requestSubmit();
-        report("refused", [$("other-id").textContent, $("other-refusal").textContent]);
+        report("rejected input", [$("other-id").textContent, $("other-error").textContent]);
         """,
         "#dataset=cifar10&cell=21&other=309",
     )
@@ -532,12 +533,12 @@ def test_two_cells_are_shown_side_by_side(dataset, page, tmp_path):
     ]
     assert reported["intervals"] == expected
     ends = zip(*accuracy_intervals(np.arange(N_IMAGES + 1) / N_IMAGES, N_IMAGES), strict=True)
-    assert reported["every"] == [f"[{100 * low:.1f}, {100 * high:.1f}]" for low, high in ends]
+    assert reported["all intervals"] == [f"[{100 * low:.1f}, {100 * high:.1f}]" for low, high in ends]
     changes = [100 * (other_value - value) for value, other_value in zip(values, other_values, strict=True)]
     assert [float(displayed_change) for displayed_change in reported["changes"]] == pytest.approx(changes, abs=0.011)
     assert reported["ended"] == [True, "#dataset=cifar10&cell=21"]
-    assert reported["asked"] == [False, "#0", "#dataset=cifar10&cell=21&other=0"]
-    assert reported["refused"] == ["#0", "Expected an index from 0 to 15624, or a cell string."]
+    assert reported["entered"] == [False, "#0", "#dataset=cifar10&cell=21&other=0"]
+    assert reported["rejected input"] == ["#0", "Enter an index from 0 to 15624 or a cell string."]
 
 
 @pytest.mark.slow
@@ -616,9 +617,9 @@ def test_header_is_sticky_only_in_large_windows(page, tmp_path, size, position):
         report("position", getComputedStyle(header).position);
         scrollTo(0, 2000);
         await until(() => scrollY > 1000);
-        report("share", Math.max(0, header.getBoundingClientRect().bottom) / innerHeight);
+        report("covered fraction", Math.max(0, header.getBoundingClientRect().bottom) / innerHeight);
         """,
         size=size,
     )
     assert reported["position"] == position
-    assert reported["share"] < 0.1
+    assert reported["covered fraction"] < 0.1

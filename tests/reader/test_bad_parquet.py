@@ -40,9 +40,9 @@ def test_values_do_not_depend_on_order_of_rows(folder: Path, row_group_size: int
     query_arguments = ("cifar10", "pgd", ["accuracy", "confidence", "cm"])
     expected = RobustnessDataset(folder).query(*query_arguments)
     rewrite(folder / FILES["pgd"], lambda table: table.sort_by([(column, order)]), row_group_size)
-    dataset_after = RobustnessDataset(folder)
-    assert dataset_after.query(*query_arguments) == expected
-    assert dataset_after.accuracy(2, "cifar10", "pgd", 8.0) == expected["cifar10"]["pgd"]["accuracy"]["2"][-1]
+    rewritten_dataset = RobustnessDataset(folder)
+    assert rewritten_dataset.query(*query_arguments) == expected
+    assert rewritten_dataset.accuracy(2, "cifar10", "pgd", 8.0) == expected["cifar10"]["pgd"]["accuracy"]["2"][-1]
 
 
 @pytest.mark.parametrize("row_group_size", [1, 1000])
@@ -57,7 +57,7 @@ def test_strengths_are_read_from_all_rows_if_sweep_json_is_missing(folder: Path,
 
 @pytest.mark.parametrize("is_parquet_folder", [False, True])
 def test_accuracy_is_never_returned_for_another_strength(folder: Path, is_parquet_folder: bool) -> None:
-    """Without the first row, the accuracies of #0 begin with those at the second strength."""
+    """If the first row is missing, the first accuracy of #0 in the file is at the second strength."""
     rewrite(folder / FILES["pgd"], lambda table: table.slice(1))
     dataset = RobustnessDataset(folder / "parquet" if is_parquet_folder else folder)
     for strength in (0.5, 1.0, 8.0, None):
@@ -188,11 +188,11 @@ def test_damaged_footers_do_not_abort_reader(folder: Path) -> None:
     original = path.read_bytes()
     expected = RobustnessDataset(folder).value(2, "cifar10", "pgd", "confidence")
     footer_bytes = int.from_bytes(original[-8:-4], "little")
-    random = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     n_rejected = 0
     for index in range(30):
         content = bytearray(original)
-        content[-8 - int(random.integers(1, footer_bytes))] ^= 1 << int(random.integers(8))
+        content[-8 - int(rng.integers(1, footer_bytes))] ^= 1 << int(rng.integers(8))
         path.write_bytes(content)
         os.utime(path, ns=(index, index))  # the cache is keyed by the modification time
         try:

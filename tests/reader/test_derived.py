@@ -1,4 +1,4 @@
-"""Derived metrics: values that are computed from stored results, and requirements of missing metrics."""
+"""Derived metrics, which are computed from stored results, and the requirements of missing metrics."""
 
 import json
 import warnings
@@ -176,7 +176,7 @@ def test_metrics_list_requirements_of_missing_metrics(tmp_path: Path) -> None:
     assert "--reference" in derived_metrics.needs["corruption_error, mean_corruption_error"]
     assert "confidence" in derived_metrics.needs["overconfidence, class_calibration_gap"]
     assert "training seeds" in derived_metrics.needs["training_seed_deviation"]
-    with pytest.raises(ConfigError, match="expected results of the reference #10, got none"):
+    with pytest.raises(ConfigError, match="the reference #10 has no results"):
         RobustnessDataset(tmp_path).metrics(reference=10)
 
 

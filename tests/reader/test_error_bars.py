@@ -51,10 +51,10 @@ def test_evaluated_image_count_uses_first_known_source(tmp_path: Path) -> None:
 
 def test_intervals_of_overlay_use_number_of_images_of_each_folder(tmp_path: Path) -> None:
     published = write_results(tmp_path / "published", {"pgd": {"0": [0.5, 0.5]}})
-    export(tmp_path / "own", make_plan((0, 2), keys=("pgd",)))
-    dataset = RobustnessDataset(published, tmp_path / "own")
+    export(tmp_path / "export", make_plan((0, 2), keys=("pgd",)))
+    dataset = RobustnessDataset(published, tmp_path / "export")
     frame = dataset.to_frame("cifar10", "pgd", intervals=True)
     assert [*frame.columns][-3:] == ["low", "high", "source"]
     widths = (frame["high"] - frame["low"]).groupby(frame["source"]).max()
-    assert widths[str(published)] < 0.03 < widths[str(tmp_path / "own")]
+    assert widths[str(published)] < 0.03 < widths[str(tmp_path / "export")]
     assert count_evaluated_images(dataset.files, "cifar10", "pgd") is None

@@ -160,10 +160,10 @@ def test_join_does_not_execute_code_in_pickle(dataset: RobustnessDataset, tmp_pa
 @pytest.mark.parametrize(
     ("table", "error", "message"),
     [
-        ({"name": [1], "x": [1.0]}, ConfigError, "a column that identifies architectures, one of architecture, index"),
+        ({"name": [1], "x": [1.0]}, ConfigError, r"no column identifies the architectures \(columns: name, x\)"),
         ({"index": [1], "x": ["fast"]}, ConfigError, "the table has no column of numbers"),
         ({"index": [], "x": []}, ConfigError, "the table has no rows"),
-        ({"index": [0, 0], "x": [1.0, 2.0]}, ConfigError, "got several of 0"),
+        ({"index": [0, 0], "x": [1.0, 2.0]}, ConfigError, "several rows are for the architecture 0"),
         ({"index": [15625], "x": [1.0]}, ArchitectureError, "got 15625"),
         ({"index": [0.5], "x": [1.0]}, ArchitectureError, "got 0.5"),
         ({"arch_str": ["|none~0|"], "x": [1.0]}, ArchitectureError, "expected an id or a cell string"),

@@ -119,7 +119,7 @@ def test_overlay_accepts_folders_of_one_space_only(tmp_path):
     architecture_counts = overlay.sources().set_index(["key", "folder"])["architectures"]
     assert architecture_counts["jacobian"].to_dict() == {str(first_folder): 2, str(second_folder): 1}
     export(tmp_path / "cells", make_plan([0]))
-    with pytest.raises(ConfigError, match="those of another space"):
+    with pytest.raises(ConfigError, match="got architectures of another space"):
         RobustnessDataset(first_folder, tmp_path / "cells")
 
 

@@ -1,4 +1,4 @@
-"""Per-image outcomes: writing them and the table of images, and reading them, also with other libraries."""
+"""Per-image outcomes and the table of images: writing, and reading with robust201 and other libraries."""
 
 import json
 import shutil

@@ -35,7 +35,7 @@ def write_custom(folder: Path, accuracies: dict, strengths: dict, dataset: str =
 @pytest.fixture
 def custom_folder(tmp_path: Path) -> Path:
     accuracies = {"pgd": {"0": [0.1, 0.2], "9": [0.3, 0.4]}, "mine": {"0": [0.7]}}
-    return write_custom(tmp_path / "own", accuracies, {"pgd": [8.0, 16.0], "mine": [0.25]})
+    return write_custom(tmp_path / "custom", accuracies, {"pgd": [8.0, 16.0], "mine": [0.25]})
 
 
 def test_overlay_reads_evaluation_from_first_folder(published_folder, custom_folder):
@@ -149,7 +149,7 @@ def test_rank_of_overlay_requires_all_strengths(published_folder, custom_folder)
 
 def test_overlay_equals_single_folder_for_all_formats(tmp_path):
     keys = ("clean", "fgsm", "pgd", "fog")
-    complete_folder = tmp_path / "whole"
+    complete_folder = tmp_path / "complete"
     export(complete_folder, make_plan([0, 2, 10, 309], keys))
     folders = [tmp_path / name for name in ("some", "others", "keys")]
     export(folders[0], make_plan([0, 10], keys[:3]), formats=("parquet",))
@@ -162,13 +162,14 @@ def test_overlay_equals_single_folder_for_all_formats(tmp_path):
     assert dataset.to_frame().drop(columns="source").equals(expected.to_frame())
     for measure in ("cm", "confidence"):
         summaries, expected_summaries = (
-            summarise_classes(each.files, "cifar10", keys, measure) for each in (dataset, expected)
+            summarise_classes(reader.files, "cifar10", keys, measure) for reader in (dataset, expected)
         )
         assert summaries.keys() == expected_summaries.keys()
         for column, array in summaries.items():
             # Rows of confidences have the order of the folders, so they are sorted before the comparison.
             pair = [
-                each if measure == "cm" else each[each[:, 2].argsort()] for each in (array, expected_summaries[column])
+                summary if measure == "cm" else summary[summary[:, 2].argsort()]
+                for summary in (array, expected_summaries[column])
             ]
             np.testing.assert_allclose(*pair, rtol=1e-12)
     page = write_report(dataset, tmp_path / "page.html").read_text()

@@ -32,7 +32,10 @@ def dataset(folder) -> RobustnessDataset:
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory) -> Path:
-    """A folder like the published dataset: no sweep.json, ``@Linf`` in names, no corruptions of ImageNet16-120."""
+    """Return a folder like the published dataset.
+
+    It has no sweep.json, ``@Linf`` in names, and no corruptions of ImageNet16-120.
+    """
     out = tmp_path_factory.mktemp("published-layout")
     (out / "meta.json").write_text(
         meta_file_text({task.key: task.parameters().strengths for task in PAPER_TASKS}, "published")

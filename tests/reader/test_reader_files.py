@@ -38,7 +38,7 @@ def read_values_by_id(folder: Path, key: str, measure: str) -> dict:
 
 
 def swap_names_in_place(path: Path) -> None:
-    """Replace a file by a file of equal size, in which the names of the first two architectures are swapped."""
+    """Replace a file with a file of equal size, in which the names of the first two architectures are swapped."""
     content = path.read_text()
     swapped_content = content.replace('"2":', '"X":').replace('"0":', '"2":').replace('"X":', '"0":')
     assert len(swapped_content) == len(content) != sum(a == b for a, b in zip(swapped_content, content, strict=True))
@@ -56,7 +56,7 @@ def test_reader_notices_replaced_file(folder):
     assert dataset.value(2, "cifar10", "pgd", "cm") == read_values_by_id(folder, "pgd", "cm")["2"] == original[0]
 
 
-def test_row_cache_is_bounded_and_keeps_last_file(tmp_path, monkeypatch):
+def test_row_cache_has_bounded_size_and_keeps_last_file(tmp_path, monkeypatch):
     monkeypatch.setattr(file_cache, "MAX_CACHE_BYTES", 30)
     cache, read_names = RowCache(), []
     for name in ("a", "b", "large"):

@@ -18,7 +18,7 @@ ARCHITECTURES_BY_WEIGHTS = {"e12-s0": ARCHITECTURES, "e200-s0": (2, 10)}
 
 @pytest.fixture(scope="module")
 def single_folders(tmp_path_factory) -> dict[str, Path]:
-    """Folders with the results of one set of weights each, by the name of the weights."""
+    """Return folders by the name of the weights; each contains the results of one set of weights."""
     folders = {}
     for name, architectures in ARCHITECTURES_BY_WEIGHTS.items():
         folders[name] = tmp_path_factory.mktemp(name)
@@ -28,7 +28,7 @@ def single_folders(tmp_path_factory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def folder(single_folders, tmp_path_factory) -> Path:
-    """An export with the results of both sets of weights; #2 has different results for each set."""
+    """Return an export with the results of both sets of weights; #2 has different results for each set."""
     out = tmp_path_factory.mktemp("both")
     for key in ("clean", "pgd"):
         name = f"dataset=cifar10/key={key}/part-0.parquet"

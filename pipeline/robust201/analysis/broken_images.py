@@ -15,7 +15,7 @@ from robust201.reader.value_checks import CLEAN
 from robust201.statistics.outcomes import count_by_image
 
 N_SHOWN = 8
-"""Number of images that are shown from either end of the ranking."""
+"""Number of images that are shown from each end of the ranking."""
 
 
 class BrokenImages(NamedTuple):
@@ -23,9 +23,9 @@ class BrokenImages(NamedTuple):
 
     Attributes:
         images: one row per image that at least half of the networks classify correctly, the most often broken first:
-            `row` in the dataset's split, `label`, `sha256` of its pixels, `n_right` (number of networks that classify
-            the clean image correctly) and `share` (fraction of these networks' evaluations under attacks and
-            corruptions that are wrong, in [0, 1]). The index is the position among the evaluated images.
+            `row` in the dataset's split, `label`, `sha256` of its pixels, `n_clean_correct` (number of networks that
+            classify the clean image correctly) and `broken_fraction` (fraction of these networks' evaluations under
+            attacks and corruptions that are wrong, in [0, 1]). The index is the position among the evaluated images.
         counts: (K, N) number of networks that classify the clean image correctly and the perturbed image wrongly, by
             evaluation and image.
         evaluations: the K pairs of key and strength.
@@ -47,7 +47,7 @@ class BrokenImages(NamedTuple):
         return self.images.iloc[N_SHOWN:].tail(N_SHOWN)[::-1]
 
     def n_broken_networks(self, position: int) -> dict[tuple[str, float], int]:
-        """Return how many networks misclassify an image because of each attack or corruption, by key and strength."""
+        """Return how many networks each attack or corruption causes to misclassify an image, by key and strength."""
         return dict(zip(self.evaluations, self.counts[:, position].tolist(), strict=True))
 
 
@@ -66,23 +66,31 @@ def find_broken_images(results: DatasetResults) -> BrokenImages | None:
                 broken_by_evaluation.append(count_by_image(clean.packed & ~outcomes.packed, clean.n_images))
     if not evaluations:
         return None
-    n_right = count_by_image(clean.packed, clean.n_images)
+    n_clean_correct = count_by_image(clean.packed, clean.n_images)
     table = pd.DataFrame(read_images(results.reader.files, results.name))
     broken_by_image = np.array(broken_by_evaluation)
-    n_evaluated = n_right * len(evaluations)
+    n_evaluated = n_clean_correct * len(evaluations)
     broken_fraction = np.divide(
         broken_by_image.sum(axis=0), n_evaluated, out=np.full(len(n_evaluated), np.nan), where=n_evaluated > 0
     )
-    table = table.assign(n_right=n_right, share=broken_fraction)[2 * n_right >= len(clean.architectures)]
-    ordered = table.sort_values("share", ascending=False, kind="stable")
+    table = table.assign(n_clean_correct=n_clean_correct, broken_fraction=broken_fraction)[
+        2 * n_clean_correct >= len(clean.architectures)
+    ]
+    ordered = table.sort_values("broken_fraction", ascending=False, kind="stable")
     return BrokenImages(ordered, broken_by_image, evaluations, len(clean.architectures))
 
 
-def weakest_breaking(networks_by_evaluation: Mapping[tuple[str, float], int], n_right: int) -> dict[str, float]:
-    """Return, by key, the lowest strength at which at least half of the networks fail; other keys are left out."""
+def weakest_breaking_strengths(
+    networks_by_evaluation: Mapping[tuple[str, float], int], n_clean_correct: int
+) -> dict[str, float]:
+    """Return the lowest strength of each key that breaks an image for at least half of the networks.
+
+    Keys without such a strength are left out. `n_clean_correct` is the number of networks that classify the clean image
+    correctly.
+    """
     weakest: dict[str, float] = {}
     for (key, strength), count in networks_by_evaluation.items():
-        if 2 * count >= n_right:
+        if 2 * count >= n_clean_correct:
             weakest.setdefault(key, strength)  # strengths ascend
     return weakest
 

@@ -17,9 +17,9 @@ def names_at_epsilon(results: DatasetResults, epsilon: str | None) -> list[str]:
 
     Args:
         results: results of the networks.
-        epsilon: such as ``8/255`` or ``0.031`` (Linf), ``0.5`` (L2, L1), or a number of changed values (L0). Attacks in
-            a norm ball are left out if they have no strength near the epsilon. Attacks without a norm ball, such as
-            transfers, use the strength nearest to the epsilon in 1/255. None includes every attack (see
+        epsilon: a radius such as ``8/255`` or ``0.031`` (Linf) or ``0.5`` (L2, L1), or a number of changed values
+            (L0). Attacks in a norm ball are left out if they have no strength near the epsilon. Attacks without a norm
+            ball, such as transfers, use the strength nearest to the epsilon in 1/255. None includes every attack (see
             `default_names`).
 
     Raises:
@@ -31,7 +31,7 @@ def names_at_epsilon(results: DatasetResults, epsilon: str | None) -> list[str]:
         radius = float(parse_radius(epsilon))
     except ValueError as error:
         raise ConfigError(f"Reading the command line failed for --epsilon: {error} Correct it.") from error
-    names, available = [], []
+    names, available_epsilons = [], []
     for key in (*results.keys("attack"), *results.keys("other")):
         ball = results.reader.files.norm_ball_of(key)
         target = radius * (LINF if ball is None else ball).divisor
@@ -39,11 +39,11 @@ def names_at_epsilon(results: DatasetResults, epsilon: str | None) -> list[str]:
         if ball is None or abs(strength - target) <= _RELATIVE_TOLERANCE * target:
             names.append(f"{key}:{strength:g}")
         else:
-            available += [strength_label(key, other_strength) for other_strength in results.strengths(key)]
-    if available and not names:
+            available_epsilons += [strength_label(key, other_strength) for other_strength in results.strengths(key)]
+    if available_epsilons and not names:
         raise ConfigError(
             f"Choosing evaluations failed for {results.name}: no attack has a strength near --epsilon {epsilon}. "
-            f"Choose one of these epsilons: {', '.join(dict.fromkeys(available))}."
+            f"Choose one of these epsilons: {', '.join(dict.fromkeys(available_epsilons))}."
         )
     clean = [CLEAN] if results.keys(CLEAN) else []
     return clean + names + ([CORRUPTION] if CORRUPTION in results.scores else [])

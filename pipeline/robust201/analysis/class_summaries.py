@@ -1,7 +1,7 @@
 """Confidences and confusion matrices for figures: a few numbers per architecture, or a sum over all architectures.
 
-These are the largest files of a dataset: CIFAR-100's confidences of all architectures under one key are 14 GB of JSON.
-Therefore Parquet is read by row group and only in the necessary columns, and JSON is parsed as a stream.
+Their files are the largest of a dataset: the confidences of all architectures on CIFAR-100 under one key are 14 GB of
+JSON. Therefore Parquet is read by row group and only in the necessary columns, and JSON is parsed as a stream.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,10 +30,13 @@ class _Block(NamedTuple):
 
 
 CONFIDENCES = ("predicted class, where right", "predicted class, where wrong", "true class")
-"""Confidences over all images of an architecture: the first columns of `iter_class_summaries`."""
+"""Mean confidences of an architecture over the images of all classes: the first columns of `iter_class_summaries`."""
 
 CLASS_CONFIDENCES = ("images of the class", "images predicted as the class")
-"""Confidences in a class, published as ``label`` and ``argmax``: the other columns of `iter_class_summaries`."""
+"""Mean confidences of an architecture in one class: the other columns of `iter_class_summaries`.
+
+The published files contain them as ``label`` and ``argmax``.
+"""
 
 
 def summarise_classes(
@@ -51,10 +54,11 @@ def iter_class_summaries(
     Yields:
         Key, strength and summary, in the order of `keys` and of ascending strengths. For ``cm``, the summary is the sum
         of the matrices, (C, C) float64. For ``confidence``, it is (N, 3 + 2C) float64 in [0, 1] with one row per
-        architecture. The first columns are `CONFIDENCES`: mean confidence in the predicted class if it is right, the
-        same if it is wrong, and the mean over classes of the confidence in the true class. Then follow
-        `CLASS_CONFIDENCES`, each for all classes: mean confidence in class c on images of true class c, and on images
-        that are predicted as c. Means over no image are NaN. Keys without a file are left out.
+        architecture. The first columns are `CONFIDENCES`: the mean confidence in the predicted class over correctly
+        classified images, the same over misclassified images, and the mean over classes of the confidence in the true
+        class. The other columns are `CLASS_CONFIDENCES`, each for all classes: the mean confidence in class c over the
+        images of class c, and over the images that are predicted as c. Means over no image are NaN. Keys without a
+        file are left out.
 
     Raises:
         ResultsError: a file is damaged, lacks a strength, or has values with different numbers of classes.
@@ -73,7 +77,7 @@ def iter_class_summaries(
             n_classes = block.n_classes if n_classes is None else n_classes
             if block.n_classes != n_classes:
                 expectation = f"{n_classes} classes as in other values, got {block.n_classes}"
-                raise _unfit_error(block.source, files.find(dataset, key, measure), expectation)
+                raise _invalid_values_error(block.source, files.find(dataset, key, measure), expectation)
             blocks_at_strength = summaries.setdefault(block.strength, [])
             if measure == "cm" and blocks_at_strength:
                 blocks_at_strength[0] += block.values
@@ -125,7 +129,12 @@ def _json_blocks(files: ResultFiles, dataset: str, key: str, measure: str) -> It
                 yield _Block(source, strength, matrices.sum(axis=0), matrices.shape[-1])
             else:
                 label, argmax = arrays_at_strength["label"], arrays_at_strength["argmax"]
-                yield _Block(source, strength, _reduce(label, argmax, arrays_at_strength["prediction"]), label.shape[1])
+                yield _Block(
+                    source,
+                    strength,
+                    _summarise_confidences(label, argmax, arrays_at_strength["prediction"]),
+                    label.shape[1],
+                )
 
 
 def _blocks_of_value(
@@ -135,7 +144,7 @@ def _blocks_of_value(
         [architecture_value] if key == "clean" else values_by_strength(architecture_value, strengths, source)
     )
     for strength, value in zip(strengths, values_of_strengths, strict=True):
-        if value is None:  # none of several merged folders has this value
+        if value is None:  # no overlaid folder has this value
             continue
         if measure == "cm":
             matrix = np.array(value, dtype=np.float64)
@@ -144,7 +153,7 @@ def _blocks_of_value(
             label, argmax, prediction = (
                 np.array(value[name], dtype=np.float64)[None] for name in ("label", "argmax", "prediction")
             )
-            yield _Block(source, strength, _reduce(label, argmax, prediction), label.shape[1])
+            yield _Block(source, strength, _summarise_confidences(label, argmax, prediction), label.shape[1])
 
 
 def _parquet_blocks(files: ResultFiles, file: Path, dataset: str, key: str, measure: str) -> Iterator[_Block]:
@@ -166,13 +175,13 @@ def _parquet_blocks(files: ResultFiles, file: Path, dataset: str, key: str, meas
         if not np.isfinite(unique_strengths).all() or (
             planned_strengths is not None and not planned_strengths.issuperset(unique_strengths.tolist())
         ):
-            raise _unfit_error(source, file, "strengths of the dataset, got other strengths")
+            raise _invalid_values_error(source, file, "strengths of the dataset, got other strengths")
         predictions = np.array(prediction_values).T
         if measure == "cm" and not are_counts(matrices[0]):
-            raise _unfit_error(source, file, "counts, got other numbers")
+            raise _invalid_values_error(source, file, "counts, got other numbers")
         if measure != "cm" and not all(are_fractions(values) for values in (*matrices, predictions)):
-            raise _unfit_error(source, file, "confidences in [0, 1], got other values")
-        summaries = matrices[0] if measure == "cm" else _reduce(matrices[0], matrices[1], predictions)
+            raise _invalid_values_error(source, file, "confidences in [0, 1], got other values")
+        summaries = matrices[0] if measure == "cm" else _summarise_confidences(matrices[0], matrices[1], predictions)
         for strength in unique_strengths:
             values_at_strength = summaries[strengths == strength]
             values_at_strength = (
@@ -180,10 +189,10 @@ def _parquet_blocks(files: ResultFiles, file: Path, dataset: str, key: str, meas
             )
             yield _Block(source, float(strength), values_at_strength, matrices[0].shape[-1])
     if row_keys and pd.concat(row_keys).duplicated().any():
-        raise _unfit_error(source, file, "one row per architecture and strength, got a duplicate")
+        raise _invalid_values_error(source, file, "one row per architecture and strength, got a duplicate")
 
 
-def _reduce(label: NDArray[Any], argmax: NDArray[Any], predictions: Array) -> Array:
+def _summarise_confidences(label: NDArray[Any], argmax: NDArray[Any], predictions: Array) -> Array:
     """Summarise matrices (B, C, C) and predictions (B, 2) as (B, 3 + 2C); see `iter_class_summaries`."""
     true_confidences, predicted_confidences = (
         np.ascontiguousarray(np.diagonal(matrix, axis1=1, axis2=2)) for matrix in (label, argmax)
@@ -195,5 +204,5 @@ def _reduce(label: NDArray[Any], argmax: NDArray[Any], predictions: Array) -> Ar
     return np.column_stack([predictions, means, true_confidences, predicted_confidences])
 
 
-def _unfit_error(source: str, file: Path | None, expected: str) -> ResultsError:
+def _invalid_values_error(source: str, file: Path | None, expected: str) -> ResultsError:
     return ResultsError(f"Reading {source} failed for {file}: expected {expected}. Export or download the file again.")

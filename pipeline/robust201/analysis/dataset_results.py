@@ -78,7 +78,7 @@ class DatasetResults:
         mean: weighting of keys and strengths in `scores`, a name of `MEANS`.
         folder: results of all the folder's datasets, including these, for figures across datasets.
         measure_weights: name of the weights that `measures` belong to; None for the weights of the accuracies.
-        measure_folders: further folders with measures to correlate with the accuracies.
+        measure_folders: further folders, whose measures are correlated with the accuracies.
         shown_class: number of the class in figures of the confidences in a single class.
     """
 
@@ -138,7 +138,7 @@ class DatasetResults:
 
     @property
     def extent(self) -> str:
-        """Number of evaluated and of all non-isomorphic architectures, such as ``16 of 20 architectures``."""
+        """Text with the numbers of evaluated and of all non-isomorphic architectures: ``16 of 20 architectures``."""
         return f"{len(self.accuracies):,} of {len(self.reader.non_isomorph_ids):,} architectures"
 
     @cached_property
@@ -164,7 +164,7 @@ class DatasetResults:
         """Return the strengths at which a key has accuracies, ascending."""
         return [strength for name, strength in self.columns if name == key]
 
-    def begins_clean(self, key: str) -> bool:
+    def starts_with_clean(self, key: str) -> bool:
         """Return whether figures show clean images as the key's strength 0, because the key was not evaluated at 0."""
         return key == CLEAN or CLEAN_STRENGTH not in self.reader.files.strengths(self.name, key)
 

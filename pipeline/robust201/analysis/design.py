@@ -25,7 +25,7 @@ _N_BOOTSTRAP_SAMPLES = 400
 """Number of bootstrap samples of isomorphism classes for the intervals of effects."""
 
 TRAINING_SIZES = (50, 100, 200, 400, 800, 1600, 3200)
-"""Numbers of cells from which the other cells are predicted."""
+"""Numbers of cells in the training sets of predictions."""
 
 N_REPEATS = 5
 """Number of random training sets of each size."""
@@ -105,10 +105,8 @@ def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]", *
             (label, f"{operation_labels[i]} & {operation_labels[j]}", float(means[i, j]), float(interaction[i, j]))
             for i, j in np.ndindex(interaction.shape)
         ]
-    explained_totals = sum(freedom for _, freedom, _ in variance), sum(variance_part for *_, variance_part in variance)
-    variance.append(
-        (REMAINDER_LABEL, len(specs) - 1 - explained_totals[0], max(0.0, total_variance - explained_totals[1]))
-    )
+    explained_sums = sum(freedom for _, freedom, _ in variance), sum(variance_part for *_, variance_part in variance)
+    variance.append((REMAINDER_LABEL, len(specs) - 1 - explained_sums[0], max(0.0, total_variance - explained_sums[1])))
     variance_table = pd.DataFrame(variance, columns=["edges", "freedom", "share"])
     variance_table["share"] /= total_variance or np.nan
     return Effects(
@@ -118,7 +116,7 @@ def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]", *
     )
 
 
-@functools.cache  # takes as long as the effects of a score, and depends only on the space
+@functools.cache  # parsing all cells takes as long as computing the effects on a score
 def _codes_of_cells(space: CellSpace) -> NDArray[np.int64]:
     """Return the operations on the edges of all cells, as (N, E) indices into `space.operations`."""
     return np.array([[space.operations.index(name) for name in space.parse(spec)] for spec in space.specs()])
@@ -172,14 +170,14 @@ def describe_tree(results: DatasetResults, accuracies: "pd.Series[float]") -> st
 
 
 def predict_from_cells(results: DatasetResults, accuracies: "pd.Series[float]", *, seed: int = 0) -> pd.DataFrame:
-    """Predict accuracies from cells' operations by gradient boosting, and measure the ranking of held-out cells.
+    """Predict accuracies from cells' operations with gradient boosting, and measure how well held-out cells are ranked.
 
     For each training size, cells are sampled from the evaluated cells without replacement, and all other evaluated
     cells are predicted. This is repeated `N_REPEATS` times.
 
     Returns:
-        One row per training size that is at most half of the cells: `cells`, `kendall` and `spearman` (medians over the
-        repeats), and the minimum and maximum of each, with the suffixes `_low` and `_high`.
+        One row per training size, up to half of the cells: `cells` (the size), `kendall` and `spearman` (medians over
+        the repeats), and the minimum and maximum of both, with the suffixes `_low` and `_high`.
     """
     from scipy.stats import kendalltau, spearmanr
     from sklearn.ensemble import HistGradientBoostingRegressor
@@ -207,7 +205,9 @@ def predict_from_cells(results: DatasetResults, accuracies: "pd.Series[float]", 
 
 
 def pareto_table(columns: pd.DataFrame, *, maximise: Sequence[str], minimise: Sequence[str] = ()) -> pd.DataFrame:
-    """Return the Pareto front: architectures of which no other is as good in all objectives and better in one.
+    """Return the Pareto front: the architectures that no other architecture dominates.
+
+    An architecture dominates another if it is at least as good in all objectives, and better in at least one.
 
     Args:
         columns: numbers by architecture; rows that lack an objective are left out.

@@ -1,4 +1,7 @@
-"""Estimates from a sampled sweep next to full counts: the numbers that a ranking needs, and their description."""
+"""Estimates from a sampled sweep, in rankings that also contain counts of all images.
+
+A count is an accuracy that was measured on all images; an estimate comes from a sample of the images.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,10 +18,14 @@ if TYPE_CHECKING:
 
 
 class EstimatedAccuracies(NamedTuple):
-    """Estimated accuracies of networks, by architecture: for one evaluation, or for the mean over several.
+    """Estimated accuracies by architecture, under one evaluation or as means over several evaluations.
 
     Attributes:
-        n_seen: size of the smallest sample among them.
+        value: the estimates.
+        standard_error: their standard errors.
+        low: lower ends of their 95% intervals.
+        high: upper ends of these intervals.
+        n_seen: number of images in the smallest sample.
         n_images: number of all images.
     """
 
@@ -49,10 +56,10 @@ class EstimateTable:
         self.rows = rows
 
     def find(self, evaluations: Sequence[tuple[str, float]]) -> EstimatedAccuracies | None:
-        """Return estimates for networks without counts, averaged over the evaluations; None if there are none.
+        """Return the estimates under some evaluations, averaged over the evaluations; None if there are no estimates.
 
-        For a mean over evaluations on the same images, the mean of their standard errors is an upper bound and is used;
-        counted evaluations have no error.
+        The standard error of a mean is the mean of the standard errors, which is an upper bound because all evaluations
+        are on the same images. Counts have no error.
         """
         if self.rows.empty:
             return None
@@ -70,7 +77,8 @@ class EstimateTable:
                     table[column] = 0.0 if name == "standard_error" else counts
             columns[name] = table[list(evaluations)].mean(axis=1, skipna=False).dropna()
         names = columns["value"].index.intersection(accuracies.index)
-        # The intervals allow for degrees of freedom; with this error, a normal test agrees with them.
+        # The intervals account for the degrees of freedom, so they may be wider than normal intervals. The error is
+        # raised accordingly, so that a normal test agrees with them.
         half_width = (columns["high"] - columns["low"]) / 2
         standard_error = columns["standard_error"].clip(lower=half_width / NORMAL_QUANTILE)
         return EstimatedAccuracies(
@@ -83,7 +91,10 @@ class EstimateTable:
         )
 
     def find_missing(self, evaluation: tuple[str, float]) -> "tuple[EstimatedAccuracies, pd.Index[Any]] | None":
-        """Return the estimates under an evaluation, and the networks without a count there; None without estimates."""
+        """Return the estimates under an evaluation, and the networks that have an estimate but no count.
+
+        The result is None if there are no estimates.
+        """
         estimates = self.find([evaluation])
         if estimates is None:
             return None
@@ -100,13 +111,13 @@ def describe_estimates(results: "DatasetResults", labels: Sequence[str], n_count
     n_seen_text = f"{low:,}" if low == high else f"{low:,} to {high:,}"
     return (
         f"Under {'; '.join(labels)}, accuracies marked ~ are estimates from {n_seen_text} "
-        f"of {int(rows['n_images'].max()):,} images; {n_counted_text} networks were counted on all. There, intervals "
-        "(95%) and ties refer to the accuracy on all these images, in which counts are certain."
+        f"of {int(rows['n_images'].max()):,} images; {n_counted_text} networks were counted on all. In these "
+        "columns, 95% intervals and ties refer to the accuracy on all images, so counts have no error."
     )
 
 
 def fill_in_estimates(results: "DatasetResults") -> tuple["DatasetResults", str]:
-    """Replace missing counts by estimates; return the results and the note to show with them.
+    """Fill in missing counts with estimates; return the results, and a note to show with them.
 
     The note is empty if there are no estimates.
     """

@@ -53,8 +53,8 @@ def compare_estimated(
 
     Args:
         networks: two or more, as ``DATASET:ARCHITECTURE``.
-        keys: keys, or keys at a strength; by default those with estimates, at the strength nearest to 1/255.
-        data: name of the dataset; may be left out if the folder has only one.
+        keys: keys, or keys at a strength; by default, all keys with estimates, at the strength nearest to 1/255.
+        data: name of the image dataset; None if the folder has only one.
 
     Raises:
         ConfigError: an entry of `networks` is not DATASET:ARCHITECTURE, the networks are in several folders, or

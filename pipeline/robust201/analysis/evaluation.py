@@ -125,7 +125,7 @@ class Evaluation(pd.DataFrame):
         Raises:
             ConfigError: a key or strength was not evaluated, or the list is empty.
         """
-        columns = list(self._outcomes) if evaluations is None else self._find(evaluations)
+        columns = list(self._outcomes) if evaluations is None else self._find_evaluations(evaluations)
         if not columns:
             raise ConfigError("Computing the worst case failed: `evaluations` is empty. List at least one.")
         correct = np.all([self._outcomes[column] for column in columns], axis=0)
@@ -134,7 +134,7 @@ class Evaluation(pd.DataFrame):
         series: pd.Series[Any] = pd.Series(correct, index=self._positions, dtype=bool).rename_axis("image")
         return WorstCase(accuracy, low, high, tuple(columns), series)
 
-    def _find(self, evaluations: Sequence[str | tuple[str, float]]) -> list[tuple[str, float]]:
+    def _find_evaluations(self, evaluations: Sequence[str | tuple[str, float]]) -> list[tuple[str, float]]:
         columns: dict[tuple[str, float], None] = {}
         for name in [evaluations] if isinstance(evaluations, str) else evaluations:
             key, strength = (name, None) if isinstance(name, str) else name
@@ -212,7 +212,7 @@ class Evaluation(pd.DataFrame):
             if (constraint := self._constraint_of(key)) is not None:
                 balls.setdefault((constraint, strength), []).append(key)
         clean = [
-            f"{_show_fraction(correct)} of {len(correct):,} images are classified correctly (95% intervals)."
+            f"{_format_fraction(correct)} of {len(correct):,} images are classified correctly (95% intervals)."
             for (key, _), correct in self._outcomes.items()
             if key == "clean"
         ]
@@ -234,12 +234,12 @@ class Evaluation(pd.DataFrame):
         ensembles = [key for key, task in TASKS.items() if task.constraint == constraint and key.startswith(ENSEMBLES)]
         autoattack_note = " AutoAttack may fool more images." if ensembles and not {*keys} & {*ensembles} else ""
         return (
-            f"{_show_fraction(withstood)} withstand {', '.join(keys)} at epsilon {strength:g}{unit} "
+            f"{_format_fraction(withstood)} withstand {', '.join(keys)} at epsilon {strength:g}{unit} "
             f"({constraint.name}){worst_case_note}.{autoattack_note}"
         )
 
 
-def _show_fraction(outcomes: NDArray[np.bool_]) -> str:
+def _format_fraction(outcomes: NDArray[np.bool_]) -> str:
     fraction = float(outcomes.mean())
     low, high = accuracy_intervals(fraction, len(outcomes))
     return f"{fraction:.1%} ({low:.1%} to {high:.1%})"

@@ -114,14 +114,14 @@ def describe_plan(
 ) -> str:
     """Return the announcement of a first look: keys, images and time, and the time of full evaluations."""
     paper_seconds = costs.total({key: TASKS[key].parameters() for key in PAPER_KEYS}, n_images)
-    full_evaluations = [f'keys "all" (the paper\'s, with their epsilons) about {show_time(paper_seconds)}']
+    full_evaluations = [f'keys "all" (the paper\'s, with their epsilons) about {format_time(paper_seconds)}']
     image_description = f"all {n_images:,} images"
     if count < n_images:
         time_note = ", as many as the time allows" if limited_by_time else ""
         image_description = f"{count:,} of {n_images:,} images (class-stratified, seed {seed}{time_note})"
-        full_evaluations.insert(0, f"these keys about {show_time(costs.total(keys, n_images))}")
+        full_evaluations.insert(0, f"these keys about {format_time(costs.total(keys, n_images))}")
     sentences = [
-        f"First look: {', '.join(keys)} on {image_description}, about {show_time(costs.total(keys, count))}.",
+        f"First look: {', '.join(keys)} on {image_description}, about {format_time(costs.total(keys, count))}.",
         f"Full evaluation, on all images: {', '.join(full_evaluations)}.",
     ]
     if limited_by_time and count < n_images:
@@ -129,7 +129,7 @@ def describe_plan(
     return "\n".join(sentences)
 
 
-def show_time(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """Render an estimated time: ``40 s``, ``12 min``, ``3.5 h``."""
     if seconds < 90:
         return f"{max(1, round(seconds))} s"

@@ -1,4 +1,4 @@
-"""Leaderboard: the best networks under each evaluation, with intervals and ties, as a table and in sentences."""
+"""Leaderboards: the best networks under each evaluation, with intervals and ties, as tables and sentences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class Standing(NamedTuple):
     """Ranking of the networks in one evaluation, or by the mean over several evaluations.
 
     Attributes:
-        name: the evaluation as the user wrote it, such as ``pgd:1`` or ``corruption``.
+        name: name of the evaluation or mean, such as ``pgd:1`` or ``corruption``.
         label: the evaluation's label in tables.
         accuracies: fractions by network, the highest first.
         low: lower end of each accuracy's 95% interval over images; NaN if the number of images is unknown.
@@ -99,7 +99,7 @@ class Leaderboard:
         """Return one row per network and evaluation.
 
         Returns:
-            `network`, `evaluation` (as the user wrote it), `rank`, `accuracy`, `low` and `high` (its 95% interval),
+            `network`, `evaluation` (its name), `rank`, `accuracy`, `low` and `high` (its 95% interval),
             `p_value` (of the difference from the best network, adjusted with Holm's method) and `tied` (whether the
             network is the best or tied with it; False for a single network). If some accuracies are estimates, also
             `estimated`.
@@ -145,7 +145,10 @@ class Leaderboard:
         sentences = [_describe_attacks(attack_standings, self.results)] if attack_standings else []
         for standing in corruption_standings:
             condition = f"corruptions (mean over {len(self.results.averaged_keys(CORRUPTION))} and their severities)"
-            sentences.append(f"Under {condition}, it is {_describe_best(standing, self.results)}.")
+            if _is_near_chance(standing, self.results):
+                sentences.append(f"Under {condition}, no network is clearly above chance.")
+            else:
+                sentences.append(f"Under {condition}, it is {_describe_best(standing, self.results)}.")
         if not attack_standings and corruption_standings:
             sentences[0] = sentences[0].replace("it is", "the most accurate network is")
         return " ".join(sentences)
@@ -173,7 +176,11 @@ class Leaderboard:
     def _describe_counts(self, standings: Sequence[Standing]) -> str:
         first_standing = standings[0]
         paired_values = {standing.paired for standing in standings}
-        tests = "paired tests" if paired_values == {True} else "tests of accuracies without outcomes, which detect less"
+        tests = (
+            "paired tests"
+            if paired_values == {True}
+            else "unpaired tests of accuracies, which detect fewer differences"
+        )
         if paired_values == {True, False}:
             tests = "paired tests where outcomes are stored"
         return (
@@ -265,7 +272,7 @@ def _rank_networks(
         low, high = image_mean_intervals(n_correct, len(evaluations))
     else:
         single_outcomes = outcomes[0] if single is not None and outcomes is not None else None
-        ties, _ = find_ties(accuracies, n_images, single_outcomes, level=LEVEL, what=f"{results.name} {name}")
+        ties, _ = find_ties(accuracies, n_images, single_outcomes, level=LEVEL, label=f"{results.name} {name}")
         low, high = accuracy_intervals(accuracies, n_images)
     low_ends, high_ends, p_values = (
         pd.Series(np.asarray(numbers), accuracies.index) for numbers in (low, high, ties.p_values)
@@ -383,8 +390,6 @@ def _is_near_chance(standing: Standing, results: DatasetResults) -> bool:
 
 
 def _describe_best(standing: Standing, results: DatasetResults) -> str:
-    if _is_near_chance(standing, results):
-        return "no network: none is clearly above chance"
     return f"{results.network_label(standing.best)} ({_describe_numbers(standing, results)})"
 
 

@@ -10,7 +10,7 @@ from robust201.core.errors import ConfigError
 from robust201.reader.dataset import RobustnessDataset
 
 UNNAMED_WEIGHTS = "trained"
-"""Display name of weights without a name; these come from files, whereas random weights are named by their seed."""
+"""Name that is shown for weights without a name, which come from files; random weights are named by their seed."""
 
 
 def read_measure_folders(folders: Sequence[RobustnessDataset], dataset: str) -> pd.DataFrame:

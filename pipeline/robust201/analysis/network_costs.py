@@ -9,7 +9,8 @@ from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.networks import trained_architecture
 
-PARAMETERS, FLOPS = "parameters", "flops"
+PARAMETERS, MACS = "parameters", "flops"
+"""Names of the costs; multiply-accumulates have the name that is usual in tables of networks."""
 
 _IMAGE_SIZE = 32
 """Image size that is assumed for unknown datasets; the ranking by multiply-accumulates does not depend on it."""
@@ -23,11 +24,11 @@ def network_costs(
     Args:
         reader: reader of the folder.
         dataset: name of a dataset in the folder.
-        architectures: ids of architectures or of their training runs, which have the costs of the architecture.
+        architectures: ids of architectures, or names of networks, which have the costs of their architecture.
         n_classes: number of classes; required if the dataset is unknown.
 
     Returns:
-        Columns `PARAMETERS` and `FLOPS` by architecture; no columns if the architectures are not cells or the number of
+        Columns `PARAMETERS` and `MACS` by architecture; no columns if the architectures are not cells or the number of
         classes is unknown.
     """
     architecture_ids, space, known_dataset = list(architectures), reader.files.cost_space, DATASETS.get(dataset)
@@ -44,4 +45,4 @@ def network_costs(
         )
         for cell in map(trained_architecture, architecture_ids)
     ]
-    return pd.DataFrame(costs, index=pd.Index(architecture_ids), columns=[PARAMETERS, FLOPS], dtype="float64")
+    return pd.DataFrame(costs, index=pd.Index(architecture_ids), columns=[PARAMETERS, MACS], dtype="float64")

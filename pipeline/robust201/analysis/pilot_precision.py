@@ -26,7 +26,9 @@ from robust201.statistics.expected_precision import (
 )
 
 MAX_NETWORKS = 20
-"""Maximum number of a dataset's networks to use, as many as in a pilot: more take long and flatter the precision."""
+"""Maximum number of a dataset's networks to use: as many as in a pilot, because more would take long and make the
+precision look better than in a sweep.
+"""
 
 _Bools = NDArray[np.bool_]
 
@@ -39,7 +41,7 @@ class KnownOutcomes(NamedTuple):
 
 
 class PilotPrecision:
-    """Expected precision by key, computed from known outcomes; for keys without outcomes, the worst case.
+    """Expected precision of estimates under each key, from known outcomes; without outcomes, it is the worst case.
 
     `sampled` and `simple` have the parameters and results that `planning.designs.Precision` documents.
     """
@@ -83,7 +85,7 @@ class PilotPrecision:
 
 
 class ReferenceDataset:
-    """Outcomes of a folder's first dataset that has any, used for every requested dataset."""
+    """Outcomes of the first dataset in a folder that has outcomes; they stand in for every dataset of a plan."""
 
     def __init__(self, reader: RobustnessDataset, cheap: Sequence[str] = DEFAULT_CHEAP) -> None:
         """Index the keys that have outcomes.
@@ -96,21 +98,26 @@ class ReferenceDataset:
             ConfigError: no key has outcomes.
         """
         self._reader = reader
-        with_outcomes = [dataset for dataset in reader.data if any(self._has(dataset, key) for key in reader.keys_all)]
-        if not with_outcomes:
+        datasets_with_outcomes = [
+            dataset for dataset in reader.data if any(self._has_outcomes(dataset, key) for key in reader.keys_all)
+        ]
+        if not datasets_with_outcomes:
             raise ConfigError(
                 f"Planning failed for --like {reader.path}: it has no dataset with per-image outcomes. "
                 "Measure `predictions`, and export with --parquet --outcomes bits, or leave --like out."
             )
-        self._dataset = with_outcomes[0]
-        self._keys = {paper_key(key): key for key in reader.keys_all if self._has(self._dataset, key)}
+        self._dataset = datasets_with_outcomes[0]
+        self._keys = {paper_key(key): key for key in reader.keys_all if self._has_outcomes(self._dataset, key)}
         self._cheap = [paper_key(key) for key in cheap]
 
-    def _has(self, dataset: str, key: str) -> bool:
+    def _has_outcomes(self, dataset: str, key: str) -> bool:
         return has_outcomes_of(self._reader.files, dataset, key)
 
     def read(self, _dataset: str, key: str) -> KnownOutcomes | None:
-        """Return the outcomes of networks that have all strengths and cheap keys, or of a random sample if many."""
+        """Return the outcomes of the networks that have all strengths and cheap keys, or of a sample of these networks.
+
+        There is a sample if there are more than `MAX_NETWORKS`. The name of the requested dataset is ignored.
+        """
         target = paper_key(key)
         if target not in self._keys:
             return None

@@ -23,7 +23,7 @@ _USER_FIELDS = (
     *("link", "name", "authors", "additional_data", "number_forward_passes"),
     *("venue", "architecture", "reported", "footnote", "unreliable"),
 )
-"""Fields that describe the network and its paper and that only the user can fill in."""
+"""Fields that describe the network and its paper, which only the user knows."""
 
 
 @dataclass(frozen=True)

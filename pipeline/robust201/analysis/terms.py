@@ -1,4 +1,4 @@
-"""Terms: names that commands accept for numbers of architectures, and the numbers that they stand for.
+"""Terms: the names by which commands select numbers of architectures, such as accuracies, costs and measures.
 
     adversarial | corruption    all pairs of attack and epsilon, or of corruption and severity (see `averaged_keys`)
     KEY                         clean, or all strengths of a key
@@ -8,8 +8,8 @@
     COLUMN                      a column of a joined table, in its own units
     METRIC(KEY[:STRENGTH])      a derived metric, such as robustness_r(pgd)
 
-A term with several numbers per architecture stands for their mean. A name is matched against the dataset's names in
-this order, so that keys and columns may contain dots.
+A term with several numbers per architecture stands for their mean. The forms are tried in this order, so that names of
+keys and columns may contain dots.
 """
 
 import re
@@ -128,7 +128,7 @@ def read_join_tables(
 
 
 class Terms:
-    """Lookup of a dataset's numbers of architectures by term."""
+    """Numbers of a dataset's architectures, looked up by term."""
 
     def __init__(self, results: DatasetResults, tables: Sequence[pd.DataFrame] = ()) -> None:
         self.results, self.tables = results, tables

@@ -1,7 +1,6 @@
-"""The numbers behind the figures, as DataFrames; `specifications` only draws them.
+"""The numbers in the figures, as DataFrames, which `specifications` draws.
 
-Each function takes the results of one dataset, which also refer to the folder's other datasets. It returns an empty
-frame if the results do not suffice.
+The functions that take the results of a dataset return an empty frame if the results do not suffice for the figure.
 """
 
 import math
@@ -19,7 +18,7 @@ from robust201.analysis.labels import column_label, dataset_label, key_label, me
 from robust201.analysis.leaderboard import nearest_strength
 from robust201.analysis.measure_correlations import correlate_measures
 from robust201.analysis.measure_folders import read_measure_folders
-from robust201.analysis.network_costs import FLOPS
+from robust201.analysis.network_costs import MACS
 from robust201.analysis.terms import measure_name
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.steps import has_steps, read_steps
@@ -53,7 +52,7 @@ TOP_CELLS = 20
 """Maximum number of cells that `top_cells` returns for a score."""
 
 FAR_STRENGTH = 4.0
-"""Minimum ratio of the largest strength to the one before it for the largest to count as far from the others."""
+"""If the largest strength is more than this factor above the second largest, it counts as far from the others."""
 
 ALL_CELLS = "all evaluated cells"
 
@@ -73,7 +72,7 @@ def accuracy_boxes(results: DatasetResults, kind: str) -> pd.DataFrame:
     groups: dict[tuple[object, ...], pd.Series] = {
         (key, strength): results.column(name, strength)
         for key in results.keys(kind)
-        for name, strength in (clean if results.begins_clean(key) else [])
+        for name, strength in (clean if results.starts_with_clean(key) else [])
         + [(key, strength) for strength in results.strengths(key)]
     }
     return _boxes(groups, ["key", "strength"])
@@ -92,7 +91,7 @@ def accuracy_curves(results: DatasetResults, kind: str) -> pd.DataFrame:
         (key, strength, results.column(*evaluation))
         for key in results.keys(kind)
         for strength, evaluation in (
-            ([(CLEAN_STRENGTH, (CLEAN, CLEAN_STRENGTH))] if has_clean and results.begins_clean(key) else [])
+            ([(CLEAN_STRENGTH, (CLEAN, CLEAN_STRENGTH))] if has_clean and results.starts_with_clean(key) else [])
             + [(strength, (key, strength)) for strength in results.strengths(key)]
         )
     ]
@@ -175,7 +174,7 @@ def effects_by_score(results: DatasetResults) -> pd.DataFrame:
 
 
 def box_range(boxes: pd.DataFrame) -> tuple[float, float]:
-    """Return axis limits that include all whiskers of `boxes` (see `accuracy_boxes`), and outliers that are near.
+    """Return axis limits that include all whiskers of `boxes` (see `accuracy_boxes`), and outliers if all are near.
 
     Returns:
         (low, high) in [0, 1], multiples of `AXIS_STEP`.
@@ -206,7 +205,7 @@ def has_far_strength(strengths: Sequence[float]) -> bool:
 
 
 def bulk_range(values: ArrayLike, *, logarithmic: bool = False) -> tuple[float, float]:
-    """Return the axis limits of points: the range of all points, or the range without a few far points."""
+    """Return the axis limits of points: the range of all points, or the range without far points if these are few."""
     points = np.asarray(values, np.float64)
     scaled = np.log(points) if logarithmic else points
     q1, _, q3 = quartiles(scaled)
@@ -214,16 +213,18 @@ def bulk_range(values: ArrayLike, *, logarithmic: bool = False) -> tuple[float, 
         q1, q3 = np.quantile(scaled, (0.1, 0.9))
     is_near = (scaled >= q1 - FAR_POINT_FENCE * (q3 - q1)) & (scaled <= q3 + FAR_POINT_FENCE * (q3 - q1))
     near_values = scaled[is_near]
-    leaves_out = (~is_near).mean() <= MAX_FAR_FRACTION and np.ptp(scaled) > MIN_SHORTENING * np.ptp(near_values) > 0
-    points_in_range = points[is_near] if leaves_out else points
+    omits_far_points = (~is_near).mean() <= MAX_FAR_FRACTION and np.ptp(scaled) > MIN_SHORTENING * np.ptp(
+        near_values
+    ) > 0
+    points_in_range = points[is_near] if omits_far_points else points
     return float(points_in_range.min()), float(points_in_range.max())
 
 
 def pareto_front(first_numbers: pd.Series, second_numbers: pd.Series) -> NDArray[np.bool_]:
-    """Return which architectures are on the Pareto front of two numbers that are to be maximised.
+    """Return which architectures are on the Pareto front if both numbers should be high.
 
     Returns:
-        (N) bool; equal for architectures that are equal in both numbers, False for those that lack a number.
+        (N) bool; False for architectures that lack a number. Architectures with equal numbers have equal values.
     """
     return on_front(np.stack([first_numbers.to_numpy(np.float64), second_numbers.to_numpy(np.float64)], axis=1))
 
@@ -300,7 +301,7 @@ def corruption_correlations(results: DatasetResults) -> pd.DataFrame:
 
 
 def robustness_correlations(results: DatasetResults) -> pd.DataFrame:
-    """Correlate the rankings by clean accuracy, by mean accuracy under each attack, and by robustness R under it.
+    """Correlate the rankings by clean accuracy, and by the mean accuracy and the robustness R under each attack.
 
     R is the area under the accuracy curve relative to the clean accuracy (see `statistics.robustness.robustness_r`).
     Attacks with fewer than two strengths and architectures that lack a strength are left out.
@@ -326,7 +327,7 @@ def robustness_correlations(results: DatasetResults) -> pd.DataFrame:
 
 
 def correlation_view(correlations: pd.DataFrame, view: str) -> pd.DataFrame:
-    """Return the square matrix of one view from a frame with several views (see `corruption_correlations`)."""
+    """Return the square matrix of one view from a frame of several views (see `corruption_correlations`)."""
     rows = correlations[correlations.index.get_level_values("view") == view].droplevel("view")
     return rows[[column for column in correlations.columns if column in rows.index]]
 
@@ -366,8 +367,8 @@ def one_class_confidence(results: DatasetResults) -> pd.DataFrame:
 
 
 def curves_of_key(frame: pd.DataFrame, key: str, results: DatasetResults) -> pd.DataFrame:
-    """Return a key's rows of a frame of confidences; rows of clean images come first if they are its strength 0."""
-    clean_keys = [CLEAN] if results.begins_clean(key) else []
+    """Return a key's rows of a frame of confidences, after the rows of clean images if these are its strength 0."""
+    clean_keys = [CLEAN] if results.starts_with_clean(key) else []
     return frame[frame["key"].isin([*clean_keys, key])].sort_values("strength", kind="stable")
 
 
@@ -404,7 +405,7 @@ def confusion_fractions(sums: pd.DataFrame, key: str, strength: float) -> pd.Dat
 
 
 def clean_against(results: DatasetResults, kind: str) -> pd.DataFrame:
-    """Pair clean accuracies with the mean accuracy over a kind of keys, and with the accuracy under each key.
+    """Pair clean accuracies with the accuracy under each key of a kind, and with the mean over these keys.
 
     Returns:
         One row per architecture, key and strength: `architecture`, `clean`, `key`, `strength`, `accuracy`, `front` and,
@@ -478,12 +479,12 @@ def measure_correlations(results: DatasetResults) -> pd.DataFrame:
     if results.measure_folders:
         table = read_measure_folders([results.reader, *results.measure_folders], results.name)
         correlations = correlate_measures(results, [table], with_result_measures=False)
-        return correlations.replace({"measure": {FLOPS: "FLOPs"}})
+        return correlations.replace({"measure": {MACS: "FLOPs"}})
     correlations = correlate_measures(results) if len(results.measures.columns) else pd.DataFrame()
     if "kendall" not in correlations or correlations["kendall"].isna().all():
         return pd.DataFrame()
     labels = {measure_name(*column): measure_label(*column) for column in results.measures}  # type: ignore[misc]
-    return correlations.replace({"measure": labels | {FLOPS: "FLOPs"}})
+    return correlations.replace({"measure": labels | {MACS: "FLOPs"}})
 
 
 def correlation_matrix(rows: pd.DataFrame) -> pd.DataFrame:
@@ -553,7 +554,7 @@ def best_cells(results: DatasetResults) -> pd.DataFrame:
 
 
 def neighbour_changes(results: DatasetResults) -> pd.DataFrame:
-    """Compute the change of accuracy from changing one edge of the best architectures.
+    """Compute how accuracies change if one edge of a best architecture is changed.
 
     Returns:
         One row per evaluated neighbour and score: `best` (the score by which the architecture is the best), `tied`
@@ -664,7 +665,7 @@ def _correlate(results: DatasetResults, groups: Iterable[tuple[str, Sequence[Key
                 for key, strength in columns
             ]
             tau = rank_correlations(accuracies)
-            # If every column is constant, there is nothing to draw.
+            # A constant column has no correlations. If all columns are constant, there is nothing to draw.
             if not tau.isna().to_numpy().all():
                 tau_by_view[view] = tau
     return pd.concat(tau_by_view, names=["view", "key"]) if tau_by_view else pd.DataFrame()

@@ -1,4 +1,4 @@
-"""The report's gallery of single images: the images that are broken most and least often, and what breaks them."""
+"""The report's gallery of single images: those that attacks and corruptions break most and least often."""
 
 import base64
 import hashlib
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from robust201.analysis.broken_images import find_broken_images, weakest_breaking
+from robust201.analysis.broken_images import find_broken_images, weakest_breaking_strengths
 from robust201.analysis.labels import key_label, strength_label
 from robust201.core.errors import DatasetError
 
@@ -67,18 +67,19 @@ def _image_cards(
         label = html.escape(class_names[int(row["label"])])
         picture = "" if images is None else _thumbnail(images, int(row["row"]), str(row["sha256"]), label)
         cards.append(
-            f'<li class="card">{picture}<p><b>Image {row["row"]:,}</b>, {label}<br>broken in {row["share"]:.0%} of '
-            f"evaluations, classified correctly by {row['n_right']:,} of {broken.n_networks:,}</p>"
-            f"{_breaking_evaluations(networks_by_evaluation, int(row['n_right']), results)}</li>"
+            f'<li class="card">{picture}<p><b>Image {row["row"]:,}</b>, {label}<br>broken in '
+            f"{row['broken_fraction']:.0%} of evaluations, classified correctly by {row['n_clean_correct']:,} of "
+            f"{broken.n_networks:,}</p>"
+            f"{_breaking_evaluations(networks_by_evaluation, int(row['n_clean_correct']), results)}</li>"
         )
     return cards
 
 
 def _breaking_evaluations(
-    networks_by_evaluation: Mapping[tuple[str, float], int], n_right: int, results: "DatasetResults"
+    networks_by_evaluation: Mapping[tuple[str, float], int], n_clean_correct: int, results: "DatasetResults"
 ) -> str:
     """Return the weakest evaluations that break an image for half of the networks, and a foldable table of counts."""
-    weakest = weakest_breaking(networks_by_evaluation, n_right)
+    weakest = weakest_breaking_strengths(networks_by_evaluation, n_clean_correct)
     attacks = [key for key in results.keys("attack") if key in weakest]
     descriptions = [f"{key_label(key)} {strength_label(key, weakest[key], results.strengths(key))}" for key in attacks]
     corruptions = results.keys("corruption")

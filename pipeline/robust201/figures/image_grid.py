@@ -35,7 +35,7 @@ def draw_image_grid(
     Args:
         rows: rows of equal length.
         columns: text above each column.
-        row_labels: text to the left of each row; empty if a row belongs to the row above.
+        row_labels: text to the left of each row; an empty text means that the row belongs to the row above.
         width: width of the figure, in inches.
     """
     n_columns = len(columns)

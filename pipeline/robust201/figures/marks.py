@@ -1,6 +1,6 @@
 """The basic Vega-Lite elements of panels: boxes, bands, points, heat maps and the line of chance accuracy.
 
-Sizes are in points. Nothing is computed here; expressions only place and colour the values of frames.
+Sizes are in points. This module computes no results: it only positions and colours the values of frames.
 """
 
 import json
@@ -25,7 +25,7 @@ def spec_rows(frame: pd.DataFrame, digits: int = 5) -> list[dict[str, Any]]:
 
 def fraction_axis(layout: PanelLayout, label: str, limits: tuple[float, float] = (0, 1)) -> Spec:
     """Return a vertical axis of fractions between limits; only panels on the left have labels."""
-    # A blank label is as high as a real one, so that the titles of panels are aligned.
+    # Other panels have blank labels instead of none, so that the titles of all panels are aligned.
     labels = {"title": label} if layout.left else {"title": None, "labelExpr": "' '"}
     axis = {"format": ".0%", "tickCount": 5, "grid": True, **labels}
     return {"type": "quantitative", "scale": {"domain": list(limits), "nice": False, "zero": False}, "axis": axis}
@@ -41,9 +41,9 @@ def category_axis(layout: PanelLayout, names: Sequence[str], title: str | None, 
     return {"type": "nominal", "scale": {"domain": list(names), **scale}, "axis": {"title": title, **angle}}
 
 
-def strength_axis(strengths: Sequence[float], names: Sequence[str], title: str | None) -> Spec:
-    """Return a linear horizontal axis of strengths, labelled with as many of their names as fit."""
-    names_by_strength = dict(zip(map(float, strengths), names, strict=True))
+def strength_axis(strengths: Sequence[float], tick_labels: Sequence[str], title: str | None) -> Spec:
+    """Return a linear horizontal axis of strengths, which shows as many tick labels as fit."""
+    names_by_strength = dict(zip(map(float, strengths), tick_labels, strict=True))
     labels_json = json.dumps(
         {f"{strength:g}": name for strength, name in names_by_strength.items()}, ensure_ascii=False
     )
@@ -53,11 +53,11 @@ def strength_axis(strengths: Sequence[float], names: Sequence[str], title: str |
 
 
 def chance_layers(chance: float | None, limits: tuple[float, float], *, right: bool = False) -> list[Spec]:
-    """Return the labelled line of chance accuracy; empty if that accuracy is unknown or outside the limits."""
+    """Return a labelled line at the accuracy of guessing; empty if this accuracy is unknown or outside the limits."""
     low, high = limits
     if chance is None or not low <= chance <= high:
         return []
-    # Put the label on the side of the line that has more space.
+    # Put the label on the side of the line that has options space.
     is_above = chance < (low + high) / 2
     position: Spec = {"y": {"datum": chance}}
     text_position = {"x": {"value": "width" if right else 0}, **position}
@@ -76,15 +76,15 @@ def chance_layers(chance: float | None, limits: tuple[float, float], *, right: b
     ]
 
 
-def box_layers(boxes: pd.DataFrame, names: Sequence[str], limits: tuple[float, float]) -> list[Spec]:
-    """Return box plots at the names of an axis (see `figure_data.accuracy_boxes`); column `group` sets the colour."""
+def box_layers(boxes: pd.DataFrame, tick_labels: Sequence[str], limits: tuple[float, float]) -> list[Spec]:
+    """Return box plots, one per tick label (see `figure_data.accuracy_boxes`); the column `group` sets their colour."""
     low, high = limits
-    box_columns = boxes.drop(columns="outliers").assign(place=list(names))
-    outliers = boxes.assign(place=list(names))[["place", "outliers"]].explode("outliers").dropna()
+    box_columns = boxes.drop(columns="outliers").assign(tick_label=list(tick_labels))
+    outliers = boxes.assign(tick_label=list(tick_labels))[["tick_label", "outliers"]].explode("outliers").dropna()
     outliers_in_range = outliers[outliers["outliers"].between(low, high)].astype({"outliers": float})
-    position = {"field": "place"}
+    position = {"field": "tick_label"}
     statistics = [("high", "upper whisker"), ("q3", "upper quartile"), ("median", "median"), ("q1", "lower quartile")]
-    tooltip = [{"field": "place", "title": "at"}]
+    tooltip = [{"field": "tick_label", "title": "at"}]
     tooltip += [
         {"field": name, "title": title, "format": ".2%"} for name, title in [*statistics, ("low", "lower whisker")]
     ]
@@ -119,8 +119,8 @@ def box_layers(boxes: pd.DataFrame, names: Sequence[str], limits: tuple[float, f
         boxes_beyond = box_columns[box_columns[column] > 0]
         if len(boxes_beyond):
             labels = [
-                {"place": name, "text": f"{arrow}{n:,}"}
-                for name, n in zip(boxes_beyond["place"], boxes_beyond[column], strict=True)
+                {"tick_label": name, "text": f"{arrow}{n:,}"}
+                for name, n in zip(boxes_beyond["tick_label"], boxes_beyond[column], strict=True)
             ]
             label_encoding = {"x": position, "y": {"value": y}, "text": {"field": "text"}}
             mark = {"type": "text", "baseline": baseline}
@@ -131,7 +131,10 @@ def box_layers(boxes: pd.DataFrame, names: Sequence[str], limits: tuple[float, f
 def band_layers(
     rows: pd.DataFrame, x: Spec, columns: tuple[str, str, str], colour: Spec, tooltip: Sequence[Spec] = ()
 ) -> list[Spec]:
-    """Return lines of a middle column, with a band between a lower and an upper column."""
+    """Return one line per colour through a middle column, with a band between a lower and an upper column.
+
+    `columns` are the lower, the middle and the upper column.
+    """
     low, middle, high = columns
     band = {"x": x, "y": {"field": low}, "y2": {"field": high}, "color": colour}
     line = {"x": x, "y": {"field": middle}, "color": colour}
@@ -157,7 +160,8 @@ _SIDES = {
     "▼": ("datum.{y} < {low}", "triangle-down", "width/2", "height", "center", "bottom", "'▼ ' + {n}"),
     "▲": ("datum.{y} > {high}", "triangle-up", "width/2", 0, "center", "top", "'▲ ' + {n}"),
 }
-"""For each side of a panel: the test for points beyond it, their symbol, and the position and text of their number."""
+"""By side of a panel: the test for points beyond it, their symbol, and the position, alignment and text of the label
+that states their number."""
 
 
 def point_layers(
@@ -166,9 +170,9 @@ def point_layers(
     limits: Sequence[tuple[Any, Any]],
     encoding: Spec,
     size: float,
-    sizes: tuple[float, float],
+    panel_size: tuple[float, float],
 ) -> list[Spec]:
-    """Return the points inside the limits of both axes; points outside become arrows at the border, with their number.
+    """Return the points of a scatter plot. Points outside the limits become arrows at the border, with their number.
 
     Args:
         data: the points.
@@ -176,7 +180,7 @@ def point_layers(
         limits: limits of the axes, as numbers or names of parameters.
         encoding: additional channels.
         size: area of a point.
-        sizes: width and height of the panel.
+        panel_size: width and height of the panel.
     """
     (left, right), (low, high) = limits
     names = {"x": fields[0], "y": fields[1], "left": left, "right": right, "low": low, "high": high}
@@ -194,7 +198,12 @@ def point_layers(
         "encoding": position | {"shape": shape, "size": area} | encoding,
     }
     layers: list[Spec] = [points]
-    coordinates = {"width": sizes[0], "height": sizes[1], "width/2": sizes[0] / 2, "height/2": sizes[1] / 2}
+    coordinates = {
+        "width": panel_size[0],
+        "height": panel_size[1],
+        "width/2": panel_size[0] / 2,
+        "height/2": panel_size[1] / 2,
+    }
     for name, (_, _, x, y, align, baseline, text) in _SIDES.items():
         count_transform = [
             {"filter": f"datum.side === '{name}'"},
@@ -226,13 +235,15 @@ def heat_map(
     hovers: Sequence[Sequence[str]] | None = None,
     extra_layers: Sequence[Spec] = (),
 ) -> Spec:
-    """Draw a frame as a heat map, with its first row on top; NaN stays empty.
+    """Draw a frame as a heat map, with one field (a coloured rectangle) per number and the first row on top.
+
+    The fields of NaN are empty.
 
     Args:
         matrix: the numbers.
-        labels: labels of the fields, which are drawn if they fit; None for no labels.
+        labels: texts in the fields, by row and column, which are drawn if they fit; None for no texts.
         layout: layout of the panel.
-        colour: channel of `value`.
+        colour: colour channel of the numbers (see `colour_bar`).
         titles: titles of `row`, `column` and `value` in tooltips.
         field_width: width of a field, in points.
         height: height of a field; equal to its width by default.
@@ -253,7 +264,7 @@ def heat_map(
         table["text"] = np.array([text for row in labels or () for text in row], object)
     if hovers is not None:
         table["hover"] = np.array([text for row in hovers for text in row], object)
-    # CSV takes a third of the space of JSON records.
+    # CSV needs a third of the space of JSON records.
     csv = pd.DataFrame(table).to_csv(index=False, lineterminator="\n")
     parse = {"r": "number", "c": "number", "value": "number", "text": "string", "hover": "string"}
     data = {"values": csv, "format": {"type": "csv", "parse": {name: parse[name] for name in table}}}
@@ -297,25 +308,30 @@ def heat_map(
 
 
 def label_outer_axes(chart: Spec, layout: PanelLayout) -> Spec:
-    """Label rows and columns only at the left and bottom panels, because the labels of all panels are the same."""
+    """Show labels of rows only in the leftmost panels and labels of columns only in the bottom panels.
+
+    All panels must have the same labels.
+    """
     chart["encoding"]["x"]["axis"]["labels"] = layout.bottom
     chart["encoding"]["y"]["axis"]["labels"] = layout.left
     return chart
 
 
-def colour_bar(limits: tuple[float, float], colours: Sequence[str] | str, title: str, **more: Any) -> Spec:
+def colour_bar(limits: tuple[float, float], colours: Sequence[str] | str, title: str, **options: Any) -> Spec:
     """Return the colour channel of numbers, with its legend below all panels."""
     scale: Spec = {"domain": list(limits)}
     scale |= {"scheme": colours} if isinstance(colours, str) else {"range": list(colours), "interpolate": "rgb"}
     legend = {"orient": "bottom", "direction": "horizontal", "title": title, "gradientLength": 170}
-    legend |= {"titleAnchor": "middle", **more}
+    legend |= {"titleAnchor": "middle", **options}
     return {"field": "value", "type": "quantitative", "scale": scale, "legend": legend}
 
 
-def named_colours(colours: Mapping[str, str], *, title: Sequence[str] = (), legend: bool = True, **more: Any) -> Spec:
+def named_colours(
+    colours: Mapping[str, str], *, title: Sequence[str] = (), legend: bool = True, **options: Any
+) -> Spec:
     """Return the colour channel of a field of names, with its legend above all panels."""
     scale = {"domain": list(colours), "range": list(colours.values())}
-    legend_spec = {"orient": "top", "direction": "horizontal", "title": list(title) or None, **more}
+    legend_spec = {"orient": "top", "direction": "horizontal", "title": list(title) or None, **options}
     return {"type": "nominal", "scale": scale, "legend": legend_spec if legend else None}
 
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure, FigureBase
 from matplotlib.ticker import PercentFormatter
 
 from robust201.figures.palette import GRID
-from robust201.figures.panels import SMALL_SIZE, TEXT_SIZE, count_columns, inches
+from robust201.figures.panels import SMALL_SIZE, TEXT_SIZE, count_columns, text_width_in_inches
 from robust201.spaces.cell_space import INK
 
 METADATA: dict[str, dict[str, None]] = {
@@ -20,7 +20,7 @@ METADATA: dict[str, dict[str, None]] = {
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
-"""Metadata fields, by file format, that would make the files of equal results differ; None removes a field."""
+"""Metadata fields to remove, by file format: with them, equal results would give different files."""
 
 
 def make_axes_grid(
@@ -31,7 +31,7 @@ def make_axes_grid(
     *,
     label: str = "accuracy",
     limits: tuple[float, float] = (0, 1),
-    below: float = 0.25,
+    extra_height: float = 0.25,
 ) -> tuple[Figure, list[Axes]]:
     """Create a grid of panels that share a vertical axis of fractions.
 
@@ -42,10 +42,10 @@ def make_axes_grid(
         height: height of a panel, in inches.
         label: label of the axis.
         limits: limits of the axis.
-        below: total height of the elements below and above the panels, in inches.
+        extra_height: total height of the elements above and below the panels, in inches.
     """
     n_columns = count_columns(n, width, min_panel_width)
-    figure = Figure(figsize=(width, height * -(-n // n_columns) + below), layout="constrained")
+    figure = Figure(figsize=(width, height * -(-n // n_columns) + extra_height), layout="constrained")
     panels = make_panels(figure, n, n_columns, sharey=True)
     for position, axes in enumerate(panels):
         style(axes)
@@ -69,7 +69,7 @@ def make_panels(figure: FigureBase, n: int, n_columns: int, *, sharey: bool = Fa
 def draw_legend(figure: Figure, handles: Sequence[Any]) -> Any:
     """Draw a legend above all panels, in as many columns as fit."""
     widest = max(len(handle.get_label()) for handle in handles)
-    n_columns = count_columns(len(handles), figure.get_figwidth(), inches(widest, SMALL_SIZE) + 0.55)
+    n_columns = count_columns(len(handles), figure.get_figwidth(), text_width_in_inches(widest, SMALL_SIZE) + 0.55)
     return figure.legend(
         handles=list(handles),
         loc="outside upper center",
@@ -81,7 +81,7 @@ def draw_legend(figure: Figure, handles: Sequence[Any]) -> Any:
 
 
 def style(axes: Axes) -> None:
-    """Set the text's colour and size, and remove the frame."""
+    """Set the colour and size of the tick labels, and remove the frame."""
     axes.set_axisbelow(True)
     axes.tick_params(colors=INK, labelcolor=INK, labelsize=SMALL_SIZE, length=2, width=0.6, pad=2)
     for spine in axes.spines.values():

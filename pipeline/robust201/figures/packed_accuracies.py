@@ -1,4 +1,4 @@
-"""Data of the report's explorer and scatter plots: the accuracies of all architectures in a compact encoding."""
+"""Compact encoding of the accuracies of all architectures, for the report's explorer and scatter plots."""
 
 import base64
 from typing import Any
@@ -15,7 +15,8 @@ from robust201.spaces.cell_space import CellSpace
 from robust201.statistics.intervals import FEW_IMAGES, accuracy_intervals
 
 RESOLUTION = 10_000
-"""Accuracies are stored in units of 1/10,000: exact for 10,000 images, and one-to-one for fewer images."""
+"""Accuracies are stored in units of 1/10,000. This is exact for 10,000 images; for fewer images, different counts have
+different codes."""
 
 MISSING = 65_535
 """Code of an accuracy that was not evaluated."""
@@ -64,8 +65,8 @@ def pack_results(results: DatasetResults) -> dict[str, Any]:
         - `scores`: for each score, its `name`, `label` and `values` (N) float32, NaN if missing.
         - `front`: (N) uint8, 1 on the Pareto front of clean and mean adversarial accuracy; null if one is missing.
         - `images`: number of images per accuracy, or null if unknown.
-        - `fewCorrect`: intervals for 0, 1, … correct images, while `accuracy_intervals` treats the number as few. The
-          intervals for few wrong images are their mirror images.
+        - `fewCorrect`: intervals for 0, 1, … correct images, for all numbers that `accuracy_intervals` treats as few.
+          The intervals for few wrong images are their mirror images.
         - `best`: the architecture that the explorer shows first.
     """
     space, architectures = results.space, results.architectures

@@ -1,4 +1,6 @@
-"""Figures on the report's page: specifications of their views, which the page's script completes and draws.
+"""Specifications of the figures on the report's page, which the page's script completes and draws.
+
+A figure with a menu has one view per panel; other figures have a single view.
 
 A specification may contain placeholders such as ``@label`` for values of a view. Views that differ only in these values
 share a specification.
@@ -11,7 +13,7 @@ import pandas as pd
 
 from robust201.analysis.dataset_results import DatasetResults
 from robust201.figures.figure_data import operation_names
-from robust201.figures.panels import VEGA_LITE, Figure, Panel, PanelLayout, Spec, arrange, configure
+from robust201.figures.panels import VEGA_LITE, Figure, Panel, PanelLayout, Spec, arrange, vega_config
 from robust201.figures.specifications import change_map
 from robust201.spaces.cell_space import CellSpace
 
@@ -23,17 +25,17 @@ AXES_WIDTH = 60.0
 
 
 def page_config() -> Spec:
-    """Return the text and line sizes of the page's figures; the page's style replaces the colours."""
-    return configure(None) | {"font": "system-ui, sans-serif"}
+    """Return the Vega-Lite configuration of the page's figures; the page's style replaces the colours."""
+    return vega_config(None) | {"font": "system-ui, sans-serif"}
 
 
 def page_views(figure: Figure, results: DatasetResults) -> dict[str, Any]:
-    """Return the page's specifications of a figure.
+    """Return the specifications of a figure's views.
 
     Returns:
         `figures` (specifications without a configuration) and `views`. Each view has its `label` and the index of its
-        `figure`. If the explorer's numbers provide the points, it also has their `column` (an index into
-        `DatasetResults.columns`, or the name of a score) and the `limits` of the vertical axis.
+        `figure`. If the page reads the points from the data of the explorer, it also has their `column` (an index into
+        `DatasetResults.columns`, or the name of a score) and the `limits` of the vertical axis; None otherwise.
     """
     groups = [[panel] for panel in figure.panels] if figure.menu else [list(figure.panels)]
     columns = {column: index for index, column in enumerate(results.columns)}

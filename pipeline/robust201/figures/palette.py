@@ -36,7 +36,7 @@ CORRUPTION_GROUPS = {
     "weather": ("#b9770e", ("brightness", "fog", "frost", "snow")),
     "digital": ("#c2679b", ("contrast", "elastic_transform", "jpeg_compression", "pixelate")),
 }
-"""Groups of corruptions as in Hendrycks and Dietterich, ICLR 2019, each with its colour."""
+"""Colour and keys of each group of corruptions (Hendrycks and Dietterich, ICLR 2019)."""
 
 CONFIDENCE_COLOURS = ("#009e73", "#d55e00", "#1f83c4")
 """Colours in the order of `class_summaries.CONFIDENCES`."""
@@ -51,10 +51,10 @@ NETWORK_COLOURS = (
     *("#1f83c4", "#d55e00", "#009e73", "#c2679b", "#b9770e", "#56a8e0"),
     *("#7f5fc4", "#a0522d", "#7fa83a", "#1b9aaa", "#8b949e"),
 )
-"""Colours in the order of a figure's networks, starting with those of Okabe and Ito without black and yellow."""
+"""Colours of networks, in order; the first are the colours of Okabe and Ito, without black and yellow."""
 
 NETWORK_SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross")
-"""Symbols of networks, in a cycle, so that neighbours in the legend differ not only in colour."""
+"""Symbols of networks, used cyclically, so that neighbours in the legend differ in shape as well as in colour."""
 
 CORRELATION = "redblue"
 """Colour scheme of correlations: RdBu of ColorBrewer (Brewer, 2003), reversed, with red above zero."""
@@ -63,16 +63,16 @@ CHANGE = "redblue"
 """Colour scheme of changes: gains are blue, losses are red."""
 
 BLUES = ("#f7fbff", "#c6dbef", "#6baed6", "#2171b5", "#08306b")
-"""The colours Blues of ColorBrewer; Vega's scheme of this name starts with a darker colour."""
+"""ColorBrewer's scheme "Blues"; Vega's scheme of this name starts with a darker colour."""
 
 SIZE_COLOURS = ("#4a6fd8", "#1b9aaa", "#7fa83a", "#d99a1c", "#e0503f")
-"""Colours from small cells to large cells."""
+"""Colours of cells by number of kernel parameters, from small to large."""
 
 SEQUENTIAL = "viridis"
 
 
 CURRENT_OPERATION = "•"
-"""Symbol for a cell's own operation in a figure of changes."""
+"""Symbol that marks a cell's own operation in a figure of changes."""
 
 MAX_WRITTEN_CLASSES = 12
 """Maximum number of classes for which the fields of a confusion matrix show numbers."""
@@ -85,7 +85,7 @@ def key_colour(key: str) -> str:
 
 
 def key_group(key: str) -> str:
-    """Return the name of a corruption's group; any other key is a group of its own."""
+    """Return the group of a corruption; for any other key, return the key itself."""
     return {member: name for name, (_, members) in CORRUPTION_GROUPS.items() for member in members}.get(key, key)
 
 
@@ -95,9 +95,9 @@ def sort_by_group(keys: list[str]) -> list[str]:
     return sorted(keys, key=lambda key: corruption_order.index(key) if key in corruption_order else -1)
 
 
-def tick_labels(strengths: Iterable[float], *, begins_clean: bool) -> list[str]:
-    """Return the axis labels of strengths; strength 0 is labelled "clean" if `begins_clean`."""
-    return ["clean" if begins_clean and strength == CLEAN_STRENGTH else f"{strength:g}" for strength in strengths]
+def tick_labels(strengths: Iterable[float], *, starts_with_clean: bool) -> list[str]:
+    """Return the axis labels of strengths; strength 0 is labelled "clean" if `starts_with_clean`."""
+    return ["clean" if starts_with_clean and strength == CLEAN_STRENGTH else f"{strength:g}" for strength in strengths]
 
 
 def strength_axis_title(key: str) -> str:

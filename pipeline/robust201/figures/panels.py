@@ -22,10 +22,10 @@ TEXT_SIZE = 7.5
 SMALL_SIZE = 6.5
 NUMBER_SIZE = 6.0
 MIN_NUMBER_SIZE = 5.0
-"""Text sizes in points: titles of panels, titles of axes, tick labels, numbers in fields, and their minimum size."""
+"""Text sizes in points, in this order: titles of panels, titles of axes, tick labels, numbers in heat maps, and the
+minimum size of these numbers."""
 
-POINTS = 72.0
-"""Points per inch."""
+POINTS_PER_INCH = 72.0
 
 _LETTER_WIDTH = 0.58
 """Approximate width of a letter, relative to its height."""
@@ -41,7 +41,7 @@ class PanelLayout(NamedTuple):
         width: width inside the axes, in points.
         left: whether the panel is the leftmost of its row; only such panels label the vertical axis.
         bottom: whether no panel is below it.
-        page: whether the panel is drawn on the report's page, which has tooltips and contains the points' numbers.
+        page: whether the panel is drawn on the report's page, which has tooltips, instead of in a file.
     """
 
     width: float
@@ -60,8 +60,8 @@ class Panel:
         title: lines above the panel.
         in_file: whether files show the panel; the page shows all panels.
         is_initial: whether the page's menu initially selects the panel.
-        column: the accuracies on the vertical axis, as (key, strength) or a name of `SCORES`, if the page takes them
-            from the explorer's numbers; None if the panel contains its own numbers.
+        column: the accuracies on the vertical axis, as (key, strength) or a name of `SCORES`, if the page reads them
+            from the data of the explorer; None if the panel contains its numbers.
         limits: limits of the vertical axis, if `column` is set.
     """
 
@@ -81,11 +81,11 @@ class Figure:
     Attributes:
         panels: the panels, at least one.
         min_panel_width: minimum width of a panel in points; it limits the number of columns.
-        menu: whether the page shows one panel at a time, with a menu.
+        menu: whether the page shows one panel at a time, which a menu selects.
         page_width: width of a panel on the page, in points; None for the width of the page.
         label: text below all panels.
         notes: text below the label, in files.
-        above: a figure of cells drawn above these panels in files; the page draws cells itself.
+        above: a figure of cells that files show above these panels; on the page, a script draws the cells.
     """
 
     panels: Sequence[Panel]
@@ -97,9 +97,9 @@ class Figure:
     above: "Figure | None" = None
 
 
-def inches(n_letters: int, size: float) -> float:
+def text_width_in_inches(n_letters: int, size: float) -> float:
     """Estimate the width of a text in inches; `size` is the font size in points."""
-    return text_width(n_letters, size) / POINTS
+    return text_width(n_letters, size) / POINTS_PER_INCH
 
 
 def text_width(n_letters: int, size: float) -> float:
@@ -108,7 +108,7 @@ def text_width(n_letters: int, size: float) -> float:
 
 
 def count_columns(n: int, width: float, min_width: float) -> int:
-    """Return the number of columns: as many as fit with a width of `min_width`, in rows of about equal length."""
+    """Return the number of columns for `n` panels that are at least `min_width` wide, in rows of similar length."""
     max_columns = max(1, min(n, int(width / min_width)))
     n_rows = -(-n // max_columns)
     return -(-n // n_rows)
@@ -159,7 +159,7 @@ def _fold_legends(spec_part: object, width: float) -> None:
             _fold_legends(child, width)
 
 
-def write_spec(
+def complete_spec(
     bodies: Sequence[Spec], config: Spec, *, label: str = "", notes: Sequence[str] = (), title: str = ""
 ) -> Spec:
     """Return the complete specification of arranged panels, with the title above and the label and notes below."""
@@ -169,8 +169,14 @@ def write_spec(
         label_and_notes = {"text": label, "fontSize": TEXT_SIZE, "subtitle": list(notes)}
         spec["title"] = position | (label_and_notes if label else {"text": list(notes), "fontSize": NUMBER_SIZE})
     if title:
-        head = {"text": title.split("\n"), "fontWeight": "bold", "anchor": "middle", "frame": "bounds", "offset": 6}
-        spec["vconcat"][0] = bodies[0] | {"title": head}
+        title_spec = {
+            "text": title.split("\n"),
+            "fontWeight": "bold",
+            "anchor": "middle",
+            "frame": "bounds",
+            "offset": 6,
+        }
+        spec["vconcat"][0] = bodies[0] | {"title": title_spec}
     return spec
 
 
@@ -179,7 +185,7 @@ def wrap(text: str, width: float) -> list[str]:
     return textwrap.wrap(text, max(20, int(width / text_width(1, NUMBER_SIZE))))
 
 
-def configure(background: str | None) -> Spec:
+def vega_config(background: str | None) -> Spec:
     """Return Vega-Lite's configuration: colours, and sizes of text and lines in points."""
     normal_text = {"fontWeight": "normal", "color": INK}
     return {

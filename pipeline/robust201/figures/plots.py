@@ -1,4 +1,4 @@
-"""Figures as PNG, SVG and PDF files, or the plotted numbers as CSV; equal results give equal bytes."""
+"""Figures as PNG, SVG and PDF files, or their numbers as CSV files. Equal results give equal bytes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,8 +10,8 @@ from robust201.analysis.dataset_results import MEANS, OVER_EVALUATIONS, DatasetR
 from robust201.core.csv_files import write_csv
 from robust201.core.errors import ConfigError, ResultsError, closest
 from robust201.core.files import atomic_write, check_output_file
-from robust201.figures.panels import TITLE_SIZE, inches
-from robust201.figures.table import FIGURES, FigureRow, figure_row
+from robust201.figures.panels import TITLE_SIZE, text_width_in_inches
+from robust201.figures.table import FIGURES, FigureDefinition, figure_row
 from robust201.reader.dataset import RobustnessDataset
 
 FIGURE_WIDTHS = {"column": 3.25, "page": 6.75}
@@ -60,7 +60,7 @@ def save_plots(
     mean: str = OVER_EVALUATIONS,
     shown_class: int = 0,
 ) -> list[Path]:
-    """Save all figures for which the results suffice.
+    """Save all figures that the results suffice for.
 
     Args:
         dataset: the results.
@@ -90,13 +90,14 @@ def save_plots(
     selected = all_results if data is None else [choose_results(all_results, data, dataset.path)]
     selected = [_with_shown_class(results, shown_class) for results in selected]
     jobs = [
-        (results, row, out / f"{stem}.{file_format}") for results, row, stem in _list_jobs(selected, rows, data is None)
+        (results, figure, out / f"{stem}.{file_format}")
+        for results, figure, stem in _list_jobs(selected, rows, data is None)
     ]
     for _, _, path in jobs:
         check_output_file(path)
-    paths = [path for results, row, path in jobs if _save(results, row, path, inches, title)]
+    paths = [path for results, figure, path in jobs if _save(results, figure, path, inches, title)]
     if not paths:
-        requirements = "; ".join(sorted({f"{row.name} needs {row.requirement}" for row in rows}))
+        requirements = "; ".join(sorted({f"{figure.name} needs {figure.requirement}" for figure in rows}))
         raise ResultsError(
             f"Drawing failed for {dataset.path}: the results do not suffice for any figure ({requirements}). Export "
             "more keys or measurements."
@@ -121,7 +122,7 @@ def save_plot(
     With `measures`, the figure `measure-correlations` has one row for each measure of the dataset and of these folders,
     whose measures may come from other splits or weights.
     """
-    row = figure_row(name)
+    figure = figure_row(name)
     if measures and name != _MEASURES_FIGURE:
         raise ConfigError(
             f"Drawing {name} failed for {len(measures)} folders of measures: only {_MEASURES_FIGURE} shows measures of "
@@ -139,19 +140,19 @@ def save_plot(
     inches = parse_width(width)
     check_output_file(out)
     all_results = read_results(dataset.select(), mean=mean)
-    if row.is_across_datasets and data is not None:
+    if figure.is_across_datasets and data is not None:
         raise ConfigError(
             f"Drawing {name} failed for dataset {data!r}: this figure shows all datasets together. Remove --dataset."
         )
     results = (
-        all_results[0] if row.is_across_datasets and all_results else choose_results(all_results, data, dataset.path)
+        all_results[0] if figure.is_across_datasets and all_results else choose_results(all_results, data, dataset.path)
     )
     results = _with_shown_class(replace(results, measure_folders=measures), shown_class or 0)
-    if not _save(results, row, out, inches, title):
-        subject_prefix = "" if row.is_across_datasets else f"{results.name} of "
+    if not _save(results, figure, out, inches, title):
+        subject_prefix = "" if figure.is_across_datasets else f"{results.name} of "
         raise ResultsError(
-            f"Drawing {name} failed for {subject_prefix}{dataset.path}: the figure needs {row.requirement}, and the "
-            f"dataset has results of {_describe(results)}. {_advise(row, results)}"
+            f"Drawing {name} failed for {subject_prefix}{dataset.path}: the figure needs {figure.requirement}, and the "
+            f"dataset has results of {_describe(results)}. {_advise(figure, results)}"
         )
     return out
 
@@ -167,25 +168,25 @@ def _with_shown_class(results: DatasetResults, class_number: int) -> DatasetResu
     return replace(results, shown_class=class_number)
 
 
-def _advise(row: FigureRow, results: DatasetResults) -> str:
+def _advise(figure: FigureDefinition, results: DatasetResults) -> str:
     n_networks = len(results.accuracies)
-    if row.max_networks is not None and n_networks > row.max_networks:
-        return f"Select up to {row.max_networks} networks with --architectures, or choose another figure."
-    if n_networks < row.min_networks:
+    if figure.max_networks is not None and n_networks > figure.max_networks:
+        return f"Select up to {figure.max_networks} networks with --architectures, or choose another figure."
+    if n_networks < figure.min_networks:
         return "For few networks, draw attack-curves or corruption-curves."
     return "Choose another figure, or export more results."
 
 
 def _list_jobs(
-    selected: Sequence[DatasetResults], rows: Sequence[FigureRow], all_datasets: bool
-) -> Iterator[tuple[DatasetResults, FigureRow, str]]:
+    selected: Sequence[DatasetResults], rows: Sequence[FigureDefinition], all_datasets: bool
+) -> Iterator[tuple[DatasetResults, FigureDefinition, str]]:
     for results in selected:
-        for row in rows:
-            if not row.is_across_datasets:
-                yield results, row, f"{results.name}-{row.name}"
-    for row in rows:
-        if row.is_across_datasets and all_datasets and selected:
-            yield selected[0], row, row.name
+        for figure in rows:
+            if not figure.is_across_datasets:
+                yield results, figure, f"{results.name}-{figure.name}"
+    for figure in rows:
+        if figure.is_across_datasets and all_datasets and selected:
+            yield selected[0], figure, figure.name
 
 
 def _describe(results: DatasetResults) -> str:
@@ -194,31 +195,31 @@ def _describe(results: DatasetResults) -> str:
     return f"{n_architectures:,} architecture{'' if n_architectures == 1 else 's'} under {', '.join(keys)}"
 
 
-def _save(results: DatasetResults, row: FigureRow, path: Path, width: float, with_title: bool) -> bool:
+def _save(results: DatasetResults, figure: FigureDefinition, path: Path, width: float, with_title: bool) -> bool:
     """Draw a figure into a file; return False if the results do not suffice."""
     from robust201.figures.vega_files import draw_file
 
-    frame = row.numbers(results)
+    frame = figure.numbers(results)
     if frame.empty:
         return False
     format_name = path.suffix.lstrip(".")
     if format_name == CSV:
-        # Heat maps have named rows, which are written; a RangeIndex has no meaning and is not.
+        # Heat maps have named rows, so their index is written; a RangeIndex has no meaning.
         write_csv(path, frame, index=not isinstance(frame.index, pd.RangeIndex))
         return True
-    notes = (MEANS[results.mean],) if row.averages else ()
-    title = _title(row, results, width) if with_title else ""
-    content = draw_file(row.specify(frame, results), width, format_name, notes=notes, title=title)
+    notes = (MEANS[results.mean],) if figure.averages else ()
+    title = _title(figure, results, width) if with_title else ""
+    content = draw_file(figure.specify(frame, results), width, format_name, notes=notes, title=title)
     with atomic_write(path) as stream:
         stream.write(content)
     return True
 
 
-def _title(row: FigureRow, results: DatasetResults, width: float) -> str:
+def _title(figure: FigureDefinition, results: DatasetResults, width: float) -> str:
     subject = (
         ", ".join(other_results.label for other_results in results.folder)
-        if row.is_across_datasets
+        if figure.is_across_datasets
         else f"{results.label}, {results.extent}"
     )
-    title = f"{row.title}: {subject}"
-    return title if inches(len(title), TITLE_SIZE + 1) <= width else f"{row.title}\n{subject}"
+    title = f"{figure.title}: {subject}"
+    return title if text_width_in_inches(len(title), TITLE_SIZE + 1) <= width else f"{figure.title}\n{subject}"

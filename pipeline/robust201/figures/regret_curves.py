@@ -1,4 +1,4 @@
-"""A figure of searches: regret by number of queries."""
+"""A figure of searches: regret against the number of queries."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +34,10 @@ def check_figure_file(out: Path) -> None:
 
 
 def save_regret_curves(searches: Sequence[RepeatedSearch], out: Path, *, width: str | float = "page") -> Path:
-    """Draw one panel per objective: mean regret over runs, with its 95% interval, by query on a logarithmic axis."""
+    """Draw the mean regret over runs after each query, with its 95% interval.
+
+    There is one panel per objective. The axis of regrets is logarithmic.
+    """
     from matplotlib.figure import Figure
 
     check_figure_file(out)
@@ -64,7 +67,7 @@ def save_regret_curves(searches: Sequence[RepeatedSearch], out: Path, *, width: 
                 axes.fill_between(queries, low, high, color=colour, alpha=0.2, linewidth=0)
             if any(
                 (method_result.regret > 0).any() for method_result in search.results
-            ):  # otherwise there is nothing to draw
+            ):  # a logarithmic axis needs a positive number
                 axes.set_yscale("log")
                 axes.yaxis.set_major_formatter(ScalarFormatter())
             axes.grid(axis="y", color=GRID, linewidth=0.5)

@@ -20,7 +20,7 @@ idByCode.forEach((id, code) => { codeById[id] = code; });
 
 const datasets = page.datasets.map((packed) => {
   const ids = space ? unpack(packed.architectures, Uint16Array) : packed.architectures;
-  const all = unpack(packed.accuracies, Uint16Array);
+  const accuracies = unpack(packed.accuracies, Uint16Array);
   return {
     name: packed.name,
     best: packed.best,
@@ -31,7 +31,7 @@ const datasets = page.datasets.map((packed) => {
     rowById: new Map(Array.from(ids, (id, row) => [id, row])),
     kernelParameters: space ? unpack(packed.kernelParameters, Uint8Array) : null,
     columns: packed.columns.map((column, index) => ({
-      ...column, values: all.subarray(index * ids.length, (index + 1) * ids.length),
+      ...column, values: accuracies.subarray(index * ids.length, (index + 1) * ids.length),
     })),
     scores: packed.scores.map((score) => ({ ...score, values: unpack(score.values, Float32Array) })),
   };
@@ -41,7 +41,7 @@ let dataset = datasets[0];
 // Return the dataset of a figure, which may be drawn while another dataset is selected.
 function datasetOf(block) {
   const { dataset: name } = block.closest("section").dataset;
-  return datasets.find((other) => other.name === name);
+  return datasets.find((candidate) => candidate.name === name);
 }
 
 function fractions(column) {
@@ -140,11 +140,11 @@ function drawFigure(block) {
   });
 }
 
-// Return the points of a scatter plot from the explorer's numbers, with texts for tooltips.
+// Return the points of a scatter plot, with texts for tooltips. `column` is a column's index or a score's name.
 function pointsOf(figureDataset, column) {
-  const clean = fractions(figureDataset.columns.find((other) => other.key === "clean")), single = typeof column === "number";
+  const clean = fractions(figureDataset.columns.find((candidate) => candidate.key === "clean")), single = typeof column === "number";
   const y = single ? fractions(figureDataset.columns[column]) :
-    Array.from(figureDataset.scores.find((other) => other.name === column).values, (value) => (Number.isNaN(value) ? null : value));
+    Array.from(figureDataset.scores.find((score) => score.name === column).values, (value) => (Number.isNaN(value) ? null : value));
   const describe = (value, hasInterval) => percent(value) + (figureDataset.images && hasInterval ? ` ${interval(value, figureDataset)}` : "");
   return Array.from(figureDataset.ids, (id, row) => ({ architecture: id, clean: clean[row], accuracy: y[row],
     kernel_parameters: space ? figureDataset.kernelParameters[row] : null, clean_text: describe(clean[row], true), accuracy_text: describe(y[row], single),
@@ -176,12 +176,12 @@ function request(block) {
   waiting.add(block);
 }
 
-const near = new Set();
+const nearWindow = new Set();  // figures in or near the window
 const observer = new IntersectionObserver((entries) => {
   for (const { target, isIntersecting } of entries) {
-    if (!isIntersecting) near.delete(target);
+    if (!isIntersecting) nearWindow.delete(target);
     else {
-      near.add(target);
+      nearWindow.add(target);
       if (target.dataset.drawn !== "true") request(target);
     }
   }
@@ -225,8 +225,8 @@ function drawCell(container, id) {
 // ---- explorer ------------------------------------------------------------------------------------------------------
 
 const menus = (space ? space.edges : []).map((_, edge) => $(`edge-${edge}`));
-let cell = 0;
-let other = null;
+let cell = 0;  // the shown cell
+let other = null;  // the second cell, or null
 
 function parseCell(text) {
   // In an address, a plus sign that is not encoded is decoded as a space.
@@ -264,13 +264,13 @@ function showCell() {
   $("cell-id").textContent = `#${cell}`;
   $("cell-spec").textContent = specOf(cell);
   $("cell-input").value = String(cell);
-  const same = $("cell-isomorph");
-  same.replaceChildren();
-  if (isomorph === cell) same.textContent = "It stands for its isomorphism class.";
+  const isomorphNote = $("cell-isomorph");
+  isomorphNote.replaceChildren();
+  if (isomorph === cell) isomorphNote.textContent = "It stands for its isomorphism class.";
   else {
-    same.append("Isomorphic to ");
+    isomorphNote.append("Isomorphic to ");
     const link = element("a", `#${isomorph}`, { href: `#cell=${isomorph}`, "data-cell": isomorph });
-    same.append(link, ", which was evaluated instead.");
+    isomorphNote.append(link, ", which was evaluated instead.");
   }
   showNumbers($("cell-numbers"), row);
   showOther();
@@ -336,9 +336,9 @@ function table(axis, row, base) {
   head.append(element("th", ""), ...strengths.map((strength) => element("th", String(strength), { scope: "col" })));
   for (const key of keys) {
     const line = element("tr");
-    line.append(element("th", columns.find((other) => other.key === key).name, { scope: "row" }));
+    line.append(element("th", columns.find((candidate) => candidate.key === key).name, { scope: "row" }));
     for (const strength of strengths) {
-      const column = columns.find((other) => other.key === key && other.strength === strength);
+      const column = columns.find((candidate) => candidate.key === key && candidate.strength === strength);
       const field = element("td");
       if (column && column.values[row] !== page.missing) {
         field.append((100 * column.values[row] / page.resolution).toFixed(2));
@@ -369,10 +369,10 @@ function showNeighbours() {
   let largest = 1;
   operations.forEach((current, edge) => {
     for (let operation = 0; operation < nOperations; operation += 1) {
-      const id = isomorphById[idOf(operations.map((other, index) => (index === edge ? operation : other)))];
-      const other = dataset.rowById.get(id);
-      const known = row !== undefined && other !== undefined && score !== undefined;
-      const change = operation === current ? 0 : known ? 100 * (score.values[other] - score.values[row]) : NaN;
+      const id = isomorphById[idOf(operations.map((own, index) => (index === edge ? operation : own)))];
+      const neighbourRow = dataset.rowById.get(id);
+      const isKnown = row !== undefined && neighbourRow !== undefined && score !== undefined;
+      const change = operation === current ? 0 : isKnown ? 100 * (score.values[neighbourRow] - score.values[row]) : NaN;
       if (Number.isNaN(change)) continue;
       largest = Math.max(largest, Math.abs(change));
       const [text, hover] = operation === current ? ["•", "the cell's own operation"] : [signed(change), signed(change)];
@@ -385,7 +385,7 @@ function showNeighbours() {
 // ---- table of architectures ----------------------------------------------------------------------------------------
 
 const ROWS_PER_PAGE = 50;
-const listing = { by: null, down: true, page: 0, rows: [] };
+const listing = { sortColumn: null, descending: true, page: 0, rows: [] };
 
 function allRanks(score) {
   if (score.ranks) return score.ranks;
@@ -400,7 +400,8 @@ function allRanks(score) {
   return score.ranks;
 }
 
-// Return the columns of the table and of its CSV file: name, value of a row (null if missing), and format in the table.
+// Return the columns of the table and of its CSV file. `value` returns the value of a row, or null if it is missing, and
+// `text` formats a value for the table.
 function tableColumns() {
   const exact = (value) => (Number.isNaN(value) ? null : Number(value.toPrecision(7)));
   const plain = (value) => String(value);
@@ -408,7 +409,7 @@ function tableColumns() {
     { name: "architecture", value: (row) => dataset.ids[row], text: (id) => (space ? `#${id}` : id) },
     ...dataset.scores.flatMap((score) => [
       { name: score.label, value: (row) => exact(score.values[row]), text: percent },
-      { name: `rank by ${score.label}`, value: (row) => allRanks(score)[row], text: count, rising: true },
+      { name: `rank by ${score.label}`, value: (row) => allRanks(score)[row], text: count, ascendingFirst: true },
     ]),
     ...(space ? [{ name: "kernel parameters", value: (row) => dataset.kernelParameters[row], text: plain }] : []),
     ...(dataset.front ? [{ name: "Pareto front", value: (row) => dataset.front[row], text: (isOnFront) => (isOnFront ? "yes" : "") }] : []),
@@ -421,21 +422,21 @@ function listRows() {
   const bounds = [...document.querySelectorAll("#filters [data-score]")].filter((input) => input.value !== "")
     .map((input) => [dataset.scores.find((score) => score.name === input.dataset.score), Number(input.value) / 100]);
   const bound = (id) => (space && $(id).value !== "" ? Number($(id).value) : null);
-  const least = bound("filter-least"), most = bound("filter-most"), front = $("filter-front").checked;
+  const min = bound("filter-min"), max = bound("filter-max"), frontOnly = $("filter-front").checked;
   const rows = Array.from(dataset.ids.keys()).filter((row) => {
-    if (front && !(dataset.front && dataset.front[row])) return false;
-    if (least !== null && dataset.kernelParameters[row] < least) return false;
-    if (most !== null && dataset.kernelParameters[row] > most) return false;
+    if (frontOnly && !(dataset.front && dataset.front[row])) return false;
+    if (min !== null && dataset.kernelParameters[row] < min) return false;
+    if (max !== null && dataset.kernelParameters[row] > max) return false;
     // The tolerance accepts an accuracy that equals the bound before rounding to 32 bits.
     if (!bounds.every(([score, low]) => score && score.values[row] >= low - 1e-6)) return false;
     if (search === "") return true;
     const id = String(dataset.ids[row]).toLowerCase();
     return id.includes(search) || (space && specOf(dataset.ids[row]).includes(search));
   });
-  const columns = tableColumns(), column = columns.find(({ name }) => name === listing.by);
+  const columns = tableColumns(), column = columns.find(({ name }) => name === listing.sortColumn);
   if (column) {
     const values = new Map(rows.map((row) => [row, column.value(row)]));
-    const sign = listing.down ? -1 : 1;
+    const sign = listing.descending ? -1 : 1;
     rows.sort((a, b) => {
       const first = values.get(a), second = values.get(b);
       if (first === null || second === null) return (first === null) - (second === null) || a - b;
@@ -452,12 +453,12 @@ function showTable() {
   const n = Math.max(1, Math.ceil(rows.length / ROWS_PER_PAGE)), first = listing.page * ROWS_PER_PAGE;
   const head = element("tr");
   for (const column of columns) {
-    const sorted = column.name === listing.by;
-    const headerCell = element("th", "", { scope: "col", "aria-sort": sorted ? (listing.down ? "descending" : "ascending") : "none" });
-    const button = element("button", `${column.name}${sorted ? (listing.down ? " ▼" : " ▲") : ""}`, { type: "button" });
+    const sorted = column.name === listing.sortColumn;
+    const headerCell = element("th", "", { scope: "col", "aria-sort": sorted ? (listing.descending ? "descending" : "ascending") : "none" });
+    const button = element("button", `${column.name}${sorted ? (listing.descending ? " ▼" : " ▲") : ""}`, { type: "button" });
     button.addEventListener("click", () => {
-      listing.down = sorted ? !listing.down : !column.rising && typeof column.value(0) === "number" && column.name !== "architecture";
-      listing.by = column.name;
+      listing.descending = sorted ? !listing.descending : !column.ascendingFirst && typeof column.value(0) === "number" && column.name !== "architecture";
+      listing.sortColumn = column.name;
       listRows();
       tableElement.querySelectorAll("thead button")[columns.indexOf(column)].focus();
     });
@@ -478,10 +479,10 @@ function showTable() {
   tableElement.tHead.replaceChildren(head);
   tableElement.tBodies[0].replaceChildren(...lines);
   const last = Math.min(rows.length, first + ROWS_PER_PAGE);
-  $("page-place").textContent = rows.length === 0 ? "No architecture matches." :
+  $("page-range").textContent = rows.length === 0 ? "No architecture matches." :
     `${count(first + 1)} to ${count(last)} of ${count(rows.length)}${rows.length < dataset.ids.length ? `, selected from ${count(dataset.ids.length)}` : ""}`;
-  $("page-back").disabled = listing.page === 0;
-  $("page-on").disabled = listing.page + 1 >= n;
+  $("page-previous").disabled = listing.page === 0;
+  $("page-next").disabled = listing.page + 1 >= n;
 }
 
 // Put an apostrophe before text that a spreadsheet would evaluate as a formula, as core/csv_files.py does.
@@ -509,28 +510,28 @@ function startTable() {
   // The browser clears the fields only after the event.
   $("filters").addEventListener("reset", () => setTimeout(listRows));
   $("download").addEventListener("click", downloadTable);
-  $("page-back").addEventListener("click", () => { listing.page -= 1; showTable(); });
-  $("page-on").addEventListener("click", () => { listing.page += 1; showTable(); });
+  $("page-previous").addEventListener("click", () => { listing.page -= 1; showTable(); });
+  $("page-next").addEventListener("click", () => { listing.page += 1; showTable(); });
 }
 
 function sortByBest() {
   const names = dataset.scores.map((score) => score.name);
   const score = dataset.scores[Math.max(0, names.indexOf("adversarial"))];
-  if (!tableColumns().some(({ name }) => name === listing.by)) listing.by = score ? score.label : "architecture";
+  if (!tableColumns().some(({ name }) => name === listing.sortColumn)) listing.sortColumn = score ? score.label : "architecture";
   listRows();
 }
 
 // ---- navigation ----------------------------------------------------------------------------------------------------
 
 function chooseDataset(name) {
-  dataset = datasets.find((other) => other.name === name) || datasets[0];
+  dataset = datasets.find((candidate) => candidate.name === name) || datasets[0];
   $("dataset").value = dataset.name;
   for (const section of document.querySelectorAll("section[data-dataset]")) {
     section.hidden = section.dataset.dataset !== dataset.name;
   }
   // The observer does not report figures that were hidden and shown again within one frame.
   waiting.clear();
-  for (const block of near) if (block.dataset.drawn !== "true" && !block.closest("section").hidden) request(block);
+  for (const block of nearWindow) if (block.dataset.drawn !== "true" && !block.closest("section").hidden) request(block);
   sortByBest();
   if (!space) return;
   const menu = $("neighbour-score"), previous = menu.value;
@@ -557,19 +558,19 @@ function compareWith(id) {
 function startExplorer() {
   $("neighbour-score").addEventListener("change", showNeighbours);
   for (const menu of menus) {
-    menu.addEventListener("change", () => chooseCell(idOf(menus.map((other) => other.selectedIndex)), { scroll: false }));
+    menu.addEventListener("change", () => chooseCell(idOf(menus.map(({ selectedIndex }) => selectedIndex)), { scroll: false }));
   }
   $("cell-form").addEventListener("submit", (event) => {
     event.preventDefault();
     const id = parseCell($("cell-input").value);
     const last = idByCode.length - 1;
-    $("cell-refusal").textContent = id === null ? `Expected an index from 0 to ${last}, or a cell string.` : "";
+    $("cell-error").textContent = id === null ? `Enter an index from 0 to ${last} or a cell string.` : "";
     if (id !== null) chooseCell(id, { scroll: false });
   });
   $("other-form").addEventListener("submit", (event) => {
     event.preventDefault();
     const id = parseCell($("other-input").value);
-    $("other-refusal").textContent = id === null ? `Expected an index from 0 to ${idByCode.length - 1}, or a cell string.` : "";
+    $("other-error").textContent = id === null ? `Enter an index from 0 to ${idByCode.length - 1} or a cell string.` : "";
     if (id !== null) compareWith(id);
   });
   $("other-end").addEventListener("click", () => compareWith(null));
@@ -593,7 +594,7 @@ function start() {
   startTable();
   $("dataset").addEventListener("change", (event) => { chooseDataset(event.target.value); updateAddress(); });
   $("theme").addEventListener("change", (event) => {
-    try { localStorage.setItem("robust201-theme", event.target.value); } catch { /* without storage, the choice is not remembered */ }
+    try { localStorage.setItem("robust201-theme", event.target.value); } catch { /* without storage, the theme is not remembered */ }
     setTheme(event.target.value);
   });
   systemDark.addEventListener("change", () => setTheme($("theme").value));

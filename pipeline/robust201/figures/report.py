@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from robust201.analysis.dataset_results import DatasetResults
     from robust201.analysis.leaderboard import Leaderboard
     from robust201.core.records import ImageSet
-    from robust201.figures.table import FigureRow
+    from robust201.figures.table import FigureDefinition
 
 
 VEGA_SCRIPT = "window.vegaEmbed = vegaEmbed;"
-"""Script that the bundler resolves: the page uses Vega-Embed, which includes Vega and Vega-Lite."""
+"""Script for the bundler, which adds Vega-Embed with Vega and Vega-Lite."""
 
 _MAX_NAMED = 20
 """Maximum number of networks that a warning on the page names."""
@@ -44,7 +44,10 @@ _MAX_CARD_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class SummaryRow:
-    """Accuracies (fractions) of all architectures under one key and strength; its label is such as ``ε = 8/255``."""
+    """Summary of the accuracies (fractions) of all architectures under one key and strength.
+
+    `strength_label` is the label of the strength, such as ``ε = 8/255``.
+    """
 
     dataset: str
     key: str
@@ -71,7 +74,7 @@ def write_report(
     epsilon: str | None = None,
     images: "ImageSet | None" = None,
 ) -> Path:
-    """Write an HTML page with the figures of every dataset and an explorer; the page works offline and alone.
+    """Write an HTML page with the figures of every dataset and an explorer; it is one file and works offline.
 
     Args:
         dataset: the results.
@@ -98,8 +101,8 @@ def write_report(
             "or download the published dataset."
         )
     space = dataset.files.space
-    kind_of_networks = "networks" if space is None else space.title
-    title = f"Robustness of {kind_of_networks}: {', '.join(results.name for results in all_results)}"
+    networks_noun = "networks" if space is None else space.title
+    title = f"Robustness of {networks_noun}: {', '.join(results.name for results in all_results)}"
     if images is not None and len(all_results) > 1:
         raise DatasetError(
             f"Writing a report failed for {dataset.path}: a gallery of images needs a single dataset, and the folder "
@@ -109,7 +112,7 @@ def write_report(
         make_leaderboard(results, names_at_epsilon(results, epsilon), max_networks=_MAX_LEADERBOARD_ROWS)
         for results in all_results
     ]
-    sections = [_section(results, board, images) for results, board in zip(all_results, boards, strict=True)]
+    sections = [_dataset_section(results, board, images) for results, board in zip(all_results, boards, strict=True)]
     write_text(
         out,
         _fill(
@@ -125,8 +128,8 @@ def write_report(
             sections="\n".join(sections),
             across=_across_section(all_results),
             citation=html.escape(f"{PAPER_BIBTEX}\n\n{software_bibtex(__version__)}"),
-            card=_card(dataset),
-            protocol=_protocol(dataset),
+            card=_dataset_card(dataset),
+            protocol=_protocol_section(dataset),
             page_data=_embedded_figures(_page_data(all_results, space)),
             vega=vl_convert.javascript_bundle(VEGA_SCRIPT),
             script=_resource("report.js"),
@@ -205,9 +208,9 @@ def _summarise(results: "DatasetResults") -> list[SummaryRow]:
 def _overview(dataset: RobustnessDataset, all_results: "Sequence[DatasetResults]") -> str:
     n_datasets, keys = len(all_results), {key for results in all_results for key, _ in results.columns}
     architectures = {architecture for results in all_results for architecture in results.architectures}
-    kind_of_networks = "networks" if dataset.files.space is None else "non-isomorphic architectures"
+    networks_noun = "networks" if dataset.files.space is None else "non-isomorphic architectures"
     summary_items = [
-        f"{len(architectures):,} of {len(dataset.non_isomorph_ids):,} {kind_of_networks}",
+        f"{len(architectures):,} of {len(dataset.non_isomorph_ids):,} {networks_noun}",
         f"{len(keys)} keys",
         f"{n_datasets} dataset{'' if n_datasets == 1 else 's'}",
     ]
@@ -236,7 +239,7 @@ def _overview(dataset: RobustnessDataset, all_results: "Sequence[DatasetResults]
 
 
 def _weights_check(dataset: RobustnessDataset) -> str:
-    """Return a comparison of clean accuracies with accuracies recorded with the weights; empty if none are recorded."""
+    """Return the comparison of clean accuracies with accuracies recorded with the weights; empty without records."""
     check = check_recorded(dataset)
     n_expected = check.n_checked - len(check.unexpected)
     if not check.unexpected:
@@ -322,7 +325,7 @@ def _leaderboard_cell(accuracy: float, low: float, high: float, tied: bool, esti
     return text if math.isnan(low) else f"{text} <small>[{100 * low:.1f}, {100 * high:.1f}]</small>"
 
 
-def _section(results: "DatasetResults", board: "Leaderboard", images: "ImageSet | None") -> str:
+def _dataset_section(results: "DatasetResults", board: "Leaderboard", images: "ImageSet | None") -> str:
     from robust201.figures.image_cards import image_section
     from robust201.figures.table import FIGURES
 
@@ -333,7 +336,7 @@ def _section(results: "DatasetResults", board: "Leaderboard", images: "ImageSet 
         frame = figure.numbers(results)
         if frame.empty and figure.max_networks is None:
             left_out_figures.append(f"{figure.title} (needs {figure.requirement.replace('`', '')})")
-        elif frame.empty:  # there are too many networks, which other figures summarise
+        elif frame.empty:  # other figures summarise the many networks
             continue
         else:
             identifier = html.escape(f"{results.name}-{figure.name}")
@@ -350,7 +353,7 @@ def _section(results: "DatasetResults", board: "Leaderboard", images: "ImageSet 
         f'<section data-dataset="{name}"><h2>{name}</h2>{networks_count}{_attack_flags(results)}{_leaderboard(board)}'
         f'<nav aria-label="Figures of {name}">{" ".join(links)}</nav>'
         f'{"".join(blocks)}<p class="muted">{left_out}</p>'
-        f"{_table(_summarise(results))}{_measure_table(results)}"
+        f"{_accuracy_table(_summarise(results))}{_measure_table(results)}"
         f"{image_section(results, images)}</section>"
     )
 
@@ -380,7 +383,7 @@ def _score_filters(all_results: "Sequence[DatasetResults]") -> str:
     )
 
 
-def _figure_block(figure: "FigureRow", frame: "pd.DataFrame", results: "DatasetResults", identifier: str) -> str:
+def _figure_block(figure: "FigureDefinition", frame: "pd.DataFrame", results: "DatasetResults", identifier: str) -> str:
     from robust201.figures.page_figures import page_views
 
     drawing = figure.specify(frame, results)
@@ -397,12 +400,12 @@ def _figure_block(figure: "FigureRow", frame: "pd.DataFrame", results: "DatasetR
         f"{menu if len(drawing.panels) > 1 and drawing.menu else ''}"
         f'<div class="scroll" tabindex="0" role="region" aria-label="{title}">'
         f'<div class="chart" role="img" aria-label="{title}" aria-describedby="{identifier}-caption"></div></div>'
-        f"{_cards(frame, results.n_images) if figure.shows_cells else ''}"
+        f"{_cell_cards(frame, results.n_images) if figure.shows_cells else ''}"
         f'<script type="application/json">{_embedded_figures(content)}</script></figure>'
     )
 
 
-def _cards(frame: "pd.DataFrame", n_images: int | None) -> str:
+def _cell_cards(frame: "pd.DataFrame", n_images: int | None) -> str:
     from robust201.analysis.dataset_results import SCORES
     from robust201.figures.palette import tie_note
     from robust201.reader.value_checks import CLEAN
@@ -428,7 +431,7 @@ def _edge_menus(space: CellSpace) -> str:
     )
 
 
-@functools.cache  # drawing takes longer than the rest of a small page and depends only on the space
+@functools.cache  # drawing a cell takes longer than the rest of a small page
 def _cell_drawing(space: CellSpace) -> str:
     """Return an SVG of a cell with every operation on every edge, in the colours of the surrounding page."""
     drawing = space.all_edge_parts()
@@ -455,7 +458,7 @@ def _cell_drawing(space: CellSpace) -> str:
     return f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="{box}" style="{style}">{"".join(groups)}</svg>'
 
 
-def _card(dataset: RobustnessDataset) -> str:
+def _dataset_card(dataset: RobustnessDataset) -> str:
     """Return the dataset card as HTML, without metadata and with HTML tags escaped; empty if there is no card."""
     from markdown_it import MarkdownIt
 
@@ -469,14 +472,14 @@ def _card(dataset: RobustnessDataset) -> str:
     return f'<h2>Dataset card</h2><details id="card"><summary>README.md</summary>{scrolled}</details>'
 
 
-def _protocol(dataset: RobustnessDataset) -> str:
+def _protocol_section(dataset: RobustnessDataset) -> str:
     if dataset.sweep is None:
         return ""
     text = html.escape(json.dumps(dataset.sweep, indent=2, ensure_ascii=False))
     return f"<h2>Protocol</h2><details><summary>sweep.json</summary><pre>{text}</pre></details>"
 
 
-def _table(rows: Iterable[SummaryRow]) -> str:
+def _accuracy_table(rows: Iterable[SummaryRow]) -> str:
     from robust201.analysis.labels import key_label
 
     table_rows = []

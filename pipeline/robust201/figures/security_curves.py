@@ -1,4 +1,4 @@
-"""Security curves: accuracy at every epsilon, computed from each image's smallest perturbation; table and figure."""
+"""Security curves: the accuracy at every epsilon, computed from each image's smallest perturbation."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ _N_CURVE_POINTS = 400
 """Number of points of a drawn curve."""
 
 _SHOWN_FRACTION = 0.99
-"""Fraction of a network's fooled images whose distances must fit on the horizontal axis, for every network."""
+"""Minimum fraction of each network's fooled images whose distances the horizontal axis includes."""
 
 _PANEL_HEIGHT = 120.0
 _PANEL_WIDTH = 150.0
@@ -33,27 +33,34 @@ _PANEL_WIDTH = 150.0
 class SecurityCurves(pd.DataFrame):
     """One row per network; see `robust201.curves`. Selections from the table are plain DataFrames."""
 
-    _metadata = ["_distances", "_constraint", "_by_attack"]  # noqa: RUF012 - pandas requires a list
+    _metadata = ["_distances", "_constraint", "_distances_by_network"]  # noqa: RUF012 - pandas requires a list
     _distances: pd.DataFrame
     _constraint: Constraint
-    _by_attack: dict[str, pd.DataFrame]
+    _distances_by_network: dict[str, pd.DataFrame]
 
     @classmethod
     def of(
-        cls, by_attack: Mapping[str, pd.DataFrame], constraint: Constraint, further_columns: Mapping[str, Sequence[Any]]
+        cls,
+        distances_by_network: Mapping[str, pd.DataFrame],
+        constraint: Constraint,
+        further_columns: Mapping[str, Sequence[Any]],
     ) -> "SecurityCurves":
         """Build the table.
 
         Args:
-            by_attack: distances by network, in units of strengths: one column per attack, one row per image.
+            distances_by_network: distances in units of strengths, with one row per image and one column per attack.
             constraint: norm of the distances.
             further_columns: additional columns, placed after the columns that are computed from the distances.
         """
-        distances = pd.DataFrame({name: frame.min(axis=1) for name, frame in by_attack.items()})
+        distances = pd.DataFrame({name: frame.min(axis=1) for name, frame in distances_by_network.items()})
         table = cls([_summarise_network(str(name), distances[name].to_numpy(np.float64)) for name in distances])
         for column, values in further_columns.items():
             table[column] = list(values)
-        table._distances, table._constraint, table._by_attack = distances, constraint, dict(by_attack)
+        table._distances, table._constraint, table._distances_by_network = (
+            distances,
+            constraint,
+            dict(distances_by_network),
+        )
         return table
 
     @property
@@ -70,7 +77,7 @@ class SecurityCurves(pd.DataFrame):
 
     @property
     def optimality(self) -> pd.DataFrame:
-        """Optimality of each attack: how close it comes to the smallest distances over all attacks.
+        """Optimality of each attack: how close its distances are to the smallest distances over all attacks.
 
         One row per attack, with its local optimality on each network and the mean, `global` (Cinà et al.,
         "AttackBench", AAAI 2025; see `robust201.statistics.optimality`). A single attack has optimality 1.
@@ -80,7 +87,7 @@ class SecurityCurves(pd.DataFrame):
                 name: local_optimalities(
                     {str(attack): distances_by_attack[attack].to_numpy(np.float64) for attack in distances_by_attack}
                 )
-                for name, distances_by_attack in self._by_attack.items()
+                for name, distances_by_attack in self._distances_by_network.items()
             }
         )
         means = [global_optimality(row) for row in frame.to_numpy().tolist()]
@@ -88,7 +95,7 @@ class SecurityCurves(pd.DataFrame):
 
     @property
     def _attacks(self) -> list[str]:
-        return [str(name) for name in next(iter(self._by_attack.values()))]
+        return [str(name) for name in next(iter(self._distances_by_network.values()))]
 
     def accuracy(self, epsilons: Sequence[float] | NDArray[np.float64]) -> pd.DataFrame:
         """Compute accuracies at any epsilons, in units of strengths (Linf: 1/255).
@@ -114,7 +121,7 @@ class SecurityCurves(pd.DataFrame):
 
     @property
     def summary(self) -> str:
-        """Summary with one sentence per network."""
+        """Summary with one line per network."""
         unit = "/255" if self._constraint.divisor == 255 else ""
         lines = []
         for row in self.to_dict("records"):

@@ -1,6 +1,6 @@
 """The Vega-Lite specification of each figure, for files and for the report's page.
 
-Every function draws a frame from `figures.figure_data`; `figures.table` lists the pairs of functions.
+Each function draws a frame that a function of `figures.figure_data` computes; `figures.table` pairs the functions.
 """
 
 import itertools
@@ -37,19 +37,22 @@ from robust201.reader.result_files import kind_of
 from robust201.reader.value_checks import CLEAN
 from robust201.spaces.cell_space import INK, PAPER, CellSpace
 
-AUTOATTACK_KEYS = "aa_"
-AUTOATTACK_NOTE = "APGD-CE, Square: where right, these are the clean images that resist"
+AUTOATTACK_PREFIX = "aa_"
+"""Prefix of the keys of AutoAttack."""
+
+AUTOATTACK_NOTE = "APGD-CE and Square: correct predictions are on clean images that withstood the attack"
 """Note on AutoAttack in figures of confidences (docs/protocol/attacks.md, "What is measured …?")."""
 
-FEW_NOTE = "where wrong, an architecture may have but a few images"
+FEW_NOTE = "an architecture may misclassify only a few images"
+"""Note on the confidence in wrong predictions."""
 
-NEIGHBOURS_NOTE = "•: the cell's own operation; empty: its class was not evaluated"
+NEIGHBOURS_NOTE = "• marks the cell's own operation; a field is empty if its class was not evaluated"
 
 MAX_CLASSES_WITH_ALL_STRENGTHS = 50
 """Maximum number of classes for which the page has confusion matrices at all strengths; this limits the page's size."""
 
 MAX_LARGE_POINTS = 500
-"""Maximum number of networks for which points are large."""
+"""Maximum number of networks for which scatter plots have large points."""
 
 _MAX_LINEAR_STEPS = 200
 """Maximum number of steps for a linear axis; with more steps, the axis is a square-root scale."""
@@ -58,14 +61,14 @@ PAGE_MAP_WIDTH = 560.0
 """Width of large heat maps on the page, in points."""
 
 CLASS_WIDTH = 11.0
-"""Width of a class in a figure of confidences by class, in points."""
+"""Horizontal space for each class in a figure of confidences by class, in points."""
 
 _QUARTILE_TOOLTIP: list[Spec] = [
     *({"field": name, "format": ".2%"} for name in ("q1", "median", "q3")),
     {"field": "n", "title": "architectures", "format": ","},
 ]
 
-_TAU = {"row": "of", "column": "and", "value": "τ"}
+_TAU_TITLES = {"row": "of", "column": "and", "value": "τ"}
 
 
 def specify_boxes(frame: pd.DataFrame, results: DatasetResults) -> Figure:
@@ -81,17 +84,17 @@ def specify_boxes(frame: pd.DataFrame, results: DatasetResults) -> Figure:
 
     def draw(layout: PanelLayout, key: str) -> Spec:
         boxes = frame[frame["key"] == key]
-        begins_clean = results.begins_clean(key)
-        names = palette.tick_labels(boxes["strength"], begins_clean=begins_clean)
-        is_clean = (boxes["strength"] == CLEAN_STRENGTH) & begins_clean
+        starts_with_clean = results.starts_with_clean(key)
+        tick_labels = palette.tick_labels(boxes["strength"], starts_with_clean=starts_with_clean)
+        is_clean = (boxes["strength"] == CLEAN_STRENGTH) & starts_with_clean
         boxes = boxes.assign(group=np.where(is_clean, "clean", palette.key_group(key)))
         axis_title = None if shared_title else palette.strength_axis_title(key)
         encoding = {
-            "x": category_axis(layout, names, axis_title, type="band", paddingOuter=0.1),
+            "x": category_axis(layout, tick_labels, axis_title, type="band", paddingOuter=0.1),
             "y": fraction_axis(layout, "accuracy", limits),
             "color": named_colours(colours, **legend),
         }
-        layers = [*box_layers(boxes, names, limits), *chance_layers(results.chance, limits)]
+        layers = [*box_layers(boxes, tick_labels, limits), *chance_layers(results.chance, limits)]
         return {"width": layout.width, "height": 62 if are_corruptions else 88, "encoding": encoding, "layer": layers}
 
     panels = [Panel(key_label(key), partial(draw, key=key)) for key in keys]
@@ -116,17 +119,19 @@ def specify_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     def draw(layout: PanelLayout, key: str) -> Spec:
         rows = with_intervals[with_intervals["key"] == key]
         strengths = sorted(rows["strength"].unique())
-        begins_clean = results.begins_clean(key)
-        names = palette.tick_labels(strengths, begins_clean=begins_clean)
-        rows = rows.assign(place=palette.tick_labels(rows["strength"], begins_clean=begins_clean)).drop(columns="key")
+        starts_with_clean = results.starts_with_clean(key)
+        tick_labels = palette.tick_labels(strengths, starts_with_clean=starts_with_clean)
+        rows = rows.assign(tick_label=palette.tick_labels(rows["strength"], starts_with_clean=starts_with_clean)).drop(
+            columns="key"
+        )
         axis_title = None if shared_title else palette.strength_axis_title(key)
-        is_named = len(strengths) == 1 or figure_data.has_far_strength(strengths)
-        position_field = "place" if is_named else "strength"
-        if is_named:
-            x = category_axis(layout, names, axis_title, type="point", padding=0.3)
+        has_category_axis = len(strengths) == 1 or figure_data.has_far_strength(strengths)
+        position_field = "tick_label" if has_category_axis else "strength"
+        if has_category_axis:
+            x = category_axis(layout, tick_labels, axis_title, type="point", padding=0.3)
         else:
-            x = strength_axis(strengths, names, axis_title)
-        tooltip = [{"field": "network"}, {"field": "place", "title": "at"}, {"field": "accuracy", "format": ".2%"}]
+            x = strength_axis(strengths, tick_labels, axis_title)
+        tooltip = [{"field": "network"}, {"field": "tick_label", "title": "at"}, {"field": "accuracy", "format": ".2%"}]
         tooltip += [{"field": name, "format": ".2%"} for name in ("low", "high") if has_intervals]
         colour = {"field": "network"}
         layers = band_layers(rows, {"field": position_field}, ("low", "accuracy", "high"), colour, tooltip)
@@ -188,13 +193,13 @@ def specify_step_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
 def specify_kernel_parameters(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw box plots of mean adversarial accuracy by kernel parameters (see `accuracy_by_kernel_parameters`)."""
     limits = figure_data.box_range(frame)
-    names = [str(size) for size in frame["kernel_parameters"]]
+    tick_labels = [str(size) for size in frame["kernel_parameters"]]
     # The layers set the field, so it is removed here.
     colour = {name: value for name, value in _size_colours(results.cells, legend=False).items() if name != "field"}
-    means = frame.assign(place=names)[["place", "mean", "mean_low", "mean_high"]]
+    means = frame.assign(tick_label=tick_labels)[["tick_label", "mean", "mean_low", "mean_high"]]
 
     def draw(layout: PanelLayout) -> Spec:
-        position: Spec = {"x": {"field": "place"}}
+        position: Spec = {"x": {"field": "tick_label"}}
         boxes = frame.drop(columns=["mean", "mean_low", "mean_high"]).assign(group=frame["kernel_parameters"])
         diamond = {"type": "point", "shape": "diamond", "size": 14, "fill": "#ffffff", "stroke": INK}
         columns = {"mean": "mean", "mean_low": "low", "mean_high": "high"}
@@ -202,14 +207,14 @@ def specify_kernel_parameters(frame: pd.DataFrame, results: DatasetResults) -> F
         mean = {"mark": diamond, "encoding": position | {"y": {"field": "mean"}, "tooltip": tooltip}}
         complete_rows = spec_rows(means.dropna())
         layers = [
-            *box_layers(boxes, names, limits),
+            *box_layers(boxes, tick_labels, limits),
             *interval_layers(complete_rows, position, ("mean_low", "mean_high"), 3),
             {"data": {"values": spec_rows(means)}} | mean,
             *chance_layers(results.chance, limits),
         ]
         label = f"{SCORES[ADVERSARIAL]} accuracy"
         encoding = {
-            "x": category_axis(layout, names, "kernel parameters of the cell", type="band", paddingOuter=0.1),
+            "x": category_axis(layout, tick_labels, "kernel parameters of the cell", type="band", paddingOuter=0.1),
             "y": fraction_axis(layout, label, limits),
             "color": colour,
         }
@@ -229,7 +234,7 @@ def _size_colours(space: CellSpace, *, legend: bool) -> Spec:
 
 
 def specify_rank_correlation(frame: pd.DataFrame, results: DatasetResults) -> Figure:
-    """Draw Kendall's tau between every two columns as one heat map per view (see `key_correlations`)."""
+    """Draw Kendall's tau between the rankings under every two keys, one heat map per view (see `key_correlations`)."""
     del results
     panels = []
     labels_by_view = [list(rows.index.get_level_values("key")) for _, rows in frame.groupby("view", sort=False)]
@@ -239,9 +244,9 @@ def specify_rank_correlation(frame: pd.DataFrame, results: DatasetResults) -> Fi
         texts = palette.correlation_texts(tau.to_numpy())
 
         def draw(layout: PanelLayout, tau: pd.DataFrame = tau, texts: list[list[str]] = texts) -> Spec:
-            # Fields that are larger than this would not be more legible.
+            # Larger fields would not be more legible.
             field_width = min(34, layout.width / len(tau))
-            chart = heat_map(tau, texts, layout, colour=_tau_colours(), titles=_TAU, field_width=field_width)
+            chart = heat_map(tau, texts, layout, colour=_tau_colours(), titles=_TAU_TITLES, field_width=field_width)
             return label_outer_axes(chart, layout) if have_same_labels else chart
 
         is_initial = view == strength_label("fog", REFERENCE_SEVERITY)
@@ -256,11 +261,11 @@ def _tau_colours() -> Spec:
 
 
 def specify_dataset_correlation(frame: pd.DataFrame, results: DatasetResults) -> Figure:
-    """Draw Kendall's tau between the columns of all datasets as one heat map (see `dataset_correlations`)."""
+    """Draw Kendall's tau between the rankings on all datasets as one heat map (see `dataset_correlations`)."""
     del results
     columns: list[Any] = list(frame.columns)
-    names = figure_data.dataset_column_names(columns)
-    tau = frame.set_axis(names, axis=0).set_axis(names, axis=1)
+    column_names = figure_data.dataset_column_names(columns)
+    tau = frame.set_axis(column_names, axis=0).set_axis(column_names, axis=1)
     texts = palette.correlation_texts(tau.to_numpy())
     groups = [f"{dataset_label(name)}: {key_label(key)}" for name, key, _ in columns]
     group_starts = [index for index in range(len(groups)) if index == 0 or groups[index] != groups[index - 1]]
@@ -282,7 +287,13 @@ def specify_dataset_correlation(frame: pd.DataFrame, results: DatasetResults) ->
             for axis, other_axis in ("xy", "yx")
         ]
         chart = heat_map(
-            tau, texts, layout, colour=_tau_colours(), titles=_TAU, field_width=field_width, extra_layers=boundary_lines
+            tau,
+            texts,
+            layout,
+            colour=_tau_colours(),
+            titles=_TAU_TITLES,
+            field_width=field_width,
+            extra_layers=boundary_lines,
         )
         if field_width < SMALL_SIZE:
             # There is no room for a label on every field, so each dataset and key has one label in the middle of its
@@ -292,7 +303,7 @@ def specify_dataset_correlation(frame: pd.DataFrame, results: DatasetResults) ->
                 for start, size in zip(group_starts, group_sizes, strict=True)
                 if size * field_width >= 4.5
             }
-            labels = {names[middle]: groups[group_start] for middle, group_start in starts_by_middle.items()}
+            labels = {column_names[middle]: groups[group_start] for middle, group_start in starts_by_middle.items()}
             for axis in ("x", "y"):
                 axis_options = chart["encoding"][axis]["axis"]
                 axis_options |= {"values": list(labels), "labelExpr": f"{palette.json_text(labels)}[datum.value]"}
@@ -306,7 +317,7 @@ def specify_dataset_correlation(frame: pd.DataFrame, results: DatasetResults) ->
 def specify_confidence(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw median confidences with their quartiles (see `confidence_curves`), with one panel per key."""
     keys = _confidence_keys(frame)
-    notes = [AUTOATTACK_NOTE] if any(key.startswith(AUTOATTACK_KEYS) for key in keys) else []
+    notes = [AUTOATTACK_NOTE] if any(key.startswith(AUTOATTACK_PREFIX) for key in keys) else []
     colours = dict(zip(CONFIDENCES, palette.CONFIDENCE_COLOURS, strict=True))
     return _confidence_curves(frame, results, colours, [*notes, FEW_NOTE, "confidence in the"])
 
@@ -328,29 +339,29 @@ def _describe_class(results: DatasetResults) -> str:
 
 
 def _confidence_keys(frame: pd.DataFrame) -> list[str]:
-    """Return the keys with a panel: all except clean, which is the first point of every panel."""
+    """Return the keys that get a panel: all except `clean`, which is the first point of every panel."""
     return palette.sort_by_group([key for key in frame["key"].unique() if key != CLEAN]) or [CLEAN]
 
 
 def _confidence_curves(
-    frame: pd.DataFrame, results: DatasetResults, colours: dict[str, str], legend: list[str]
+    frame: pd.DataFrame, results: DatasetResults, colours: dict[str, str], legend_title: list[str]
 ) -> Figure:
-    colour = named_colours(colours, title=legend, symbolType="stroke")
+    colour = named_colours(colours, title=legend_title, symbolType="stroke")
     colour["legend"] |= {"titleAnchor": "middle"}
 
     def draw(layout: PanelLayout, key: str) -> Spec:
         rows = figure_data.curves_of_key(frame, key, results)
-        begins_clean = results.begins_clean(key)
-        names = palette.tick_labels(sorted(rows["strength"].unique()), begins_clean=begins_clean)
-        rows = rows.assign(place=palette.tick_labels(rows["strength"], begins_clean=begins_clean))
-        tooltip = [{"field": "confidence", "title": legend[-1]}, {"field": "place", "title": "at"}]
+        starts_with_clean = results.starts_with_clean(key)
+        tick_labels = palette.tick_labels(sorted(rows["strength"].unique()), starts_with_clean=starts_with_clean)
+        rows = rows.assign(tick_label=palette.tick_labels(rows["strength"], starts_with_clean=starts_with_clean))
+        tooltip = [{"field": "confidence", "title": legend_title[-1]}, {"field": "tick_label", "title": "at"}]
         tooltip += _QUARTILE_TOOLTIP
-        columns = ["place", "confidence", "q1", "median", "q3", "n"]
+        columns = ["tick_label", "confidence", "q1", "median", "q3", "n"]
         layers = band_layers(
-            rows[columns], {"field": "place"}, ("q1", "median", "q3"), {"field": "confidence"}, tooltip
+            rows[columns], {"field": "tick_label"}, ("q1", "median", "q3"), {"field": "confidence"}, tooltip
         )
         encoding = {
-            "x": category_axis(layout, names, palette.strength_axis_title(key), type="point", padding=0.3),
+            "x": category_axis(layout, tick_labels, palette.strength_axis_title(key), type="point", padding=0.3),
             "y": fraction_axis(layout, "confidence"),
             "color": colour,
         }
@@ -362,7 +373,7 @@ def _confidence_curves(
 def specify_class_confidences(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw median confidences with their quartiles by class (see `class_confidences`), with one panel per key."""
     n_classes = int(frame["class"].max()) + 1
-    names = results.class_names(n_classes)
+    class_names = results.class_names(n_classes)
     colours = dict(zip(CLASS_CONFIDENCES, palette.CLASS_CONFIDENCE_COLOURS, strict=True))
     colour = named_colours(colours, title=["confidence in a class, over the"], symbolOpacity=1)
     strengths = dict(zip(frame["key"], frame["strength"], strict=True))
@@ -372,11 +383,11 @@ def specify_class_confidences(frame: pd.DataFrame, results: DatasetResults) -> F
     ]
 
     def draw(layout: PanelLayout, key: str) -> Spec:
-        class_labels = names if layout.page else [str(number) for number in range(n_classes)]
+        class_labels = class_names if layout.page else [str(number) for number in range(n_classes)]
         rows = frame[frame["key"] == key]
-        rows = rows.assign(place=[class_labels[number] for number in rows["class"]])
-        position = {"x": {"field": "place"}, "xOffset": {"field": "confidence"}}
-        tooltip = [{"field": "place", "title": "class"}, {"field": "confidence", "title": "over the"}]
+        rows = rows.assign(tick_label=[class_labels[number] for number in rows["class"]])
+        position = {"x": {"field": "tick_label"}, "xOffset": {"field": "confidence"}}
+        tooltip = [{"field": "tick_label", "title": "class"}, {"field": "confidence", "title": "over the"}]
         quartile_rule = {"y": {"field": "q1"}, "y2": {"field": "q3"}, "color": {"field": "confidence"}}
         median = {"y": {"field": "median"}, "color": {"field": "confidence"}, "tooltip": tooltip + _QUARTILE_TOOLTIP}
         encoding = {
@@ -385,7 +396,7 @@ def specify_class_confidences(frame: pd.DataFrame, results: DatasetResults) -> F
             "y": fraction_axis(layout, "confidence"),
             "color": colour,
         }
-        columns = ["place", "confidence", "q1", "median", "q3", "n"]
+        columns = ["tick_label", "confidence", "q1", "median", "q3", "n"]
         layers: list[Spec] = [
             {"mark": {"type": "rule", "strokeWidth": 1.4, "opacity": 0.5}, "encoding": position | quartile_rule},
             {"mark": {"type": "point", "size": 9}, "encoding": position | median},
@@ -400,21 +411,21 @@ def specify_class_confidences(frame: pd.DataFrame, results: DatasetResults) -> F
 def specify_confusion(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw summed confusion matrices with normalised rows (see `confusion_sums`).
 
-    Files show one strength per key (see `reference_columns`).
+    Files show one strength per key (see `reference_columns`); the page may show all strengths.
     """
     n_classes = frame.shape[1]
     columns = figure_data.confusion_columns(frame)
     reference = figure_data.reference_columns(columns)
     if n_classes > MAX_CLASSES_WITH_ALL_STRENGTHS:
         columns = reference
-    names = results.class_names(n_classes)
+    class_names = results.class_names(n_classes)
     class_numbers = [str(number) for number in range(n_classes)]
     titles = {"row": "true", "column": "predicted", "value": "fraction of the true class"}
     colour = colour_bar((0, 1), palette.SEQUENTIAL, "% of the images of the true class", format=".0%", tickCount=5)
 
     def draw(layout: PanelLayout, key: str, strength: float) -> Spec:
         fractions = figure_data.confusion_fractions(frame, key, strength)
-        class_labels = names if layout.page else class_numbers
+        class_labels = class_names if layout.page else class_numbers
         fractions = fractions.set_axis(class_labels, axis=0).set_axis(class_labels, axis=1)
         texts = palette.fraction_texts(fractions.to_numpy())
         map_size = min(175 if not layout.page else 300, layout.width)
@@ -451,7 +462,7 @@ def specify_clean_against(frame: pd.DataFrame, results: DatasetResults) -> Figur
     strengths: Any = frame.groupby("key", sort=False)["strength"].unique()
     in_file = {(key, nearest_strength(key, list(values))) for key, values in strengths.items()}
     position_by_key = {key: index for index, key in enumerate(palette.sort_by_group(list(strengths.index)))}
-    # Points that lie beyond the limits of the clean axis must not extend the other axis.
+    # Points beyond the limits of the axis of clean accuracies must not extend the vertical axis.
     near_points = {evaluation: rows[rows["clean"].between(*clean_range)] for evaluation, rows in groups.items()}
     ranges = {
         evaluation: figure_data.bulk_range(
@@ -497,7 +508,7 @@ def specify_clean_against(frame: pd.DataFrame, results: DatasetResults) -> Figur
         }
         layers: list[Spec] = [
             {"data": {"values": [{"name": "as accurate as clean"}]}, "mark": {**diagonal}}
-            | {"encoding": corner | {"stroke": name_channel, "strokeDash": _dashes(line_legend)}},
+            | {"encoding": corner | {"stroke": name_channel, "strokeDash": _dash_channel(line_legend)}},
             *point_layers(points_data, axes, axis_limits, encoding, size, (layout.width, height)),
         ]
         if evaluation[0] in scores_by_label and len(front):
@@ -539,7 +550,7 @@ def specify_clean_against(frame: pd.DataFrame, results: DatasetResults) -> Figur
     return Figure(panels, 108, menu=True, page_width=400, label="clean accuracy")
 
 
-def _dashes(line_legend: Spec) -> Spec:
+def _dash_channel(line_legend: Spec) -> Spec:
     names = line_legend["scale"]["domain"]
     scale = {"domain": names, "range": [[1, 0] if name == "Pareto front" else [1, 2] for name in names]}
     return {"field": "name", "type": "nominal", "scale": scale, "legend": line_legend["legend"]}
@@ -587,9 +598,9 @@ def specify_measures_against(frame: pd.DataFrame, results: DatasetResults) -> Fi
             axis = {"title": title, "titleFontSize": SMALL_SIZE, "grid": True, "tickCount": 4, "labelOverlap": True}
             x = {"type": "quantitative", "scale": scale | ({} if logarithmic else {"zero": False}), "axis": axis}
             y["scale"]["clamp"] = True
-            sizes = (layout.width, height)
+            panel_size = (layout.width, height)
             layers = [
-                *point_layers(data, ("value", "accuracy"), [value_limits, limits], encoding, size, sizes),
+                *point_layers(data, ("value", "accuracy"), [value_limits, limits], encoding, size, panel_size),
                 *chance_layers(results.chance, limits, right=True),
             ]
             return {"width": layout.width, "height": height, "encoding": {"x": x, "y": y}, "layer": layers}
@@ -608,7 +619,9 @@ def specify_measure_correlations(frame: pd.DataFrame, results: DatasetResults) -
 
     def draw(layout: PanelLayout) -> Spec:
         field_width = min(43, layout.width / tau.shape[1])
-        return heat_map(tau, texts, layout, colour=_tau_colours(), titles=_TAU, field_width=field_width, height=16)
+        return heat_map(
+            tau, texts, layout, colour=_tau_colours(), titles=_TAU_TITLES, field_width=field_width, height=16
+        )
 
     return Figure([Panel("", draw)], 1e9)
 
@@ -616,8 +629,10 @@ def specify_measure_correlations(frame: pd.DataFrame, results: DatasetResults) -
 def specify_operation_effects(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw each operation's effect on each edge with its interval (see `effects_by_score`), one panel per score."""
     space = results.cells
-    names = figure_data.operation_names(space)
-    colours = dict(zip(names, [space.operation_colours[operation] for operation in space.operations], strict=True))
+    operation_names = figure_data.operation_names(space)
+    colours = dict(
+        zip(operation_names, [space.operation_colours[operation] for operation in space.operations], strict=True)
+    )
     fill = named_colours(colours, symbolType="square") | {"field": "operation"}
     panels = []
     for score, rows in frame.groupby("score", sort=False):
@@ -625,7 +640,7 @@ def specify_operation_effects(frame: pd.DataFrame, results: DatasetResults) -> F
         points = points[["edge", "operation", "effect", "low", "high"]]
 
         def draw(layout: PanelLayout, points: pd.DataFrame = points) -> Spec:
-            shift = {"field": "operation", "type": "nominal", "scale": {"domain": names}}
+            shift = {"field": "operation", "type": "nominal", "scale": {"domain": operation_names}}
             position = {"x": {"field": "edge"}, "xOffset": shift}
             tooltip = [{"field": "edge"}, {"field": "operation"}]
             tooltip += [{"field": name, "format": "+.2f"} for name in ("effect", "low", "high")]
@@ -651,8 +666,10 @@ def specify_operation_effects(frame: pd.DataFrame, results: DatasetResults) -> F
 def specify_top_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw the operations of the best cells (see `top_cells`), with one column per cell and one row per edge."""
     space = results.cells
-    names = figure_data.operation_names(space)
-    colours = dict(zip(names, [space.operation_colours[operation] for operation in space.operations], strict=True))
+    operation_names = figure_data.operation_names(space)
+    colours = dict(
+        zip(operation_names, [space.operation_colours[operation] for operation in space.operations], strict=True)
+    )
     panels = []
     for (among, score), rows in frame.groupby(["among", "score"], sort=False):
         n_omitted = figure_data.n_omitted_ties(rows)
@@ -665,7 +682,7 @@ def specify_top_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
             ranks = palette.rank_texts(cells)
             ids = [f"#{index}" for index in codes.columns]
             fields = [
-                {"column": cell, "row": edge, "operation": names[code], "architecture": architecture}
+                {"column": cell, "row": edge, "operation": operation_names[code], "architecture": architecture}
                 | {"accuracy": f"{accuracy:.2%}", "rank": rank}
                 for edge, codes_of_edge in zip(space.edge_labels, codes.to_numpy(), strict=True)
                 for cell, code, architecture, accuracy, rank in zip(
@@ -700,7 +717,7 @@ def specify_top_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
 
 
 def specify_best_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
-    """Draw the best cell by each criterion, and the edit distances between them (see `best_cells`)."""
+    """Draw the best cell by each criterion, and the edit distances between these cells (see `best_cells`)."""
     space = results.cells
     distances = frame[list(frame.index)]
     texts = distances.to_numpy().astype(str).tolist()
@@ -768,22 +785,22 @@ def _draw_cell(space: CellSpace, spec: str, layout: PanelLayout) -> Spec:
 
 
 def specify_neighbours(frame: pd.DataFrame, results: DatasetResults) -> Figure:
-    """Draw the changes of accuracy from changing one edge of the best cells (see `neighbour_changes`)."""
-    best_by_scores, scores = list(frame["best"].unique()), list(frame["score"].unique())
+    """Draw how accuracies change if one edge of a best cell is changed (see `neighbour_changes`)."""
+    criteria, scores = list(frame["best"].unique()), list(frame["score"].unique())
     panels = []
     # All panels have the same scale, so that equal colours mean equal changes.
     largest_change = max(1.0, 100 * float(np.nanmax(np.abs(frame["change"].to_numpy()), initial=0)))
-    for best, score in itertools.product(best_by_scores, scores):
-        rows = frame[(frame["best"] == best) & (frame["score"] == score)]
+    for criterion, score in itertools.product(criteria, scores):
+        rows = frame[(frame["best"] == criterion) & (frame["score"] == score)]
         if not len(rows):
             continue
         architecture, operations, tied = figure_data.changed_cell(rows, results)
         changes = figure_data.change_matrix(rows, results.cells)
         hovers = _describe_changes(changes, operations, rows, results.cells)
         cell_name = f"#{architecture}{palette.tie_note(tied)}"
-        label = f"best by {SCORES[str(best)]} ({cell_name}): change of {SCORES[str(score)]}"
+        label = f"best by {SCORES[str(criterion)]} ({cell_name}): change of {SCORES[str(score)]}"
         title = (
-            f"#{architecture}, best by {SCORES[str(best)]}{palette.tie_note(tied)}:",
+            f"#{architecture}, best by {SCORES[str(criterion)]}{palette.tie_note(tied)}:",
             f"change of {SCORES[str(score)]}",
         )
         draw = partial(change_map, changes=changes, operations=operations, hovers=hovers, largest_change=largest_change)

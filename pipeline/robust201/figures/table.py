@@ -1,8 +1,8 @@
-"""The table of figures: their captions and requirements, and the functions that compute and draw them.
+"""The table of figures, with their captions, requirements, and functions that compute and draw them.
 
 To add a figure, write a function in `figure_data` that returns its numbers as a DataFrame and a function in
-`specifications` that draws them, and add a row here. The command line, the report and the table-wide tests then include
-the figure.
+`specifications` that draws them, and add a row here. The command line, the report and the tests of all figures then
+include the figure.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from robust201.figures.palette import MAX_NAMED_NETWORKS
 from robust201.figures.panels import Figure
 
 
-class FigureRow(NamedTuple):
+class FigureDefinition(NamedTuple):
     """A figure in the table.
 
     Attributes:
@@ -74,10 +74,10 @@ class FigureRow(NamedTuple):
 _MIN_SUMMARISED = MAX_NAMED_NETWORKS + 1
 """Minimum number of networks for box plots and rank correlations."""
 
-FIGURES: dict[str, FigureRow] = {
+FIGURES: dict[str, FigureDefinition] = {
     row.name: row
     for row in (
-        FigureRow(
+        FigureDefinition(
             "attack-curves",
             "Accuracy over epsilon, network by network",
             "Accuracy of each network over the epsilons of each attack, starting with clean images. Bands are 95% "
@@ -89,7 +89,7 @@ FIGURES: dict[str, FigureRow] = {
             specifications.specify_curves,
             max_networks=MAX_NAMED_NETWORKS,
         ),
-        FigureRow(
+        FigureDefinition(
             "corruption-curves",
             "Accuracy over severity, network by network",
             "Accuracy of each network over the severities of each corruption, starting with clean images; bands are "
@@ -100,7 +100,7 @@ FIGURES: dict[str, FigureRow] = {
             specifications.specify_curves,
             max_networks=MAX_NAMED_NETWORKS,
         ),
-        FigureRow(
+        FigureDefinition(
             "step-curves",
             "Accuracy over the attack's steps, network by network",
             "Accuracy of each network by the number of steps of each attack (Square: queries), starting with clean "
@@ -113,20 +113,21 @@ FIGURES: dict[str, FigureRow] = {
             specifications.specify_step_curves,
             max_networks=MAX_NAMED_NETWORKS,
         ),
-        FigureRow(
+        FigureDefinition(
             "attacks",
             "Accuracy under attack",
             "Accuracies of the evaluated architectures by attack and epsilon. Boxes span the quartiles. Whiskers end "
-            "at the furthest accuracy within 1.5 interquartile ranges of the box, and dots lie beyond (of many, only "
-            "the furthest are shown). The dashed line is the accuracy of guessing (chance). If a few dots are far from "
-            "all boxes, the axis ends before them, and an arrow shows how many architectures lie beyond its end.",
+            "at the furthest accuracy within 1.5 interquartile ranges of the box, and dots lie beyond (if there are "
+            "many, only the furthest are shown). The dashed line is the accuracy of guessing (chance). If a few dots "
+            "are far from all boxes, the axis ends before them, and an arrow shows how many architectures lie beyond "
+            "its end.",
             "Fig. 2",
             "an attack",
             partial(figure_data.accuracy_boxes, kind="attack"),
             specifications.specify_boxes,
             min_networks=_MIN_SUMMARISED,
         ),
-        FigureRow(
+        FigureDefinition(
             "corruptions",
             "Accuracy under corruption",
             "Accuracies of the evaluated architectures by corruption and severity, next to the clean accuracy; boxes "
@@ -137,7 +138,7 @@ FIGURES: dict[str, FigureRow] = {
             specifications.specify_boxes,
             min_networks=_MIN_SUMMARISED,
         ),
-        FigureRow(
+        FigureDefinition(
             "rank-correlation",
             "Rank correlation between keys",
             "Kendall's tau-b between the accuracies of the evaluated architectures under every two keys. Attacks are "
@@ -149,7 +150,7 @@ FIGURES: dict[str, FigureRow] = {
             specifications.specify_rank_correlation,
             min_networks=_MIN_SUMMARISED,
         ),
-        FigureRow(
+        FigureDefinition(
             "rank-correlation-attacks",
             "Rank correlation between attacks",
             "Kendall's tau-b between clean accuracies and accuracies under every attack at every epsilon.",
@@ -159,7 +160,7 @@ FIGURES: dict[str, FigureRow] = {
             specifications.specify_rank_correlation,
             min_networks=_MIN_SUMMARISED,
         ),
-        FigureRow(
+        FigureDefinition(
             "rank-correlation-datasets",
             "Rank correlation between datasets",
             "Kendall's tau-b between clean accuracies and accuracies under every attack at every epsilon, on all "
@@ -172,7 +173,7 @@ FIGURES: dict[str, FigureRow] = {
             is_across_datasets=True,
             min_networks=_MIN_SUMMARISED,
         ),
-        FigureRow(
+        FigureDefinition(
             "rank-correlation-corruptions",
             "Rank correlation between corruptions",
             "Kendall's tau-b between clean accuracies and accuracies under every corruption, at one severity.",
@@ -182,7 +183,7 @@ FIGURES: dict[str, FigureRow] = {
             specifications.specify_rank_correlation,
             min_networks=_MIN_SUMMARISED,
         ),
-        FigureRow(
+        FigureDefinition(
             "rank-correlation-robustness",
             "Does robustness R rank architectures differently?",
             "Kendall's tau-b between clean accuracy, mean accuracy under an attack, and robustness R under this "
@@ -194,7 +195,7 @@ FIGURES: dict[str, FigureRow] = {
             specifications.specify_rank_correlation,
             min_networks=_MIN_SUMMARISED,
         ),
-        FigureRow(
+        FigureDefinition(
             "confidence",
             "Confidence",
             "Mean confidence (softmax probability) of an architecture in its prediction, where the prediction is right "
@@ -207,7 +208,7 @@ FIGURES: dict[str, FigureRow] = {
             figure_data.confidence_curves,
             specifications.specify_confidence,
         ),
-        FigureRow(
+        FigureDefinition(
             "class-confidence",
             "Confidence, class by class",
             "Mean confidence of an architecture in a class, over the images of this class and over the images that are "
@@ -219,17 +220,19 @@ FIGURES: dict[str, FigureRow] = {
             figure_data.class_confidences,
             specifications.specify_class_confidences,
         ),
-        FigureRow(
+        FigureDefinition(
             "one-class-confidence",
             "Confidence in one class",
-            "The same for a single class over all strengths: class 0, or the class of `robust201 plot --class`. If few "
-            "images under an attack are predicted as this class, the confidence over them is based on these few.",
+            "Mean confidence of an architecture in a single class (class 0, or the class of `robust201 plot --class`) "
+            "at all strengths, over the images of this class and over the images that are predicted as this class: "
+            "median over architectures, and range between the quartiles. If few images under an attack are predicted "
+            "as this class, the confidence over them is based on these few.",
             "Fig. 14",
             "the measurement `confidence`",
             figure_data.one_class_confidence,
             specifications.specify_one_class_confidence,
         ),
-        FigureRow(
+        FigureDefinition(
             "confusion",
             "Confusion matrices",
             "Confusion matrices, summed over the evaluated architectures. Each row contains the images of a true class "
@@ -239,7 +242,7 @@ FIGURES: dict[str, FigureRow] = {
             figure_data.confusion_sums,
             specifications.specify_confusion,
         ),
-        FigureRow(
+        FigureDefinition(
             "clean-vs-robust",
             "Clean against robust accuracy",
             "One point per architecture; the points of cells are coloured by the number of kernel parameters: 9 for "
@@ -254,7 +257,7 @@ FIGURES: dict[str, FigureRow] = {
             specifications.specify_clean_against,
             averages=True,
         ),
-        FigureRow(
+        FigureDefinition(
             "clean-vs-corrupted",
             "Clean against corrupted accuracy",
             "One point per architecture; the points of cells are coloured by the number of kernel parameters.",
@@ -264,7 +267,7 @@ FIGURES: dict[str, FigureRow] = {
             specifications.specify_clean_against,
             averages=True,
         ),
-        FigureRow(
+        FigureDefinition(
             "kernel-parameters",
             "Mean adversarial accuracy by kernel parameters",
             "Mean adversarial accuracies of cells by their number of kernel parameters: 9 for each 3×3 and 1 for each "
@@ -277,7 +280,7 @@ FIGURES: dict[str, FigureRow] = {
             averages=True,
             min_networks=_MIN_SUMMARISED,
         ),
-        FigureRow(
+        FigureDefinition(
             "measures",
             "Measures against accuracy",
             "One point per architecture: a measure of the network against its clean accuracy, and against its accuracy "
@@ -289,7 +292,7 @@ FIGURES: dict[str, FigureRow] = {
             figure_data.measures_against,
             specifications.specify_measures_against,
         ),
-        FigureRow(
+        FigureDefinition(
             "measure-correlations",
             "Measures as predictors of accuracy",
             "Kendall's tau-b of every measure, and of the numbers of parameters and multiply-accumulates, with the "
@@ -299,7 +302,7 @@ FIGURES: dict[str, FigureRow] = {
             figure_data.measure_correlations,
             specifications.specify_measure_correlations,
         ),
-        FigureRow(
+        FigureDefinition(
             "operation-effects",
             "What each operation adds on each edge",
             "Mean accuracy of all cells that have an operation on an edge, minus the mean over all cells of the space, "
@@ -311,7 +314,7 @@ FIGURES: dict[str, FigureRow] = {
             specifications.specify_operation_effects,
             averages=True,
         ),
-        FigureRow(
+        FigureDefinition(
             "top-cells",
             "The best cells, edge by edge",
             "The operations of the most accurate cells, at most twenty, among all evaluated cells and among cells with "
@@ -323,7 +326,7 @@ FIGURES: dict[str, FigureRow] = {
             specifications.specify_top_cells,
             averages=True,
         ),
-        FigureRow(
+        FigureDefinition(
             "best-cells",
             "The best cell by each criterion",
             "The number of edges (of six) on which the best cells differ. Among equally accurate cells (“one of 9”), "
@@ -335,7 +338,7 @@ FIGURES: dict[str, FigureRow] = {
             shows_cells=True,
             averages=True,
         ),
-        FigureRow(
+        FigureDefinition(
             "neighbours",
             "What one changed edge gains or loses",
             "Change of accuracy, in percentage points, if one edge of a best cell is changed. The accuracy of the "
@@ -350,10 +353,10 @@ FIGURES: dict[str, FigureRow] = {
         ),
     )
 }
-"""Figures by name, in the order of the page."""
+"""Figures by name, in their order on the page."""
 
 
-def figure_row(name: str) -> FigureRow:
+def figure_row(name: str) -> FigureDefinition:
     """Return the figure with this name."""
     if name not in FIGURES:
         raise ConfigError(

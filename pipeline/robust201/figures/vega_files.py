@@ -10,16 +10,18 @@ from pathlib import Path
 import vl_convert
 
 from robust201.core.errors import RobustError
-from robust201.figures.panels import POINTS, Figure, Spec, arrange, configure, wrap, write_spec
+from robust201.figures.panels import POINTS_PER_INCH, Figure, Spec, arrange, complete_spec, vega_config, wrap
 from robust201.spaces.cell_space import PAPER
 
 PNG_DPI = 300
 
-RASTER_POINTS = 500
-"""Minimum number of marks of one kind in a panel for which an SVG or PDF contains a bitmap instead."""
+MIN_RASTERISED_MARKS = 500
+"""Minimum number of equal marks in a panel that SVG and PDF files contain as a bitmap instead of as vectors."""
 
 _SIZE = re.compile(r'width="([\d.]+)" height="([\d.]+)" viewBox="0 0 [\d.]+ [\d.]+"')
-_MANY_MARKS = re.compile(rf'<g class="mark-(?:symbol|rect) role-mark[^>]*>(?:<path[^>]*/>){{{RASTER_POINTS},}}</g>')
+_MANY_MARKS = re.compile(
+    rf'<g class="mark-(?:symbol|rect) role-mark[^>]*>(?:<path[^>]*/>){{{MIN_RASTERISED_MARKS},}}</g>'
+)
 _ID = re.compile(r'<(?:clipPath|linearGradient)[^>]*? id="([^"]+)"')
 _REFERENCE = re.compile(r"""( id="|url\(#)([^")]+)("|\))""")
 _POSITION = re.compile(r'transform="translate\(([-\d.]+),([-\d.]+)\)"')
@@ -35,7 +37,7 @@ def draw_file(figure: Figure, width: float, file_format: str, *, notes: tuple[st
         notes: text below the figure.
         title: text above the figure.
     """
-    points = POINTS * width
+    points = POINTS_PER_INCH * width
     svg = draw_svg(specify_file(figure, points, notes=notes, title=title))
     excess_width = _measure(svg)[0] - points
     if excess_width > 0.5:  # two stacked figures may be wider than each one
@@ -50,16 +52,21 @@ def specify_file(figure: Figure, width: float, *, notes: tuple[str, ...] = (), t
         bodies.insert(0, _fit(figure.above, width))
     note_lines = [note_line for note in (*figure.notes, *notes) for note_line in wrap(note, width)]
     # Accessibility labels of all marks would double the size of a file.
-    return write_spec(bodies, configure(PAPER) | {"aria": False}, label=figure.label, notes=note_lines, title=title)
+    return complete_spec(
+        bodies, vega_config(PAPER) | {"aria": False}, label=figure.label, notes=note_lines, title=title
+    )
 
 
 def _fit(figure: Figure, width: float) -> Spec:
-    """Arrange a figure to be `width` points wide; the width of the axes is known only after drawing."""
+    """Arrange a figure so that it is `width` points wide.
+
+    The figure is drawn to measure the width of its axes.
+    """
     panels = [panel for panel in figure.panels if panel.in_file]
     axes_width = 45.0
     for _ in range(2):
         body = arrange(figure, panels, width, axes_width)
-        drawn_width = _measure(draw_svg(write_spec([body], configure(PAPER))))[0]
+        drawn_width = _measure(draw_svg(complete_spec([body], vega_config(PAPER))))[0]
         if abs(drawn_width - width) < 1:
             return body
         axes_width += drawn_width - width
@@ -67,7 +74,7 @@ def _fit(figure: Figure, width: float) -> Spec:
 
 
 def convert(svg: str, file_format: str) -> bytes:
-    """Convert an SVG in points to a file's bytes."""
+    """Convert an SVG whose unit is the point to the bytes of a file."""
     if file_format == "png":
         # The size in pixels is rounded down, so the drawing is enlarged slightly.
         svg = _SIZE.sub(
@@ -85,11 +92,11 @@ def draw_svg(spec: Spec) -> str:
     return _draw_text(json.dumps(spec))
 
 
-@lru_cache(maxsize=1)  # `_fit` draws a figure to measure it; without notes and title, the next drawing is the same
+@lru_cache(maxsize=1)  # without notes and title, `draw_file` repeats the drawing that `_fit` measured
 def _draw_text(spec: str) -> str:
     _register_fonts()
     svg = vl_convert.vegalite_to_svg(spec, vl_version="6.4", allowed_base_urls=[])
-    # Vega's ids of clips and gradients depend on earlier drawings in the process, so they are renumbered.
+    # The ids that Vega gives to clips and gradients depend on earlier drawings in the process, so they are renumbered.
     stable_ids = {name: f"part{index}" for index, name in enumerate(dict.fromkeys(_ID.findall(svg)))}
     return _REFERENCE.sub(lambda match: f"{match[1]}{stable_ids.get(match[2], match[2])}{match[3]}", svg)
 

@@ -1,7 +1,7 @@
 """`RobustnessDataset`, the reader of exported and published datasets.
 
-It has the same interface and nesting of results as the helper class that the authors published with the dataset
-(github.com/steffen-jung/robustness-dataset, robustness_dataset.py), so that scripts for that class keep working. In
+Scripts for the helper class that the authors published with the dataset (github.com/steffen-jung/robustness-dataset,
+robustness_dataset.py) also work with this class: it has the same interface and the same nesting of results. In
 addition, it accepts both spellings of a key (``pgd``, ``pgd@Linf``), looks up any architecture of the space, reads
 measures and other spaces, and returns results as a pandas DataFrame.
 """
@@ -170,7 +170,7 @@ class RobustnessDataset:
         return selected
 
     def _find_network_name(self, network: int | str) -> str:
-        """Return a network's name in the files; an unknown name is returned unchanged, and rejected later."""
+        """Return a network's name in the files. An unknown name is returned unchanged; `narrow_files` rejects it."""
         name = str(network)
         try:
             return self.get_uid(int(name) if name.isdecimal() and self.files.space is not None else name)
@@ -332,8 +332,8 @@ class RobustnessDataset:
         """Return a measurement of any architecture of the space.
 
         The value is the same as in `query`: a single value, or a list in the order of `strengths`. A JSON file is read
-        completely and cached (see `reader.file_cache`), but only a part of a Parquet file is read. So large JSON files
-        should be converted with ``robust201 convert`` first. Threads and forked processes may share a dataset.
+        completely and cached (see `reader.file_cache`), whereas only a part of a Parquet file is read. Convert large
+        JSON files with ``robust201 convert`` first. Threads and forked processes may share a dataset.
         """
         identifier, uid = self._resolve(architecture), self.get_uid(architecture)
         for argument_name, name in (("dataset", dataset), ("key", key), ("measurement", measure)):
@@ -388,7 +388,7 @@ class RobustnessDataset:
         return images_frame(self.files, as_name(dataset, "dataset"))
 
     def sources(self) -> "pd.DataFrame":
-        """Return the folders from which results are read; for overlaid folders, this shows the results of each folder.
+        """Return the folders from which results are read, such as the folders of an overlay.
 
         Returns:
             One row per dataset, key and folder from which results are read: `dataset`, `key`, `strengths` (a tuple,
@@ -659,9 +659,9 @@ class RobustnessDataset:
             Columns `architecture` (int64, or text in spaces without indices), `isomorph` (the evaluated architecture,
             with the same type), `spec` (the cell string, or the id), `dataset`, `key` (categories), `strength`
             (float64; 0 for ``clean``) and `value`. If the folder has clean values, attacks start with the clean value
-            at epsilon 0. So a clean evaluation has one row under ``clean`` and one under every attack, except attacks
-            that were evaluated at 0, such as grids of rotations. For overlaid folders there is also `source`, the
-            folder from which a value was read, unless `wide` is true.
+            at epsilon 0. A clean evaluation therefore has one row under ``clean`` and one under every attack, except
+            attacks that were evaluated at 0, such as grids of rotations. For overlaid folders, there is also `source`,
+            the folder from which a value was read, unless `wide` is true.
         """
         from robust201.reader.frames import read_frame
 
@@ -711,7 +711,7 @@ class RobustnessDataset:
         )
 
     def _is_intentionally_absent(self, dataset: str, key: str, measures: Sequence[str], *, explicit: bool) -> bool:
-        """Return whether a key has no files but this is no error, as it is not in the sweep or was never published."""
+        """Return whether it is not an error that a key has no files: it is not in the sweep, or was never published."""
         if any(self.files.find(dataset, key, measure) is not None for measure in measures):
             return False
         planned_strengths = self.files.planned(dataset)

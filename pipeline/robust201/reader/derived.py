@@ -1,6 +1,7 @@
-"""Derived metrics of a dataset, which are not stored but computed from stored results.
+"""Derived metrics of a dataset, which are computed from stored results.
 
-docs/statistics.md contains definitions and required measurements, and `robust201.statistics` the formulas.
+docs/statistics.md defines the metrics and lists the measurements that they require. `robust201.statistics` contains the
+formulas.
 """
 
 import itertools
@@ -79,7 +80,7 @@ class RankAgreement(NamedTuple):
         kendall: Kendall's tau-b; NaN if either metric is the same for all architectures.
         low: lower bound of the 95% interval of `kendall` for sampling of architectures.
         high: upper bound of this interval.
-        top: number of best architectures that are compared; ties are broken by the lowest id.
+        top: number of best architectures that are compared; of tied architectures, those with lower ids come first.
         overlap: number of architectures among the best by both metrics.
     """
 
@@ -94,7 +95,7 @@ class RankAgreement(NamedTuple):
 
 
 MAX_TOP = 20
-"""Maximum number of best architectures whose overlap is counted; at most half of all architectures are used."""
+"""Maximum number of best architectures whose overlap is counted, unless half of all architectures are fewer."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class DerivedMetrics:
     Attributes:
         rankings: rankings with their uncertainty.
         metrics: the metrics.
-        needs: requirements of the missing metrics, by metric name.
+        needs: requirements of the metrics that could not be computed, by metric name.
         agreements: agreement of robustness R with mean accuracies.
     """
 
@@ -193,7 +194,7 @@ def _compare_ranks(results: StoredResults, metric_row: MetricRow) -> RankAgreeme
     )
     tau_and_interval = correlate_ranks(metric_pairs.to_numpy()).kendall.interval(0, 1)
     n_top = min(MAX_TOP, len(metric_pairs) // 2)
-    # The sort is stable, so that equal architectures stay in the order of their ids.
+    # The sort is stable, so tied architectures stay in the order of their ids.
     best_architectures = [
         set(metric_pairs[metric].sort_values(ascending=False, kind="stable").index[:n_top]) for metric in metric_pairs
     ]
@@ -393,8 +394,8 @@ def _corruption_errors(
         frame = results.accuracies[key].dropna()
         if reference not in frame.index:
             raise ConfigError(
-                f"Computing corruption errors failed for {results.name} {key}: expected results of the reference "
-                f"{show_architecture(reference)}, got none. Choose another reference."
+                f"Computing corruption errors failed for {results.name} {key}: the reference "
+                f"{show_architecture(reference)} has no results. Choose another reference."
             )
         reference_accuracies = frame.loc[reference].to_numpy()[None]
         accuracies = frame.to_numpy()[:, None]

@@ -22,7 +22,7 @@ _MAX_ROUNDING_ERROR = 5.1e-4
 
 
 class UnpairedTestWarning(RobustWarning):
-    """Networks are compared as if they were evaluated on different images, as per-image outcomes are not stored."""
+    """Networks are compared as if they were evaluated on different images, because outcomes are not stored."""
 
 
 def count_evaluated_images(files: ResultFiles, dataset: str, key: str) -> int | None:
@@ -58,7 +58,7 @@ def count_evaluated_images(files: ResultFiles, dataset: str, key: str) -> int | 
 
 
 def add_intervals(frame: pd.DataFrame, files: ResultFiles, level: float = 0.95) -> pd.DataFrame:
-    """Add columns `low` and `high` with the bounds of each accuracy's interval for sampling of images.
+    """Add columns `low` and `high` with the bounds of each accuracy's confidence interval for sampling of images.
 
     The bounds are NaN if the number of images is unknown. See `accuracy_intervals`.
     """
@@ -99,17 +99,17 @@ def check_outcomes(outcomes: Outcomes, accuracies: "pd.Series[float]", label: st
 
 
 def find_ties(
-    accuracies: "pd.Series[float]", n_images: int, outcomes: Outcomes | None, *, level: float, what: str
+    accuracies: "pd.Series[float]", n_images: int, outcomes: Outcomes | None, *, level: float, label: str
 ) -> tuple[Ties, Packed | None]:
     """Find the architectures that are tied with the best under a key at a strength.
 
     Args:
         accuracies: accuracies by architecture.
         n_images: number of images.
-        outcomes: per-image outcomes, which are compared if all architectures have them. Otherwise accuracies are
+        outcomes: per-image outcomes, which are compared if all architectures have them; otherwise, accuracies are
             compared.
         level: level of significance.
-        what: dataset and key, for error messages.
+        label: dataset and key, for error messages.
 
     Returns:
         The ties, and the packed outcomes in the order of `accuracies`, or None if accuracies were compared.
@@ -118,10 +118,10 @@ def find_ties(
         ConfigError: the level is not between 0 and 1.
         ResultsError: outcomes contradict the accuracies.
     """
-    level = as_level(level, f"Ranking failed for {what}")
+    level = as_level(level, f"Ranking failed for {label}")
     packed = None
     if outcomes is not None and accuracies.index.isin(outcomes.architectures).all():
-        check_outcomes(outcomes, accuracies, what)
+        check_outcomes(outcomes, accuracies, label)
         packed = outcomes.of(accuracies.index).packed
     return ties_with_best(accuracies.to_numpy(np.float64), n_images, outcomes=packed, level=level), packed
 
@@ -151,7 +151,7 @@ def rank_with_ties(
     rows_at_strength = frame[frame["strength"] == strength].set_index("architecture").loc[ranks.index]
     # Isomorphic architectures have one common evaluation, which is compared only once.
     evaluated = rows_at_strength.groupby("isomorph", sort=False)["value"].first()
-    ties, _ = find_ties(evaluated, n_images, outcomes, level=level, what=label)
+    ties, _ = find_ties(evaluated, n_images, outcomes, level=level, label=label)
     ties_by_class = pd.DataFrame({"p_value": ties.p_values, "tied": ties.tied}, index=evaluated.index)
     ties_by_architecture = ties_by_class.loc[rows_at_strength["isomorph"]].set_index(ranks.index)
     columns = {

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple, TypeVar, TypeVarTuple
 from robust201.core.files import MAX_LISTED_BYTES, sha256_of
 
 MAX_CACHE_BYTES = 1 << 28
-"""Maximum size of the cached values as text (256 MiB); as Python objects, they take two to five times as much memory. A
-larger entry is cached alone until another file is read."""
+"""Maximum size of the cached values, measured as text (256 MiB). As Python objects, they need two to five times as much
+memory. An entry that exceeds the maximum is cached alone until another file is read.
+"""
 
 _Arguments = TypeVarTuple("_Arguments")
 _Result = TypeVar("_Result")
@@ -30,20 +31,20 @@ class FileState(NamedTuple):
 
 
 def cached_while_unchanged(read_file: Callable[[Path, *_Arguments], _Result]) -> Callable[[Path, *_Arguments], _Result]:
-    """Cache the last 256 results of a function of a file and further hashable arguments.
+    """Cache the last 256 results of a function whose arguments are a file and further hashable values.
 
-    A result is not used after a change of its file.
+    After a change of the file, the function is called again.
     """
 
     @lru_cache(maxsize=256)
-    def read_in_state(_state: FileState, file: Path, *arguments: *_Arguments) -> _Result:
+    def read_for_state(_state: FileState, file: Path, *arguments: *_Arguments) -> _Result:
         return read_file(file, *arguments)
 
     @wraps(read_file)
-    def read_once(file: Path, *arguments: *_Arguments) -> _Result:
-        return read_in_state(FileState.of(file), file, *arguments)
+    def read_cached(file: Path, *arguments: *_Arguments) -> _Result:
+        return read_for_state(FileState.of(file), file, *arguments)
 
-    return read_once
+    return read_cached
 
 
 @cached_while_unchanged
@@ -53,7 +54,7 @@ def hash_once(file: Path) -> str:
 
 
 class RowCache:
-    """Thread-safe cache of values from recently read files, by architecture."""
+    """Thread-safe cache of recently read measurements, each with its values by architecture."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[Path, str, str | None], tuple[FileState, Mapping[str, Any], int]] = {}
@@ -68,7 +69,8 @@ class RowCache:
             return cached[1]
         rows = read()
         n_bytes = len(rows) * len(repr(next(iter(rows.values()), None)))
-        # The dict is replaced, not changed under a lock, because a process may fork while another thread has the lock.
+        # The dict is replaced instead of being changed under a lock, because a process may fork while another thread
+        # holds the lock.
         other_entries = {other_key: cached for other_key, cached in self._rows.items() if other_key != cache_key}
         while other_entries and n_bytes + sum(cached[2] for cached in other_entries.values()) > MAX_CACHE_BYTES:
             other_entries.pop(next(iter(other_entries)))

@@ -14,11 +14,13 @@ from robust201.reader.value_checks import architecture_of, show_id
 from robust201.tasks.columns import MEASUREMENTS
 
 FRAME_COLUMNS = ("architecture", "isomorph", "spec", "dataset", "key", "strength", "value")
-"""Columns of the tidy form; for overlaid folders, there is also a column `source`."""
+"""Columns of a DataFrame in the tidy form; for overlaid folders, there is also a column `source`."""
 
 MEAN_DECIMALS = 12
-"""Number of decimals to which means of accuracies are rounded. Without rounding, means of equal numbers in different
-order could differ at the 16th decimal, which would hide ties."""
+"""Number of decimals to which means of accuracies are rounded.
+
+Without rounding, means of equal numbers in a different order could differ at the 16th decimal, which would hide ties.
+"""
 
 
 class Table(NamedTuple):
@@ -81,10 +83,10 @@ def read_frame(
     ]
     for name in () if datasets is None or not requested_keys else requested_datasets:
         if name not in {table.dataset for table in tables}:
-            raise files.absence(name, requested_keys[0], measure)
+            raise files.missing_file_error(name, requested_keys[0], measure)
     for name in () if keys is None or not requested_datasets else requested_keys:
         if name not in {table.key for table in tables}:
-            raise files.absence(requested_datasets[0], name, measure)
+            raise files.missing_file_error(requested_datasets[0], name, measure)
     return make_frame(tables, files, wide=wide, isomorphs=isomorphs)
 
 
@@ -101,7 +103,7 @@ def read_accuracies(files: ResultFiles, dataset: str) -> pd.DataFrame:
             continue
         strengths = files.strengths(dataset, key)
         values_by_id, _ = _read_rows(files, dataset, key, "accuracy", use_cache=False)
-        if not values_by_id:  # the file has only networks that were not selected
+        if not values_by_id:  # the file contains none of the selected networks
             continue
         values = np.array(list(values_by_id.values()), np.float64).reshape(len(values_by_id), len(strengths))
         frame = pd.DataFrame(values, _id_array([architecture_of(identifier) for identifier in values_by_id]), strengths)
@@ -111,7 +113,7 @@ def read_accuracies(files: ResultFiles, dataset: str) -> pd.DataFrame:
     if not columns:
         return pd.DataFrame()
     wide = pd.concat(columns, axis=1, names=["key", "strength"]).rename_axis("architecture").sort_index()
-    # An architecture's numbers are contiguous, because the last bits of sums over them depend on the memory layout.
+    # The numbers of an architecture must be contiguous, because the last bits of their sum depend on the memory layout.
     return pd.DataFrame(np.ascontiguousarray(wide.to_numpy()), wide.index, wide.columns, copy=False)
 
 
@@ -151,7 +153,7 @@ def _read_rows(
 
 
 def make_frame(tables: Sequence[Table], files: ResultFiles, *, wide: bool, isomorphs: bool) -> pd.DataFrame:
-    """Concatenate tables to a DataFrame (see `reader.dataset.RobustnessDataset.to_frame`)."""
+    """Concatenate tables as a DataFrame (see `reader.dataset.RobustnessDataset.to_frame`)."""
     architectures_by_isomorph: dict[str, list[ArchitectureId]] = {}
     for identifier in files.meta["ids"]:
         isomorph = files.isomorph(identifier)
@@ -213,7 +215,7 @@ def rank_by_value(
     means = groups.mean()[groups.size() == len(strengths)]
     # Only means are rounded, because single numbers of a measure may be very small.
     means = means.round(MEAN_DECIMALS) if len(strengths) > 1 else means
-    # An architecture without a clean value, with which attacks begin, is not ranked.
+    # An architecture that lacks the clean value, which is the first value of attacks, is not ranked.
     ranks = means.dropna().rank(ascending=lowest_first, method="min").astype("int64")
     return ranks.sort_values(kind="stable").rename("rank")
 

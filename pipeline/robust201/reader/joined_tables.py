@@ -1,4 +1,4 @@
-"""Other tables about the same architectures, joined with the results of a dataset (see `RobustnessDataset.join`).
+"""Joining a dataset's results with other tables about the same architectures (see `RobustnessDataset.join`).
 
 A table identifies architectures by ids, cell strings or operations, in one of the columns `NAMING_COLUMNS`. It may have
 a column `dataset`. Without this column, its numbers are used for every dataset. Published tables about cells are read
@@ -35,7 +35,9 @@ NAMING_COLUMNS = (
     "operations",
     "op_tuple",
 )
-"""Names of columns that may identify the architecture of a row; the first that a table has is used."""
+"""Names of columns that may identify the architecture of a row. If a table has several, the first in this order is
+used.
+"""
 
 _DATASET_COLUMN = "dataset"
 
@@ -53,7 +55,8 @@ def read_joined(source: "str | Path | pd.DataFrame", files: ResultFiles, resolve
     Args:
         source: a DataFrame, or a CSV, Parquet, JSON or pickle file.
         files: the dataset's files.
-        resolve: (id or cell string) → id as text; raises `ArchitectureError` for an unknown architecture.
+        resolve: function that returns the id, as text, of an id or cell string; it raises `ArchitectureError` for an
+            unknown architecture.
 
     Returns:
         The columns of numbers, with one row per evaluated architecture (`architecture`), and per dataset if the table
@@ -71,8 +74,8 @@ def read_joined(source: "str | Path | pd.DataFrame", files: ResultFiles, resolve
     if naming_column is None:
         shown_columns = ", ".join(map(str, frame.columns[:12])) or "none"
         raise ConfigError(
-            f"Joining failed for {table_name}: expected a column that identifies architectures, one of "
-            f"{', '.join(NAMING_COLUMNS)}, got {shown_columns}. Rename the column."
+            f"Joining failed for {table_name}: no column identifies the architectures (columns: "
+            f"{shown_columns}). Rename a column to {', '.join(NAMING_COLUMNS[:-1])} or {NAMING_COLUMNS[-1]}."
         )
     number_columns = [
         column_name
@@ -171,9 +174,9 @@ def _check_distinct_rows(
     is_repeated = identities.duplicated()
     if is_repeated.any():
         raise ConfigError(
-            f"Joining failed for {table_name}: expected one row per "
-            f"architecture{' and dataset' if len(identity_columns) > 1 else ''}, got several of "
-            f"{identities['architecture_column'][is_repeated].iloc[0]}. Aggregate them first."
+            f"Joining failed for {table_name}: several rows are for the architecture "
+            f"{identities['architecture_column'][is_repeated].iloc[0]}. Write one row per "
+            f"architecture{' and dataset' if len(identity_columns) > 1 else ''}."
         )
 
 

@@ -1,4 +1,4 @@
-"""Reading of a dataset's JSON files, which may be compressed: completely, or one architecture's value at a time."""
+"""Reading of a dataset's JSON files, completely or one value at a time. The files may be compressed."""
 
 import gzip
 import json
@@ -23,8 +23,11 @@ HEAD_BYTES = 1 << 12
 """Maximum number of bytes before the first id."""
 
 MAX_VALUE_BYTES = 1 << 28
-"""Maximum size of a value. A limit is needed because in a damaged file the next id may be missing, so that the value
-would extend to the end of the file and might exceed memory."""
+"""Maximum size of a value.
+
+Without this limit, a value in a damaged file that lacks the next id would extend to the end of the file and might
+exceed the memory.
+"""
 
 _HEAD = re.compile(
     rb'\s*\{\s*("(?:[^"\\]|\\.)*")\s*:\s*\{\s*("(?:[^"\\]|\\.)*")\s*:\s*\{\s*("(?:[^"\\]|\\.)*")\s*:\s*\{\s*'
@@ -110,8 +113,8 @@ def read_object(file: Path) -> dict[str, Any] | None:
 def iter_json_values(file: Path, dataset: str, keys: tuple[str, ...], measure: str) -> Iterator[tuple[str, Any]]:
     """Read a file ``{dataset: {key: {measurement: {id: value}}}}`` with one value in memory at a time.
 
-    Names that consist of digits are ids, and values do not contain such names. So the text of a value ends where the
-    next such name begins.
+    Names that consist of digits are ids, and values do not contain such names. The text of a value therefore ends where
+    the next id begins.
 
     Yields:
         Id and value, in the order of the file. Duplicate ids are rejected; other contents are not checked.

@@ -19,8 +19,11 @@ from robust201.core.files import MAX_LISTED_BYTES, load_json, open_file, read_te
 from robust201.core.parquet_footer import parse_row_groups, read_footer_bytes
 
 CHECKSUM_FILE = "SHA256SUMS"
-"""Listing for ``sha256sum -c``. An export moves it to its final path last, so a first export is complete if the listing
-exists. While an export replaces an earlier export, the listing is still that of the earlier export."""
+"""Listing for ``sha256sum -c``.
+
+An export moves the listing to its final path last, so a first export is complete if the listing exists. While an export
+replaces an earlier export, the folder still has the listing of the earlier export.
+"""
 
 PARQUET_FILES = "parquet_files.json"
 """Listing of the Parquet files, with names relative to the folder ``parquet``."""
@@ -39,7 +42,12 @@ class MissingFilesWarning(RobustWarning):
 
 @dataclass(frozen=True)
 class Listing:
-    """Content of SHA256SUMS: SHA-256 by file name relative to the folder, and error messages about invalid lines."""
+    """Content of SHA256SUMS.
+
+    Attributes:
+        digests: SHA-256 by file name, relative to the folder.
+        wrong: error messages about invalid lines.
+    """
 
     digests: Mapping[str, str]
     wrong: tuple[str, ...] = ()
@@ -110,7 +118,7 @@ class ListedFile(NamedTuple):
 
 
 def parquet_files_text(files: Mapping[str, ListedFile]) -> str:
-    """Return the content of the listing of Parquet files."""
+    """Return the text of the listing `PARQUET_FILES`."""
     files_payload = {name: listed_file._asdict() for name, listed_file in sorted(files.items())}
     return json.dumps({"format": _FORMAT, "files": files_payload}, indent=1) + "\n"
 

@@ -30,7 +30,7 @@ def trained_architecture(network: ArchitectureId) -> ArchitectureId:
 
 
 def network_name(architecture: str, weights: str | None) -> str:
-    """Return the name of the network with an architecture and, if there are several sets, weights."""
+    """Return a network's name; `weights` is None if architectures have a single set of weights."""
     return architecture if weights is None else f"{architecture}{WEIGHTS_SEPARATOR}{weights}"
 
 
@@ -70,7 +70,7 @@ class NetworkFiles(ResultFiles):
         return [key for key in self._files.keys if self._keys is None or paper_key(key) in self._keys]
 
     def choosing(self, weights: str | None) -> Self:
-        """Return these files if `weights` is None, otherwise unrestricted files that read results for these weights."""
+        """Return these files if `weights` is None; otherwise, return the folder's unrestricted files for them."""
         return self if weights is None else self._files.choosing(weights)  # type: ignore[return-value]
 
     @property
@@ -78,7 +78,7 @@ class NetworkFiles(ResultFiles):
         return self._files.cost_space
 
     def sole_file(self, dataset: str, key: str, measure: str) -> Path | None:
-        """Return None, because a file may also contain other networks."""
+        """Return None, because a file may also contain networks that were not selected."""
         return None
 
     def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class NetworkFiles(ResultFiles):
     def _trainings_in(self, dataset: str, key: str, measure: str) -> list[str | None]:
         file = self._files.find(dataset, key, measure)
         if file is None:
-            raise self.absence(dataset, key, measure)
+            raise self.missing_file_error(dataset, key, measure)
         return self._weights_of(file)
 
     def _weights_of(self, file: Path) -> list[str | None]:
@@ -207,7 +207,7 @@ def _list_evaluated_networks(files: ResultFiles) -> list[str]:
 
 
 def _find_trainings(files: ResultFiles) -> tuple[str | None, ...]:
-    """Return the names of the weights that have accuracies; ``(None,)`` if there is one name, or one was chosen."""
+    """Return the names of the weights with accuracies; ``(None,)`` if there is only one name, or a name was chosen."""
     if isinstance(files, NetworkFiles) or files.weights is not None or len(files.weight_names) < 2:
         return (None,)
     from robust201.reader.parquet_results import read_weights_names

@@ -47,7 +47,7 @@ class OverlaidFiles(ResultFiles):
             # In a space of cells, `ids` contains all cells. In other spaces, it contains evaluated architectures only.
             if layer.space_name != first_layer.space_name or (first_layer.space is not None and layer_ids != ids):
                 raise _incompatible_layer_error(
-                    layer, f"the architectures of {first_layer.path}, got those of another space"
+                    layer, f"the architectures of {first_layer.path}, got architectures of another space"
                 )
             ids |= layer_ids
         epsilons: dict[str, list[float]] = {}
@@ -72,9 +72,9 @@ class OverlaidFiles(ResultFiles):
         return _union(layer.weight_names for layer in self._opened)
 
     def choosing(self, weights: str | None) -> Self:
-        """Return files that read the results for one name of weights only.
+        """Return files that read only the results of the weights with this name.
 
-        Folders without names of weights are kept. Folders with other names only are left out.
+        Folders whose weights have no names are included. Folders that have only weights with other names are left out.
         """
         restricted = super().choosing(weights)
         if restricted is not self:
@@ -192,7 +192,10 @@ class OverlaidFiles(ResultFiles):
     def iter_stacks(
         self, dataset: str, key: str, measure: str
     ) -> Iterator[tuple[dict[str, Any], dict[str, NDArray[Any]] | None]]:
-        """Yield a measurement's values like `ResultFiles.iter_stacks`; several folders are read completely."""
+        """Yield a measurement's values like `ResultFiles.iter_stacks`.
+
+        If several folders have the measurement, they are read completely.
+        """
         matching_layers = self._layers_with(dataset, key, measure)
         if len(matching_layers) == 1 and matching_layers[0][1].strengths(dataset, key) == self.strengths(dataset, key):
             return matching_layers[0][1].iter_stacks(dataset, key, measure)
@@ -202,7 +205,7 @@ class OverlaidFiles(ResultFiles):
         """Read a measurement's values, and the number of the folder of each value."""
         matching_layers = self._layers_with(dataset, key, measure)
         if not matching_layers:
-            raise self.absence(dataset, key, measure)
+            raise self.missing_file_error(dataset, key, measure)
         values_of_layers: list[tuple[int, Mapping[str, Any]]] = []
         for layer_number, layer in matching_layers:
             is_accuracy = measure == "accuracy"
@@ -214,9 +217,9 @@ class OverlaidFiles(ResultFiles):
             )
         return self._merge(dataset, key, measure, values_of_layers)
 
-    def absence(self, dataset: str, key: str, measure: str) -> ResultsError:
+    def missing_file_error(self, dataset: str, key: str, measure: str) -> ResultsError:
         layer = next((layer for layer in self.layers if dataset in layer.datasets), self.layers[0])
-        return layer.absence(dataset, key, measure)
+        return layer.missing_file_error(dataset, key, measure)
 
     def count_architectures(self, datasets: Iterable[str], keys: Sequence[str]) -> int:
         dataset_names = list(datasets)
@@ -255,7 +258,7 @@ class OverlaidFiles(ResultFiles):
 
 
 def layers_of(files: ResultFiles) -> Sequence[ResultFiles]:
-    """Return all overlaid folders, or a list of the single folder."""
+    """Return all overlaid folders, or the single folder in a tuple."""
     return files.layers if isinstance(files, OverlaidFiles) else (files,)
 
 

@@ -33,7 +33,7 @@ _N_ROWS_PER_BATCH = 16
 """Number of rows that are converted to Python objects at once; objects need about ten times as much memory as Arrow."""
 
 JSON_SOURCES = b"robust201.json"
-"""Metadata key of converted files, for the size and SHA-256 of each measurement's JSON file."""
+"""Metadata key of converted files; its value contains the size and SHA-256 of each measurement's JSON file."""
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def _as_damage_error(path: Path) -> Iterator[None]:
     except ResultsError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: invalid names or metadata
-        # Arrow also raises OSError for damage, but without errno. Errors of the system have errno.
+        # Arrow also raises OSError for damaged files, but without errno, which errors of the operating system have.
         if isinstance(error, OSError) and error.errno is not None and not isinstance(error, IrregularFileError):
             raise
         raise damaged_file(path, error) from error
@@ -209,9 +209,9 @@ def _select_weights(path: Path, weights: str | None) -> str | None:
     if not names or (weights is None and len(names) == 1):
         return None
     if weights not in names:
-        given, suggestion = ("no name", "") if weights is None else (repr(weights), closest(weights, names))
+        actual, suggestion = ("no name", "") if weights is None else (repr(weights), closest(weights, names))
         raise ConfigError(
-            f"Reading failed for {path}: expected weights {' or '.join(map(repr, names))}, got {given}.{suggestion} "
+            f"Reading failed for {path}: expected weights {' or '.join(map(repr, names))}, got {actual}.{suggestion} "
             "Choose one with --weights-name, or weights=… in Python."
         )
     return weights
@@ -239,7 +239,7 @@ def read_parquet_values(
 ) -> dict[str, Any]:
     """Read a measurement of all architectures or of one architecture.
 
-    The row groups of one architecture are found by the bounds in the footer.
+    For one architecture, only row groups are read whose bounds in the footer include its id.
 
     Args:
         path: the file.
@@ -282,8 +282,8 @@ def _read_scalars(
     """Read a measurement with one number per row, in one pass.
 
     `strengths` are the strengths of each architecture's rows, ascending, or None if each architecture has one row.
-    Returns None if the measurement has no single number, or if the rows are not in the order of an export. In these
-    cases rows must be read one by one.
+    Returns None if the measurement is not a single number, or if the rows are not in the order of an export. The rows
+    must then be read one by one.
     """
     forms = parquet_forms(measure)
     if len(forms) > 1 or not pa.types.is_floating(_read_schema(path).field(*forms).type):

@@ -89,7 +89,13 @@ class Ranking:
 
 
 class StoredResults:
-    """Accuracies of one dataset, as a DataFrame (architectures by strengths) for each key, and cached outcomes."""
+    """Accuracies and per-image outcomes of one dataset.
+
+    Attributes:
+        files: files of the dataset's folder.
+        name: name of the dataset.
+        accuracies: by key, a DataFrame with one row per architecture and one column per strength.
+    """
 
     def __init__(self, files: ResultFiles, name: str, accuracies: Mapping[str, pd.DataFrame]) -> None:
         self.files, self.name, self.accuracies = files, name, accuracies
@@ -109,7 +115,7 @@ class StoredResults:
         return [key for key in self.accuracies if self.files.kind_of(key) == kind]
 
     def evaluations(self) -> Iterator[tuple[str, float]]:
-        """Yield keys and strengths, clean images first; clean values under attacks are left out."""
+        """Yield keys and strengths, clean images first; clean accuracies as strength 0 of attacks are left out."""
         for key in sorted(self.accuracies, key=lambda key: self.files.kind_of(key) != "clean"):
             includes_clean = self.files.includes_clean(self.name, key)
             strengths = (float(str(strength)) for strength in self.accuracies[key].columns)
@@ -140,11 +146,12 @@ def rank_evaluations(results: StoredResults, level: float, n_draws: int, seed: i
         if n_images is None or accuracies.empty:
             continue
         label = f"{results.name} {key}"
-        ties, packed = find_ties(accuracies, n_images, results.outcomes(key, strength), level=level, what=label)
+        ties, packed = find_ties(accuracies, n_images, results.outcomes(key, strength), level=level, label=label)
         estimates: dict[str, Estimate] = {}
         ranks = None
         if n_draws:
-            # With outcomes, equal seeds select the same images under every key. Binomial resamples need distinct seeds.
+            # With outcomes, equal seeds resample the same images under every key. Binomial resamples are independent,
+            # so they need a different seed under every key.
             resampling_seed = seed if packed is not None else [seed, *f"{key} {strength}".encode()]
             resampled = (
                 resampled_counts(packed, n_images, n_draws=n_draws, seed=seed)

@@ -54,7 +54,7 @@ ESTIMATED_FOLDER = "estimated"
 MISSING_FILE = "missing.json"
 
 _NUMBERS_PER_STACK = 100_000
-"""Approximate number of elements in a stack of values."""
+"""Approximate number of numbers in a stack of values (see `ResultFiles.iter_stacks`)."""
 
 _ENDINGS = ("", ".gz", ".zst")
 
@@ -77,13 +77,13 @@ def task_of(key: str) -> Task | None:
 
 
 def spellings(key: str) -> tuple[str, ...]:
-    """Return all spellings of a key, beginning with the given spelling."""
+    """Return all spellings of a key, such as ``pgd`` and ``pgd@Linf``, beginning with the given spelling."""
     task = task_of(key)
     return (key,) if task is None else tuple(dict.fromkeys((key, task.key, task.published_key)))
 
 
 def paper_key(key: str) -> str:
-    """Return a key in the paper's style; unknown keys are returned unchanged."""
+    """Return a key in the paper's style, such as ``pgd``; unknown keys are returned unchanged."""
     task = task_of(key)
     return key if task is None else task.key
 
@@ -321,7 +321,7 @@ class ResultFiles:
 
     @property
     def datasets(self) -> list[str]:
-        """Datasets named in the folder's files, or the paper's datasets if none are, as in the published dataset."""
+        """Datasets that the folder's files name, or the paper's datasets if they name none (published dataset)."""
         return list(self._keys_by_dataset or PUBLISHED_DATASETS)
 
     @property
@@ -358,7 +358,7 @@ class ResultFiles:
         return list(dict.fromkeys(name for file in self._parquet_files() for name in read_weights_names(file)))
 
     def choosing(self, weights: str | None) -> Self:
-        """Return files that read the results for one name of weights only, or these files if `weights` is None."""
+        """Return files that read only the results of the weights with this name; return these files if it is None."""
         if weights is None or weights == self.weights:
             return self
         names = self.weight_names
@@ -472,7 +472,7 @@ class ResultFiles:
         return default_strengths
 
     def includes_clean(self, dataset: str, key: str) -> bool:
-        """Return whether a key is an attack whose strength 0 means clean images, as it was not evaluated at 0.
+        """Return whether a key is an attack whose strength 0 means clean images, because it was not evaluated at 0.
 
         Attacks without a norm ball, such as grids of rotations, are only evaluated at strength 0.
         """
@@ -545,7 +545,7 @@ class ResultFiles:
         return self.space
 
     def sole_file(self, dataset: str, key: str, measure: str) -> Path | None:
-        """Return the file with all values of a measurement; None if values of several files are combined."""
+        """Return the file that contains all values of a measurement; None if values come from several files."""
         return self.find(dataset, key, measure)
 
     def describe_source(self, datasets: Iterable[str], keys: Sequence[str], measure: str = "accuracy") -> str:
@@ -594,7 +594,7 @@ class ResultFiles:
         return read_packed_outcomes(file, strength, weights=self.weights, text_ids=text_ids)
 
     def find_images(self, dataset: str) -> Path | None:
-        """Return the file that describes the images of outcomes; the folder ``parquet`` has it in its parent."""
+        """Return the table of the images of outcomes; for the folder ``parquet``, it is in the parent folder."""
         root = self.path if self.parquet != self.path else self.path.resolve().parent
         return _single_spelling_file([[root / images_name(dataset)]])
 
@@ -657,7 +657,7 @@ class ResultFiles:
         return values_by_id
 
     def iter_values(self, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
-        """Yield the ids and values of `read` with a few in memory at a time; Parquet files are read completely."""
+        """Yield the ids and values of `read`, with a few in memory at a time; Parquet files are read completely."""
         for values_by_id, _ in self.iter_stacks(dataset, key, measure):
             yield from values_by_id.items()
 
@@ -669,7 +669,7 @@ class ResultFiles:
     def iter_stacks(
         self, dataset: str, key: str, measure: str
     ) -> Iterator[tuple[dict[str, Any], dict[str, NDArray[Any]] | None]]:
-        """Yield a measurement's values in stacks, with a few in memory at a time (see `iter_values`).
+        """Yield a measurement's values in stacks of a few architectures (see `iter_values`).
 
         Yields:
             Checked values by id, and their stacked arrays by field, or None if they cannot be stacked (see
@@ -717,7 +717,7 @@ class ResultFiles:
         )
 
     def _parse(self, file: Path, dataset: str, key: str, measure: str) -> dict[str, Any]:
-        """Read a whole JSON file of results, and check its ids but not its values."""
+        """Read a JSON file of results completely, and check its ids but not its values."""
         payload = read_json(file)
         content_by_key = payload.get(dataset) if isinstance(payload, dict) else None
         content_by_spelling = check_spellings(content_by_key, file) if isinstance(content_by_key, dict) else {}
@@ -739,12 +739,12 @@ class ResultFiles:
         )
 
     def _check_values(self, file: Path, key: str, measure: str, rows: Mapping[str, Any]) -> None:
-        check_json_values(file, key, measure, rows, of_measure=self.kind_of(key) == "measure")
+        check_json_values(file, key, measure, rows, is_of_measure=self.kind_of(key) == "measure")
 
     def _require_file(self, dataset: str, key: str, measure: str) -> Path:
         file = self.find(dataset, key, measure)
         if file is None:
-            raise self.absence(dataset, key, measure)
+            raise self.missing_file_error(dataset, key, measure)
         return file
 
     def count_architectures(self, datasets: Iterable[str], keys: Sequence[str]) -> int:
@@ -757,21 +757,21 @@ class ResultFiles:
                     continue
         return 0
 
-    def absence(self, dataset: str, key: str, measure: str) -> ResultsError:
+    def missing_file_error(self, dataset: str, key: str, measure: str) -> ResultsError:
         """Return an error for a missing file; if a name is unknown, the message suggests the closest known name."""
         folders = {path.name for path in self.path.iterdir() if path.is_dir()} - {PARQUET_FOLDER, IMAGES_FOLDER}
         datasets = {name for name in folders if not name.startswith((".", "dataset="))} | self.keys_of_parquet().keys()
         task = task_of(key)
         measures = list(MEASUREMENTS) if task is None or not task.columns else self.measurements_of(dataset, key)
         if dataset not in datasets:
-            problem = f"a dataset of {self.path}, got {dataset!r}.{closest(dataset, sorted(datasets))}"
+            problem = f"expected a dataset of {self.path}, got {dataset!r}.{closest(dataset, sorted(datasets))}"
         elif task is None and not self.names_key(key):
             known_keys = [*TASKS, *(task.published_key for task in TASKS.values())]
-            problem = f"a known key, got {key!r}.{closest(key, known_keys)}"
+            problem = f"expected a known key, got {key!r}.{closest(key, known_keys)}"
         elif measure not in measures:
             stored_measures = [name for name in measures if self.find(dataset, key, name) is not None]
             suggestion = closest(measure, stored_measures or measures)
-            problem = f"a measurement of {self.path / dataset}, got {measure!r}.{suggestion}"
+            problem = f"expected a measurement of {self.path / dataset}, got {measure!r}.{suggestion}"
         else:
             is_partial_export = any(spelling in self.missing.get(dataset, {}) for spelling in spellings(key))
             reason = (
@@ -779,12 +779,12 @@ class ResultFiles:
                 if is_partial_export
                 else "it was not evaluated, or not downloaded"
             )
-            problem = f"a file in {self.path / dataset}, got none: {reason}. Export or download it, or omit it."
-        return ResultsError(f"Reading failed for {dataset} {key} {measure}: expected {problem}")
+            problem = f"there is no file in {self.path / dataset}: {reason}. Export or download it, or omit it."
+        return ResultsError(f"Reading failed for {dataset} {key} {measure}: {problem}")
 
 
 def _wrong_content_error(file: Path, expected: str) -> ResultsError:
     return ResultsError(
-        f"Opening a dataset failed for {file}: expected {expected}, got something else. Export or download the dataset "
-        "again."
+        f"Opening a dataset failed for {file}: expected {expected}, but its content differs. Export or download the "
+        "dataset again."
     )

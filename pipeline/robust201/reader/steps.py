@@ -19,7 +19,8 @@ class NetworkSteps(NamedTuple):
     Attributes:
         architecture: id of the architecture.
         strength: the strength.
-        steps: (N,) float64; 0 for images that are misclassified when clean, infinity for images that were never fooled.
+        steps: (N,) float64; 0 for images that are misclassified without an attack, infinity for images that were never
+            fooled.
     """
 
     architecture: ArchitectureId
@@ -55,7 +56,7 @@ def iter_steps(files: ResultFiles, dataset: str, key: str) -> Iterator[NetworkSt
             else values_by_strength(network_value, all_strengths, label)
         )
         for strength, value in zip(all_strengths, values_of_strengths, strict=True):
-            if value is not None:  # it is None if no overlaid folder has the evaluation
+            if value is not None:  # no overlaid folder has the evaluation
                 yield NetworkSteps(architecture_of(identifier), strength, steps_of(np.array(value, np.int64)))
 
 

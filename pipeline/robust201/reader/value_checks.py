@@ -23,13 +23,16 @@ CLEAN = "clean"
 ADVICE = "Export or download it again."
 
 _MEAN_TOLERANCE = 1e-6
+"""Maximum distance of a float32 mean of fractions from [0, 1]."""
+
 _FLOAT64_ERROR = 1e-9
+"""Upper bound of the error of a rounded fraction in float64."""
 
 _FLOAT32_ERROR = 1e-7
 """Error of a fraction in float32."""
 
 _MIN_EXACT_DECIMALS = 15
-"""Minimum number of decimals of numbers that were not rounded."""
+"""Numbers with at least this many decimals count as not rounded."""
 
 
 def damaged_file(file: Path, error: Exception) -> ResultsError:
@@ -46,8 +49,8 @@ def parse_json(text: bytes) -> Any:
     Raises:
         ValueError: the text is not valid JSON, is nested too deeply, or has a duplicate name.
     """
-    # orjson drops duplicate names, so that the text has more quotes than the strings in the result. In this case, and
-    # for JSON that orjson rejects, such as NaN, the slower parser of Python is used, which finds duplicates.
+    # orjson drops duplicate names. The text then has more quotes than the strings in the result need. In this case, and
+    # for JSON that orjson rejects, such as NaN, Python's slower parser is used, which detects duplicates.
     with contextlib.suppress(ValueError):
         content = orjson.loads(text)
         if text.count(b'"') == 2 * _count_strings(content):
@@ -134,12 +137,12 @@ def is_valid_sweep(sweep: Mapping[str, Any]) -> bool:
         has_fields
         and has_valid_names
         and _is_count_or_none(sweep.get("round_to"))
-        and _is_valid_origin(sweep.get("sweep"))
+        and _is_valid_sweep_record(sweep.get("sweep"))
     )
 
 
-def _is_valid_origin(record: Any) -> bool:
-    """Return whether the images and protocols in sweep.json, if any, have the form that exports write."""
+def _is_valid_sweep_record(record: Any) -> bool:
+    """Return whether the images and protocols that sweep.json records, if any, have the form that exports write."""
     if record is None:
         return True
     if not isinstance(record, dict):
@@ -191,7 +194,7 @@ def check_ids(file: Path, key: str, measure: str, ids: Iterable[str], known_ids:
 
 
 def check_json_values(
-    file: Path, key: str, measure: str, values_by_id: Mapping[str, Any], *, of_measure: bool = False
+    file: Path, key: str, measure: str, values_by_id: Mapping[str, Any], *, is_of_measure: bool = False
 ) -> None:
     """Check a measurement's values, except the number of strengths, which `values_by_strength` checks.
 
@@ -200,9 +203,9 @@ def check_json_values(
             counts, numbers in [0, 1] or null; or a measure's value is neither a number nor a list of numbers.
     """
     is_clean = key == CLEAN
-    columns = {} if of_measure else MEASUREMENTS.get(measure, {})
+    columns = {} if is_of_measure else MEASUREMENTS.get(measure, {})
     sole_column = columns.get("")
-    if not (columns or of_measure) or (
+    if not (columns or is_of_measure) or (
         sole_column is not None and _are_all_fractions(sole_column, values_by_id, clean=is_clean)
     ):
         return
@@ -214,7 +217,7 @@ def check_json_values(
         if not (is_number or (columns and _has_valid_columns(columns, value, is_clean))):
             value_text = repr(value)
             shown_value = value_text if len(value_text) <= 60 else f"{value_text[:57]}..."
-            suffix = "" if is_clean or of_measure else ", one per strength"
+            suffix = "" if is_clean or is_of_measure else ", one per strength"
             raise ResultsError(
                 f"Reading {show_id(identifier)} {key} {measure} failed for {file}: expected {expected}{suffix}, got "
                 f"{shown_value}. {ADVICE}"

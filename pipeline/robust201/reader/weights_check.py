@@ -1,4 +1,4 @@
-"""Check of weights: comparison of clean accuracies with accuracies recorded with the weights (docs/trust.md).
+"""Check of weights: clean accuracies are compared with the accuracies recorded with the weights (docs/trust.md).
 
 The recorded accuracies are in the plan of a results folder, and in an export's ``recorded_accuracy.json``:
 ``{dataset: {"n_test": images of the test split, "accuracy": {id: fraction}}}``. If architectures have several sets of
@@ -70,7 +70,10 @@ def recorded_text(units_and_accuracies: Iterable[tuple[Unit, float, int]]) -> st
 
 
 def read_recorded(folder: Path) -> Iterator[tuple[str, int, str, str, float]]:
-    """Yield (dataset, number of test images, id, name of the weights or "", accuracy); yield nothing without the file.
+    """Yield the recorded accuracies of a dataset folder; there are none if the file does not exist.
+
+    Yields:
+        Dataset, number of test images, id, name of the weights (empty if there is a single set), and accuracy.
 
     Raises:
         ResultsError: the file's content is invalid.
