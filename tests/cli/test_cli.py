@@ -300,7 +300,7 @@ def test_exit_codes_of_an_incomplete_sweep(robust201: RunCommand, write_sweep: W
     results, dataset = tmp_path / "results", tmp_path / "json"
     assert robust201("run", write_sweep(), "--keys", "clean,brightness", "--architectures", "21").code == 0
     complete_export = robust201("export", results, "--out", dataset)
-    assert "got 3; missing digits clean 1, digits fgsm 4, digits brightness 2" in complete_export.error_line(3)
+    assert "got 3; missing are digits clean 1, digits fgsm 4, digits brightness 2" in complete_export.error_line(3)
     assert not dataset.exists()
     partial_export = robust201("export", results, "--out", dataset, "--partial")
     assert partial_export.code == 3

@@ -262,4 +262,4 @@ def test_convert_writes_counts_for_fractions_and_warns(tmp_path, monkeypatch, ro
 def test_convert_rejects_fractions_of_unknown_number_of_images(tmp_path, robust201):
     folder = write_results(tmp_path, {"clean": {"0": [[0.5, 0.5], [0.25, 0.75]]}}, dataset="mine", measure="cm")
     write_sweep_json(folder, {"mine": {"clean": [0]}}, measurements=("cm",))
-    assert "sweep.json does not give the number of images" in robust201("convert", folder).error_line(2)
+    assert "sweep.json does not contain the number of images" in robust201("convert", folder).error_line(2)

@@ -187,7 +187,7 @@ def test_push_rejects_invalid_targets_and_changed_files(hub: FakeHub, dataset: P
         "hf://me/x-",
         "hf://me/x.git",
     ):
-        with pytest.raises(ConfigError, match="as hf://USER/NAME"):
+        with pytest.raises(ConfigError, match="Write hf://USER/NAME"):
             parse_target(target)
     assert parse_target("hf://datasets/Me_1/a.b-c_d") == "Me_1/a.b-c_d"
     page = tmp_path / PAGE_FILE

@@ -348,7 +348,7 @@ def test_verify_does_not_compare_export_with_damaged_shards(finished, tmp_path, 
     flip(next(path for path in sorted((finished / "shards").rglob("*fgsm*.parquet"))))
     (error_message,) = verify_results(finished, export=tmp_path / "out").export
     assert "digits fgsm" in error_message
-    assert "1 of its networks lack results to compare with, such as #0" in error_message
+    assert "lacks results of 1 exported networks, such as #0" in error_message
 
 
 def test_verify_hashes_each_shard_once(finished, monkeypatch):

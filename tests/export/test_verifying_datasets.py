@@ -236,7 +236,7 @@ def test_verify_dataset_accepts_zero_for_empty_means(tmp_path, without_cm):
     }
     assert verdict.problems == ()
     assert {remark for remark in verdict.remarks if "zeros in" in remark} == {
-        f"cifar10 {key}: zeros in confidences over no image were read as null" for key in changed_keys
+        f"cifar10 {key}: zeros in confidences over zero images were read as null" for key in changed_keys
     }
 
 

@@ -172,7 +172,7 @@ def test_export_rejects_two_files_with_same_name(tmp_path):
 
 def test_card_does_not_state_image_licence_of_custom_dataset(tmp_path):
     export(tmp_path, make_plan([0], ["clean"], ["mine"]), formats=("json", "parquet"))
-    assert "That of the images of `mine` is not stated." in (tmp_path / "README.md").read_text()
+    assert "The licence of the images of `mine` is not known." in (tmp_path / "README.md").read_text()
     table = pq.read_table(tmp_path / "parquet/dataset=mine/key=clean/part-0.parquet")
     assert table["n_classes"].to_pylist() == [3]  # derived from the rows
 
