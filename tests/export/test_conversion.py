@@ -138,7 +138,7 @@ def test_convert_rejects_files_with_different_architectures(folder, change):
     rows = content["cifar10"]["pgd"]["cm"]
     rows.pop("10") if change == "lacks one" else rows.setdefault("21", rows["10"])
     path.write_text(json.dumps(content))
-    with pytest.raises(ResultsError, match=r"Reading results failed for .*pgd_cm\.json: expected (#10 in it|no #21)"):
+    with pytest.raises(ResultsError, match=r"Reading results failed for .*pgd_cm\.json: expected (#10 in this|no #21)"):
         convert_dataset(folder)
     assert not [path for path in (folder / "parquet/dataset=cifar10/key=pgd").iterdir() if path.is_file()]
 

@@ -200,5 +200,5 @@ def test_push_rejects_invalid_targets_and_changed_files(hub: FakeHub, dataset: P
     with pytest.raises(ResultsError, match=r"meta\.json: the file does not match SHA256SUMS"):
         prepare_upload(dataset, f"hf://{REPOSITORY_NAME}", page)
     (dataset / "SHA256SUMS").unlink()
-    with pytest.raises(ResultsError, match="it has no SHA256SUMS of an export"):
+    with pytest.raises(ResultsError, match="the folder has no SHA256SUMS"):
         prepare_upload(dataset, f"hf://{REPOSITORY_NAME}", page)

@@ -312,7 +312,7 @@ def test_verify_dataset_lists_keys_without_files_unless_partial(tmp_path):
         path.unlink()
     (complete_export / "SHA256SUMS").unlink()
     assert any(
-        remark.endswith("lists cifar10 fog, but there are no files of these keys")
+        remark.endswith("lists cifar10 fog, but these keys have no files")
         for remark in verify_dataset(complete_export).remarks
     )
     export(partial_export, plan, FabricatedStore(lacking=missing_evaluations), partial=True)

@@ -111,7 +111,7 @@ def test_parquet_rows_have_network_names_in_space_without_indices(tmp_path):
 
 def test_json_export_requires_one_name_of_weights(tmp_path):
     plan = make_plan_with_weights()
-    with pytest.raises(ConfigError, match=r"--weights-name: random-s0, random-s1; or .*--parquet") as error_info:
+    with pytest.raises(ConfigError, match=r"random-s0, random-s1\. Choose .*--parquet") as error_info:
         export(tmp_path / "out", plan)
     assert "\n" not in str(error_info.value)
     assert not (tmp_path / "out").exists()

@@ -76,7 +76,7 @@ def test_macs_match_the_layers_at_other_sizes(name, size):
 
 
 def test_macs_rejects_other_image_sizes_for_networks_of_fixed_size():
-    fixed_size = [name for name, network in NETWORKS.items() if network.is_for_32]
+    fixed_size = [name for name, network in NETWORKS.items() if network.requires_32]
     assert fixed_size == ["vgg16", "stn-resnet18", "stn-resnet34", "lenet5", "fc7500"]
     for name in fixed_size:
         with pytest.raises(
@@ -261,14 +261,14 @@ def test_training_is_deterministic_and_weights_round_trip(name):
     assert torch.equal(loaded.eval()(images()), network.eval()(images()))
 
 
-@pytest.mark.parametrize("name", [name for name in SMALL_NETWORKS if NETWORKS[name.partition("-w")[0]].is_for_32])
+@pytest.mark.parametrize("name", [name for name in SMALL_NETWORKS if NETWORKS[name.partition("-w")[0]].requires_32])
 def test_network_rejects_other_image_sizes(name):
     network = ZOO.build(name, n_classes=10).eval()
     with pytest.raises(NetworkError, match="need images of 32x32 pixels, not 16x16"):
         network(images(size=16))
 
 
-@pytest.mark.parametrize("name", [name for name in SMALL_NETWORKS if not NETWORKS[name.partition("-w")[0]].is_for_32])
+@pytest.mark.parametrize("name", [name for name in SMALL_NETWORKS if not NETWORKS[name.partition("-w")[0]].requires_32])
 def test_network_accepts_other_image_sizes(name):
     assert ZOO.build(name, n_classes=5).eval()(images(size=16)).shape == (4, 5)
 

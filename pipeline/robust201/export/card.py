@@ -196,15 +196,12 @@ def _configurations(facts: CardFacts) -> list[dict[str, Any]]:
 
 
 def _contents_section(facts: CardFacts) -> str:
-    lines = ["## Contents", "", "| dataset | key | kind | strengths | architectures |", "|---|---|---|---|---|"]
+    lines = ["## What it holds", "", "| dataset | key | kind | strengths | architectures |", "|---|---|---|---|---|"]
     for group in facts.groups:
         strengths = ", ".join(f"{strength:g}" for strength in group.strengths)
         n_architectures = len({unit.architecture for unit in group.complete_units})
         lines.append(f"| {group.dataset} | `{group.key}` | {group.task.kind} | {strengths} | {n_architectures:,} |")
-    notes = (
-        "Strengths of attacks are Linf radii in units of 1/255 of the pixel range. Strengths of corruptions are "
-        "severities."
-    )
+    notes = "Strengths of attacks are Linf radii in units of 1/255 of the pixel range, those of corruptions severities."
     constraints = {group.key: group.task.constraint for group in facts.groups if group.task.kind == "attack"}
     for key, constraint in constraints.items():
         if constraint is None:
@@ -230,10 +227,10 @@ def _protocol_section(facts: CardFacts) -> str:
     precisions = sorted({str(protocol.payload.get("precision", "unknown")) for protocol in facts.protocols})
     return (
         "## Protocol\n\n"
-        f"The engine was {', '.join(engines) or 'unknown'}, the precision {', '.join(precisions) or 'unknown'}. "
-        "`sweep.json` contains everything that affects a number (attack parameters, image selection, hashes, seed). "
-        "`sweep.yaml` runs the sweep again. `weights.json` contains the SHA-256 of each network's weights file. "
-        "`versions.json` contains the versions of the software that computed the results and wrote the files.\n"
+        f"Engine {', '.join(engines) or 'unknown'}, precision {', '.join(precisions) or 'unknown'}. `sweep.json` holds "
+        "everything that decided a number (attack parameters, image selection, hashes, seed), `sweep.yaml` the sweep "
+        "to run again, `weights.json` the SHA-256 of each network's file of weights, `versions.json` the software that "
+        "computed and wrote it.\n"
     )
 
 
@@ -244,16 +241,15 @@ def _layout_section(facts: CardFacts) -> str:
     if json_sizes:
         items.append(
             f"- `<dataset>/<key>_<measurement>.json`, {len(json_sizes)} files, {sum(json_sizes) / 1e6:,.1f} MB: "
-            "`{dataset: {key: {measurement: {id: value}}}}`; a value is a single value for `clean`"
-            f"{' and measures' if any(group.is_measure for group in facts.groups) else ''}, otherwise a list by "
-            f"strength. {facts.layout.meta_sentence}"
+            "`{dataset: {key: {measurement: {id: value}}}}`, a value for `clean`"
+            f"{' and measures' if any(group.is_measure for group in facts.groups) else ''}, else a list by strength. "
+            f"{facts.layout.meta_sentence}"
         )
     if facts.has_parquet:
         megabytes = sum(file.n_bytes for file in facts.files if file.name in parquet_files) / 1e6
         items.append(
             f"- `{parquet_name('<dataset>', '<key>')}`, {len(parquet_files)} files, {megabytes:,.1f} MB: one row per "
-            "evaluation. They can be read with pandas, Polars, DuckDB, Spark and Hugging Face `datasets`:\n\n"
-            f"{_EXAMPLE}"
+            f"evaluation, read by pandas, Polars, DuckDB, Spark and Hugging Face `datasets`:\n\n{_EXAMPLE}"
         )
     if CORRECT_BITS in facts.columns:
         items.append(
@@ -282,7 +278,7 @@ def _column_table(columns: Mapping[str, ParquetColumn]) -> list[str]:
 def _licence_section(facts: CardFacts) -> str:
     custom = ", ".join(f"`{name}`" for name in facts.datasets if name not in DATASETS)
     custom_note = f" The licence of the images of {custom} is not known." if custom else ""
-    text = f"`{facts.licence}`. The images that the networks classified are not part of this dataset.{custom_note}"
+    text = f"`{facts.licence}`. The images that the networks classified are no part of the dataset.{custom_note}"
     return f"## Licence\n\n{text}\n"
 
 

@@ -1,9 +1,11 @@
 """Spatial and polar transformers, which move images to a predicted pose before a residual network.
 
-Sources: Jaderberg, Simonyan, Zisserman and Kavukcuoglu, "Spatial Transformer Networks", NeurIPS 2015, as in PyTorch's
-tutorial, with the layers of the paper on robust features. Tai, Bailis and Valiant, "Equivariant Transformer Networks",
-ICML 2019: pose predictors that commute with the transformations that they predict. The composition is ours: first a
-translation and then a rotation about the predicted point are predicted, and both are applied in one interpolation.
+Spatial transformer: Jaderberg, Simonyan, Zisserman and Kavukcuoglu, "Spatial Transformer Networks", NeurIPS 2015, as in
+PyTorch's tutorial, with the layers of the paper on robust features.
+
+Polar transformer: Tai, Bailis and Valiant, "Equivariant Transformer Networks", ICML 2019. Its pose predictors commute
+with the transformations that they predict. How the predictors are combined is specific to robust201: a translation is
+predicted first, then a rotation about the predicted point, and both are applied in one interpolation.
 """
 
 import math
@@ -63,15 +65,15 @@ _REDUCTION = 4
 """Number of input pixels per position of a heat map."""
 
 _ZERO_ANGLE_WEIGHT = 1e-4
-"""Weight of the angle 0 in mean angles. Without it, if all angles are equally likely (for example on images of one
-colour), the mean has neither direction nor derivative."""
+"""Weight of the angle 0 in mean angles. Without it, the mean has neither direction nor derivative if all angles are
+equally likely, for example on images of one colour."""
 
 
 class PosePredictor(nn.Module):
-    """Predictor of heat maps along the axes of an image; the width is first.
+    """Predictor of heat maps along the axes of an image, first along the width.
 
     Args:
-        n_axes: 2: both axes; 1: only the width.
+        n_axes: 2 for both axes, 1 for the width only.
         is_cyclic: whether the width is an angle, so that the first column follows the last.
         filters: channels of the convolutions.
     """
@@ -92,7 +94,7 @@ class PosePredictor(nn.Module):
         return functional.pad(x, (2, 2, rows, rows))
 
     def forward(self, images: torch.Tensor) -> list[torch.Tensor]:
-        """Return probabilities (B, W / 4), and also (B, H / 4) if there are two axes, for images (B, 3, H, W)."""
+        """Return probabilities (B, W / 4), and (B, H / 4) if there are two axes, for images (B, 3, H, W)."""
         x = functional.leaky_relu(self.bn1(self.conv1(self._pad(images, 2))), 0.1)
         x = functional.leaky_relu(self.bn2(self.conv2(self._pad(x, 2))), 0.1)
         dtype = torch.promote_types(x.dtype, torch.float32)
@@ -185,8 +187,8 @@ def _interpolation_weights(coordinates: torch.Tensor, length: int) -> torch.Tens
     pixel_before = position.floor()
     fraction = (position - pixel_before).unsqueeze(-1)
     offset = torch.arange(length, dtype=pixel_before.dtype, device=pixel_before.device) - pixel_before.unsqueeze(-1)
-    # The derivative of max(0, 1 - |distance|) vanishes at pixel centres, where a transformer that starts as the
-    # identity samples; it would never learn.
+    # The derivative of max(0, 1 - |distance|) vanishes at pixel centres. A transformer that starts as the identity
+    # samples at pixel centres, so it would never learn.
     return (offset == 0) * (1 - fraction) + (offset == 1) * fraction
 
 
