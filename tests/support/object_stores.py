@@ -20,7 +20,7 @@ BUCKET = "sweeps"
 
 @contextmanager
 def s3_server() -> Iterator[dict[str, str]]:
-    """Start a server with one bucket, and yield the environment variables with which libraries find the server."""
+    """Start a server with one bucket, and yield the environment variables that connect S3 libraries to it."""
     import boto3
     from moto.server import ThreadedMotoServer
 

@@ -1,9 +1,9 @@
 """The operations of an inference network, in channels_last.
 
 Each operation has up to two implementations. The first uses ordinary PyTorch functions, and works on every device. The
-second uses oneDNN's convolutions with bias, sum and ReLU in a single pass. They are undocumented functions for PyTorch's
-compiler, and are used on a CPU if they are available and correct (`fuses_on_cpu`). Feature maps and weights have the
-same dtype, float32 or bfloat16; sums inside an operation are float32.
+second uses oneDNN's convolutions with bias, sum and ReLU in a single pass, which are undocumented functions for
+PyTorch's compiler. They are used on a CPU if they are available and correct (`fuses_on_cpu`). Feature maps and weights
+have the same dtype, float32 or bfloat16; sums inside an operation are float32.
 """
 
 import copy

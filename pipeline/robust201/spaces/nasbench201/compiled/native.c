@@ -24,8 +24,8 @@ typedef struct {
 } view;
 
 /* Memory of a map. `external` is the number of an external tensor, or -1 for a buffer in the arena, which starts after
- * `offset` floats. `image` is the number of floats per image. `kept` is true if the buffer has space for all images of a
- * run, instead of one group of images. */
+ * `offset` floats. `image` is the number of floats per image. `kept` is true if the buffer has space for all images of
+ * a run, instead of one group of images. */
 typedef struct {
     int64_t external, offset, image, kept;
 } buffer;
