@@ -114,7 +114,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
 def dataset(tmp_path: Path) -> Path:
     folder = tmp_path / "dataset"
     export(folder, make_plan([0, 2], ["clean", "pgd"]), formats=("json", "parquet"))
-    (folder / "private-notes.txt").write_text("not of the export")
+    (folder / "private-notes.txt").write_text("not part of the export")
     return folder
 
 

@@ -49,7 +49,7 @@ def corrupted_images(key: str, size: int) -> Iterator[NDArray[np.uint8]]:
 
 
 def snow_of_noise() -> Iterator[NDArray[np.uint8]]:
-    """Yield snow on noise. Its pixels depend on the last bits of grey values, which OpenBLAS's products would change."""
+    """Yield snow on noise. Its pixels depend on the last bits of grey values, which OpenBLAS would change."""
     indices = np.array([1, 21, 30, 32, 67])
     images = raw("noise", 64, shape=(indices.max() + 1, 64, 64, 3), below=256)[indices].astype(np.uint8)
     yield corrupt(images, "snow", 5, seed=0, indices=indices, frost=stripes())
