@@ -279,7 +279,7 @@ DAMAGED_EXPORTS = {
 }
 
 
-# By default, only three cases run: a missing file, an undecodable file and different rows. The others use the same code.
+# By default, only three cases run: a missing file, an undecodable file and different rows. Others use the same code.
 @pytest.mark.parametrize(
     "case",
     [
