@@ -67,5 +67,5 @@ def s3_url(s3, tmp_path):
 
 
 def opened(store):
-    """Return a store's file system object, for patching; patching its class would not affect bound methods."""
+    """Return a store's file system object for patching, because patching its class would not affect bound methods."""
     return store.folder.backend._filesystem()[0]

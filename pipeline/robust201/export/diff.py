@@ -223,7 +223,7 @@ def compare_results(first: Path, second: Path, *, tolerance: float = 0.0) -> Com
 def _match_weights(
     first: Mapping[str, ResultNumbers], second: Mapping[str, ResultNumbers]
 ) -> tuple[ResultNumbers, ResultNumbers]:
-    """Return the numbers to compare: those for common names of weights, or all if each set has one name only."""
+    """Select the numbers to compare: for common names of weights, or all numbers if each set has only one name."""
     if len(first) == len(second) == 1:
         return next(iter(first.values())), next(iter(second.values()))
     common_names = [name for name in first if name in second]
@@ -231,7 +231,7 @@ def _match_weights(
 
 
 def _merge_weights(numbers_by_weights: Mapping[str, ResultNumbers], names: Sequence[str]) -> ResultNumbers:
-    """Merge the numbers for some names of weights; if there are several, names of architectures include them."""
+    """Merge the numbers for the given names of weights; if there are several, they are added to the architectures."""
     merged: dict[EvaluationKey, dict[ArchitectureId, float]] = {}
     for weights in names:
         for evaluation, numbers_by_architecture in numbers_by_weights[weights].items():

@@ -105,7 +105,7 @@ def estimate_accuracies(plan: Plan, store: ShardStore, inventory: Inventory, ima
 def _sampled_units(plan: Plan, dataset: str) -> dict[tuple[ArchitectureId, str], list[Unit]]:
     """Return the sampled units on a dataset by network and key, in the order of the sample's increments.
 
-    Keys that are evaluated on all images are left out.
+    Keys that are evaluated on all images are omitted.
     """
     samples = {} if plan.facts.samples is None else plan.facts.samples.keys
     units: dict[tuple[ArchitectureId, str], list[Unit]] = {}

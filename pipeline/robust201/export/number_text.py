@@ -131,7 +131,7 @@ def _correct_exponents(text: bytes) -> bytes:
 
 
 def round_array(values: NDArray[np.float64], decimals: int) -> NDArray[np.float64]:
-    """Round doubles as Python's `round` does: by their exact binary values, halves to even. NaN is kept."""
+    """Round doubles like Python's `round`: by their exact binary values, with halves to even. NaN remains NaN."""
     if decimals > MAX_EXACT_DECIMALS or not _is_in_unsigned_range(values):
         return _round_each(values, decimals)
     scale = 10.0**decimals

@@ -337,7 +337,7 @@ def _reject_different_sweep(out: Path, record: Mapping[str, Any], plan: Plan) ->
         raise ResultsError(
             f"Verifying failed for {out}: expected an export of {plan_description['name']}, got an "
             f"export of {reprlib.repr(exported_sweep.get('name'))} with different protocols for every key. Use the "
-            "folder that these results were exported to."
+            "folder to which these results were exported."
         )
 
 
@@ -346,7 +346,7 @@ def _read_form(out: Path, record: Mapping[str, Any], names: Iterable[str]) -> Fi
         return next((choice for choice in get_args(choices) if record.get(field, default) == choice), None)
 
     compression = next(
-        (suffix for field in names for suffix in get_args(Compression) if field.endswith(f".{suffix}")), None
+        (suffix for name in names for suffix in get_args(Compression) if name.endswith(f".{suffix}")), None
     )
     round_to = record.get("round_to", "none")
     style, outcomes = recorded_choice("key_style", KeyStyle), recorded_choice("outcomes", OutcomeForm)
@@ -368,7 +368,10 @@ def _read_form(out: Path, record: Mapping[str, Any], names: Iterable[str]) -> Fi
 def _check_strengths(
     out: Path, sweep: Mapping[str, Any], strengths: Mapping[str, Any], epsilons: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Compare the strengths in sweep.json and meta.json with those of the plan; result files do not contain them."""
+    """Compare the strengths in sweep.json and meta.json with the plan's strengths.
+
+    Result files do not contain strengths, so this is the only check of them.
+    """
     try:
         meta = read_json(out / META_FILE, missing={})
     except ResultsError as error:

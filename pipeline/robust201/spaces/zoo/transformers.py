@@ -116,7 +116,7 @@ def centroid(heat: torch.Tensor, length: int) -> torch.Tensor:
 
 
 def direction(heat: torch.Tensor) -> torch.Tensor:
-    """Return (B, 2): cosine and sine of the mean angle of probabilities (B, K) on a circle that starts at -pi."""
+    """Return cosine and sine, (B, 2), of the mean angle of probabilities (B, K) on a circle that starts at -pi."""
     angles = circle(heat.shape[1], like=heat)
     vector = torch.matmul(heat, torch.stack((angles.cos(), angles.sin()), dim=1))
     vector = vector + torch.tensor((_ZERO_ANGLE_WEIGHT, 0.0), dtype=heat.dtype, device=heat.device)
@@ -137,10 +137,10 @@ def polar_points(n_radii: int, n_angles: int, like: torch.Tensor) -> torch.Tenso
 
 
 class PolarTransformer(nn.Module):
-    """Move the predicted centroid of images (B, 3, H, W) to the centre, and rotate them to a predicted angle of 0.
+    """Move the predicted centroid of images (B, 3, H, W) to the centre, and rotate images by the predicted angle to 0.
 
-    The angle is predicted from a polar image about the centroid, with H radii and about 2 H angles. A rotation of the
-    image shifts the columns of the polar image cyclically, and therefore also the heat map.
+    The angle is predicted from a polar image about the centroid, with H radii and about 2 H angles. If the image is
+    rotated, the columns of the polar image and the heat map shift cyclically.
     """
 
     def __init__(self, *, filters: int = 32) -> None:
@@ -154,7 +154,7 @@ class PolarTransformer(nn.Module):
         return torch.stack((centroid(horizontal, images.shape[3]), centroid(vertical, images.shape[2])), dim=1)
 
     def polar_images(self, images: torch.Tensor, centre: torch.Tensor) -> torch.Tensor:
-        """Return polar images about the centres (B, 2): (B, 3, radii, angles)."""
+        """Return polar images (B, 3, radii, angles) about the centres (B, 2)."""
         n_radii = images.shape[2]
         n_angles = _REDUCTION * ((n_radii + 1) // 2)  # a multiple of the reduction, so that heat maps are also cyclic
         points = polar_points(n_radii, n_angles, like=centre) + centre[:, None]
