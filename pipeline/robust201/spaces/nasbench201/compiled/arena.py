@@ -165,7 +165,7 @@ def _allocate(
             if not is_retained and free_buffers[shape]:
                 buffer_numbers[feature_map] = free_buffers[shape].pop()
                 continue
-            n_floats = math.ceil(feature_map.n_floats / _CACHE_LINE) * _CACHE_LINE
+            n_floats = math.ceil(feature_map.floats / _CACHE_LINE) * _CACHE_LINE
             buffers.append(native.BufferStruct(-1, offset, n_floats, int(is_retained)))
             buffer_numbers[feature_map] = len(buffers) - 1
             offset += n_floats * (max_images if is_retained else segments[segment_of[position]].group)
