@@ -51,4 +51,4 @@ def test_folder_at_the_path_of_a_shard_is_reported(finished: Path, robust201: Ru
     shard.unlink()
     shard.mkdir()
     for command in ("status", "verify"):
-        assert "Move it away: a result file belongs there" in robust201(command, finished).error_line(4)
+        assert "Move it away, because a result file must have this path" in robust201(command, finished).error_line(4)

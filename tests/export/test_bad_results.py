@@ -1,4 +1,4 @@
-"""Commands on results folders that are damaged, in use, on a full disk, or have the format of another version."""
+"""Commands on results folders that are damaged, in use, on a full disk, or in the format of another version."""
 
 import errno
 import json
@@ -118,7 +118,7 @@ def test_report_requires_exported_dataset(robust201, finished, tmp_path):
 
 @pytest.fixture
 def held_lease(finished):
-    """The file of a lease that this process holds on the finished results."""
+    """Hold a lease on the finished results, and yield the lease's file."""
     with Lease.acquire(finished, interval_seconds=3600):
         yield finished / "lease.json"
 
@@ -227,7 +227,7 @@ def test_run_reports_missing_write_permission(robust201, write_sweep, finished, 
     assert not list(finished.rglob("*.tmp"))
 
 
-# Invalid output paths, which are rejected before anything is computed or written
+# Invalid output paths are rejected before anything is computed or written
 
 ACCURACIES = {"clean": {"0": 0.9, "1": 0.8}, "pgd": {"0": [0.5, 0.4], "1": [0.6, 0.5]}}
 

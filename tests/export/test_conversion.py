@@ -94,9 +94,9 @@ def test_converted_file_has_layout_of_export(folder, tmp_path):
 def test_convert_keeps_existing_files_and_resumes(folder):
     first = convert_dataset(folder)
     (folder / first.written[1]).unlink()
-    again = convert_dataset(folder)
-    assert again.written == first.written[1:2]
-    assert {*again.written, *again.kept} == {*first.written}
+    second = convert_dataset(folder)
+    assert second.written == first.written[1:2]
+    assert {*second.written, *second.kept} == {*first.written}
 
 
 def test_changed_json_is_preferred_and_converted_again(folder):
@@ -121,7 +121,7 @@ def test_changed_json_is_preferred_and_converted_again(folder):
     assert RobustnessDataset(folder).query("cifar10", "fog", "accuracy") == changed
 
 
-def test_convert_joins_files_by_id_if_their_orders_differ(folder):
+def test_convert_matches_rows_by_id_if_order_differs(folder):
     path = folder / "cifar10/pgd_cm.json"
     content = json.loads(path.read_text())
     rows = content["cifar10"]["pgd"]["cm"]
@@ -131,19 +131,19 @@ def test_convert_joins_files_by_id_if_their_orders_differ(folder):
     assert RobustnessDataset(folder).query("cifar10", "pgd", "cm")["cifar10"]["pgd"]["cm"] == rows
 
 
-@pytest.mark.parametrize("change", ["lacks one", "has one more"])
+@pytest.mark.parametrize("change", ["lacks an architecture", "has an additional architecture"])
 def test_convert_rejects_files_with_different_architectures(folder, change):
     path = folder / "cifar10/pgd_cm.json"
     content = json.loads(path.read_text())
     rows = content["cifar10"]["pgd"]["cm"]
-    rows.pop("10") if change == "lacks one" else rows.setdefault("21", rows["10"])
+    rows.pop("10") if change == "lacks an architecture" else rows.setdefault("21", rows["10"])
     path.write_text(json.dumps(content))
-    with pytest.raises(ResultsError, match=r"Reading results failed for .*pgd_cm\.json: expected (#10 in it|no #21)"):
+    with pytest.raises(ResultsError, match=r"Reading results failed for .*pgd_cm\.json: expected (#10 in this|no #21)"):
         convert_dataset(folder)
     assert not [path for path in (folder / "parquet/dataset=cifar10/key=pgd").iterdir() if path.is_file()]
 
 
-def test_convert_handles_accuracies_only_and_missing_values(tmp_path):
+def test_convert_handles_missing_values_and_measurements(tmp_path):
     folder = write_results(tmp_path, {"clean": {"0": 0.5, "9": None}, "pgd": {"0": [0.5, None]}}, dataset="mine")
     expected = RobustnessDataset(folder).query("mine", ["clean", "pgd"], "accuracy")
     write_sweep_json(folder, {"mine": {"clean": [0], "pgd": [1, 8]}})
@@ -168,9 +168,9 @@ def test_converted_export_passes_verification(finished, tmp_path, robust201):
     original_listing = listing.read_text(), listing.stat().st_mtime_ns
     report = convert_dataset(out)
     assert len(listing.read_text().splitlines()) == len(original_listing[0].splitlines()) + len(report.written) + 1
-    assert listing.stat().st_mtime_ns == original_listing[1]  # readers hash files again that are newer
+    assert listing.stat().st_mtime_ns == original_listing[1]  # readers hash files that are newer than the listing again
     assert robust201("verify", finished, "--export", out).code == 0
-    listing.write_text(original_listing[0])  # the state after a conversion was killed before it listed its files
+    listing.write_text(original_listing[0])  # as if the conversion had been killed before it listed its files
     assert convert_dataset(out).written == ()
     path = out / "digits/fgsm_accuracy.json"
     path.write_text(path.read_text().replace("0.", "0.0", 1))
@@ -183,7 +183,7 @@ def test_converted_export_passes_verification(finished, tmp_path, robust201):
     assert not (out / "parquet").exists()
 
 
-def test_convert_keeps_parquet_of_export(tmp_path):
+def test_convert_keeps_parquet_files_of_export(tmp_path):
     export(tmp_path / "data", make_plan([0, 2]), formats=("json", "parquet"))
     report = convert_dataset(tmp_path / "data")
     assert report.written == ()
@@ -259,7 +259,7 @@ def test_convert_writes_counts_for_fractions_and_warns(tmp_path, monkeypatch, ro
     assert RobustnessDataset(folder).query("cifar10", ["clean", "pgd"], "cm") == expected
 
 
-def test_convert_rejects_fractions_of_unknown_number_of_images(tmp_path, robust201):
+def test_convert_rejects_fractions_if_number_of_images_is_unknown(tmp_path, robust201):
     folder = write_results(tmp_path, {"clean": {"0": [[0.5, 0.5], [0.25, 0.75]]}}, dataset="mine", measure="cm")
     write_sweep_json(folder, {"mine": {"clean": [0]}}, measurements=("cm",))
-    assert "sweep.json does not give the number of images" in robust201("convert", folder).error_line(2)
+    assert "sweep.json does not contain the number of images" in robust201("convert", folder).error_line(2)

@@ -15,7 +15,7 @@ ARCHITECTURES = (0, 2, 10, 309, 991)
 
 
 def change_accuracy(unit, strength, values):
-    """Change the accuracy of #10 under PGD at 8."""
+    """Change the accuracy of architecture 10 under PGD at epsilon 8."""
     is_changed_evaluation = (unit.key, unit.architecture, strength) == ("pgd", 10, 8.0)
     return {"accuracy": values["accuracy"] + 0.125} if is_changed_evaluation else {}
 
@@ -54,13 +54,12 @@ def test_compare_results_reports_differences_and_rank_correlations(result_sets):
     for evaluation, comparison in comparisons.items():
         if evaluation != ("pgd", 8.0):
             assert (comparison.max_difference, comparison.mean_difference, comparison.moved_most) == (0, 0, ())
-            assert comparison.kendall_tau is None or comparison.kendall_tau == pytest.approx(
-                1
-            )  # None: all numbers are equal
+            # Tau is None if all numbers of a set are equal.
+            assert comparison.kendall_tau is None or comparison.kendall_tau == pytest.approx(1)
     assert compare_results(*result_sets, tolerance=0.125).within
 
 
-def test_diff_command_reports_differences_and_exits_by_tolerance(result_sets, tmp_path, robust201):
+def test_diff_command_reports_differences_and_exit_code_depends_on_tolerance(result_sets, tmp_path, robust201):
     result = robust201("diff", *result_sets)
     assert result.code == 3
     assert "cifar10 pgd 8" in result.out

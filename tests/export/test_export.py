@@ -78,7 +78,7 @@ def test_export_writes_stored_doubles_and_integer_counts(tmp_path):
 
 
 def make_constant_store(accuracy=0.5):
-    """Return a store with one accuracy for all evaluations, and confidences of a classifier that predicts class 0."""
+    """Return a store with one accuracy for all evaluations, and the confidences of a network that predicts class 0."""
     constant_values = {
         "accuracy": np.array(accuracy),
         "confidence_argmax": np.array([[1.0, 0.0, 0.0], [np.nan] * 3, [np.nan] * 3]),
@@ -122,9 +122,8 @@ def test_rounding_applies_to_means_but_not_counts_and_nulls(tmp_path):
         file_name = f"cifar10/pgd_{name}.json"
         full_content = load(tmp_path / "full", file_name)
         assert load(tmp_path / "rounded", file_name) == round_nested(full_content)
-        assert (round_nested(full_content) != full_content) == (
-            name == "confidence"
-        )  # the fabricated accuracies have three decimals
+        # The fabricated accuracies have only three decimals.
+        assert (round_nested(full_content) != full_content) == (name == "confidence")
 
 
 def test_export_of_equal_results_has_equal_bytes(tmp_path):
@@ -215,7 +214,7 @@ def test_partial_export_writes_complete_rows_and_lists_missing(tmp_path):
     export(tmp_path / "full", plan)
     report = export(tmp_path / "out", plan, FabricatedStore(lacking=set(MISSING_EVALUATIONS)), partial=True)
     assert not report.complete
-    # Architectures that lack a strength are left out.
+    # Architectures that lack a strength are not exported.
     assert report.missing == {("cifar10", "pgd"): 6, ("cifar10", "fog"): 12}
     full_values = load(tmp_path / "full", "cifar10/pgd_cm.json")["cifar10"]["pgd"]["cm"]
     assert load(tmp_path / "out", "cifar10/pgd_cm.json")["cifar10"]["pgd"]["cm"] == {
@@ -259,18 +258,18 @@ class InconsistentStore(FabricatedStore):
 
     def iter_values(self, units, inventory, measurements):
         units_and_values = list(super().iter_values(units, inventory, measurements))
-        if self.fault == "a unit":
+        if self.fault == "missing unit":
             units_and_values.pop()
-        elif self.fault == "a strength":
+        elif self.fault == "missing strength":
             units_and_values[1][1].popitem()
-        elif self.fault == "one too many":
+        elif self.fault == "additional unit":
             units_and_values.append(units_and_values[0])
-        elif self.fault == "the order":
+        elif self.fault == "wrong order":
             units_and_values.reverse()
         return iter(units_and_values)
 
 
-@pytest.mark.parametrize("fault", ["a unit", "a strength", "one too many", "the order"])
+@pytest.mark.parametrize("fault", ["missing unit", "missing strength", "additional unit", "wrong order"])
 def test_export_rejects_store_that_contradicts_inventory(tmp_path, fault):
     with pytest.raises(StorageError, match="robust201 verify"):
         export(tmp_path, make_plan(ARCHITECTURES), InconsistentStore(fault))
@@ -294,7 +293,7 @@ def test_export_progress_counts_rows(tmp_path):
         tmp_path,
         progress=lambda *counts: progress_calls.append(counts),
     )
-    assert progress_calls == [(n_written, 12) for n_written in range(1, 13)]  # four units, three files each
+    assert progress_calls == [(n_written, 12) for n_written in range(1, 13)]  # three files for each of four units
 
 
 @pytest.mark.parametrize(

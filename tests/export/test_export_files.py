@@ -33,7 +33,7 @@ def test_array_text_writes_float32_as_doubles(numbers):
     assert array_text(float32_values).decode() == json.dumps(expected_values)
 
 
-def test_export_warns_of_processes_beyond_memory_limit(tmp_path, write_sweep, robust201, monkeypatch):
+def test_export_warns_if_processes_may_exceed_memory_limit(tmp_path, write_sweep, robust201, monkeypatch):
     monkeypatch.setattr(pool, "MEMORY_BYTES", 0)
     assert robust201("run", write_sweep()).code == 0
     warning = "2 processes may use more than 1.5 GB of memory in total; use at most 1 to stay below it"
@@ -69,7 +69,7 @@ def test_array_text_equals_json_dumps(numbers):
         lambda sizes: npst.arrays(np.float64, (sizes[0], *sizes[1]), elements=st.floats(allow_infinity=False))
     )
 )
-def test_array_texts_equals_array_text_of_each(stack):
+def test_array_texts_equals_array_text_of_each_array(stack):
     assert array_texts(stack) == [array_text(array) for array in stack]
 
 
@@ -86,7 +86,7 @@ def test_array_text_rejects_infinity():
 NEAR_HALVES = st.one_of(
     st.floats(0, 1),
     st.integers(0, 10**6).map(lambda i: i / 1e6 + 0.0005),
-    st.integers(0, 2**14).map(lambda i: i / 2**14),  # some are exact halves
+    st.integers(0, 2**14).map(lambda i: i / 2**14),  # some of these are exact halves
 )
 
 
@@ -154,7 +154,7 @@ def test_killed_export_leaves_no_process_and_keeps_earlier_export(tmp_path):
     finally:
         driver.send_signal(signal.SIGKILL)
         driver.wait()
-    _, alive_processes = psutil.wait_procs(processes, timeout=200)  # immediate, unless the machine is busy
+    _, alive_processes = psutil.wait_procs(processes, timeout=200)  # returns immediately, unless the machine is busy
     assert alive_processes == []
     tree_after = read_tree(folder)
     assert {

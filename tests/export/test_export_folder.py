@@ -152,7 +152,7 @@ class KilledError(BaseException):
 
 
 def _kill_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make an export fail, as if killed, before the given step (from 0) of replacing an earlier export."""
+    """Make an export fail, as if killed, before a step (counted from 0) of the replacement of an earlier export."""
     step_numbers = itertools.count()
 
     def with_kill(original_method):
@@ -213,7 +213,7 @@ def test_export_rejects_occupied_paths_before_writing(tmp_path, kind):
 
 
 def test_second_export_to_same_folder_fails_until_first_ends(tmp_path, finished, robust201):
-    """The second export fails with one line and without changes, and succeeds after the first has ended."""
+    # The second export fails with one line and changes no file. It succeeds after the first has ended.
     out = tmp_path / "out"
     export(out, make_plan(ARCHITECTURES))
     tree_before = read_tree(out)
@@ -247,7 +247,7 @@ def test_lock_is_released_when_its_process_dies(tmp_path):
 
 
 def test_lock_is_retaken_if_lock_file_was_removed(tmp_path, monkeypatch):
-    """Otherwise two processes could have the lock, if its owner removes the file while the other is opening it."""
+    # Otherwise two processes could have the lock: its owner may remove the file while another process opens it.
     lock_operations = []
 
     def flock(stream, operation):

@@ -1,4 +1,4 @@
-"""Parquet files of exports: other libraries can read them, and the card and metadata describe them correctly."""
+"""Parquet files of exports. Other libraries can read them, and the card and metadata describe them correctly."""
 
 import hashlib
 import json
@@ -101,7 +101,7 @@ def test_duckdb_reads_parquet_export(folder):
     assert image_counts == [(2 * 4 * 3 * 40,)]
 
 
-@pytest.mark.filterwarnings("ignore")  # warnings come from the library's own dependencies
+@pytest.mark.filterwarnings("ignore")  # warnings come from the library's dependencies
 def test_hugging_face_datasets_reads_parquet_export(folder, tmp_path, monkeypatch):
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         monkeypatch.setenv(name, "1")
@@ -172,7 +172,7 @@ def test_parquet_export_is_reproducible_with_several_processes(tmp_path):
     export(tmp_path / "one", plan, formats=("json", "parquet"))
     export(tmp_path / "two", plan, formats=("json", "parquet"), processes=2)
     assert read_tree(tmp_path / "one") == read_tree(tmp_path / "two")
-    # An export without Parquet files removes those of the earlier export, and their folders.
+    # An export without Parquet files removes the earlier export's Parquet files and their folders.
     export(tmp_path / "two", plan)
     assert not (tmp_path / "two/parquet").exists()
 

@@ -1,4 +1,4 @@
-"""A results folder of an earlier version, which is in the repository, can be verified, exported and resumed."""
+"""A results folder of an earlier version can be verified, exported and resumed. It is stored in the repository."""
 
 import hashlib
 import json
@@ -32,7 +32,7 @@ VERSION_DEPENDENT_FILES = {"README.md", "versions.json"}
 
 @pytest.fixture
 def golden_results(tmp_path: Path) -> Path:
-    """The unpacked results folder from the repository (format 1, 36 evaluations).
+    """Unpack the results folder in the repository (format 1, 36 evaluations), and return its path.
 
     Its plan contains the path of the weights. The beginning of this path was removed before packing, and is restored.
     """
@@ -46,7 +46,7 @@ def golden_results(tmp_path: Path) -> Path:
     return plan.parent
 
 
-def test_golden_results_verify_as_complete(golden_results: Path, robust201: RunCommand) -> None:
+def test_verify_finds_golden_results_complete(golden_results: Path, robust201: RunCommand) -> None:
     result = robust201("verify", golden_results, "--json")
     assert result.code == 0, result.err
     verdict = json.loads(result.out)
@@ -60,7 +60,7 @@ def test_golden_results_verify_as_complete(golden_results: Path, robust201: RunC
         ("export-published.sha256", ("--round", 3, "--key-style", "with-norm", "--compress", "gz")),
     ],
 )
-def test_exports_of_golden_results_keep_their_bytes(
+def test_exports_of_golden_results_have_recorded_bytes(
     golden_results: Path,
     robust201: RunCommand,
     monkeypatch: pytest.MonkeyPatch,

@@ -114,7 +114,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
 def dataset(tmp_path: Path) -> Path:
     folder = tmp_path / "dataset"
     export(folder, make_plan([0, 2], ["clean", "pgd"]), formats=("json", "parquet"))
-    (folder / "private-notes.txt").write_text("not of the export")
+    (folder / "private-notes.txt").write_text("not part of the export")
     return folder
 
 
@@ -187,7 +187,7 @@ def test_push_rejects_invalid_targets_and_changed_files(hub: FakeHub, dataset: P
         "hf://me/x-",
         "hf://me/x.git",
     ):
-        with pytest.raises(ConfigError, match="as hf://USER/NAME"):
+        with pytest.raises(ConfigError, match="Write hf://USER/NAME"):
             parse_target(target)
     assert parse_target("hf://datasets/Me_1/a.b-c_d") == "Me_1/a.b-c_d"
     page = tmp_path / PAGE_FILE
@@ -200,5 +200,5 @@ def test_push_rejects_invalid_targets_and_changed_files(hub: FakeHub, dataset: P
     with pytest.raises(ResultsError, match=r"meta\.json: the file does not match SHA256SUMS"):
         prepare_upload(dataset, f"hf://{REPOSITORY_NAME}", page)
     (dataset / "SHA256SUMS").unlink()
-    with pytest.raises(ResultsError, match="it has no SHA256SUMS of an export"):
+    with pytest.raises(ResultsError, match="the folder has no SHA256SUMS"):
         prepare_upload(dataset, f"hf://{REPOSITORY_NAME}", page)

@@ -25,7 +25,7 @@ from tests.support.fabricated import export, make_plan
 from tests.support.shard_support import flip, make_results, make_unit
 
 
-def test_verify_finds_flipped_bits_anywhere(tmp_path):
+def test_verify_finds_single_flipped_bits(tmp_path):
     store = ShardStore.create(tmp_path)
     for architecture in (0, 2, 10):
         store.commit(make_results(make_unit(architecture)))
@@ -33,14 +33,14 @@ def test_verify_finds_flipped_bits_anywhere(tmp_path):
         store.compact(grace_seconds=0)
     for architecture in (21, 309):
         store.commit(make_results(make_unit(architecture, key="fgsm")))
-    random = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     shards = [entry.name for entry in store.folder.backend.entries()]
     for flip_number in range(120):
-        shard = shards[random.integers(len(shards))]
+        shard = shards[rng.integers(len(shards))]
         path = store.folder.shards / shard
         content = path.read_bytes()
-        first_byte = max(0, len(content) - 2048) if flip_number % 2 else 0  # every second flip is in or near the footer
-        flip(path, int(random.integers(8 * first_byte, 8 * len(content))))
+        first_byte = max(0, len(content) - 2048) if flip_number % 2 else 0  # every second flip is near the footer
+        flip(path, int(rng.integers(8 * first_byte, 8 * len(content))))
         assert [(finding.kind, finding.shard) for finding in store.verify() if finding.shard == shard] == [
             ("damaged", shard)
         ]
@@ -51,7 +51,7 @@ ACCURACY_AND_CM = ("accuracy", "cm")
 
 
 def commit_invalid(store: ShardStore, monkeypatch, unit, change) -> str:
-    """Commit a result that breaks an invariant, as a defective worker would, and return the shard's name."""
+    """Commit a result that breaks an invariant, like a defective worker, and return the shard's name."""
     monkeypatch.setattr("robust201.shards.store.check_values", lambda *_arguments, **_names: None)
     results = make_results(unit, measurements=ACCURACY_AND_CM)
     change(results[0].values)
@@ -105,7 +105,7 @@ def test_requeue_removes_only_invalid_results(tmp_path, monkeypatch, kind, is_co
         for strength in unit.strengths
         if remaining_inventory.is_complete(unit, strength, ("accuracy",))
     }
-    removed = {(2, 1.0)} if is_compacted else {(2, 1.0), (2, 4.0)}  # a shard with a single unit is removed as a whole
+    removed = {(2, 1.0)} if is_compacted else {(2, 1.0), (2, 4.0)}  # an uncompacted shard is removed as a whole
     assert complete == {(unit.architecture, strength) for unit in units for strength in unit.strengths} - removed
     # Compaction must not restore results that the removed shard had replaced.
     store.compact(grace_seconds=0)
@@ -113,7 +113,7 @@ def test_requeue_removes_only_invalid_results(tmp_path, monkeypatch, kind, is_co
     assert not store.inventory().is_complete(units[1], 1.0, ("accuracy",))
 
 
-def test_requeue_removes_both_of_unequal_duplicates(tmp_path):
+def test_requeue_removes_both_unequal_duplicates(tmp_path):
     store = ShardStore.create(tmp_path)
     unit, other_unit = make_unit(), make_unit(2)
     for results in (make_results(unit), make_results(unit, seed=1), make_results(other_unit)):
@@ -235,7 +235,7 @@ def test_verify_reports_checks_and_unfinished_sweep(finished, tmp_path, robust20
 
 
 def rewrite_listing(out: Path) -> None:
-    """Update SHA256SUMS for changed files, so that only the comparison with the shards finds the change."""
+    """Update SHA256SUMS for changed files, so that only the comparison with the shards finds the changes."""
     names = [
         path.relative_to(out).as_posix()
         for path in sorted(out.rglob("*"))
@@ -254,7 +254,7 @@ def remove_last_row(path: Path) -> None:
 
 
 def break_deflate(path: Path) -> None:
-    """Set an invalid type for the first block of a gzip file, which follows the header of ten bytes."""
+    """Set an invalid type for the first block of a gzip file, which follows the ten-byte header."""
     content = bytearray(path.read_bytes())
     content[10] |= 7
     path.write_bytes(content)
@@ -262,9 +262,13 @@ def break_deflate(path: Path) -> None:
 
 DAMAGED_EXPORTS = {
     "no sweep.json": ("sweep.json", Path.unlink, "is missing or invalid"),
-    "no JSON in sweep.json": ("sweep.json", lambda path: path.write_text("{"), "expected JSON"),
-    "another sweep.json": ("sweep.json", lambda path: path.write_text('{"key_style": 1}'), "is missing or invalid"),
-    "a listing that is not text": ("SHA256SUMS", lambda path: path.write_bytes(b"\xff\xfe"), "expected a listing"),
+    "invalid JSON in sweep.json": ("sweep.json", lambda path: path.write_text("{"), "expected JSON"),
+    "invalid fields in sweep.json": (
+        "sweep.json",
+        lambda path: path.write_text('{"key_style": 1}'),
+        "is missing or invalid",
+    ),
+    "a listing that is not text": ("SHA256SUMS", lambda path: path.write_bytes(b"\xff\xfe"), "is not a listing"),
     "flipped bits in gzip": ("digits/fgsm_cm.json.gz", break_deflate, "reading it failed"),
     "a missing row": ("parquet/dataset=digits/key=fgsm/part-0.parquet", remove_last_row, "in a row group of"),
     "an unlisted file": (
@@ -313,7 +317,7 @@ def test_verify_reports_damaged_export_and_still_requeues_shards(finished, tmp_p
     ("file_name", "json_path"), [("meta.json", ("epsilons",)), ("sweep.json", ("strengths", "digits"))]
 )
 def test_verify_reports_strengths_that_differ_from_plan(finished, tmp_path, robust201, file_name, json_path):
-    """Such values are correct, but readers would assign them to wrong strengths."""
+    # The values are correct, but readers would assign them to the wrong strengths.
     out = tmp_path / "out"
     robust201("export", finished, "--out", out, "--processes", 1)
     assert verify_results(finished, export=out).export == ()
@@ -348,7 +352,7 @@ def test_verify_does_not_compare_export_with_damaged_shards(finished, tmp_path, 
     flip(next(path for path in sorted((finished / "shards").rglob("*fgsm*.parquet"))))
     (error_message,) = verify_results(finished, export=tmp_path / "out").export
     assert "digits fgsm" in error_message
-    assert "1 of its networks lack results to compare with, such as #0" in error_message
+    assert "lacks results of 1 exported networks, such as #0" in error_message
 
 
 def test_verify_hashes_each_shard_once(finished, monkeypatch):
@@ -369,7 +373,7 @@ def test_verify_hashes_each_shard_once(finished, monkeypatch):
 
 @pytest.fixture
 def out(tmp_path):
-    """An export that matches its listing."""
+    """Return the folder of an export that matches its listing."""
     export(tmp_path / "out", make_plan([0, 2], ["clean", "fgsm"], measurements=("accuracy",)))
     assert find_problems(tmp_path / "out") == []
     return tmp_path / "out"
@@ -397,8 +401,8 @@ UNEXPECTED_ENTRIES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a link to a folder": (lambda out: (out / "link").symlink_to("/"), "this is a symbolic link to '/'"),
     "a link to itself": (lambda out: (out / "link").symlink_to("link"), "this is a symbolic link to 'link'"),
     "a link deep inside": (lambda out: (out / "cifar10/link").symlink_to(".."), "this is a symbolic link to '..'"),
-    "a link for a listed file": (replace_file_by_link, "this is a symbolic link to"),
-    "a link for a listed folder": (replace_folder_by_link, "this is a symbolic link to"),
+    "a link in place of a listed file": (replace_file_by_link, "this is a symbolic link to"),
+    "a link in place of a listed folder": (replace_folder_by_link, "this is a symbolic link to"),
 }
 
 
@@ -419,14 +423,14 @@ def test_check_listing_reports_pipe_without_blocking(out):
 
 DIGEST = "0" * 64
 INVALID_LINES = {
-    "below another folder": (f"{DIGEST}  ../x", "'../x', which is not a path below the folder"),
-    "below another folder, indirectly": (f"{DIGEST}  cifar10/../../x", "which is not a path below the folder"),
-    "absolute": (f"{DIGEST}  /etc/hostname", "'/etc/hostname', which is not a path below the folder"),
+    "a path in the parent folder": (f"{DIGEST}  ../x", "'../x', which is not a path below the folder"),
+    "an indirect path in the parent folder": (f"{DIGEST}  cifar10/../../x", "which is not a path below the folder"),
+    "an absolute path": (f"{DIGEST}  /etc/hostname", "'/etc/hostname', which is not a path below the folder"),
     "the folder itself": (f"{DIGEST}  .", "which is not a path below the folder"),
-    "not normalised": (f"{DIGEST}  ./meta.json", "'./meta.json', which is not a path below the folder"),
+    "a path that is not normalised": (f"{DIGEST}  ./meta.json", "'./meta.json', which is not a path below the folder"),
     "a short digest": (f"{DIGEST[1:]}  x", f"got '{DIGEST[1:]}  x'"),
     "a digit that is not hexadecimal": (f"{DIGEST[1:]}g  x", "g  x'"),
-    "upper case": (f"{'A' * 64}  x", "A  x'"),
+    "an upper-case digest": (f"{'A' * 64}  x", "A  x'"),
     "no name": (f"{DIGEST}  ", f"got '{DIGEST}  '"),
     "one word": ("x", "got 'x'"),
     "a marker of binary mode": (f"{DIGEST} *x", f"got '{DIGEST} *x'"),

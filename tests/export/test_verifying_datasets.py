@@ -22,7 +22,9 @@ from tests.support.shard_support import make_values
 from tests.support.small_results import write_results, write_sweep_json
 
 ARCHITECTURES = (0, 2, 10, 309)
-SEVERITIES = (1.0, 2.0, 3.0, 4.0, 5.0)  # the reader assumes these for a dataset without sweep.json
+SEVERITIES = (1.0, 2.0, 3.0, 4.0, 5.0)
+"""Severities that the reader assumes for a dataset without sweep.json."""
+
 ALL_MEASUREMENTS = ("accuracy", "confidence", "cm", "predictions")
 
 pytestmark = pytest.mark.filterwarnings("ignore::robust201.reader.listings.MissingFilesWarning")
@@ -49,7 +51,7 @@ def remove_export_files(folder: Path) -> Path:
 
 
 def make_values_without_last_class(unit, _strength, _values):
-    """Return the columns of a network that never predicts the last class."""
+    """Return columns for a network that never predicts the last class."""
     logits = torch.from_numpy(np.random.default_rng(unit.architecture).normal(size=(unit.n_images, 3)))
     logits[:, 2] -= 100
     accumulator = Accumulator(ALL_MEASUREMENTS, 3, "cpu", unit.n_images)
@@ -87,13 +89,13 @@ def test_verify_dataset_checks_unlisted_parquet_files(tmp_path):
     assert (verdict.problems, verdict.n_evaluations) == ((), 96)
 
 
-@pytest.mark.parametrize("fault", ["cut", "a page that no value needs", "meta.json"])
+@pytest.mark.parametrize("fault", ["truncated", "damaged page of an unused column", "meta.json"])
 def test_verify_dataset_reports_damage_that_prevents_reading(tmp_path, robust201, fault):
     plan = make_plan(ARCHITECTURES, ["clean", "fgsm"])
     (write_dataset(tmp_path, plan, formats=("parquet",)) / "SHA256SUMS").unlink()
     damaged_path = tmp_path / "parquet/dataset=cifar10/key=fgsm/part-0.parquet"
     content = bytearray(damaged_path.read_bytes())
-    if fault == "cut":
+    if fault == "truncated":
         damaged_path.write_bytes(content[:200])
     elif fault == "meta.json":
         (tmp_path / "meta.json").write_text("{")
@@ -184,7 +186,7 @@ def write_fractions(path: Path, decimals: int) -> None:
 
 @pytest.mark.parametrize("decimals", [3, 17])
 def test_verify_dataset_accepts_fractions_in_cm(tmp_path, monkeypatch, decimals):
-    """The paper and the published helper script do not specify whether `cm` contains counts or fractions."""
+    # The paper and the published helper script do not specify whether `cm` contains counts or fractions.
     monkeypatch.setattr(fabricated, "N_IMAGES", 42)  # divisible by the number of classes, 3
     plan = make_plan(ARCHITECTURES)
     (write_dataset(tmp_path, plan) / "SHA256SUMS").unlink()
@@ -200,7 +202,7 @@ def test_verify_dataset_accepts_fractions_in_cm(tmp_path, monkeypatch, decimals)
 
 @pytest.mark.parametrize("matrix", [[[0.1001] * 10] * 10, [[0.3, 0.7], [0.5, 0.5]]])
 def test_verify_dataset_rejects_rows_that_are_neither_counts_nor_fractions(tmp_path, robust201, matrix):
-    """The second matrix has fractions, but they are not multiples of one divided by the number of images per class."""
+    # The second matrix has fractions, but they are not multiples of one divided by the number of images per class.
     source = write_results(tmp_path, {"clean": {"0": matrix}}, measure="cm")
     if len(matrix) == 2:
         write_sweep_json(source, {"cifar10": {"clean": [0]}}, {"images": {"count": 2}}, ("cm",))
@@ -212,7 +214,7 @@ def test_verify_dataset_rejects_rows_that_are_neither_counts_nor_fractions(tmp_p
     assert robust201("convert", source).error_line(2)
 
 
-def test_verify_dataset_rejects_fractions_of_unequal_classes(tmp_path):
+def test_verify_dataset_rejects_fractions_if_class_sizes_differ(tmp_path):
     write_fractions(write_dataset(tmp_path, make_plan(ARCHITECTURES, ["clean"])) / "cifar10/clean_cm.json", 3)
     assert any("equally many images per class" in problem for problem in verify_dataset(tmp_path).problems)
 
@@ -236,7 +238,7 @@ def test_verify_dataset_accepts_zero_for_empty_means(tmp_path, without_cm):
     }
     assert verdict.problems == ()
     assert {remark for remark in verdict.remarks if "zeros in" in remark} == {
-        f"cifar10 {key}: zeros in confidences over no image were read as null" for key in changed_keys
+        f"cifar10 {key}: zeros in confidences over zero images were read as null" for key in changed_keys
     }
 
 
@@ -312,7 +314,7 @@ def test_verify_dataset_lists_keys_without_files_unless_partial(tmp_path):
         path.unlink()
     (complete_export / "SHA256SUMS").unlink()
     assert any(
-        remark.endswith("lists cifar10 fog, but there are no files of these keys")
+        remark.endswith("lists cifar10 fog, but these keys have no files")
         for remark in verify_dataset(complete_export).remarks
     )
     export(partial_export, plan, FabricatedStore(lacking=missing_evaluations), partial=True)

@@ -1,4 +1,4 @@
-"""Exports with measures, several sets of weights, other spaces and custom tasks."""
+"""Exports with measures, several sets of weights, other search spaces and custom tasks."""
 
 import json
 import shutil
@@ -52,7 +52,7 @@ def make_plan_with_weights(names: Any = tuple(RANDOM_WEIGHTS)) -> FabricatedPlan
 
 
 @pytest.mark.parametrize("space", ["nasbench201", "file"])
-def test_export_writes_files_of_measure_columns(tmp_path, space):
+def test_export_writes_one_file_per_measure_column(tmp_path, space):
     networks: Any = (0, 2) if space == "nasbench201" else ("narrow", "wide")
     columns = ("squared_norm", "list_of_norms")
     spectrum = make_task("spectrum", "measure", columns=columns)
@@ -109,9 +109,9 @@ def test_parquet_rows_have_network_names_in_space_without_indices(tmp_path):
     assert "NAS-Bench-201" not in (tmp_path / "README.md").read_text().split("## Citation")[0]
 
 
-def test_json_export_requires_one_name_of_weights(tmp_path):
+def test_json_export_requires_choice_of_weights(tmp_path):
     plan = make_plan_with_weights()
-    with pytest.raises(ConfigError, match=r"--weights-name: random-s0, random-s1; or .*--parquet") as error_info:
+    with pytest.raises(ConfigError, match=r"random-s0, random-s1\. Choose .*--parquet") as error_info:
         export(tmp_path / "out", plan)
     assert "\n" not in str(error_info.value)
     assert not (tmp_path / "out").exists()
@@ -132,7 +132,7 @@ def test_parquet_export_contains_all_weights(tmp_path):
     plan = make_plan_with_weights()
     incomplete_store = FabricatedStore(lacking={("wide", "pgd", 8.0)})
     report = export(tmp_path, plan, incomplete_store, formats=("parquet",), partial=True)
-    assert report.missing == {("cifar10", "pgd"): 4}  # both sets of weights lack one strength of two
+    assert report.missing == {("cifar10", "pgd"): 4}  # both sets of weights lack one of two strengths
     table = pq.read_table(tmp_path / "parquet/dataset=cifar10/key=pgd/part-0.parquet").select(
         ["architecture", "weights", "weights_recipe", "weights_epochs", "weights_seed", "strength"]
     )
@@ -172,14 +172,14 @@ def test_export_rejects_two_files_with_same_name(tmp_path):
 
 def test_card_does_not_state_image_licence_of_custom_dataset(tmp_path):
     export(tmp_path, make_plan([0], ["clean"], ["mine"]), formats=("json", "parquet"))
-    assert "That of the images of `mine` is not stated." in (tmp_path / "README.md").read_text()
+    assert "The licence of the images of `mine` is not known." in (tmp_path / "README.md").read_text()
     table = pq.read_table(tmp_path / "parquet/dataset=mine/key=clean/part-0.parquet")
     assert table["n_classes"].to_pylist() == [3]  # derived from the rows
 
 
 @pytest.fixture(scope="module")
 def custom_fields(tmp_path_factory):
-    """Fields of a sweep of two custom networks with two random initialisations each, a custom attack and a measure."""
+    """Return the fields of a sweep with two randomly initialised custom networks, a custom attack and a measure."""
     folder = tmp_path_factory.mktemp("own")
     (folder / "models.py").write_text(MODELS_CODE)
     (folder / "attack.py").write_text(ATTACK_CODE)
@@ -203,7 +203,7 @@ def custom_fields(tmp_path_factory):
 
 @pytest.fixture
 def custom_results(custom_fields, tmp_path, robust201):
-    """The results folder of the sweep in `custom_fields`, after a run."""
+    """Run the sweep in `custom_fields`, and return its results folder."""
     sweep = tmp_path / "sweep.yaml"
     sweep.write_text(yaml.safe_dump(custom_fields))
     result = robust201("run", sweep)

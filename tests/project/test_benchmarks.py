@@ -1,4 +1,4 @@
-"""Benchmarks as commands: they have a help text, and documents call them with valid options."""
+"""Benchmark commands have a help text, and documents call them with valid options."""
 
 import argparse
 import re

@@ -45,25 +45,25 @@ def forget_scripts() -> Iterator[None]:
 
 
 def keras_arrays() -> dict[str, np.ndarray]:
-    """Return random weights by layer and array, with Keras's axes."""
-    generator = np.random.default_rng(0)
+    """Return random weights by layer and array, with the axes in Keras's order."""
+    rng = np.random.default_rng(0)
     channels = [3, 64, 64, 128, 128, 64, 64]
     arrays = {}
     for layer_index in range(6):
         suffix = f"_{layer_index}" if layer_index else ""
         shape = (3, 3, channels[layer_index], channels[layer_index + 1])
-        arrays[f"conv2d{suffix}/kernel"] = generator.normal(0, (2 / np.prod(shape[:3])) ** 0.5, shape)
-        arrays[f"conv2d{suffix}/bias"] = generator.normal(0, 0.1, shape[3])
+        arrays[f"conv2d{suffix}/kernel"] = rng.normal(0, (2 / np.prod(shape[:3])) ** 0.5, shape)
+        arrays[f"conv2d{suffix}/bias"] = rng.normal(0, 0.1, shape[3])
         for array_name in ("gamma", "beta", "moving_mean", "moving_variance"):
-            arrays[f"batch_normalization{suffix}/{array_name}"] = generator.uniform(0.5, 1.5, shape[3])
+            arrays[f"batch_normalization{suffix}/{array_name}"] = rng.uniform(0.5, 1.5, shape[3])
     for layer_index, (n_inputs, n_outputs) in enumerate([(64, 1024), (1024, 512), (512, 10)]):
         suffix = f"_{layer_index}" if layer_index else ""
-        arrays[f"dense{suffix}/kernel"] = generator.normal(0, (2 / n_inputs) ** 0.5, (n_inputs, n_outputs))
-        arrays[f"dense{suffix}/bias"] = generator.normal(0, 0.1, n_outputs)
+        arrays[f"dense{suffix}/kernel"] = rng.normal(0, (2 / n_inputs) ** 0.5, (n_inputs, n_outputs))
+        arrays[f"dense{suffix}/bias"] = rng.normal(0, 0.1, n_outputs)
     return arrays
 
 
-def keras_file(arrays: dict[str, np.ndarray]) -> bytes:
+def keras_file_bytes(arrays: dict[str, np.ndarray]) -> bytes:
     stream = io.BytesIO()
     with h5py.File(stream, "w") as file:
         for name, array in arrays.items():
@@ -73,7 +73,7 @@ def keras_file(arrays: dict[str, np.ndarray]) -> bytes:
 
 
 def keras_forward(arrays: dict[str, np.ndarray], pixels: np.ndarray) -> np.ndarray:
-    """Compute the logits of pixels (B, H, W, 3) from 0 to 255 in float64, with Keras's order of axes."""
+    """Compute the logits of pixels (B, H, W, 3) from 0 to 255 in float64, with the axes in Keras's order."""
     features = pixels.astype(np.float64)
     for layer_index in range(6):
         suffix = f"_{layer_index}" if layer_index else ""
@@ -99,7 +99,7 @@ def test_converted_keras_weights_give_same_logits(tmp_path: Path) -> None:
     arrays = keras_arrays()
     prepare, networks = load_script("prepare"), load_script("networks")
     with zipfile.ZipFile(tmp_path / "cifar_10_model-7.4.0-py3-none-any.whl", "w") as wheel:
-        wheel.writestr(prepare.KERAS_FILE, keras_file(arrays))
+        wheel.writestr(prepare.KERAS_FILE, keras_file_bytes(arrays))
     network = networks.build("keras-cnn", 10)
     network.load_state_dict(prepare.read_keras(tmp_path))
     pixels = np.random.default_rng(1).integers(0, 256, (2, 32, 32, 3), np.uint8)
@@ -138,7 +138,10 @@ def test_lenet_uses_only_first_channel() -> None:
 
 @pytest.fixture
 def controls_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Prepare weights and images in a working folder, and return its runs/controls; skip the test without them."""
+    """Prepare weights and images in a working folder, and return its folder runs/controls.
+
+    The test is skipped if the packages or images are not available.
+    """
     packages = Path(os.environ.get("ROBUST201_CONTROLS", "."))
     data_folder = Path(os.environ.get("ROBUST201_DATA", "."))
     if (

@@ -1,4 +1,4 @@
-"""Examples in the documentation run unchanged on a dataset like the demo's, and commands and links are valid."""
+"""Examples in the documentation run unchanged on a dataset like the demo's; its commands and links are valid."""
 
 import ast
 import itertools
@@ -35,7 +35,7 @@ PAGES = (
 
 
 def for_pages(*default: str) -> pytest.MarkDecorator:
-    """Return a decorator that parametrises a test by the pages with examples; only those in `default` are not slow."""
+    """Parametrise a test by the pages with examples; all pages except those in `default` are marked as slow."""
     return pytest.mark.parametrize(
         "page", [pytest.param(page, marks=() if page in default else pytest.mark.slow) for page in PAGES]
     )
@@ -49,7 +49,7 @@ def examples(page: str, language: str) -> list[str]:
 
 @pytest.fixture
 def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a working folder with runs/demo/dataset as written by the demo, but with Parquet."""
+    """Return a working folder whose runs/demo/dataset is like the demo's, but also has Parquet files."""
     monkeypatch.chdir(tmp_path)
     export(
         tmp_path / DEMO / "dataset",
@@ -175,7 +175,7 @@ def write_external_tables() -> None:
 def test_use_case_commands_run(
     robust201: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, page: str, min_commands: int
 ) -> None:
-    """The dataset is synthetic and has the paper's size; searches and predictions are shortened."""
+    # The dataset is synthetic and has the paper's size; searches and predictions are shortened.
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("robust201.analysis.design.TRAINING_SIZES", (50,))
     monkeypatch.setattr("robust201.analysis.design.N_REPEATS", 1)
@@ -222,7 +222,7 @@ def commands_of(page: str) -> str:
 
 
 def options_of(argv: list[str]) -> set[str]:
-    """Return the options that a command or subcommand has; `argv` begins with its name."""
+    """Return the options of the command or subcommand with whose name `argv` begins."""
     command, argv = typer.main.get_command(app), list(argv)
     while argv and argv[0] in getattr(command, "commands", ()):
         command = command.commands[argv.pop(0)]

@@ -1,4 +1,4 @@
-"""The GPU benchmark. All steps run on a CPU, so that a run on a GPU does not fail because of a programming error."""
+"""The GPU benchmark. All its steps run on a CPU here, so that programming errors do not appear only on a GPU."""
 
 import json
 import sys

@@ -138,7 +138,7 @@ def find_cycle(graph: Mapping[str, set[str]]) -> list[str]:
 
 @pytest.mark.parametrize("source_root", [REPOSITORY / "pipeline", REPOSITORY / "benchmarks"], ids=lambda p: p.name)
 def test_modules_have_no_import_cycles(source_root: Path) -> None:
-    """Imports inside functions count, too."""
+    # Imports inside functions are included.
     base = source_root if source_root.name == "pipeline" else source_root.parent
     modules = {module_name(path, base): path for path in sources(source_root)}
     graph = {name: imported_modules(path, modules) - {name} for name, path in modules.items()}

@@ -1,4 +1,4 @@
-"""NES, the example of a custom attack (jobs/nes): gradient estimate, attacked images, and sweeps."""
+"""NES, an example of a custom attack (jobs/nes): gradient estimate, attacked images, and sweeps."""
 
 import runpy
 from pathlib import Path

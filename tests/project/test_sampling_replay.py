@@ -17,7 +17,7 @@ from benchmarks.sampling import (
 
 
 @pytest.mark.parametrize("cost", [0.025, 0.1])
-def test_sample_sizes_cost_the_budget(cost):
+def test_sample_sizes_use_exactly_the_budget(cost):
     passes = count_passes(PAPER_SWEEP_YAML)
     sizes = sample_sizes(cost, passes, 10_000)
     full_cost, pilot_fraction = sum(passes.values()), N_PILOT_NETWORKS / N_NETWORKS
@@ -34,8 +34,8 @@ def test_budget_too_small_for_pilot_and_unsampled_keys_is_rejected():
 
 
 def test_rankings_are_compared_by_kendalls_tau_and_best_network():
-    generator = np.random.default_rng(0)
-    truth, estimates, simple_estimates = generator.integers(0, 4, (3, 6, 2)) / 4
+    rng = np.random.default_rng(0)
+    truth, estimates, simple_estimates = rng.integers(0, 4, (3, 6, 2)) / 4
     estimates[:, 1] = truth[:, 1]
     taus = compare_rankings(truth, estimates, simple_estimates, estimates - 0.1, estimates + 0.1)
     for strength in range(2):

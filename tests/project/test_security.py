@@ -1,4 +1,4 @@
-"""Handling of untrusted data (SECURITY.md): rules for the source, and a run in which unpickling is recorded."""
+"""Handling of untrusted data (SECURITY.md): rules for the source, and a sweep during which unpickling is recorded."""
 
 import ast
 import pickle
@@ -40,7 +40,7 @@ FORBIDDEN = {
 }
 
 
-def violations(source: str, name: str) -> Iterator[str]:
+def find_violations(source: str, name: str) -> Iterator[str]:
     """Yield a description of each unsafe import or call in a module, with its line."""
     for node in ast.walk(ast.parse(source)):
         imported = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -82,7 +82,7 @@ def test_source_has_no_unsafe_calls_on_external_data() -> None:
     violations_by_module = {}
     for path in SOURCES:
         module = str(path.relative_to(PACKAGE))
-        violations_by_module[module] = list(violations(path.read_text(), module))
+        violations_by_module[module] = list(find_violations(path.read_text(), module))
     assert len(SOURCES) > 300
     assert {module: problems for module, problems in violations_by_module.items() if problems} == {}
 

@@ -1,4 +1,4 @@
-"""Rules for the source: words, names and calls that only listed files may contain."""
+"""Rules for the source: words and calls that only listed files may contain, and unique names."""
 
 import ast
 import io
@@ -15,13 +15,13 @@ def module_path(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
 
-# --- The package is not specific to one experiment: words for its space and norm appear only in listed files ---------
+# --- The package is not specific to one experiment, so the words for its space and norm appear only in listed files --
 
 EXPERIMENT_WORDS = re.compile(r"nas-?bench-?201|15[,_]?625|6[,_]?466|@Linf", re.IGNORECASE)
 
 FILES_WITH_WORDS = {
     "spaces/nasbench201": "the space itself",
-    "spaces/__init__.py": "the table of spaces, and the default of sweeps and datasets that name none",
+    "spaces/__init__.py": "the table of spaces, and the default for sweeps and datasets that do not name a space",
     "weights/published": "readers of the published weights",
     "export/published_layout.py": "writes meta.json and Parquet as published",
     "images/specs.py": "credits the paper that chose the 120 classes, by its title",
@@ -30,7 +30,7 @@ FILES_WITH_WORDS = {
 
 
 def code_of(path: Path) -> str:
-    """Return the content of a file; without comments and docstrings if it is a Python file."""
+    """Return the content of a file. Comments and docstrings of Python files are removed."""
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".py":
         return text
@@ -98,7 +98,7 @@ def test_public_names_are_unique_in_a_folder() -> None:
     assert shared == {}
 
 
-# --- Only `core.files` opens files, so that the program never waits for a pipe or reads an endless device ------------
+# --- Only `core.files` opens files, so that the program never waits for a pipe or reads from an endless device -------
 
 OPENING_FUNCTIONS = {"open", "read_bytes", "read_text", "FileIO"}
 
@@ -136,7 +136,7 @@ NOT_OPENING_PATHS = {
     "gzip.open(packed",
     "tarfile.open(fileobj=",
 }
-"""Prefixes of calls that do not open a path, although the function has the same name."""
+"""Prefixes of calls that do not open a path, although the function has the name of an opening function."""
 
 
 def opening_calls(path: Path) -> Iterator[str]:
@@ -175,7 +175,7 @@ FUNCTIONS = {
     *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "power", "float_power", "cbrt"),
     *("tan", "arcsin", "arccos", "arctan", "arctan2", "sinh", "cosh", "tanh"),
 }
-"""NumPy functions with separate kernels for AVX-512. Sine and cosine of float64 have none in NumPy 2.4."""
+"""NumPy functions with separate kernels for AVX-512. In NumPy 2.4, sine and cosine of float64 have no such kernels."""
 
 EXACT_PRODUCTS = {
     "images/upscaling.py": "sums of integers below 2^53 are exact in any order",

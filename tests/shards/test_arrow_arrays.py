@@ -1,4 +1,4 @@
-"""Conversions from and to Arrow arrays match those of pyarrow, and do not import pandas."""
+"""Conversions from and to Arrow arrays match pyarrow's conversions, but do not import pandas."""
 
 import subprocess
 import sys

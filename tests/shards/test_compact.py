@@ -1,4 +1,4 @@
-"""Compaction neither loses, repeats nor changes results, even if it is killed, or if other processes commit results."""
+"""Compaction does not lose, repeat or change results, even if it is killed or other processes commit results."""
 
 import os
 import time
@@ -56,7 +56,7 @@ def test_compact_preserves_values(store):
     assert inventory.seconds == pytest.approx(9.0)
 
 
-def test_compacted_rows_are_in_reading_order_of_export(store):
+def test_compacted_rows_are_sorted_for_export(store):
     store.compact(row_group_bytes=2000)
     (shard,) = store.inventory().shards
     file = pq.ParquetFile(store.folder.shards.joinpath(shard))
@@ -69,16 +69,16 @@ def test_compacted_rows_are_in_reading_order_of_export(store):
 
 
 def test_compacted_shards_and_row_groups_are_within_size_limits(tmp_path):
-    # Sizes are a thousandth of the default sizes. As in practice, rows are larger than footers.
+    # The sizes are a thousandth of the default sizes. As in practice, rows are larger than footers.
     target_bytes, row_group_bytes, n_images = 192_000, 64_000, 8_000
     store = ShardStore.create(tmp_path / "results")
-    random = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     units = [make_unit(architecture, n_images=n_images) for architecture in range(62)]
     for unit in units:
         results = make_results(unit, measurements=("accuracy",))
         for result in results:
-            result.values["predictions"] = random.integers(0, 3, n_images).astype(np.uint8)
-            result.values["predictions"][:4000] = random.integers(0, 256, 4000)
+            result.values["predictions"] = rng.integers(0, 3, n_images).astype(np.uint8)
+            result.values["predictions"][:4000] = rng.integers(0, 256, 4000)
         store.folder.publish("digits", f"{unit.architecture:06d}-pgd", encode(results))
     sizes = check_sizes(
         store, store.compact(target_bytes=target_bytes, row_group_bytes=row_group_bytes), target_bytes, row_group_bytes
@@ -200,16 +200,16 @@ def test_verify_finds_rows_lost_in_compaction(store, monkeypatch):
     assert [finding.kind for finding in store.verify()] == ["lost in compaction"]
 
 
-def test_old_temporaries_of_killed_writers_are_removed(store):
+def test_compact_removes_old_temporary_files(store):
     temporary = store.folder.shards / "digits" / ".x.tmp"
     temporary.write_bytes(b"half")
-    # The grace period applies to shards only, because a running writer must not lose its file.
+    # The grace period applies only to shards, because a running writer must not lose its temporary file.
     assert store.compact(grace_seconds=0, clock=CLOCK_TWO_HOURS_AHEAD).removed_temporaries == 0
     assert store.compact(clock=lambda: time.time() + 25 * HOUR).removed_temporaries == 1
     assert not temporary.exists()
 
 
-# Steps before and after the rename, which makes the shard visible, run always; the others only as slow tests.
+# The steps before and after the rename, which makes the shard visible, always run. All others are slow tests.
 @pytest.mark.parametrize(
     "step",
     [
@@ -277,7 +277,7 @@ def test_merge_folders_supports_compacted_source(store, tmp_path):
 
 @pytest.fixture(scope="module")
 def compacted_groups(tmp_path_factory):
-    """A store with one compacted shard of several row groups, and the shard's name."""
+    """Return a store with one compacted shard of several row groups, and the shard's name."""
     store = ShardStore.create(tmp_path_factory.mktemp("groups"))
     for architecture in range(6):
         store.commit(make_results(make_unit(architecture=architecture), n_classes=10))

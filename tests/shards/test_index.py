@@ -1,5 +1,5 @@
-"""The index of shards: a scan with an index returns the same inventory as without, after any change of the index or the
-shards. Also tests which shards a resume hashes."""
+"""The index of shards. A scan returns the same inventory with and without an index, after any change of the index or
+the shards. A resume hashes only shards that are not verified."""
 
 import errno
 import os
@@ -39,7 +39,7 @@ def write_small_index(monkeypatch):
 
 @pytest.fixture
 def store(tmp_path):
-    """A store with one shard per unit."""
+    """Return a store with one shard per unit."""
     store = ShardStore.create(tmp_path / "results")
     for unit in UNITS:
         store.commit(make_results(unit))
@@ -52,10 +52,12 @@ def index_files(store):
 
 @pytest.fixture
 def scanned_names(monkeypatch):
-    """Names of the shards that scans read."""
+    """Return a list that collects the names of the shards that scans read."""
     names = []
-    real = scan.read_footer
-    monkeypatch.setattr(scan, "read_footer", lambda backend, entry: names.append(entry.name) or real(backend, entry))
+    read_footer = scan.read_footer
+    monkeypatch.setattr(
+        scan, "read_footer", lambda backend, entry: names.append(entry.name) or read_footer(backend, entry)
+    )
     return names
 
 
@@ -101,7 +103,7 @@ def test_index_supports_compacted_folder(store, scanned_names):
     assert len(state[-1]) == len(UNITS)
     scanned_names.clear()
     assert inventory_state(store.inventory()) == state == state_without_index(store)
-    assert len(scanned_names) == 2  # in the cold scan
+    assert len(scanned_names) == 2  # in the scan without an index
 
 
 def test_inputs_replace_damaged_compacted_shard_despite_index(store):
@@ -131,12 +133,12 @@ def test_damaged_index_is_ignored_and_rewritten(small_store, data):
     expected = state_without_index(store)
     (path,) = index_files(store)
     original = path.read_bytes()
-    fault = data.draw(st.sampled_from(["flip", "cut", "foreign"]))
+    fault = data.draw(st.sampled_from(["flip", "truncate", "foreign"]))
     if fault == "flip":
         content = bytearray(original)
         bit = data.draw(st.integers(0, 8 * len(original) - 1))
         content[bit // 8] ^= 1 << bit % 8
-    elif fault == "cut":
+    elif fault == "truncate":
         content = original[: data.draw(st.integers(0, len(original) - 1))]
     else:
         content = original.replace(b"index 1", b"index 2", 1)
@@ -184,7 +186,7 @@ def test_concurrent_scans_agree(store):
     assert all(state == expected for future in futures for state in future.result())
 
 
-def test_duplicate_entries_count_once(store):
+def test_scan_ignores_duplicate_index_entries(store):
     store.inventory()
     (path,) = index_files(store)
     shutil.copy(path, path.with_name("0" * 16 + ".index"))
@@ -222,13 +224,13 @@ def test_full_disk_keeps_existing_index(store, monkeypatch):
 
 
 def test_count_complete_agrees_with_single_evaluations(store):
-    random = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     new_units = [make_unit(architecture, key="aa_square", strengths=(1.0, 2.0, 4.0)) for architecture in range(12)]
     for unit in new_units:
         for strength in unit.strengths:
             for start, stop in ((0, 10), (10, 30), (0, 30), (5, 30)):
-                if random.random() < 0.4:
-                    measurements = DEFAULT if random.random() < 0.7 else ("accuracy", "cm")
+                if rng.random() < 0.4:
+                    measurements = DEFAULT if rng.random() < 0.7 else ("accuracy", "cm")
                     store.commit(make_results(unit, (strength,), start, stop, measurements))
     inventory = store.inventory()
     n_complete_values = set()
@@ -256,15 +258,15 @@ def _has_slices(inventory, unit, strength, measurements):
         return False
 
 
-# Hashing during a resume: all shards that are not verified with their current size and modification time
+# A resume hashes all shards that are not verified with their current size and modification time
 
 
 @pytest.fixture
 def hashed_names(monkeypatch):
-    """Names of the shards whose bytes were hashed."""
+    """Return a list that collects the names of the shards whose bytes are hashed."""
     names = []
-    real = ResultsFolder.check_hash
-    monkeypatch.setattr(ResultsFolder, "check_hash", lambda *args: names.append(args[1]) or real(*args))
+    check_hash = ResultsFolder.check_hash
+    monkeypatch.setattr(ResultsFolder, "check_hash", lambda *args: names.append(args[1]) or check_hash(*args))
     return names
 
 
@@ -292,8 +294,8 @@ def test_resume_hashes_unverified_shards(store, hashed_names):
     assert hashed_names == []
     new_shard = store.commit(make_results(make_unit(50))).shard
     touched_shard = inventory.shards[3]
-    os.utime(store.folder.shards.joinpath(touched_shard), ns=(1, 1))  # as with a clock that was set back
-    store.inventory()  # reads without hashing, so nothing is verified
+    os.utime(store.folder.shards.joinpath(touched_shard), ns=(1, 1))  # as if the clock had been set back
+    store.inventory()  # does not hash the shards, so they are not verified
     assert hashed_names == []
     scan_as_resume(store)
     assert sorted(hashed_names) == sorted([new_shard, touched_shard])
@@ -309,7 +311,7 @@ def test_recently_written_shard_is_hashed_again(store, hashed_names):
         hashed_names.clear()
         scan_as_resume(store)
         assert len(hashed_names) == len(UNITS)
-    make_older(store, -3600)  # as if the clock was set back afterwards
+    make_older(store, -3600)  # as if the clock had been set back afterwards
     for _ in range(2):
         hashed_names.clear()
         scan_as_resume(store)
@@ -351,9 +353,7 @@ def test_resume_finds_damage_that_changes_modification_time(store):
 
 @pytest.mark.parametrize("command", ["verify", "export", "merge"])
 @pytest.mark.parametrize("min_rows", [1, 1000])
-def test_hidden_damage_found_by_other_commands_is_found_by_later_resumes(
-    store, monkeypatch, tmp_path, command, min_rows
-):
+def test_resume_finds_hidden_damage_after_another_command_found_it(store, monkeypatch, tmp_path, command, min_rows):
     make_older(store)
     damaged_shard = scan_as_resume(store).shards[5]
     flip_middle_bit(store, damaged_shard, keep_time=True)
@@ -401,7 +401,7 @@ def test_resume_hashes_only_shards_of_given_networks(store, hashed_names):
     assert len(hashed_names) == len(UNITS) - 2
 
 
-def test_verified_entry_is_preferred_to_unverified_one(store, hashed_names):
+def test_verified_index_entry_is_preferred_to_unverified_entry(store, hashed_names):
     make_older(store)
     other_index = store.root / "other-index"
     store.inventory()
@@ -427,7 +427,7 @@ def test_sweep_resumes_after_export_found_hidden_damage(make_sweep, monkeypatch,
     previews = []
     for _ in range(2):
         run_sweep(config, make_executor, on_preview=previews.append)
-    assert sorted(hashed_names) == list(store.inventory().shards)  # once, in the first run
+    assert sorted(hashed_names) == list(store.inventory().shards)  # each shard once, in the first run
     damaged_shard = store.inventory().shards[0]
     flip_middle_bit(store, damaged_shard, keep_time=True)
     run_sweep(config, make_executor, on_preview=previews.append)

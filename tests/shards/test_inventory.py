@@ -1,4 +1,4 @@
-"""Queries of the inventory for many units at once, compared with queries for single units."""
+"""Inventory queries for many units at once agree with queries for single units."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ COMPLETE, FIRST_STRENGTH, FIRST_HALF, ACCURACY_ONLY, BOTH_HALVES, ABSENT = UNITS
 
 @pytest.fixture
 def store(tmp_path: Path) -> ShardStore:
-    """A store of units that are complete, incomplete or absent."""
+    """Return a store with complete and incomplete units; `ABSENT` is not in it."""
     store = ShardStore.create(tmp_path / "results")
     for results in (
         make_results(COMPLETE),

@@ -1,4 +1,4 @@
-"""Shards with more than 256 classes: parts, which have no confusion matrix, are merged correctly, also if compacted."""
+"""Shards with more than 256 classes have no confusion matrix. Their parts are merged correctly, also if compacted."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ MEASUREMENTS = ("accuracy", "predictions")
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
-def test_parts_are_read_as_one_result(tmp_path: Path, is_compacted: bool) -> None:
+def test_store_merges_parts_without_confusion_matrices(tmp_path: Path, is_compacted: bool) -> None:
     unit = make_unit(0, key="clean", strengths=(0.0,), n_images=N_IMAGES)
     store = ShardStore.create(tmp_path)
     for start, stop in IMAGE_RANGES:

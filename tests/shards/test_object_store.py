@@ -1,4 +1,4 @@
-"""Storage of shards: the contract of all backends, and behaviour of object stores only."""
+"""Storage of shards: the contract of all backends, and the specific behaviour of object stores."""
 
 import hashlib
 import os
@@ -113,15 +113,15 @@ def test_resume_hashes_shards_without_reliable_change_marker(store, url, monkeyp
     assert set(hashed_shards) == shards
     hashed_shards.clear()
     store.inventory(verify="unverified")
-    # ETags of S3 are reliable. Files are too new for their modification times to be reliable, and in-memory shards have
-    # neither, so both are hashed again.
+    # ETags of S3 are reliable. Files are too new for reliable modification times, and in-memory shards have neither
+    # ETags nor modification times. So files and in-memory shards are hashed again.
     assert set(hashed_shards) == (set() if url.startswith("s3:") else shards)
     damaged_shard = min(shards)
     flip_byte(store, damaged_shard)
     assert store.inventory(verify="unverified", on_damage="set_aside").damaged == (damaged_shard,)
 
 
-def test_compaction_during_commits_neither_loses_nor_repeats_results(store):
+def test_compaction_during_commits_preserves_results(store):
     for unit in UNITS:
         store.commit(make_results(unit))
     new_units = [make_unit(architecture, key="aa_square") for architecture in range(6)]
@@ -177,7 +177,7 @@ def test_publish_keeps_object_of_first_writer(s3, s3_url, tmp_path):
     shards = {store.commit(make_results(UNITS[0])).shard for store in stores}
     (shard,) = shards
     path = f"{BUCKET}/{tmp_path.name}/{shard}"
-    # The server checks the condition, and rejects another object of the same name.
+    # The server checks the condition, and rejects another object with the same name.
     with pytest.raises(FileExistsError):
         s3.pipe_file(path, b"other", mode="create")
     modification_time = s3.info(path)["LastModified"]
@@ -221,7 +221,7 @@ def test_read_past_end_returns_available_bytes(s3, s3_url, tmp_path, monkeypatch
 @pytest.mark.parametrize(
     "step", [pytest.param(step, marks=() if step == "put" else pytest.mark.slow) for step in PUT_STEPS]
 )
-def test_killed_writer_leaves_complete_object_or_none(s3_url, tmp_path, step):
+def test_killed_writer_leaves_no_partial_object(s3_url, tmp_path, step):
     store = ShardStore.create(tmp_path / "results", shards=s3_url)
     for unit in UNITS[:2]:
         store.commit(make_results(unit))
@@ -234,7 +234,7 @@ def test_killed_writer_leaves_complete_object_or_none(s3_url, tmp_path, step):
     assert_complete_store(store, [*UNITS[:2], make_unit(77)])
 
 
-def test_scan_finds_shards_just_written_by_others(s3_url, tmp_path):
+def test_scan_finds_shards_that_another_writer_just_wrote(s3_url, tmp_path):
     reader, writer = (ShardStore.create(tmp_path / name, shards=s3_url) for name in "ab")
     for unit in UNITS[:3]:
         n_rows = len(reader.inventory())
@@ -262,11 +262,11 @@ def export_tree(results: Path, out: Path) -> dict[str, bytes]:
     return read_tree(out)
 
 
-def test_sweep_on_s3_exports_same_bytes_as_in_folder(robust201, write_sweep, s3, s3_url, tmp_path):
+def test_sweep_on_s3_exports_same_bytes_as_sweep_in_folder(robust201, write_sweep, s3, s3_url, tmp_path):
     local_results, s3_results = tmp_path / "results", tmp_path / "away"
     assert robust201("run", write_sweep()).code == 0
     sweep = write_sweep(shards=s3_url, results=str(s3_results))
-    # A `run --share` computes one half of a prepared sweep, and a driver the other.
+    # `run --share` computes one half of a prepared sweep, and a driver computes the other half.
     assert robust201("plan", "--save", sweep).code == 0
     assert robust201("run", sweep, "--share", "1/2", "--executor", "inline").code == 0
     assert robust201("run", sweep).code == 0

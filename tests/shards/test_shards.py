@@ -1,4 +1,4 @@
-"""The store returns committed results unchanged, for any split of the results into parts and folders."""
+"""The store returns committed results unchanged, however they are split into parts and folders."""
 
 import errno
 import itertools
@@ -72,7 +72,7 @@ def test_shard_is_readable_as_plain_parquet(store):
     assert [len(cell) for cell in frame["cm"]] == [9, 9]
 
 
-def test_footer_may_be_longer_than_first_read(store, monkeypatch):
+def test_scan_reads_footer_that_is_longer_than_first_read(store, monkeypatch):
     unit = make_unit()
     store.commit(make_results(unit))
     monkeypatch.setattr("robust201.shards.row_identity._TAIL_BYTES", 64)
@@ -138,7 +138,7 @@ def test_additional_measurement_is_missing(store):
     assert "confidence_label" in store.values(unit, 1.0, inventory, DEFAULT)
 
 
-def test_foreign_counts_results_of_other_weights(store):
+def test_foreign_counts_results_for_other_weights(store):
     planned, unplanned = make_unit(), make_unit(checkpoint="d" * 64)
     store.commit(make_results(planned))
     store.commit(make_results(unplanned))
@@ -211,7 +211,7 @@ def test_choose_slices_returns_maximum_disjoint_cover(pairs):
         assert len(chosen) == 1
 
 
-def test_slices_uses_first_of_equal_shards_by_name(store):
+def test_slices_returns_first_of_equal_shards_by_name(store):
     unit = make_unit()
     shards = [store.commit(make_results(unit, seed=0)).shard]
     shards += [
@@ -237,7 +237,7 @@ def test_verify_finds_unequal_duplicates(store):
     assert finding.unit == "#21 digits pgd at 4 images 0:30"
 
 
-def test_verify_finds_parts_that_differ_from_result_on_all_images(store):
+def test_verify_finds_parts_that_differ_from_result_for_all_images(store):
     unit = make_unit(strengths=(1.0,))
     store.commit(make_results(unit))
     store.commit(make_results(unit, start=0, stop=10))
@@ -318,7 +318,7 @@ def test_commit_rejects_inconsistent_results(store):
     assert store.inventory().shards == ()
 
 
-# Shards whose worker died before reporting them
+# Shards whose worker died before it reported them
 
 
 def test_find_receipts_returns_receipts_of_commits(store):

@@ -66,7 +66,7 @@ def test_shard_deleted_after_scan_raises_storage_error(store):
 # Crashes and full disks
 
 
-# Steps before and after the rename, which makes the shard visible, run always; the others only as slow tests.
+# The steps before and after the rename, which makes the shard visible, always run. All others are slow tests.
 @pytest.mark.parametrize(
     "step",
     [
@@ -74,7 +74,7 @@ def test_shard_deleted_after_scan_raises_storage_error(store):
         for step in files.WRITE_STEPS
     ],
 )
-def test_killed_commit_leaves_complete_shard_or_none(store, step):
+def test_killed_commit_leaves_no_partial_shard(store, step):
     store.commit(make_results(make_unit(1)))
     assert start_and_die_at(step, store, make_results(make_unit(2))).wait() == 9
     inventory = store.inventory(verify="all")
@@ -121,15 +121,15 @@ def test_full_disk_during_write_raises_storage_full_error(store, monkeypatch):
     assert store.inventory().shards == ()
 
 
-# A shard that cannot be read at the moment, because of permissions, open files or a server, is not damaged, and is not
-# set aside.
+# A shard that cannot be read at the moment is not damaged and not set aside. Causes are permissions, too many open
+# files, or an unreachable server.
 
 TRANSIENT_ERRNOS = [errno.EACCES, errno.ESTALE, errno.EMFILE, errno.ETIMEDOUT]
 
 
 @pytest.fixture(params=[False, True], ids=["small", "compacted"])
 def one_shard_store(request, tmp_path):
-    """A store with one shard."""
+    """Return a store with one small or compacted shard."""
     store = ShardStore.create(tmp_path / "results")
     for architecture in (3, 5) if request.param else (3,):
         store.commit(make_results(make_unit(architecture)))

@@ -1,4 +1,4 @@
-"""Shards with wrong contents, whose names match their hashes. Every reader rejects them, `verify` reports them, and a
+"""Shards with wrong contents whose names match their hashes. Every reader rejects them, `verify` reports them, and a
 run recomputes them."""
 
 import contextlib
@@ -22,7 +22,7 @@ DAMAGED_UNIT, INTACT_UNIT = make_unit(3), make_unit(5)
 
 @pytest.fixture(params=["small", pytest.param("compacted", marks=pytest.mark.slow)])
 def store(request, tmp_path):
-    """A store with two units; tests damage the first."""
+    """Return a store with two or three units; tests damage `DAMAGED_UNIT`."""
     store = ShardStore.create(tmp_path / "results")
     store.commit(make_results(DAMAGED_UNIT))
     if request.param == "compacted":
@@ -104,17 +104,17 @@ def test_shard_file_rejects_value_bomb_before_decoding(tmp_path):
 
 
 def test_damaged_footer_does_not_abort_process(tmp_path):
-    """`parse_row_groups` is used because Arrow aborts the interpreter if a column chunk lacks its metadata."""
+    # `parse_row_groups` is used, because Arrow aborts the interpreter if a column chunk lacks its metadata.
     store = ShardStore.create(tmp_path / "results")
     store.commit(make_results(DAMAGED_UNIT))
     path = path_to_damage(store)
     original = path.read_bytes()
     footer_bytes = int.from_bytes(original[-8:-4], "little")
-    random = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     n_rejected = 0
     for _ in range(300):
         content = bytearray(original)
-        content[-8 - int(random.integers(1, footer_bytes))] ^= 1 << int(random.integers(8))
+        content[-8 - int(rng.integers(1, footer_bytes))] ^= 1 << int(rng.integers(8))
         path.unlink()
         path = name_by_hash(path, bytes(content))
         try:
@@ -131,26 +131,26 @@ def test_damaged_footer_does_not_abort_process(tmp_path):
 
 @pytest.mark.parametrize("measurements", [DEFAULT, ALL, ("accuracy", "cm")])
 def test_find_suspects_finds_every_invalid_row(tmp_path, measurements):
-    """After a random change of a random row, the suspects are exactly the rows that `check_values` rejects."""
+    # After a random change to a random row, the suspects are exactly the rows that `check_values` rejects.
     store = ShardStore.create(tmp_path / "results")
     unit = make_unit(strengths=tuple(map(float, range(1, 9))))
     shard = store.commit(make_results(unit, measurements=measurements)).shard
     file = ShardFile(store.folder.backend, shard)
     table = file.read(0)
-    suspects, images = find_suspects(table, file.columns)
+    suspects, class_sizes = find_suspects(table, file.columns)
     assert not suspects.any()
-    assert images.tolist() == [[10, 10, 10]] * 8
-    random = np.random.default_rng(0)
+    assert class_sizes.tolist() == [[10, 10, 10]] * 8
+    rng = np.random.default_rng(0)
     n_invalid = 0
     for _ in range(150):
-        name = str(random.choice(file.columns))
+        name = str(rng.choice(file.columns))
         cells = table[name].to_pylist()
-        changed_row = int(random.integers(8))
-        change = random.choice([0.0, 1.0, -1.0, 1e-9, 1e-3, float("nan")])
+        changed_row = int(rng.integers(8))
+        change = rng.choice([0.0, 1.0, -1.0, 1e-9, 1e-3, float("nan")])
         if isinstance(cells[changed_row], list):
-            element = int(random.integers(len(cells[changed_row])))
+            element = int(rng.integers(len(cells[changed_row])))
             is_integer = isinstance(cells[changed_row][element], int)
-            cells[changed_row][element] += int(random.integers(0, 2)) if is_integer else change
+            cells[changed_row][element] += int(rng.integers(0, 2)) if is_integer else change
         else:
             cells[changed_row] += change
         changed = with_column(
@@ -169,7 +169,7 @@ def test_find_suspects_finds_every_invalid_row(tmp_path, measurements):
 
 
 def test_export_rejects_changed_confidence_with_valid_hash(robust201, finished, tmp_path):
-    """The shard's name matches its hash, so only its rows show the damage."""
+    # The shard's name matches its hash, so only its rows reveal the damage.
     path = sorted((finished / "shards").rglob("*.parquet"))[0]
     assert robust201("export", finished, "--out", tmp_path / "before").code == 0
 

@@ -1,4 +1,4 @@
-"""Checks that a worker makes before evaluations: wrong compiled networks and unavailable devices."""
+"""A worker's checks before evaluations: wrongly compiled networks, overflows and unavailable devices."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ KEYS = {"clean": {}, "fgsm": {"epsilons_255": [1]}}
 
 @pytest.fixture
 def overflowing_weights(tmp_path: Path) -> Path:
-    """Return a store with a network whose weights are finite, but whose feature maps overflow."""
+    """Return a weight store with a network whose weights are finite, but whose feature maps overflow."""
     with CheckpointStore(tmp_path / "overflowing") as store:
         torch.manual_seed(0)
         spec = architecture(21).spec

@@ -1,4 +1,4 @@
-"""Incremental passes equal full passes: logits, and the decisions and images of Square."""
+"""Incremental passes give the same logits as full passes, and the same images in Square."""
 
 import gc
 import weakref
@@ -61,25 +61,25 @@ def test_region_spread_with_stride_2_matches_a_strided_kernel(region):
 
 
 def fix_depth(depth, monkeypatch):
-    """Make every search compute `depth` blocks incrementally."""
+    """Make every search compute the first `depth` blocks incrementally."""
     monkeypatch.setattr(IncrementalKernels, "depth", lambda self, *_: min(depth, len(self.blocks)))
 
 
-def random_proposals(generator, n_images, size, count):
-    """Yield windows of random size and position, and for each window which images accept it."""
+def random_proposals(rng, n_images, size, count):
+    """Yield (row, column, window, accepted) for random windows; `accepted` is (B,) bool."""
     for _ in range(count):
-        side = int(generator.integers(1, size + 1))
-        row, column = (int(start) for start in generator.integers(0, size - side + 1, 2))
-        window = torch.from_numpy(generator.random((n_images, 3, side, side), np.float32))
-        yield row, column, window, torch.from_numpy(generator.random(n_images) < 0.4)
+        side = int(rng.integers(1, size + 1))
+        row, column = (int(start) for start in rng.integers(0, size - side + 1, 2))
+        window = torch.from_numpy(rng.random((n_images, 3, side, side), np.float32))
+        yield row, column, window, torch.from_numpy(rng.random(n_images) < 0.4)
 
 
 def full_and_incremental_logits(network, *, size, n_images, count, seed=0):
-    """Yield logits of full and incremental passes in a search that accepts random proposals."""
-    generator = np.random.default_rng(seed)
-    pixels = torch.from_numpy(generator.random((n_images, 3, size, size), np.float32))
+    """Yield (full, incremental) logits for each proposal of a search that accepts proposals at random."""
+    rng = np.random.default_rng(seed)
+    pixels = torch.from_numpy(rng.random((n_images, 3, size, size), np.float32))
     search = network.window_search(pixels.clone(), [1] * count)
-    for row, column, window, accepted in random_proposals(generator, n_images, size, count):
+    for row, column, window, accepted in random_proposals(rng, n_images, size, count):
         proposal = pixels.clone()
         proposal[:, :, row : row + window.shape[2], column : column + window.shape[3]] = window
         yield network.logits(proposal), search.logits(row, column, window)
@@ -95,7 +95,7 @@ def assert_same_logits(spec, size, n_images=5, count=4):
 
 @pytest.fixture(params=["fused", "unfused"])
 def kernel(request, monkeypatch):
-    """Use each implementation of convolutions, whichever this machine would choose."""
+    """Select an implementation of convolutions, independently of this machine's default."""
     if request.param == "unfused":
         monkeypatch.setattr(kernels, "fuses_on_cpu", lambda *_: False)
     elif not kernels.fuses_on_cpu():
@@ -105,7 +105,7 @@ def kernel(request, monkeypatch):
 @pytest.mark.parametrize("name", [name for name in SPECIAL_CELLS if name not in CONSTANT_CELLS])
 @pytest.mark.usefixtures("kernel")
 @pytest.mark.slow_combinations
-def test_incremental_logits_of_special_cells(name, monkeypatch):
+def test_incremental_logits_equal_full_logits_for_special_cells(name, monkeypatch):
     for depth, size in ((99, 16), (99, 8), (1, 16), (3, 16)):
         fix_depth(depth, monkeypatch)
         assert_same_logits(format_spec(SPECIAL_CELLS[name]), size)
@@ -117,7 +117,7 @@ def test_incremental_logits_of_special_cells(name, monkeypatch):
     st.sampled_from([8, 12, 16, 32]),
     st.sampled_from([2, 5, 99]),
 )
-def test_incremental_logits_of_random_cells(operations, size, depth):
+def test_incremental_logits_equal_full_logits_for_random_cells(operations, size, depth):
     spec = format_spec(operations)
     network = compile_network(network_of(spec), spec, NORMALISATION, n_classes=N_CLASSES)
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -127,8 +127,8 @@ def test_incremental_logits_of_random_cells(operations, size, depth):
 
 
 @pytest.mark.parametrize("index", [0, 21, 309, 13714])
-def test_incremental_logits_of_published_width_are_bit_identical(index, monkeypatch):
-    """Logits are equal for a full chunk, and for few images after many proposals, so errors do not accumulate."""
+def test_incremental_logits_are_bit_identical_for_published_width(index, monkeypatch):
+    # Few images with many proposals show that errors do not accumulate; 64 images are a full chunk.
     fix_depth(99, monkeypatch)
     spec = specs()[index]
     network = compile_network(network_of(spec, channels=16), spec, NORMALISATION, n_classes=N_CLASSES)
@@ -178,7 +178,7 @@ def test_window_search_exists_only_if_it_saves_time():
 
 
 class ExactSearch:
-    """A search with a copy of the images and exact sums."""
+    """A search that passes copies of whole images through a network with exact sums."""
 
     def __init__(self, network, pixels):
         self._network = network
@@ -270,7 +270,7 @@ def compiled():
 
 
 def record_incremental_passes(monkeypatch):
-    """Return a list that gets an item for each incremental pass."""
+    """Return a list to which an item is appended for each incremental pass."""
     calls = []
     compute_logits = IncrementalPass.logits
     monkeypatch.setattr(IncrementalPass, "logits", lambda self, *args: calls.append(1) or compute_logits(self, *args))
@@ -304,7 +304,7 @@ def test_square_is_independent_of_batch_and_other_images(compiled, monkeypatch):
     assert torch.equal(subset[:, [1, 4]], expected[:, [1, 4]])
 
 
-def test_network_is_freed_without_the_garbage_collector():
+def test_network_is_freed_without_garbage_collection():
     network = compile_network(network_of(specs()[21]), specs()[21], NORMALISATION, n_classes=N_CLASSES)
     search = network.window_search(torch.rand(8, 3, 32, 32), [3] * 64)
     assert search is not None

@@ -1,4 +1,4 @@
-"""Compiled networks equal uncompiled ones, over the whole space and with both implementations of convolutions."""
+"""Compiled networks equal uncompiled networks, over the whole space and with both implementations of convolutions."""
 
 import pytest
 import torch
@@ -42,7 +42,7 @@ SPECIAL_CELLS = {
 
 
 def network_of(spec, seed=0, channels=4, cells=1):
-    """Return a network with random BatchNorm statistics, which reveal errors in folding."""
+    """Return a network with random BatchNorm statistics and parameters, which reveal errors in folding."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         network = build_network(spec, channels=channels, cells=cells, n_classes=N_CLASSES).eval()
@@ -83,7 +83,7 @@ def assert_equal_within_rounding(network, spec, size, gradient_tolerance=1e-5):
 
 @pytest.fixture(params=["fused", "unfused"])
 def kernel(request, monkeypatch):
-    """Use each implementation of convolutions, whichever this machine would choose."""
+    """Select an implementation of convolutions, independently of this machine's default."""
     if request.param == "unfused":
         monkeypatch.setattr(kernels, "fuses_on_cpu", lambda *_: False)
     elif not kernels.fuses_on_cpu():
@@ -104,7 +104,7 @@ def test_compiled_special_cells_equal_the_uncompiled_network(name, size, kernel)
 @pytest.mark.parametrize("index", [0, 309, 991])
 def test_compiled_network_of_published_size_equals_the_uncompiled_network(index, kernel):
     spec = specs()[index]
-    # A few of a million ReLUs have inputs close to zero; if rounding switches one, the gradient changes by more.
+    # Of a million ReLUs, a few have inputs close to zero. If rounding changes a sign, the gradient changes by more.
     assert_equal_within_rounding(network_of(spec, seed=index, channels=16, cells=5), spec, 32, gradient_tolerance=5e-3)
 
 
@@ -118,7 +118,7 @@ def test_compiled_random_cell_equals_the_uncompiled_network(operations, size):
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("index", [0, 21, 991])
 def test_compiled_network_is_independent_of_the_batch(memory_format, index):
-    """The batch size must not affect an image's logits, because it is not part of the identity of a result."""
+    # The batch size must not affect an image's logits, because it is not part of a result's identity.
     spec = specs()[index]
     compiled = compile_network(network_of(spec, channels=16), spec, NORMALISATION, n_classes=N_CLASSES)
     pixels, labels = images_of(32, n_images=37)
@@ -137,7 +137,7 @@ def test_compiled_network_is_independent_of_the_batch(memory_format, index):
 
 
 def test_compiled_network_returns_writable_tensors():
-    """Square writes to the logits, and callers may use them with autograd."""
+    # Square writes to the logits, and callers may use them with autograd.
     spec = specs()[0]
     compiled = compile_network(network_of(spec), spec, NORMALISATION, n_classes=N_CLASSES)
     pixels, labels = images_of(8)
@@ -191,12 +191,12 @@ def test_compile_network_rejects_unsupported_networks():
         compile_network(network_of(spec), "|none~0|", NORMALISATION, n_classes=N_CLASSES)
 
 
-# Programs are tested with symbols instead of feature maps. A node is a multiset of chains of operations. Two programs
-# of a cell are equivalent if and only if each chain occurs equally often in both.
+# Programs are tested with symbols instead of feature maps. A node's symbol is a multiset of chains of operations. A
+# program and a cell are equivalent if and only if each chain occurs equally often in the outputs of both.
 
 
 def chains_of_cell(spec):
-    """Return each node of the cell as a multiset (chain: count) of the operation chains that lead to it."""
+    """Return each node of a cell as a multiset {chain: count} of the operation chains from the input to the node."""
     nodes = {0: {"x": 1}}
     no_chains = {}
     for edge, (source, target) in enumerate(EDGES):
@@ -298,7 +298,7 @@ def test_average_pooling_and_gradient_match_pytorch(size):
 
 
 def sequential_product(x, weight):
-    """Return x @ weight.T in float32, with one fused multiply-add per input in order, up to double rounding."""
+    """Return x @ weight.T in float32, with fused multiply-adds in the order of the inputs, up to double rounding."""
     total = torch.zeros(len(x), len(weight))
     for inputs, weights in zip(x.double().T, weight.double().T, strict=True):
         total = (total.double() + inputs[:, None] * weights).float()
@@ -320,7 +320,7 @@ def test_linear_sums_its_inputs_in_order(n_inputs, n_outputs, n_images):
     assert torch.equal(layer.backward(gradient), sequential_product(gradient, weight.T))
 
 
-def test_loss_and_gradient_equal_those_of_autograd():
+def test_loss_and_gradient_match_autograd():
     spec = specs()[21]
     network = compile_network(network_of(spec), spec, NORMALISATION, n_classes=N_CLASSES)
     pixels, labels = images_of(16, n_images=70)

@@ -29,7 +29,7 @@ needs_library = pytest.mark.skipif(
 
 
 def compile_both(spec, *, size, cells=1, n_images=9, seed=0):
-    """Return a network compiled with and without the native library, images, and labels."""
+    """Return (network with the native library, network without it, images, labels)."""
     uncompiled = network_of(spec, seed=seed, channels=16, cells=cells)
     native_network = compile_network(uncompiled, spec, NORMALISATION, n_classes=N_CLASSES)
     torch_network = compile_network(uncompiled, spec, NORMALISATION, n_classes=N_CLASSES)
@@ -72,7 +72,7 @@ def test_native_random_cells_are_bit_identical_to_pytorch(operations):
 @needs_library
 @pytest.mark.parametrize(("cells", "is_native"), [(10, True), (11, False)])
 def test_networks_with_too_many_constant_maps_use_pytorch(cells, is_native):
-    """A cell has two constant maps, and a network 3 * `cells` cells; native.c supports sixty constant maps."""
+    # Each cell has two constant maps, and a network has 3 * `cells` cells. native.c supports sixty constant maps.
     spec = format_spec(("none", "nor_conv_1x1", "nor_conv_1x1", "skip_connect", "nor_conv_1x1", "nor_conv_1x1"))
     network = compile_network(network_of(spec, channels=16, cells=cells), spec, NORMALISATION, n_classes=N_CLASSES)
     assert (network._native is not None) is is_native
@@ -199,7 +199,7 @@ def assert_pytorch_is_used():
 
 @needs_library
 def test_native_library_is_not_used_if_results_differ(without_caches):
-    """An update of PyTorch may change the order of sums."""
+    # An update of PyTorch may change the order of summation.
     compute = network_module.InferenceNetwork.loss_and_gradient
 
     def compute_with_error(self, pixels, labels):
@@ -236,11 +236,11 @@ def test_invalid_library_is_not_loaded(without_caches, tmp_path):
 
 
 DAMAGES = {
-    "cut in half": lambda content: content[: len(content) // 2],
-    "cut at its end": lambda content: content[: int(0.99 * len(content))],
+    "truncated to half": lambda content: content[: len(content) // 2],
+    "truncated near the end": lambda content: content[: int(0.99 * len(content))],
     "zeroed": lambda content: bytes(len(content)),
     "zeroed after its header": lambda content: content[:4096].ljust(len(content), b"\0"),
-    "a bit flipped": lambda content: content[:5000] + bytes([content[5000] ^ 1]) + content[5001:],
+    "with a flipped bit": lambda content: content[:5000] + bytes([content[5000] ^ 1]) + content[5001:],
     "without its hash": lambda content: content[:-32],
     "empty": lambda _content: b"",
 }
@@ -249,7 +249,7 @@ DAMAGES = {
 @needs_library
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_native_library_is_not_loaded_if_damaged(without_caches, tmp_path, damage):
-    """Loading a damaged library could crash the process with SIGBUS or SIGSEGV."""
+    # Loading a damaged library could crash the process with SIGBUS or SIGSEGV.
     (tmp_path / "damaged.so").write_bytes(damage(native.LIBRARY.read_bytes()))
     without_caches.setattr(native, "LIBRARY", tmp_path / "damaged.so")
     assert "is damaged" in native.unavailable_reason()
@@ -266,7 +266,7 @@ def test_native_library_with_other_structures_is_not_used(without_caches):
 
 @needs_library
 def test_native_library_compiled_from_another_source_is_not_used(without_caches, tmp_path):
-    """This happens if native.c was edited or updated without compiling it again."""
+    # This happens if native.c is edited or updated without being compiled again.
     edited = tmp_path / "native.c"
     edited.write_bytes(native.C_SOURCE.read_bytes() + b"\n")
     without_caches.setattr(native, "C_SOURCE", edited)

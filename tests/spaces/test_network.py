@@ -1,4 +1,4 @@
-"""The network equals the published one, whose outputs are in a golden file that was created with xautodl."""
+"""The network's outputs equal the published network's outputs, which are in a golden file created with xautodl."""
 
 import json
 
@@ -42,7 +42,7 @@ def test_golden_file_covers_the_space():
 
 
 @pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_network_equals_the_published_one(case):
+def test_network_equals_published_network(case):
     assert nasbench201.specs()[case["index"]] == case["spec"]
     network = build_network(case["spec"], n_classes=case["n_classes"], **SIZE).eval()
     state = network.state_dict()
@@ -56,7 +56,7 @@ def test_network_equals_the_published_one(case):
 
 
 @pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_parameter_count_equals_that_of_the_published_modules(case):
+def test_parameter_count_equals_published_count(case):
     assert case["parameters"] == nasbench201.parameter_count(case["spec"], n_classes=case["n_classes"], **SIZE)
 
 

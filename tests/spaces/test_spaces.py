@@ -41,7 +41,7 @@ def test_specs_have_the_published_order():
     assert digest == "83abc799e45cf34e9d2163654668ab998b9a54d01c39e72ca1f71f2cdf356d84"
 
 
-def test_isomorphism_classes_equal_the_published_ones():
+def test_isomorphism_classes_equal_published_classes():
     isomorphs = nasbench201.isomorphs()
     evaluated = nasbench201.evaluated_indices()
     assert len(evaluated) == len(set(isomorphs)) == 6466
@@ -141,7 +141,7 @@ PUBLISHED_COSTS = {
 
 
 @pytest.mark.parametrize("index", PUBLISHED_COSTS)
-def test_costs_equal_the_published_ones(index):
+def test_costs_equal_published_costs(index):
     spec = nasbench201.specs()[index]
     classes_and_sizes = ((10, 32), (100, 32), (120, 16))
     for (parameters, mega_macs), (n_classes, image_size) in zip(

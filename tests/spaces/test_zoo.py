@@ -54,7 +54,7 @@ def count_parameters(network):
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_macs_match_the_layers(name):
-    """The width 5 does not divide the scaled numbers of channels."""
+    # With width 5, the scaled numbers of channels must be rounded.
     small = f"{name}-w5"
     assert ZOO.macs(small, n_classes=10, image_size=32) == count_macs(build_network(small), 32)
 
@@ -75,8 +75,8 @@ def test_macs_match_the_layers_at_other_sizes(name, size):
     assert ZOO.macs(name, n_classes=120, image_size=size) == count_macs(build_network(name, 120), size)
 
 
-def test_macs_rejects_other_image_sizes_for_networks_of_fixed_size():
-    fixed_size = [name for name, network in NETWORKS.items() if network.is_for_32]
+def test_macs_rejects_other_image_sizes_for_fixed_size_networks():
+    fixed_size = [name for name, network in NETWORKS.items() if network.requires_32]
     assert fixed_size == ["vgg16", "stn-resnet18", "stn-resnet34", "lenet5", "fc7500"]
     for name in fixed_size:
         with pytest.raises(
@@ -109,7 +109,7 @@ def count_group_parameters(blocks):
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        # counts of widely used implementations
+        # Numbers of widely used implementations
         ("resnet18", 11_173_962),
         ("resnet34", 21_282_122),
         ("resnet50", 23_520_842),
@@ -198,7 +198,7 @@ def test_small_networks_cover_every_kind_of_network():
 
 @every_network
 def test_classifier_gradient_reaches_every_pixel(name):
-    """Logits and gradients agree in both memory formats and in bfloat16, and are repeatable."""
+    # Logits and gradients agree in both memory formats and in bfloat16, and are repeatable.
     network = ZOO.build(name, n_classes=10)
     network(images(16))  # change the initial running statistics
     labels = torch.tensor([0, 3, 5, 9])
@@ -235,7 +235,7 @@ def test_network_computes_in_float64(name):
 
 @every_network
 def test_training_is_deterministic_and_weights_round_trip(name):
-    """Two runs of two training steps give equal weights, and safetensors files restore them."""
+    # Two runs of two training steps give equal weights, and a safetensors file restores them.
     previous_mode = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode("error")
     try:
@@ -261,14 +261,14 @@ def test_training_is_deterministic_and_weights_round_trip(name):
     assert torch.equal(loaded.eval()(images()), network.eval()(images()))
 
 
-@pytest.mark.parametrize("name", [name for name in SMALL_NETWORKS if NETWORKS[name.partition("-w")[0]].is_for_32])
+@pytest.mark.parametrize("name", [name for name in SMALL_NETWORKS if NETWORKS[name.partition("-w")[0]].requires_32])
 def test_network_rejects_other_image_sizes(name):
     network = ZOO.build(name, n_classes=10).eval()
     with pytest.raises(NetworkError, match="need images of 32x32 pixels, not 16x16"):
         network(images(size=16))
 
 
-@pytest.mark.parametrize("name", [name for name in SMALL_NETWORKS if not NETWORKS[name.partition("-w")[0]].is_for_32])
+@pytest.mark.parametrize("name", [name for name in SMALL_NETWORKS if not NETWORKS[name.partition("-w")[0]].requires_32])
 def test_network_accepts_other_image_sizes(name):
     assert ZOO.build(name, n_classes=5).eval()(images(size=16)).shape == (4, 5)
 
@@ -332,7 +332,7 @@ def test_narrow_network_shortcuts_average_and_pad_channels():
 
 
 def test_narrow_network_pads_after_the_last_pixel():
-    """As in TensorFlow, output column i depends on input columns 2i to 2i + 2."""
+    # As in TensorFlow, output column i depends on input columns 2i to 2i + 2.
     unit = ZOO.build("resnet32-narrow-w4", n_classes=10).stage2[0].eval()
     inputs = torch.randn(1, 4, 8, 8)
     changed_inputs = inputs.clone()
@@ -348,7 +348,7 @@ def test_narrow_network_pads_after_the_last_pixel():
 # --- initial weights --------------------------------------------------------------------------------------------------
 
 
-def test_other_networks_have_the_default_initial_weights_of_pytorch():
+def test_other_networks_have_default_initial_weights_of_pytorch():
     for name in ("resnet50-w4", "gresnet18-w4", "ptn-resnet18-w4", "lenet5", "fc7500-w16"):
         for module in ZOO.build(name, n_classes=10).modules():
             if isinstance(module, nn.Conv2d | nn.Linear):

@@ -31,7 +31,7 @@ def fixed_seed():
 def matrix(orientation):
     """Return an orientation as a 2x2 integer matrix that acts on (row, column) about the centre.
 
-    Quarter turns are counter-clockwise; reflections exchange left and right and come first.
+    Quarter turns are counter-clockwise. A reflection exchanges left and right, and precedes the quarter turns.
     """
     quarter_turn, reflection, product_matrix = ((0, -1), (1, 0)), ((1, 0), (0, -1)), ((1, 0), (0, 1))
     if orientation >= 4:
@@ -80,7 +80,7 @@ def test_oriented_moves_pixels_like_the_matrix(symmetry):
 
 
 def test_expanded_kernels_match_sums_over_the_group():
-    """The reference loops over outputs, orientations, inputs and offsets, as defined by Cohen and Welling."""
+    # The reference implementation has loops over outputs, orientations, inputs and offsets, as in Cohen and Welling.
     size = 3
     lifting, group = torch.randn(2, 3, 3, 3).double(), torch.randn(2, 8 * 2, 3, 3).double()
     image = torch.randn(1, 3, size, size).double()
@@ -119,7 +119,7 @@ def test_expanded_kernels_match_sums_over_the_group():
 @every_symmetry
 @pytest.mark.parametrize("is_training", [True, False])
 def test_group_network_is_equivariant(symmetry, is_training):
-    """Features are equivariant after each stage, at 33x33 pixels, a size that stays odd when halved."""
+    # Features are equivariant after each stage for 33x33 pixels, because this size remains odd when it is halved.
     network = Zoo().build("gresnet18-w2", n_classes=10).double()
     network(torch.randn(8, 3, 9, 9).double())  # change the initial running statistics
     network.train(is_training)
@@ -136,7 +136,7 @@ def test_group_network_is_equivariant(symmetry, is_training):
 
 
 def test_stride_of_2_is_equivariant_only_for_odd_sizes():
-    """Of 32 pixels, stride 2 keeps those at 0, 2, ..., 30; a rotation does not map this set to itself."""
+    # Of 32 pixels, stride 2 samples pixels 0, 2, ..., 30. A rotation does not map this set to itself.
     network = Zoo().build("gresnet18-w2", n_classes=10).double().eval()
     image = torch.randn(1, 3, 32, 32).double()
     features, turned_features = network.stem(image), network.stem(image.rot90(1, (-2, -1)))
@@ -153,7 +153,7 @@ def test_batch_norm_shares_statistics_between_orientations():
     normalised = norm(features).unflatten(1, (3, 8))
     torch.testing.assert_close(normalised.mean(dim=(0, 2, 3, 4)), torch.zeros(3).double(), rtol=0, atol=1e-12)
     torch.testing.assert_close(norm.running_mean, 0.1 * features.unflatten(1, (3, 8)).mean(dim=(0, 2, 3, 4)))
-    # Single orientations have different means.
+    # The means of some single orientations are not zero.
     assert (normalised.mean(dim=(0, 3, 4)).abs() > 1e-3).any()
 
 

@@ -25,7 +25,7 @@ def fixed_seed():
 
 
 def smooth_images(count=2, size=32):
-    """Return float64 images of a few waves that are black near the border, so that rotations lose nothing."""
+    """Return float64 images of a few waves that are black near the border, so that rotations lose no content."""
     grid = torch.linspace(-1, 1, size, dtype=torch.float64)
     y, x = torch.meshgrid(grid, grid, indexing="ij")
     phases = torch.rand(count, 3, 1, 1, dtype=torch.float64) * 6
@@ -120,7 +120,7 @@ def test_rotation_shifts_the_polar_image_cyclically(columns):
 
 @pytest.mark.parametrize("degrees", [90, 180, 270])
 def test_polar_transformer_removes_rotations(degrees):
-    """With a fixed centre, a rotated image is mapped to the same result as the original."""
+    # With a fixed centre, a rotated image and the original image have the same output.
     transformer, images = transformer_without_translation(), smooth_images()
     expected = transformer(images)
     assert (expected - images).abs().max() > 0.1 * images.abs().max()
@@ -130,7 +130,7 @@ def test_polar_transformer_removes_rotations(degrees):
 
 
 def test_heat_maps_shift_with_the_image():
-    """Heat maps shift by one position per four pixels, along the axis of the shift."""
+    # If the image shifts by four pixels along an axis, the axis's heat map shifts by one position.
     transformer = PolarTransformer(filters=4).double().eval()
     images = torch.zeros(1, 3, 64, 64, dtype=torch.float64)
     images[..., 28:34, 28:36] = 1
@@ -145,7 +145,7 @@ def test_heat_maps_shift_with_the_image():
 
 def test_polar_transformer_centres_images():
     transformer = transformer_without_translation()
-    images = functional.pad(smooth_images(1, size=20), (6, 6, 6, 6))  # padding, so that the shift loses nothing
+    images = functional.pad(smooth_images(1, size=20), (6, 6, 6, 6))  # so that the shift loses no content
     expected = transformer(images)
     transformer.centre = lambda _images: torch.tensor([[0.25, -0.125]], dtype=torch.float64)  # 4 and -2 pixels
     torch.testing.assert_close(transformer(images.roll((-2, 4), dims=(2, 3))), expected, rtol=0, atol=1e-3)
@@ -154,9 +154,8 @@ def test_polar_transformer_centres_images():
 def test_centroid_and_direction_of_probabilities():
     uniform = torch.full((1, 8), 1 / 8, dtype=torch.float64)
     assert centroid(uniform, 32).abs() < 1e-12
-    assert direction(uniform)[0].tolist() == pytest.approx(
-        [1, 0]
-    )  # equal probabilities have no direction, and the angle is 0
+    # Equal probabilities have no direction, so the angle is 0.
+    assert direction(uniform)[0].tolist() == pytest.approx([1, 0])
     at_last_position = functional.one_hot(torch.tensor([7]), 8).double()
     assert centroid(at_last_position, 32).item() == pytest.approx(3.5 * 0.25)
     at_two_positions = (at_last_position + functional.one_hot(torch.tensor([0]), 8)) / 2  # -180 and 135 degrees

@@ -1,9 +1,9 @@
-"""Tasks of the table `TASKS` with which the table-wide tests run.
+"""Tasks in `TASKS` for tests that run with all tasks.
 
 Every task is tested against the contract (shapes, range, ball, coverage) with both engines. The parity tests compare
 every attack with its library. All other properties (independence of batches, order, parts and random state) depend on
-the attack's loop. The variants below have the same loop as a task that is tested fully, and differ from it in norm,
-loss or grid. A new task is tested fully unless it is added here.
+the attack's loop. Each variant below has the same loop as a fully tested task, and differs from it only in norm, loss
+or grid. A new task is tested fully unless it is added here.
 """
 
 import pytest
@@ -12,7 +12,7 @@ from _pytest.mark import ParameterSet
 from robust201.tasks import TASKS, Task
 
 VARIANTS = (
-    # Steps and projections in L2 and L1 are also used by aa_apgd-ce_l1, aa_fab_l1, aa_square_l2 and pgd_l2.
+    # aa_apgd-ce_l1, aa_fab_l1, aa_square_l2 and pgd_l2, which are fully tested, use the same steps and projections.
     "aa_apgd-ce_l2",
     "aa_apgd-dlr_l2",
     "aa_apgd-dlr_l1",
@@ -36,8 +36,8 @@ VARIANTS = (
 )
 
 ENSEMBLES = ("aa_standard", "aa_rand")
-"""Keys of tasks that run the attacks of several other tasks. By default only their contract tests run; the others are
-slow."""
+"""Keys of tasks that run the attacks of several other tasks. Only their contract tests run by default, because their
+other tests are slow."""
 
 EXCLUDED = ("bb", "bb_l2", "bb_l1", "bb_l0")
 """Keys of tasks whose library takes a minute to compile; tests/tasks/test_minimum_norm.py tests them."""

@@ -19,14 +19,14 @@ Labels = NDArray[np.int64]
 
 
 def fabricate(spec: DatasetSpec, count: int, seed: int = 0) -> tuple[Pixels, Labels]:
-    generator = np.random.default_rng(seed)
-    images = generator.integers(0, 256, (count, spec.channels, spec.image_size, spec.image_size), dtype=np.uint8)
-    if "folders" in spec.forms:  # each class has a folder, so images are read class by class
+    rng = np.random.default_rng(seed)
+    images = rng.integers(0, 256, (count, spec.channels, spec.image_size, spec.image_size), dtype=np.uint8)
+    if "folders" in spec.forms:  # images are read class by class, because each class has a folder
         return images, np.sort(np.arange(count) % spec.n_classes)
     if "idx" in spec.forms and spec.channels == 3:
-        # The reader enlarges grey images of 28x28 pixels, which does not change images of constant brightness.
+        # The reader enlarges grey images of 28x28 pixels, so the brightness of each image is constant.
         images[:] = images[:, :1, :1, :1]
-    return images, generator.integers(0, spec.n_classes, count)
+    return images, rng.integers(0, spec.n_classes, count)
 
 
 def cifar_names(spec: DatasetSpec, split: str) -> list[str]:
@@ -43,7 +43,7 @@ def write_binary(root: Path, spec: DatasetSpec, split: str, images: Pixels, labe
     for file, indices in zip(files, np.array_split(np.arange(len(labels)), len(files)), strict=True):
         label_bytes = labels[indices].astype(np.uint8)[:, None]
         if is_cifar100:
-            # If the reader used the coarse label, it would get a label out of range.
+            # Coarse labels are out of range for the reader, which must use the fine labels.
             label_bytes = np.hstack([255 - label_bytes, label_bytes])
         file.write_bytes(np.hstack([label_bytes, images[indices].reshape(len(indices), -1)]).tobytes())
     return files

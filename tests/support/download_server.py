@@ -22,7 +22,7 @@ class Server(ThreadingHTTPServer):
     ranges = True  # whether the server supports Range requests
     sends_length = True  # whether responses have a Content-Length
     statuses: list[int]  # status codes of the first responses; 0 for a normal response
-    cuts: list[int]  # numbers of bytes after which the connections of the first normal responses are closed
+    cuts: list[int]  # number of bytes after which the connection is closed, for each of the first normal responses
     requested_ranges: list[str]  # Range header of every request
 
     @property
@@ -54,7 +54,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body[: server.cuts.pop(0)] if server.cuts else body)
 
     def log_message(self, *args: object) -> None:
-        """Log nothing."""
+        """Discard the message."""
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def publish(monkeypatch: pytest.MonkeyPatch) -> Publish:
 
 @pytest.fixture
 def cifar10c_server(server: Server, publish: Publish) -> Server:
-    """Return a server with a small CIFAR-10-C, which is in the registry."""
+    """Return a server of a small CIFAR-10-C, and replace the registry's entry for CIFAR-10-C by it."""
     server.content = make_tar(FILES)
     members = {Path(name).name: sha256(content) for name, content in FILES.items()}
     publish("CIFAR-10-C", url=server.url, checksum=sha256(server.content), members=members)

@@ -30,7 +30,7 @@ LABELS = np.arange(N_IMAGES) % 3
 
 
 def make_images(dataset: str, first_row: int = 7) -> ImageSet:
-    """Return images for fabricated results; their indices are every second one from `first_row` on."""
+    """Return images for fabricated results, with every second index from `first_row`."""
     pixels = np.random.default_rng(0).integers(0, 256, (N_IMAGES, 3, 4, 4), dtype=np.uint8)
     indices = first_row + 2 * np.arange(N_IMAGES)
     return ImageSet(dataset, pixels, LABELS, indices, 3, Normalisation((0,) * 3, (1,) * 3), "0" * 64)
@@ -136,7 +136,7 @@ def make_values(unit: Unit, strength: float, n_classes: int = 3) -> Values:
 
 @dataclass
 class FabricatedStore:
-    """Substitute for a store, and also for the inventory of this store.
+    """Substitute for both a store and its inventory.
 
     Attributes:
         n_classes: number of classes of all datasets.
@@ -190,7 +190,7 @@ class FabricatedSelection:
 
 @dataclass
 class ChangedStore(FabricatedStore):
-    """Fabricated store in which a function of unit, strength and values replaces some of the values."""
+    """Fabricated store in which `change`, given unit, strength and values, returns replacements for some values."""
 
     change: Callable[[Unit, float, Values], Values] = lambda _unit, _strength, values: values
 
@@ -227,7 +227,7 @@ _CACHED_FILES: dict[str, dict[str, bytes]] = {}
 
 
 def export_copy(out: Path, plan: FabricatedPlan, store: FabricatedStore | None = None, **options: Any) -> None:
-    """Write the same files as `export`, which are cached in the process; for tests that start from an export."""
+    """Write the same files as `export`, but cache them in the process, for tests that start from an export."""
     cache_key = repr((plan, type(store), vars(store or FabricatedStore()), sorted(options.items())))
     if cache_key not in _CACHED_FILES:
         export(out, plan, store, **options)

@@ -1,7 +1,7 @@
 """Headless Chromium for tests of the report.
 
-It is controlled through pipes with the DevTools protocol (https://chromedevtools.github.io/devtools-protocol), because
-then one browser can open many pages.
+It is controlled through pipes with the DevTools protocol (https://chromedevtools.github.io/devtools-protocol), so that
+one browser can open many pages.
 """
 
 import itertools
@@ -83,7 +83,7 @@ class Browser:
             page: the HTML file.
             fragment: fragment of the URL, such as ``"#cell=21"``.
             until: JavaScript condition that is true when the scripts have run.
-            size: width and height of the window. It must be as high as the page, so that all figures are drawn.
+            size: width and height of the window. The window must be as high as the page, so that all figures are drawn.
 
         Returns:
             The document as HTML, and the lines of the log, each of which begins with its level.
@@ -130,7 +130,7 @@ class Browser:
             self._read_until(lambda message: "method" in message and is_expected(message))
 
     def _read_until(self, is_expected: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Read messages until the expected one, which is returned; record the events among them."""
+        """Read messages up to the expected message and return it; record all events among the messages."""
         deadline = time.monotonic() + _TIMEOUT_SECONDS
         while True:
             while b"\0" in self._unread:

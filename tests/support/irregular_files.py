@@ -1,4 +1,4 @@
-"""Irregular files that can be put in the place of a regular file."""
+"""Functions that replace a regular file with an irregular file or another obstacle."""
 
 import os
 import socket
@@ -19,7 +19,7 @@ def make_socket(path: Path) -> None:
 
 
 def make_sparse(path: Path) -> None:
-    """Create a file of 20 GB that takes no space."""
+    """Create a sparse file of 20 GiB, which takes no space on the disk."""
     path.touch()
     os.truncate(path, SPARSE_BYTES)
 
@@ -29,7 +29,7 @@ IRREGULAR: dict[str, Callable[[Path], object]] = {
     "a device": lambda path: path.symlink_to("/dev/zero"),
     "a socket": make_socket,
 }
-"""Functions that create irregular files, by kind as named in error messages."""
+"""Functions that create irregular files, by their description in error messages."""
 
 OBSTACLES: dict[str, Callable[[Path], object]] = {
     **IRREGULAR,
@@ -40,7 +40,7 @@ OBSTACLES: dict[str, Callable[[Path], object]] = {
 
 
 def replace(path: Path, obstacle: str) -> Path:
-    """Put an obstacle in the place of a file, which need not exist."""
+    """Replace a file, which need not exist, with an obstacle."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     OBSTACLES[obstacle](path)

@@ -1,4 +1,4 @@
-"""Changes of a results folder's `plan.json`. The result has no digest, like a plan of an earlier version."""
+"""Functions that change a results folder's `plan.json`. The changed plan has no digest, like plans of old versions."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Bitwise comparison of fused attacks with the libraries, which get equal random numbers and batches."""
+"""Bitwise comparison of fused attacks with the libraries' attacks, with equal random numbers and batches."""
 
 from typing import NamedTuple
 
@@ -44,12 +44,12 @@ class LargerBallRandomNumbers(ReplayedRandomNumbers):
     """
 
     def for_key(self, key):
-        """Start again for an attack of an ensemble; only APGD has a shrinking ball."""
-        draws_class = LargerBallRandomNumbers if "apgd" in key else ReplayedRandomNumbers
-        return draws_class(self._seed, self._generator.device)
+        """Return restarted random numbers for an attack of an ensemble; only APGD has a shrinking ball."""
+        random_numbers_class = LargerBallRandomNumbers if "apgd" in key else ReplayedRandomNumbers
+        return random_numbers_class(self._seed, self._generator.device)
 
     def normals(self, restart, images, n_values):
-        """Draw the starting points of a run, and then those that AutoAttack does not use."""
+        """Draw the starting points of a run, and then the starting points that AutoAttack does not use."""
         starting_points = super().normals(restart, images, n_values)
         for _ in range(3):
             torch.randn((len(set(images.tolist())), n_values), generator=self._generator)
@@ -57,7 +57,7 @@ class LargerBallRandomNumbers(ReplayedRandomNumbers):
 
 
 def library_images(key, classifier, pixels, labels, epsilon, seed, parameters):
-    """Attack one batch at one epsilon with the library; return the images."""
+    """Attack one batch at one epsilon with the library; return the attacked images."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         if key in FOOLBOX:
@@ -128,7 +128,7 @@ def autoattack_images(key, classifier, pixels, labels, epsilon, seed, parameters
 
 
 def standard_images(classifier, pixels, labels, epsilon, norm, seed, parameters):
-    """Attack with AutoAttack's standard version, with changes to steps and queries only."""
+    """Attack with AutoAttack's standard version, changing only the numbers of steps and queries."""
     adversary = AutoAttack(classifier, eps=epsilon, norm=norm, seed=seed, version="standard")
     adversary.verbose = False
     for attack_name in ("apgd", "apgd_targeted"):
@@ -153,17 +153,17 @@ def standard_images(classifier, pixels, labels, epsilon, norm, seed, parameters)
 
 
 def fused_images(key, classifier, images, labels, epsilons, seed, parameters, *, model=None):
-    """Attack one batch at all epsilons with the fused attack; return the images (S, N, 3, H, W).
+    """Attack one batch at all S epsilons with the fused attack; return the attacked images (S, N, 3, H, W).
 
     The attacked model is `model` (default: `classifier`).
     """
     device = classifier.device if key in FOOLBOX else "cpu"
     shrinks = getattr(parameters, "larger_epsilons", key == "aa_standard_l1")
-    draws_class = LargerBallRandomNumbers if shrinks else ReplayedRandomNumbers
+    random_numbers_class = LargerBallRandomNumbers if shrinks else ReplayedRandomNumbers
     job = AttackJob(
         model=model or classifier,
         batching=LIBRARY_BATCHES,
-        random_numbers=draws_class(seed, device),
+        random_numbers=random_numbers_class(seed, device),
         images=images,
         labels=labels,
         indices=np.arange(len(images)),
@@ -197,13 +197,14 @@ def compare(
         classifier: the published network.
         images: (N, 3, H, W) uint8.
         labels: (N,) int64.
-        parameters: the attack's parameters. The library attacks at one strength after the other, the fused attack at
+        parameters: the attack's parameters. The library attacks at one strength after another, and the fused attack at
             all strengths together.
         seed: the library's seed.
-        separate_strengths: whether the fused attack also runs the strengths one by one, as several restarts need.
+        separate_strengths: whether the fused attack also runs one strength after another, which is necessary with
+            several restarts.
 
     Returns:
-        {strength: Difference}
+        The differences by strength.
     """
     constraint = TASKS[key].constraint
     assert constraint is not None

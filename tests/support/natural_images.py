@@ -9,7 +9,7 @@ from robust201.tasks.corruptions.generator import FrostTextures
 
 
 def raw(*names: str | int, shape: tuple[int, ...], below: int) -> NDArray[np.int64]:
-    """Return integers in [0, below) from raw random numbers, whose sequence NumPy guarantees; `names` select it."""
+    """Return integers in [0, below) from raw random numbers, whose sequence NumPy guarantees; `names` are the seed."""
     raw_numbers = generator(0, *names).bit_generator.random_raw(int(np.prod(shape)))
     return (raw_numbers % below).astype(np.int64).reshape(shape)
 
@@ -32,7 +32,7 @@ def natural_images(count: int, size: int = 32) -> NDArray[np.uint8]:
 
 
 def image_set(count: int, *, dataset: str = "cifar10", size: int = 32, first: int = 0) -> ImageSet:
-    """Return images like a selection of a test split: every third index from `first` on."""
+    """Return images like a selection from a test split, with every third index from `first`."""
     images = np.ascontiguousarray(natural_images(count, size).transpose(0, 3, 1, 2))
     labels = raw("labels", shape=(count,), below=10)
     indices = first + 3 * np.arange(count, dtype=np.int64)

@@ -20,7 +20,7 @@ BUCKET = "sweeps"
 
 @contextmanager
 def s3_server() -> Iterator[dict[str, str]]:
-    """Start a server with one bucket, and yield the environment variables with which libraries find the server."""
+    """Start a server with one bucket, and yield the environment variables that connect S3 libraries to it."""
     import boto3
     from moto.server import ThreadedMotoServer
 
@@ -67,5 +67,5 @@ def s3_url(s3, tmp_path):
 
 
 def opened(store):
-    """Return a store's file system object, for patching; patching its class would not affect bound methods."""
+    """Return a store's file system object for patching, because patching its class would not affect bound methods."""
     return store.folder.backend._filesystem()[0]

@@ -1,8 +1,8 @@
 """Fabricated dataset of the paper's size with known effects of operations and a known best cell.
 
-The quality of an evaluated cell is the sum of one effect per edge, which depends on the edge's operation, so the best
-cell has the best operation on every edge. Robustness is a sum of the same form. Accuracies decrease with the strength,
-and they decrease faster for cells of low robustness.
+The quality of an evaluated cell is the sum of one effect per edge, which depends on the edge's operation. The best cell
+therefore has the best operation on every edge. Robustness is a sum of the same form. Accuracies decrease with the
+strength, and faster for cells with low robustness.
 """
 
 import json
@@ -18,7 +18,8 @@ from robust201.spaces.nasbench201.cells import isomorphs, meta_text, parse, spec
 from robust201.tasks import TASKS
 
 QUALITY = np.array([0.0, 0.020, 0.030, 0.045, 0.010])
-"""Effect of each operation on clean accuracy, by index in `OPERATIONS`; edges multiply it by 1, 1.1, …"""
+"""Effect of each operation on clean accuracy, by index in `OPERATIONS`. The effects on successive edges are multiplied
+by 1, 1.1, 1.2 and so on."""
 
 ROBUSTNESS = np.array([0.000, 0.030, 0.020, -0.010, 0.025])
 
@@ -32,7 +33,7 @@ def operation_table() -> NDArray[np.int64]:
 
 
 def planted_effects(effects: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the sums of effects over edges (15,625,); isomorphic cells have the sum of their evaluated cell."""
+    """Return each cell's sum of effects over its edges, (15,625,); isomorphic cells have their evaluated cell's sum."""
     weights = 1 + 0.1 * np.arange(len(EDGES))
     sums = effects[operation_table()] @ weights
     return sums[np.array(isomorphs())]

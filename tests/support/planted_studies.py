@@ -40,7 +40,7 @@ def make_weights(
 
 
 def correct_images(accuracy: float, offset: int = 0) -> np.ndarray:
-    """Return whether each image is correct (N,), for a given accuracy; the correct images begin at `offset`."""
+    """Return (N,) booleans, true for correctly classified images, which begin at `offset`, for a given accuracy."""
     return (np.arange(N_IMAGES) - offset) % N_IMAGES < round(accuracy * N_IMAGES)
 
 
@@ -121,9 +121,9 @@ IMAGE_DISTRIBUTION = ImageDistributionStudy.model_validate(
 
 
 def falling(architecture: str, dataset: str, weights: Weights, key: str, strength: float) -> float:
-    """Return an accuracy that decreases with strength, except for one network, whose accuracy increases under attack.
+    """Return an accuracy that decreases with the strength, except for one network that is more accurate under attack.
 
-    A seed shifts the accuracies of all groups by the same amount.
+    The seed shifts the accuracies of all groups by the same amount.
     """
     if (architecture, dataset, weights.epochs, weights.recipe) == ("resnet18", "fusion_object", 1, "plain"):
         return 0.3 if strength == 0 else 0.4
@@ -163,7 +163,7 @@ DYNAMICS = DynamicsStudy.model_validate(
 
 
 def accuracy_during_training(architecture: str, dataset: str, weights: Weights, key: str, strength: float) -> float:
-    """Return 0.8 for clean images. Rotations fool half of the correct images, and PGD fools more in later snapshots."""
+    """Return 0.8 for clean images. Rotations fool half of the correct images; PGD fools more in later snapshots."""
     iterations = (weights.epochs or 0) * 625 if weights.steps is None else weights.steps
     robust_fraction = {"clean": 1.0, "rot30": 0.5}.get(key, 1 - iterations / 2500 * strength)
     return 0.8 * robust_fraction
@@ -194,9 +194,9 @@ MIXING_FRACTIONS = {"mix-0": 0.0, "mix-5": 0.5, "mix-10": 1.0}
 
 
 def mixed(architecture: str, dataset: str, weights: Weights, key: str, strength: float) -> float:
-    """Return an accuracy that increases with the fraction of robust images under attack, and otherwise decreases.
+    """Return an accuracy that increases with the fraction of robust images under attack, and decreases without attack.
 
-    VGG-16 is less accurate than the other network if half of the images are robust.
+    Under attack, VGG-16 is less accurate than the other network if half of the images are robust.
     """
     alpha = MIXING_FRACTIONS[weights.recipe]
     if key == "clean":
@@ -232,9 +232,9 @@ EQUIVARIANCE = EquivarianceStudy.model_validate(
 
 
 def spatial(architecture: str, dataset: str, weights: Weights, key: str, strength: float) -> float:
-    """Return an accuracy that is higher with depth 34 and with D*; learning rates differ only by noise."""
-    generator = np.random.default_rng([len(architecture), int(architecture[-1]), *weights.name.encode(), len(key)])
-    return 0.5 + 0.2 * ("*" in weights.recipe) + 0.05 * architecture.endswith("34") + 0.02 * generator.random()
+    """Return an accuracy that is higher with depth 34 and with D*; between learning rates, it differs only by noise."""
+    rng = np.random.default_rng([len(architecture), int(architecture[-1]), *weights.name.encode(), len(key)])
+    return 0.5 + 0.2 * ("*" in weights.recipe) + 0.05 * architecture.endswith("34") + 0.02 * rng.random()
 
 
 def plant_equivariance(folder: Path) -> tuple[EquivarianceStudy, Exports]:

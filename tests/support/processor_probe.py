@@ -34,7 +34,7 @@ def digest(arrays: Iterable[NDArray[Any]]) -> str:
 
 
 def sample_images(size: int) -> NDArray[np.uint8]:
-    """Return two natural images, an image with flat colours (where truncation shows a sum's last bit), and noise."""
+    """Return two natural images, an image with flat colours (truncation reveals the last bit of sums), and noise."""
     images = natural_images(N_IMAGES, size)
     images[2] = raw("flat", shape=(2, 2, 3), below=256).repeat(size // 2, 0).repeat(size // 2, 1)
     images[3] = raw("noise", size, shape=images[3].shape, below=256)
@@ -49,7 +49,7 @@ def corrupted_images(key: str, size: int) -> Iterator[NDArray[np.uint8]]:
 
 
 def snow_of_noise() -> Iterator[NDArray[np.uint8]]:
-    """Yield snow on noise. The pixels depend on the last bits of grey values, so a product by OpenBLAS would show."""
+    """Yield snow on noise. Its pixels depend on the last bits of grey values, which OpenBLAS would change."""
     indices = np.array([1, 21, 30, 32, 67])
     images = raw("noise", 64, shape=(indices.max() + 1, 64, 64, 3), below=256)[indices].astype(np.uint8)
     yield corrupt(images, "snow", 5, seed=0, indices=indices, frost=stripes())
@@ -117,7 +117,7 @@ def hashes(sizes: Iterable[int]) -> dict[str, str]:
 
 
 def _controls() -> dict[str, str]:
-    """Return hashes that must differ if the test's environment variables have an effect."""
+    """Return hashes that change with the test's environment variables if these have an effect."""
     import torch
 
     matrix = np.random.default_rng(0).random((64, 64), np.float32)

@@ -41,8 +41,8 @@ def make_results(unit, strengths=None, start=0, stop=None, measurements=DEFAULT,
 
 
 def make_values(unit, strength, start, stop, measurements=DEFAULT, n_classes=3, seed=0):
-    generator = noise.generator(seed, unit.id, strength)
-    logits = torch.from_numpy(generator.normal(size=(unit.n_images, n_classes)).astype(np.float32))[start:stop]
+    rng = noise.generator(seed, unit.id, strength)
+    logits = torch.from_numpy(rng.normal(size=(unit.n_images, n_classes)).astype(np.float32))[start:stop]
     labels = (torch.arange(unit.n_images) % n_classes)[start:stop]  # all results of a dataset are for the same images
     accumulator = Accumulator(measurements, n_classes, "cpu", stop - start)
     accumulator.update(torch.arange(stop - start), logits, labels)
@@ -62,7 +62,7 @@ def whole_part(unit):
 
 
 def inventory_state(inventory):
-    """Return the complete state of an inventory as values that can be compared."""
+    """Return the complete state of an inventory as objects that can be compared."""
     columns = ("unit", "strength", "start", "stop", "seconds", "shard", "position")
     row_columns = {name: inventory.row_column(name) for name in columns}
     return (
@@ -117,7 +117,7 @@ def assert_complete_store(store, units, measurements=DEFAULT):
 
 
 def compact_while_committing(store, units, clock):
-    """Commit results in another thread, and compact repeatedly meanwhile; raise the thread's exceptions."""
+    """Commit results in another thread while compacting repeatedly; raise the thread's exceptions."""
     results = [make_results(unit) for unit in units]
 
     def commit():
@@ -154,7 +154,7 @@ store.commit(results) if results else store.compact()
 def start_and_die_at(step, store, results=()):
     """Start a process that commits results to a store, or compacts the store if there are none, and dies at a step.
 
-    The results are passed to the process, because computing them would import torch, which takes most of the time.
+    The results are computed here and passed to the process, because importing torch would take most of its time.
     """
     command = [sys.executable, "-c", PROGRAM, str(store.root), step]
     process = subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE)

@@ -55,7 +55,7 @@ PartitionName=all Nodes=localhost Default=YES MaxTime=INFINITE State=UP
 
 
 def slurm_unavailable_reason() -> str | None:
-    """Return why Slurm cannot be started on this machine; None if it can."""
+    """Return the reason why Slurm cannot be started on this machine; None if it can."""
     missing_programs = [program for program in PROGRAMS if shutil.which(program, path=_PATH) is None]
     if missing_programs:
         return f"{', '.join(missing_programs)} not found: install slurmctld, slurmd, slurm-client and munge"
@@ -64,11 +64,11 @@ def slurm_unavailable_reason() -> str | None:
 
 @dataclass(frozen=True)
 class SlurmCluster:
-    """A running Slurm.
+    """A running Slurm cluster.
 
     Attributes:
         folder: folder with state, logs and sockets.
-        environment: environment variables with which Slurm's commands find it.
+        environment: environment variables for Slurm's commands, which connect them to the cluster.
     """
 
     folder: Path
@@ -91,10 +91,10 @@ class SlurmCluster:
         return dict(field.split("=", 1) for field in fields if "=" in field)
 
     def start_requeued(self, job: str) -> None:
-        """Start a requeued job immediately. Slurm would delay it for two minutes.
+        """Start a requeued job as soon as its first run has ended.
 
-        The reason for the delay is that a node could mistake the second run for the first one, whose credential it has
-        just revoked. Instead, this function waits until the first run has ended.
+        Slurm would delay the job for two minutes, because a node could mistake the second run for the first run, whose
+        credential it has just revoked.
         """
         step = f"[{self.job(job)['JobId']}.batch]"
         self.wait_for(lambda: not any(step in title for title in _process_titles()))
@@ -213,7 +213,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def directives(text: str) -> dict[str, str]:
-    """Return the options of a batch file, with quotes removed as by a shell."""
+    """Return the options of a batch file by name, with quotes removed as a shell does."""
     lines = [line.removeprefix("#SBATCH --") for line in text.splitlines() if line.startswith("#SBATCH --")]
     pairs = (line.partition("=") for line in lines)
     return {name: shlex.split(value)[0] if value else "" for name, _, value in pairs}

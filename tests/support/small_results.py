@@ -1,4 +1,4 @@
-"""Small datasets in the published format, with values that the test gives."""
+"""Small datasets in the published format, with values from the test."""
 
 import json
 from collections.abc import Mapping

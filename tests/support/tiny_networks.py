@@ -63,7 +63,7 @@ class UnroundedNetwork(nn.Module):
 
 
 class PathlessNetwork(nn.Module):
-    """Network with constant logits, with a zero gradient (like published cells without a path) or without a graph."""
+    """Network with constant logits. With `in_graph`, its gradient is zero, as in published cells without a path."""
 
     def __init__(self, logits, *, in_graph=True):
         super().__init__()
@@ -94,9 +94,9 @@ def tiny_classifier(network=None, micro_batch=None):
 
 def tiny_images(n_images=21, labels=None, classifier=None):
     """Return smooth random images. By default, three in four labels are the classifier's predictions."""
-    generator = np.random.default_rng(3)
-    coarse = generator.integers(0, 256, (n_images, 3, 2, 2))
-    noise = generator.integers(-20, 20, (n_images, 3, SIZE, SIZE))
+    rng = np.random.default_rng(3)
+    coarse = rng.integers(0, 256, (n_images, 3, 2, 2))
+    noise = rng.integers(-20, 20, (n_images, 3, SIZE, SIZE))
     images = np.clip(coarse.repeat(4, axis=2).repeat(4, axis=3) + noise, 0, 255).astype(np.uint8)
     if labels is None:
         predicted = (classifier or tiny_classifier())(torch.from_numpy(images) / 255).argmax(dim=1).numpy()
@@ -140,7 +140,7 @@ def small_parameter_values(task: Task):
 
 
 def attack_parameters(task, epsilons_255=SMALL_EPSILONS_255, **changes):
-    """Return a task's parameters. Balls of other norms reach as far along the diagonal as Linf balls of these radii."""
+    """Return a task's parameters. Balls in other norms extend as far along the diagonal as Linf balls of the radii."""
     if task.constraint is None:
         return task.parameters(**changes)
     if task.constraint is LINF:

@@ -26,7 +26,7 @@ STEPS = (2, 3, 6)
 
 
 def write_images(folder: Path, name: str = "bright", seed: int = 0) -> dict[str, Any]:
-    """Write both splits of a custom dataset, and return the dataset's section of a YAML."""
+    """Write both splits of a custom dataset, and return the dataset's section for a YAML file."""
     path = folder / name
     if not path.exists():
         path.mkdir(parents=True)

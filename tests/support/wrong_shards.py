@@ -32,7 +32,7 @@ def rewrite_shard(path: Path, change: Change = lambda table: table, footer: Chan
 
 
 def name_by_hash(path: Path, content: bytes) -> Path:
-    """Write a shard's bytes to a file whose name has their hash."""
+    """Write a shard's bytes to a file whose name contains their hash."""
     target = path.with_name(f"{path.name[:-24]}{hashlib.sha256(content).hexdigest()[:16]}.parquet")
     target.write_bytes(content)
     return target
@@ -52,7 +52,7 @@ def _convert_to_text(name: str) -> Change:
 
 
 def _inflate_cm(table: pa.Table) -> pa.Table:
-    """Put forty million zeros, which take only a few kilobytes in the file, into the first confusion matrix."""
+    """Replace the first confusion matrix by forty million zeros, which take only a few kilobytes in the file."""
     zeros = pa.array(np.zeros(40_000_000, np.int32))
     offsets = pa.array(np.array([0, *[len(zeros)] * len(table)], np.int32))
     cm_type = table.schema.field("cm").type

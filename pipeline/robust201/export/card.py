@@ -73,7 +73,7 @@ class CardFacts:
         measurements: names of the measurements.
         protocols: the protocols, with their numbers of evaluations.
         files: all files that were written before the card.
-        columns: columns of the Parquet files of all keys except measures; empty if there are no such files.
+        columns: columns of the Parquet files of all keys that are not measures; empty if there are no such files.
         measures: columns of each measure's Parquet files, by key in the export's spelling.
         left_out: keys of the sweep that were not evaluated on a dataset, by dataset.
         sampled: (dataset, key) pairs for which most networks have estimated accuracies.
@@ -127,7 +127,7 @@ class CardFacts:
 
 
 def check_licence(licence: str, out: Path) -> None:
-    """Check that a licence only has characters of SPDX expressions, which need no escaping in YAML and JSON.
+    """Check that a licence only has characters of SPDX expressions; these need no escaping in YAML and JSON.
 
     Raises:
         ConfigError: the licence has other characters, or is too long.
@@ -205,18 +205,19 @@ def _contents_section(facts: CardFacts) -> str:
     constraints = {group.key: group.task.constraint for group in facts.groups if group.task.kind == "attack"}
     for key, constraint in constraints.items():
         if constraint is None:
-            notes += f" Strengths of `{key}` are what its function takes."
+            notes += f" Strengths of `{key}` are arguments of the attack's function."
         elif constraint != LINF:
             notes += f" Strengths of `{key}` are {constraint.name} radii around images of pixels in [0, 1]."
     if any(group.is_measure for group in facts.groups):
-        notes += " Measures have no strength, which is 0."
+        notes += " Measures have no strength; their column `strength` contains 0."
     for dataset, keys in facts.left_out.items():
         notes += f" Not evaluated on {dataset}: {', '.join(f'`{key}`' for key in keys)}."
     if facts.sampled:
         sampled_keys = ", ".join(dict.fromkeys(f"`{key}`" for _, key in facts.sampled))
         notes += (
-            f" Under {sampled_keys}, only the pilot networks were evaluated on all images. Accuracies of the others "
-            "are estimates from a sample of the images, with standard errors and 95% intervals, in `estimates.parquet`."
+            f" Under {sampled_keys}, only the pilot networks were evaluated on all images. Accuracies of all other "
+            "networks are estimated from a sample of the images; `estimates.parquet` contains the estimates with "
+            "standard errors and 95% intervals."
         )
     return "\n".join([*lines, "", notes, ""])
 
@@ -242,7 +243,7 @@ def _layout_section(facts: CardFacts) -> str:
             f"- `<dataset>/<key>_<measurement>.json`, {len(json_sizes)} files, {sum(json_sizes) / 1e6:,.1f} MB: "
             "`{dataset: {key: {measurement: {id: value}}}}`, a value for `clean`"
             f"{' and measures' if any(group.is_measure for group in facts.groups) else ''}, else a list by strength. "
-            f"{facts.layout.meta_description}"
+            f"{facts.layout.meta_sentence}"
         )
     if facts.has_parquet:
         megabytes = sum(file.n_bytes for file in facts.files if file.name in parquet_files) / 1e6
@@ -252,8 +253,8 @@ def _layout_section(facts: CardFacts) -> str:
         )
     if CORRECT_BITS in facts.columns:
         items.append(
-            f"- `{images_name('<dataset>')}`: the images that the bits of `{CORRECT_BITS}` stand for, in their order: "
-            "row of the test split, label, SHA-256 of the pixels"
+            f"- `{images_name('<dataset>')}`: the evaluated images, in the order of the bits of `{CORRECT_BITS}`, with "
+            "their rows in the test split, labels and SHA-256 of the pixels"
         )
     return "\n".join([*items, ""])
 
@@ -265,7 +266,7 @@ def _columns_section(facts: CardFacts) -> str:
     if facts.columns:
         lines += _column_table(facts.columns)
     for key, columns in facts.measures.items():
-        lines += ["", f"Of `{key}`:", *_column_table(columns)]
+        lines += ["", f"Files of `{key}`:", *_column_table(columns)]
     return "\n".join([*lines, ""])
 
 
@@ -276,7 +277,7 @@ def _column_table(columns: Mapping[str, ParquetColumn]) -> list[str]:
 
 def _licence_section(facts: CardFacts) -> str:
     custom = ", ".join(f"`{name}`" for name in facts.datasets if name not in DATASETS)
-    custom_note = f" That of the images of {custom} is not stated." if custom else ""
+    custom_note = f" The licence of the images of {custom} is not known." if custom else ""
     text = f"`{facts.licence}`. The images that the networks classified are no part of the dataset.{custom_note}"
     return f"## Licence\n\n{text}\n"
 

@@ -1,4 +1,4 @@
-"""Conversion of a dataset's JSON files to Parquet files, which are faster for reading single values."""
+"""Conversion of a dataset's JSON files to Parquet files, from which single values can be read faster."""
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -39,13 +39,14 @@ def convert_dataset(
 ) -> ConversionReport:
     """Write Parquet files with the results of a dataset's JSON files, as an export does, to its folder ``parquet``.
 
-    Keys are converted one by one, with one row group in memory. Each file is complete or does not exist. If a
-    conversion is interrupted, the next call resumes it. A repeated conversion only rewrites files whose JSON files have
-    changed. If the folder has a listing, the new files are added to it. `progress` is called with the number of
-    converted keys and the number of all keys.
+    Keys are converted one by one, with one row group in memory. Each Parquet file is complete or does not exist. If a
+    conversion is interrupted, the next call resumes it. A repeated conversion only rewrites Parquet files whose JSON
+    files have changed. If the folder has a listing, the new files are added to it. `progress` is called with the number
+    of converted keys and the total number of keys.
 
     Raises:
-        ResultsError: the folder has no JSON results, a file is damaged, or files have different architectures.
+        ResultsError: the folder has no JSON results, a file is damaged, or the files of a key have different
+            architectures.
     """
     stale_names = _find_changed_conversions(folder)
     _remove_from_listings(folder, stale_names)  # otherwise these files could not be opened
@@ -131,7 +132,7 @@ class _JsonKey:
 
     @classmethod
     def find(cls, files: ResultFiles, dataset: str, key: str) -> "_JsonKey | None":
-        """Return a key's JSON files, in either spelling of the key; None if it has none."""
+        """Return a key's JSON files, in either spelling of the key, or None if there are no such files."""
         sources = json_files_of(files, dataset, key)
         if not sources:
             return None
@@ -178,8 +179,8 @@ class _JsonKey:
         """Yield the columns unit by unit (see `export.written_file.RowSource`).
 
         Raises:
-            EvaluationError: a file is damaged, or lacks an architecture that another file has. This is not a
-                ResultsError, because that is an OSError, which would be taken for an error in writing the new file.
+            EvaluationError: a file is damaged, or lacks an architecture that another file has. A ResultsError is
+                converted, because it is an OSError and would look like an error in writing the new file.
         """
         try:
             for unit, columns_by_strength in self.rows.iter_rows(measurement):

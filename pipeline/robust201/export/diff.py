@@ -1,4 +1,4 @@
-"""Comparison of two result sets, such as results of two seeds, engines or devices, or own and published results."""
+"""Comparison of two result sets, such as results of two seeds, engines or devices, or new and published results."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,8 +28,8 @@ MAX_LISTED_DIFFERENCES = 5
 _N_SAMPLED_NETWORKS = 20
 
 EvaluationKey = tuple[str, str, float]
-"""Dataset, key and strength. The key is in the paper's style; for a measure, it is followed by the column, such as
-``jacobian squared_norm``, and an index for a column of lists, such as ``mine norm[2]``."""
+"""Dataset, key and strength. The key is in the paper's style. For a measure, the column's name follows the key, such as
+``jacobian squared_norm``, and an index if the column contains lists, such as ``mine norm[2]``."""
 
 ResultNumbers = Mapping[EvaluationKey, Mapping[ArchitectureId, float]]
 """Accuracies, or numbers of a measure, by evaluation and architecture."""
@@ -37,7 +37,7 @@ ResultNumbers = Mapping[EvaluationKey, Mapping[ArchitectureId, float]]
 
 @dataclass(frozen=True)
 class ResultSet:
-    """Numbers of a results folder, an exported dataset or the published dataset.
+    """Accuracies and numbers of measures in a results folder, an exported dataset or the published dataset.
 
     Attributes:
         by_weights: numbers by name of the weights; the name is empty if architectures have only one set of weights.
@@ -120,7 +120,7 @@ class ComparisonReport:
     def _name_keys(
         self, evaluations: Iterable[EvaluationKey], other_evaluations: Iterable[EvaluationKey]
     ) -> tuple[str, ...]:
-        """Return the names of the evaluations' keys, with strengths if the other set has other strengths of the key."""
+        """Name the evaluations' keys; strengths are added if the other set has the key at other strengths."""
         keys_of_other_set = {(comparison.dataset, comparison.key) for comparison in self.comparisons} | {
             (name, key) for name, key, _ in other_evaluations
         }
@@ -134,7 +134,7 @@ class ComparisonReport:
 
     @property
     def rounding(self) -> float:
-        """Largest difference that rounding can cause between the sets' values of one accuracy."""
+        """Largest difference between the two sets that rounding alone can cause."""
         decimals_first, decimals_second = self.decimals
         return (
             0.0
@@ -185,22 +185,26 @@ def compare_results(first: Path, second: Path, *, tolerance: float = 0.0) -> Com
         )
     result_sets = read_result_set(first), read_result_set(second)
     numbers_first, numbers_second = _match_weights(result_sets[0].by_weights, result_sets[1].by_weights)
-    common = [
+    common_evaluations = [
         evaluation
         for evaluation in numbers_first
         if evaluation in numbers_second and numbers_first[evaluation].keys() & numbers_second[evaluation].keys()
     ]
-    if not common:
+    if not common_evaluations:
         raise InputError(
             f"Comparing failed for {first} and {second}: they have no dataset, key, strength and architecture in "
             "common. Use two sets of results for the same datasets."
         )
-    first_architectures: set[ArchitectureId] = set().union(*(numbers_first[evaluation] for evaluation in common))
-    second_architectures: set[ArchitectureId] = set().union(*(numbers_second[evaluation] for evaluation in common))
+    first_architectures: set[ArchitectureId] = set().union(
+        *(numbers_first[evaluation] for evaluation in common_evaluations)
+    )
+    second_architectures: set[ArchitectureId] = set().union(
+        *(numbers_second[evaluation] for evaluation in common_evaluations)
+    )
     return ComparisonReport(
         comparisons=tuple(
             _compare(evaluation, numbers_first[evaluation], numbers_second[evaluation])
-            for evaluation in sorted(common, key=_table_order)
+            for evaluation in sorted(common_evaluations, key=_table_order)
         ),
         only_first=tuple(sorted(numbers_first.keys() - numbers_second.keys(), key=_table_order)),
         only_second=tuple(sorted(numbers_second.keys() - numbers_first.keys(), key=_table_order)),
@@ -219,7 +223,7 @@ def compare_results(first: Path, second: Path, *, tolerance: float = 0.0) -> Com
 def _match_weights(
     first: Mapping[str, ResultNumbers], second: Mapping[str, ResultNumbers]
 ) -> tuple[ResultNumbers, ResultNumbers]:
-    """Return the numbers to compare: those for common names of weights, or all if each set has one name only."""
+    """Select the numbers to compare: for common names of weights, or all numbers if each set has only one name."""
     if len(first) == len(second) == 1:
         return next(iter(first.values())), next(iter(second.values()))
     common_names = [name for name in first if name in second]
@@ -227,7 +231,7 @@ def _match_weights(
 
 
 def _merge_weights(numbers_by_weights: Mapping[str, ResultNumbers], names: Sequence[str]) -> ResultNumbers:
-    """Merge the numbers for some names of weights; if there are several, names of architectures include them."""
+    """Merge the numbers for the given names of weights; if there are several, they are added to the architectures."""
     merged: dict[EvaluationKey, dict[ArchitectureId, float]] = {}
     for weights in names:
         for evaluation, numbers_by_architecture in numbers_by_weights[weights].items():

@@ -1,4 +1,4 @@
-"""Estimated accuracies of a sampled sweep. They are exported to separate files, so as not to be taken for counts."""
+"""Estimated accuracies of a sampled sweep, exported to separate files so that they are not mistaken for exact ones."""
 
 import io
 import json
@@ -36,7 +36,7 @@ class NetworkEstimates:
     """Estimates for one network under one key, one per strength.
 
     Attributes:
-        unit: the unit of the first increment of the sample.
+        unit: unit of the sample's first increment.
         n_images: number of images on which the accuracies are estimated.
         estimates: the estimates.
         design: description of the sample's design.
@@ -77,8 +77,8 @@ def estimate_accuracies(plan: Plan, store: ShardStore, inventory: Inventory, ima
         units_by_key = _sampled_units(plan, dataset)
         if not units_by_key:
             continue
-        reader = OutcomeReader(plan, store, inventory, dataset, images_of(plan, dataset).labels)
-        pilots = {key: reader.pilot(key) for key in {key for _, key in units_by_key}}
+        outcome_reader = OutcomeReader(plan, store, inventory, dataset, images_of(plan, dataset).labels)
+        pilots = {key: outcome_reader.pilot(key) for key in {key for _, key in units_by_key}}
         cheap_outcomes: dict[ArchitectureId, Any] = {}
         for (architecture, key), units in sorted(
             units_by_key.items(), key=lambda item: list(plan.tasks).index(item[0][1])
@@ -89,23 +89,23 @@ def estimate_accuracies(plan: Plan, store: ShardStore, inventory: Inventory, ima
                 pilot is None
                 or sample is None
                 or not has_all_increments
-                or not _has_complete_samples(reader, architecture, units)
+                or not _has_complete_samples(outcome_reader, architecture, units)
             ):
                 n_missing[dataset, key] += len(units[0].strengths)
                 continue
             if architecture not in cheap_outcomes:
-                cheap_outcomes[architecture] = np.packbits(reader.cheap(architecture), axis=1)
+                cheap_outcomes[architecture] = np.packbits(outcome_reader.cheap(architecture), axis=1)
             correct_on_cheap = np.unpackbits(
                 cheap_outcomes[architecture], axis=1, count=len(sample.design.stratum)
             ).astype(bool)
-            networks.append(_estimate(reader, units, sample, pilot, correct_on_cheap))
+            networks.append(_estimate(outcome_reader, units, sample, pilot, correct_on_cheap))
     return SampledResults(networks, dict(n_missing), _describe_samples(plan))
 
 
 def _sampled_units(plan: Plan, dataset: str) -> dict[tuple[ArchitectureId, str], list[Unit]]:
     """Return the sampled units on a dataset by network and key, in the order of the sample's increments.
 
-    Keys that are evaluated on all images are left out.
+    Keys that are evaluated on all images are omitted.
     """
     samples = {} if plan.facts.samples is None else plan.facts.samples.keys
     units: dict[tuple[ArchitectureId, str], list[Unit]] = {}
@@ -118,16 +118,17 @@ def _sampled_units(plan: Plan, dataset: str) -> dict[tuple[ArchitectureId, str],
     return units
 
 
-def _has_complete_samples(reader: OutcomeReader, architecture: ArchitectureId, units: Sequence[Unit]) -> bool:
-    return reader.has_cheap(architecture) and reader.is_complete(units)
+def _has_complete_samples(outcome_reader: OutcomeReader, architecture: ArchitectureId, units: Sequence[Unit]) -> bool:
+    return outcome_reader.has_cheap(architecture) and outcome_reader.is_complete(units)
 
 
 def _estimate(
-    reader: OutcomeReader, units: Sequence[Unit], sample: KeySample, pilot: Pilot, correct_on_cheap: Any
+    outcome_reader: OutcomeReader, units: Sequence[Unit], sample: KeySample, pilot: Pilot, correct_on_cheap: Any
 ) -> NetworkEstimates:
     positions = [increment.positions for increment in sample.increments]
     outcomes = np.concatenate(
-        [reader.read(unit, image_positions) for unit, image_positions in zip(units, positions, strict=True)], axis=1
+        [outcome_reader.read(unit, image_positions) for unit, image_positions in zip(units, positions, strict=True)],
+        axis=1,
     )
     outcomes = outcomes[:, np.argsort(np.concatenate(positions))]
     estimates = estimate(sample.design, outcomes, pilot.predict(correct_on_cheap))
@@ -197,7 +198,7 @@ def estimates_json(
 ) -> Iterator[tuple[str, bytes]]:
     """Yield JSON files of the sampled keys in the published layout.
 
-    They contain counts for the pilot networks, and estimates for the others.
+    They contain exact accuracies for the pilot networks, and estimates for all other networks.
 
     Yields:
         Name, in the folder `ESTIMATED_FOLDER`, and content of each file.

@@ -1,6 +1,6 @@
-"""Folder of an export.
+"""Replacement of an earlier export in a folder.
 
-A new export is written to a staging folder inside the export's folder, and its files are moved when all are complete.
+A new export is written to a staging folder inside the export's folder. When all its files are complete, they are moved.
 """
 
 import os
@@ -23,7 +23,8 @@ STAGING_FOLDER = ".export.tmp"
 """Name of the staging folder, which is inside the export's folder.
 
 When the staging folder contains SHA256SUMS, all its files are complete, and they are moved to their final paths. If the
-process is killed before this, the earlier export stays. If it is killed later, the next export moves the other files.
+process is killed before that, the earlier export stays. If it is killed later, the next export moves the remaining
+files.
 """
 
 
@@ -117,7 +118,7 @@ def _reject_different_sweep(path: Path, sweep_record: Mapping[str, Any], weights
 
 
 def _compare_weights(path: Path, weights: WeightHashes) -> list[bool]:
-    """Return for each network of both exports whether they have weights in common."""
+    """Return one boolean per network in both exports: whether the exports have weights of this network in common."""
     try:
         earlier_hashes = load_json(path / WEIGHTS_FILE)
         return [
@@ -195,8 +196,8 @@ class ExportFolder:
 def _move_staged_files(path: Path) -> tuple[str, ...]:
     """Move the files of a complete staging folder to their final paths, and remove other files of the earlier export.
 
-    If a call is killed, the next call completes the remaining steps. For this, the earlier listing, which contains the
-    names of the files to remove, is replaced last.
+    If a call is killed, the next call completes the remaining steps. The earlier listing is replaced last, because it
+    contains the names of the files to remove.
 
     Returns:
         The sorted names of the removed files.

@@ -1,4 +1,4 @@
-"""Contents and format of an export: the units of each dataset and key, their missing evaluations, and protocols."""
+"""Contents and format of an export: units by dataset and key with their missing evaluations, and protocols."""
 
 import itertools
 from collections import Counter
@@ -25,7 +25,7 @@ KeyStyle = Literal["paper", "published"]
 
 
 def spell(task: Task, key_style: KeyStyle) -> str:
-    """Return a key in the spelling of the paper or of the published files; custom tasks have only one spelling."""
+    """Return a task's key in the spelling of the paper or of the published files; custom tasks have one spelling."""
     return task.published_key if key_style == "published" and task.key in TASKS else task.key
 
 
@@ -73,7 +73,7 @@ class Group:
 
     @property
     def n_left_out(self) -> int:
-        """Number of evaluations that are not exported, which are all evaluations of incomplete units."""
+        """Number of evaluations that are not exported: all evaluations of incomplete units."""
         return len(self.lacking) * len(self.strengths)
 
 
@@ -143,7 +143,7 @@ def select_weights(plan: Plan, name: str | None) -> tuple[Unit, ...]:
 
 
 def weights_names(units: Iterable[Unit]) -> tuple[str, ...]:
-    """Return the names of the units' weights, in order."""
+    """Return the distinct names of the units' weights, in order of first appearance."""
     return tuple(dict.fromkeys(unit.weights for unit in units if unit.weights))
 
 
@@ -157,10 +157,10 @@ def group_units(plan: Plan, inventory: Inventory, weights: str | None = None) ->
     selected_units = select_weights(plan, weights)
     for (dataset, key), units in itertools.groupby(selected_units, key=lambda unit: (unit.dataset, unit.key)):
         measurements = plan.measurements_of(key)
-        sorted_units = tuple(sorted(units, key=lambda unit: unit.architecture))
+        units_of_group = tuple(sorted(units, key=lambda unit: unit.architecture))
         lacking = {
             unit.id: missing_strengths
-            for unit in sorted_units
+            for unit in units_of_group
             if inventory.count_complete(unit, measurements) < len(unit.strengths)
             and (
                 missing_strengths := tuple(
@@ -168,12 +168,12 @@ def group_units(plan: Plan, inventory: Inventory, weights: str | None = None) ->
                 )
             )
         }
-        groups.append(Group(dataset, plan.tasks[key], measurements, sorted_units, lacking))
+        groups.append(Group(dataset, plan.tasks[key], measurements, units_of_group, lacking))
     return groups
 
 
 def count_protocol_evaluations(plan: Plan, groups: Iterable[Group]) -> list[ProtocolCount]:
-    """Count the exported evaluations of each of a plan's protocols."""
+    """Count the exported evaluations computed with each of a plan's protocols."""
     n_evaluations: Counter[str] = Counter()
     for group in groups:
         for unit in group.complete_units:
@@ -186,12 +186,12 @@ def missing_evaluations_message(out: Path, groups: Sequence[Group]) -> str:
     """Return an error message for an export with missing evaluations."""
     n_planned = sum(len(example.strengths) for group in groups for example in group.units)
     n_missing = {group: sum(map(len, group.lacking.values())) for group in groups if group.lacking}
-    n_missing_text = ", ".join(f"{group.dataset} {group.key} {n:,}" for group, n in n_missing.items())
+    missing_text = ", ".join(f"{group.dataset} {group.key} {n:,}" for group, n in n_missing.items())
     example_group = next(iter(n_missing))
     example = example_group.incomplete_units[0]
     return (
         f"Exporting failed for {out}: expected {n_planned:,} evaluations, got {n_planned - sum(n_missing.values()):,}; "
-        f"missing {n_missing_text}; for example {example.label} at strength {example_group.lacking[example.id][0]:g}. "
+        f"missing are {missing_text}, such as {example.label} at strength {example_group.lacking[example.id][0]:g}. "
         "Run the whole sweep again, without a selection, to compute only these, or export the finished part with "
         "--partial."
     )

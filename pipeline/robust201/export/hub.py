@@ -20,7 +20,7 @@ PAGE_FILE = "index.html"
 """File name of the report page."""
 
 _NAME_PATTERN = r"(?!\S*(?:\.\.|--))[A-Za-z0-9_](?:[\w.-]*[A-Za-z0-9_])?(?<!\.git)"
-"""Pattern of a valid name on the Hub: no dot or hyphen at either end, not two in a row, and no .git at the end."""
+"""Pattern of a valid name on the Hub: no dot or hyphen at either end, no two in a row, and no .git at the end."""
 
 _TARGET_PATTERN = re.compile(rf"hf://(?:datasets/)?(?P<name>{_NAME_PATTERN}/{_NAME_PATTERN})", re.ASCII)
 
@@ -47,8 +47,7 @@ def parse_target(target: str) -> str:
     match = _TARGET_PATTERN.fullmatch(target)
     if match is None:
         raise ConfigError(
-            f"Publishing failed for {target!r}: expected a dataset on the Hugging Face Hub, as hf://USER/NAME. "
-            "Correct the target."
+            f"Publishing failed for {target!r}: this is not a dataset on the Hugging Face Hub. Write hf://USER/NAME."
         )
     return match["name"]
 
@@ -66,8 +65,8 @@ def prepare_upload(folder: Path, target: str, page: Path) -> Upload:
     listed = read_checksums(folder)
     if not listed:
         raise ResultsError(
-            f"Publishing failed for {folder}: it has no {CHECKSUM_FILE} of an export. Export the dataset with "
-            "`robust201 export`."
+            f"Publishing failed for {folder}: the folder has no {CHECKSUM_FILE}, so it is not a complete export. "
+            "Export the dataset with `robust201 export`."
         )
     for name, sha256 in listed.items():
         path = folder / name

@@ -31,9 +31,9 @@ class JsonFile(ResultFile):
                 on_rows(len(units))
 
     def iter_texts(self) -> Iterator[tuple[Sequence[Unit], list[bytes]]]:
-        """Yield the file's text in batches of units, with one text per unit.
+        """Yield the file's text in batches, as (units, one text per unit).
 
-        The first and the last batch have no units; their text is the beginning and the end of the file.
+        The first and the last batch have no units; they contain the beginning and the end of the file.
         """
         names = (self.dataset, self.key, self.measurement)
         yield (), [("{" + "".join(f"{json.dumps(name)}: {{" for name in names)).encode()]
@@ -75,7 +75,7 @@ def row_texts(measurement: str, batch: RowBatch, round_to: int | None = None, em
 
 
 def _column_texts(measurement: str, batch: RowBatch, name: str, round_to: int | None, empty: Empty) -> list[bytes]:
-    """Return the JSON text of a column for each evaluation (raises as `row_texts` does)."""
+    """Return the JSON texts of a column, one per evaluation (raises as `row_texts` does)."""
     column = batch.columns[name]
     try:
         if isinstance(column, list):
@@ -102,5 +102,5 @@ def _reject_nan_counts(name: str, array: NDArray[Any]) -> NDArray[Any]:
     """Return the array; raise ValueError for NaN, unless the column contains means, which may be over zero images."""
     column = COLUMNS.get(name)
     if column is not None and column.value_from_counts is not None and np.isnan(array).any():
-        raise ValueError(f"expected {name} to be a number, got NaN")
+        raise ValueError(f"{name} is NaN")
     return array

@@ -17,14 +17,14 @@ from robust201.reader.value_checks import architecture_of
 from robust201.tasks.columns import COLUMNS, COUNTS, MEASUREMENTS, Values, columns_of_json, count_images, fields_of
 
 NOT_RECORDED = ""
-"""Protocol, and hash of the weights, in rows from JSON files, which do not contain these."""
+"""Protocol and hash of the weights for rows from JSON files, which contain neither."""
 
 EXACT_DECIMALS = 15
-"""Minimum number of decimals of numbers that were not rounded."""
+"""Number of decimals from which a number counts as not rounded."""
 
 _N_SAMPLED_VALUES = 20
 _DECIMALS = re.compile(r"\d\.(\d+)(?:e-(\d+))?")
-_MATRICES = COLUMNS[COUNTS].measurement
+_CM = COLUMNS[COUNTS].measurement
 
 
 def possible_measurements(files: ResultFiles, dataset: str, key: str) -> list[str]:
@@ -43,7 +43,7 @@ def json_files_of(files: ResultFiles, dataset: str, key: str) -> dict[str, Path]
 
 
 def count_decimals(values: Iterable[Any]) -> int | None:
-    """Return the number of decimals of the first values, or None if they were not rounded."""
+    """Return the maximum number of decimals of the first values, or None if they were not rounded."""
     max_decimals = 0
     for value in itertools.islice(values, _N_SAMPLED_VALUES):
         for digits, exponent in _DECIMALS.findall(repr(value)):
@@ -53,10 +53,11 @@ def count_decimals(values: Iterable[Any]) -> int | None:
 
 @dataclass(frozen=True)
 class Origin:
-    """Facts in an export's sweep.json about the results of a key on a dataset.
+    """Facts from an export's sweep.json about the results of one key on one dataset.
 
     Attributes:
-        n_images: number of images; if sweep.json does not contain it, the size of the test split.
+        n_images: number of images; if sweep.json does not contain it, the size of the test split, or 0 for a custom
+            dataset.
         decimals: number of decimals to which values were rounded, by measurement.
     """
 
@@ -65,7 +66,7 @@ class Origin:
 
 
 def read_origin(sweep: Mapping[str, Any] | None, dataset: str, key: str) -> Origin:
-    """Read the origin of a key's results from a valid sweep.json; `sweep` is None if the dataset has none.
+    """Read the origin of a key's results from a valid sweep.json; `sweep` is None if the dataset has no sweep.json.
 
     The key is in the paper's style.
     """
@@ -98,7 +99,7 @@ class KeyRows:
         dataset: name of the dataset.
         key: the key, spelled as in the files.
         sources: file of each measurement: JSON files, or one Parquet file for all measurements.
-        has_zeros: whether `complete` has replaced 0 in a mean over zero images.
+        has_zeros: whether `complete` has replaced a 0 in a mean over zero images.
     """
 
     files: ResultFiles
@@ -143,9 +144,9 @@ class KeyRows:
 
     @cached_property
     def _has_fractions(self) -> bool:
-        if self.is_parquet or _MATRICES not in self.sources:
+        if self.is_parquet or _CM not in self.sources:
             return False
-        _, first_value = next(self._iter_source(_MATRICES), (None, None))
+        _, first_value = next(self._iter_source(_CM), (None, None))
         return first_value is not None and contains_fractions(
             first_value, self.origin.n_images, is_single=self.is_single
         )
@@ -157,7 +158,7 @@ class KeyRows:
         fractions = (
             f"{label}: rows of {COUNTS} contain fractions, which were read as counts of {self.n_images:,} images"
         )
-        zeros = f"{label}: zeros in confidences over no image were read as null"
+        zeros = f"{label}: zeros in confidences over zero images were read as null"
         return (*([fractions] if self._has_fractions else []), *([zeros] if self.has_zeros else []))
 
     @property
@@ -168,7 +169,7 @@ class KeyRows:
     def n_images(self) -> int:
         """Number of images, from a measurement that depends on it, or from sweep.json; 0 if unknown."""
         for measurement in self.sources:
-            if self._has_fractions and measurement == _MATRICES:
+            if self._has_fractions and measurement == _CM:
                 continue
             _, first_value = next(self._iter_source(measurement), (None, None))
             if first_value is not None and (
@@ -182,7 +183,7 @@ class KeyRows:
             return n_images
         raise ResultsError(
             f"Reading results failed for {self.files.path} {self.dataset} {self.key}: rows of {COUNTS} contain "
-            "fractions, and sweep.json does not give the number of images. Convert an export with counts instead."
+            "fractions, and sweep.json does not contain the number of images. Convert an export with counts instead."
         )
 
     @cached_property
@@ -227,7 +228,9 @@ class KeyRows:
                 label = f"{unit.label} {name}"
                 architecture_value = rows.take(unit.id)
                 if architecture_value is _NO_ROW:
-                    raise self._unmatched_architecture(f"{show_architecture(unit.architecture)} in it", name)
+                    raise self._unmatched_architecture_error(
+                        f"{show_architecture(unit.architecture)} in this file", name
+                    )
                 values = (
                     [architecture_value]
                     if self.is_single
@@ -238,14 +241,12 @@ class KeyRows:
             yield unit, columns_by_strength
         for name, rows in rows_by_measurement.items():
             if (unmatched_id := rows.next_unused()) is not None:
-                raise self._unmatched_architecture(f"no {show_architecture(architecture_of(unmatched_id))}", name)
+                raise self._unmatched_architecture_error(f"no {show_architecture(architecture_of(unmatched_id))}", name)
 
     def _columns(self, measurement: str, value: Any, label: str) -> Values:
         try:
             stored_value = (
-                counts_from_fractions(value, self.n_images)
-                if measurement == _MATRICES and self._has_fractions
-                else value
+                counts_from_fractions(value, self.n_images) if measurement == _CM and self._has_fractions else value
             )
             return columns_of_json(measurement, stored_value)
         except (ValueError, TypeError) as error:
@@ -255,12 +256,12 @@ class KeyRows:
             ) from error
 
     def complete(self, values: Values) -> Values:
-        """Return the values with NaN in place of 0 in means over zero images."""
-        completed = zeros_to_missing(values)
-        self.has_zeros = self.has_zeros or any(completed[name] is not array for name, array in values.items())
-        return completed
+        """Replace 0 by NaN in means over zero images, and record in `has_zeros` whether there were any."""
+        replaced = zeros_to_missing(values)
+        self.has_zeros = self.has_zeros or any(replaced[name] is not array for name, array in values.items())
+        return replaced
 
-    def _unmatched_architecture(self, expected: str, measurement: str) -> ResultsError:
+    def _unmatched_architecture_error(self, expected: str, measurement: str) -> ResultsError:
         first_source = next(iter(self.sources.values()))
         return ResultsError(
             f"Reading results failed for {self.sources[measurement]}: expected {expected}, as in {first_source.name}. "
@@ -272,9 +273,9 @@ _NO_ROW = object()
 
 
 class _ReorderedRows:
-    """Values of a file, which can be taken in the order of another file.
+    """Values of a file, read in the order of another file's architectures.
 
-    Values are kept in memory until they are taken. If the files have the same order, this is at most one value.
+    Values stay in memory until they are taken. If the files have the same order, at most one value is in memory.
     """
 
     def __init__(self, rows: Iterator[tuple[str, Any]]) -> None:
@@ -284,10 +285,10 @@ class _ReorderedRows:
     def take(self, identifier: str) -> Any:
         """Return an architecture's value, or `_NO_ROW` if the file has none."""
         while identifier not in self._waiting:
-            pair = next(self._rows, None)
-            if pair is None:
+            id_and_value = next(self._rows, None)
+            if id_and_value is None:
                 return _NO_ROW
-            self._waiting[pair[0]] = pair[1]
+            self._waiting[id_and_value[0]] = id_and_value[1]
         return self._waiting.pop(identifier)
 
     def next_unused(self) -> str | None:

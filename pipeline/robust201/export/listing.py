@@ -33,7 +33,7 @@ def read_listing(folder: Path) -> Listing:
     try:
         return parse_checksums(read_text(path, MAX_LISTING_BYTES), path)
     except (UnicodeDecodeError, IrregularFileError) as error:
-        message = f"Verifying failed for {path}: expected a listing, got other content ({error}). {REEXPORT}"
+        message = f"Verifying failed for {path}: the file is not a listing ({error}). {REEXPORT}"
         return Listing({}, (message,))
 
 
@@ -53,7 +53,7 @@ def add_to_listing(folder: Path, names: Iterable[str]) -> None:
 def remove_from_listing(folder: Path, names: Collection[str]) -> None:
     """Remove files from the listing.
 
-    This precedes rewriting the files, so that no outdated digest remains if the process is killed.
+    Call this before the files are rewritten, so that no outdated digest remains if the process is killed.
     """
     listed = _read_valid_listing(folder)
     remaining = {name: digest for name, digest in listed.items() if name not in names}
@@ -76,7 +76,7 @@ def _rewrite_listing(out: Path, digests: Mapping[str, str]) -> None:
     path = out / CHECKSUM_FILE
     state = path.stat()
     write_text(path, listing_text(digests))
-    # The modification time is restored, because readers hash files again that are newer than the listing.
+    # The modification time is restored, because readers hash all files that are newer than the listing again.
     os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
 
 
@@ -113,13 +113,13 @@ def explain_changes(folder: Path, digests: Mapping[Path, str]) -> Iterator[str]:
             f"{CHECKSUM_FILE}, such as {changed_names[0]}; they were changed after the export, or belong to another "
             "dataset"
         )
-    missing_names = [name for name in listed_digests if _is_json_input(name) and not (folder / name).is_file()]
+    missing_names = [name for name in listed_digests if _is_json_or_metadata(name) and not (folder / name).is_file()]
     if missing_names:
         yield f"{len(missing_names):,} JSON files that {path} lists are missing, such as {missing_names[0]}"
 
 
-def _is_json_input(name: str) -> bool:
-    """Return whether a listed file contains results as JSON, or is needed to read them."""
+def _is_json_or_metadata(name: str) -> bool:
+    """Return whether a listed file contains results as JSON, or metadata that is needed to read them."""
     path = PurePosixPath(name)
     return name in (META_FILE, SWEEP_FILE) or (len(path.parts) == 2 and ".json" in path.suffixes)
 
@@ -144,7 +144,7 @@ def check_listing(folder: Path, listing: Listing) -> Iterator[str]:
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode) or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             if name not in listing.digests or path.is_file():
-                message = f"an export only contains files and folders, but this is {_describe_path(path)}"
+                message = f"an export contains only files and folders, but this is {_describe_path(path)}"
                 yield f"Verifying failed for {path}: {message}. Remove it, and export again if it was listed."
         elif stat.S_ISREG(mode) and name not in {*listing.digests, CHECKSUM_FILE}:
             message = f"{CHECKSUM_FILE} does not list this file"

@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 MAX_EXACT_DECIMALS = 12
 """Maximum number of decimals for which rounding with one multiplication and one division of doubles is exact."""
 
-_EXPONENT_FROM = 1e-4
-"""Python writes smaller numbers with an exponent; orjson only does so below a tenth of this number."""
+_MIN_WITHOUT_EXPONENT = 1e-4
+"""Python writes smaller numbers with an exponent; orjson does so only below a tenth of this number."""
 
 _HALF_MARGIN = 1e-2
 """Maximum distance from a half at which a number is rounded by its exact value."""
 _ZERO, _NINE, _E, _DOT = (np.uint8(code) for code in b"09e.")
 _FIXED_PREFIX = b"0.0000"
-# Placeholders, which do not occur in JSON numbers: for "-0", for characters to delete, and an offset for a delimiter
-# that needs an exponent before it.
+# Placeholders that do not occur in JSON numbers: for "-0", for characters to delete, and an offset that marks a
+# delimiter before which an exponent must be inserted.
 _MINUS_ZERO, _DELETED, _AFTER_EXPONENT = b"~", b"?", 128
 
 Empty = Literal["null", "nan", "zero"]
@@ -55,14 +55,14 @@ def array_text(values: NDArray[Any], round_to: int | None = None, empty: Empty =
     if values.ndim == 0 or not _is_in_unsigned_range(values):
         return _to_json(values)
     json_text = _to_orjson(values)
-    needs_exponent = values[(values < _EXPONENT_FROM) & (values > 0)]
+    needs_exponent = values[(values < _MIN_WITHOUT_EXPONENT) & (values > 0)]
     if needs_exponent.size:
         json_text = _correct_exponents(json_text)
     return json_text.replace(b",", b", ")
 
 
 def array_texts(values: NDArray[Any], round_to: int | None = None, empty: Empty = "null") -> list[bytes]:
-    """Return the same text as `array_text` for each array of a stack (E, …), in one pass."""
+    """Return the text of `array_text` for each array of a stack (E, …), in one pass."""
     if not values.size:
         return [array_text(array, round_to, empty) for array in values]
     json_text, n_brackets = array_text(values, round_to, empty), values.ndim - 1
@@ -95,8 +95,8 @@ def _to_json(values: NDArray[Any]) -> bytes:
 def _correct_exponents(text: bytes) -> bytes:
     """Replace numbers such as ``0.000012`` by ``1.2e-05``, and ``1.2e-6`` by ``1.2e-06``.
 
-    Changes that keep the length are made in an array of characters. For changes of the length, the array gets
-    placeholders, which the fast methods of `bytes` then replace or delete.
+    Changes that keep the length are made in an array of characters. Where the length changes, placeholders are written
+    to the array; the fast methods of `bytes` then replace or delete them.
     """
     characters = np.frombuffer(bytearray(text), np.uint8)
     symbol_positions = np.flatnonzero(characters - _ZERO > _NINE - _ZERO)  # not digits; characters below "0" wrap round
@@ -131,7 +131,7 @@ def _correct_exponents(text: bytes) -> bytes:
 
 
 def round_array(values: NDArray[np.float64], decimals: int) -> NDArray[np.float64]:
-    """Round doubles as Python's `round` does: by their exact binary values, halves to even. NaN is kept."""
+    """Round doubles like Python's `round`: by their exact binary values, with halves to even. NaN remains NaN."""
     if decimals > MAX_EXACT_DECIMALS or not _is_in_unsigned_range(values):
         return _round_each(values, decimals)
     scale = 10.0**decimals

@@ -16,14 +16,14 @@ from robust201.planning.inputs import Inputs
 from robust201.planning.plan import Plan
 
 OutcomeForm = Literal["bits", "classes"]
-"""``bits`` means packed outcomes instead of predicted classes, and ``classes`` means both."""
+"""``bits`` writes packed outcomes instead of predicted classes, and ``classes`` writes both."""
 
 ImagesOf = Callable[[Any, str], ImageSet]
 
 _SCHEMA = pa.schema(
     [
         pa.field("dataset", CATEGORICAL, metadata={"description": "Dataset of the images."}),
-        pa.field("position", pa.int32(), metadata={"description": "Place of the image's bit or class in a row."}),
+        pa.field("position", pa.int32(), metadata={"description": "Index of the image's bit or class in a row."}),
         pa.field("row", pa.int64(), metadata={"description": "Row of the image in the dataset's test split."}),
         pa.field("label", pa.int32(), metadata={"description": "True class."}),
         pa.field("sha256", pa.string(), metadata={"description": "SHA-256 of its pixels: uint8, channels first."}),

@@ -55,16 +55,16 @@ class ParquetFile(ResultFile):
 
     @cached_property
     def columns(self) -> dict[str, ParquetColumn]:
-        """Columns in order. A measure's first row is read to determine whether its columns are numbers or lists."""
-        first_values = None
+        """Columns in order. A measure's first row determines whether its columns contain numbers or lists."""
+        example_values = None
         if self.is_measure:
             batch = next(iter(self.read_batches(None)))
-            first_values = {name: np.asarray(column[0]) for name, column in batch.columns.items()}
+            example_values = {name: np.asarray(column[0]) for name, column in batch.columns.items()}
         return parquet_columns(
             self.measurements,
             layout_of(self.space).columns,
             self.strength,
-            measured=first_values,
+            measured=example_values,
             weights=self.weights.values(),
             outcomes=self.labels is not None,
             n_classes=self.n_classes or 0,
@@ -99,7 +99,7 @@ class ParquetFile(ResultFile):
     def tables(self, on_rows: Callable[[int], None] = lambda _units: None) -> Iterator[pa.Table]:
         for batches in self._row_groups(on_rows):
             table = self._make_table(batches)
-            batches.clear()  # the table has copies of the values, and writing the table needs as much memory again
+            batches.clear()  # the table has copies of the values, and writing it needs another copy
             yield table
             del table
 
@@ -127,7 +127,7 @@ class ParquetFile(ResultFile):
             for batch in batches
             for _ in range(batch.n_evaluations)
         ]
-        cells: dict[str, Any] = {
+        column_values: dict[str, Any] = {
             "dataset": [self.dataset] * len(units),
             "key": [self.key] * len(units),
             **layout.values([unit.architecture for unit in units]),
@@ -139,7 +139,7 @@ class ParquetFile(ResultFile):
         }
         if self.weights:
             weights_states = [self.weights[unit.weights] for unit in units]
-            cells |= {
+            column_values |= {
                 "weights": [unit.weights for unit in units],
                 "weights_recipe": [weights_state.recipe or None for weights_state in weights_states],
                 "weights_epochs": [weights_state.epochs for weights_state in weights_states],
@@ -148,17 +148,23 @@ class ParquetFile(ResultFile):
             }
         if CORRECT_BITS in columns:
             predicted = np.concatenate([batch.columns["predictions"] for batch in batches])
-            cells[CORRECT_BITS] = [bits.tobytes() for bits in pack_outcomes(predicted == self.labels)]
+            column_values[CORRECT_BITS] = [bits.tobytes() for bits in pack_outcomes(predicted == self.labels)]
         for name, column in columns.items():
             if column.form is not None:
                 arrays_of_batches = [batch.columns[column.form.source] for batch in batches]
                 if self.is_measure:
-                    cells[name] = [array.tolist() for batch_values in arrays_of_batches for array in batch_values]
+                    column_values[name] = [
+                        array.tolist() for batch_values in arrays_of_batches for array in batch_values
+                    ]
                 else:
                     stacked = np.concatenate(arrays_of_batches)
                     element = column.form.element
-                    cells[name] = _nested_lists(stacked if element is None else stacked[:, element], column.dtype)
-        return pa.table([pa.array(cells[name], column.dtype) for name, column in columns.items()], schema=self._schema)
+                    column_values[name] = _nested_lists(
+                        stacked if element is None else stacked[:, element], column.dtype
+                    )
+        return pa.table(
+            [pa.array(column_values[name], column.dtype) for name, column in columns.items()], schema=self._schema
+        )
 
 
 def _nested_lists(values: NDArray[Any], dtype: pa.DataType) -> pa.Array:

@@ -27,8 +27,8 @@ POOL_CACHE_BYTES = 192 << 20
 
 _POLL_SECONDS = 0.5
 
-_is_stopped: Any = None
-_n_rows: Any = None
+_stop_flag: Any = None
+_row_counter: Any = None
 
 
 def default_processes(*, parquet: bool) -> int:
@@ -37,7 +37,7 @@ def default_processes(*, parquet: bool) -> int:
 
 
 def max_processes(*, parquet: bool) -> int:
-    """Return the maximum number of processes that, together with this process, need less than `MEMORY_BYTES`."""
+    """Return the maximum number of worker processes that need less than `MEMORY_BYTES` together with this process."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     available = MEMORY_BYTES - FORK_SERVER_BYTES - pages * os.sysconf("SC_PAGE_SIZE")
     return max(1, available // (PARQUET_WORKER_BYTES if parquet else WORKER_BYTES))
@@ -46,8 +46,8 @@ def max_processes(*, parquet: bool) -> int:
 def write_files(files: Iterable[ResultFile], processes: int, on_rows: Callable[[int], None]) -> Iterator[WrittenFile]:
     """Write result files with several processes, or in this process if `processes` is 1.
 
-    Files are taken from the iterator when processes become free, and are yielded when they are complete. `on_rows` is
-    called from time to time with the total number of written rows.
+    A file is taken from the iterator when a process becomes free, and is yielded when it is complete. `on_rows` is
+    called periodically with the total number of written rows.
 
     Raises:
         StorageError: a process died, or writing a file failed. Unfinished files are deleted.
@@ -73,8 +73,8 @@ def _write_in_pool(
 
     context = fork_server(["robust201.export.json_files", "robust201.shards"])
     # This process reads the counter without its lock, because a killed worker may have left it locked.
-    is_stopped, n_rows = context.RawValue("b", 0), context.Value("q", 0)
-    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start, initargs=(is_stopped, n_rows))
+    stop_flag, n_rows = context.RawValue("b", 0), context.Value("q", 0)
+    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start, initargs=(stop_flag, n_rows))
     give_back_freed_memory()  # the memory of this process counts against the limit while the workers run
     remaining = iter(files)
     pending: set[Future[WrittenFile]] = set()
@@ -98,13 +98,13 @@ def _write_in_pool(
         ) from error
     finally:
         with delaying_interrupts():  # a second interrupt here would leave workers running
-            is_stopped.value = 1
+            stop_flag.value = 1
             pool.shutdown(cancel_futures=True)
 
 
-def _start(is_stopped: Any, n_rows: Any) -> None:
-    global _is_stopped, _n_rows  # a pool passes arguments to its workers only through the initializer
-    _is_stopped, _n_rows = is_stopped, n_rows
+def _start(stop_flag: Any, n_rows: Any) -> None:
+    global _stop_flag, _row_counter  # a pool passes arguments to its workers only through the initializer
+    _stop_flag, _row_counter = stop_flag, n_rows
     end_with_parent()
 
 
@@ -113,9 +113,9 @@ def _write(file: ResultFile) -> WrittenFile:
 
 
 def _count_rows(n_units: int) -> None:
-    with _n_rows.get_lock():
-        _n_rows.value += n_units
-    if _is_stopped.value:
+    with _row_counter.get_lock():
+        _row_counter.value += n_units
+    if _stop_flag.value:
         raise ExportStoppedError(
             "Exporting failed for a file: the export was stopped before the file was complete. Export again."
         )

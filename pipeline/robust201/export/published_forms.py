@@ -1,7 +1,7 @@
-"""Two variants of the published format that exports never write: fractions for counts, and 0 for empty means.
+"""Variants of the published format that exports never write: fractions in `cm`, and 0 for empty means.
 
 A mean is empty if it is over zero images. The paper and the published helper script do not specify whether `cm`
-contains counts or fractions, or how an empty mean is written. Both variants can be read, because the values of a file
+contains counts or fractions, or how an empty mean is written. All variants can be read, because the values of a file
 show which variant it uses.
 """
 
@@ -15,9 +15,9 @@ from robust201.tasks.columns import COLUMNS, COUNTS, Values
 
 
 def contains_fractions(architecture_value: Any, n_images: int, *, is_single: bool) -> bool:
-    """Return whether a JSON value of `cm` contains fractions of each row instead of counts of images.
+    """Return whether a JSON value of `cm` contains fractions of each row's images instead of counts.
 
-    With one image per class, fractions and counts are equal, and the value is taken as counts.
+    With one image per class, fractions and counts are equal, and the value is treated as counts.
 
     Args:
         architecture_value: an architecture's value, or its list of values by strength; only the first is examined.
@@ -29,26 +29,29 @@ def contains_fractions(architecture_value: Any, n_images: int, *, is_single: boo
 
 
 def counts_from_fractions(matrix: Any, n_images: int) -> NDArray[np.float64]:
-    """Return the counts of a confusion matrix of fractions; all classes must have the same number of images.
+    """Convert a confusion matrix of fractions to counts. All classes must have the same number of images.
 
     Raises:
         ValueError: `n_images` is not a multiple of the number of classes, or the counts would not be whole numbers.
     """
     fractions = np.array(matrix, dtype=np.float64)
-    per_class, remainder = divmod(n_images, len(fractions))
+    n_per_class, remainder = divmod(n_images, len(fractions))
     if remainder:
-        raise ValueError(f"{COUNTS} with fractions, whose counts need equally many images per class")
-    counts: NDArray[np.float64] = np.rint(fractions * per_class)
-    are_whole_numbers = np.abs(fractions * per_class - counts).max() <= per_class * fraction_rounding(fractions)
-    if not are_whole_numbers or not (counts.sum(axis=1) == per_class).all():
         raise ValueError(
-            f"{COUNTS} with fractions that are not multiples of 1/{per_class:,}, for as many images a class"
+            f"{COUNTS} contains fractions, which can only be converted to counts with equally many images per class"
+        )
+    counts: NDArray[np.float64] = np.rint(fractions * n_per_class)
+    are_whole_numbers = np.abs(fractions * n_per_class - counts).max() <= n_per_class * fraction_rounding(fractions)
+    if not are_whole_numbers or not (counts.sum(axis=1) == n_per_class).all():
+        raise ValueError(
+            f"{COUNTS} contains fractions that are not multiples of 1/{n_per_class:,}, for {n_per_class:,} images per "
+            "class"
         )
     return counts
 
 
 def zeros_to_missing(values: Values) -> dict[str, NDArray[Any]]:
-    """Return the values with NaN in place of 0 in empty means; arrays without empty means are not copied.
+    """Replace 0 by NaN in empty means; arrays without empty means are not copied.
 
     Confusion matrices show which means are empty. Without them, every zero is an empty mean, because the elements of a
     mean softmax sum to 1, and the confidence in a prediction is at least one divided by the number of classes.

@@ -92,7 +92,7 @@ _OUTCOME_COLUMNS = {
 
 
 def describe_strength(task: Task | None) -> str:
-    """Describe the strengths of a key; None stands for an unknown key."""
+    """Return the description of a key's strengths for its Parquet column; `task` is None for an unknown key."""
     if task is not None and task.kind == "measure":
         return "0: measures have no strength."
     if task is not None and task.kind == "attack" and task.constraint is None:
@@ -174,8 +174,8 @@ class SpaceLayout:
         title: title of the dataset card.
         slug: identifier made from the title.
         tags: tags of the dataset card.
-        architectures: plural noun for the architectures.
-        meta_description: sentence about meta.json in the dataset card.
+        architectures: plural noun for the architectures in the dataset card.
+        meta_sentence: sentence in the dataset card that describes meta.json.
         columns: the Parquet columns that identify an architecture, `architecture` first.
         values: (architectures) → values of these columns.
         meta_text: (epsilons by key, exported architectures) → content of meta.json.
@@ -185,7 +185,7 @@ class SpaceLayout:
     slug: str
     tags: tuple[str, ...]
     architectures: str
-    meta_description: str
+    meta_sentence: str
     columns: Mapping[str, ParquetColumn]
     values: Callable[[Sequence[ArchitectureId]], dict[str, list[Any]]]
     meta_text: Callable[[Epsilons, Iterable[ArchitectureId]], str]
@@ -219,7 +219,7 @@ _NASBENCH201_LAYOUT = SpaceLayout(
     slug="nas-bench-201-robustness",
     tags=("neural-architecture-search", "robustness", "nas-bench-201"),
     architectures="NAS-Bench-201 architectures",
-    meta_description="`meta.json` names the 15,625 architectures, their isomorphs and the epsilons.",
+    meta_sentence="`meta.json` names the 15,625 architectures, their isomorphs and the epsilons.",
     columns={
         "architecture": ParquetColumn(pa.int32(), "Index of the architecture in NAS-Bench-201, 0 to 15,624."),
         "cell": ParquetColumn(CATEGORICAL, "Cell string of the architecture, as NAS-Bench-201 writes it."),
@@ -244,7 +244,7 @@ _NAMED_LAYOUT = SpaceLayout(
     slug="network-robustness",
     tags=("robustness",),
     architectures="networks",
-    meta_description="`meta.json` names the networks and the epsilons.",
+    meta_sentence="`meta.json` names the networks and the epsilons.",
     columns={"architecture": ParquetColumn(pa.string(), "Name of the network.")},
     values=lambda architectures: {"architecture": list(map(str, architectures))},
     meta_text=_meta_text_of_names,

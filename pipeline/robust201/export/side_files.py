@@ -1,4 +1,4 @@
-"""Files beside the results of an export: meta.json as published, and additional files such as sweep.json."""
+"""Files next to the results of an export: meta.json as published, and additional files such as sweep.json."""
 
 import json
 import platform
@@ -28,7 +28,7 @@ WeightHashes: TypeAlias = Mapping[str, Mapping[str, str | Mapping[str, str]]]
 """Content of weights.json, by dataset and id: a SHA-256, or hashes by name of the weights."""
 
 _MACHINE_FIELDS = {"host", "micro_batch"}
-_WRITERS = ("numpy", "orjson", "pyarrow")
+_WRITER_LIBRARIES = ("numpy", "orjson", "pyarrow")
 
 _SWEEP_YAML_HEAD = (
     "# The sweep of this dataset, every default written out (null: what docs/configuration.md says of the field).\n"
@@ -78,7 +78,7 @@ def meta_file_text(strengths: Mapping[str, Sequence[float]], key_style: KeyStyle
 def spell_epsilons(
     strengths: Mapping[str, Sequence[float]], tasks: Mapping[str, Task], key_style: KeyStyle
 ) -> dict[str, list[float]]:
-    """Return the epsilons of attacks by key, in the order of the tasks; keys are spelled in `key_style`."""
+    """Return the epsilons of each attack in the order of the tasks, with keys spelled in `key_style`."""
     return {
         spell(task, key_style): [float(epsilon) for epsilon in strengths[key]]
         for key, task in tasks.items()
@@ -105,7 +105,7 @@ def strengths_of_keys(groups: Iterable[Group]) -> dict[str, tuple[float, ...]]:
 
 
 def swept_strengths(groups: Iterable[Group], form: FileForm) -> dict[str, dict[str, list[float]]]:
-    """Return the strengths by dataset and key that sweep.json contains."""
+    """Return the strengths by dataset and key, as in sweep.json."""
     strengths: dict[str, dict[str, list[float]]] = {}
     for group in groups:
         strengths.setdefault(group.dataset, {})[form.spell(group)] = list(group.strengths)
@@ -119,7 +119,7 @@ def _sweep_text(
     form: FileForm,
     sampling: Mapping[str, Any] | None,
 ) -> str:
-    """Return the content of sweep.json: protocols and their numbers of evaluations, image selection, strengths."""
+    """Return the content of sweep.json: protocols with their numbers of evaluations, image selection, strengths."""
     names = weights_names(unit for group in groups for unit in group.units)
     payload: dict[str, Any] = {
         "format": EXPORT_FORMAT,
@@ -142,7 +142,7 @@ def _sweep_text(
 
 def _describe_weights(weights: Weights) -> dict[str, Any]:
     fields = weights.to_payload()
-    del fields["sha256"]  # the hash is that of one architecture; weights.json has the hashes of all
+    del fields["sha256"]  # it belongs to one architecture; weights.json has the hashes of all architectures
     return fields
 
 
@@ -160,7 +160,7 @@ def _versions_text(provenances: Iterable[Mapping[str, str]]) -> str:
             if name not in _MACHINE_FIELDS:
                 versions_by_name.setdefault(name, set()).add(version_text)
     exported_with = {"robust201": __version__, "python": platform.python_version()}
-    exported_with |= {name: version(name) for name in _WRITERS}
+    exported_with |= {name: version(name) for name in _WRITER_LIBRARIES}
     payload: dict[str, Any] = {
         "computed_with": {name: sorted(versions) for name, versions in sorted(versions_by_name.items())}
     }
@@ -185,7 +185,7 @@ def weight_hashes(units: Iterable[Unit]) -> WeightHashes:
 def _missing_text(groups: Iterable[Group], form: FileForm) -> str:
     """Return the content of missing.json: strengths that a partial export lacks, by dataset, key and architecture.
 
-    If an architecture has several sets of weights, a strength is missing if the results of any set lack it.
+    If an architecture has several sets of weights, a strength counts as missing if it is missing for any of them.
     """
     missing: dict[str, dict[str, dict[str, list[float]]]] = {}
     for group in (group for group in groups if group.lacking):

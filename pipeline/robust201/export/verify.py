@@ -1,4 +1,4 @@
-"""Verification of a results folder: its shards and rows, missing evaluations, and an export of the results."""
+"""Verification of a results folder: its shards and rows, its missing evaluations, and an export of its results."""
 
 import itertools
 import reprlib
@@ -63,7 +63,7 @@ class Verdict:
         n_shards: number of checked shards.
         n_evaluations: number of checked evaluations.
         n_planned: number of evaluations in the plan; None if the folder has no plan.
-        n_missing: number of evaluations in the plan that are missing or incomplete.
+        n_missing: number of planned evaluations that are missing or incomplete.
         n_exported: number of files that the export lists; None if no export was checked.
         weights: comparison of clean accuracies with those recorded with the weights; None if rows are damaged. Does not
             affect `sound`.
@@ -120,12 +120,12 @@ def verify_results(
     Args:
         results: the results folder.
         export: folder of the export to compare with the results, file by file.
-        requeue: whether to move damaged shards away, so that the next run recomputes only their evaluations.
+        requeue: whether to set damaged shards aside, so that the next run recomputes only their evaluations.
         attack_flags: whether to search the accuracies for signs of weak attacks.
         on_progress: called after each shard with (shards checked, shards in total).
 
     Raises:
-        InputError: there is no such folder, or it has no plan to compare the export with.
+        InputError: the folder does not exist, or it has no plan to compare the export with.
         ResultsError: `export` does not contain a complete export.
         LeaseHeldError: `requeue` is true while a driver is using the folder.
         StorageError: a protocol's file is damaged or missing.
@@ -149,7 +149,7 @@ def verify_results(
         if requeue:
             requeued = requeue_shards(store.folder, inventory, findings)
         if export is not None and plan is not None:
-            # Moved shards can no longer be read, and damaged ones cannot be compared with an export.
+            # The inventory is read again if shards were set aside, because it lists shards that no longer exist.
             current_inventory = store.inventory(on_damage="report") if requeued else inventory
             export_problems = tuple(check_export(plan, store, current_inventory, export))
     intact_plan = plan if not findings else None
@@ -172,7 +172,7 @@ def verify_results(
 def find_attack_flags(
     results: ResultSet, *, n_images: Mapping[str, int], n_classes: Mapping[str, int], protocols: Iterable[Any]
 ) -> tuple[AttackFlag, ...]:
-    """Return signs of weak attacks on each dataset whose numbers of images and classes are known.
+    """Find signs of weak attacks on each dataset whose numbers of images and classes are known.
 
     Args:
         results: accuracies; different weights of the same architectures are examined separately.
@@ -244,7 +244,7 @@ def find_gaps(plan: Plan, inventory: Inventory) -> tuple[int, tuple[str, ...]]:
 
 
 def _check_estimates(plan: Plan, store: ShardStore, inventory: Inventory, out: Path) -> Iterator[str]:
-    """Compute the estimates of an export again, and compare the bytes."""
+    """Recompute the estimates of an export, and compare them byte by byte."""
     path = out / ESTIMATES_FILE
     try:
         sampled = estimate_accuracies(plan, store, inventory, evaluated_images)
@@ -259,8 +259,8 @@ def _check_estimates(plan: Plan, store: ShardStore, inventory: Inventory, out: P
 def check_export(plan: Plan, store: ShardStore, inventory: Inventory, out: Path) -> Iterator[str]:
     """Compare an export's files with its listing, its results with the shards, and its strengths with the plan.
 
-    Yields a message for each fault, with the file, the first unit that differs, and a remedy. Damaged files raise no
-    errors.
+    Yields a message for each fault, with the file, the first unit that differs, and a remedy. Damaged files are also
+    reported in messages, not as exceptions.
 
     Raises:
         ResultsError: the folder is not an export.
@@ -309,8 +309,8 @@ def check_export(plan: Plan, store: ShardStore, inventory: Inventory, out: Path)
         if group.lacking and not is_partial:
             example = show_architecture(group.incomplete_units[0].architecture)
             yield (
-                f"Verifying failed for {group.dataset} {group.key} of {out}: {len(group.lacking)} of its networks "
-                f"lack results to compare with, such as {example}. Complete the results and verify again."
+                f"Verifying failed for {group.dataset} {group.key} of {out}: the results folder lacks results of "
+                f"{len(group.lacking)} exported networks, such as {example}. Complete the results and verify again."
             )
             continue
         present_files = [file for file in files if (out / form.file_name(*file)).is_file()]
@@ -325,7 +325,7 @@ def check_export(plan: Plan, store: ShardStore, inventory: Inventory, out: Path)
 
 
 def _reject_different_sweep(out: Path, record: Mapping[str, Any], plan: Plan) -> None:
-    """Raise ResultsError if the exported sweep has no protocol in common with the plan, so that all files differ."""
+    """Raise ResultsError if the exported sweep has no protocol in common with the plan."""
     sweep = record.get("sweep")
     exported_sweep = sweep if isinstance(sweep, dict) else {}
     plan_description, exported_protocols = plan.describe(), exported_sweep.get("protocols")
@@ -337,7 +337,7 @@ def _reject_different_sweep(out: Path, record: Mapping[str, Any], plan: Plan) ->
         raise ResultsError(
             f"Verifying failed for {out}: expected an export of {plan_description['name']}, got an "
             f"export of {reprlib.repr(exported_sweep.get('name'))} with different protocols for every key. Use the "
-            "folder that these results were exported to."
+            "folder to which these results were exported."
         )
 
 
@@ -346,7 +346,7 @@ def _read_form(out: Path, record: Mapping[str, Any], names: Iterable[str]) -> Fi
         return next((choice for choice in get_args(choices) if record.get(field, default) == choice), None)
 
     compression = next(
-        (suffix for field in names for suffix in get_args(Compression) if field.endswith(f".{suffix}")), None
+        (suffix for name in names for suffix in get_args(Compression) if name.endswith(f".{suffix}")), None
     )
     round_to = record.get("round_to", "none")
     style, outcomes = recorded_choice("key_style", KeyStyle), recorded_choice("outcomes", OutcomeForm)
@@ -368,7 +368,10 @@ def _read_form(out: Path, record: Mapping[str, Any], names: Iterable[str]) -> Fi
 def _check_strengths(
     out: Path, sweep: Mapping[str, Any], strengths: Mapping[str, Any], epsilons: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Compare the strengths in sweep.json and meta.json with those of the plan; result files do not contain them."""
+    """Compare the strengths in sweep.json and meta.json with the plan's strengths.
+
+    Result files do not contain strengths, so this is the only check of them.
+    """
     try:
         meta = read_json(out / META_FILE, missing={})
     except ResultsError as error:
@@ -391,7 +394,7 @@ def _is_converted(path: Path) -> bool:
 
 
 def _check_images(path: Path, images: ImageSet) -> Iterator[str]:
-    """Compare a table of images with the evaluated images; the check of the listing reports a missing table."""
+    """Compare a table of images with the evaluated images; `check_listing` reports a missing table."""
     if not path.is_file():
         return
     try:

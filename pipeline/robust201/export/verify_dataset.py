@@ -68,7 +68,7 @@ def verify_dataset(
     attack_flags: bool = False,
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> DatasetVerdict:
-    """Check the files of an exported or published dataset, without the results folder that it was exported from.
+    """Check the files of an exported or published dataset; the results folder is not needed.
 
     If the folder has a listing, each file is compared with its SHA-256. Every value must have the right type and shape,
     fractions must be in [0, 1], distributions must sum to 1, and accuracies must agree with confusion matrices within
@@ -77,7 +77,7 @@ def verify_dataset(
     Args:
         folder: the dataset's folder.
         attack_flags: whether to search the accuracies for signs of weak attacks.
-        on_progress: called after each key with the number of checked keys and the number of all keys.
+        on_progress: called after each key with the number of checked keys and the total number of keys.
 
     Raises:
         ResultsError: the folder has no results, or its listing is not a regular file.
@@ -93,22 +93,22 @@ def verify_dataset(
         remarks.append(f"{folder} has no {CHECKSUM_FILE}, which an export contains, so it may be incomplete")
     try:
         dataset = RobustnessDataset(folder)
-        keys = list(_find_keys(dataset, is_listed=n_listed is not None))
+        keys_rows = list(_find_keys(dataset, is_listed=n_listed is not None))
     except ResultsError as error:
         return DatasetVerdict((*problems, str(error)), tuple(remarks), 0, n_listed, None, None)
-    if not keys:
+    if not keys_rows:
         raise ResultsError(
             f"Verifying failed for {folder}: the folder contains no results. Use a results folder, or the folder of a "
             "dataset."
         )
-    remarks += _describe_absent_keys(dataset, {(rows.dataset, rows.key) for rows in keys})
-    counted_names: set[tuple[str, str, str]] = set()
+    remarks += _describe_absent_keys(dataset, {(rows.dataset, rows.key) for rows in keys_rows})
+    counted_keys: set[tuple[str, str, str]] = set()
     n_evaluations = 0
-    for n_done, original_rows in enumerate(keys, start=1):
+    for n_done, original_rows in enumerate(keys_rows, start=1):
         key_rows = replace(original_rows)  # copied, so that cached values are freed after this iteration
-        evaluated_name = original_rows.dataset, original_rows.key, str(original_rows.files.weights)
-        is_first = evaluated_name not in counted_names
-        counted_names.add(evaluated_name)
+        dataset_key_weights = original_rows.dataset, original_rows.key, str(original_rows.files.weights)
+        is_first = dataset_key_weights not in counted_keys
+        counted_keys.add(dataset_key_weights)
         try:
             _read_parquet_pages(key_rows)
             for unit, columns_by_strength in key_rows.iter_rows():
@@ -117,7 +117,7 @@ def verify_dataset(
             remarks += key_rows.remarks
         except ResultsError as error:
             problems.append(str(error))
-        on_progress(n_done, len(keys))
+        on_progress(n_done, len(keys_rows))
     return DatasetVerdict(
         problems=tuple(problems),
         remarks=tuple(dict.fromkeys(remarks)),
@@ -129,7 +129,7 @@ def verify_dataset(
 
 
 def _find_keys(dataset: RobustnessDataset, *, is_listed: bool) -> Iterator[KeyRows]:
-    """Yield each key's JSON files, and its Parquet files if it has no JSON files or if no hashes are listed."""
+    """Yield each key's JSON files, and also its Parquet files if it has no JSON files or the folder has no listing."""
     for weights in dataset.weights if len(dataset.weights) > 1 else [None]:
         files = dataset.files.choosing(weights)
         for image_dataset in dataset.data:
@@ -147,7 +147,7 @@ def _parquet_files_of(files: ResultFiles, dataset: str, key: str) -> dict[str, P
 
 
 def _read_parquet_pages(rows: KeyRows) -> None:
-    """Read all pages of a key's Parquet files, which verifies the checksums of the pages.
+    """Read all pages of a key's Parquet files, to verify the pages' checksums.
 
     Raises:
         ResultsError: a page is damaged.
@@ -183,7 +183,7 @@ def _describe_absent_keys(dataset: RobustnessDataset, present_keys: Collection[t
         if (name, key) not in present_keys and key not in dataset.missing.get(name, {})
     ]
     if absent_keys:
-        yield f"{dataset.path / SWEEP_FILE} lists {', '.join(absent_keys)}, but there are no files of these keys"
+        yield f"{dataset.path / SWEEP_FILE} lists {', '.join(absent_keys)}, but these keys have no files"
 
 
 def _find_attack_flags_of_dataset(dataset: RobustnessDataset) -> tuple[AttackFlag, ...]:

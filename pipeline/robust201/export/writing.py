@@ -127,7 +127,7 @@ def export_dataset(
             table of the images; ``"classes"`` writes both outcomes and predicted classes; None writes no outcomes.
         images_of: (plan, dataset) → the evaluated images, whose labels are needed to compute outcomes.
         estimates: whether to write the accuracies of sampled keys also as JSON, to a separate folder. These files
-            contain counts for the pilot networks and estimates for the others.
+            contain exact accuracies for the pilot networks and estimates for all other networks.
         processes: number of processes. If it is more than 1, a script that calls this function must guard its main
             part with ``if __name__ == "__main__"``.
         progress: called with the number of written rows and the number of all rows.
@@ -154,7 +154,7 @@ def export_dataset(
     _check_single_weights(out, groups, formats)
     if any(group.lacking for group in groups) and not partial:
         raise IncompleteError(missing_evaluations_message(out, groups))
-    protocols = count_protocol_evaluations(plan, groups)
+    protocol_counts = count_protocol_evaluations(plan, groups)
     check_licence(licence, out)
     form = FileForm(
         key_style=key_style,
@@ -172,11 +172,11 @@ def export_dataset(
     _check_distinct_names(out, result_names)
     hashes = weight_hashes(unit for group in groups for unit in group.units)
     provenances = store.check_rows(inventory)
-    sampling_record = (
+    sampling_section = (
         None if sampled is None else {**sampled.record, **({"json": ESTIMATED_FOLDER} if estimates else {})}
     )
     side_files = side_file_texts(
-        plan, groups, protocols, form, provenances=provenances, weights=hashes, sampling=sampling_record
+        plan, groups, protocol_counts, form, provenances=provenances, weights=hashes, sampling=sampling_section
     )
     parquet_names = [form.file_name(group, content) for group, content in result_files if content == PARQUET_FOLDER]
     listings = [PARQUET_FILES] if parquet_names else []
@@ -216,7 +216,7 @@ def export_dataset(
                 layout=layout_of(plan.space_name),
                 groups=exported,
                 measurements=tuple(name for name in plan.measurements if name not in form.left_out),
-                protocols=protocols,
+                protocols=protocol_counts,
                 files=tuple(folder.written[name] for name in sorted(folder.written)),  # all files written so far
                 columns=_image_columns(plan, groups, form) if "parquet" in formats else {},
                 measures=dict(sorted(measures.items())),
@@ -288,7 +288,7 @@ def images_of_outcomes(groups: Iterable[Group], plan: Plan, images_of: ImagesOf)
 
 
 def _check_outcomes_can_be_written(out: Path, plan: Plan, formats: Sequence[Format]) -> None:
-    """Raise ConfigError unless the sweep measures predictions and Parquet files are written, as outcomes need."""
+    """Raise ConfigError unless the sweep measures predictions and Parquet files are written; outcomes need both."""
     if PREDICTIONS not in plan.measurements or "parquet" not in formats:
         missing_option = (
             "--parquet" if PREDICTIONS in plan.measurements else "the measurement `predictions` in the sweep"
@@ -303,14 +303,14 @@ def _check_single_weights(out: Path, groups: Sequence[Group], formats: Sequence[
     names = weights_names(unit for group in groups for unit in group.units)
     if len(names) > 1 and "json" in formats:
         raise ConfigError(
-            f"Exporting failed for {out}: JSON files can contain the results for one name of weights only, but "
-            f"there are {len(names)}. Choose one with --weights-name: {', '.join(names)}; or export all with "
+            f"Exporting failed for {out}: JSON files can contain the results of only one set of weights, but "
+            f"there are {len(names)}: {', '.join(names)}. Choose one with --weights-name, or export all with "
             "--no-json --parquet."
         )
 
 
 def _check_distinct_names(out: Path, names: Sequence[str]) -> None:
-    """Check that all file names are distinct.
+    """Raise ConfigError if two files have the same name.
 
     For example, measurement ``b_c`` of key ``a`` and measurement ``c`` of key ``a_b`` have the same file name.
     """
@@ -351,7 +351,7 @@ def _record_measure_columns(
 def list_files(
     groups: Iterable[Group], formats: Collection[Format], left_out: Collection[str] = ()
 ) -> list[tuple[Group, str]]:
-    """Return (group, measurement) for each JSON file, and (group, `PARQUET_FOLDER`) for each Parquet file.
+    """List the result files: (group, measurement) for a JSON file, (group, `PARQUET_FOLDER`) for a Parquet file.
 
     The largest files come first, so that no process has to write a large file alone at the end.
     """
@@ -427,7 +427,7 @@ def make_files(
 
 
 def _keys_left_out(plan: Plan, groups: Sequence[Group]) -> dict[str, list[str]]:
-    """Return for each dataset the keys of the sweep that were not evaluated on it; other datasets are absent."""
+    """Return the sweep's keys that were not evaluated, by dataset; datasets with all keys are absent."""
     evaluated = {(group.dataset, group.key) for group in groups}
     datasets = dict.fromkeys(group.dataset for group in groups)
     missing_keys = {name: [key for key in plan.tasks if (name, key) not in evaluated] for name in datasets}

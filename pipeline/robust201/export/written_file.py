@@ -50,7 +50,7 @@ def parse_choice(choice_name: str, choice: str, valid_choices: Sequence[str]) ->
 
 @contextmanager
 def compressed(stream: BinaryIO, compression: Compression | None) -> Iterator[BinaryIO]:
-    """Yield a stream that compresses to another stream.
+    """Yield a stream that writes compressed bytes to another stream.
 
     The output contains neither a file name nor a time, so that equal contents give equal bytes.
     """
@@ -86,7 +86,7 @@ class ExportStoppedError(EvaluationError):
 
 
 class RowSource(Protocol):
-    """Source of rows: a `shards.RowSelection`, or the JSON files of a conversion."""
+    """Source of a file's rows: a `shards.RowSelection`, or the JSON files of a conversion."""
 
     def iter_batches(self, measurement: str | None) -> Iterator[RowBatch]:
         """Yield the columns of one measurement, or of all measurements if it is None, in batches of units."""
@@ -94,7 +94,7 @@ class RowSource(Protocol):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ResultFile(ABC):
-    """A result file to write. It can be pickled, because another process may write it.
+    """A result file to write. Objects can be pickled, so that another process can write the file.
 
     Attributes:
         folder: folder of the export.
@@ -116,12 +116,13 @@ class ResultFile(ABC):
 
     @abstractmethod
     def _write_content(self, stream: BinaryIO, on_rows: Callable[[int], None]) -> None:
-        """Write the content, and call `on_rows` with the number of units after each batch."""
+        """Write the content, and call `on_rows` after each batch with the batch's number of units."""
 
     def write(self, on_rows: Callable[[int], None] = lambda _units: None) -> WrittenFile:
         """Write the file.
 
-        `on_rows` is called with the number of units after each batch. If it raises an exception, no file is left.
+        `on_rows` is called after each batch with the batch's number of units. If it raises an exception, no file is
+        written.
 
         Raises:
             StorageError: the rows do not belong to the units, or contain a number that the format cannot represent.
@@ -144,7 +145,7 @@ class ResultFile(ABC):
             n_done += len(batch.units)
             yield batch
         if n_done < len(self.units):
-            raise _unexpected_rows(self.units[n_done], "its values from the store", "none")
+            raise _unexpected_rows(self.units[n_done], "its rows in the store", "none")
 
 
 def _unexpected_rows(unit: Unit, expected: str, got: str) -> StorageError:

@@ -1,10 +1,9 @@
 """The store of finished evaluations: immutable Parquet files, called shards.
 
-The hash in a shard's name is that of its content. A shard under its final name is the completion record of its
-evaluations. `store` is the interface of this package. Its other modules are `folder` (paths and names), `backends` and
-`object_store` (storage of bytes), `parquet` (file format),
-`row_identity` (identity of rows), `scan`, `catalogue`, `index` and `inventory` (available evaluations), `row_reader`
-(values), `verification`, `compaction` and `merging`.
+A shard's name contains the hash of its content. Evaluations are complete if their shard exists under its final name.
+`store` is the interface of this package. Its other modules are `folder` (paths and names), `backends` and
+`object_store` (storage of bytes), `parquet` (file format), `row_identity` (identity of rows), `scan`, `catalogue`,
+`index` and `inventory` (available evaluations), `row_reader` (values), `verification`, `compaction` and `merging`.
 """
 
 from robust201.shards.compaction import CompactReport

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 
 def from_numpy(array: NDArray[Any]) -> pa.Array:
-    """Return an Arrow array with the numbers or booleans of a one-dimensional array in native byte order.
+    """Convert a one-dimensional array of numbers or booleans in native byte order to Arrow.
 
     Contiguous numbers are not copied.
     """
@@ -48,7 +48,7 @@ def from_bytes(byte_strings: NDArray[np.bytes_]) -> pa.Array:
 
 
 def to_numpy(array: pa.Array, fill: int | None = None) -> NDArray[Any]:
-    """Return an array's numbers as a read-only view, or as a copy with `fill` in place of nulls if there are nulls.
+    """Return an array's numbers as a read-only view; if there are nulls, as a copy with `fill` in their place.
 
     Raises:
         ValueError: the array has nulls and `fill` is None, or its values are booleans.
@@ -69,7 +69,7 @@ def to_numpy(array: pa.Array, fill: int | None = None) -> NDArray[Any]:
 
 
 def join_chunks(column: pa.ChunkedArray) -> pa.Array:
-    """Join the chunks of a column, without copying a single chunk."""
+    """Join the chunks of a column; a column with only one chunk is not copied."""
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 

@@ -51,7 +51,7 @@ def sha_of_name(shard: str) -> str:
 
 
 def is_compacted(shard: str) -> bool:
-    """Return whether a shard's name is that of a compacted shard."""
+    """Return whether a shard is compacted, according to its name."""
     return shard.rpartition("/")[2].startswith("compact-")
 
 
@@ -59,8 +59,8 @@ MAX_SHARD_BYTES = 1 << 30
 """Maximum size of a shard that is read into memory in one piece. Uncompacted shards usually have a few megabytes."""
 
 SETTLING_SECONDS = 5.0
-"""Minimum age of a file, in seconds, at which any further change also changes its modification time. Modification times
-have a resolution of up to two seconds (FAT), so a second change within this time can be invisible."""
+"""Age of a file, in seconds, from which any further change is certain to change its modification time. Modification
+times have a resolution of up to two seconds (FAT), so two changes in quick succession can have the same time."""
 
 
 _Item = TypeVar("_Item")
@@ -74,7 +74,7 @@ def unreadable_error(label: str, error: OSError) -> StorageError:
     """
     fix = "Check its permissions and the file server"
     if isinstance(error, IsADirectoryError | IrregularFileError):
-        fix = "Move it away: a result file belongs there"
+        fix = "Move it away, because a result file must have this path"
     return StorageError(
         f"Reading failed for result file {label}: {error.strerror or error}. {fix}, and run the same command again; "
         "finished work is kept."
@@ -118,7 +118,7 @@ class LocalBackend:
         on_step: called at each step of writing (`core.files.WRITE_STEPS`), for crash tests.
     """
 
-    # Number of parallel reads: a shared folder answers each open over the network; a local one is not slower.
+    # Number of parallel reads. In a shared folder, each open waits for the network; a local folder is not slower.
     threads = 4
 
     def __init__(self, root: Path, damaged: Path, on_step: Callable[[str], None]) -> None:
@@ -188,7 +188,7 @@ class LocalBackend:
         return self._try_reading(shard, lambda: sha256_of(self.path(shard)))
 
     def _try_reading(self, shard: str, read: Callable[[], _Result], attempts: int = 2) -> _Result:
-        """Return the result of `read`, retrying once after EIO, which is the only error that may mean lost bytes."""
+        """Return the result of `read`, retrying once after EIO, the only error that may mean lost bytes."""
         try:
             return read()
         except FileNotFoundError:

@@ -47,7 +47,7 @@ verified (see `ScannedShard`), its footer, units and rows. A row's `unit` is an 
 class ScannedShard(NamedTuple):
     """The data read from one shard.
 
-    `verified` is whether its bytes were hashed, and any later change is certain to change its change marker.
+    `verified` is true if the shard's bytes were hashed, and any later change is certain to change its change marker.
     """
 
     entry: ShardEntry
@@ -124,7 +124,7 @@ def count_rows(catalogue: Catalogue) -> int:
 
 
 def replaced_names(catalogue: Catalogue, candidates: Iterable[str]) -> set[str]:
-    """Return the names in `candidates` that belong to shards which other shards of the catalogue replace."""
+    """Return the names in `candidates` of shards that other shards in the catalogue replace."""
     # Most replaced shards were deleted long ago, so names are filtered before they are converted to Python objects.
     inputs = _column(catalogue, "inputs").flatten()
     return set(inputs.filter(pc.is_in(inputs, value_set=from_strings(candidates))).to_pylist())
@@ -136,7 +136,7 @@ def _iter_states(catalogue: Catalogue) -> Iterator[tuple[str, int, str, bool]]:
 
 
 def verified_names(catalogue: Catalogue, entries: Iterable[ShardEntry]) -> set[str]:
-    """Return the names of verified shards that are in a listing with the same size and change marker."""
+    """Return the names of verified shards that are in `entries` with the same size and change marker."""
     listed = _listed_states(entries)
     return {name for name, *state, verified in _iter_states(catalogue) if verified and (name, *state) in listed}
 
@@ -148,10 +148,10 @@ def _listed_states(entries: Iterable[ShardEntry]) -> set[tuple[Any, ...]]:
 def select_unchanged(
     catalogue: Catalogue, entries: Iterable[ShardEntry], verified: Collection[str], used_names: set[str]
 ) -> Catalogue:
-    """Return a catalogue of the shards that are in a listing with the same size and change marker.
+    """Return a catalogue of the shards that are in `entries` with the same size and change marker.
 
-    A shard named in `verified` is returned only if the catalogue has it as verified. Shards named in `used_names` are
-    left out, and the names of the returned shards are added to `used_names`.
+    A shard named in `verified` is returned only if it is verified in this catalogue. Shards named in `used_names` are
+    omitted, and the names of the returned shards are added to `used_names`.
     """
     listed = _listed_states(entries)
     is_selected = []
@@ -179,9 +179,9 @@ def concat_catalogues(catalogues: Iterable[Catalogue]) -> Catalogue:
 
 
 class _Columns:
-    """The columns of a catalogue, each of which can be taken once.
+    """The columns of a catalogue. Each column can be taken once.
 
-    A taken column is no longer referenced here, so its memory is freed after its use.
+    Taking a column removes the reference to it, so that its memory is freed after its use.
     """
 
     def __init__(self, catalogue: Catalogue) -> None:
@@ -197,7 +197,7 @@ class _Columns:
 
 
 def make_contents(catalogues: list[Catalogue], hidden: set[str]) -> Contents:
-    """Return the contents of an inventory, with all shards of some catalogues except `hidden` shards.
+    """Return the contents of an inventory of all shards in some catalogues except the `hidden` shards.
 
     Shards are sorted by name, and units by their first appearance, so the result does not depend on the order of the
     catalogues. The list of catalogues is emptied, so that their memory can be freed during the conversion.

@@ -1,9 +1,8 @@
 """Compaction of many small shards into a few large ones, which is possible during a run.
 
-The footer of a compacted shard contains the names of its inputs. As soon as the compacted shard appears, readers ignore
-these inputs. So readers never see an intermediate state: they use the inputs before the rename, and the compacted shard
-after it. A later compaction deletes the inputs after a grace period, because readers may still use them. Before that,
-it verifies that the bytes of the compacted shard match its name.
+The footer of a compacted shard contains the names of its inputs. Once the compacted shard has its final name, readers
+ignore these inputs, so they never see an intermediate state. Readers may still use the inputs, so only a later
+compaction deletes them, after a grace period. It first verifies that the bytes of the compacted shard match its name.
 """
 
 import time
@@ -27,7 +26,7 @@ from robust201.tasks.columns import stored_order
 
 TARGET_BYTES = 192 << 20
 GRACE_SECONDS = 24 * 3600.0
-"""Time before replaced shards are deleted, in seconds: longer than any command that may still read them."""
+"""Time before replaced shards are deleted, in seconds. It is longer than any command that may still read them."""
 
 _OUTPUT_RATIO = 0.8
 """Expected output bytes per byte of small inputs. The ratio is below 1 because footers are removed, and values compress
@@ -39,10 +38,11 @@ MAX_COMPACTED_INPUTS = 8
 
 @dataclass(frozen=True)
 class CompactReport:
-    """The result of a compaction: numbers of merged shards, new shards and rows, and names of damaged shards.
+    """The result of a compaction.
 
-    `deleted` is the number of deleted shards, which earlier compactions merged. `removed_temporaries` is the number of
-    removed temporary files of killed writers. Damaged shards are not changed.
+    `inputs`, `outputs` and `rows` are the numbers of merged shards, new shards and their rows. `deleted` is the number
+    of deleted shards, which earlier compactions merged. `removed_temporaries` is the number of removed temporary files
+    of killed writers. `damaged` are the names of damaged shards, which are not changed.
     """
 
     inputs: int
@@ -185,7 +185,7 @@ class Compaction:
             return 0, 0
         inputs = {candidate.shard for candidate in intact}
         for shard in filter(is_compacted, tuple(inputs)):
-            # If an input is itself compacted, the shards that it replaced may still exist, and must stay hidden.
+            # The shards that a compacted input replaced may still exist, and must stay hidden.
             inputs.update(self._entries.keys() & set(read_footer(self.folder.backend, self._entries[shard]).inputs))
         columns = stored_order(intact[0].columns)
         rows = _sorted_rows(inventory, [candidate.number for candidate in intact])

@@ -7,7 +7,7 @@ shards/<dataset>/compact-<sha16>.parquet        a compacted shard
 damaged/<dataset>/                              shards that were set aside (below the URL if the shards are)
 index/                                          cache of the shards' contents for faster scans (see `shards.index`)
 lease.json                                      the running driver (see `runtime.lease`)
-shares/<i>-of-<n>/                              reports of each share (see `planning.shares`)
+shares/<i>-of-<n>/                              reports of each share of the sweep (see `planning.shares`)
 slurm/                                          batch file and logs of job arrays
 logs/                                           one log file per worker (see `runtime.work_log`)
 """
@@ -59,7 +59,7 @@ class ResultsFolder:
 
     @cached_property
     def backend(self) -> StorageBackend:
-        """The storage of the shards according to format.json; the folder itself if there is no format.json yet."""
+        """Storage of the shards according to format.json, or the folder itself if there is no format.json yet."""
         url = self.shards_url
         folder = folder_of(url)
         if folder is not None:
@@ -79,8 +79,8 @@ class ResultsFolder:
         """Create an empty results folder, or check the format of an existing results folder.
 
         Args:
-            shards: URL below which to store the shards, or ``""`` for the folder itself. None means the stored location
-                for an existing results folder, and the folder itself for a new one.
+            shards: URL below which to store the shards, or ``""`` for the folder itself. If it is None, a new folder
+                stores the shards in itself, and an existing one keeps its location.
 
         Raises:
             InputError: the path is a file, or a folder with other contents.
@@ -188,7 +188,7 @@ class ResultsFolder:
 
 
 def network_of(shard: str) -> tuple[str, ArchitectureId] | None:
-    """Return the dataset and architecture in a shard's name; None for a compacted shard, which has many of them."""
+    """Return the dataset and architecture in a shard's name; None for a compacted shard, which has many networks."""
     dataset, _, name = shard.partition("/")
     match = SHARD_NAME.fullmatch(name)
     if match is None or not match["stem"]:

@@ -4,10 +4,10 @@ A scan only reads shards that are not in the index, and a resume only hashes sha
 verified.
 
 The shards are the source of truth, so the index can be deleted at any time. It consists of a few files in the results
-folder. Each file is self-contained and ends with its own hash. Damaged, incomplete and foreign files are ignored. An
-entry is valid only for a shard with the same name, size and change marker (see `shards.backends.ShardEntry`). Processes
-add files and never change one. A process that adds a file also merges smaller files into it, so an entry is rewritten
-only when the number of entries has doubled.
+folder. Each file is self-contained and ends with the hash of its content. Damaged, incomplete and foreign files are
+ignored. An entry is valid only for a shard with the same name, size and change marker (see
+`shards.backends.ShardEntry`). Processes add files but never change existing ones. A process that adds a file also
+merges smaller files into it, so an entry is rewritten only when the number of entries has doubled.
 
 An entry also records whether the shard is verified, which means that its bytes were hashed and the hash matched its
 name. A file that changed within seconds before it was hashed does not count as verified, because a further change may
@@ -54,14 +54,14 @@ class _Segment:
 
 
 class Index:
-    """The index of one results folder; the folder `index` need not exist."""
+    """The index of one results folder; its folder need not exist."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._segments: list[_Segment] = []
 
     def load(self, entries: Sequence[ShardEntry], must_be_verified: Collection[str] = ()) -> Catalogue:
-        """Return a catalogue of the listed shards that are in the index, without duplicates, in any order.
+        """Return a catalogue of the shards in `entries` that are in the index, without duplicates, in any order.
 
         Shards named in `must_be_verified` are returned only if they are verified.
         """
@@ -96,7 +96,7 @@ class Index:
                 absorbed_paths.append(segment.path)
                 catalogues.append(segment.catalogue)
                 n_rows += n_segment_rows
-        # The shards are the source of truth: if the index cannot be written, only time is lost.
+        # If the index cannot be written, only time is lost, because the shards are the source of truth.
         with suppress(StorageError):
             path = _write_catalogue(self._folder, concat_catalogues(catalogues))
             for absorbed_path in absorbed_paths:
@@ -141,7 +141,7 @@ def _read_catalogue(path: Path) -> Catalogue:
             stream.seek(0)
             content = stream.read(os.fstat(stream.fileno()).st_size)
     except OSError:
-        return empty_table(SCHEMA)  # another process has merged it
+        return empty_table(SCHEMA)  # another process may have merged and deleted it
     stream_bytes = memoryview(content)[:-_DIGEST_BYTES]
     if hashlib.sha256(stream_bytes).digest() != content[-_DIGEST_BYTES:]:
         return empty_table(SCHEMA)

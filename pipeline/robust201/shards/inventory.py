@@ -1,4 +1,4 @@
-"""The inventory: all evaluations in a results folder, as NumPy columns and a dictionary of unit ids.
+"""The inventory of a results folder: all its evaluations, as NumPy columns and a dictionary of unit ids.
 
 An inventory takes 33 bytes per row and about 400 bytes per unit, so 1.6 million evaluations take less than 200 MB.
 """
@@ -38,8 +38,8 @@ def choose_slices(slices: Sequence[Slice]) -> tuple[Slice, ...]:
     """Return the disjoint slices that cover the most images, sorted by start.
 
     Slices must be disjoint, because sums over overlapping slices would count images twice. If several choices cover
-    equally many images, the one with the fewest slices is returned. The input must be sorted by start, stop and shard
-    name. Of slices with equal ranges, the first is chosen.
+    the same number of images, the choice with the fewest slices is returned. The input must be sorted by start, stop
+    and shard name. Of slices with equal ranges, the first is chosen.
     """
     if len(slices) <= 1:
         return tuple(slices)
@@ -49,10 +49,10 @@ def choose_slices(slices: Sequence[Slice]) -> tuple[Slice, ...]:
     for i in range(len(slices) - 1, -1, -1):
         image_slice = slices[i]
         next_index = bisect_left(starts, image_slice.stop)
-        n_images, negative_count, following_slices = best[next_index]
+        n_images, negative_n_slices, following_slices = best[next_index]
         with_slice = (
             n_images + image_slice.stop - image_slice.start,
-            negative_count - 1,
+            negative_n_slices - 1,
             (image_slice, *following_slices),
         )
         best[i] = with_slice if with_slice[:2] >= best[i + 1][:2] else best[i + 1]
@@ -181,9 +181,9 @@ class Inventory:
         return len(self._group_starts) - 1 == len(self)
 
     def overlapping(self) -> Iterator[UnitGroup]:
-        """Yield evaluations that have some images in several rows.
+        """Yield evaluations with some images in several rows.
 
-        The rows may be duplicates, or a row with all images next to rows with some of them.
+        The rows may be duplicates, or a row with all images and rows with parts of the images.
         """
         if self._has_single_rows:
             return
@@ -221,8 +221,8 @@ class Inventory:
     def slices(self, unit: Unit, strength: float, columns: frozenset[str]) -> tuple[Slice, ...]:
         """Return rows that have the required columns and together cover each image of an evaluation once.
 
-        If there is a row with all images, only this row is returned. If there are several, the first by shard name is
-        returned. Raises IncompleteError if images are missing.
+        If a row has all images, only this row is returned; if several have, the first by shard name. Raises
+        IncompleteError if images are missing.
         """
         chosen = choose_slices(self._usable_slices(unit, strength, columns))
         missing = gaps(chosen, unit.n_images)
@@ -255,7 +255,7 @@ class Inventory:
         return rows if (is_complete & (self._rows["strength"][rows] == strengths)).all() else None
 
     def _have_columns(self, columns: frozenset[str]) -> NDArray[np.bool_]:
-        """Return for each row whether it has all of `columns`."""
+        """Return (R,) booleans: whether each row has all of `columns`."""
         shard_has_columns = np.array([columns <= stored for stored in self._shard_columns], dtype=np.bool_)
         row_has_columns: NDArray[np.bool_] = shard_has_columns[self._rows["shard"]]
         return row_has_columns
@@ -293,7 +293,7 @@ class Inventory:
         if columns not in self._complete_strengths_cache:
             unit_of_evaluation, strength_of_evaluation = self._complete_evaluations(columns)
             offsets_of_units = np.searchsorted(unit_of_evaluation, np.arange(len(self._units) + 1))
-            # There are many rows but few distinct strengths, so sharing float objects reduces memory to a quarter.
+            # Few strengths are distinct, so sharing their float objects reduces the memory to a quarter.
             distinct_strengths, indices = np.unique(strength_of_evaluation, return_inverse=True)
             strengths = tuple(map(distinct_strengths.tolist().__getitem__, indices.tolist()))
             self._complete_strengths_cache[columns] = strengths, offsets_of_units.tolist()
@@ -420,7 +420,7 @@ _ORDER = ("unit", "strength", "start", "stop", "shard", "position")
 def _sorted(rows: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Return rows in sorted order, without a copy if they are sorted already, as in compacted shards.
 
-    If they are not, the input dictionary is emptied.
+    If they are not sorted, the input dictionary is emptied.
     """
     is_tied = np.ones(max(0, len(rows["unit"]) - 1), dtype=bool)
     for name in _ORDER:
@@ -434,7 +434,7 @@ def _sorted(rows: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 
 
 def required_unit_columns(unit: Unit, measurements: Collection[str]) -> frozenset[str]:
-    """Return the columns that a row of a unit must have: the unit's own if it is of a measure, or `measurements`'."""
+    """Return the columns that a unit's rows must have: a measure's columns, or the columns of `measurements`."""
     return frozenset(unit.columns) if unit.columns else required_columns(tuple(measurements))
 
 

@@ -19,9 +19,9 @@ _COPY_BYTES = 32 << 20
 class MergeReport:
     """The result of merging results folders.
 
-    `added` is the number of shards that were copied, `present` the number of shards that the target already had, and
-    `protocols` the number of protocols that were copied. `conflicts` are damaged shards, which are not copied from a
-    source, and duplicates with different values in the target.
+    `added` is the number of copied shards, `present` the number of shards that the target already had, and `protocols`
+    the number of copied protocols. `conflicts` are damaged shards, which are not copied, and duplicates in the target
+    with different values.
     """
 
     added: int
@@ -35,11 +35,11 @@ def merge_folders(sources: Sequence[Path], target: Path) -> MergeReport:
 
     The sources may have shards in common, and are not changed. Names of shards contain the hash of their content, so
     shards with the same name are equal. Each shard is verified before it is copied, or linked if both folders are on
-    the same file system. The folders may have different storage backends. If the disk becomes full, all shards copied
-    before are complete.
+    the same file system. The folders may have different storage backends. If the disk becomes full, all shards that
+    were already copied are complete.
 
     Raises:
-        InputError: a source is not a results folder.
+        InputError: a source is not a results folder, or the target contains other files.
     """
     folders = [ResultsFolder(source) for source in sources]
     for folder in folders:

@@ -44,7 +44,7 @@ PUT_STEPS = ("ready", "put")
 """Steps of publishing at which `on_step` is called: before the request is sent, and after the response."""
 
 _CHANGE_FIELDS = ("ETag", "etag", "md5Hash", "generation")
-"""Properties that change whenever an object changes. Modification times are too coarse for this."""
+"""Properties of an object that change whenever its bytes change. Modification times are too coarse for this."""
 _MARKER_FIELDS = (*_CHANGE_FIELDS, "mtime", "LastModified", "last_modified", "created")
 _TIME_FIELDS = ("LastModified", "last_modified", "mtime", "updated", "created")
 _RANGE_BYTES = 32 << 20
@@ -57,7 +57,7 @@ _T = TypeVar("_T")
 
 
 def check_url(url: str) -> str:
-    """Check that shards may be stored below a URL, and return the URL in a normalised form that can be compared.
+    """Check that a URL is suitable for storing shards, and return it in a normalised form that can be compared.
 
     Raises:
         ValueError: the URL is not suitable. The message explains why, without repeating a password.
@@ -104,7 +104,7 @@ def folder_of(url: str) -> Path | None:
 
 
 class ObjectBackend:
-    """Shards below a URL of an object store, or of any other file system that fsspec supports (see `LocalBackend`).
+    """Shards below a URL of an object store or another file system that fsspec supports (see `LocalBackend`).
 
     Args:
         url: a URL as returned by `check_url`.
@@ -120,7 +120,7 @@ class ObjectBackend:
         self._opening = threading.Lock()
 
     def _filesystem(self) -> tuple[Any, str]:
-        """Return the file system, reopened after a fork, and the path of the URL in it."""
+        """Return the file system and the path of the URL in it; the file system is opened again after a fork."""
         with self._opening:
             if self._opened is None or self._opened[0] != os.getpid():
                 try:
@@ -230,7 +230,7 @@ class ObjectBackend:
                 return
 
     def source(self, shard: str) -> BinaryIO:
-        """Open a shard for a Parquet reader; all of a small shard is read now, a compacted shard as needed."""
+        """Open a shard for a Parquet reader. An uncompacted shard is read immediately, a compacted shard on demand."""
         if not is_compacted(shard):
             return io.BytesIO(self.read(shard))
         return cast(
@@ -264,8 +264,8 @@ class ObjectBackend:
         try:
             self._call("Writing", shard, lambda filesystem, path: _put_if_absent(filesystem, path, put))
         except FileExistsError:
-            # Another writer was first, or the response to the first attempt was lost. In both cases the object has the
-            # right bytes, unless it was damaged afterwards.
+            # Another writer was first, or the response to the first attempt was lost. In both cases, the object has the
+            # right bytes unless it was damaged afterwards.
             if self.sha256(shard)[:SHA_DIGITS] != sha_of_name(shard):
                 self._call("Writing", shard, lambda filesystem, path: put(filesystem, path, "overwrite"))
         self._on_step("put")

@@ -1,4 +1,4 @@
-"""The file format of shards: their columns and footer, writing, and reading of values.
+"""The file format of shards: columns and footer, writing of shards, and reading of values.
 
 A shard is a Parquet file (https://parquet.apache.org/docs/file-format/) with one row for each evaluation or slice of an
 evaluation. `IDENTITY_TYPES` and `MEASUREMENT_TYPES` define its columns. The key `robust201` of the footer's metadata
@@ -6,9 +6,9 @@ contains a JSON object with the format version, the kind (``shard`` or ``compact
 an uncompacted shard, it also contains a copy of the identities of the rows (`unit` and `rows`), so that a scan only
 needs to read a few kilobytes per file. For a compacted shard, it contains the names of the shards that it replaces.
 
-The settings of the writer were chosen by measurements on rows of trained networks. The encoding byte-stream-split makes
-the confidences 10% smaller with zstd, and a dictionary makes them 20% larger. Omitting statistics and the Arrow schema
-halves the footer, which is a tenth of a small shard.
+The settings of the writer were chosen by measurements on rows of trained networks. With zstd, the encoding
+byte-stream-split makes the confidences 10% smaller, and a dictionary makes them 20% larger. Omitting statistics and the
+Arrow schema halves the footer, which is a tenth of a small shard.
 """
 
 import errno
@@ -40,7 +40,7 @@ FORMAT_VERSION = 1
 """Version of the format of columns and footer. Changes of protocols do not change it."""
 
 ROW_GROUP_BYTES = 16 << 20
-"""Maximum size of a compacted shard's row group in memory, before compression. A larger row has its own row group."""
+"""Maximum size of a compacted shard's row group in memory, before compression. A larger row forms its own row group."""
 
 FOOTER_KEY = "robust201"
 
@@ -180,7 +180,7 @@ def _table_of(results: Sequence[EvaluationResult]) -> pa.Table:
 
 
 def write_tables(sink: Any, tables: Iterable[pa.Table], footer: Footer) -> int:
-    """Write a shard with one row group for each of one or more tables, and return the number of rows."""
+    """Write a shard with one row group per table, and return the number of rows. There must be at least one table."""
     n_rows = 0
     remaining = iter(tables)
     first_table = next(remaining)
@@ -216,7 +216,7 @@ def invalid_shard_error(label: str, fault: object) -> ShardDamagedError:
 def parquet_read_error(label: str, error: Exception) -> StorageError:
     """Return an error for a shard that a Parquet reader failed to read.
 
-    Invalid bytes are damage. Errors of the operating system are not.
+    Invalid bytes count as damage; errors of the operating system do not.
     """
     # For invalid bytes, readers raise an error without errno, or with EINVAL for a seek to an invalid position.
     if isinstance(error, OSError) and error.errno not in {None, errno.EINVAL}:
@@ -238,7 +238,7 @@ def parse_provenance(text: str) -> dict[str, str]:
 class ShardFile:
     """An open shard, whose row groups can be read one at a time.
 
-    `content` are the bytes of the shard, if they were read already. Methods raise the errors in `shards.backends`.
+    `content` contains the bytes of the shard if they were already read. Methods raise the errors in `shards.backends`.
     """
 
     def __init__(self, backend: StorageBackend, shard: str, content: bytes | None = None) -> None:
@@ -282,7 +282,7 @@ class ShardFile:
         return sum(size for name, size in sizes.items() if columns is None or name in columns)
 
     def runs(self, max_bytes: int) -> Iterator[tuple[int, int]]:
-        """Yield ranges [first, stop) of row groups with up to `max_bytes` before compression, or one larger group."""
+        """Yield ranges [first, stop) of row groups: up to `max_bytes` before compression, or one larger row group."""
         first_group, n_run_bytes = 0, 0
         for group in range(len(self._columns_of_groups)):
             group_bytes = self.encoded_bytes(group)

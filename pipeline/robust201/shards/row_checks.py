@@ -1,7 +1,7 @@
 """Vectorised checks that find suspects: rows that may break an invariant.
 
-`tasks.measurements.check_values` defines the invariants, but checks one row at a time, so it is called for suspects
-only. Every row that it would reject is a suspect.
+`tasks.measurements.check_values` defines the invariants, but checks one row at a time, so it is only called for
+suspects. These include every row that it would reject.
 """
 
 from typing import Any
@@ -27,8 +27,8 @@ def find_suspects(table: pa.Table, columns: tuple[str, ...]) -> tuple[RowMask, N
         columns: names of the measurement columns.
 
     Returns:
-        (R,) booleans, true for suspects, and the (R, C) numbers of images of each true class. The latter is None if
-        rows have no `cm`, or matrices of different sizes.
+        (R,) booleans, true for suspects, and (R, C) numbers of images per true class. The numbers are None if rows
+        have no `cm`, or matrices of different sizes.
     """
     n_rows = len(table)
     if COLUMNS.keys().isdisjoint(columns):
@@ -40,8 +40,8 @@ def find_suspects(table: pa.Table, columns: tuple[str, ...]) -> tuple[RowMask, N
     n_classes = int(class_counts[0])
     n_images = numbers_of(table["stop"]).astype(np.int64) - numbers_of(table["start"])
     cm = _flat(table, COUNTS).astype(np.int64).reshape(n_rows, n_classes, n_classes)
-    images = cm.sum(axis=2)
-    is_suspect: RowMask = (cm.min(axis=(1, 2)) < 0) | (images.sum(axis=1) != n_images)
+    class_sizes = cm.sum(axis=2)
+    is_suspect: RowMask = (cm.min(axis=(1, 2)) < 0) | (class_sizes.sum(axis=1) != n_images)
     summed_confidences = []
     for column in (COLUMNS[name] for name in columns if name != COUNTS):
         if column.by_image:
@@ -49,7 +49,7 @@ def find_suspects(table: pa.Table, columns: tuple[str, ...]) -> tuple[RowMask, N
             continue
         values = _flat(table, column.name).reshape(n_rows, *column.shape(n_classes, 0))
         if column.value_from_counts is not None:
-            with np.errstate(invalid="ignore"):  # over zero images: NaN, which no value equals
+            with np.errstate(invalid="ignore"):  # values over zero images are NaN, which equals nothing
                 is_suspect |= values != column.value_from_counts(cm)
         elif column.counts is None:
             is_suspect[:] = True  # no vectorised check for this kind of column
@@ -61,7 +61,7 @@ def find_suspects(table: pa.Table, columns: tuple[str, ...]) -> tuple[RowMask, N
             is_suspect |= _find_out_of_range(values, column.counts(cm) > 0)
     for sums in summed_confidences[1:]:
         is_suspect |= ~(summed_confidences[0] == sums).all(axis=1)
-    return is_suspect, images
+    return is_suspect, class_sizes
 
 
 def _flat(table: pa.Table, name: str) -> NDArray[Any]:
@@ -82,12 +82,13 @@ def _find_out_of_range(means: NDArray[Any], has_images: RowMask) -> RowMask:
 def _find_invalid_distributions(means: NDArray[Any], counts: NDArray[np.int64]) -> RowMask:
     """Return the rows with an invalid mean distribution.
 
-    `means`, (R, C, C), are distributions over `counts`, (R, C), images. A distribution over zero images must be NaN.
+    `means`, (R, C, C), are mean distributions; `counts`, (R, C), are their numbers of images. A mean over zero images
+    must be NaN.
     """
     flat_means = means.reshape(len(means), -1)
     with np.errstate(invalid="ignore"):  # infinities of both signs
         sums_to_one = np.abs(means.sum(axis=-1) - 1) <= row_sum_tolerance(means.shape[-1])
-    # Comparisons with NaN, as over zero images, are false, so rows with NaN are checked below.
+    # Means over zero images are NaN, and comparisons with NaN are false, so rows with NaN are checked below.
     is_valid = (
         (flat_means.min(axis=1) >= 0)
         & (flat_means.max(axis=1) <= 1)
@@ -106,7 +107,7 @@ def _find_invalid_distributions(means: NDArray[Any], counts: NDArray[np.int64]) 
 def _fixed_point_sums(means: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[Any]:
     """Return fixed-point sums over all images, (R, C), which are exact below 2**53.
 
-    `means`, (R, C, C), are means per true class, over `counts`, (R, C, 1), images.
+    `means`, (R, C, C), are means per true class; `counts`, (R, C, 1), are their numbers of images.
     """
     with np.errstate(invalid="ignore", over="ignore"):  # a damaged mean over zero images
         sums = means * (counts * 2.0**FRACTION_BITS)

@@ -1,6 +1,6 @@
 """Reading of the identities of a shard's rows without their measurements.
 
-The identities are in the footer of a small shard, and in the columns of a compacted shard.
+An uncompacted shard has the identities in its footer, a compacted shard in its columns.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -90,7 +90,7 @@ def _parse_metadata(metadata: pq.FileMetaData, label: str) -> Footer:
     check_schema(metadata.schema.to_arrow_schema(), IDENTITY_TYPES, MEASUREMENT_TYPES, WIDE_TYPES, footer.columns)
     n_rows = len(footer.identity["rows"][0]) if footer.identity else metadata.num_rows
     if n_rows != metadata.num_rows:
-        raise WrongShardError(f"{metadata.num_rows:,} rows, but {n_rows:,} in its footer")
+        raise WrongShardError(f"{metadata.num_rows:,} rows, but identities of {n_rows:,} rows in its footer")
     return footer
 
 
@@ -118,7 +118,7 @@ def _rows_from_footer(footer: Footer) -> ShardRows:
     if {*map(type, (start, stop, *integers))} != {int} or not {*map(type, (*strengths, *seconds))} <= {int, float}:
         raise WrongShardError("identities of wrong types")
     if len(seconds) != n_rows or len({*strengths}) < n_rows:
-        raise WrongShardError("a repeated strength, or one without its seconds")
+        raise WrongShardError("a repeated strength, or a strength without its seconds")
     np.array(integers, dtype=np.int32)  # raises an error if they are too large
     rows = ShardRows(
         units=(unit,),
@@ -146,7 +146,7 @@ def _rows_from_columns(source: Path | BinaryIO) -> ShardRows:
         name: unit_array.dictionary_decode() if name in _TEXT_COLUMNS else unit_array
         for name, unit_array in unit_arrays.items()
     }
-    # Architectures that are indices are stored as integers, but are text in memory, like all others.
+    # Indices of architectures are stored as integers, but all architectures are text in memory.
     types = IDENTITY_TYPES | {"architecture": pa.string()}
     units = UnitColumns({name: array.cast(types[name]) for name, array in decoded.items()})
     number_columns = {name: to_numpy(arrays[name]) for name in _NUMBER_COLUMNS}
@@ -177,7 +177,7 @@ def _validated_array(column: pa.ChunkedArray) -> pa.Array:
 
 
 class UnitColumns:
-    """A sequence of units as columns in the order of `StoredUnit`, so that a scan creates no object per unit."""
+    """A sequence of units, stored as columns in the order of `StoredUnit` to avoid one object per unit in a scan."""
 
     def __init__(self, columns: Mapping[str, pa.Array]) -> None:
         self.columns = columns

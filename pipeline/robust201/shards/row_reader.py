@@ -1,4 +1,4 @@
-"""Reading of evaluations' values from shards, in any order. Reading is fastest in storage order."""
+"""Reading of evaluations' values from shards in any order; storage order is the fastest."""
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ _BATCH_BYTES = 2 << 20
 """Maximum size of a `RowBatch` of several units, in decoded bytes."""
 
 _READ_BYTES = 2 << 20
-"""Bytes that are read before freed memory is released. Releasing it after each small shard would be slow."""
+"""Number of bytes read after which freed memory is released. Releasing it after each small shard would be slow."""
 
 _CACHE_BYTES = 256 << 20
 """Size of the cache: sixteen row groups, so that reading stays fast while up to sixteen compacted shards overlap."""
@@ -36,9 +36,9 @@ _CACHE_BYTES = 256 << 20
 class RowReader:
     """Reads rows of shards, with a cache of open files and decoded row groups.
 
-    `cache_bytes` limits the total size of cached row groups; a row group above this limit is cached alone, while it is
-    in use. `contents` maps names of shards to bytes that were read already. Methods raise ShardDamagedError, and
-    StorageError if a shard has disappeared or cannot be read at the moment.
+    `cache_bytes` limits the total size of cached row groups; a row group above this limit is cached alone. `contents`
+    maps names of shards to their bytes if these were already read. Methods raise ShardDamagedError, and StorageError if
+    a shard has disappeared or cannot be read at the moment.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class RowReader:
             self._files[shard] = ShardFile(self._folder.backend, shard, self._contents.get(shard))
         except FileNotFoundError as error:
             raise StorageError(
-                f"Reading failed for result file {self._folder.backend.label(shard)}: it no longer exists, because "
-                "it was set aside, or replaced by a compaction. Run the same command again."
+                f"Reading failed for result file {self._folder.backend.label(shard)}: the file no longer exists, "
+                "because it was set aside, or replaced by a compaction. Run the same command again."
             ) from error
         if len(self._files) > _OPEN_FILES:
             self._files.popitem(last=False)[1].close()
@@ -129,7 +129,7 @@ class RowReader:
 
 @dataclass
 class _SelectedRows:
-    """Selected rows of one row group: `positions` in the row group, and `targets` in the output table."""
+    """Selected rows of one row group: their `positions` in the row group, and their `targets` in the output table."""
 
     table: pa.Table
     bytes_per_row: float
@@ -232,8 +232,9 @@ class RowSelection:
     """Locations of the stored values of some units, for reading in another process.
 
     A selection takes 8 bytes per row, in addition to the names of the shards. Units are in reading order. `offsets`,
-    (E + 1,) int32, are the first rows of E evaluations, ordered by unit and strength, followed by the number of rows.
-    `shard`, (R,) int32, are indices into `shards`, and `position`, (R,) int32, are row indices in these shards.
+    (E + 1,) int32, contains the first row of each of E evaluations, ordered by unit and strength, followed by the
+    number of rows. `shard`, (R,) int32, contains indices into `shards`, and `position`, (R,) int32, row indices in
+    these shards.
     """
 
     root: Path
@@ -281,8 +282,8 @@ class RowSelection:
     ) -> tuple[int, Mapping[str, StoredColumn] | None]:
         """Read the next units whose rows are all in one row group, and return their number and their columns.
 
-        `first_evaluations` are the first evaluations of the remaining units, followed by the number of evaluations. The
-        columns are None if the next unit is in several row groups or in parts, or if the shapes of its rows differ.
+        `first_evaluations` contains the first evaluation of each remaining unit, followed by the number of evaluations.
+        The columns are None if the next unit is in several row groups or in parts, or if the shapes of its rows differ.
         """
         first_row = int(self.offsets[first_evaluations[0]])
         shard = self.shards[self.shard[first_row]]
@@ -311,7 +312,7 @@ class RowSelection:
         offsets = self.offsets[first_evaluation : first_evaluation + len(unit.strengths) + 1].tolist()
         for strength, (first_row, end_row) in zip(unit.strengths, pairwise(offsets), strict=True):
             locations = [(self.shards[self.shard[row]], int(self.position[row])) for row in range(first_row, end_row)]
-            # Merging of parts needs their counts. An evaluation in one row needs only the requested columns.
+            # Parts can only be merged with their counts. An evaluation in one row needs only the requested columns.
             columns: Collection[str] = column_names
             if len(locations) > 1:
                 columns = {*column_names, "accuracy", *reader.count_columns(locations[0][0])}

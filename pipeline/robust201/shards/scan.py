@@ -25,10 +25,11 @@ from robust201.shards.row_identity import ShardRows, parse_footer, read_footer, 
 
 OnDamage = Literal["raise", "set_aside", "report"]
 Verify = Literal["none", "unverified", "all"]
-"""Shards to hash: none, shards that were not yet hashed with their current size and change marker, or all."""
+"""Shards to hash: none, only shards that were not hashed with their current size and change marker, or all."""
 
 _SCAN_ATTEMPTS = 5
-_BATCH_ROWS = 1 << 17  # rows that are collected before they are copied into a catalogue
+_BATCH_ROWS = 1 << 17
+"""Number of rows that are collected before they are copied into a catalogue."""
 
 
 def scan(
@@ -40,7 +41,7 @@ def scan(
 ) -> Inventory:
     """Read the identity of every row in a results folder.
 
-    Shards that an intact compacted shard replaces are left out. If a shard disappears during the scan, a compaction has
+    Shards that an intact compacted shard replaces are omitted. If a shard disappears during the scan, a compaction has
     probably deleted it, so the scan starts again.
 
     Args:
@@ -91,7 +92,7 @@ class _Scanner:
         indexed = index.load(entries if self.verify != "all" else (), self.to_hash)
         indexed_names = set(shard_names(indexed))
         unread = [entry for entry in entries if entry.name not in indexed_names]
-        # This precedes hashing, so that a change during hashing also changes the change marker.
+        # Call find_settled before hashing, so that a change during hashing also changes the change marker.
         to_hash = [entry for entry in unread if entry.name in self.to_hash]
         self.settled_names = self.folder.backend.find_settled(to_hash) if to_hash else set()
         # Compacted shards are read first, because only an intact one hides the shards that it replaces.
@@ -153,7 +154,7 @@ class _Scanner:
             if shard in self.to_hash and not is_compacted(shard):
                 footer = parse_footer(self.folder.read_verified(shard), backend.label(shard))
             else:
-                footer = read_footer(backend, entry)  # read first, to avoid hashing a large file without a footer
+                footer = read_footer(backend, entry)  # before hashing, because a large file may have no footer
                 if shard in self.to_hash:
                     self.folder.verify_hash(shard)
             return footer, read_shard_rows(backend, shard, footer)

@@ -1,4 +1,4 @@
-"""The store of finished evaluations, the interface of a results folder to the rest of the program."""
+"""The store of finished evaluations: the interface through which the rest of the program uses a results folder."""
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +30,7 @@ from robust201.tasks.measurements import check_values
 
 
 class ShardStore:
-    """Finished evaluations in one results folder; use `create` or `open`, which check the folder.
+    """Finished evaluations in one results folder. Construct it with `create` or `open`, which check the folder.
 
     Any number of processes on any number of hosts may commit to a folder simultaneously; files are never changed in
     place.
@@ -87,7 +87,7 @@ class ShardStore:
     def find_receipts(self, parts: Sequence[Part], measurements: Collection[str]) -> tuple[Receipt, ...]:
         """Return receipts of existing shards with results of some parts, in the order of the shards.
 
-        This finds shards whose worker died before it reported them. A shard may have some of a part's strengths.
+        This finds shards whose worker died before it reported them. A shard may have only some of a part's strengths.
         Damaged shards are skipped, and so are compacted shards, which workers never write.
         """
         networks = {(part.unit.dataset, part.unit.architecture) for part in parts}
@@ -106,8 +106,8 @@ class ShardStore:
                 continue  # the part is computed again, and the next scan handles a damaged shard
             part_key = unit_id, start, stop = rows.units[0].id, int(rows.start[0]), int(rows.stop[0])
             strengths = tuple(rows.strength.tolist())
-            is_wanted = not missing_strengths.get(part_key, set()).isdisjoint(strengths)
-            if is_wanted and columns_of_unit[unit_id] <= set(footer.columns):
+            is_missing = not missing_strengths.get(part_key, set()).isdisjoint(strengths)
+            if is_missing and columns_of_unit[unit_id] <= set(footer.columns):
                 receipts.append(Receipt(unit_id, strengths, start, stop, shard, seconds=float(rows.seconds.sum())))
         return tuple(receipts)
 
@@ -126,7 +126,7 @@ class ShardStore:
     ) -> dict[str, NDArray[Any]]:
         """Return one evaluation's columns, merged over its parts.
 
-        The columns are those of the measurements, `accuracy`, and counts of images. Reading evaluations in the order of
+        The columns are the measurements' columns, `accuracy`, and counts of images. Reading evaluations in the order of
         dataset, key and architecture is fast and takes bounded memory, also from compacted shards. Raises
         IncompleteError if images are missing, and the errors of `RowReader`.
         """
@@ -142,7 +142,7 @@ class ShardStore:
         *,
         cache_bytes: int = SELECTION_CACHE_BYTES,
     ) -> RowSelection:
-        """Return the locations of units' measurements, for reading in this order later or in another process.
+        """Return the locations of units' measurements, for reading them in this order later or in another process.
 
         Raises IncompleteError if images are missing.
         """
@@ -218,7 +218,7 @@ def _check_results(results: Sequence[EvaluationResult]) -> None:
             first.part.stop,
         ):
             raise EvaluationError(
-                f"Committing failed for {part.label}: all results must be of {first.part.label}. "
+                f"Committing failed for {part.label}: all results must belong to {first.part.label}. "
                 "This is a bug in the worker."
             )
         if set(result.values) != set(first.values):

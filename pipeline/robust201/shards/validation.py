@@ -1,7 +1,8 @@
 """Checks of a shard before its contents are used: schema, counts and sizes, and empty cells.
 
-Every reader of shards calls these functions, because a file that robust201 did not write may still have the hash in its
-name. Metadata is checked before any page is decoded, so that a file of a few kilobytes cannot take gigabytes of memory.
+Every reader of shards calls these functions, because a file that robust201 did not write may still match the hash in
+its name. Metadata is checked before any page is decoded, so that a file of a few kilobytes cannot take gigabytes of
+memory.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -17,17 +18,17 @@ from robust201.shards.arrow_arrays import to_numpy
 from robust201.tasks.columns import COLUMNS, COUNTS
 
 MAX_SMALL_ROWS = 1 << 20
-"""Maximum number of rows of a shard; a shard with more bytes than this may have as many rows as bytes."""
+"""Maximum number of rows of a shard with up to this many bytes. A larger shard may have one row per byte."""
 
 MAX_GROUP_BYTES = 256 << 20
-"""Maximum size of a row group in memory; a larger row group may take `MAX_EXPANSION` times its size in the file."""
+"""Maximum size of a row group in memory, unless `MAX_EXPANSION` times its size in the file is larger."""
 
 MAX_EXPANSION = 100
 """Maximum size in memory of a large row group, as a multiple of its size in the file."""
 
 
 class WrongShardError(ValueError):
-    """A file has contents that robust201 does not write; the message names the contents."""
+    """A file has contents that robust201 never writes; the message names the contents."""
 
 
 def check_schema(
@@ -57,7 +58,8 @@ def check_schema(
         raise WrongShardError(f"no column {missing_columns[0]}")
     measurement_columns = {column_name for column_name in column_names if column_name not in identity}
     if not measurement_columns or (columns is not None and measurement_columns != set(columns)):
-        raise WrongShardError(f"the measurements {', '.join(sorted(measurement_columns)) or 'of nothing'}")
+        columns_text = ", ".join(sorted(measurement_columns))
+        raise WrongShardError(f"the measurement columns {columns_text}" if columns_text else "no measurement columns")
     measure_types = (pa.float64(), pa.list_(pa.field("element", pa.float64())))
     for field in schema:
         if field.name == "architecture":
@@ -106,7 +108,7 @@ def check_identity(
 
 
 def check_table(table: pa.Table) -> None:
-    """Check that a table has no empty cells, and no lists of wrong lengths.
+    """Check that a table has no empty cells and no lists with wrong lengths.
 
     Lengths are checked if the table has `n_classes`, `start` and `stop`.
     """
@@ -131,7 +133,7 @@ def check_table(table: pa.Table) -> None:
                 if not np.array_equal(lengths, expected_lengths):
                     row = int((lengths != expected_lengths).argmax())
                     fault = f"{lengths[row]} values, not {expected_lengths[row]}"
-                    raise WrongShardError(f"{name} of {fault}, in row {first_row + row}")
+                    raise WrongShardError(f"{name} with {fault}, in row {first_row + row}")
             first_row += len(chunk)
 
 
@@ -146,5 +148,5 @@ def _read_dimensions(table: pa.Table) -> dict[Any, NDArray[np.int64]]:
     is_invalid = (n_classes < minimum) | (n_classes > MAX_CLASSES) | (n_images < minimum)
     if is_invalid.any():
         row = int(is_invalid.argmax())
-        raise WrongShardError(f"a row of {n_classes[row]} classes and {n_images[row]} images")
+        raise WrongShardError(f"a row with {n_classes[row]} classes and {n_images[row]} images")
     return {"classes": n_classes, "images": n_images}

@@ -52,7 +52,7 @@ class ShardFinding:
     - ``damaged``: bytes do not match the hash in the name.
     - ``invalid``: numbers break an invariant.
     - ``misplaced``: a row does not match the footer, the file name or the folder.
-    - ``unlike others``: the numbers of images per class differ from those of other rows.
+    - ``unlike others``: the numbers of images per class differ from other rows on the same images.
     - ``unequal duplicates``: two results of one evaluation differ.
     - ``lost in compaction``: a compacted shard lacks a row of a shard that it replaces.
     """
@@ -157,13 +157,13 @@ class _ClassCountCheck:
         self._images: dict[str, str] = {}
         self._lock = Lock()
 
-    def add(self, rows: NDArray[np.integer[Any]], images: NDArray[np.integer[Any]]) -> None:
-        """Record the number of images of each true class, `images` (R, C), for R rows of the inventory."""
+    def add(self, rows: NDArray[np.integer[Any]], class_sizes: NDArray[np.integer[Any]]) -> None:
+        """Record `class_sizes` (R, C), the numbers of images per true class, for R rows of the inventory."""
         if not len(rows):
             return
         unit_numbers, start, stop = (self._inventory.row_column(name)[rows] for name in ("unit", "start", "stop"))
         dataset_protocols, pair_of_unit = self._inventory.dataset_protocols
-        keys_and_counts = np.column_stack([pair_of_unit[unit_numbers], start, stop, images])
+        keys_and_counts = np.column_stack([pair_of_unit[unit_numbers], start, stop, class_sizes])
         if (keys_and_counts == keys_and_counts[:1]).all():
             distinct_rows, row_groups = keys_and_counts[:1], np.zeros(len(rows), np.intp)
         else:
@@ -236,19 +236,19 @@ class _RowChecker:
         except ShardDamagedError as error:
             return [ShardFinding.damaged(shard, str(error))]
 
-    def _check_rows(self, file: ShardFile, shard: str, rows_in_order: NDArray[np.int32]) -> Iterator[ShardFinding]:
-        if int(file.first_rows[-1]) != len(rows_in_order):
+    def _check_rows(self, file: ShardFile, shard: str, inventory_rows: NDArray[np.int32]) -> Iterator[ShardFinding]:
+        if int(file.first_rows[-1]) != len(inventory_rows):
             raise invalid_shard_error(
-                file.label, f"{file.first_rows[-1]:,} rows, but the scan read {len(rows_in_order):,}"
+                file.label, f"{file.first_rows[-1]:,} rows, but the scan read {len(inventory_rows):,}"
             )
         for group, stop in file.runs(_READ_BYTES):
             table = file.read(group, stop=stop)
             first_row = int(file.first_rows[group])
-            rows = rows_in_order[first_row : first_row + len(table)]
+            rows = inventory_rows[first_row : first_row + len(table)]
             self.provenances.update(table["provenance"].unique().to_pylist())
             if not self._matches_inventory(shard, rows, table):
                 yield from self._find_misplaced(shard, rows, table, file.label)
-            suspects, images = find_suspects(table, file.columns)
+            suspects, class_sizes = find_suspects(table, file.columns)
             is_invalid = np.zeros(len(table), dtype=bool)
             for offset in np.flatnonzero(suspects).tolist():
                 (identity,) = _identities_in_table(table.slice(offset, 1))
@@ -259,13 +259,13 @@ class _RowChecker:
                     is_invalid[offset] = True
                     yield ShardFinding(shard, identity.label, "invalid", str(error), ((shard, first_row + offset),))
                     continue
-                if COUNTS in file.columns and images is None:
+                if COUNTS in file.columns and class_sizes is None:
                     self.counts.add(rows[offset : offset + 1], values[COUNTS].sum(axis=1)[None])
-            if images is not None:
-                self.counts.add(rows[~is_invalid], images[~is_invalid])
+            if class_sizes is not None:
+                self.counts.add(rows[~is_invalid], class_sizes[~is_invalid])
 
     def _matches_inventory(self, shard: str, rows: NDArray[np.int32], table: pa.Table) -> bool:
-        """Return whether a table's rows match the inventory's, and belong into a shard of this name."""
+        """Return whether a table's rows match the inventory's rows, and belong in a shard of this name."""
         inventory, columns = self.inventory, ("strength", "start", "stop")
         if not all(np.array_equal(numbers_of(table[name]), inventory.row_column(name)[rows]) for name in columns):
             return False
@@ -281,7 +281,7 @@ class _RowChecker:
     def _find_misplaced(
         self, shard: str, rows: NDArray[np.int32], table: pa.Table, label: str
     ) -> Iterator[ShardFinding]:
-        """Yield findings for rows of a table that do not match the inventory's, or do not belong into the shard."""
+        """Yield findings for a table's rows that do not match the inventory's rows, or do not belong in the shard."""
         identity_pairs = zip(_identities_in_inventory(self.inventory, rows), _identities_in_table(table), strict=True)
         for expected, identity in identity_pairs:
             if identity != expected or not _is_named_for(shard, identity.unit):
@@ -303,7 +303,7 @@ def find_unequal_duplicates(
 ) -> Iterator[ShardFinding]:
     """Compare results that exist more than once, and yield a finding for each that differs from the result in use.
 
-    Results are compared if they have the same range of images, or if one has all images and the others are its parts.
+    Results are compared if they have the same range of images, or if one has all images and others are parts of it.
     Only results in the `intact` shards are compared, or all results if `intact` is None.
     """
     for group in inventory.overlapping():
@@ -325,7 +325,7 @@ def find_unequal_duplicates(
 
 
 def _pair_duplicates(group: UnitGroup, slices: Sequence[Slice]) -> Iterator[tuple[Slice, Sequence[Slice]]]:
-    """Yield the slices that readers use, each with another slice of the same range, or with parts that make it up."""
+    """Yield (used slice, other slices). The others are one slice of the same range, or parts that cover the range."""
     first_of_range: dict[tuple[int, int], Slice] = {}
     for row_slice in slices:
         used_slice = first_of_range.setdefault((row_slice.start, row_slice.stop), row_slice)
@@ -352,7 +352,7 @@ def _has_equal_values(
 
 
 def _find_lost(folder: ResultsFolder, inventory: Inventory) -> Iterator[ShardFinding]:
-    """Yield rows of replaced shards that are missing in the compacted shards, as long as the replaced shards exist."""
+    """Yield findings for rows of existing replaced shards that the compacted shards lack."""
     if not inventory.superseded:
         return
     present_rows = {(unit.id, *location) for unit, *location in _identities_in_inventory(inventory, slice(None))}

@@ -8,14 +8,14 @@ from robust201.spaces.nasbench201.space import NasBench201
 from robust201.spaces.zoo.space import Zoo
 
 SPACES: dict[str, Space] = {space.name: space for space in (NasBench201(), Zoo())}
-"""The table of spaces by name, each with its default fields. To add a space, add a folder and an entry here."""
+"""The spaces by name, each with its default fields. To add a space, add a folder and an entry here."""
 
 DEFAULT_SPACE = NasBench201.name
-"""The space of sweeps and datasets that do not name one, such as the published dataset."""
+"""The space of sweeps and datasets that do not name a space, such as the published dataset."""
 
 
 def cell_space(name: str) -> CellSpace | None:
-    """Return the cell space with this name; None if there is none."""
+    """Return the cell space with this name, or None if there is no such cell space."""
     space = SPACES.get(name)
     return space if isinstance(space, CellSpace) else None
 
@@ -38,7 +38,7 @@ def find_architecture(name: ArchitectureId) -> tuple[Space, ArchitectureId]:
 
 
 def why_no_native_library() -> str | None:
-    """Return why compiled networks cannot use the native library on this machine; None if they can."""
+    """Return the reason why compiled networks cannot use the native library on this machine; None if they can."""
     from robust201.spaces.nasbench201.compiled import native  # needs torch
     from robust201.spaces.nasbench201.compiled.network import usable_library
 

@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 class Space(ABC):
     """A set of architectures that can be built.
 
-    All ids are integers, or all are text; text ids consist of a letter, followed by letters, digits, ``_``, ``.`` and
-    ``-``.
+    Either all ids are integers, or all are text. A text id consists of a letter, followed by letters, digits, ``_``,
+    ``.`` and ``-``.
 
     Attributes:
         name: name in the sweep YAML; part of every unit's identity.
         has_text_ids: whether ids are text.
-        is_sized: whether its networks have a skeleton whose channels and cells can be set (see `sized`).
+        is_sized: whether its networks have a skeleton with a settable number of channels and cells (see `sized`).
         has_published_weights: whether its weights have the formats in `weights.published.formats`. Weights of other
             spaces are state_dicts in files that are named after the networks.
         channels_last: whether networks that are not compiled use this memory format (see `Classifier`).
         is_batch_invariant: whether a compiled network's outputs for an image are bit-identical in all batches, in
             float32 on a CPU.
-        executes_code: whether building a network executes user code.
+        executes_code: whether building a network executes the user's code.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Space(ABC):
         """Return the space with this skeleton around its cells (the field `network` of a sweep).
 
         Raises:
-            ConfigError: its networks have a fixed size.
+            ConfigError: the space's networks have a fixed size.
         """
         raise ConfigError(
             f"Sizing networks failed for space: {self.name}: its networks have a fixed size, so channels "
@@ -71,7 +71,7 @@ class Space(ABC):
 
     @abstractmethod
     def select(self, selection: str | Sequence[int | str]) -> tuple[ArchitectureId, ...]:
-        """Return the ids of a selection: ``"evaluated"`` (all evaluated), a list of names, or comma-separated names.
+        """Return the ids of a selection: ``"evaluated"`` (all evaluated ids), a list of names, or names with commas.
 
         The ids are unique, in the order of the space.
 
@@ -89,7 +89,7 @@ class Space(ABC):
         return None
 
     def tensor_shapes(self, architecture: ArchitectureId, *, n_classes: int) -> Mapping[str, tuple[int, ...]] | None:
-        """Return the shapes of the network's state_dict by name; None if the network must be built for that."""
+        """Return the shapes of the network's tensors by name in the state_dict; None if the network must be built."""
         return None
 
     @abstractmethod
@@ -97,7 +97,7 @@ class Space(ABC):
         """Return the estimated multiply-accumulates of a forward pass of one image, for planning."""
 
     def check_training_without_avx512(self, architecture: ArchitectureId) -> None:
-        """Check that a CPU without AVX-512 can train a network; by default, it can train all.
+        """Check that a CPU without AVX-512 can train a network. By default, it can train all networks.
 
         Raises:
             ArchitectureError: training would corrupt memory, because of a bug in PyTorch.
@@ -106,7 +106,9 @@ class Space(ABC):
 
     @abstractmethod
     def build(self, architecture: ArchitectureId, *, n_classes: int) -> "nn.Module":
-        """Build a network with initial weights: normalised (B, 3, H, W) float32 to logits (B, C) or (features, logits).
+        """Build a network with initial weights.
+
+        It maps normalised images (B, 3, H, W) float32 to logits (B, C) or to (features, logits).
 
         Raises:
             ArchitectureError: there is no such architecture, or its network cannot be built.
@@ -122,7 +124,7 @@ class Space(ABC):
         device: "torch.device",
         precision: Precision,
     ) -> "CompiledNetwork | None":
-        """Compile a loaded network for speed; return None if that is not supported, and attacks must use autograd."""
+        """Compile a loaded network for speed; return None if unsupported, so that attacks use autograd."""
         return None
 
     def _split_names(self, selection: str | Sequence[int | str]) -> Sequence[int | str]:

@@ -17,12 +17,12 @@ PAPER = "#ffffff"
 
 
 class Neighbour(NamedTuple):
-    """A cell that differs from another on one edge.
+    """A cell that differs from another cell on one edge.
 
     Attributes:
-        edge: position of the edge in `CellSpace.edges`.
-        operation: its operation on this edge.
-        spec: its cell string.
+        edge: index of the edge in `CellSpace.edges`.
+        operation: the neighbour's operation on this edge.
+        spec: the neighbour's cell string.
     """
 
     edge: int
@@ -37,7 +37,7 @@ class EdgeParts(NamedTuple):
     """Drawing of an operation on an edge: a curve with an arrow head, and a label.
 
     Attributes:
-        edge: position in `CellSpace.edges`.
+        edge: index in `CellSpace.edges`.
         operation: name of the operation.
         text: text of the label.
         colour: colour of curve, arrow and label.
@@ -59,7 +59,7 @@ class CellParts(NamedTuple):
     """Parts of the drawing of a cell; the y axis points upwards.
 
     Attributes:
-        edges: edges, which are drawn behind the nodes.
+        edges: the edges, which are drawn behind the nodes.
         nodes: centre of each node, by name.
         radius: radius of a node.
         bounds: left, right, bottom and top of the drawing.
@@ -72,7 +72,7 @@ class CellParts(NamedTuple):
 
 
 class CellSpace(Space):
-    """A space of cells whose ids are 0, 1, 2 and so on.
+    """A space of cells, identified by indices 0, 1, 2 and so on.
 
     Attributes:
         operations: possible operations of an edge.
@@ -82,12 +82,12 @@ class CellSpace(Space):
         parse: converts a cell string to its operations, one per edge; raises ArchitectureError if it is invalid.
         format_spec: converts operations, one per edge, to a cell string; raises ArchitectureError if one is invalid.
         kernel_parameters: returns the number of kernel parameters of a cell string.
-        max_kernel_parameters: the largest number of kernel parameters.
-        reference_kernel_parameters: number of kernel parameters of the cells that figures compare at equal size.
+        max_kernel_parameters: the largest number of kernel parameters of a cell.
+        reference_kernel_parameters: number of kernel parameters of the equally large cells that figures compare.
         edit_distance: returns the number of edges on which two cell strings differ.
         neighbours: returns the cells that differ from a cell string on one edge.
-        read_json_table: reads a third-party table of the space from parsed JSON: numbers by dataset, cell index and
-            column. Returns None for any other JSON.
+        read_json_table: reads a third-party table of the space from parsed JSON, and returns numbers by dataset, cell
+            index and column. Returns None for any other JSON.
         read_pickle_table: reads such a table from a pickle; raises ResultsError for any other pickle.
         draw_cell: draws a cell, given axes, cell string and title.
         cell_parts: returns the parts of a drawing of a cell string.

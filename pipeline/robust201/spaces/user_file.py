@@ -1,4 +1,4 @@
-"""User-defined architectures, which a function in a Python file builds."""
+"""User-defined architectures, built by a function in a Python file."""
 
 import re
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from torch import nn
 
 DEFAULT_GMACS = 0.1
-"""Default estimate of the multiply-accumulates per image, in billions."""
+"""Default estimate of the multiply-accumulates per image, in billions, for planning."""
 
 
 class UserFileSpace(Space):
-    """Networks that the function ``build(architecture, n_classes)`` in a user's file builds, in workers only.
+    """Networks built by the function ``build(architecture, n_classes)`` in a user's file. Only workers call it.
 
-    `gmacs` is the estimate, for planning, of the multiply-accumulates of one image's forward pass, in billions.
+    `gmacs` is an estimate of the multiply-accumulates of one image's forward pass, in billions, for planning.
     """
 
     name = "file"
@@ -33,18 +33,18 @@ class UserFileSpace(Space):
 
     @cached_property
     def weights_name(self) -> str:
-        """Name of the function and start of the file's hash, because different files build different networks."""
+        """Name of the function, and digits of the file's hash, because different files build different networks."""
         return f"{self.function.name}-{(self.function.sha256 or hash_file(self.function.path))[:8]}"
 
     def identity(self) -> dict[str, Any]:
         return self.function.identity()
 
     def select(self, selection: str | Sequence[int | str]) -> tuple[str, ...]:
-        """Check that names are well-formed (see `Space`); whether they exist is known only to the function."""
+        """Check that names are well-formed (see `Space`). Only the function knows whether they exist."""
         if selection == "evaluated":
             raise ConfigError(
-                "Selecting architectures failed for space: file: `evaluated` is not defined for a user's file. List in "
-                "`architectures` the names that the function builds."
+                "Selecting architectures failed for space: file: `evaluated` is not defined for a user's file. In "
+                "`architectures`, list the names that the function builds."
             )
         names = self._split_names(selection)
         for name in names:
@@ -68,12 +68,12 @@ class UserFileSpace(Space):
             network = function(architecture, n_classes)
         except (Exception, SystemExit) as error:
             raise ArchitectureError(
-                f"Building a network failed for {architecture!r} by {self.function.label}: "
+                f"Building a network failed for {architecture!r} with {self.function.label}: "
                 f"{describe_failure(error)}. Correct the function."
             ) from error
         if not isinstance(network, nn.Module):
             raise ArchitectureError(
-                f"Building a network failed for {architecture!r} by {self.function.label}: it returned "
+                f"Building a network failed for {architecture!r} with {self.function.label}: it returned "
                 f"{type(network).__name__} instead of a torch.nn.Module. Return the network from the function."
             )
         return network

@@ -1,8 +1,10 @@
-"""NAS-Bench-201: 15,625 cells in the published order, their strings, isomorphism classes and costs. No torch.
+"""NAS-Bench-201: the 15,625 cells in the published order, with their strings, isomorphism classes and costs.
+
+This module does not import torch.
 
 A cell is a graph of four nodes and six edges. Each edge has one of five operations, and a node is the sum of the
-outputs of its incoming edges. Node 0 is the cell's input, node 3 its output (Dong and Yang, "NAS-Bench-201: Extending
-the Scope of Reproducible Neural Architecture Search", ICLR 2020).
+outputs of its incoming edges. Node 0 is the cell's input, and node 3 is its output (Dong and Yang, "NAS-Bench-201:
+Extending the Scope of Reproducible Neural Architecture Search", ICLR 2020).
 """
 
 import difflib
@@ -31,8 +33,10 @@ EDGES = ((0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3))
 
 N_NODES = 4
 
-_ORDER_SEED = 88
-_ZERO = "#"  # in canonical forms
+_SHUFFLE_SEED = 88
+_ZERO = "#"
+"""A zero term in canonical forms."""
+
 KERNEL_SIZES = {"nor_conv_1x1": 1, "nor_conv_3x3": 3}
 _SHAPE = re.compile(re.escape("|?~0|+|?~0|?~1|+|?~0|?~1|?~2|").replace(r"\?", "([^|+~]+)"))
 
@@ -43,7 +47,7 @@ class Architecture:
 
     Attributes:
         space: name of the space.
-        index: position in the published order, 0 to 15,624.
+        index: index in the published order, 0 to 15,624.
         spec: the cell string.
         isomorph: lowest index of the architecture's isomorphism class; equals `index` if the architecture itself is
             evaluated.
@@ -68,9 +72,9 @@ def specs() -> tuple[str, ...]:
 
 @cache
 def _order() -> tuple[int, ...]:
-    """Return, by cell index, the position in the product of the operations over the edges."""
+    """Return, by cell index, the cell's position in the product of the operations over the edges."""
     order = list(range(N_ARCHITECTURES))
-    random.Random(_ORDER_SEED).shuffle(order)
+    random.Random(_SHUFFLE_SEED).shuffle(order)
     return tuple(order)
 
 
@@ -94,13 +98,13 @@ def evaluated_indices() -> tuple[int, ...]:
 
 
 def _canonical_forms() -> list[str]:
-    """Return a text per cell, in enumeration order, that is equal for cells of the same isomorphism class.
+    """Return one text per cell, in enumeration order. It is equal for cells of the same isomorphism class.
 
-    The classes are those of the published benchmark (`to_unique_str(True)` in NAS-Bench-201), which has two
+    The classes equal those of the published benchmark (`to_unique_str(True)` in NAS-Bench-201), which has two
     peculiarities: sums keep zero terms, and a node's sum is not sorted again when skip connections insert the terms of
-    another node. Without them, there would be 4,930 classes, but the dataset is defined by these 6,466.
+    another node. Without these peculiarities, there would be 4,930 classes, but the dataset has these 6,466.
     """
-    # Canonical forms of the first nodes, for each assignment of operations to the edges between them.
+    # For each assignment of operations to the edges between the first nodes: the nodes' canonical forms.
     node_assignments: list[tuple[str, ...]] = [("0",)]
     for _ in range(1, N_NODES):
         extended_assignments = []
@@ -196,10 +200,10 @@ def format_spec(operations: Sequence[str]) -> str:
 
 
 def constant_nodes(spec: str) -> frozenset[int]:
-    """Return the nodes that are not connected to the cell's input, ignoring edges with `none`.
+    """Return the nodes that are not connected to the cell's input; edges with `none` do not connect.
 
-    If the output is one of them, a network's logits are constant and its gradients are zero. There are 341 such
-    architectures, of which 5 are evaluated: 10, 12, 74, 172 and 879.
+    If the output is one of these nodes, the network's logits are constant and its gradients are zero. There are 341
+    such architectures; 5 of them are evaluated: 10, 12, 74, 172 and 879.
     """
     connected = {0}
     for operation, (source, target) in zip(parse(spec), EDGES, strict=True):
@@ -211,16 +215,16 @@ def constant_nodes(spec: str) -> frozenset[int]:
 def parameter_count(spec: str, *, channels: int, cells: int, n_classes: int) -> int:
     """Return the number of trainable parameters of a cell's network (see `spaces.nasbench201.network`).
 
-    The first of three stages has `channels` channels, and each further stage twice as many; a stage has `cells` cells.
-    Edges that do not reach the output are counted as well, as in the published network.
+    The first of three stages has `channels` channels, and each later stage has twice as many as the previous one. Each
+    stage has `cells` cells. Edges that do not reach the output are also counted, as in the published network.
     """
     kernel_areas = _kernel_areas(spec)
     widths = [channels, 2 * channels, 4 * channels]
     stem = 27 * channels + 2 * channels
-    in_cells = sum(cells * (area * width + 2) * width for width in widths for area in kernel_areas)
+    cells_total = sum(cells * (area * width + 2) * width for width in widths for area in kernel_areas)
     # A reduction has two 3x3 convolutions with BatchNorm, and a 1x1 convolution without it.
     reductions = sum((9 * width + 2 + 9 * 2 * width + 2 + width) * 2 * width for width in widths[:-1])
-    return stem + in_cells + reductions + 2 * widths[-1] + (widths[-1] + 1) * n_classes
+    return stem + cells_total + reductions + 2 * widths[-1] + (widths[-1] + 1) * n_classes
 
 
 def multiply_accumulates(spec: str, *, channels: int, cells: int, n_classes: int, image_size: int) -> int:
@@ -233,14 +237,14 @@ def multiply_accumulates(spec: str, *, channels: int, cells: int, n_classes: int
     widths = [channels, 2 * channels, 4 * channels]
     areas = [(image_size // stride) ** 2 for stride in (1, 2, 4)]
     stem = 27 * channels * areas[0]
-    in_cells = sum(
+    cells_total = sum(
         cells * kernel * width**2 * area for width, area in zip(widths, areas, strict=True) for kernel in kernel_areas
     )
     reductions = sum(
         (9 * width + 9 * 2 * width + width) * 2 * width * area
         for width, area in zip(widths[:-1], areas[1:], strict=True)
     )
-    return stem + in_cells + reductions + (widths[-1] + 1) * n_classes
+    return stem + cells_total + reductions + (widths[-1] + 1) * n_classes
 
 
 def _kernel_areas(spec: str) -> list[int]:
@@ -250,7 +254,7 @@ def _kernel_areas(spec: str) -> list[int]:
 def meta(epsilons: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     """Return the content of `meta.json` in the format of the published dataset.
 
-    `epsilons` are in units of 1/255, by key; keys are written as they are, in the given order: ``{"ids": {"0":
+    `epsilons` are in units of 1/255, by key. Keys are not changed or reordered. The content is ``{"ids": {"0":
     {"nb201-string": …, "isomorph": "0"}, …}, "epsilons": {key: […]}}``.
     """
     ids: dict[str, Any] = json.loads(_ids_text())
@@ -271,9 +275,9 @@ def _epsilons(epsilons: Mapping[str, Sequence[float]]) -> dict[str, list[float]]
 
 
 def meta_text(epsilons: Mapping[str, Sequence[float]]) -> str:
-    """Return `meta` as JSON text in the published format: spaces after commas and colons, no final newline.
+    """Return `meta` as JSON text in the published format, with spaces after commas and colons, and no final newline.
 
-    With the published epsilons and keys (``pgd@Linf``), it equals the published file byte for byte.
+    With the published epsilons and keys (``pgd@Linf``), the text equals the published file byte for byte.
     """
     return f'{{"ids": {_ids_text()}, "epsilons": {json.dumps(_epsilons(epsilons))}}}'
 
@@ -285,12 +289,13 @@ EDGE_LABELS = tuple(f"{NODE_NAMES[source]}→{NODE_NAMES[target]}" for source, t
 """Names of the edges in figures, such as ``in→1``, in the order of `EDGES`."""
 
 
-@functools.lru_cache(maxsize=N_ARCHITECTURES)  # figures need the values of all cells many times
+@functools.lru_cache(maxsize=N_ARCHITECTURES)  # figures need the numbers of all cells many times
 def kernel_parameters(spec: str) -> int:
-    """Return the kernel parameters of a cell's convolutions for one channel, 9 per 3x3 and 1 per 1x1: 0 to 54.
+    """Return the number of kernel parameters of a cell's convolutions for one channel, 0 to 54.
 
-    Only edges that reach the output are counted. Then 408 of the 6,466 cells have 18 parameters, as stated by Jung,
-    Lukasik and Keuper (ICLR 2023, section 5.3); if other edges were counted, too, there would be 405.
+    A 3x3 convolution has 9 and a 1x1 convolution has 1. Only edges that reach the output are counted. Then 408 of the
+    6,466 cells have 18 parameters, as stated by Jung, Lukasik and Keuper (ICLR 2023, section 5.3). If all edges were
+    counted, there would be 405.
     """
     connected = {N_NODES - 1}
     total = 0

@@ -32,7 +32,7 @@ FONT_SIZE = 9.0
 """Font size in points."""
 
 _BENDS = {(0, 1): -0.15, (0, 2): 0.0, (0, 3): 0.5, (1, 2): 0.0, (1, 3): -0.15, (2, 3): 0.0}
-_N_SEGMENTS = 40  # of a curve
+_CURVE_SEGMENTS = 40
 
 
 def cell_parts(spec: str) -> CellParts:
@@ -46,7 +46,7 @@ def cell_parts(spec: str) -> CellParts:
 
 
 def all_edge_parts() -> CellParts:
-    """Return the parts for all operations on every edge; a page draws a cell by hiding all but six of them."""
+    """Return the parts for all operations on every edge. A page draws a cell by hiding all but six of them."""
     edges = [edge_parts(edge, operation) for edge in range(len(EDGES)) for operation in OPERATIONS]
     return CellParts(edges, {NODE_NAMES[node]: centre for node, centre in NODES.items()}, NODE_RADIUS, BOUNDS)
 
@@ -66,17 +66,17 @@ def edge_parts(edge: int, operation: str) -> EdgeParts:
         )
         return x, y
 
-    points = [curve_point(step / _N_SEGMENTS) for step in range(_N_SEGMENTS + 1)]
-    curve = [p for p in points if min(math.dist(p, NODES[source]), math.dist(p, NODES[target])) >= NODE_RADIUS]
-    (xa, ya), (xb, yb) = curve[-2:]
-    angle = math.degrees(math.atan2(yb - ya, xb - xa))
+    curve_points = [curve_point(step / _CURVE_SEGMENTS) for step in range(_CURVE_SEGMENTS + 1)]
+    curve = [p for p in curve_points if min(math.dist(p, NODES[source]), math.dist(p, NODES[target])) >= NODE_RADIUS]
+    (before_x, before_y), (tip_x, tip_y) = curve[-2:]
+    angle = math.degrees(math.atan2(tip_y - before_y, tip_x - before_x))
     return EdgeParts(
         edge, operation, OPERATION_LABELS[operation], OPERATION_COLOURS[operation], curve, angle, curve_point(0.5)
     )
 
 
 def draw_cell(axes: "Axes", spec: str, title: str = "") -> "Axes":
-    """Draw a cell with a title above it; this also sets the axes' limits, ticks and frame."""
+    """Draw a cell with a title above it. This also sets the axes' limits, ticks and frame."""
     from matplotlib.patches import Circle, FancyArrowPatch
 
     parts = cell_parts(spec)

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     import numpy as np
 
 Cell = int | str | Sequence[str] | Sequence[int]
-"""An index, a cell string, or six operations in the order of `EDGES`, by name or by position in `OPERATIONS`."""
+"""An index, a cell string, or six operations in the order of `EDGES`, by name or by index in `OPERATIONS`."""
 
 
 def cell_index(cell: Cell) -> int:
-    """Return a cell's own index in the published order, 0 to 15,624 (see also `isomorph_index`).
+    """Return a cell's index in the published order, 0 to 15,624; isomorphic cells have different indices.
 
     Raises:
         ArchitectureError: there is no such cell.
@@ -49,22 +49,22 @@ def cell_operations(cell: Cell) -> tuple[str, ...]:
 
 
 def operation_numbers(cell: Cell) -> tuple[int, ...]:
-    """Return a cell's six operations as positions in `OPERATIONS`: none, skip, two convolutions, pooling."""
+    """Return a cell's six operations as indices in `OPERATIONS`: none, skip, two convolutions, pooling."""
     return tuple(OPERATIONS.index(name) for name in cell_operations(cell))
 
 
 def isomorph_index(cell: Cell) -> int:
-    """Return the index of the architecture that is evaluated for a cell: the lowest of its isomorphism class."""
+    """Return the index of the architecture that is evaluated for a cell: the lowest in its isomorphism class."""
     return isomorphs()[cell_index(cell)]
 
 
 def neighbour_indices(cell: Cell) -> tuple[int, ...]:
-    """Return the 24 cells that differ from a cell on one edge, ordered by edge, and then by `OPERATIONS`."""
+    """Return the indices of the 24 cells that differ from a cell on one edge, ordered by edge, then by `OPERATIONS`."""
     return tuple(cell_index(neighbour.spec) for neighbour in neighbours(cell_string(cell)))
 
 
 def random_cell(rng: "np.random.Generator") -> str:
-    """Return the string of a random cell; all 15,625 cells are equally likely."""
+    """Return a random cell's string; all 15,625 cells are equally likely."""
     return format_spec([OPERATIONS[number] for number in rng.integers(len(OPERATIONS), size=len(EDGES))])
 
 

@@ -1,7 +1,8 @@
-"""The network of NAS-Bench-201: cells in a macro skeleton; its state_dict has the published names and shapes.
+"""The network of NAS-Bench-201: cells in a macro skeleton.
 
-Source: Dong and Yang, "NAS-Bench-201", ICLR 2020, Fig. 1. The published checkpoints load with ``strict=True``. A test
-compares outputs with those of the published modules, from a golden file.
+Source: Dong and Yang, "NAS-Bench-201", ICLR 2020, Fig. 1. The state_dict has the published names and shapes, so the
+published checkpoints load with ``strict=True``. A test compares the outputs with a golden file of the published
+modules' outputs.
 """
 
 from collections.abc import Callable
@@ -29,7 +30,7 @@ class _ReluConvBn(nn.Module):
 
 
 class _Zero(nn.Module):
-    """The operation `none`. It keeps zeros in the graph, so that gradients without a path are zero, not None."""
+    """The operation `none`. It stays in the autograd graph, so that gradients through it are zero instead of None."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.mul(0.0)
@@ -88,7 +89,11 @@ class _ResidualReduction(nn.Module):
 
 
 class Network(nn.Module):
-    """Copies of a cell in the macro skeleton: `channels` in the first stage, `cells` per stage (published: 16, 5)."""
+    """Copies of a cell in the macro skeleton.
+
+    The first stage has `channels` channels, and each of three stages has `cells` cells. The published network has 16
+    channels and 5 cells.
+    """
 
     def __init__(self, spec: str, *, channels: int = 16, cells: int = 5, n_classes: int) -> None:
         super().__init__()

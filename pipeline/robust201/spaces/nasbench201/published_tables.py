@@ -30,14 +30,14 @@ _NASLIB_EDGES = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
 _DATASETS = {"imagenet": "ImageNet16-120", "imagenet16-120": "ImageNet16-120"}
 _MAX_BYTES = 1 << 30
 _PARSE_LIMIT_ERRORS = (OverflowError, MemoryError, RecursionError)
-"""Errors that overlong numbers and deeply nested brackets cause."""
+"""Errors that parsing raises for overlong numbers and deeply nested brackets."""
 
 Key = TypeVar("Key")
 Item = TypeVar("Item")
 
 
 def spec_from_naslib(codes: tuple[int, ...]) -> str:
-    """Return the cell string of NASLib's six operation codes (`op_indices`).
+    """Return the cell string for NASLib's six operation codes (`op_indices`).
 
     Raises:
         ArchitectureError: the codes are not six numbers from 0 to 4.
@@ -101,8 +101,8 @@ def read_pickle_table(path: Path) -> NumbersByCell:
     except (AttributeError, LookupError, TypeError, ValueError, *_PARSE_LIMIT_ERRORS) as error:
         raise ResultsError(
             f"Reading a table failed for {path}: it does not have the structure of HW-NAS-Bench-v1_0.pickle, a "
-            f"dictionary of nasbench201 with config and metrics per dataset ({type(error).__name__}: {error}). Convert "
-            "it to CSV, with a column of indices or cell strings."
+            "dictionary with the key nasbench201, and config and metrics for each dataset "
+            f"({type(error).__name__}: {error}). Convert the table to CSV with a column of indices or cell strings."
         ) from error
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class NasBench201(CellSpace):
-    """The cells of NAS-Bench-201 in a skeleton.
+    """The cells of NAS-Bench-201 in a macro skeleton.
 
     The published skeleton has 16 `channels` in the first stage, and 5 `cells` per stage.
     """
@@ -70,9 +70,10 @@ class NasBench201(CellSpace):
         return {"channels": self.channels, "cells": self.cells}
 
     def select(self, selection: str | Sequence[int | str]) -> tuple[int, ...]:
-        """Resolve indices, cell strings, and ranges such as ``0-99``, which mean their evaluated indices (see `Space`).
+        """Resolve indices, cell strings, and ranges such as ``0-99`` (see `Space`).
 
-        Architectures outside ranges are replaced by the lowest index of their isomorphism class.
+        A range selects the evaluated indices in it. An index or cell string selects the lowest index of its isomorphism
+        class.
         """
         evaluated = cells.evaluated_indices()
         if selection == "evaluated":

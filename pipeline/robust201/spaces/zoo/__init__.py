@@ -1,1 +1,1 @@
-"""Well-known networks that do not belong to a search space, by name."""
+"""The zoo: well-known networks that do not belong to a search space."""

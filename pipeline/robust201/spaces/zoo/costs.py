@@ -1,4 +1,7 @@
-"""Multiply-accumulates of the zoo's networks for one image: convolutions and linear layers. Does not import torch."""
+"""Multiply-accumulates of the zoo's networks for one image. Only convolutions and linear layers are counted.
+
+This module does not import torch.
+"""
 
 from collections.abc import Sequence
 
@@ -15,7 +18,7 @@ def half_rounded_up(size: int) -> int:
 
 def resnet(
     blocks: Sequence[int],
-    maps: Sequence[int],
+    widths: Sequence[int],
     n_classes: int,
     size: int,
     *,
@@ -24,16 +27,16 @@ def resnet(
 ) -> int:
     """Return the multiply-accumulates of a residual network.
 
-    `maps` are the stages' channels before a bottleneck's expansion.
+    `widths` are the stages' channels before a bottleneck's expansion.
     """
     if has_imagenet_stem:
         size = half_rounded_up(size)
-        total = convolution(3, maps[0], 7, size**2)
+        total = convolution(3, widths[0], 7, size**2)
         size = half_rounded_up(size)
     else:
-        total = convolution(3, maps[0], 3, size**2)
-    c_in = maps[0]
-    for stage, (width, count) in enumerate(zip(maps, blocks, strict=True)):
+        total = convolution(3, widths[0], 3, size**2)
+    c_in = widths[0]
+    for stage, (width, count) in enumerate(zip(widths, blocks, strict=True)):
         for block in range(count):
             is_strided = stage > 0 and block == 0
             input_area, size = size**2, half_rounded_up(size) if is_strided else size
@@ -51,11 +54,11 @@ def resnet(
     return total + c_in * n_classes
 
 
-def narrow(maps: Sequence[int], units: int, n_classes: int, size: int) -> int:
+def narrow(widths: Sequence[int], units: int, n_classes: int, size: int) -> int:
     """Return the multiply-accumulates of the narrow network, with `units` of two convolutions per stage."""
-    total = convolution(3, maps[0], 3, size**2)
-    c_in = maps[0]
-    for stage, width in enumerate(maps):
+    total = convolution(3, widths[0], 3, size**2)
+    c_in = widths[0]
+    for stage, width in enumerate(widths):
         size = size // 2 if stage else size
         total += convolution(c_in, width, 3, size**2) + (2 * units - 1) * convolution(width, width, 3, size**2)
         c_in = width
@@ -72,14 +75,14 @@ def vgg(stages: Sequence[tuple[int, int]], n_classes: int) -> int:
 
 
 def spatial_transformer(channels: int, hidden: int) -> int:
-    """Return the multiply-accumulates of the predictor of affine maps at 32x32 pixels, without resampling the image."""
+    """Return the multiply-accumulates of the affine map's predictor at 32x32 pixels; resampling is not counted."""
     total = convolution(3, channels, 3, 32**2)
     total += sum(convolution(channels, channels, 3, size**2) for size in (32, 16, 8))
     return total + 16 * channels * hidden + 6 * hidden
 
 
 def polar_transformer(filters: int, size: int) -> int:
-    """Return the multiply-accumulates of the predictors of centroid and angle, without resampling the image."""
+    """Return the multiply-accumulates of the predictors of centroid and angle; resampling is not counted."""
 
     def predictor(height: int, width: int, n_axes: int) -> int:
         height, width = half_rounded_up(height), half_rounded_up(width)

@@ -1,10 +1,11 @@
 """Networks whose linear layers require images of 32x32 pixels: LeNet-5, VGG-16, and a network with one hidden layer.
 
-Sources: LeCun, Bottou, Bengio and Haffner, "Gradient-Based Learning Applied to Document Recognition", 1998, in the form
-that is usual today: ReLUs, max-pooling without parameters, fully connected feature maps, and a linear last layer.
-Simonyan and Zisserman, "Very Deep Convolutional Networks for Large-Scale Image Recognition", ICLR 2015, configuration
-D, in its form for CIFAR: BatchNorm after each of the 13 convolutions, five max-pooling layers, and one linear layer
-instead of three.
+LeNet-5: LeCun, Bottou, Bengio and Haffner, "Gradient-Based Learning Applied to Document Recognition", 1998, in today's
+usual form with ReLUs, max-pooling without parameters, fully connected feature maps, and a linear last layer.
+
+VGG-16: Simonyan and Zisserman, "Very Deep Convolutional Networks for Large-Scale Image Recognition", ICLR 2015,
+configuration D, in its form for CIFAR with BatchNorm after each of the 13 convolutions, five max-pooling layers, and
+one linear layer instead of three.
 """
 
 from collections import OrderedDict
@@ -59,7 +60,7 @@ class FullyConnected(nn.Module):
 
 
 class Vgg(nn.Module):
-    """VGG; VGG-16 has 14,728,266 parameters at ten classes.
+    """VGG. VGG-16 has 14,728,266 parameters with ten classes.
 
     Args:
         stages: channels and number of convolutions of each stage; stages end with max-pooling.
@@ -88,7 +89,7 @@ def require_32(network: nn.Module, images: torch.Tensor) -> None:
     """Check that images (B, C, H, W) have 32x32 pixels.
 
     Raises:
-        NetworkError: they have another size.
+        NetworkError: the images have another size.
     """
     if images.shape[-2:] != (32, 32):
         height, width = images.shape[-2:]

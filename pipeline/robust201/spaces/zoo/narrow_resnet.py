@@ -1,9 +1,9 @@
-"""The narrow residual network with 32 layers that was used to study adversarial training on CIFAR-10.
+"""The narrow residual network with 32 layers from studies of adversarial training on CIFAR-10.
 
 Sources: He, Zhang, Ren and Sun, "Identity Mappings in Deep Residual Networks", ECCV 2016; Engstrom et al., "Exploring
-the Landscape of Spatial Robustness", ICML 2019, whose published model defines further details: leaky ReLUs, shortcuts,
-initial weights, TensorFlow's padding (`SAME`), and the standardisation of each image. The paper on robust features
-calls the network ResNet-34; it has 31 convolutions and one linear layer.
+the Landscape of Spatial Robustness", ICML 2019. The published model of the second paper defines further details: leaky
+ReLUs, shortcuts, initial weights, TensorFlow's padding (`SAME`), and the standardisation of each image. The paper on
+robust features calls the network ResNet-34, but it has 31 convolutions and one linear layer.
 """
 
 import math
@@ -29,7 +29,7 @@ def _activate(x: torch.Tensor) -> torch.Tensor:
 def standardise(images: torch.Tensor) -> torch.Tensor:
     """Scale each image (B, C, H, W) to mean 0 and standard deviation 1 over all its values.
 
-    As in TensorFlow, the standard deviation is at least 1 / sqrt(C H W) grey levels of 255.
+    As in TensorFlow, the standard deviation is at least 1 / sqrt(C H W) in units of 1/255.
     """
     high_precision = images.to(torch.promote_types(images.dtype, torch.float32))
     dims = (1, 2, 3)
@@ -72,10 +72,10 @@ class _Unit(nn.Module):
 class NarrowResNet(nn.Module):
     """Stages of pre-activation units.
 
-    With five units each of 16, 32 and 64 channels, and ten classes, there are 464,154 parameters.
+    With three stages of five units (16, 32 and 64 channels) and ten classes, there are 464,154 parameters.
 
-    Initial weights: convolutions are normal with variance 2 / (9 outputs), the linear layer is uniform with variance
-    1 / inputs, its bias 0.
+    The initial weights of convolutions are normal with variance 2 / (9 * output channels). The linear layer's initial
+    weights are uniform with variance 1 / inputs, and its bias is 0.
     """
 
     def __init__(self, widths: Sequence[int], n_units: int, n_classes: int) -> None:

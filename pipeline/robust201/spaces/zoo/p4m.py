@@ -1,8 +1,8 @@
-"""Convolutions and residual networks equivariant to p4m: translations, rotations and reflections of the square.
+"""Convolutions and residual networks equivariant to the group p4m: translations, quarter turns and reflections.
 
 Source: Cohen and Welling, "Group Equivariant Convolutional Networks", ICML 2016. A feature map on the group is stored
 as (B, 8 C, H, W); the eight orientations of a channel are adjacent. Orientation ``4 m + r`` means: reflect if m = 1,
-then rotate by r quarter turns. Each call expands the kernel to an ordinary one and applies it with a single `conv2d`.
+then rotate by r quarter turns. Each call expands the kernel to an ordinary kernel and applies it with one `conv2d`.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def relative_orientation(base: int, orientation: int) -> int:
 
 
 def expand_lifting(weight: torch.Tensor) -> torch.Tensor:
-    """Expand kernels (O, I, k, k) on the plane to (8 O, I, k, k), with each kernel in its eight orientations."""
+    """Expand kernels (O, I, k, k) on the plane to (8 O, I, k, k): each kernel in all eight orientations."""
     return torch.stack([oriented(weight, orientation) for orientation in range(ORIENTATIONS)], dim=1).flatten(0, 1)
 
 
@@ -55,8 +55,8 @@ def expand_group(weight: torch.Tensor) -> torch.Tensor:
 class P4mConvolution(nn.Conv2d):
     """A convolution of maps on the group, without bias: (B, 8 I, H, W) to (B, 8 O, H', W').
 
-    ``weight`` is (O, 8 I, k, k). With stride 2, it is equivariant only for odd H and W; for even sizes, a rotation
-    changes which pixels are kept.
+    ``weight`` is (O, 8 I, k, k). With stride 2, the convolution is equivariant only for odd H and W; for even sizes, a
+    rotation changes which pixels are sampled.
     """
 
     def __init__(self, c_in: int, c_out: int, kernel: int, stride: int) -> None:
@@ -80,7 +80,7 @@ class P4mBatchNorm(nn.BatchNorm2d):
     """BatchNorm with one mean, variance, scale and shift for the eight orientations of a channel: (B, 8 C, H, W)."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalise (B, C, 8 H, W): the orientations of a channel are stacked as rows."""
+        # The eight orientations of a channel are stacked to one map, (B, C, 8 H, W).
         stacked = torch.unflatten(x, 1, (-1, ORIENTATIONS)).flatten(2, 3)
         return torch.unflatten(super().forward(stacked), 2, (ORIENTATIONS, -1)).flatten(1, 2)
 
@@ -88,8 +88,8 @@ class P4mBatchNorm(nn.BatchNorm2d):
 class GroupResNet(ResNet):
     """A residual network of basic blocks with `widths` channels of eight orientations each.
 
-    As in the paper on robust features, there is no pooling over orientations, so the features are equivariant, but the
-    logits are not invariant. The widths of the zoo's networks are also from this paper.
+    As in the paper on robust features, there is no pooling over orientations. The features are therefore equivariant,
+    but the logits are not invariant. The widths of the zoo's networks are from the same paper.
     """
 
     def __init__(self, blocks: Sequence[int], n_classes: int, *, widths: Sequence[int]) -> None:

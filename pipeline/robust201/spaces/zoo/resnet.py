@@ -53,7 +53,7 @@ class _Block(nn.Module):
 
 
 class _Bottleneck(_Block):
-    """1x1, 3x3 (with the stride) and 1x1 convolutions; the last has four times the channels."""
+    """Three convolutions, 1x1, 3x3 (with the stride) and 1x1; the last has four times as many channels."""
 
     expansion = 4
 
@@ -71,16 +71,16 @@ class _Bottleneck(_Block):
 
 
 class ResNet(nn.Module):
-    """A residual network; blocks (2, 2, 2, 2) are ResNet-18, with 11,173,962 parameters at ten classes.
+    """A residual network. Blocks (2, 2, 2, 2) give ResNet-18, which has 11,173,962 parameters with ten classes.
 
     Args:
         blocks: number of blocks in each of the four stages.
         n_classes: number of classes.
         widths: channels of the stages, before a bottleneck's expansion.
         has_bottlenecks: whether blocks are bottlenecks, as in ResNet-50.
-        has_imagenet_stem: whether the stem is that for ImageNet: a 7x7 convolution and max-pooling, both with stride 2.
-        stem, convolution, norm: factories of the layers; by default ordinary layers.
-        maps_per_channel: feature maps per channel of these layers.
+        has_imagenet_stem: whether to use the stem for ImageNet, a 7x7 convolution and max-pooling, both with stride 2.
+        stem, convolution, norm: factories of the layers; ordinary layers by default.
+        maps_per_channel: number of feature maps per channel of these layers.
     """
 
     def __init__(

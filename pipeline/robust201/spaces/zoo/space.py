@@ -16,25 +16,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ZooNetwork:
-    """A network of the table.
+    """A network in `NETWORKS`.
 
     Attributes:
         build: builds the network, given width and number of classes.
         macs: returns the multiply-accumulates of one image, given width, number of classes and image size.
-        width: the published width and default.
-        is_for_32: whether images must have 32x32 pixels.
+        width: the published width, which is the default.
+        requires_32: whether images must have 32x32 pixels.
         width_divisor: CPUs without AVX-512 can train the network only if the width is a multiple of this number.
     """
 
     build: "Callable[[int, int], nn.Module]"
     macs: Callable[[int, int, int], int]
     width: int
-    is_for_32: bool = False
+    requires_32: bool = False
     width_divisor: int = 1
 
 
 def scaled(published: int, width: int, published_width: int) -> int:
-    """Return a published number of channels or units scaled in proportion to the width, rounded up."""
+    """Scale a published number of channels or units in proportion to the width, rounding up."""
     return -(-published * width // published_width)
 
 
@@ -94,7 +94,7 @@ def _spatial_resnet(blocks: Sequence[int]) -> ZooNetwork:
         transformer = costs.spatial_transformer(scaled(32, width, 64), scaled(1024, width, 64))
         return transformer + costs.resnet(blocks, _resnet_widths(width), n_classes, size)
 
-    return ZooNetwork(build, macs, 64, is_for_32=True, width_divisor=8)
+    return ZooNetwork(build, macs, 64, requires_32=True, width_divisor=8)
 
 
 def _polar_resnet(blocks: Sequence[int]) -> ZooNetwork:
@@ -141,7 +141,7 @@ def _vgg16() -> ZooNetwork:
     def macs(width: int, n_classes: int, _size: int) -> int:
         return costs.vgg(stages(width), n_classes)
 
-    return ZooNetwork(build, macs, 64, is_for_32=True)
+    return ZooNetwork(build, macs, 64, requires_32=True)
 
 
 def _lenet5() -> ZooNetwork:
@@ -158,7 +158,7 @@ def _lenet5() -> ZooNetwork:
     def macs(width: int, n_classes: int, _size: int) -> int:
         return costs.lenet5(*sizes(width), n_classes)
 
-    return ZooNetwork(build, macs, 6, is_for_32=True)
+    return ZooNetwork(build, macs, 6, requires_32=True)
 
 
 def _fully_connected() -> ZooNetwork:
@@ -170,7 +170,7 @@ def _fully_connected() -> ZooNetwork:
     def macs(width: int, n_classes: int, _size: int) -> int:
         return (3 * 32 * 32 + n_classes) * width
 
-    return ZooNetwork(build, macs, 7500, is_for_32=True)
+    return ZooNetwork(build, macs, 7500, requires_32=True)
 
 
 _BLOCKS_18, _BLOCKS_34 = (2, 2, 2, 2), (3, 4, 6, 3)
@@ -191,16 +191,16 @@ NETWORKS: dict[str, ZooNetwork] = {
     "lenet5": _lenet5(),
     "fc7500": _fully_connected(),
 }
-"""The table of networks by name."""
+"""The networks of the zoo, by name."""
 
 EVALUATED = ("resnet18",)
-"""Networks in the selection ``evaluated``. It stays fixed, so that existing sweeps do not grow."""
+"""Networks in the selection ``evaluated``. This tuple must not change, so that existing sweeps do not grow."""
 
 _NAME_WITH_WIDTH = re.compile(r"(.+)-w([1-9][0-9]{0,4})")
 
 
 class Zoo(Space):
-    """Networks of the table, by name; ``NAME-w8`` has width 8.
+    """The networks in `NETWORKS`, by name; ``NAME-w8`` is a network with width 8.
 
     The width is the number of channels of the first stage (resnet, gresnet, stn, ptn, vgg) or the first convolution
     (lenet5), or the number of hidden units (fc7500). All other numbers of channels and hidden units are scaled in
@@ -209,10 +209,10 @@ class Zoo(Space):
 
     name = "zoo"
     channels_last = True
-    """In this memory format, residual networks are 1.1 to 1.3 times as fast on a CPU."""
+    """Residual networks are 1.1 to 1.3 times as fast on a CPU in this memory format."""
 
     def select(self, selection: str | Sequence[int | str]) -> tuple[str, ...]:
-        """Resolve names (see `Space`), ordered by table position and width, with the published width first."""
+        """Resolve names (see `Space`); order networks as in `NETWORKS`, with the published width first."""
         if selection == "evaluated":
             return EVALUATED
         selected = {_parse(name) for name in self._split_names(selection)}
@@ -236,7 +236,7 @@ class Zoo(Space):
             ArchitectureError: the network supports only 32x32 pixels.
         """
         name, width = _parse(architecture)
-        if NETWORKS[name].is_for_32 and image_size != 32:
+        if NETWORKS[name].requires_32 and image_size != 32:
             raise ArchitectureError(
                 f"Planning failed for {architecture}: its linear layers need images of 32x32 pixels, not "
                 f"{image_size}x{image_size}. Remove the network from this sweep, or choose other images."
@@ -267,7 +267,7 @@ def _parse(name: int | str) -> tuple[str, int]:
         return match[1], int(match[2])
     suffix = f"-w{match[2]}" if match else ""
     raise ArchitectureError(
-        f"Looking up an architecture failed for {name!r}: it is not a network of the zoo ({', '.join(NETWORKS)}), "
-        "optionally with a width from 1 to 99999 (resnet18-w8)."
+        f"Looking up an architecture failed for {name!r}: it is not a network of the zoo. Networks are "
+        f"{', '.join(NETWORKS)}, optionally with a width from 1 to 99999, such as resnet18-w8."
         f"{closest(str(name), [network_name + suffix for network_name in NETWORKS])}"
     )

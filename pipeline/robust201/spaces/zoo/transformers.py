@@ -1,9 +1,11 @@
 """Spatial and polar transformers, which move images to a predicted pose before a residual network.
 
-Sources: Jaderberg, Simonyan, Zisserman and Kavukcuoglu, "Spatial Transformer Networks", NeurIPS 2015, as in PyTorch's
-tutorial, with the layers of the paper on robust features. Tai, Bailis and Valiant, "Equivariant Transformer Networks",
-ICML 2019: pose predictors that commute with the transformations that they predict. The composition is ours: first a
-translation and then a rotation about the predicted point are predicted, and both are applied in one interpolation.
+Spatial transformer: Jaderberg, Simonyan, Zisserman and Kavukcuoglu, "Spatial Transformer Networks", NeurIPS 2015, as in
+PyTorch's tutorial, with the layers of the paper on robust features.
+
+Polar transformer: Tai, Bailis and Valiant, "Equivariant Transformer Networks", ICML 2019. Its pose predictors commute
+with the transformations that they predict. How the predictors are combined is specific to robust201: a translation is
+predicted first, then a rotation about the predicted point, and both are applied in one interpolation.
 """
 
 import math
@@ -63,15 +65,15 @@ _REDUCTION = 4
 """Number of input pixels per position of a heat map."""
 
 _ZERO_ANGLE_WEIGHT = 1e-4
-"""Weight of the angle 0 in mean angles. Without it, if all angles are equally likely (for example on images of one
-colour), the mean has neither direction nor derivative."""
+"""Weight of the angle 0 in mean angles. Without it, the mean has neither direction nor derivative if all angles are
+equally likely, for example on images of one colour."""
 
 
 class PosePredictor(nn.Module):
-    """Predictor of heat maps along the axes of an image; the width is first.
+    """Predictor of heat maps along the axes of an image, first along the width.
 
     Args:
-        n_axes: 2: both axes; 1: only the width.
+        n_axes: 2 for both axes, 1 for the width only.
         is_cyclic: whether the width is an angle, so that the first column follows the last.
         filters: channels of the convolutions.
     """
@@ -92,7 +94,7 @@ class PosePredictor(nn.Module):
         return functional.pad(x, (2, 2, rows, rows))
 
     def forward(self, images: torch.Tensor) -> list[torch.Tensor]:
-        """Return probabilities (B, W / 4), and also (B, H / 4) if there are two axes, for images (B, 3, H, W)."""
+        """Return probabilities (B, W / 4), and (B, H / 4) if there are two axes, for images (B, 3, H, W)."""
         x = functional.leaky_relu(self.bn1(self.conv1(self._pad(images, 2))), 0.1)
         x = functional.leaky_relu(self.bn2(self.conv2(self._pad(x, 2))), 0.1)
         dtype = torch.promote_types(x.dtype, torch.float32)
@@ -114,7 +116,7 @@ def centroid(heat: torch.Tensor, length: int) -> torch.Tensor:
 
 
 def direction(heat: torch.Tensor) -> torch.Tensor:
-    """Return (B, 2): cosine and sine of the mean angle of probabilities (B, K) on a circle that starts at -pi."""
+    """Return cosine and sine, (B, 2), of the mean angle of probabilities (B, K) on a circle that starts at -pi."""
     angles = circle(heat.shape[1], like=heat)
     vector = torch.matmul(heat, torch.stack((angles.cos(), angles.sin()), dim=1))
     vector = vector + torch.tensor((_ZERO_ANGLE_WEIGHT, 0.0), dtype=heat.dtype, device=heat.device)
@@ -135,10 +137,10 @@ def polar_points(n_radii: int, n_angles: int, like: torch.Tensor) -> torch.Tenso
 
 
 class PolarTransformer(nn.Module):
-    """Move the predicted centroid of images (B, 3, H, W) to the centre, and rotate them to a predicted angle of 0.
+    """Move the predicted centroid of images (B, 3, H, W) to the centre, and rotate images by the predicted angle to 0.
 
-    The angle is predicted from a polar image about the centroid, with H radii and about 2 H angles. A rotation of the
-    image shifts the columns of the polar image cyclically, and therefore also the heat map.
+    The angle is predicted from a polar image about the centroid, with H radii and about 2 H angles. If the image is
+    rotated, the columns of the polar image and the heat map shift cyclically.
     """
 
     def __init__(self, *, filters: int = 32) -> None:
@@ -152,7 +154,7 @@ class PolarTransformer(nn.Module):
         return torch.stack((centroid(horizontal, images.shape[3]), centroid(vertical, images.shape[2])), dim=1)
 
     def polar_images(self, images: torch.Tensor, centre: torch.Tensor) -> torch.Tensor:
-        """Return polar images about the centres (B, 2): (B, 3, radii, angles)."""
+        """Return polar images (B, 3, radii, angles) about the centres (B, 2)."""
         n_radii = images.shape[2]
         n_angles = _REDUCTION * ((n_radii + 1) // 2)  # a multiple of the reduction, so that heat maps are also cyclic
         points = polar_points(n_radii, n_angles, like=centre) + centre[:, None]
@@ -185,8 +187,8 @@ def _interpolation_weights(coordinates: torch.Tensor, length: int) -> torch.Tens
     pixel_before = position.floor()
     fraction = (position - pixel_before).unsqueeze(-1)
     offset = torch.arange(length, dtype=pixel_before.dtype, device=pixel_before.device) - pixel_before.unsqueeze(-1)
-    # The derivative of max(0, 1 - |distance|) vanishes at pixel centres, where a transformer that starts as the
-    # identity samples; it would never learn.
+    # The derivative of max(0, 1 - |distance|) vanishes at pixel centres. A transformer that starts as the identity
+    # samples at pixel centres, so it would never learn.
     return (offset == 0) * (1 - fraction) + (offset == 1) * fraction
 
 

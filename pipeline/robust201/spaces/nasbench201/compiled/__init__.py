@@ -1,6 +1,6 @@
 """The inference network: a trained network compiled to fewer and faster kernels, with the same results up to rounding.
 
-- `program` plans a cell, without weights and torch; `folding` folds BatchNorm statistics into convolution weights.
+- `program` plans a cell, without weights or torch; `folding` folds BatchNorm statistics into convolution weights.
 - `kernels` contains the operations, `blocks` runs a program forward and backward, and `network` adds the skeleton.
 - `incremental` recomputes only the activations that a change in one window affects.
 - On a CPU with AVX-512, `lowering` converts the blocks to a list of operations, `arena` allocates memory for their

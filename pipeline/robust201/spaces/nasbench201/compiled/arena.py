@@ -1,7 +1,7 @@
 """Allocation of memory for a list of operations, and execution of the list.
 
 Maps that a later segment reads are kept for all images of a run. Every other map reuses the memory of a map of the same
-shape that is no longer read, so that borders remain zero. Each thread has its own arena.
+shape that is no longer read; the borders of the reused memory are already zero. Each thread has its own arena.
 """
 
 import ctypes
@@ -22,12 +22,12 @@ _CACHE_LINE = 16  # floats
 _NO_VIEW = native.ViewStruct(-1, 0, 0, 0)
 
 GROUP_IMAGES = {32: 1, 16: 2, 8: 4}
-"""Images per call of an operation, by height of the segment's maps: few, so that the maps stay in a core's cache, but
-more than one if the weights are larger than the maps."""
+"""Images per call of an operation, by height of the segment's maps. There are few, so that the maps stay in a core's
+cache, but more than one if the weights are larger than the maps."""
 
 
 class PersistentMaps(NamedTuple):
-    """Number of leading operations that a search runs on regions, and the maps that it keeps between runs."""
+    """Number of leading operations that a search runs on regions, and the maps that the search keeps between runs."""
 
     n_operations: int
     maps: frozenset[Map]
@@ -38,15 +38,15 @@ class Runner:
 
     Args:
         listing: the operations.
-        at_once: maximum number of images that pass through all segments together.
+        max_images: maximum number of images that pass through all segments together.
         library: result of `native.load_library`.
         persistent: operations and maps for `run_regions`.
     """
 
     def __init__(
-        self, listing: OperationList, *, at_once: int, library: ctypes.CDLL, persistent: PersistentMaps | None = None
+        self, listing: OperationList, *, max_images: int, library: ctypes.CDLL, persistent: PersistentMaps | None = None
     ) -> None:
-        self.at_once = at_once
+        self.max_images = max_images
         self._library = library
         self._persistent = PersistentMaps(0, frozenset()) if persistent is None else persistent
         self._constants = listing.constants
@@ -58,12 +58,12 @@ class Runner:
         ]
         starts = [start for start, _ in listing.segments]
         stops = [*starts[1:], len(listing.operations)]
-        groups = [min(at_once, GROUP_IMAGES.get(height, 1)) for _, height in listing.segments]
+        groups = [min(max_images, GROUP_IMAGES.get(height, 1)) for _, height in listing.segments]
         self._segments = (native.SegmentStruct * len(starts))(
             *(native.SegmentStruct(*bounds) for bounds in zip(starts, stops, groups, strict=True))
         )
         buffers, buffer_numbers, self._arena_floats = _allocate(
-            listing.operations, list(self._segments), at_once, self._persistent.maps
+            listing.operations, list(self._segments), max_images, self._persistent.maps
         )
         self._buffers = (native.BufferStruct * len(buffers))(*buffers)
         self._operations = (native.OperationStruct * len(listing.operations))(
@@ -77,7 +77,7 @@ class Runner:
     def run(
         self, segments: slice, arena: torch.Tensor, n_images: int, external_tensors: Sequence[torch.Tensor | None]
     ) -> None:
-        """Run segments on the caller's tensors, ordered as `lowering.PIXELS` etc., with one row per image."""
+        """Run segments on the caller's tensors, which are in the order of `lowering.PIXELS` etc., one row per image."""
         start, stop, _ = segments.indices(len(self._segments))
         self._library.robust201_run(
             ctypes.addressof(self._operations),
@@ -87,7 +87,7 @@ class Runner:
             *self._externals(external_tensors),
             arena.data_ptr(),
             n_images,
-            self.at_once,
+            self.max_images,
         )
 
     def run_regions(
@@ -102,8 +102,8 @@ class Runner:
     ) -> None:
         """Recompute a region of each leading operation's maps, and save overwritten values of kept maps.
 
-        `saved_values` is the memory for these values. With `rejected`, (n,) bool, restore the values of these images
-        instead.
+        `saved_values` is the memory for the overwritten values. If `rejected`, (n,) bool, is given, the values of the
+        rejected images are restored instead.
         """
         packed = (native.RegionStruct * len(regions))(
             *(native.RegionStruct(region.top, region.left, *region.size) for region in regions)
@@ -135,7 +135,7 @@ class Runner:
 
 
 def _allocate(
-    operations: list[Operation], segments: Sequence[native.SegmentStruct], at_once: int, persistent: frozenset[Map]
+    operations: list[Operation], segments: Sequence[native.SegmentStruct], max_images: int, persistent: frozenset[Map]
 ) -> tuple[list[native.BufferStruct], dict[Map, int], int]:
     """Assign a buffer to each map; return the buffers, each map's buffer number, and the arena's size in floats."""
     segment_of = [number for number, segment in enumerate(segments) for _ in range(segment.first, segment.stop)]
@@ -158,17 +158,17 @@ def _allocate(
                 buffers.append(native.BufferStruct(feature_map.external, 0, 0, 1))
                 buffer_numbers[feature_map] = len(buffers) - 1
                 continue
-            is_kept = (
+            is_retained = (
                 feature_map in persistent or segment_of[first_write[feature_map]] != segment_of[last_use[feature_map]]
             )
             shape = (feature_map.height, feature_map.width, feature_map.channels, segment_of[position])
-            if not is_kept and free_buffers[shape]:
+            if not is_retained and free_buffers[shape]:
                 buffer_numbers[feature_map] = free_buffers[shape].pop()
                 continue
-            floats = math.ceil(feature_map.floats / _CACHE_LINE) * _CACHE_LINE
-            buffers.append(native.BufferStruct(-1, offset, floats, int(is_kept)))
+            n_floats = math.ceil(feature_map.floats / _CACHE_LINE) * _CACHE_LINE
+            buffers.append(native.BufferStruct(-1, offset, n_floats, int(is_retained)))
             buffer_numbers[feature_map] = len(buffers) - 1
-            offset += floats * (at_once if is_kept else segments[segment_of[position]].group)
+            offset += n_floats * (max_images if is_retained else segments[segment_of[position]].group)
         for feature_map in {*operation.reads(), *operation.writes()}:
             buffer = buffers[buffer_numbers[feature_map]]
             if last_use[feature_map] == position and buffer.external < 0 and not buffer.kept:
@@ -182,7 +182,7 @@ def _pack(operation: Operation, buffer_numbers: dict[Map, int]) -> native.Operat
     packed = native.OperationStruct()
     for name in ("kind", "height", "width", "inputs", "outputs", "step", "plane", "n_pools", "scaled"):
         setattr(packed, name, getattr(operation, name))
-    packed.whole_height, packed.whole_width = operation.height, operation.width
+    packed.map_height, packed.map_width = operation.height, operation.width
     packed.n_taps, packed.n_sources = len(operation.taps), len(operation.sources)
     for position, view in enumerate(operation.sources):
         packed.sources[position] = _pack_view(view, buffer_numbers)
@@ -192,7 +192,7 @@ def _pack(operation: Operation, buffer_numbers: dict[Map, int]) -> native.Operat
             packed.taps[position] = y * source.row + x * source.pixel
     for position, factor in enumerate(operation.factors):
         packed.factors[position] = factor
-    for name in ("add", "tape", "past", "raw", "rectified"):
+    for name in ("add", "tape", "add_after_mask", "raw", "rectified"):
         view = getattr(operation, name)
         setattr(packed, name, _NO_VIEW if view is None else _pack_view(view, buffer_numbers))
     packed.weights = None if operation.weights is None else operation.weights.data_ptr()
@@ -207,13 +207,13 @@ def _pack_view(view: MapView, buffer_numbers: dict[Map, int]) -> native.ViewStru
 
 
 def split_for_threads(n_images: int) -> list[slice]:
-    """Return the slice of images of each torch thread."""
+    """Divide images among the torch threads, and return each thread's slice."""
     n_per_thread = -(-n_images // torch.get_num_threads())
     return [slice(start, min(start + n_per_thread, n_images)) for start in range(0, n_images, n_per_thread)]
 
 
-def in_threads(run: Callable[[int, slice], None], images_by_thread: list[slice]) -> None:
-    """Call a function with the number and the images of each thread, in parallel."""
+def run_in_threads(run: Callable[[int, slice], None], images_by_thread: list[slice]) -> None:
+    """Call a function in several threads, with the number and the images of each thread."""
     if len(images_by_thread) == 1:
         run(0, images_by_thread[0])
         return

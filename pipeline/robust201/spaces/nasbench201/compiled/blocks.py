@@ -28,7 +28,7 @@ Tape = dict[int, torch.Tensor]
 
 
 class Needs(NamedTuple):
-    """Which forms of a feature map are read: raw, rectified, or both."""
+    """Forms of a feature map that are read: raw, rectified, or both."""
 
     raw: bool
     rectified: bool
@@ -61,23 +61,23 @@ class Value:
 
 
 class _Sum:
-    """A sum of feature maps; `owned` is whether it may overwrite its memory."""
+    """A sum of feature maps; `is_owned` is true if additions may overwrite its memory."""
 
-    def __init__(self, total: torch.Tensor | None = None, *, owned: bool = False) -> None:
+    def __init__(self, total: torch.Tensor | None = None, *, is_owned: bool = False) -> None:
         self.partial = total
-        self.owned = owned
+        self.is_owned = is_owned
 
     @property
     def total(self) -> torch.Tensor:
         return cast("torch.Tensor", self.partial)
 
     def put(self, total: torch.Tensor) -> None:
-        self.partial, self.owned = total, True
+        self.partial, self.is_owned = total, True
 
     def add(self, x: torch.Tensor, *, times: int = 1) -> None:
         if self.partial is None:
-            self.partial, self.owned = (x, False) if times == 1 else (x * times, True)
-        elif self.owned:
+            self.partial, self.is_owned = (x, False) if times == 1 else (x * times, True)
+        elif self.is_owned:
             self.partial.add_(x, alpha=times)
         else:
             self.put(torch.add(self.partial, x, alpha=times))
@@ -91,7 +91,7 @@ class NodeKernels:
         index: number of the node.
         needs: forms of the node that are read.
         poolings: source and kernel of each pooling.
-        skips: source of each skip connection, and how many times it is added.
+        skips: source of each skip connection, and how many times the source is added.
         convolutions: source and kernel of each convolution of the source's ReLU.
         gradients: source and input gradient of each convolution.
     """
@@ -150,14 +150,14 @@ def compute_node(node: NodeKernels, reader: MapReader) -> Value:
     for position, (source, convolution) in enumerate(node.convolutions, start=1):
         # The last convolution can apply the ReLU, unless the raw sum is also read.
         rectify = position == len(node.convolutions) and not node.needs.raw
-        total.put(reader.convolve(source, convolution, add=total.partial, in_place=total.owned, rectify=rectify))
+        total.put(reader.convolve(source, convolution, add=total.partial, in_place=total.is_owned, rectify=rectify))
         if rectify:
             return Value(None, total.total)
     return Value.of(total.total, node.needs)
 
 
 class CellBlock:
-    """A cell, executed according to its program; `output` are the forms of its output that are read."""
+    """A cell, executed according to its program. `output` contains the forms of its output that are read."""
 
     def __init__(
         self,
@@ -191,30 +191,32 @@ class CellBlock:
         return values
 
     def backward(self, gradient: torch.Tensor, tape: Tape) -> torch.Tensor:
-        """Return the gradient of the input, given that of the raw output. `gradient` may be overwritten."""
-        past_relu = {0: _Sum()} | {node.index: _Sum() for node in self.nodes}
-        through_relu: dict[int, torch.Tensor] = {}
-        past_relu[self.output].put(gradient)
+        """Return the gradient of the input, given the gradient of the raw output, which may be overwritten."""
+        raw_gradients = {0: _Sum()} | {node.index: _Sum() for node in self.nodes}
+        relu_gradients: dict[int, torch.Tensor] = {}
+        raw_gradients[self.output].put(gradient)
         for node in reversed(self.nodes):
-            node_gradient = _join_gradients(past_relu[node.index], through_relu.get(node.index), tape.get(node.index))
+            node_gradient = _join_gradients(
+                raw_gradients[node.index], relu_gradients.get(node.index), tape.get(node.index)
+            )
             for source, kernel in node.gradients:
-                previous = through_relu.get(source)
-                through_relu[source] = kernel(node_gradient.total, add=previous, in_place=previous is not None)
-            # The backward pass of pooling scales the border; in place only if the gradient is not read afterwards.
-            consume = node_gradient.owned and len(node.poolings) == 1 and not node.skips
+                previous = relu_gradients.get(source)
+                relu_gradients[source] = kernel(node_gradient.total, add=previous, in_place=previous is not None)
+            # The backward pass of pooling scales the border, in place if the gradient is not read afterwards.
+            consume = node_gradient.is_owned and len(node.poolings) == 1 and not node.skips
             for source, pooling in node.poolings:
-                source_gradient = past_relu[source]
+                source_gradient = raw_gradients[source]
                 source_gradient.put(
                     pooling.backward(
                         node_gradient.total,
                         consume=consume,
                         add=source_gradient.partial,
-                        in_place=source_gradient.owned,
+                        in_place=source_gradient.is_owned,
                     )
                 )
             for source, times in node.skips:
-                past_relu[source].add(node_gradient.total, times=times)
-        return _join_gradients(past_relu[0], through_relu.get(0), tape.get(0)).total
+                raw_gradients[source].add(node_gradient.total, times=times)
+        return _join_gradients(raw_gradients[0], relu_gradients.get(0), tape.get(0)).total
 
 
 def _load_node(
@@ -249,13 +251,13 @@ def _needed_forms(program: CellProgram, node: Node, output: Needs) -> Needs:
     )
 
 
-def _join_gradients(past_relu: _Sum, through_relu: torch.Tensor | None, rectified: torch.Tensor | None) -> _Sum:
+def _join_gradients(raw_gradients: _Sum, relu_gradients: torch.Tensor | None, rectified: torch.Tensor | None) -> _Sum:
     """Add a node's gradients through its raw form and through its ReLU."""
-    if through_relu is None or rectified is None:
-        return past_relu
-    joined = _Sum(mask_gradient(through_relu, rectified), owned=True)
-    if past_relu.partial is not None:
-        joined.add(past_relu.partial)
+    if relu_gradients is None or rectified is None:
+        return raw_gradients
+    joined = _Sum(mask_gradient(relu_gradients, rectified), is_owned=True)
+    if raw_gradients.partial is not None:
+        joined.add(raw_gradients.partial)
     return joined
 
 
@@ -278,7 +280,7 @@ class ReductionBlock:
 
     @property
     def gradients(self) -> tuple[Convolution, torch.Tensor, Convolution]:
-        """Gradient of the second convolution, weight (O, I, 3, 3) of the first one, and gradient of the shortcut."""
+        """Gradient of the second convolution's input, weight (O, I, 3, 3) of the first, gradient of the shortcut."""
         return self._second_gradient, self._first_gradient.weight, self._down_gradient
 
     def forward(self, value: Value, tape: Tape | None) -> Value:

@@ -1,8 +1,8 @@
 """Folding of BatchNorm into convolution weights, and the maps of constant nodes; both in float64.
 
 BatchNorm in evaluation mode is y = (x - m) * g + b with g = weight / sqrt(variance + eps), so it can be folded into the
-preceding convolution. Folding in float64, and rounding once to the dtype of the kernels, limits the error of a folded
-weight to half a unit in the last place.
+preceding convolution. Weights are folded in float64 and rounded once to the dtype of the kernels, so that the error of
+a folded weight is at most half a unit in the last place.
 """
 
 from collections.abc import Iterable
@@ -39,9 +39,9 @@ def fold_block(block: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def merge(folded: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Merge convolutions of the same input into one: weights (O, I, k, k) with odd k, and biases (O,).
+    """Merge convolutions of the same input into one convolution; weights are (O, I, k, k) with odd k, biases (O,).
 
-    Smaller kernels are zero-padded around their centre to the largest size.
+    Smaller kernels are padded with zeros on all sides to the largest size.
     """
     weights, biases = zip(*folded, strict=True)
     max_kernel_size = max(weight.shape[-1] for weight in weights)
@@ -70,15 +70,15 @@ def round_once(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 class ConstantMaps:
     """Outputs of a cell's constant edges, which depend only on the weights and the image size.
 
-    A node with only `none` edges is zero, but the BatchNorm after a convolution shifts zeros, and the zero padding of a
-    3x3 convolution affects the border of the shifted map. The maps are computed as in the uncompiled cell.
+    A node with only `none` edges is zero. But the BatchNorm after a convolution shifts zeros, and the zero padding of a
+    further 3x3 convolution affects the border of the shifted map. The maps are computed as in the uncompiled cell.
     """
 
     def __init__(self, program: CellProgram, layers: nn.ModuleList, channels: int) -> None:
         self._operations = parse(program.spec)
         self._channels = channels
         self._edges = {node.index: node.constants for node in program.nodes if node.constants}
-        # A constant edge depends on all edges into its source, so fold the convolutions of all constant nodes.
+        # A constant edge depends on all edges into its source, so fold the convolutions from all constant nodes.
         constant = constant_nodes(program.spec) if self._edges else frozenset()
         self._folded = {
             edge: fold_block(layers[edge])

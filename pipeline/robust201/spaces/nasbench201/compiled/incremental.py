@@ -1,10 +1,9 @@
-"""Incremental forward pass: if one window of an image changes, recompute only the activations that it affects.
+"""Incremental forward pass. If one window of an image changes, only the affected activations are recomputed.
 
 A pass caches the feature maps of the accepted images. For a proposal, the changed patch of each map is computed from
 the previous layer's patch and the cached activations around it, with the same kernels in the same order as for the full
-map. Patches of accepted proposals are written to the cache. Rounding errors do not accumulate across proposals.
-Starting with the first block whose patch would cover most of the map, full maps are computed (see
-`IncrementalKernels.depth`).
+map. Patches of accepted proposals are written to the cache. Rounding errors do not accumulate across proposals. From
+the first block whose patch would cover most of the map, full maps are computed (see `IncrementalKernels.depth`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,16 +26,17 @@ from robust201.spaces.nasbench201.compiled.kernels import AveragePooling, Convol
 from robust201.spaces.nasbench201.compiled.regions import Region, union
 
 MAX_FRACTION = 0.65
-"""With PyTorch, blocks compute full maps if patches cover more than this fraction of their output, averaged over window
-positions, because extracting patches then costs about as much as it saves (docs/internals/engine.md)."""
+"""Maximum fraction of a block's output that patches may cover, with PyTorch, as a mean over window positions. Above it,
+the block computes full maps, because extracting patches would cost about as much as it saves
+(docs/internals/engine.md)."""
 
 MIN_SAVED_PASSES = 3.0
-"""Minimum estimated number of full passes that an incremental search must save; filling the cache costs more than
-one."""
+"""Minimum estimated number of full passes that an incremental search must save. Filling the cache costs more than one
+pass."""
 
 MIN_SAVING = 0.3
-"""With the native library, the minimum estimated saving per query, as a fraction of a full pass; the estimate ignores
-CPU cache misses."""
+"""Minimum estimated saving per query with the native library, as a fraction of a full pass. The estimate ignores CPU
+cache misses."""
 
 # Relative costs with the native library (docs/internals/engine.md). A cached map costs main-memory traffic, because it
 # is saved, written and restored.
@@ -54,14 +54,14 @@ _PADDED_ORIGIN = Region(-1, -1, -1, -1)
 
 
 class Patch(NamedTuple):
-    """The region of a feature map that a proposal changes, and its new values (B, C, h, w) in the needed forms."""
+    """The region of a feature map that a proposal changes, and the new values (B, C, h, w) in the needed forms."""
 
     region: Region
     value: Value
 
 
 class CachedMap:
-    """One form of a feature map: accepted values with a border of zeros, and a proposal's patch over them.
+    """One form of a feature map: the accepted values with a border of zeros, and a proposal's patch.
 
     `accepted` is (B, C, H, W), or None if only the patch is read.
     """
@@ -78,7 +78,7 @@ class CachedMap:
         self._patch: torch.Tensor | None = None
 
     def propose(self, region: Region, patch: torch.Tensor | None) -> None:
-        """Lay a proposal's patch over the map; it replaces the previous patch."""
+        """Set the proposal's patch, which replaces the previous patch."""
         self._region, self._patch = region, patch
 
     def read(self, region: Region) -> torch.Tensor:
@@ -102,7 +102,7 @@ class CachedMap:
 
 
 class CachedValue:
-    """A feature map in the forms that are read. A form is cached only if more than the patch is read."""
+    """A feature map in the forms that are read. A form is cached only if pixels outside the patch are read."""
 
     def __init__(self, value: Value, cached: Needs) -> None:
         self._raw = CachedMap(value.raw if cached.raw else None)
@@ -172,7 +172,7 @@ class _CellKernels:
         self.cached_forms = self._find_cached_forms()
 
     def _find_cached_forms(self) -> dict[int, Needs]:
-        """Return, by node, the forms that must be cached because more than the patch is read."""
+        """Return, by node, the forms that must be cached because pixels outside the patch are read."""
         dilations = {0: 0}
         for node in self.nodes:
             dilations[node.index] = max(dilations[source] + reach for source, reach in self.inputs[node.index])
@@ -197,7 +197,7 @@ class _CellKernels:
         return regions[self.block.output]
 
     def cost(self) -> tuple[float, float]:
-        """Return estimated relative costs of a full pass, and of caching its maps, with the native library."""
+        """Return the estimated relative costs, with the native library, of a full pass and of caching its maps."""
         full_cost = 0.0
         for node in self.nodes:
             full_cost += _POOLING_COST * len(node.poolings) + _SKIP_COST * len(node.skips)
@@ -217,7 +217,7 @@ class _CellKernels:
 
 
 def _inputs(node: NodeKernels) -> list[tuple[int, int]]:
-    """Return the source nodes of a node, each with the number of pixels on each side of a pixel that the node reads."""
+    """Return a node's source nodes, each with its reach: the number of pixels read on each side of a pixel."""
     return [
         *((source, 1) for source, _ in node.poolings),
         *((source, 0) for source, _ in node.skips),
@@ -291,7 +291,7 @@ class _IncrementalReduction:
 
 
 class IncrementalKernels:
-    """A network's kernels for windows, and the number of blocks for which they are faster than full maps."""
+    """A network's kernels for patches, and the number of leading blocks for which patches are faster than full maps."""
 
     def __init__(self, stem: Convolution, stem_needs: Needs, blocks: Sequence[Block], *, native: bool = False) -> None:
         self._native = native
@@ -307,7 +307,7 @@ class IncrementalKernels:
     def depth(self, sides: Sequence[int], height: int, width: int) -> int:
         """Return the number of leading blocks that should compute only patches; 0 if full passes are faster.
 
-        `sides` has the side length of the window in each upcoming query.
+        `sides` contains the side length of the window in each upcoming query.
         """
         if not sides or height != width or height < MIN_IMAGE_SIZE:
             return 0
@@ -336,8 +336,8 @@ class IncrementalKernels:
 
     def _patch_fractions(self, side: int, size: int) -> Iterator[float]:
         """Yield the mean fraction of each block's output that a window changes, over window positions."""
-        # Row and column of a window are independent and equally distributed, so the mean area is the squared mean
-        # height.
+        # A window's row and column are independent with the same distribution, so the mean area is the square of the
+        # mean height.
         n_starts = max(1, size - side)
         regions = [Region(start, start + side, start, start + side).spread(1, size, size) for start in range(n_starts)]
         for kernels in self.blocks:

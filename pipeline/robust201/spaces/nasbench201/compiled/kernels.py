@@ -1,9 +1,9 @@
 """The operations of an inference network, in channels_last.
 
-Each operation has up to two implementations. One uses ordinary PyTorch functions, on every device. The other uses
-oneDNN's convolutions with bias, sum and ReLU in a single pass, which PyTorch has for its compiler and does not
-document; it is used on a CPU if it is available and correct (`fuses_on_cpu`). Feature maps and weights have the same
-dtype, float32 or bfloat16; sums inside an operation are float32.
+Each operation has up to two implementations. The first uses ordinary PyTorch functions, and works on every device. The
+second uses oneDNN's convolutions with bias, sum and ReLU in a single pass, which are undocumented functions for
+PyTorch's compiler. They are used on a CPU if they are available and correct (`fuses_on_cpu`). Feature maps and weights
+have the same dtype, float32 or bfloat16; sums inside an operation are float32.
 """
 
 import copy
@@ -55,7 +55,7 @@ class Convolution:
         weight: (O, I / groups, k, k) float64.
         bias: (O,) float64, or None.
         dtype: type of the feature maps, float32 or bfloat16; weight and bias are rounded to it.
-        padding: width of the zero padding; None: the padding that preserves the image size at stride 1.
+        padding: width of the zero padding; None means the padding that preserves the image size at stride 1.
         fused: whether to use oneDNN's fused convolution; None decides by device, dtype and `fuses_on_cpu`.
     """
 
@@ -82,7 +82,7 @@ class Convolution:
 
     @property
     def reach(self) -> int:
-        """Number of pixels on each side that an odd kernel reads."""
+        """Number of pixels that a kernel of odd size reads on each side of a pixel."""
         return int(self._weight.shape[-1]) // 2
 
     @property
@@ -91,7 +91,7 @@ class Convolution:
         return self._weight, self._bias, self._padding[0]
 
     def unpadded(self) -> "Convolution":
-        """Return the same convolution without padding, for a part of an image that includes the surrounding pixels."""
+        """Return the same convolution without padding, for a patch that includes the surrounding pixels."""
         copied = copy.copy(self)
         copied._padding = [0, 0]
         copied._packed = None
@@ -100,7 +100,7 @@ class Convolution:
     def __call__(
         self, x: torch.Tensor, *, add: torch.Tensor | None = None, in_place: bool = False, rectify: bool = False
     ) -> torch.Tensor:
-        """Convolve (B, I, H, W) to (B, O, H', W'), add `add` (same shape), and apply the ReLU; all channels_last.
+        """Convolve (B, I, H, W) to (B, O, H', W'), add `add` (B, O, H', W'), and apply the ReLU; all are channels_last.
 
         With `in_place`, `add` may be overwritten by the result.
         """
@@ -116,8 +116,8 @@ class Convolution:
     ) -> torch.Tensor:
         onednn = torch.ops.mkldnn
         if self._packed is None:
-            # oneDNN's layout of the weight depends on the instruction set, and hardly on the image size, so use the
-            # size of the first batch. Other sizes also give correct results; at worst, each call reorders the weight.
+            # oneDNN's layout of the weight depends on the instruction set, but hardly on the image size, so the size of
+            # the first batch is used. Other sizes also give correct results; at worst, each call reorders the weight.
             self._packed = onednn._reorder_convolution_weight(
                 self._weight.contiguous(), self._padding, self._stride, [1, 1], self._groups, list(x.shape)
             )
@@ -163,7 +163,7 @@ class Linear:
         return self._convolutions[0](x[:, :, None, None]).flatten(1)
 
     def backward(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Return the gradient of the inputs, (B, I), given that of the outputs, (B, O)."""
+        """Return the gradient of the inputs, (B, I), given the gradient of the outputs, (B, O)."""
         if self._convolutions is None:
             return gradient @ self._weight
         return self._convolutions[1](gradient[:, :, None, None]).flatten(1)
@@ -185,12 +185,12 @@ class StridedGradient:
         return self._weight
 
     def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Return the gradient (B, I, 2H, 2W), given that of the output (B, O, H, W)."""
+        """Return the gradient of the input, (B, I, 2H, 2W), given the gradient of the output, (B, O, H, W)."""
         return functional.conv_transpose2d(gradient, self._weight, stride=2, padding=1, output_padding=1)
 
 
 class AveragePooling:
-    """3x3 average pooling with stride 1, excluding padding from the mean, multiplied by `factor`; and its gradient.
+    """3x3 average pooling with stride 1, without padding in the mean, multiplied by `factor`; and its gradient.
 
     On a CPU, it is computed as a depthwise convolution, which is nine times as fast as pooling in PyTorch 2.13: sums
     over windows are divided by nine, and border pixels, whose windows are smaller, are then scaled up. bfloat16 uses
@@ -248,7 +248,7 @@ class AveragePooling:
         add: torch.Tensor | None = None,
         in_place: bool = False,
     ) -> torch.Tensor:
-        """Return the gradient of the image, plus `add`, given that of the pooled image.
+        """Return the gradient of the image, plus `add`, given the gradient of the pooled image.
 
         Border pixels are scaled before the sum over windows. All tensors are (B, C, H, W), channels_last. With
         `consume`, `gradient` may be overwritten; with `in_place`, `add` may be overwritten by the result.
@@ -303,11 +303,11 @@ class Halving:
 
     @staticmethod
     def backward(gradient: torch.Tensor) -> torch.Tensor:
-        """Return four times the gradient, (B, C, H, W), given that of the result; the caller divides by four."""
+        """Return four times the input's gradient, given the output's gradient; the caller divides by four."""
         return functional.interpolate(gradient, scale_factor=2, mode="nearest")
 
 
 def mask_gradient(gradient: torch.Tensor, rectified: torch.Tensor) -> torch.Tensor:
-    """Set a gradient to zero where the ReLU's output is zero, in place; the result is the gradient of its input."""
+    """Set a gradient to zero in place where the ReLU's output is zero, which gives the gradient of the ReLU's input."""
     masked: torch.Tensor = torch.ops.aten.threshold_backward.grad_input(gradient, rectified, 0, grad_input=gradient)
     return masked

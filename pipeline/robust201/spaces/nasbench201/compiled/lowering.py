@@ -16,7 +16,7 @@ from robust201.spaces.nasbench201.compiled.kernels import Convolution
 _LANES = native.LANES
 
 PIXELS, FEATURES, FEATURES_GRADIENT, PIXELS_GRADIENT = range(4)
-"""Numbers of the caller's tensors among the external ones. Constants follow."""
+"""Numbers of the caller's tensors, which are the first external tensors. Constants follow."""
 
 N_CALLER_TENSORS = 4
 
@@ -55,7 +55,7 @@ class Map:
 
 @dataclass
 class MapView:
-    """Pixels of a map that an operation uses: the first one, and the step between them."""
+    """Pixels of a map that an operation uses: the first pixel, and the step between pixels."""
 
     map: Map
     y: int = 0
@@ -64,28 +64,28 @@ class MapView:
 
 
 class Outputs(TypedDict, total=False):
-    """Maps to which an operation writes its sum, raw and rectified."""
+    """Maps to which an operation writes its raw and its rectified sum."""
 
     raw: MapView | None
     rectified: MapView | None
 
 
 class Masks(TypedDict, total=False):
-    """ReLU output that masks an operation's sum (`tape`), and a map that is added afterwards (`past`)."""
+    """ReLU output that masks an operation's sum (`tape`), and a map that is added after masking (`add_after_mask`)."""
 
     tape: MapView | None
-    past: MapView | None
+    add_after_mask: MapView | None
 
 
 class FinalSteps(Outputs, Masks, total=False):
-    """Steps after an operation's sum, in order: add `add`, mask with `tape`, add `past`, write."""
+    """Steps after an operation's sum, in order: add `add`, mask with `tape`, add `add_after_mask`, write."""
 
     add: MapView | None
 
 
 @dataclass
 class Operation:
-    """One operation (see native.c); `height` and `width` are those of its output."""
+    """One operation (see native.c); `height` and `width` are the size of its output."""
 
     kind: int
     height: int
@@ -100,7 +100,7 @@ class Operation:
     scaled: int = 0
     add: MapView | None = None
     tape: MapView | None = None
-    past: MapView | None = None
+    add_after_mask: MapView | None = None
     raw: MapView | None = None
     rectified: MapView | None = None
     weights: torch.Tensor | None = None
@@ -109,7 +109,7 @@ class Operation:
 
     def reads(self) -> list[Map]:
         """Return the maps that the operation reads."""
-        return [view.map for view in (*self.sources, self.add, self.tape, self.past) if view]
+        return [view.map for view in (*self.sources, self.add, self.tape, self.add_after_mask) if view]
 
     def writes(self) -> list[Map]:
         """Return the maps that the operation writes."""
@@ -141,22 +141,22 @@ class Forms:
 
 
 class _Gradient:
-    """The gradient of a node's raw form. `owned` is as in `blocks._Sum`, because it affects rounding."""
+    """The gradient of a node's raw form. `is_owned` is as in `blocks._Sum`, because it affects rounding."""
 
-    def __init__(self, total: Map | None = None, *, owned: bool = False) -> None:
+    def __init__(self, total: Map | None = None, *, is_owned: bool = False) -> None:
         self.total = total
-        self.owned = owned
+        self.is_owned = is_owned
 
 
 @dataclass
 class _LastConvolution:
-    """The latest convolution of a gradient towards a node's ReLU.
+    """The latest convolution that contributes to the gradient of a node's ReLU.
 
-    It is appended to the list once it is known whether it also masks.
+    It is appended to the list when it is known whether it is the last, because only the last one masks.
 
     Attributes:
         source: the gradient that is convolved.
-        added: sum of the earlier convolutions; None if there are none.
+        added: sum of the earlier convolutions; None if this is the first.
     """
 
     kernel: Convolution
@@ -166,7 +166,7 @@ class _LastConvolution:
 
 @dataclass
 class _SavedForward:
-    """What a block's backward pass needs: ReLU outputs by node, and the shape of the input."""
+    """Data for a block's backward pass: ReLU outputs by node, and the shape of the input."""
 
     tape: dict[int, Map]
     height: int
@@ -174,8 +174,8 @@ class _SavedForward:
     channels: int
 
 
-def fits(blocks: Sequence[Block], *convolutions: Convolution) -> bool:
-    """Return whether the structures of native.c can represent these blocks and further convolutions."""
+def fits_structures(blocks: Sequence[Block], *convolutions: Convolution) -> bool:
+    """Return whether the structures of native.c can represent these blocks and convolutions."""
     cells = [block for block in blocks if isinstance(block, CellBlock)]
     nodes = [(block, node) for block in cells for node in block.nodes]
     n_constants = sum(node.index in block.constants for block, node in nodes)
@@ -190,7 +190,7 @@ def fits(blocks: Sequence[Block], *convolutions: Convolution) -> bool:
 
 
 class OperationList:
-    """Operations in execution order, in segments; each segment runs on one group of images after another."""
+    """Operations in execution order, divided into segments. Each segment runs on one group of images after another."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
@@ -286,7 +286,7 @@ class OperationList:
         return value
 
     def forward(self, block: Block, value: Forms, output_map: Map | None) -> Forms:
-        """Append a block; its raw output is written to `output_map` unless it is None."""
+        """Append a block; its raw output is written to `output_map`, or to a new map if `output_map` is None."""
         if isinstance(block, ReductionBlock):
             return self._forward_reduction(block, value, output_map)
         return self._forward_cell(block, value, output_map)
@@ -356,7 +356,7 @@ class OperationList:
     # --- backward -----------------------------------------------------------------------------------------------------
 
     def add_output_gradient(self, gradient: Map) -> Map:
-        """Append a copy of the gradient of the last block's output, with a border."""
+        """Append an operation that copies the gradient of the last block's output to a map with a border."""
         shape = (gradient.height, gradient.width, gradient.channels)
         bordered = Map(*shape)
         self._sum(shape, [], [(gradient, 1.0)], scales_border=False, raw=MapView(bordered))
@@ -373,7 +373,7 @@ class OperationList:
         shape = (gradient.height, gradient.width, gradient.channels)
         raw_gradients = {0: _Gradient()} | {node.index: _Gradient() for node in block.nodes}
         last_convolutions: dict[int, _LastConvolution] = {}
-        raw_gradients[block.output] = _Gradient(gradient, owned=True)
+        raw_gradients[block.output] = _Gradient(gradient, is_owned=True)
         for node in reversed(block.nodes):
             gradient_of_node = self._join(
                 raw_gradients[node.index], last_convolutions.get(node.index), saved.tape.get(node.index)
@@ -385,7 +385,7 @@ class OperationList:
                     kernel, total, None if earlier is None else self._apply_last(earlier)
                 )
             if node.poolings:
-                in_place = gradient_of_node.owned and len(node.poolings) == 1 and not node.skips
+                in_place = gradient_of_node.is_owned and len(node.poolings) == 1 and not node.skips
                 scaled = Map(*shape)
                 self.operations.append(
                     Operation(native.SCALE, *shape, [MapView(total)], scaled=2 if in_place else 1, raw=MapView(scaled))
@@ -396,7 +396,7 @@ class OperationList:
                     self._sum(
                         shape, [(scaled, pooling.weight)], addends, scales_border=False, raw=MapView(new_gradient)
                     )
-                    raw_gradients[source] = _Gradient(new_gradient, owned=True)
+                    raw_gradients[source] = _Gradient(new_gradient, is_owned=True)
             for source, times in node.skips:
                 previous = raw_gradients[source].total
                 if previous is None and times == 1:
@@ -405,18 +405,18 @@ class OperationList:
                 new_gradient = Map(*shape)
                 addends = [*([(previous, 1.0)] if previous else []), (total, float(times))]
                 self._sum(shape, [], addends, scales_border=False, raw=MapView(new_gradient))
-                raw_gradients[source] = _Gradient(new_gradient, owned=True)
+                raw_gradients[source] = _Gradient(new_gradient, is_owned=True)
         return cast("Map", self._join(raw_gradients[0], last_convolutions.get(0), saved.tape.get(0)).total)
 
     def _join(self, raw_gradient: _Gradient, last_convolution: _LastConvolution | None, tape: Map | None) -> _Gradient:
-        """Append the last convolution towards a node's ReLU, masked, plus the gradient of the node's raw form."""
+        """Append the last convolution for a node's ReLU, masked, plus the gradient of the node's raw form."""
         if last_convolution is None or tape is None:
             return raw_gradient
         masks: Masks = {
             "tape": MapView(tape),
-            "past": None if raw_gradient.total is None else MapView(raw_gradient.total),
+            "add_after_mask": None if raw_gradient.total is None else MapView(raw_gradient.total),
         }
-        return _Gradient(self._apply_last(last_convolution, **masks), owned=True)
+        return _Gradient(self._apply_last(last_convolution, **masks), is_owned=True)
 
     def _apply_last(self, last: _LastConvolution, **masks: Unpack[Masks]) -> Map:
         source, added = last.source, last.added
@@ -439,7 +439,10 @@ class OperationList:
         for odd_row, rows in enumerate(kernel_rows):
             for odd_column, columns in enumerate(kernel_rows):
                 view = MapView(input_gradient, odd_row, odd_column, 2)
-                masks: Masks = {"tape": MapView(relu_outputs[0], odd_row, odd_column, 2), "past": MapView(down)}
+                masks: Masks = {
+                    "tape": MapView(relu_outputs[0], odd_row, odd_column, 2),
+                    "add_after_mask": MapView(down),
+                }
                 for column, x in columns:
                     is_last = column == columns[-1][0]
                     self._convolve(
@@ -455,7 +458,7 @@ class OperationList:
         return input_gradient
 
     def add_stem_gradient(self, gradient: Map, stem_gradient: Convolution, pixel_gradient: Map) -> None:
-        """Append the operations that compute the gradient of the pixels from that of the stem's output."""
+        """Append the operations that compute the gradient of the pixels from the gradient of the stem's output."""
         half_size = gradient.height // 2, gradient.width // 2
         blocks = Map(*half_size, _LANES)
         self._apply(stem_gradient, gradient, half_size, 2, raw=MapView(blocks))

@@ -1,8 +1,8 @@
-/* Runs a list of operations on feature maps, image by image, so that maps stay in a core's cache (see lowering.py).
+/* Run a list of operations on feature maps, image by image, so that maps stay in a core's cache (see lowering.py).
  *
- * Feature maps are float32, pixel by pixel with their channels together, channels a multiple of sixteen but for images.
- * What is read with the pixels around it has a border of zeros, which nobody writes. Sums are made in the order in
- * which oneDNN's AVX-512 kernels make them, with fused multiply-adds, so that a map has the bits that PyTorch gives it.
+ * Feature maps are float32 in channels-last order. They have a multiple of sixteen channels, except for images, and a
+ * border of zeros, which is read as padding and never written. Sums have the same order as in oneDNN's AVX-512 kernels,
+ * and use fused multiply-adds, so that results are bit-identical to PyTorch's.
  *
  * Compile with -O3 -march=x86-64-v4 -ffp-contract=fast.
  */
@@ -17,13 +17,15 @@
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t mask __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
-/* Where an operation finds one map: floats from its buffer's start to the first pixel, to the next row, pixel. */
+/* Location of an operation's pixels in a map. `offset` is the number of floats from the start of the buffer to the
+ * first pixel; `row` and `pixel` are the numbers of floats between rows and between pixels. */
 typedef struct {
     int64_t buffer, offset, row, pixel;
 } view;
 
-/* A buffer: external ones are numbered, others lie in the arena; floats from one image's to the next one's; whether it
- * holds every image of a run or only those of a group. */
+/* Memory of a map. `external` is the number of an external tensor, or -1 for a buffer in the arena, which starts after
+ * `offset` floats. `image` is the number of floats per image. `kept` is true if the buffer has space for all images of
+ * a run, instead of one group of images. */
 typedef struct {
     int64_t external, offset, image, kept;
 } buffer;
@@ -32,10 +34,10 @@ enum { LOAD, CONVOLVE, SUM, SCALE, HALVE, SHUFFLE };
 
 typedef struct {
     int64_t kind, height, width, inputs, outputs, step, n_taps, plane, n_pools, n_sources, scaled;
-    int64_t top, left, whole_height, whole_width; /* of what it gives: where this part of a map lies */
+    int64_t top, left, map_height, map_width; /* of the output: first row and column in the map, and size of the map */
     int64_t taps[MAX_TAPS];
     view sources[MAX_SOURCES];
-    view add, tape, past, raw, rectified;
+    view add, tape, add_after_mask, raw, rectified;
     const float *weights, *bias;
     float factors[MAX_SOURCES];
 } operation;
@@ -44,7 +46,7 @@ typedef struct {
     int64_t first, stop, group;
 } segment;
 
-/* The pixels that an operation gives, if not all. */
+/* The part of an operation's output that is computed. */
 typedef struct {
     int64_t top, left, height, width;
 } region;
@@ -52,20 +54,20 @@ typedef struct {
 typedef struct {
     const buffer *buffers;
     float *const *externals;
-    const int64_t *strides; /* of the externals that are the caller's: floats from image to image */
+    const int64_t *strides; /* floats per image of each external tensor; 0 for constants */
     float *arena;
-    int64_t image, in_group;
-} place;
+    int64_t image, image_in_group;
+} location;
 
 #define INLINE static inline __attribute__((always_inline))
 
-INLINE float *find(const place *at, const view *v) {
+INLINE float *pixels_of(const location *where, const view *v) {
     if (v->buffer < 0)
         return 0;
-    const buffer *b = at->buffers + v->buffer;
+    const buffer *b = where->buffers + v->buffer;
     if (b->external >= 0)
-        return at->externals[b->external] + at->strides[b->external] * at->image + v->offset;
-    return at->arena + b->offset + b->image * (b->kept ? at->image : at->in_group) + v->offset;
+        return where->externals[b->external] + where->strides[b->external] * where->image + v->offset;
+    return where->arena + b->offset + b->image * (b->kept ? where->image : where->image_in_group) + v->offset;
 }
 
 INLINE vec load(const float *p) { return *(const vec *)p; }
@@ -76,12 +78,12 @@ INLINE vec rectify(vec v) { return where_positive(v, v); }
 /* --- convolutions ------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    const float *add, *tape, *past;
+    const float *add, *tape, *add_after_mask;
     float *raw, *rectified;
-} ends;
+} tile_maps;
 
-/* PIXELS neighbouring pixels of BLOCKS times sixteen outputs. */
-INLINE void convolve_tile(const operation *o, const float *source, ends e, const float *weights, const float *bias,
+/* Compute PIXELS neighbouring pixels of 16 * BLOCKS output channels. */
+INLINE void convolve_tile(const operation *o, const float *source, tile_maps e, const float *weights, const float *bias,
                           const int inputs, const int step, const int PIXELS, const int BLOCKS) {
     vec sum[2][16];
     const int64_t n_taps = o->n_taps, per_block = n_taps * inputs * LANES;
@@ -119,8 +121,8 @@ INLINE void convolve_tile(const operation *o, const float *source, ends e, const
                 v += load(e.add + p * o->add.pixel + b * LANES);
             if (e.tape)
                 v = where_positive(load(e.tape + p * o->tape.pixel + b * LANES), v);
-            if (e.past)
-                v += load(e.past + p * o->past.pixel + b * LANES);
+            if (e.add_after_mask)
+                v += load(e.add_after_mask + p * o->add_after_mask.pixel + b * LANES);
             if (e.raw)
                 store(e.raw + p * o->raw.pixel + b * LANES, v);
             if (e.rectified)
@@ -131,7 +133,7 @@ INLINE void convolve_tile(const operation *o, const float *source, ends e, const
 
 #define MOVED(p, name, y, x, b) ((p) ? (p) + (y) * o->name.row + (x) * o->name.pixel + (b) * LANES : 0)
 
-INLINE void convolve_rows(const operation *o, const float *source, ends all, const int inputs, const int step) {
+INLINE void convolve_rows(const operation *o, const float *source, tile_maps all, const int inputs, const int step) {
     const int64_t per_block = o->n_taps * inputs * LANES;
     const int n_blocks = (int)(o->outputs / LANES), width = (int)o->width;
     for (int y = 0; y < o->height; y++)
@@ -139,29 +141,29 @@ INLINE void convolve_rows(const operation *o, const float *source, ends all, con
             const int pair = n_blocks - b >= 2;
             for (int x = 0; x < width;) {
                 const float *from = source + y * step * o->sources[0].row + x * step * inputs;
-                const ends e = {MOVED(all.add, add, y, x, b), MOVED(all.tape, tape, y, x, b),
-                                MOVED(all.past, past, y, x, b), MOVED(all.raw, raw, y, x, b),
-                                MOVED(all.rectified, rectified, y, x, b)};
+                const tile_maps e = {MOVED(all.add, add, y, x, b), MOVED(all.tape, tape, y, x, b),
+                                     MOVED(all.add_after_mask, add_after_mask, y, x, b), MOVED(all.raw, raw, y, x, b),
+                                     MOVED(all.rectified, rectified, y, x, b)};
                 const float *weights = o->weights + b * per_block, *bias = o->bias ? o->bias + b * LANES : 0;
-                const int left = width - x;
+                const int n_left = width - x;
 #define TILE(PIXELS, BLOCKS)                                                                                           \
     {                                                                                                                  \
         convolve_tile(o, from, e, weights, bias, inputs, step, PIXELS, BLOCKS);                                 \
         x += PIXELS;                                                                                                   \
     }
                 if (pair) {
-                    if (left >= 8)
+                    if (n_left >= 8)
                         TILE(8, 2)
-                    else if (left >= 4)
+                    else if (n_left >= 4)
                         TILE(4, 2)
                     else
                         TILE(1, 2)
                 } else {
-                    if (left >= 16)
+                    if (n_left >= 16)
                         TILE(16, 1)
-                    else if (left >= 8)
+                    else if (n_left >= 8)
                         TILE(8, 1)
-                    else if (left >= 4)
+                    else if (n_left >= 4)
                         TILE(4, 1)
                     else
                         TILE(1, 1)
@@ -171,10 +173,10 @@ INLINE void convolve_rows(const operation *o, const float *source, ends all, con
         }
 }
 
-static void convolve(const operation *o, const place *at) {
-    const float *source = find(at, &o->sources[0]);
-    const ends e = {find(at, &o->add), find(at, &o->tape), find(at, &o->past), find(at, &o->raw),
-                    find(at, &o->rectified)};
+static void convolve(const operation *o, const location *where) {
+    const float *source = pixels_of(where, &o->sources[0]);
+    const tile_maps e = {pixels_of(where, &o->add), pixels_of(where, &o->tape), pixels_of(where, &o->add_after_mask),
+                         pixels_of(where, &o->raw), pixels_of(where, &o->rectified)};
 #define CASE(INPUTS, STEP)                                                                                             \
     if (o->inputs == INPUTS && o->step == STEP)                                                                        \
         convolve_rows(o, source, e, INPUTS, STEP);
@@ -188,9 +190,9 @@ static void convolve(const operation *o, const place *at) {
 
 /* --- pooling and sums --------------------------------------------------------------------------------------------- */
 
-#define COLUMNS 4 /* that are pooled together: they share what they load */
+#define COLUMNS 4 /* columns that are pooled together, because their windows share pixels */
 
-/* Sums of nine, for `n` neighbouring columns, times a weight. */
+/* Sum the nine pixels of each window, times a weight, for `n` neighbouring columns. */
 INLINE void pool_tile(vec *pooled, const float *p, int64_t row, int64_t pixel, const float weight, const int n) {
 #pragma GCC unroll 4
     for (int i = 0; i < n; i++)
@@ -209,8 +211,9 @@ INLINE void pool_tile(vec *pooled, const float *p, int64_t row, int64_t pixel, c
     }
 }
 
-/* On the border a window covers two thirds of nine pixels. The product is rounded before anything is added to it. */
-INLINE vec of_border(vec v) {
+/* Scale a sum on the border, where a window covers only six of nine pixels. The empty assembly statement prevents
+ * fusing with a later addition, so that the product is rounded. */
+INLINE vec scale_border(vec v) {
     v *= 1.5f;
     __asm__("" : "+v"(v));
     return v;
@@ -219,11 +222,12 @@ INLINE vec of_border(vec v) {
 typedef struct {
     const float *sources[MAX_SOURCES];
     float *raw, *rectified;
-} sum_ends;
+} sum_maps;
 
-/* Poolings first, then other maps times their factors: `n` columns from (y, x) on, channels from c. */
-INLINE void sum_tile(const operation *o, const sum_ends *e, const int64_t y, const int64_t x, const int64_t c,
-                     const int n_pools, const int n_others, const int n, const int edge, const int side) {
+/* Sum poolings, then other maps times their factors, for `n` columns from (y, x) and sixteen channels from c. */
+INLINE void sum_tile(const operation *o, const sum_maps *e, const int64_t y, const int64_t x, const int64_t c,
+                     const int n_pools, const int n_addends, const int n, const int edge_row,
+                     const int edge_column) {
     vec v[COLUMNS] = {0};
 #pragma GCC unroll 8
     for (int s = 0; s < n_pools; s++) {
@@ -233,10 +237,10 @@ INLINE void sum_tile(const operation *o, const sum_ends *e, const int64_t y, con
         pool_tile(pooled, p, from->row, from->pixel, o->factors[s], n);
 #pragma GCC unroll 4
         for (int i = 0; i < n; i++) {
-            if (edge)
-                pooled[i] = of_border(pooled[i]);
-            if (side)
-                pooled[i] = of_border(pooled[i]);
+            if (edge_row)
+                pooled[i] = scale_border(pooled[i]);
+            if (edge_column)
+                pooled[i] = scale_border(pooled[i]);
             if (s)
                 v[i] += pooled[i];
             else
@@ -244,15 +248,15 @@ INLINE void sum_tile(const operation *o, const sum_ends *e, const int64_t y, con
         }
     }
 #pragma GCC unroll 8
-    for (int s = n_pools; s < n_pools + n_others; s++) {
+    for (int s = n_pools; s < n_pools + n_addends; s++) {
         const view *from = &o->sources[s];
 #pragma GCC unroll 4
         for (int i = 0; i < n; i++) {
-            const vec other = load(e->sources[s] + y * from->row + (x + i) * from->pixel + c);
+            const vec addend = load(e->sources[s] + y * from->row + (x + i) * from->pixel + c);
             if (s)
-                v[i] += other * o->factors[s];
+                v[i] += addend * o->factors[s];
             else
-                v[i] = other * o->factors[s];
+                v[i] = addend * o->factors[s];
         }
     }
 #pragma GCC unroll 4
@@ -264,31 +268,31 @@ INLINE void sum_tile(const operation *o, const sum_ends *e, const int64_t y, con
     }
 }
 
-INLINE void sum_rows(const operation *o, const place *at, const int n_pools, const int n_others) {
-    sum_ends e = {.raw = find(at, &o->raw), .rectified = find(at, &o->rectified)};
-    for (int s = 0; s < n_pools + n_others; s++)
-        e.sources[s] = find(at, &o->sources[s]);
+INLINE void sum_rows(const operation *o, const location *where, const int n_pools, const int n_addends) {
+    sum_maps e = {.raw = pixels_of(where, &o->raw), .rectified = pixels_of(where, &o->rectified)};
+    for (int s = 0; s < n_pools + n_addends; s++)
+        e.sources[s] = pixels_of(where, &o->sources[s]);
     for (int64_t y = 0; y < o->height; y++) {
-        const int edge = o->scaled && (y + o->top == 0 || y + o->top == o->whole_height - 1);
+        const int edge_row = o->scaled && (y + o->top == 0 || y + o->top == o->map_height - 1);
         for (int64_t c = 0; c < o->outputs; c += LANES)
             for (int64_t x = 0; x < o->width;) {
-                const int64_t column = x + o->left, last = o->whole_width - 1;
-                const int side = o->scaled && (column == 0 || column == last);
-                if (!side && x + COLUMNS <= o->width && (!o->scaled || column + COLUMNS <= last)) {
-                    sum_tile(o, &e, y, x, c, n_pools, n_others, COLUMNS, edge, 0);
+                const int64_t column = x + o->left, last = o->map_width - 1;
+                const int edge_column = o->scaled && (column == 0 || column == last);
+                if (!edge_column && x + COLUMNS <= o->width && (!o->scaled || column + COLUMNS <= last)) {
+                    sum_tile(o, &e, y, x, c, n_pools, n_addends, COLUMNS, edge_row, 0);
                     x += COLUMNS;
                 } else {
-                    sum_tile(o, &e, y, x, c, n_pools, n_others, 1, edge, side);
+                    sum_tile(o, &e, y, x, c, n_pools, n_addends, 1, edge_row, edge_column);
                     x++;
                 }
             }
     }
 }
 
-static void sum(const operation *o, const place *at) {
-#define SUMS(POOLS, OTHERS)                                                                                            \
-    if (o->n_pools == POOLS && o->n_sources == POOLS + OTHERS) {                                                       \
-        sum_rows(o, at, POOLS, OTHERS);                                                                                \
+static void sum(const operation *o, const location *where) {
+#define SUMS(POOLS, ADDENDS)                                                                                           \
+    if (o->n_pools == POOLS && o->n_sources == POOLS + ADDENDS) {                                                      \
+        sum_rows(o, where, POOLS, ADDENDS);                                                                            \
         return;                                                                                                        \
     }
     SUMS(0, 1)
@@ -299,22 +303,23 @@ static void sum(const operation *o, const place *at) {
     SUMS(2, 0)
     SUMS(2, 1)
     SUMS(3, 0)
-    sum_rows(o, at, (int)o->n_pools, (int)(o->n_sources - o->n_pools));
+    sum_rows(o, where, (int)o->n_pools, (int)(o->n_sources - o->n_pools));
 }
 
-/* The way back of pooling begins with the border: nine over the number of pixels that a window covers. `scaled` 2
- * rounds a corner twice, 1 once. */
-static void scale(const operation *o, const place *at) {
-    const float *source = find(at, &o->sources[0]);
-    float *raw = find(at, &o->raw);
+/* First step of the backward pass of pooling: multiply each pixel by nine over the number of pixels in its window.
+ * Corners are rounded twice if `scaled` is 2, and once if it is 1. */
+static void scale(const operation *o, const location *where) {
+    const float *source = pixels_of(where, &o->sources[0]);
+    float *raw = pixels_of(where, &o->raw);
     for (int y = 0; y < o->height; y++) {
-        const int edge = y == 0 || y == o->height - 1;
+        const int edge_row = y == 0 || y == o->height - 1;
         for (int x = 0; x < o->width; x++) {
-            const int side = x == 0 || x == o->width - 1;
-            const float first = edge && side && o->scaled == 1 ? 2.25f : edge || side ? 1.5f : 1.0f;
+            const int edge_column = x == 0 || x == o->width - 1;
+            const int corner = edge_row && edge_column;
+            const float first = corner && o->scaled == 1 ? 2.25f : edge_row || edge_column ? 1.5f : 1.0f;
             for (int c = 0; c < o->outputs; c += LANES) {
                 vec v = load(source + y * o->sources[0].row + x * o->sources[0].pixel + c) * first;
-                if (edge && side && o->scaled == 2)
+                if (corner && o->scaled == 2)
                     v *= 1.5f;
                 store(raw + y * o->raw.row + x * o->raw.pixel + c, v);
             }
@@ -322,9 +327,9 @@ static void scale(const operation *o, const place *at) {
     }
 }
 
-static void halve(const operation *o, const place *at) {
-    const float *source = find(at, &o->sources[0]);
-    float *raw = find(at, &o->raw);
+static void halve(const operation *o, const location *where) {
+    const float *source = pixels_of(where, &o->sources[0]);
+    float *raw = pixels_of(where, &o->raw);
     const int64_t row = o->sources[0].row, pixel = o->sources[0].pixel;
     for (int y = 0; y < o->height; y++)
         for (int x = 0; x < o->width; x++)
@@ -340,10 +345,10 @@ static void halve(const operation *o, const place *at) {
 
 /* --- images ------------------------------------------------------------------------------------------------------- */
 
-/* Pixels, colour by colour `block` floats apart, minus the mean. */
-static void load_image(const operation *o, const place *at) {
-    const float *source = find(at, &o->sources[0]);
-    float *raw = find(at, &o->raw);
+/* Subtract the mean from an image whose colours are `plane` floats apart. */
+static void load_image(const operation *o, const location *where) {
+    const float *source = pixels_of(where, &o->sources[0]);
+    float *raw = pixels_of(where, &o->raw);
     for (int y = 0; y < o->height; y++)
         for (int x = 0; x < o->width; x++)
             for (int c = 0; c < o->outputs; c++)
@@ -351,10 +356,10 @@ static void load_image(const operation *o, const place *at) {
                     source[y * o->sources[0].row + x * o->sources[0].pixel + c * o->plane] - o->bias[c];
 }
 
-/* Four neighbouring pixels from their colours: input channel = 4 * colour + 2 * row + column. */
-static void shuffle(const operation *o, const place *at) {
-    const float *source = find(at, &o->sources[0]);
-    float *raw = find(at, &o->raw);
+/* Convert channels to blocks of 2x2 pixels: input channel = 4 * colour + 2 * row + column. */
+static void shuffle(const operation *o, const location *where) {
+    const float *source = pixels_of(where, &o->sources[0]);
+    float *raw = pixels_of(where, &o->raw);
     for (int y = 0; y < o->height; y++)
         for (int c = 0; c < o->outputs; c++)
             for (int x = 0; x < o->width; x++)
@@ -362,37 +367,38 @@ static void shuffle(const operation *o, const place *at) {
                     source[(y / 2) * o->sources[0].row + (x / 2) * o->sources[0].pixel + 4 * c + 2 * (y & 1) + (x & 1)];
 }
 
-static void (*const KINDS[])(const operation *, const place *) = {
+static void (*const KINDS[])(const operation *, const location *) = {
     [LOAD] = load_image, [CONVOLVE] = convolve, [SUM] = sum, [SCALE] = scale, [HALVE] = halve, [SHUFFLE] = shuffle,
 };
 
-/* The SHA-256 of this file, by which the caller knows whether it is the one beside it (hatch_build.py). */
+/* The SHA-256 of this file, which shows whether the library was compiled from the installed source (hatch_build.py). */
 #ifndef ROBUST201_SOURCE
 #define ROBUST201_SOURCE ""
 #endif
 const char *robust201_source(void) { return ROBUST201_SOURCE; }
 
-/* Sizes of the structures, for the caller to compare with its own. */
-int64_t robust201_layout(int which) {
+/* Return the size of a structure, for comparison with the caller's structure. */
+int64_t robust201_layout(int index) {
     const int64_t sizes[] = {sizeof(operation), sizeof(buffer), sizeof(segment), sizeof(region)};
-    return sizes[which];
+    return sizes[index];
 }
 
-/* Run segments of a list of operations on images; `at_once` is how many the buffers that are kept hold. */
+/* Run segments of a list of operations on images. Kept buffers have space for `max_images` images. */
 void robust201_run(const operation *operations, const segment *segments, int64_t n_segments, const buffer *buffers,
-                   float *const *externals, const int64_t *strides, float *arena, int64_t n_images, int64_t at_once) {
-    for (int64_t start = 0; start < n_images; start += at_once) {
-        const int64_t count = n_images - start < at_once ? n_images - start : at_once;
-        float *here[MAX_EXTERNALS];
+                   float *const *externals, const int64_t *strides, float *arena, int64_t n_images,
+                   int64_t max_images) {
+    for (int64_t start = 0; start < n_images; start += max_images) {
+        const int64_t count = n_images - start < max_images ? n_images - start : max_images;
+        float *chunk_externals[MAX_EXTERNALS];
         for (int e = 0; e < MAX_EXTERNALS; e++)
-            here[e] = externals[e] ? externals[e] + strides[e] * start : 0;
+            chunk_externals[e] = externals[e] ? externals[e] + strides[e] * start : 0;
         for (const segment *s = segments; s < segments + n_segments; s++)
             for (int64_t first = 0; first < count; first += s->group) {
                 const int64_t stop = first + s->group < count ? first + s->group : count;
                 for (const operation *o = operations + s->first; o < operations + s->stop; o++)
                     for (int64_t image = first; image < stop; image++) {
-                        const place at = {buffers, here, strides, arena, image, image - first};
-                        KINDS[o->kind](o, &at);
+                        const location where = {buffers, chunk_externals, strides, arena, image, image - first};
+                        KINDS[o->kind](o, &where);
                     }
             }
     }
@@ -402,7 +408,7 @@ void robust201_run(const operation *operations, const segment *segments, int64_t
 
 INLINE void move(view *v, int64_t y, int64_t x) { v->offset += y * v->row + x * v->pixel; }
 
-/* The operation that gives one region: of those of the way forward. */
+/* Return an operation of the forward pass that computes only one region of its output. */
 static operation part_of(const operation *o, const region *r) {
     operation part = *o;
     const int64_t scale = o->kind == HALVE ? 2 : o->step;
@@ -423,60 +429,63 @@ INLINE void copy(float *to, const float *from, int64_t n) {
         to[i] = from[i];
 }
 
-/* Keep the region of a map that is to be written, or put it back; gives where the next one is kept. */
-static float *keep(const operation *part, const view *v, const place *at, float *kept, int back) {
-    float *map = find(at, v);
-    if (!map || !at->buffers[v->buffer].kept)
-        return kept;
+/* Save the region of a map before it is overwritten, or restore it; return the memory for the next map's values. */
+static float *save_or_restore(const operation *part, const view *v, const location *where, float *saved, int restore) {
+    float *map = pixels_of(where, v);
+    if (!map || !where->buffers[v->buffer].kept)
+        return saved;
     const int64_t n = part->width * part->outputs;
-    for (int64_t y = 0; y < part->height; y++, kept += n) {
+    for (int64_t y = 0; y < part->height; y++, saved += n) {
         float *row = map + y * v->row;
-        if (back)
-            copy(row, kept, n);
+        if (restore)
+            copy(row, saved, n);
         else
-            copy(kept, row, n);
+            copy(saved, row, n);
     }
-    return kept;
+    return saved;
 }
 
-/* Fetch the region of a map that is to be written, which no cache holds: rows are too far apart to be foreseen. */
-static void fetch(const operation *part, const view *v, const place *at) {
-    const float *map = find(at, v);
-    if (!map || !at->buffers[v->buffer].kept)
+/* Prefetch the region of a kept map before it is overwritten. It is not in a cache, and its rows are too far apart for
+ * the hardware to predict. */
+static void prefetch(const operation *part, const view *v, const location *where) {
+    const float *map = pixels_of(where, v);
+    if (!map || !where->buffers[v->buffer].kept)
         return;
     for (int64_t y = 0; y < part->height; y++)
         for (int64_t i = 0; i < part->width * part->outputs; i += LANES)
             __builtin_prefetch(map + y * v->row + i, 1);
 }
 
-/* Give a region of each operation's maps anew, for images from `first` to `stop`, `group` in turn. What was in those
- * that are kept is noted in `log`, `per_image` floats each. With `back`, put it back instead where `back` is not 0. */
+/* Recompute a region of each operation's maps for `n_images` images, in groups of `group` images. Overwritten values of
+ * kept maps are saved in `saved_values`, which has `saved_stride` floats per image. If `rejected` is given, the saved
+ * values of images with nonzero `rejected` are restored instead. */
 void robust201_run_regions(const operation *operations, const region *regions, int64_t n_operations,
                            const buffer *buffers, float *const *externals, const int64_t *strides, float *arena,
-                           float *log, int64_t per_image, const uint8_t *back, int64_t stop, int64_t group) {
-    for (int64_t start = 0; start < stop; start += group) {
-        const int64_t end = start + group < stop ? start + group : stop;
-        int64_t noted = 0;
+                           float *saved_values, int64_t saved_stride, const uint8_t *rejected, int64_t n_images,
+                           int64_t group) {
+    for (int64_t start = 0; start < n_images; start += group) {
+        const int64_t end = start + group < n_images ? start + group : n_images;
+        int64_t saved_offset = 0;
         for (int64_t i = 0; i < n_operations; i++) {
             const operation part = part_of(operations + i, regions + i);
-            int64_t next = noted;
+            int64_t next_offset = saved_offset;
             for (int64_t image = start; image < end; image++) {
-                if (back && !back[image])
+                if (rejected && !rejected[image])
                     continue;
-                const place at = {buffers, externals, strides, arena, image, image - start};
-                const place next_one = {buffers, externals, strides, arena, image + 1, image + 1 - start};
+                const location where = {buffers, externals, strides, arena, image, image - start};
+                const location next_image = {buffers, externals, strides, arena, image + 1, image + 1 - start};
                 if (image + 1 < end) {
-                    fetch(&part, &part.raw, &next_one);
-                    fetch(&part, &part.rectified, &next_one);
+                    prefetch(&part, &part.raw, &next_image);
+                    prefetch(&part, &part.rectified, &next_image);
                 }
-                float *own = log + image * per_image + noted;
-                float *behind = keep(&part, &part.raw, &at, own, back != 0);
-                behind = keep(&part, &part.rectified, &at, behind, back != 0);
-                next = noted + (behind - own);
-                if (!back)
-                    KINDS[part.kind](&part, &at);
+                float *first_saved = saved_values + image * saved_stride + saved_offset;
+                float *next_saved = save_or_restore(&part, &part.raw, &where, first_saved, rejected != 0);
+                next_saved = save_or_restore(&part, &part.rectified, &where, next_saved, rejected != 0);
+                next_offset = saved_offset + (next_saved - first_saved);
+                if (!rejected)
+                    KINDS[part.kind](&part, &where);
             }
-            noted = next;
+            saved_offset = next_offset;
         }
     }
 }

@@ -1,4 +1,4 @@
-"""Interface to the library compiled from native.c: its path, its structures, and whether it can be used."""
+"""Interface to the library compiled from native.c: its path and structures, and whether it can be used."""
 
 import ctypes
 import hashlib
@@ -21,7 +21,7 @@ _Int = ctypes.c_int64
 
 
 class ViewStruct(ctypes.Structure):
-    """Position of an operation's pixels in a map (see native.c)."""
+    """Location of an operation's pixels in a map (see native.c)."""
 
     _fields_ = (("buffer", _Int), ("offset", _Int), ("row", _Int), ("pixel", _Int))
 
@@ -38,10 +38,10 @@ class OperationStruct(ctypes.Structure):
     _fields_ = (
         *((name, _Int) for name in ("kind", "height", "width", "inputs", "outputs", "step")),
         *((name, _Int) for name in ("n_taps", "plane", "n_pools", "n_sources", "scaled")),
-        *((name, _Int) for name in ("top", "left", "whole_height", "whole_width")),
+        *((name, _Int) for name in ("top", "left", "map_height", "map_width")),
         ("taps", _Int * MAX_TAPS),
         ("sources", ViewStruct * MAX_SOURCES),
-        *((name, ViewStruct) for name in ("add", "tape", "past", "raw", "rectified")),
+        *((name, ViewStruct) for name in ("add", "tape", "add_after_mask", "raw", "rectified")),
         ("weights", ctypes.c_void_p),
         ("bias", ctypes.c_void_p),
         ("factors", ctypes.c_float * MAX_SOURCES),
@@ -71,13 +71,13 @@ def load_library() -> ctypes.CDLL | None:
 
 @cache
 def is_expected() -> bool:
-    """Return whether the native library should be usable: it was compiled, and the processor supports it."""
+    """Return whether the native library should be usable: it exists, and the processor supports it."""
     return LIBRARY.is_file() and has_avx512()
 
 
 @cache
 def unavailable_reason() -> str | None:
-    """Return why the native library cannot be used here, or None if it can."""
+    """Return the reason why the native library cannot be used here, or None if it can."""
     if not LIBRARY.is_file():
         return "it was not compiled when robust201 was installed"
     if not has_avx512():
@@ -91,7 +91,7 @@ def unavailable_reason() -> str | None:
         source_hash = hashlib.sha256(C_SOURCE.read_bytes()).hexdigest()
     except (OSError, AttributeError) as error:
         return f"{LIBRARY} cannot be loaded: {error}"
-    # Check both, because structures can change only in Python, and computations only in C.
+    # Check both, because a change of the structures in Python or of the computations in C may be the only change.
     if compiled_hash != source_hash or compiled_sizes != [ctypes.sizeof(structure) for structure in _STRUCTURES]:
         return f"{LIBRARY} was compiled from another version of {C_SOURCE.name}; install robust201 again"
     return None

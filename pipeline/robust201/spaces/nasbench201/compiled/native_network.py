@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from robust201.spaces.nasbench201.compiled.arena import Runner, in_threads, split_for_threads
+from robust201.spaces.nasbench201.compiled.arena import Runner, run_in_threads, split_for_threads
 from robust201.spaces.nasbench201.compiled.blocks import Block, Needs, ReductionBlock
 from robust201.spaces.nasbench201.compiled.kernels import Convolution
 from robust201.spaces.nasbench201.compiled.lowering import (
@@ -22,8 +22,8 @@ FORWARD_IMAGES = 8
 """Images that pass through all stages together in a forward pass."""
 
 GRADIENT_IMAGES = 16
-"""Images per thread in a pass with a gradient: few, so that ReLU outputs stay in the CPU cache until the backward
-pass."""
+"""Images per thread in a pass with a gradient. There are few, so that ReLU outputs stay in the CPU cache until the
+backward pass."""
 
 SIDE_MULTIPLE = 16
 """Height and width of images must be multiples of this."""
@@ -40,7 +40,7 @@ class NativeNetwork:
         stem_needs: forms of the stem's output that the first block reads.
         stem_gradient: input gradient of the stem.
         mean: (1, 3, 1, 1), the mean that is subtracted from pixels.
-        channels: channels of the first stage; must be 16, so that convolutions have 16, 32 or 64 input channels.
+        channels: channels of the first stage. There must be 16, so that convolutions have 16, 32 or 64 input channels.
         library: result of `native.load_library`.
     """
 
@@ -79,22 +79,22 @@ class NativeNetwork:
         """
         height, width = pixels.shape[2:]
         features = self._make_features(pixels)
-        runner, n_forward = self._runner(height, width, gradient=keep)
-        self._run(runner, slice(0, n_forward), [pixels.contiguous(), features, None, None])
+        runner, n_forward_segments = self._runner(height, width, gradient=keep)
+        self._run(runner, slice(0, n_forward_segments), [pixels.contiguous(), features, None, None])
         return features
 
     def backward(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Return the gradient of the pixels, given that of the last output of `forward` with `keep`."""
+        """Return the gradient of the pixels, given the gradient of the last output of `forward` with `keep`."""
         n_images, _, height, width = gradient.shape
-        runner, n_forward = self._runner(4 * height, 4 * width, gradient=True)
+        runner, n_forward_segments = self._runner(4 * height, 4 * width, gradient=True)
         pixel_gradient = torch.empty(n_images, 3, 4 * height, 4 * width)
-        self._run(runner, slice(n_forward, None), [None, None, gradient, pixel_gradient])
+        self._run(runner, slice(n_forward_segments, None), [None, None, gradient, pixel_gradient])
         return pixel_gradient
 
     def search(
         self, pixels: torch.Tensor, depth: int, classify: Callable[[torch.Tensor], torch.Tensor], max_images: int
     ) -> NativeSearch:
-        """Start a search on at most `max_images` images that computes only patches in the first `depth` blocks.
+        """Start a search on at most `max_images` images. The first `depth` blocks compute only patches.
 
         `classify` maps the last block's output to logits.
         """
@@ -104,7 +104,9 @@ class NativeNetwork:
         if key not in self._searches:
             listing = OperationList()
             persistent = find_persistent_maps(listing, self._list_forward(listing, height, width, depth))
-            runner = Runner(listing, at_once=-(-max_images // n_threads), library=self._library, persistent=persistent)
+            runner = Runner(
+                listing, max_images=-(-max_images // n_threads), library=self._library, persistent=persistent
+            )
             self._searches[key] = SearchRunner(runner, listing, persistent)
         return NativeSearch(self._searches[key], pixels, self._make_features(pixels), classify)
 
@@ -121,21 +123,21 @@ class NativeNetwork:
             thread_tensors = [None if tensor is None else tensor[images] for tensor in external_tensors]
             runner.run(segments, self._arenas[runner, thread], images.stop - images.start, thread_tensors)
 
-        in_threads(run, split_for_threads(n_images))
+        run_in_threads(run, split_for_threads(n_images))
 
     def _runner(self, height: int, width: int, *, gradient: bool) -> tuple[Runner, int]:
         key = (height, width, gradient)
         if key not in self._runners:
-            listing, n_forward = self._list_operations(height, width, gradient=gradient)
-            at_once = GRADIENT_IMAGES if gradient else FORWARD_IMAGES
-            self._runners[key] = Runner(listing, at_once=at_once, library=self._library), n_forward
+            listing, n_forward_segments = self._list_operations(height, width, gradient=gradient)
+            max_images = GRADIENT_IMAGES if gradient else FORWARD_IMAGES
+            self._runners[key] = Runner(listing, max_images=max_images, library=self._library), n_forward_segments
         return self._runners[key]
 
     def _list_operations(self, height: int, width: int, *, gradient: bool) -> tuple[OperationList, int]:
         """Return the operations, and the number of segments of the forward pass."""
         listing = OperationList()
         self._list_forward(listing, height, width)
-        n_forward = len(listing.segments)
+        n_forward_segments = len(listing.segments)
         if gradient:
             feature_shape = (height // 4, width // 4, 4 * self._channels)
             listing.begin_segment(feature_shape[0])
@@ -146,10 +148,10 @@ class NativeNetwork:
                 output_gradient = listing.backward(block, output_gradient)
             pixel_gradient = Map(height, width, 3, external=PIXELS_GRADIENT, row=width, pixel=1, plane=height * width)
             listing.add_stem_gradient(output_gradient, self._stem_gradient, pixel_gradient)
-        return listing, n_forward
+        return listing, n_forward_segments
 
     def _list_forward(self, listing: OperationList, height: int, width: int, depth: int = 0) -> int:
-        """Append stem and blocks; return the length of the first segment: stem and first `depth` blocks."""
+        """Append stem and blocks; return the number of operations in the stem and the first `depth` blocks."""
         listing.begin_segment(height // 4 if depth else height)
         image = Map(height, width, 3, external=PIXELS, row=width, pixel=1, plane=height * width)
         value = listing.add_stem(image, self._mean, self._stem, self._stem_needs)

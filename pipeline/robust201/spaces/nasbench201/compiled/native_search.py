@@ -1,7 +1,7 @@
-"""Incremental forward pass with native.c: if one window changes, recompute only the affected region of each map.
+"""Incremental forward pass with native.c. If one window changes, only the affected region of each map is recomputed.
 
-Patches are computed in place, in the maps of the accepted images. Overwritten values are saved, and restored if the
-proposal is rejected. Rounding errors do not accumulate across proposals.
+Patches are written to the maps of the accepted images. Overwritten values are saved, and restored if the proposal is
+rejected. Rounding errors do not accumulate across proposals.
 """
 
 import weakref
@@ -11,23 +11,24 @@ from dataclasses import dataclass
 import torch
 
 from robust201.spaces.nasbench201.compiled import native
-from robust201.spaces.nasbench201.compiled.arena import PersistentMaps, Runner, in_threads, split_for_threads
+from robust201.spaces.nasbench201.compiled.arena import PersistentMaps, Runner, run_in_threads, split_for_threads
 from robust201.spaces.nasbench201.compiled.lowering import Map, Operation, OperationList
 from robust201.spaces.nasbench201.compiled.regions import Region, union
 
 _TILE = 4
-"""Number of columns that convolutions compute together at least; patch widths are rounded up to a multiple of it."""
+"""Minimum number of columns that a convolution computes together. Patch widths are rounded up to a multiple of it."""
 
 
 @dataclass(frozen=True)
 class _RegionRule:
-    """How the changed region of an operation's output follows from those of its inputs.
+    """Rule that gives the changed region of an operation's output from the changed regions of its inputs.
 
     Attributes:
-        reads: operations whose outputs it reads, each with the number of pixels on each side of a pixel that it reads.
-        halves: whether it halves the image.
-        height, width, outputs: shape of its output.
-        n_maps: number of its output maps that are kept.
+        reads: index of each operation whose output is read, with the reach: the number of pixels read on each side of a
+            pixel.
+        halves: whether the operation halves the image.
+        height, width, outputs: shape of the output.
+        n_maps: number of output maps that are kept.
     """
 
     reads: tuple[tuple[int, int], ...]
@@ -63,8 +64,8 @@ class SearchRunner:
                 changed.append(union([changed[source].spread(reach, *size) for source, reach in rule.reads]))
         return [_widened(region, rule.width) for region, rule in zip(changed, self._region_rules, strict=True)]
 
-    def floats(self, regions: list[Region]) -> int:
-        """Return the number of floats per image that must be saved."""
+    def count_floats(self, regions: list[Region]) -> int:
+        """Return the number of floats per image that must be saved before these regions are overwritten."""
         return sum(
             region.size[0] * region.size[1] * rule.outputs * rule.n_maps
             for region, rule in zip(regions, self._region_rules, strict=True)
@@ -79,7 +80,7 @@ class NativeSearch:
     """A search that evaluates proposals (see `models.model.WindowSearch`).
 
     Args:
-        runner: shared state of the network.
+        runner: state shared by the network's searches.
         pixels: (B, 3, H, W) float32, the accepted images; they are copied.
         features: (B, 4C, H / 4, W / 4), channels_last: memory for the last block's output.
         classify: maps the last block's output to logits (B, classes).
@@ -107,9 +108,9 @@ class NativeSearch:
             self.accept(torch.zeros(len(self._proposal[2]), dtype=torch.bool))
         region = Region(row, row + window.shape[2], column, column + window.shape[3])
         regions = self._runner.regions(region)
-        floats = self._runner.floats(regions)
-        if self._saved_values.shape[1] < floats:
-            self._saved_values = torch.empty(len(self._pixels), floats)
+        count_floats = self._runner.count_floats(regions)
+        if self._saved_values.shape[1] < count_floats:
+            self._saved_values = torch.empty(len(self._pixels), count_floats)
         pixels = self._window(region, len(window))
         self._proposal = region, regions, pixels.clone()
         pixels.copy_(window)
@@ -143,7 +144,7 @@ class NativeSearch:
                 external_tensors = [self._pixels[thread_images], self._features[thread_images], None, None]
                 self._runner.runner.run(segments, self._arenas[thread], n_images, external_tensors)
 
-        in_threads(run, self._images_by_thread)
+        run_in_threads(run, self._images_by_thread)
 
     def _run_regions(self, regions: list[Region], n_images: int, rejected: torch.Tensor | None) -> None:
         def run(thread: int, thread_images: slice) -> None:
@@ -158,14 +159,14 @@ class NativeSearch:
                     rejected=None if rejected is None else rejected[thread_images],
                 )
 
-        in_threads(run, self._images_by_thread)
+        run_in_threads(run, self._images_by_thread)
 
 
 def find_persistent_maps(listing: OperationList, n_operations: int) -> PersistentMaps:
-    """Return the leading operations, and their maps that must be kept because more than the computed region is read."""
+    """Find the leading operations' maps that must be kept because pixels outside the computed region are read."""
     operations = listing.operations[:n_operations]
     producers = _find_producers(operations)
-    # By operation, the first operation that always changes the same region.
+    # For each operation: the first operation that always changes the same region.
     same_region_as: list[int] = []
     kept_maps = {
         read for operation in listing.operations[n_operations:] for read in operation.reads() if read in producers

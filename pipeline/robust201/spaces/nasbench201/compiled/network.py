@@ -1,4 +1,4 @@
-"""A compiled network: faster logits and input gradients, which equal those of the uncompiled network up to rounding."""
+"""A compiled network, whose logits and input gradients are faster and equal the uncompiled network's up to rounding."""
 
 import ctypes
 import functools
@@ -20,19 +20,19 @@ from robust201.spaces.nasbench201.compiled.blocks import Block, CellBlock, Needs
 from robust201.spaces.nasbench201.compiled.folding import batch_norm_affine, fold
 from robust201.spaces.nasbench201.compiled.incremental import IncrementalKernels, IncrementalPass
 from robust201.spaces.nasbench201.compiled.kernels import Convolution, Linear, transposed
-from robust201.spaces.nasbench201.compiled.lowering import fits
+from robust201.spaces.nasbench201.compiled.lowering import fits_structures
 from robust201.spaces.nasbench201.compiled.native_network import NativeNetwork
 from robust201.spaces.nasbench201.compiled.native_search import NativeSearch
 from robust201.spaces.nasbench201.compiled.program import CellProgram, plan_cell
 from robust201.spaces.nasbench201.network import Network
 
 CPU_CHUNK = 64
-"""Images per pass on a CPU: enough to amortise the fixed cost of a call, but so few that the output of one kernel is
-still in the cache when the next kernel reads it (docs/internals/engine.md)."""
+"""Images per pass on a CPU. They are enough to amortise the fixed cost of a call, but few enough that the output of a
+kernel is still in the cache when the next kernel reads it (docs/internals/engine.md)."""
 
 MIN_BATCH = 8
-"""Minimum number of images per pass. Libraries use other kernels for one to three images; these round differently, and
-an image's logits must not depend on the batch size."""
+"""Minimum number of images per pass. An image's logits must not depend on the batch size, but libraries use different
+kernels, which round differently, for one to three images."""
 
 
 class InferenceNetwork:
@@ -66,8 +66,8 @@ class InferenceNetwork:
         self.chunk: int | None = CPU_CHUNK if device.type == "cpu" else None
         self._dtype = dtype
         self._uncompiled = network
-        self._n_cells = len(network.cells) // 3  # per stage; two of the three stages begin with a reduction
-        self._channels = network.classifier.in_features // 4  # of the first stage; each reduction doubles them
+        self._n_cells = len(network.cells) // 3  # cells per stage; two of the three stages begin with a reduction
+        self._channels = network.classifier.in_features // 4  # in the first stage; each reduction doubles them
         self.is_constant = program.output is None
         self._classifier = Linear(network.classifier.weight, network.classifier.bias, device=device)
         self._constant_logits: dict[tuple[int, ...], torch.Tensor] = {}
@@ -90,7 +90,7 @@ class InferenceNetwork:
         if device.type == "cpu" and dtype is torch.float32:
             stem_gradient = self._stem_gradient.block_convolution
             # Use the library only if PyTorch would use oneDNN's fused kernels, to which it is bit-identical.
-            has_shape = self._channels == native.LANES and fits(self._blocks, self._stem, stem_gradient)
+            has_shape = self._channels == native.LANES and fits_structures(self._blocks, self._stem, stem_gradient)
             if library is not None and has_shape and kernels.fuses_on_cpu():
                 self._native = NativeNetwork(
                     self._blocks, self._stem, needs, stem_gradient, self._mean, self._channels, library
@@ -117,9 +117,10 @@ class InferenceNetwork:
     def loss_and_gradient(
         self, pixels: torch.Tensor, labels: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return logits, cross-entropies with labels (B,) int64, and the gradient of their sum (see `logits`).
+        """Return logits, cross-entropies with labels (B,) int64, and the gradient of the sum of the cross-entropies.
 
-        Logits are (B, C), cross-entropies (B,), and the gradient of their sum (B, 3, H, W), all float32.
+        Pixels are as in `logits`. Logits are (B, C), cross-entropies (B,), and the gradient is (B, 3, H, W), all
+        float32.
         """
 
         def cross_entropy(logits: torch.Tensor, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
@@ -173,10 +174,10 @@ class InferenceNetwork:
     def window_search(self, pixels: torch.Tensor, sides: Sequence[int]) -> IncrementalPass | NativeSearch | None:
         """Start a search whose proposals change one window of an image at a time.
 
-        `sides` has the side length of the window in each upcoming query. The search returns the same logits as
-        `logits`. The result is None if calling `logits` is as fast: for large windows, few queries, networks in which
-        changes spread quickly, more images than one chunk, bfloat16, and devices other than a CPU. The choice depends
-        only on the network and the windows, never on the images.
+        `sides` contains the side length of the window in each upcoming query. The search returns the same logits as
+        `logits`. The result is None if calling `logits` is as fast, which is the case for large windows, few queries,
+        networks in which changes spread quickly, more images than one chunk, bfloat16, and devices other than a CPU.
+        The choice depends only on the network and the windows, never on the values of pixels.
         """
         if self.is_constant or self._incremental is None or not 0 < len(pixels) <= max(self.chunk or 0, MIN_BATCH):
             return None
@@ -233,7 +234,7 @@ class InferenceNetwork:
     def _backward(
         self, pixels: torch.Tensor, logit_gradient: torch.Tensor, activations: torch.Tensor, tapes: list[Tape]
     ) -> torch.Tensor:
-        """Return the gradient of the pixels (b, 3, H, W), given that of the logits (b, C) float32."""
+        """Return the gradient of the pixels (b, 3, H, W), given the gradient of the logits (b, C) float32."""
         n_pixels = activations.shape[2] * activations.shape[3]
         feature_gradient = self._classifier.backward(logit_gradient).div_(n_pixels)[:, :, None, None] * self._scale
         gradient = feature_gradient * (activations > 0)
@@ -269,8 +270,8 @@ def _pad_batch(x: torch.Tensor) -> torch.Tensor:
 class _StemGradient:
     """Input gradient of the stem: a 3x3 convolution to three channels.
 
-    oneDNN computes sixteen output channels at a time, so three channels take as long as sixteen. It is therefore
-    computed as a 4x4 convolution with stride 2, whose twelve output channels are 2x2 pixels of the gradient.
+    oneDNN computes sixteen output channels at a time, so three channels take as long as sixteen. The gradient is
+    therefore computed as a 4x4 convolution with stride 2, whose twelve output channels are 2x2 pixels of the gradient.
     """
 
     def __init__(self, weight: torch.Tensor, *, device: torch.device, dtype: torch.dtype) -> None:
@@ -332,7 +333,7 @@ def compile_network(
         n_classes: number of classes.
         device: device for the computation.
         precision: the arithmetic (`core.precision.PRECISIONS`). Weights are folded in float64 and rounded once,
-            directly to its dtype. ``tf32`` requires `models.arithmetic.configure_torch`.
+            directly to the precision's dtype. ``tf32`` requires `models.arithmetic.configure_torch`.
 
     Raises:
         ArchitectureError: the string is not a cell.
@@ -365,11 +366,11 @@ _TEST_CELL = "|nor_conv_3x3~0|+|avg_pool_3x3~0|nor_conv_1x1~1|+|skip_connect~0|n
 
 @functools.cache
 def usable_library() -> ctypes.CDLL | None:
-    """Return the native library if it is bit-identical to this PyTorch; otherwise None, perhaps with a warning.
+    """Return the native library if its results are bit-identical to this PyTorch's results; otherwise None.
 
     The library sums in the order of the oneDNN version for which it was written. Other versions of PyTorch may sum in a
-    different order, but results must not depend on whether a machine has the library. Therefore, a small network is
-    compared once per process.
+    different order, but results must not depend on whether a machine has the library. Therefore, the results of a small
+    network are compared once per process. If the library should be usable but is not, a warning is issued.
     """
     library = native.load_library()
     if library is None and not native.is_expected():
@@ -379,7 +380,7 @@ def usable_library() -> ctypes.CDLL | None:
     reason = native.unavailable_reason() if library is None else "its results differ from those of PyTorch"
     warnings.warn(
         f"Using the native library failed for PyTorch {torch.__version__}: {reason}. PyTorch is used instead, which "
-        "takes longer.",
+        "is slower.",
         RuntimeWarning,
         stacklevel=2,
     )

@@ -1,9 +1,9 @@
-"""Simplification of a cell to the nodes that its output depends on, with merged terms. Does not import torch.
+"""Simplification of a cell to the nodes on which its output depends, with merged terms.
 
 A cell string lists the operation of each edge; a program lists the kernels to run. Edges that do not reach the output
 are removed. Skip connections are replaced by the terms of their source if that saves work. All convolutions from one
 node to another are merged, because a sum of convolutions of the same input is one convolution. A program contains no
-weights; it names the edges whose weights are summed.
+weights; it names the edges whose weights are summed. This module does not import torch.
 """
 
 import itertools
@@ -27,9 +27,9 @@ class Term:
     Attributes:
         source: the source node.
         skips: how many times the source itself is added.
-        pools: how many times its 3x3 average pooling is added.
-        convolutions: edges whose convolutions of its ReLU are added, as ascending positions in `EDGES`; an edge may
-            occur more than once.
+        pools: how many times the source's 3x3 average pooling is added.
+        convolutions: edges whose convolutions of the source's ReLU are added, as ascending indices in `EDGES`. An edge
+            may occur more than once.
     """
 
     source: int
@@ -44,7 +44,7 @@ class Node:
 
     Attributes:
         index: the node's number in the cell, 1 to 3.
-        terms: one per source, ascending by source.
+        terms: one term per source, ascending by source.
         constants: edges whose output depends on the weights but not on the image.
     """
 
@@ -60,7 +60,8 @@ class CellProgram:
     Attributes:
         spec: the cell string.
         nodes: the nodes to compute, in order; node 0, the input, is not included.
-        output: node of the cell's output: 0 if the cell returns its input, None if the output is independent of it.
+        output: node of the cell's output: 0 if the cell returns its input, None if the output does not depend on the
+            input.
     """
 
     spec: str
@@ -96,7 +97,7 @@ class CellProgram:
 
 @cache
 def plan_cell(spec: str) -> CellProgram:
-    """Return the cheapest program of a cell; of equally cheap ones, that with the fewest replaced skip connections.
+    """Return the cheapest program of a cell; if several are equally cheap, the one with the fewest replaced skips.
 
     Each skip connection from an inner node can remain an addition, or be replaced by the terms of that node. Replacing
     it allows convolutions to be merged, and may make the inner node unnecessary, but may also repeat work. There are at
@@ -144,7 +145,7 @@ def _build_program(spec: str, inlined: frozenset[int]) -> CellProgram:
     constant_sources = constant_nodes(spec)
     zero_sources = _zero_nodes(operations, constant_sources)
     nodes: dict[int, Node] = {}
-    node_of = {0: 0}  # by original node: the program's node with the same value
+    node_of = {0: 0}  # for each of the cell's nodes, the program's node with the same value
     for target in range(1, N_NODES):
         if target in constant_sources:
             continue
@@ -188,7 +189,7 @@ def _find_or_add_node(node: Node, nodes: dict[int, Node]) -> int:
 
 
 def _zero_nodes(operations: tuple[str, ...], constant: frozenset[int]) -> frozenset[int]:
-    """Return the constant nodes that are zero; a convolution's BatchNorm maps zeros to its shift, so it is not zero."""
+    """Return the constant nodes that are zero. A convolution of zeros is not zero, because BatchNorm shifts it."""
     zero: set[int] = set()
     for node in sorted(constant):
         incoming = [(operations[edge], source) for edge, (source, target) in enumerate(EDGES) if target == node]

@@ -1,13 +1,13 @@
-"""Regions of feature maps that a window of the image affects. Does not import torch."""
+"""Regions of feature maps that a window of the image affects. This module does not import torch."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
 
 class Region(NamedTuple):
-    """Rows `top` to `bottom` and columns `left` to `right` of a feature map; `bottom` and `right` are excluded.
+    """Rows [top, bottom) and columns [left, right) of a feature map.
 
-    A region that a kernel reads may extend beyond the map by one pixel of padding.
+    A region that a kernel reads may extend one pixel beyond the map, into the padding.
     """
 
     top: int
@@ -25,19 +25,19 @@ class Region(NamedTuple):
         return Region(self.top - reach, self.bottom + reach, self.left - reach, self.right + reach)
 
     def spread(self, reach: int, height: int, width: int) -> "Region":
-        """Return the part of a kernel's output, a map of this height and width, that this region affects."""
+        """Return the part of a kernel's output that this region affects; the output has this height and width."""
         region = self.dilated(reach)
         return Region(max(region.top, 0), min(region.bottom, height), max(region.left, 0), min(region.right, width))
 
     def spread_with_stride_2(self, height: int, width: int) -> "Region":
         """Return the part of the output of a 3x3 kernel with stride 2 and padding 1 that this region affects.
 
-        Height and width are those of the output. Output pixel o depends on input pixels 2o - 1 to 2o + 1.
+        `height` and `width` are the size of the output. Output pixel o depends on input pixels 2o - 1 to 2o + 1.
         """
         return Region(self.top // 2, min(self.bottom // 2 + 1, height), self.left // 2, min(self.right // 2 + 1, width))
 
     def doubled(self, margin_before: int = 0) -> "Region":
-        """Return these pixels on a map of twice the size, with `margin_before` more rows above and columns left."""
+        """Return the same area on a map of twice the size, with `margin_before` more rows above and columns left."""
         return Region(2 * self.top - margin_before, 2 * self.bottom, 2 * self.left - margin_before, 2 * self.right)
 
     def slices_within(self, outer: "Region") -> tuple[slice, slice]:
@@ -57,6 +57,6 @@ class Region(NamedTuple):
 
 
 def union(regions: list[Region]) -> Region:
-    """Return the smallest region that contains the given regions, at least one."""
+    """Return the smallest region that contains one or more given regions."""
     tops, bottoms, lefts, rights = zip(*regions, strict=True)
     return Region(min(tops), max(bottoms), min(lefts), max(rights))
