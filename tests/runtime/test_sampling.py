@@ -602,7 +602,7 @@ def test_run_draws_lost_sample_again_and_says_so(sampled: MakeSampled, tmp_path:
     (line,) = [line for line in lines if "drawn again" in line]
     assert line.endswith("from the pilot: aa_square on digits, pgd on digits as before.")
     (stale,) = previews[0].stale
-    assert stale.startswith("6 evaluations on samples (aa_square, pgd) are kept but not used: sample.json is gone")
+    assert stale.startswith("6 evaluations on samples (aa_square, pgd) are kept but not used: sample.json is missing")
 
 
 def test_run_mentions_unused_increments_once(sampled: MakeSampled) -> None:
@@ -615,7 +615,7 @@ def test_run_mentions_unused_increments_once(sampled: MakeSampled) -> None:
     assert any("with other images than before, so earlier results are not used" in line for line in lines)
     run(config, on_preview=previews.append)
     (stale,) = previews[0].stale  # once, whatever the number of increments
-    assert stale.endswith("are kept but not used: their images are not those of sample.json")
+    assert stale.endswith("are kept but not used: their images differ from the images in sample.json")
     previews.clear()
     run(sampled(None), on_preview=previews.append)
     (stale,) = previews[0].stale

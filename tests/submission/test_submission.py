@@ -300,7 +300,7 @@ def test_interrupted_follow_reports_that_job_continues(capsys: pytest.CaptureFix
 def test_follow_reports_a_lost_head_or_job_in_one_line(
     error: Exception, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_jobs, "_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(ray_jobs, "_MAX_SILENCE_SECONDS", 0.0)
     client = FakeClient([[] for _ in range(3)], [error])
     with pytest.raises(EvaluationError, match=f"expected its state, got {message}.*submit again"):
         ray_jobs.follow(client, "job", str)

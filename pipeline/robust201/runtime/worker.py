@@ -28,7 +28,7 @@ from robust201.tasks.evaluate import ResidentImages, evaluate_part, perturb_part
 from robust201.tasks.transfer_task import TransferTask
 
 COMMIT_SECONDS = 300.0
-"""Time after which results are committed, between the strengths of a part."""
+"""Time after which results are committed, if strengths of the part remain."""
 
 
 class Worker(PartWorker):

@@ -1,4 +1,4 @@
-"""Run sweeps and training YAMLs as jobs of a Ray cluster through its Jobs API over HTTP."""
+"""Runs sweeps and training YAMLs as jobs of a Ray cluster, through its Jobs API over HTTP."""
 
 import asyncio
 import logging
@@ -27,8 +27,8 @@ _FAILED_REQUESTS = (OSError, RuntimeError, ValueError, aiohttp.ClientError, Auth
 _CHATTY_LOGGERS = ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk")
 
 _PAUSE_SECONDS = 2.0
-_PATIENCE_SECONDS = 300.0
-"""Seconds for which a head may not respond while a job is followed, because a network failure can be temporary."""
+_MAX_SILENCE_SECONDS = 300.0
+"""Time without a response from the head after which following a job fails; shorter network failures are tolerated."""
 
 
 def connect(access: Access) -> Any:
@@ -62,13 +62,13 @@ def _without_overrides() -> Iterator[None]:
 
 
 def entrypoint(shipment: Shipment) -> str:
-    """Return the job's command line; with `python -m`, the `robust201` beside the YAML precedes an installed one."""
+    """Return the job's command line; `python -m` prefers the `robust201` beside the YAML to an installed package."""
     command = ["python", "-m", "robust201", shipment.verb, shipment.file_name, "--executor", "ray"]
     return shlex.join([*command, *shipment.filter_options])
 
 
 def submit_job(client: Any, shipment: Shipment, archive: Path, job_id: str | None) -> str:
-    """Upload an archive, start its job and return the job's id; the default id is similar to ``paper-1f0c2a9b``."""
+    """Upload an archive, start its job and return the job's id, by default the sweep's name and 8 random hex digits."""
     job_id = job_id or f"{shipment.config.name}-{uuid.uuid4().hex[:8]}"
     # By default, Ray kills a stopped job 3 seconds after SIGTERM, but its workers need time to finish their parts.
     drain_seconds = int(60 * (shipment.config.execution.part_minutes + 1))
@@ -124,7 +124,7 @@ def follow(client: Any, job_id: str, write: Callable[[str], None]) -> Any:
     """Write a job's log until the job ends and return its `JobDetails` from Ray.
 
     Raises:
-        EvaluationError: the head does not respond for `_PATIENCE_SECONDS`, or no longer knows the job.
+        EvaluationError: the head does not respond for `_MAX_SILENCE_SECONDS`, or no longer knows the job.
     """
     n_written = 0
 
@@ -153,7 +153,7 @@ def follow(client: Any, job_id: str, write: Callable[[str], None]) -> Any:
                 return details
         except _FAILED_REQUESTS as error:
             is_unknown = "status code 404" in str(error)
-            if is_unknown or time.monotonic() - last_reply > _PATIENCE_SECONDS:
+            if is_unknown or time.monotonic() - last_reply > _MAX_SILENCE_SECONDS:
                 fault = "an unknown job id, for example after a restart of the head" if is_unknown else one_line(error)
                 raise EvaluationError(
                     f"Following the job failed for {job_id}: expected its state, got {fault}. Finished work is kept; "

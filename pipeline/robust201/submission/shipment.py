@@ -42,8 +42,8 @@ class Shipment:
         config: the sweep or training configuration, checked on this machine.
         text: the YAML that the job reads, changed for Ray and with its ``${NAME}`` references unresolved.
         variables: the environment variables that the YAML refers to and that are set here.
-        bundled_names: sorted names of bundled files: those after ``bundled:`` in the YAML and those that every job
-            needs.
+        bundled_names: sorted names of bundled files: the names after ``bundled:`` in the YAML, and the files that every
+            job needs.
         filter_options: further options of `run` or `train`, such as filters.
     """
 
@@ -137,7 +137,7 @@ def code_files(package: Path | None = None) -> dict[str, Path]:
 
 
 def _bundled_files(names: tuple[str, ...]) -> dict[str, Path]:
-    """Return the bundled files by their names in the archive, which place them beside the package as in a checkout."""
+    """Return the bundled files by their names in the archive; they are stored beside the package, as in a checkout."""
     files: dict[str, Path] = {}
     for name in names:
         source = bundled(name)

@@ -1,4 +1,4 @@
-"""Run a sweep as a Slurm job array of independent tasks on single machines, each of which computes a job share.
+"""Runs a sweep as a Slurm job array. Its tasks are independent; each computes a job share on a single machine.
 
 The tasks need no driver, no lease and no network between them. The array is submitted from any machine that has sbatch
 and the results folder, after the sweep has been checked and its plan has been written. A training YAML becomes an array
@@ -32,7 +32,7 @@ from robust201.runtime.training_run import (
 from robust201.submission.sbatch_file import SLURM_FOLDER, ArrayOptions, render, resources
 
 DEFAULT_TASKS = 256
-"""Number of tasks if --tasks is not set: enough to fill most clusters, and within most queue limits."""
+"""Number of tasks if --tasks is not set: enough to fill most clusters, but below the queue limit of most clusters."""
 
 ASSUMED_MAX_ARRAY_SIZE = 1001
 """Slurm's default of MaxArraySize (slurm.conf(5)), used if no Slurm is installed."""
@@ -59,7 +59,7 @@ class Job:
 
     Attributes:
         source: the YAML or results folder, which is read again when the job starts.
-        words: options of `run` or `train` that make the selection below.
+        words: command-line options of `run` or `train` that make the selection below.
         filters: selection from a sweep.
         selection: selection from the training runs of a YAML.
     """
@@ -116,7 +116,7 @@ def submit_array(job: Job, options: ArrayOptions, *, say: Callable[[str], None])
 
 
 def _check_cluster(job: Job, options: ArrayOptions) -> int:
-    """Reject, before hours of preparation, what Slurm would reject; return the maximum number of tasks."""
+    """Reject a job that Slurm would reject, before hours of preparation; return the maximum number of tasks."""
     if shutil.which("sbatch") is None:
         raise ConfigError(
             "Submitting failed for Slurm: expected the program sbatch, which is not on this machine. Submit on a "
@@ -253,7 +253,7 @@ class ArrayTask:
     def requeue_if_unfinished(
         self, tally: RunTally, say: Callable[[str], None], *, has_new_states: bool = False
     ) -> None:
-        """Requeue this task if it ended only because of its time limit.
+        """Requeue this task if it ended because of its time limit and still has work to do.
 
         A task that finished no work since it started is not requeued, because it could never finish. For training runs,
         `has_new_states` is True if the task saved a state from which its next run can continue.
