@@ -168,7 +168,7 @@ def test_holder_notices_deleted_lease(tmp_path):
     lease = acquire(tmp_path, interval_seconds=SHORT_INTERVAL)
     (tmp_path / LEASE_NAME).unlink()
     wait_for(lease.lost.is_set)
-    with pytest.raises(LeaseHeldError, match="lease.json does not exist"):
+    with pytest.raises(LeaseHeldError, match=r"lease\.json does not exist"):
         lease.check()
     lease.release()
 
