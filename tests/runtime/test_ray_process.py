@@ -42,7 +42,7 @@ def start(make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return RayProcess(config, print)
 
     monkeypatch.setattr(ray_process, "CHILD_MODULE", "tests.runtime.simulated_ray_child")
-    monkeypatch.setenv("STAND_IN", str(tmp_path))
+    monkeypatch.setenv("SIMULATED_CHILD_FOLDER", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(REPOSITORY / "pipeline"), str(REPOSITORY))))
     return start
 

@@ -80,8 +80,8 @@ def draw_samples(
     return has_new
 
 
-def note_counted_networks(plan: Plan, inventory: Inventory) -> Samples | None:
-    """Record the networks that need no sample, as they already have results on all images; None if there are none.
+def record_counted_networks(plan: Plan, inventory: Inventory) -> Samples | None:
+    """Record the networks that need no sample, because they have results on all images; None if there are none.
 
     They are recorded by key, and only for keys whose sample is not drawn yet.
     """

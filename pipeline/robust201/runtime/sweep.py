@@ -31,7 +31,7 @@ from robust201.runtime.heartbeat import remove_silent_heartbeats, report_active_
 from robust201.runtime.lease import Lease
 from robust201.runtime.preview import RunPreview, preview_run
 from robust201.runtime.progress import Tracker
-from robust201.runtime.sampling import combine_complete_samples, draw_samples, note_counted_networks
+from robust201.runtime.sampling import combine_complete_samples, draw_samples, record_counted_networks
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.work_log import WorkLog
 from robust201.shards import MergeReport, ShardStore, merge_folders
@@ -184,7 +184,7 @@ def _prepared(
         say("Checking finished results")
         inventory = store.inventory(verify="unverified", on_damage="set_aside")
         lease.check()  # checking results can take minutes
-        if (samples := note_counted_networks(full_plan, inventory)) is not None:
+        if (samples := record_counted_networks(full_plan, inventory)) is not None:
             full_plan = make_plan(config, replace(facts, samples=samples))
             plan = filters.narrow(full_plan)
             save_plan(full_plan, store)
