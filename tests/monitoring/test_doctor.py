@@ -166,10 +166,10 @@ def test_doctor_reports_a_token_readable_by_others(head: SimpleNamespace) -> Non
     head.token_file.chmod(0o644)
     assert "chmod 600" in failed_checks(head)["token"].fix
     check = next(iter(examine_cluster(None, None)))  # without a cluster, this is only a warning
-    assert (check.ok, check.warns, "others can read it" in check.detail, "chmod 600" in check.fix) == (True,) * 4
+    assert (check.ok, check.warns, "other users can read it" in check.detail, "chmod 600" in check.fix) == (True,) * 4
     head.token_file.chmod(0o600)
     safe = next(iter(examine_cluster(None, None)))
-    assert (safe.ok, safe.warns, "others can" in safe.detail) == (True, False, False)
+    assert (safe.ok, safe.warns, "other users can" in safe.detail) == (True, False, False)
 
 
 def test_doctor_prints_warnings_with_their_fix(capsys: pytest.CaptureFixture[str]) -> None:

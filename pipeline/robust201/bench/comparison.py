@@ -46,7 +46,7 @@ class RunTime(NamedTuple):
 
 @dataclass(frozen=True)
 class Lengths:
-    """Radii (in units of 1/255), steps and queries of the attacks, by default those of the paper."""
+    """Radii (in units of 1/255), steps and queries of the attacks, by default the paper's values."""
 
     epsilons: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 8.0)
     fgsm_epsilons: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 255.0)

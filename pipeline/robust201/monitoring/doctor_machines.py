@@ -165,7 +165,9 @@ def _examine_token(token: str | None, *, is_needed: bool) -> HealthCheck:
         return HealthCheck("token", ok=True, detail=f"{path}, mode {mode:04o}")
     fix = f"Make the file readable only by you: chmod 600 {path}"
     # Without a cluster, a readable token is harmless, so this is only a warning.
-    return HealthCheck("token", not is_needed, f"{path}, mode {mode:04o}: others can read it", fix, warns=not is_needed)
+    return HealthCheck(
+        "token", not is_needed, f"{path}, mode {mode:04o}: other users can read it", fix, warns=not is_needed
+    )
 
 
 def _examine_head(access: Access) -> Iterator[HealthCheck]:

@@ -29,7 +29,7 @@ _CHILD = "import sys; sys.path[:] = {path!r}; from robust201.runtime.code_check 
 def check_code(config: SweepConfig | TrainingConfig, *, seconds: float = CHECK_SECONDS) -> None:
     """Execute the Python files of a configuration, to which the user has consented, and look up their functions.
 
-    With the inline executor, the files are executed in this process, in which the run computes as well. With Ray, they
+    With the inline executor, the files are executed in this process, which also computes the run. With Ray, they
     are executed in a child process, which is killed after `seconds`. If a file builds a sweep's networks, the networks
     are compared with their weights, for at most `WEIGHTS_SECONDS`.
     """

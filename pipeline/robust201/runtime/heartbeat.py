@@ -2,8 +2,8 @@
 
 Each process has a small file, ``<results>/heartbeats/<host>-<pid>-<nonce>.json``, which it rewrites every few seconds
 and when it begins a part. It removes the file when it ends; after a kill, the file remains and becomes silent. A file's
-age is the difference of two timestamps from the same file server, and the worker measures how long a part takes: wall
-clocks of two machines are never compared.
+age is the difference of two timestamps from the same file server, and the worker measures how long a part takes, so
+wall clocks of two machines are never compared.
 """
 
 from __future__ import annotations

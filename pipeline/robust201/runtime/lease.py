@@ -185,7 +185,7 @@ class Lease:
         return _describe_lease(self.path)
 
     def _is_beat_blocked(self) -> bool:
-        """Return whether a file server has blocked a beat for so long that others may take the lease."""
+        """Return whether a file server has blocked a beat for so long that other drivers may take the lease."""
         # None between two beats: if the process was suspended then, the next beat detects a loss.
         beat_start = self._beat_start
         max_seconds = self.holder.interval_seconds * (STALE_INTERVALS - 1)

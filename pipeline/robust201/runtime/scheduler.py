@@ -109,8 +109,7 @@ class Scheduler:
         self._activity = activity
         self._waiting: deque[Bundle] = deque()
         self._in_flight = 0
-        # Strengths by slice; this saves memory for a million evaluations, because most values are the tuples of the
-        # parts.
+        # Strengths by slice. Most values are the parts' own tuples, which saves memory for a million evaluations.
         self._pending: dict[_Slice, tuple[float, ...]] = {}
         self._deaths: Counter[tuple[_Slice, float]] = Counter()
         self._fruitless_deaths = 0

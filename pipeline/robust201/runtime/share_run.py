@@ -53,8 +53,8 @@ def run_share(
 
     The plan in the results folder is divided after filtering, so the shares are the same on every machine. The section
     `execution` may differ from the plan's section. Inputs are not hashed again: workers compare the hashes of the
-    inputs that they load with those in the plan. Any number of shares, duplicate shares and a driver may write to the
-    same folder; results computed by two of them are stored twice but counted once. `on_code` receives the planned
+    inputs that they load with the hashes in the plan. Any number of shares, duplicate shares and a driver may write to
+    the same folder; results computed by two of them are stored twice but counted once. `on_code` receives the planned
     hashes of Python files by field before any file is executed; for the other callbacks see `runtime.sweep.run_sweep`.
 
     Raises:
@@ -67,7 +67,7 @@ def run_share(
     on_code(prepared.facts.code)
     filtered_plan, n_unsampled = split_off_unsampled(filters.narrow(prepared))
     keys_without_images = sorted({unit.key for unit in filtered_plan.units if unit.id not in filtered_plan.known_ids})
-    if keys_without_images:  # shares do not generate images, because several would generate the same ones
+    if keys_without_images:  # shares do not generate images, because several shares would generate the same images
         raise InputError(_missing_images_message(config, "corrupted", keys_without_images))
     bundles = share.bundles(all_bundles(filtered_plan))
     folder = share.folder(config.results)

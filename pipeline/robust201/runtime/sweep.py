@@ -289,7 +289,7 @@ def _report_missing_samples(plan: Plan, parts: Sequence[Part], say: Callable[[st
     if keys:
         say(
             f"No sample was drawn for {', '.join(keys)}, because the results of the pilot are incomplete. Run the "
-            "whole sweep, without filters, to complete the pilot."
+            "sweep without filters to complete the pilot."
         )
 
 

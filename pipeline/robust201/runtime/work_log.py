@@ -7,9 +7,9 @@ writes a file in the same format, ``…-driver.jsonl``, for events that only it 
 
 Logs are for people and have no effect on the run. A file has a single writer, which opens and closes it for each line,
 so that other hosts see the line immediately over NFS. Lines are not synced to disk: they survive the death of a
-process, but not always that of a machine. Logging never fails a run: a line that cannot be written is lost (a full disk
-stops the run when shards are written). A file that reaches `MAX_BYTES` is renamed to ``….1.jsonl``, which replaces an
-earlier file of this name, so a worker has at most two files. Beyond `MAX_FILES` files, the oldest are deleted unless
+process, but not always the crash of a machine. Logging never fails a run: a line that cannot be written is lost (a full
+disk stops the run when shards are written). A file that reaches `MAX_BYTES` is renamed to ``….1.jsonl``, which replaces
+an earlier file of this name, so a worker has at most two files. Beyond `MAX_FILES` files, the oldest are deleted unless
 they were modified within a day.
 """
 

@@ -233,7 +233,7 @@ def _check_paths(*paths: Path) -> None:
         if any(character in str(path) for character in "\n\r\0\\"):
             # A backslash in a log's path disables sbatch's replacement of patterns such as %A.
             raise ConfigError(
-                f"Writing the batch file failed for {str(path)!r}: expected a path without line breaks or backslashes. "
+                f"Writing the batch file failed for {str(path)!r}: a path must not contain line breaks or backslashes. "
                 "Rename the file or folder."
             )
 
@@ -246,5 +246,5 @@ def _check_shell(shell_lines: str) -> None:
     if completed.returncode:
         problem = completed.stderr.strip().splitlines()[0].removeprefix(f"{bash}: ")
         raise ConfigError(
-            f"Writing the batch file failed for --setup: expected valid bash lines, got {problem!r}. Check the quotes."
+            f"Writing the batch file failed for --setup: bash rejects the lines ({problem}). Check the quotes."
         )

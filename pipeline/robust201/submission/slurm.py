@@ -119,7 +119,7 @@ def _check_cluster(job: Job, options: ArrayOptions) -> int:
     """Reject a job that Slurm would reject, before hours of preparation; return the maximum number of tasks."""
     if shutil.which("sbatch") is None:
         raise ConfigError(
-            "Submitting failed for Slurm: expected the program sbatch, which is not on this machine. Submit on a "
+            "Submitting failed for Slurm: this machine does not have the program sbatch. Submit on a "
             "login node of the cluster, or print the batch file with --dry-run."
         )
     max_tasks = _read_max_tasks()
@@ -185,7 +185,7 @@ def _check_gpus(config: SweepConfig | TrainingConfig, options: ArrayOptions) -> 
         set_variables = [name for name in _GPU_VARIABLES if os.environ.get(name)]
         unset_advice = f"{' and '.join(set_variables)} unset and " if set_variables else ""
         raise ConfigError(
-            f"Submitting failed for {partition_label}: expected GPUs, got nodes without GPUs (from sinfo). Set "
+            f"Submitting failed for {partition_label}: its nodes have no GPUs, according to sinfo. Set "
             f"{'SBATCH_PARTITION' if partition else '--partition'} to another partition, or compute on CPUs with "
             f"{unset_advice}--gpus-per-task 0."
         )
@@ -211,8 +211,8 @@ def _read_max_tasks() -> int:
     max_tasks = int(match[1]) - 1
     if max_tasks < 1:
         raise ConfigError(
-            f"Submitting failed for Slurm: expected support for job arrays, got MaxArraySize {match[1]}, which forbids "
-            "job arrays. Run the tasks by hand: robust201 run SWEEP.yaml --share 1/N"
+            f"Submitting failed for Slurm: the cluster does not permit job arrays (MaxArraySize is {match[1]}). "
+            "Run the tasks by hand: robust201 run SWEEP.yaml --share 1/N"
         )
     return max_tasks
 
@@ -246,8 +246,8 @@ class ArrayTask:
             return cls(environment["SLURM_ARRAY_JOB_ID"], environment["SLURM_ARRAY_TASK_ID"])
         except KeyError as error:
             raise ConfigError(
-                "Reading the command line failed for --slurm-requeue: expected a task of a Slurm job array, but "
-                f"{error.args[0]} is not set. Remove --slurm-requeue."
+                "Reading the command line failed for --slurm-requeue: this process is not a task of a Slurm job array, "
+                f"because {error.args[0]} is not set. Remove --slurm-requeue."
             ) from error
 
     def requeue_if_unfinished(

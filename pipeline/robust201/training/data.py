@@ -94,8 +94,8 @@ class Mixture:
 
     A batch of B images has floor((1 - alpha) B) natural images, followed by ceil(alpha B) robust ones. An epoch has as
     many images as the natural set. Its last batch may be smaller, with the same fractions. No image occurs twice in
-    an epoch, and both sets are reshuffled every epoch. Ids of robust images follow those of natural images. With alpha
-    0, batches equal those of `OneSource(natural)`.
+    an epoch, and both sets are reshuffled every epoch. Ids of robust images follow the ids of natural images. With
+    alpha 0, batches equal the batches of `OneSource(natural)`.
 
     Raises:
         DatasetError: the sets differ in the number of classes or in image size.

@@ -190,7 +190,7 @@ def _unexpected_error(error: RayTaskError) -> EvaluationError:
 
 
 class RayExecutor:
-    """Computes bundles on Ray actors, each with a short queue of bundles so that it never waits for the driver.
+    """Computes bundles on Ray actors, each with a short queue of bundles, so that actors never wait for the driver.
 
     Only actors that have started receive bundles, because a lost machine may be replaced late or never. Other bundles
     wait in the executor for the first actor with room. The executor accepts a few more bundles than the actors have
@@ -312,7 +312,7 @@ class RayExecutor:
         return _Slot(actor, actor.__ray_ready__.remote())
 
     def free_slots(self) -> int:
-        """Return the number of bundles that can be submitted; the queues of starting actors have room as well."""
+        """Return the number of bundles that can be submitted, including bundles for actors that are still starting."""
         if self._draining:
             return 0
         in_flight = len(self._waiting) + sum(len(slot.queue) for slot in self._slots)
@@ -382,9 +382,9 @@ class RayExecutor:
         except RayTaskError as error:
             if isinstance(error.cause, WorkerBrokenError):
                 return self._replace(slot, error)
-            # Raise the worker's original error, because Ray's message contains a whole traceback.
+            # Raise the worker's original error, because Ray's message contains a full traceback.
             raise error.cause if isinstance(error.cause, RobustError) else _unexpected_error(error) from error
-        except (RayActorError, OutOfMemoryError) as error:  # the latter if Ray's memory monitor killed the actor
+        except (RayActorError, OutOfMemoryError) as error:  # OutOfMemoryError: Ray's memory monitor killed it
             return self._replace(slot, error)
         # Collect again immediately: outcomes that are still queued when a worker dies must be recomputed.
         slot.collect()

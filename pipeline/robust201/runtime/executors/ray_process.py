@@ -239,7 +239,7 @@ class RayProcess:
         """Kill the child and the processes of its session, which have nothing left to write."""
         if self._process is not None:
             end_session(self._process.pid)
-            self._process.wait()  # only now, because until then the process id identifies the session
+            self._process.wait()  # not earlier, because the child's process id identifies the session
             self._process = None
         if self._connection is not None:
             self._connection.close()
