@@ -72,8 +72,8 @@ def test_status_times_increase_between_parts(half_finished_plan: Plan) -> None:
     for index, unit in enumerate(units):
         write_heartbeat(results, f"worker{index}", unit, file_time=NOW - index, seconds=5.0, images=(0, unit.n_images))
     statuses = [read_status_at(half_finished_plan, NOW + age) for age in (2.0, 12.0)]
-    assert [state.parts_in_flight for state in statuses] == [(8.0, 7.0), (18.0, 17.0)]
-    times_left = [state.seconds_left for state in statuses]
+    assert [status.parts_in_flight for status in statuses] == [(8.0, 7.0), (18.0, 17.0)]
+    times_left = [status.seconds_left for status in statuses]
     assert None not in times_left
     assert times_left[0] != times_left[1]
     assert "2 workers busy, the longest for 0:00:18" in status_line(statuses[1], NOW)
@@ -91,12 +91,14 @@ def test_status_reports_silent_workers_until_their_parts_are_taken_over(half_fin
     unit_of_another_plan = replace(first_unit, id="0" * 32)
     write_heartbeat(results, "d", unit_of_another_plan, file_time=NOW, images=(0, 1))
     (results / HEARTBEATS_FOLDER / "e.json").write_text('["not a heartbeat"]')
-    state = read_status_at(half_finished_plan, NOW + 1)
-    assert (state.parts_in_flight, state.silent_workers) == ((1.0,), (61.0,))
-    assert "1 worker busy, the longest for 0:00:01; 1 worker silent, the longest for 0:01:01" in status_line(state, NOW)
+    status = read_status_at(half_finished_plan, NOW + 1)
+    assert (status.parts_in_flight, status.silent_workers) == ((1.0,), (61.0,))
+    assert "1 worker busy, the longest for 0:00:01; 1 worker silent, the longest for 0:01:01" in status_line(
+        status, NOW
+    )
     write_heartbeat(results, "f", first_unit, file_time=NOW, images=(0, first_unit.n_images))
-    state = read_status_at(half_finished_plan, NOW + 1)
-    assert (state.parts_in_flight, state.silent_workers) == ((1.0, 1.0), ())
+    status = read_status_at(half_finished_plan, NOW + 1)
+    assert (status.parts_in_flight, status.silent_workers) == ((1.0, 1.0), ())
     assert read_status_at(half_finished_plan, NOW + 31).silent_workers == (31.0, 31.0)
 
 
@@ -123,8 +125,8 @@ def test_status_shows_a_part_while_it_is_computed(half_finished_plan: Plan, monk
 
 def test_status_of_a_folder_without_heartbeats(half_finished_plan: Plan) -> None:
     shutil.rmtree(half_finished_plan.config.results / HEARTBEATS_FOLDER)
-    state = read_status_at(half_finished_plan, NOW)
-    assert (state.done, state.running, state.parts_in_flight, state.silent_workers) == (2, False, (), ())
+    status = read_status_at(half_finished_plan, NOW)
+    assert (status.done, status.running, status.parts_in_flight, status.silent_workers) == (2, False, (), ())
 
 
 def test_status_of_a_read_only_folder_uses_the_clock_of_the_machine(
@@ -134,9 +136,9 @@ def test_status_of_a_read_only_folder_uses_the_clock_of_the_machine(
         raise PermissionError
 
     monkeypatch.setattr("robust201.runtime.heartbeat.file_server_time", reject)
-    state = StatusReader(half_finished_plan).read(ShardStore.open(half_finished_plan.config.results).inventory())
-    assert state.last_heartbeat is not None
-    assert 0 <= state.last_heartbeat < 60
+    status = StatusReader(half_finished_plan).read(ShardStore.open(half_finished_plan.config.results).inventory())
+    assert status.last_heartbeat is not None
+    assert 0 <= status.last_heartbeat < 60
 
 
 @pytest.mark.parametrize("is_alive", [True, False])

@@ -31,7 +31,7 @@ from robust201.spaces.nasbench201.compiled import native
 from tests.conftest import REPOSITORY, MakeSweep, RunCommand, WriteSweep
 
 
-def test_doctor_reports_no_problem_of_a_valid_sweep(make_sweep: MakeSweep) -> None:
+def test_doctor_reports_no_problems_for_a_valid_sweep(make_sweep: MakeSweep) -> None:
     checks = {check.what: check for check in examine(make_sweep())}
     assert {"python", "torch", "gpus", "results", "disk", "checkpoints", "digits"} <= set(checks)
     assert [check.what for check in checks.values() if not check.ok] == []
@@ -106,9 +106,9 @@ def head(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SimpleName
     class Dashboard(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             server_state.paths.append(self.path)
-            sent = self.headers.get("Authorization")
-            is_valid = sent == f"Bearer {server_state.token}" or server_state.token is None
-            self.send_response_only(server_state.status if is_valid else 403 if sent else 401)
+            sent_token = self.headers.get("Authorization")
+            is_valid = sent_token == f"Bearer {server_state.token}" or server_state.token is None
+            self.send_response_only(server_state.status if is_valid else 403 if sent_token else 401)
             self.send_header("Date", formatdate(time.time() + server_state.skew, usegmt=True))
             self.end_headers()
             self.wfile.write(json.dumps({"version": "4", "ray_version": server_state.version}).encode())
@@ -135,7 +135,7 @@ def failed_checks(head: SimpleNamespace) -> dict[str, HealthCheck]:
     return {check.what: check for check in examine_cluster(None, head.address) if not check.ok}
 
 
-def test_doctor_reports_no_problem_of_a_valid_cluster(head: SimpleNamespace) -> None:
+def test_doctor_reports_no_problems_for_a_valid_cluster(head: SimpleNamespace) -> None:
     checks = {check.what: check for check in examine_cluster(None, head.address)}
     assert list(checks) == ["token", "cluster", "cluster token", "cluster clock"]
     assert all(check.ok for check in checks.values())
@@ -166,10 +166,10 @@ def test_doctor_reports_a_token_readable_by_others(head: SimpleNamespace) -> Non
     head.token_file.chmod(0o644)
     assert "chmod 600" in failed_checks(head)["token"].fix
     check = next(iter(examine_cluster(None, None)))  # without a cluster, this is only a warning
-    assert (check.ok, check.warns, "others can read it" in check.detail, "chmod 600" in check.fix) == (True,) * 4
+    assert (check.ok, check.warns, "other users can read it" in check.detail, "chmod 600" in check.fix) == (True,) * 4
     head.token_file.chmod(0o600)
     safe = next(iter(examine_cluster(None, None)))
-    assert (safe.ok, safe.warns, "others can" in safe.detail) == (True, False, False)
+    assert (safe.ok, safe.warns, "other users can" in safe.detail) == (True, False, False)
 
 
 def test_doctor_prints_warnings_with_their_fix(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """Simulation of the child process that connects to Ray.
 
-The environment variable STAND_IN names a folder with a file `orders`; its n-th line says what the n-th child does.
+The environment variable SIMULATED_CHILD_FOLDER names a folder with a file `orders`, whose n-th line is the order for
+the n-th child.
 """
 
 import os
@@ -38,7 +39,7 @@ class _Executor:
         self.submitted = []
 
     def close(self) -> None:
-        (Path(os.environ["STAND_IN"]) / "closed").touch()
+        (Path(os.environ["SIMULATED_CHILD_FOLDER"]) / "closed").touch()
 
     def poll(self, timeout: float) -> list[Event]:
         self.polls += 1
@@ -56,7 +57,7 @@ class _Executor:
 
 
 def run_child(descriptor: int, folder: str) -> None:
-    orders_folder = Path(os.environ["STAND_IN"])
+    orders_folder = Path(os.environ["SIMULATED_CHILD_FOLDER"])
     starts = orders_folder / "starts"
     with starts.open("a") as stream:
         stream.write(f"{os.getpid()} {folder}\n")

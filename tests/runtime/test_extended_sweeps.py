@@ -371,7 +371,7 @@ def test_sweep_attacks_all_zoo_families(make_sweep: MakeSweep) -> None:
 
 @pytest.mark.slow
 def test_sweep_computes_measures_for_all_zoo_families(make_sweep: MakeSweep) -> None:
-    """Some measures need second derivatives. `grid_sample`, which some networks use, does not support these."""
+    """Some measures need second derivatives. `grid_sample`, which some networks use, does not support them."""
     keys = {"jacobian": {"images": 4}, "hessian_input": {"images": 4}, "proxies": {"images": 8}}
     config = make_sweep(**zoo_fields({"random": {}}, architectures=SMALL_NETWORKS, keys=keys))
     assert run(config)[0].evaluations == 3 * len(SMALL_NETWORKS)

@@ -97,13 +97,13 @@ def test_filtered_runs_export_same_bytes_as_unfiltered_run(
     assert (partial.code, "missing: 4 evaluations of digits brightness" in partial.err) == (3, True)
     assert robust201("verify", tmp_path / "parts").code == 3
     assert robust201("run", sweep, "--out", tmp_path / "parts").code == 0
-    assert robust201("run", sweep, "--out", tmp_path / "whole").code == 0
-    for name in ("parts", "whole"):
+    assert robust201("run", sweep, "--out", tmp_path / "unfiltered").code == 0
+    for name in ("parts", "unfiltered"):
         assert robust201("verify", tmp_path / name).code == 0
         assert robust201("export", tmp_path / name, "--out", tmp_path / f"{name}-out").code == 0
-    assert read_tree(tmp_path / "parts-out") == read_tree(tmp_path / "whole-out")
+    assert read_tree(tmp_path / "parts-out") == read_tree(tmp_path / "unfiltered-out")
     assert {path.name for path in (tmp_path / "parts/protocols").iterdir()} == {
-        path.name for path in (tmp_path / "whole/protocols").iterdir()
+        path.name for path in (tmp_path / "unfiltered/protocols").iterdir()
     }
 
 

@@ -108,7 +108,7 @@ def test_bf16_sweep_does_not_use_fp32_results(make_precision_sweep, copy_results
     assert len(preview.stale) == 6
     assert all(line.endswith("are kept but not used: precision: fp32 → bf16") for line in preview.stale)
 
-    # The export of bf16 results from a shared folder equals that from a separate folder, and does not replace the fp32
+    # bf16 results are exported identically from a shared and from a separate folder, and do not replace the fp32
     # export.
     with pytest.raises(InputError, match="with the same name but different protocols"):
         export(tmp_path / "shared", tmp_path / "json")

@@ -12,7 +12,7 @@ from robust201.core.errors import ConfigError, StorageFullError
 from robust201.core.records import Bundle, Receipt
 from robust201.planning.config import ExecutionSection
 from robust201.runtime.executors import ray as executor_module
-from robust201.runtime.executors.base import LOOKAHEAD, SHORT_SECONDS, BundleDone, BundleLost, WorkerLost
+from robust201.runtime.executors.base import LOOKAHEAD_BUNDLES, SHORT_BUNDLE_SECONDS, BundleDone, BundleLost, WorkerLost
 from robust201.runtime.executors.ray import RayExecutor, _WorkerActor, disable_unused_ray_services
 
 BUNDLES = [Bundle(0, "digits", ()), Bundle(21, "digits", ())]
@@ -101,7 +101,7 @@ def test_lost_worker_is_replaced_and_its_bundles_are_returned(start, death) -> N
         (BUNDLES[1], False, False),
     ]
     assert fake.killed == fake.actors[:1]
-    assert (len(fake.actors), executor.free_slots()) == (2, 2 + LOOKAHEAD)
+    assert (len(fake.actors), executor.free_slots()) == (2, 2 + LOOKAHEAD_BUNDLES)
 
 
 class PartlyFatalRay(FakeRay):
@@ -152,7 +152,7 @@ def test_worker_lost_at_start_reports_reason(start) -> None:
     executor = start(FakeRay(ActorDiedError(error)), workers=1)
     executor.submit(BUNDLES[0])
     assert executor.poll(0.1) == [WorkerLost(preempted=False, reason="ConfigError: expected a GPU")]
-    assert executor.free_slots() == 1 + LOOKAHEAD  # the bundle waits for the next worker
+    assert executor.free_slots() == 1 + LOOKAHEAD_BUNDLES  # the bundle waits for the next worker
 
 
 @pytest.mark.parametrize("address", [None, "10.0.0.1:6379"])
@@ -176,7 +176,7 @@ def test_bundles_are_assigned_to_started_workers_only(start) -> None:
     assert fake.assigned == []
     assert executor.poll(0.1) == []
     assert fake.assigned == [(0, bundles[0]), (0, bundles[1])]
-    assert executor.free_slots() == LOOKAHEAD
+    assert executor.free_slots() == LOOKAHEAD_BUNDLES
     fake.n_starting = 2
     assert executor.poll(0.1) == []
     assert fake.assigned[2:] == [(1, bundles[2]), (1, bundles[3])]
@@ -213,7 +213,7 @@ def test_worker_continues_with_loaded_network(start) -> None:
         assert fake.assigned[-1] == (worker, bundle)
 
 
-@pytest.mark.parametrize(("seconds", "n_assigned"), [(SHORT_SECONDS, 3), (SHORT_SECONDS + 1, 2)])
+@pytest.mark.parametrize(("seconds", "n_assigned"), [(SHORT_BUNDLE_SECONDS, 3), (SHORT_BUNDLE_SECONDS + 1, 2)])
 def test_bundle_is_not_queued_behind_long_bundle(start, seconds: float, n_assigned: int) -> None:
     """Another worker may become idle long before the long bundle is complete."""
     fake = FakeRay()
@@ -259,7 +259,7 @@ def test_storage_error_of_worker_is_raised_unchanged(start) -> None:
 def test_number_of_workers_follows_from_resources(start, resources, execution, n_workers, n_gpus) -> None:
     fake = FakeRay(**resources)
     executor = start(fake, **execution)
-    assert (executor.n_workers, executor.free_slots()) == (n_workers, 2 * n_workers + LOOKAHEAD)
+    assert (executor.n_workers, executor.free_slots()) == (n_workers, 2 * n_workers + LOOKAHEAD_BUNDLES)
     assert {options["num_gpus"] for options in fake.options} == {n_gpus}
 
 

@@ -42,7 +42,7 @@ def start(make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return RayProcess(config, print)
 
     monkeypatch.setattr(ray_process, "CHILD_MODULE", "tests.runtime.simulated_ray_child")
-    monkeypatch.setenv("STAND_IN", str(tmp_path))
+    monkeypatch.setenv("SIMULATED_CHILD_FOLDER", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(REPOSITORY / "pipeline"), str(REPOSITORY))))
     return start
 
@@ -236,7 +236,7 @@ def test_local_ray_listens_on_loopback_and_leaves_nothing_behind(
         assert executor._process is not None
         folder, leader = executor._folder, executor._process.pid
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        processes = ray_process._session(leader)
+        processes = ray_process._session_processes(leader)
         assert len(processes) >= 5  # child, head, raylet and two agents
         # There is at most the worker's process; Ray started no processes in advance.
         assert sum(process.name().startswith(("ray::IDLE", "ray::_Work")) for process in processes) <= 1
@@ -255,7 +255,7 @@ def test_local_ray_listens_on_loopback_and_leaves_nothing_behind(
         tokens = {p.environ().get("RAY_AUTH_TOKEN") for p in processes if not p.name().startswith("ray::")}
         assert None not in tokens
         assert len(tokens) == 1
-    assert ray_process._session(leader) == []
+    assert ray_process._session_processes(leader) == []
     assert not folder.exists()
     assert dict(os.environ) == original_environment
     assert list(home.rglob("*")) == []

@@ -1,4 +1,4 @@
-"""Sampled sweeps: the pilot, samples, increments, kills and resumes, and what a whole sample is combined into."""
+"""Sampled sweeps: the pilot, samples and their increments, interruptions, merging, estimates, and their readers."""
 
 import json
 import re
@@ -73,7 +73,10 @@ def sampled_fields(budget: str | None, **changes: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def sampled(make_sweep: MakeSweep, tmp_path: Path) -> MakeSampled:
-    """Make sampled sweeps of four untrained networks, two of them the pilot; without a budget, plain ones."""
+    """Return a function that makes sweeps of four untrained networks, of which two are the pilot.
+
+    Without a budget, the sweep is not sampled.
+    """
     return lambda budget, folder="sampled", **changes: make_sweep(
         results=str(tmp_path / folder), **sampled_fields(budget, **changes)
     )
@@ -83,15 +86,15 @@ def run(config: SweepConfig, **options: Any) -> RunTally:
     return run_sweep(config, make_executor, **options)
 
 
-def files_of(config: SweepConfig, out: Path, **options: Any) -> dict[str, bytes]:
-    """Export, and read every file."""
+def export_files(config: SweepConfig, out: Path, **options: Any) -> dict[str, bytes]:
+    """Export the results, and return the content of each file by its relative path."""
     store = ShardStore.open(config.results)
     export_dataset(load_plan(config.results), store, store.inventory(), out, formats=("json", "parquet"), **options)
     return {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
 
 
-def rows_of(config: SweepConfig) -> Mapping[tuple[str, float], bytes]:
-    """Values of every evaluation of the plan, by unit and strength."""
+def values_by_evaluation(config: SweepConfig) -> Mapping[tuple[str, float], bytes]:
+    """Return the values of each evaluation of the plan, by unit and strength."""
     plan, store = load_plan(config.results), ShardStore.open(config.results)
     inventory = store.inventory()
     return {
@@ -103,105 +106,109 @@ def rows_of(config: SweepConfig) -> Mapping[tuple[str, float], bytes]:
     }
 
 
-def accuracies_of(results: Path) -> Mapping[Any, Mapping[Any, float]]:
-    """Accuracies of a results folder, by dataset, key and strength, as `diff` reads them."""
-    (found,) = read_result_set(results).by_weights.values()
-    return found
+def read_accuracies(results: Path) -> Mapping[Any, Mapping[Any, float]]:
+    """Return the accuracies in a results folder, by dataset, key and strength, as `diff` reads them."""
+    (accuracies,) = read_result_set(results).by_weights.values()
+    return accuracies
 
 
-def n_seen(config: SweepConfig) -> dict[str, list[int]]:
-    """Images of each increment, by key."""
+def increment_sizes(config: SweepConfig) -> dict[str, list[int]]:
+    """Return the number of images of each increment, by key."""
     samples = read_samples(config.results)
     assert samples is not None
-    return {key: [len(one.positions) for one in sample.increments] for (_, key), sample in samples.keys.items()}
+    return {
+        key: [len(increment.positions) for increment in sample.increments] for (_, key), sample in samples.keys.items()
+    }
 
 
-def test_images_of_a_sample_have_the_outcomes_that_they_have_among_all(sampled: MakeSampled) -> None:
+def test_predictions_on_sample_equal_predictions_on_all_images(sampled: MakeSampled) -> None:
     config, plain = sampled("80%"), sampled(None, "plain")
     run(config)
     run(plain)
-    plan, store, whole = load_plan(config.results), ShardStore.open(config.results), ShardStore.open(plain.results)
-    everything = {(u.architecture, u.key): u for u in load_plan(plain.results).units}
+    plan, store = load_plan(config.results), ShardStore.open(config.results)
+    plain_store = ShardStore.open(plain.results)
+    plain_units = {(unit.architecture, unit.key): unit for unit in load_plan(plain.results).units}
     samples, n_compared = read_samples(config.results), 0
     assert samples is not None
     for unit in plan.units:
         if unit.images:
             (increment,) = samples.keys["digits", unit.key].increments
             for strength in unit.strengths:
-                seen = store.values(unit, strength, store.inventory(), MEASUREMENTS)["predictions"]
-                same = whole.values(everything[unit.architecture, unit.key], strength, whole.inventory(), MEASUREMENTS)
-                assert np.array_equal(seen, same["predictions"][increment.positions])
+                predictions = store.values(unit, strength, store.inventory(), MEASUREMENTS)["predictions"]
+                plain_unit = plain_units[unit.architecture, unit.key]
+                expected = plain_store.values(plain_unit, strength, plain_store.inventory(), MEASUREMENTS)
+                assert np.array_equal(predictions, expected["predictions"][increment.positions])
                 n_compared += 1
     assert n_compared == 6  # two networks, three evaluations
 
 
-def test_a_larger_budget_adds_images_and_the_whole_budget_gives_the_bytes_of_a_plain_sweep(
+def test_larger_budget_adds_images_and_full_budget_exports_same_bytes_as_unsampled_sweep(
     sampled: MakeSampled, tmp_path: Path
 ) -> None:
     run(sampled("80%"))
-    first = n_seen(sampled("80%"))
-    assert all(20 <= sum(sizes) < N_IMAGES for sizes in first.values())
-    rows = rows_of(sampled("80%"))
+    sizes_at_80 = increment_sizes(sampled("80%"))
+    assert all(20 <= sum(sizes) < N_IMAGES for sizes in sizes_at_80.values())
+    values_at_80 = values_by_evaluation(sampled("80%"))
     run(sampled("90%"))
-    second = n_seen(sampled("90%"))
-    assert all(sizes[0] == first[key][0] and len(sizes) == 2 for key, sizes in second.items() if sum(first[key]) < 50)
-    assert rows.items() <= rows_of(sampled("90%")).items()
-    assert run(sampled("80%")).computed == 0  # a smaller budget takes nothing away
+    sizes_at_90 = increment_sizes(sampled("90%"))
+    growing_keys = [key for key, sizes in sizes_at_80.items() if sum(sizes) < N_IMAGES]
+    assert all(sizes_at_90[key][0] == sizes_at_80[key][0] and len(sizes_at_90[key]) == 2 for key in growing_keys)
+    assert values_at_80.items() <= values_by_evaluation(sampled("90%")).items()
+    assert run(sampled("80%")).computed == 0  # a smaller budget keeps all images
     assert (tmp_path / "sampled" / SAMPLE_FILE).exists()
     config = sampled("100%")
     run(config)
-    assert all(sum(sizes) == N_IMAGES for sizes in n_seen(config).values())
+    assert all(sum(sizes) == N_IMAGES for sizes in increment_sizes(config).values())
     plain = sampled(None, "plain")
     run(plain)
-    found, expected = files_of(config, tmp_path / "of-samples"), files_of(plain, tmp_path / "of-plain")
-    assert {name for name in {*found, *expected} if found.get(name) != expected.get(name)} == set()
+    files = export_files(config, tmp_path / "of-samples")
+    expected = export_files(plain, tmp_path / "of-plain")
+    assert {name for name in {*files, *expected} if files.get(name) != expected.get(name)} == set()
     store = ShardStore.open(config.results)
     status = StatusReader(load_plan(config.results)).read(store.inventory())
     assert (status.complete, status.stale, store.verify()) == (True, 0, [])
 
 
-def test_a_whole_budget_from_the_start_samples_nothing(sampled: MakeSampled) -> None:
+def test_full_budget_from_the_start_draws_no_samples(sampled: MakeSampled) -> None:
     config, plain = sampled("100%"), sampled(None, "plain")
     run(config)
     run(plain)
     assert not (config.results / SAMPLE_FILE).exists()
-    assert rows_of(config) == rows_of(plain)
+    assert values_by_evaluation(config) == values_by_evaluation(plain)
 
 
 @pytest.mark.parametrize("stage", [1, 2])
-def test_a_killed_run_resumes_with_the_same_sample_and_estimates(
+def test_killed_run_resumes_with_same_sample_and_estimates(
     sampled: MakeSampled, sweep_fields: MakeFields, tmp_path: Path, stage: int
 ) -> None:
     """The driver is killed by SIGKILL while the pilot is computed, or after the samples were drawn."""
-    whole, killed = sampled("80%", "whole"), sampled("80%", "killed")
-    run(whole)
+    uninterrupted, killed = sampled("80%", "uninterrupted"), sampled("80%", "killed")
+    run(uninterrupted)
     path = tmp_path / "sweep.yaml"
     path.write_text(yaml.safe_dump(sweep_fields(results=str(killed.results), **sampled_fields("80%"))))
     command = [sys.executable, "-m", "robust201", "run", str(path)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    n_shards = len([*(whole.results / "shards").rglob("*.parquet")])
+    n_shards = len([*(uninterrupted.results / "shards").rglob("*.parquet")])
 
-    def is_time() -> bool:
+    def has_reached_stage() -> bool:
         n_done = len([*(killed.results / "shards").rglob("*.parquet")])
-        drawn = (killed.results / SAMPLE_FILE).exists()
-        return (stage == 1 and n_done >= 3) or (stage == 2 and drawn)
+        is_drawn = (killed.results / SAMPLE_FILE).exists()
+        return (stage == 1 and n_done >= 3) or (stage == 2 and is_drawn)
 
-    while process.poll() is None and not is_time():
+    while process.poll() is None and not has_reached_stage():
         time.sleep(0.002)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert len([*(killed.results / "shards").rglob("*.parquet")]) < n_shards
     assert (killed.results / SAMPLE_FILE).exists() == (stage == 2)
     run(killed)
-    assert (killed.results / SAMPLE_FILE).read_bytes() == (whole.results / SAMPLE_FILE).read_bytes()
-    assert rows_of(killed) == rows_of(whole)
-    files = files_of(killed, tmp_path / "a"), files_of(whole, tmp_path / "b")
+    assert (killed.results / SAMPLE_FILE).read_bytes() == (uninterrupted.results / SAMPLE_FILE).read_bytes()
+    assert values_by_evaluation(killed) == values_by_evaluation(uninterrupted)
+    files = export_files(killed, tmp_path / "a"), export_files(uninterrupted, tmp_path / "b")
     assert files[0][ESTIMATES_FILE] == files[1][ESTIMATES_FILE]
 
 
-def test_shares_compute_the_pilot_and_then_the_samples_that_a_plan_draws_between(
-    sampled: MakeSampled, tmp_path: Path
-) -> None:
+def test_shares_compute_pilot_and_then_samples_drawn_by_plan(sampled: MakeSampled, tmp_path: Path) -> None:
     driven, shared = sampled("80%", "driven"), sampled("80%", "shared")
     run(driven)
     for stage in (1, 2):
@@ -209,12 +216,12 @@ def test_shares_compute_the_pilot_and_then_the_samples_that_a_plan_draws_between
         assert (shared.results / SAMPLE_FILE).exists() == (stage == 2)
         tallies = [run_share(shared, Share(index, 2), make_executor) for index in (1, 2)]
         assert (sum(tally.remaining for tally in tallies) > 0) == (stage == 1)
-    assert rows_of(shared) == rows_of(driven)
-    files = files_of(shared, tmp_path / "a"), files_of(driven, tmp_path / "b")
+    assert values_by_evaluation(shared) == values_by_evaluation(driven)
+    files = export_files(shared, tmp_path / "a"), export_files(driven, tmp_path / "b")
     assert files[0][ESTIMATES_FILE] == files[1][ESTIMATES_FILE]
 
 
-def test_a_plan_expects_precision_from_the_complete_pilot_of_the_results(sampled: MakeSampled) -> None:
+def test_plan_estimates_precision_from_complete_pilot(sampled: MakeSampled) -> None:
     config = sampled("90%", sampling={"budget": "90%", "pilot": 3})
     plan = make_plan(config, assumed_facts(config))
     assert plan_costs.precision_of_pilot(plan) is None
@@ -223,7 +230,9 @@ def test_a_plan_expects_precision_from_the_complete_pilot_of_the_results(sampled
     assert precision is not None
     half_width, _ = precision.sampled("digits", "pgd", 25, N_IMAGES)
     assert 0 < half_width < worst_case("digits", "pgd", 25, N_IMAGES)[0]
-    assert precision.sampled("digits", "fgsm", 25, N_IMAGES) == worst_case("digits", "fgsm", 25, N_IMAGES)  # counted
+    assert precision.sampled("digits", "fgsm", 25, N_IMAGES) == worst_case(
+        "digits", "fgsm", 25, N_IMAGES
+    )  # not sampled
 
 
 def test_precision_of_pilot_excludes_keys_with_other_parameters(sampled: MakeSampled) -> None:
@@ -236,7 +245,7 @@ def test_precision_of_pilot_excludes_keys_with_other_parameters(sampled: MakeSam
     assert precision.sampled("digits", "aa_square", 25, N_IMAGES) != worst_case("digits", "aa_square", 25, N_IMAGES)
 
 
-def test_plan_says_why_damaged_pilot_is_not_used(sampled: MakeSampled, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_reports_why_damaged_pilot_is_not_used(sampled: MakeSampled, capsys: pytest.CaptureFixture[str]) -> None:
     config = sampled("90%", sampling={"budget": "90%", "pilot": 3})
     run(config)
     (config.results / SAMPLE_FILE).write_text("{}")
@@ -244,10 +253,10 @@ def test_plan_says_why_damaged_pilot_is_not_used(sampled: MakeSampled, capsys: p
     assert "is not used for half-widths: Reading the samples failed for" in capsys.readouterr().err
 
 
-def test_estimates_are_exported_beside_counts_and_never_among_them(sampled: MakeSampled, tmp_path: Path) -> None:
+def test_estimates_are_exported_separately_from_counts(sampled: MakeSampled, tmp_path: Path) -> None:
     config = sampled("80%")
     run(config)
-    files_of(config, tmp_path / "out")
+    export_files(config, tmp_path / "out")
     reader = RobustnessDataset(tmp_path / "out")
     estimates, counts = reader.estimates(), reader.to_frame("digits", "pgd")
     assert len(estimates) == 2 * 3
@@ -267,93 +276,95 @@ def test_estimates_are_exported_beside_counts_and_never_among_them(sampled: Make
         both.estimates()
 
 
-def test_whoever_reads_results_of_samples_takes_no_estimate_for_a_count(
+def test_readers_do_not_mistake_estimates_for_counts(
     sampled: MakeSampled, tmp_path: Path, robust201: RunCommand
 ) -> None:
     config, out = sampled("80%"), tmp_path / "out"
     run(config)
-    files_of(config, out)
+    export_files(config, out)
     assert verify_results(config.results, export=out).export == ()
-    of_pgd = {place: numbers for place, numbers in accuracies_of(config.results).items() if place[1] == "pgd"}
+    accuracies = read_accuracies(config.results)
+    pgd_accuracies = [by_network for evaluation, by_network in accuracies.items() if evaluation[1] == "pgd"]
     pilot = set(choose_pilot(config.selected_architectures, 2, 0))
-    assert [set(numbers) for numbers in of_pgd.values()] == [pilot, pilot]
+    assert [set(by_network) for by_network in pgd_accuracies] == [pilot, pilot]
     for command in ("metrics", "predict", "search", "report"):
         assert "counts only: under aa_square, pgd" in robust201(command, out).err
     table = pq.read_table(out / ESTIMATES_FILE)
-    changed = table.set_column(table.schema.get_field_index("value"), "value", pa.array([0.5] * len(table)))
-    pq.write_table(changed, out / ESTIMATES_FILE)
+    changed_table = table.set_column(table.schema.get_field_index("value"), "value", pa.array([0.5] * len(table)))
+    pq.write_table(changed_table, out / ESTIMATES_FILE)
     (message,) = [line for line in verify_results(config.results, export=out).export if "estimates differ" in line]
     assert ESTIMATES_FILE in message
 
 
-def test_a_search_uses_estimates_on_request_and_marks_them(
+def test_search_uses_and_marks_estimates_on_request(
     sampled: MakeSampled, tmp_path: Path, robust201: RunCommand
 ) -> None:
     config, out = sampled("80%"), tmp_path / "out"
     run(config)
-    files_of(config, out)
-    words = ("search", out, "--methods", "random", "--runs", 2, "--queries", 2, "--processes", 1)
-    words += ("--objective", "pgd:8", "--report", "clean")
-    (counts,) = json.loads(robust201(*words, "--json").out)["searches"]
-    (estimates,) = json.loads(robust201(*words, "--estimates", "--json").out)["searches"]
+    export_files(config, out)
+    arguments = ("search", out, "--methods", "random", "--runs", 2, "--queries", 2, "--processes", 1)
+    arguments += ("--objective", "pgd:8", "--report", "clean")
+    (counts,) = json.loads(robust201(*arguments, "--json").out)["searches"]
+    (estimates,) = json.loads(robust201(*arguments, "--estimates", "--json").out)["searches"]
     assert "estimated" not in counts
-    assert estimates["estimated"] == ["pgd:8"]  # and not clean
+    assert estimates["estimated"] == ["pgd:8"]  # clean is not estimated
     assert estimates["n_members"] > counts["n_members"]
     values = RobustnessDataset(out).estimates("digits", "pgd")
     highest = values[values["strength"] == 8.0]["value"].max()
     assert estimates["optimum"]["pgd:8"] == max(counts["optimum"]["pgd:8"], highest)
     table = tmp_path / "table.csv"
     figure = tmp_path / "regret.svg"
-    shown = robust201(*words, "--estimates", "--out", table, "--figure", figure)
+    result = robust201(*arguments, "--estimates", "--out", table, "--figure", figure)
     assert ">pgd:8 (partly estimates)<" in figure.read_text()
-    assert "~ pgd:8" in shown.out
-    assert "estimates from samples" in shown.err
-    assert "~" not in robust201(*words, "--figure", figure).out
+    assert "~ pgd:8" in result.out
+    assert "estimates from samples" in result.err
+    assert "~" not in robust201(*arguments, "--figure", figure).out
     assert ">pgd:8<" in figure.read_text()
     marks = pd.read_csv(table).set_index("column")["from_estimates"]
     assert marks.to_dict() == {"clean": False, "pgd:8": True}
 
 
-def test_networks_are_compared_by_estimates_on_request(
+def test_compare_uses_and_marks_estimates_on_request(
     sampled: MakeSampled, tmp_path: Path, robust201: RunCommand
 ) -> None:
     config, out = sampled("80%"), tmp_path / "out"
     run(config)
-    files_of(config, out)
+    export_files(config, out)
     pilot = choose_pilot(config.selected_architectures, 2, 0)
     estimated = [name for name in config.selected_architectures if name not in pilot]
-    words = [f"{out}:{name}" for name in (*estimated, pilot[0])]
+    networks = [f"{out}:{name}" for name in (*estimated, pilot[0])]
     options = ("--keys", "pgd:8", "--estimates")
-    rows = json.loads(robust201("compare", *words, *options, "--json").out)["comparisons"]
-    numbers = RobustnessDataset(out).estimates("digits", "pgd")
-    numbers = numbers[numbers["strength"] == 8.0].assign(name=numbers["architecture"].astype(str)).set_index("name")
+    rows = json.loads(robust201("compare", *networks, *options, "--json").out)["comparisons"]
+    estimates = RobustnessDataset(out).estimates("digits", "pgd")
+    names = estimates["architecture"].astype(str)
+    estimates = estimates[estimates["strength"] == 8.0].assign(name=names).set_index("name")
     assert [(row["first"], row["second"]) for row in rows] == [
         (str(estimated[0]), str(estimated[1])),
         (str(estimated[0]), str(pilot[0])),
         (str(estimated[1]), str(pilot[0])),
     ]
-    first, second = (numbers.loc[str(name)] for name in estimated)
+    first, second = (estimates.loc[str(name)] for name in estimated)
     assert rows[0]["difference"] == pytest.approx(second["value"] - first["value"])
-    reach = np.hypot(*((one["high"] - one["low"]) / 2 for one in (first, second)))
-    assert rows[0]["high"] - rows[0]["difference"] >= 0.999 * reach  # as wide as both intervals say
+    half_width = np.hypot(*((estimate["high"] - estimate["low"]) / 2 for estimate in (first, second)))
+    assert rows[0]["high"] - rows[0]["difference"] >= 0.999 * half_width  # not narrower than both intervals imply
     assert [(row["first_estimated"], row["second_estimated"]) for row in rows] == [
         (True, True),
         (True, False),
         (True, False),
     ]
     table = tmp_path / "table.csv"
-    shown = robust201("compare", *words, *options, "--out", table).out
-    assert f"~{first['value']:.4f}, ~{second['value']:.4f}" in " ".join(shown.split())
-    assert "Accuracies marked ~ are estimates for all 50 images" in shown
+    output = robust201("compare", *networks, *options, "--out", table).out
+    assert f"~{first['value']:.4f}, ~{second['value']:.4f}" in " ".join(output.split())
+    assert "Accuracies marked ~ are estimates for all 50 images" in output
     assert list(pd.read_csv(table)["second_estimated"]) == [True, False, False]
 
 
-def test_comparisons_of_estimates_refuse_what_has_none(
+def test_compare_with_estimates_rejects_networks_without_estimates(
     sampled: MakeSampled, tmp_path: Path, robust201: RunCommand
 ) -> None:
     config, out = sampled("80%"), tmp_path / "out"
     run(config)
-    files_of(config, out)
+    export_files(config, out)
     counted = [f"{out}:{name}" for name in choose_pilot(config.selected_architectures, 2, 0)]
     assert "all accuracies are counts" in robust201("compare", *counted, "--estimates").error_line(2)
     assert "at least two different networks" in robust201("compare", counted[0], "--estimates").error_line(2)
@@ -361,66 +372,66 @@ def test_comparisons_of_estimates_refuse_what_has_none(
     assert ".csv" in robust201("compare", *counted, "--estimates", "--out", tmp_path / "t.tex").error_line(2)
 
 
-def test_json_of_estimates_is_written_only_on_request(sampled: MakeSampled, tmp_path: Path) -> None:
+def test_export_writes_json_of_estimates_only_on_request(sampled: MakeSampled, tmp_path: Path) -> None:
     config, out = sampled("80%"), tmp_path / "out"
     run(config)
-    assert not any(name.startswith("estimated/") for name in files_of(config, tmp_path / "without"))
-    files = files_of(config, out, estimates=True)
-    found = json.loads(files["estimated/digits/pgd_accuracy.json"])["digits"]["pgd"]["accuracy"]
+    assert not any(name.startswith("estimated/") for name in export_files(config, tmp_path / "without"))
+    files = export_files(config, out, estimates=True)
+    accuracies = json.loads(files["estimated/digits/pgd_accuracy.json"])["digits"]["pgd"]["accuracy"]
     reader = RobustnessDataset(out)
     estimates = reader.estimates("digits", "pgd").groupby("architecture")["value"].apply(list)
     counts = reader.query("digits", "pgd", "accuracy")["digits"]["pgd"]["accuracy"]
-    assert found == {str(name): values for name, values in estimates.items()} | counts
+    assert accuracies == {str(name): values for name, values in estimates.items()} | counts
     assert reader.sweep is not None
     assert reader.sweep["sampling"]["json"] == "estimated"
     assert verify_results(config.results, export=out).export == ()
 
 
-def test_a_ranking_marks_estimates_and_counts_ties(sampled: MakeSampled, tmp_path: Path) -> None:
+def test_ranking_marks_estimates(sampled: MakeSampled, tmp_path: Path) -> None:
     config = sampled("80%")
     run(config)
-    files_of(config, tmp_path / "out")
+    export_files(config, tmp_path / "out")
     (results,) = read_results(RobustnessDataset(tmp_path / "out"))
     board = make_leaderboard(results)
     frame = board.to_frame()
     pilot = set(choose_pilot(config.selected_architectures, 2, 0))
-    of_pgd = frame[frame["evaluation"] == "pgd:1"]
-    assert set(of_pgd.loc[~of_pgd["estimated"], "network"]) == pilot
-    assert len(of_pgd) == 4
+    pgd_rows = frame[frame["evaluation"] == "pgd:1"]
+    assert set(pgd_rows.loc[~pgd_rows["estimated"], "network"]) == pilot
+    assert len(pgd_rows) == 4
     assert not frame.loc[frame["evaluation"] == "clean", "estimated"].any()
-    counted = of_pgd[~of_pgd["estimated"]]
+    counted = pgd_rows[~pgd_rows["estimated"]]
     assert (counted["low"] == counted["accuracy"]).all()
     assert "are estimates from" in board.basis
     assert board.standings[-1].estimated
     estimates = RobustnessDataset(tmp_path / "out").estimates("digits", "pgd").query("strength == 1")
-    found = of_pgd[of_pgd["estimated"]].set_index("network")["accuracy"]
-    assert found.to_dict() == estimates.set_index("architecture")["value"].to_dict()
-    filled, said = fill_in_estimates(results)
+    estimated_accuracies = pgd_rows[pgd_rows["estimated"]].set_index("network")["accuracy"]
+    assert estimated_accuracies.to_dict() == estimates.set_index("architecture")["value"].to_dict()
+    filled, message = fill_in_estimates(results)
     assert filled.column("pgd", 1.0).notna().all()
     assert results.column("pgd", 1.0).notna().sum() == 2
-    assert "pgd: 2 of 4" in said
+    assert "pgd: 2 of 4" in message
 
 
-def test_an_unfinished_sample_is_exported_only_in_part(sampled: MakeSampled, tmp_path: Path) -> None:
+def test_unfinished_sample_requires_partial_export(sampled: MakeSampled, tmp_path: Path) -> None:
     config = sampled("80%")
     run(config, filters=Filters(keys=("clean", "fgsm", "pgd")))
     with pytest.raises(
         IncompleteError, match=r"\(digits aa_square 2\) and 2 estimates \(digits aa_square 2\); no sample is drawn"
     ):
-        files_of(config, tmp_path / "out")
-    files_of(config, tmp_path / "out", partial=True)
+        export_files(config, tmp_path / "out")
+    export_files(config, tmp_path / "out", partial=True)
     assert set(RobustnessDataset(tmp_path / "out").estimates()["key"]) == {"pgd"}
 
 
-def test_a_run_without_the_pilot_leaves_the_samples_undrawn(sampled: MakeSampled) -> None:
+def test_run_without_pilot_draws_no_samples(sampled: MakeSampled) -> None:
     config = sampled("80%")
     lines: list[str] = []
     pilot = choose_pilot(config.selected_architectures, 2, 0)
-    others = Filters(architectures=tuple(name for name in config.selected_architectures if name not in pilot))
-    assert run(config, filters=others, say=lines.append).remaining
+    other_networks = Filters(architectures=tuple(name for name in config.selected_architectures if name not in pilot))
+    assert run(config, filters=other_networks, say=lines.append).remaining
     assert any("No sample was drawn for aa_square, pgd" in line for line in lines)
     run(config, filters=Filters(architectures=pilot))
-    assert not run(config, filters=others).remaining
+    assert not run(config, filters=other_networks).remaining
     assert StatusReader(load_plan(config.results)).read(ShardStore.open(config.results).inventory()).complete
 
 
@@ -440,7 +451,7 @@ def test_a_run_without_the_pilot_leaves_the_samples_undrawn(sampled: MakeSampled
         ({"weights": {"random": {"seeds": [0, 1]}}}, r"sampling: expected one set of weights per network, got 2"),
     ],
 )
-def test_what_cannot_be_sampled_is_refused(sampled: MakeSampled, changes: dict[str, Any], message: str) -> None:
+def test_invalid_sampling_section_is_rejected(sampled: MakeSampled, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         sampled("80%", **changes)
 
@@ -453,7 +464,7 @@ def test_what_cannot_be_sampled_is_refused(sampled: MakeSampled, changes: dict[s
         ("60%", r"pays for 20 images \(2 per stratum\) of aa_square on digits"),
     ],
 )
-def test_a_budget_that_is_too_small_writes_nothing(sampled: MakeSampled, budget: str, message: str) -> None:
+def test_run_with_too_small_budget_writes_nothing(sampled: MakeSampled, budget: str, message: str) -> None:
     config = sampled(budget)
     with pytest.raises(ConfigError, match=message):
         run(config)
@@ -473,9 +484,7 @@ def test_a_budget_that_is_too_small_writes_nothing(sampled: MakeSampled, budget:
         ({"images": {"count": N_IMAGES, "seed": 1}}, "changed after its sample was drawn|expected the images"),
     ],
 )
-def test_a_design_that_changes_in_the_middle_is_refused(
-    sampled: MakeSampled, changes: dict[str, Any], message: str
-) -> None:
+def test_changed_sampling_design_is_rejected(sampled: MakeSampled, changes: dict[str, Any], message: str) -> None:
     config = sampled("85%")
     run(config)
     before = {path: path.read_bytes() for path in config.results.glob("*.json")}
@@ -484,7 +493,7 @@ def test_a_design_that_changes_in_the_middle_is_refused(
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_a_damaged_record_of_samples_is_named(sampled: MakeSampled) -> None:
+def test_error_names_damaged_record_of_samples(sampled: MakeSampled) -> None:
     config = sampled("80%")
     run(config)
     path = config.results / SAMPLE_FILE
@@ -495,28 +504,31 @@ def test_a_damaged_record_of_samples_is_named(sampled: MakeSampled) -> None:
 
 def test_status_and_run_count_increments_as_one_evaluation(sampled: MakeSampled, robust201: RunCommand) -> None:
     run(sampled("80%"))
-    config, previews, seen = sampled("85%"), list[RunPreview](), list[int]()
-    tally = run(config, on_preview=previews.append, on_progress=lambda known, _: seen.append(known.done_evaluations))
+    config, previews, n_done = sampled("85%"), list[RunPreview](), list[int]()
+    tally = run(
+        config,
+        on_preview=previews.append,
+        on_progress=lambda progress, _: n_done.append(progress.done_evaluations),
+    )
     plan, inventory = load_plan(config.results), ShardStore.open(config.results).inventory()
-    state = StatusReader(plan).read(inventory)
-    assert (state.done, state.total, plan.n_evaluations, plan.n_network_keys) == (24, 24, 24, 16)
+    status = StatusReader(plan).read(inventory)
+    assert (status.done, status.total, plan.n_evaluations, plan.n_network_keys) == (24, 24, 24, 16)
     assert plan.n_units == 20  # two increments of pgd and aa_square for two networks
     assert (previews[0].done, previews[0].plan.n_evaluations, tally.computed) == (18, 24, pytest.approx(6))
-    assert (seen[0], seen[-1]) == (18, 24)
+    assert (n_done[0], n_done[-1]) == (18, 24)
     assert find_gaps(plan, inventory) == (0, ())
-    larger = load_plan(config.results)
     next((config.results / "shards").rglob("*-pgd-*")).unlink()
-    left = StatusReader(larger).read(ShardStore.open(config.results).inventory())
-    assert 16 <= left.done < 24
-    shown = robust201("run", config.results, "--budget", "90%")
-    assert "Planned 24 evaluations of 16 network-key pairs" in shown.err
+    status = StatusReader(load_plan(config.results)).read(ShardStore.open(config.results).inventory())
+    assert 16 <= status.done < 24
+    result = robust201("run", config.results, "--budget", "90%")
+    assert "Planned 24 evaluations of 16 network-key pairs" in result.err
 
 
 def test_run_names_images_kept_if_budget_is_smaller(sampled: MakeSampled) -> None:
     run(sampled("90%"))
     lines: list[str] = []
     assert run(sampled("80%"), say=lines.append).computed == 0
-    n_pgd = sum(n_seen(sampled("80%"))["pgd"])
+    n_pgd = sum(increment_sizes(sampled("80%"))["pgd"])
     (line,) = [line for line in lines if "pays for fewer images" in line]
     assert line.startswith("The budget 80% pays for fewer images than an earlier budget of ")
     assert re.search(rf"pgd on digits {n_pgd}, not \d\d", line)
@@ -528,11 +540,11 @@ def test_run_names_images_kept_if_budget_is_smaller(sampled: MakeSampled) -> Non
 
 def test_smaller_budget_keeps_counts_on_all_images(sampled: MakeSampled, tmp_path: Path) -> None:
     run(sampled(None))
-    whole = files_of(sampled(None), tmp_path / "a")
+    expected = export_files(sampled(None), tmp_path / "a")
     config = sampled("80%")
     assert run(config).computed == 0
-    assert files_of(config, tmp_path / "b") == whole
-    assert n_seen(config) == {}
+    assert export_files(config, tmp_path / "b") == expected
+    assert increment_sizes(config) == {}
 
 
 def test_networks_added_after_counts_are_sampled(sampled: MakeSampled, tmp_path: Path) -> None:
@@ -548,7 +560,7 @@ def test_networks_added_after_counts_are_sampled(sampled: MakeSampled, tmp_path:
     assert samples.counted == {("digits", key): tuple(counted) for key in ("aa_square", "pgd")}
     assert {unit.architecture for unit in plan.units if unit.images} == {*added}
     assert not any("fewer images" in line for line in lines)
-    files_of(config, tmp_path / "a")
+    export_files(config, tmp_path / "a")
     assert {*RobustnessDataset(tmp_path / "a").estimates()["architecture"].astype(int)} == {*added}
     assert run(config).computed == 0
 
@@ -563,7 +575,7 @@ def test_merge_keeps_larger_samples_and_rejects_different_ones(sampled: MakeSamp
         assert (tmp_path / name / SAMPLE_FILE).read_bytes() == (larger.results / SAMPLE_FILE).read_bytes()
         merged = sampled("85%", name)
         assert run(merged).computed == 0
-        assert rows_of(merged) == rows_of(larger)
+        assert values_by_evaluation(merged) == values_by_evaluation(larger)
     different = sampled("90%", "different", sampling={"budget": "90%", "pilot": 2, "seed": 1})
     run(different)
     with pytest.raises(InputError, match=r"different.* differ from the samples of the folders before it"):
@@ -593,22 +605,22 @@ def test_run_writes_no_sample_after_losing_lease(sampled: MakeSampled, monkeypat
     assert not (config.results / SAMPLE_FILE).exists()
 
 
-def test_run_draws_lost_sample_again_and_says_so(sampled: MakeSampled, tmp_path: Path) -> None:
+def test_run_draws_lost_sample_again_and_reports_it(sampled: MakeSampled, tmp_path: Path) -> None:
     config = sampled("80%")
     run(config)
-    record, files = (config.results / SAMPLE_FILE).read_bytes(), files_of(config, tmp_path / "a")
+    record, files = (config.results / SAMPLE_FILE).read_bytes(), export_files(config, tmp_path / "a")
     (config.results / SAMPLE_FILE).unlink()
     lines, previews = list[str](), list[RunPreview]()
     assert run(config, say=lines.append, on_preview=previews.append).computed == 0
     assert (config.results / SAMPLE_FILE).read_bytes() == record
-    assert files_of(config, tmp_path / "b") == files
+    assert export_files(config, tmp_path / "b") == files
     (line,) = [line for line in lines if "drawn again" in line]
     assert line.endswith("from the pilot: aa_square on digits, pgd on digits as before.")
     (stale,) = previews[0].stale
-    assert stale.startswith("6 evaluations on samples (aa_square, pgd) are kept but not used: sample.json is gone")
+    assert stale.startswith("6 evaluations on samples (aa_square, pgd) are kept but not used: sample.json is missing")
 
 
-def test_run_mentions_unused_increments_once(sampled: MakeSampled) -> None:
+def test_run_reports_unused_increments_once(sampled: MakeSampled) -> None:
     run(sampled("80%"))
     run(sampled("85%"))
     config = sampled("85%")
@@ -617,8 +629,8 @@ def test_run_mentions_unused_increments_once(sampled: MakeSampled) -> None:
     assert run(config, say=lines.append).computed > 0
     assert any("with other images than before, so earlier results are not used" in line for line in lines)
     run(config, on_preview=previews.append)
-    (stale,) = previews[0].stale  # once, whatever the number of increments
-    assert stale.endswith("are kept but not used: their images are not those of sample.json")
+    (stale,) = previews[0].stale  # one line for any number of increments
+    assert stale.endswith("are kept but not used: their images differ from the images in sample.json")
     previews.clear()
     run(sampled(None), on_preview=previews.append)
     (stale,) = previews[0].stale
@@ -640,7 +652,7 @@ def test_export_error_names_missing_counts_and_estimates(sampled: MakeSampled, t
     pilot = choose_pilot(config.selected_architectures, 2, 0)
     run(config, filters=Filters(architectures=pilot, keys=("clean", "fgsm", "pgd")))
     with pytest.raises(IncompleteError) as raised:
-        files_of(config, tmp_path / "out")
+        export_files(config, tmp_path / "out")
     message = str(raised.value)
     assert "the sweep lacks 8 evaluations on all images (digits clean 2, digits aa_square 2, digits fgsm 4)" in message
     assert "and 6 estimates (digits aa_square 2, digits pgd 4); no sample is drawn yet for aa_square, pgd" in message
@@ -659,7 +671,7 @@ def test_export_error_names_missing_counts_and_estimates(sampled: MakeSampled, t
 def test_blackbox_names_estimated_objectives(sampled: MakeSampled, tmp_path: Path, robust201: RunCommand) -> None:
     config, out = sampled("80%"), tmp_path / "out"
     run(config)
-    files_of(config, out)
+    export_files(config, out)
     folders = tmp_path / "counts", tmp_path / "estimates"
     assert "estimates of 2 networks" in robust201("search", out, "--blackbox", folders[0]).err
     assert robust201("search", out, "--blackbox", folders[1], "--estimates").code == 0
@@ -673,31 +685,29 @@ def test_blackbox_names_estimated_objectives(sampled: MakeSampled, tmp_path: Pat
     values = RobustnessDataset(out).estimates("digits", "pgd").query("strength == 8")["value"]
     for value in values:
         assert np.isclose(arrays[1][:, names[1].index("metric_estimated_error_pgd_8")], 1 - value).any()
-    refused = robust201("search", out, "--blackbox", tmp_path / "no", "--estimates", "--fidelity", "images").error_line(
-        2
-    )
-    assert "estimates and a fidelity cannot be combined" in refused
+    command = ("search", out, "--blackbox", tmp_path / "no", "--estimates", "--fidelity", "images")
+    assert "estimates and a fidelity cannot be combined" in robust201(*command).error_line(2)
     assert not (tmp_path / "no").exists()
 
 
 def test_predict_uses_estimates_on_request(sampled: MakeSampled, tmp_path: Path, robust201: RunCommand) -> None:
     config, out = sampled("80%", architectures=["0-15"]), tmp_path / "out"
     run(config)
-    files_of(config, out)
-    words = ("predict", out, "--keys", "pgd:8")
-    assert "at least 10 cells with all accuracies, got 2" in robust201(*words).error_line(2)
-    ended = robust201(*words, "--estimates", "--json")
-    assert json.loads(ended.out)["n_evaluated"] == 16
-    assert "pgd: 14 of 16 networks" in ended.err
+    export_files(config, out)
+    arguments = ("predict", out, "--keys", "pgd:8")
+    assert "at least 10 cells with all accuracies, got 2" in robust201(*arguments).error_line(2)
+    result = robust201(*arguments, "--estimates", "--json")
+    assert json.loads(result.out)["n_evaluated"] == 16
+    assert "pgd: 14 of 16 networks" in result.err
     (results,) = read_results(RobustnessDataset(out))
     errors = read_standard_errors(results)
     pilot = choose_pilot(config.selected_architectures, 2, 0)
-    column = errors["pgd", 8.0]
-    assert (column.loc[list(pilot)] == 0).all()
-    assert (column.drop(list(pilot)) > 0).all()
+    pgd_errors = errors["pgd", 8.0]
+    assert (pgd_errors.loc[list(pilot)] == 0).all()
+    assert (pgd_errors.drop(list(pilot)) > 0).all()
     assert (errors["clean"].to_numpy() == 0).all()
     estimates = RobustnessDataset(out).estimates("digits", "pgd").query("strength == 8").set_index("architecture")
-    assert (column.loc[estimates.index] >= estimates["standard_error"]).all()
+    assert (pgd_errors.loc[estimates.index] >= estimates["standard_error"]).all()
 
 
 def test_measured_speeds_reproduce_time_of_results(sampled: MakeSampled) -> None:
@@ -708,19 +718,22 @@ def test_measured_speeds_reproduce_time_of_results(sampled: MakeSampled) -> None
     inventory = ShardStore.open(config.results).inventory()
     speeds = measure_speeds(plan, config.results)
     assert set(speeds) == {("digits", key) for key in KEYS}
-    total = sum(speed * _seconds_of(inventory, key) for (_, key), speed in speeds.items())
-    kept = load_plan(config.results)
-    assert total == pytest.approx(sum(sum(kept.unit_macs(planned)) for planned in kept.planned_keys))
-    # What the plan expects of the same work is the time that it took.
-    assert total_hours(kept, speeds) == pytest.approx(inventory.seconds / 3600)
-    assert all(cost.is_measured for cost in key_costs(kept, speeds))
-    changed = sampled("80%", keys=KEYS | {"pgd": {"epsilons_255": [1, 8], "steps": 4}})
-    assert ("digits", "pgd") not in measure_speeds(make_plan(changed, assumed_facts(changed)), config.results)
+    total_macs = sum(speed * _seconds_of(inventory, key) for (_, key), speed in speeds.items())
+    saved_plan = load_plan(config.results)
+    expected_macs = sum(sum(saved_plan.unit_macs(planned)) for planned in saved_plan.planned_keys)
+    assert total_macs == pytest.approx(expected_macs)
+    # The estimate for the finished work equals its measured time.
+    assert total_hours(saved_plan, speeds) == pytest.approx(inventory.seconds / 3600)
+    assert all(cost.is_measured for cost in key_costs(saved_plan, speeds))
+    changed_config = sampled("80%", keys=KEYS | {"pgd": {"epsilons_255": [1, 8], "steps": 4}})
+    assert ("digits", "pgd") not in measure_speeds(
+        make_plan(changed_config, assumed_facts(changed_config)), config.results
+    )
 
 
 def _seconds_of(inventory: Inventory, key: str) -> float:
-    units = [number for number, unit in enumerate(inventory.units) if unit.key == key]
-    return float(inventory.row_column("seconds")[np.isin(inventory.row_column("unit"), units)].sum())
+    unit_indices = [index for index, unit in enumerate(inventory.units) if unit.key == key]
+    return float(inventory.row_column("seconds")[np.isin(inventory.row_column("unit"), unit_indices)].sum())
 
 
 def test_measured_speeds_are_empty_if_results_are_damaged(sampled: MakeSampled) -> None:
@@ -734,26 +747,26 @@ def test_measured_speeds_are_empty_if_results_are_damaged(sampled: MakeSampled) 
 def test_two_killed_shares_resume_with_same_bytes(
     sampled: MakeSampled, sweep_fields: MakeFields, tmp_path: Path
 ) -> None:
-    """Both run at once in processes of their own, as on two machines, are killed by SIGKILL, and run again at once."""
+    """Both shares run concurrently in separate processes, are killed by SIGKILL, and run concurrently again."""
     longer = {"aa_square": {"epsilons_255": [4], "queries": 200}, "pgd": {"epsilons_255": [1, 8], "steps": 40}}
     fields = sampled_fields("70%", keys=KEYS | longer, architectures=["0-15"])
-    whole, shared = (sampled(None, folder, **fields) for folder in ("whole", "shared"))
-    run(whole)
+    unshared, shared = (sampled(None, folder, **fields) for folder in ("unshared", "shared"))
+    run(unshared)
     path = tmp_path / "sweep.yaml"
     path.write_text(yaml.safe_dump(sweep_fields(results=str(shared.results), **fields)))
     command = [sys.executable, "-m", "robust201", "run", str(path), "--share"]
 
     def start() -> list[subprocess.Popen[bytes]]:
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        return [subprocess.Popen([*command, share], **quiet) for share in ("1/2", "2/2")]  # type: ignore[call-overload]
+        streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        return [subprocess.Popen([*command, share], **streams) for share in ("1/2", "2/2")]  # type: ignore[call-overload]
 
     def count_shards(config: SweepConfig) -> int:
         return len([*(config.results / "shards").rglob("*.parquet")])
 
     prepare_sweep(shared)
-    assert [process.wait() for process in start()] == [3, 3]  # the pilot is there, the samples are not
+    assert [process.wait() for process in start()] == [3, 3]  # the pilot is complete, but no samples are drawn
     prepare_sweep(shared)
-    assert (shared.results / SAMPLE_FILE).read_bytes() == (whole.results / SAMPLE_FILE).read_bytes()
+    assert (shared.results / SAMPLE_FILE).read_bytes() == (unshared.results / SAMPLE_FILE).read_bytes()
     n_before = count_shards(shared)
     processes = start()
     while count_shards(shared) < n_before + 4 and all(process.poll() is None for process in processes):
@@ -762,9 +775,9 @@ def test_two_killed_shares_resume_with_same_bytes(
         process.send_signal(signal.SIGKILL)
     assert [process.wait() for process in processes] == [-signal.SIGKILL, -signal.SIGKILL]
     assert not StatusReader(load_plan(shared.results)).read(ShardStore.open(shared.results).inventory()).complete
-    assert n_before < count_shards(shared) < count_shards(whole)
+    assert n_before < count_shards(shared) < count_shards(unshared)
     assert [process.wait() for process in start()] == [0, 0]
-    assert rows_of(shared) == rows_of(whole)
-    found, expected = files_of(shared, tmp_path / "a"), files_of(whole, tmp_path / "b")
-    assert found[ESTIMATES_FILE] == expected[ESTIMATES_FILE]
-    assert found == expected
+    assert values_by_evaluation(shared) == values_by_evaluation(unshared)
+    files, expected = export_files(shared, tmp_path / "a"), export_files(unshared, tmp_path / "b")
+    assert files[ESTIMATES_FILE] == expected[ESTIMATES_FILE]
+    assert files == expected

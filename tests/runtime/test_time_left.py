@@ -38,7 +38,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class FakePlan:
-    """Substitute for a plan: a function returns the multiply-accumulates per evaluation of a unit."""
+    """Simulated plan; the function `macs` returns the multiply-accumulates per evaluation of a unit."""
 
     def __init__(self, macs: Callable[[Unit], float]) -> None:
         self._macs = macs

@@ -135,7 +135,7 @@ def test_recipe_can_start_from_final_weights_of_another_recipe(
     stored = records_by_recipe_and_step(config)
     tuned_record = stored["tuned", 3]
     assert tuned_record.training["inputs"]["start"] == stored["plain", 6].sha256
-    # Starting from random weights instead gives different final weights.
+    # Without the start weights, the final weights differ.
     config_without_start = make_training_config(tmp_path / "fresh", recipes={"tuned": TUNED | {"start": None}})
     run_trainings(config_without_start)
     assert records_by_recipe_and_step(config_without_start)["tuned", 3].sha256 != tuned_record.sha256
@@ -208,7 +208,7 @@ def test_snapshots_can_be_evaluated_by_sweep(tmp_path: Path, robust201: RunComma
 # --- errors ----------------------------------------------------------------------------------------------------
 
 
-def test_diverging_training_gives_one_line_error_and_others_complete(tmp_path: Path) -> None:
+def test_diverging_training_run_gives_one_line_error_and_other_runs_complete(tmp_path: Path) -> None:
     recipes = {"tuned": TUNED | {"start": {"recipe": "wild", "dataset": "bright"}}, "plain": RECIPE}
     config = make_training_config(tmp_path, recipes=recipes | {"wild": RECIPE | {"learning_rate": 1e30}})
     messages: list[str] = []
@@ -220,7 +220,7 @@ def test_diverging_training_gives_one_line_error_and_others_complete(tmp_path: P
     assert failure.message.count("\n") == 0
     assert "Training failed for #309 on bright: the loss diverged" in failure.message
     assert "Lower the learning rate (1e+30)." in failure.message
-    assert tally.remaining == 1  # the training that starts from the weights of the diverging one
+    assert tally.remaining == 1  # the training run that starts from the diverged run's weights
     assert any("start weights are missing, such as #309 bright tuned seed 0" in message for message in messages)
 
 
@@ -375,7 +375,7 @@ def test_training_run_killed_at_random_times_gives_same_bytes(
 
 
 class LosingExecutor(InlineExecutor):
-    """Executor whose worker dies once, after it has stored a snapshot, and before it has reported this."""
+    """Executor whose worker dies once, after storing a snapshot and before reporting it."""
 
     def __init__(self, work: TrainingWork, lost_receipts: list[Receipt]) -> None:
         super().__init__(TrainingWorker(work).run)
@@ -499,7 +499,7 @@ def test_status_watch_waits_for_all_trainings_of_yaml(
     assert "not started: 0 of 0 snapshots; 0 of 2 training runs complete; 0 active workers" in result_before_run.out
     assert "No worker has been active for 0 minutes." in result_before_run.err
     assert robust201("train", path, "--limit", "1").code == 0
-    # A store only knows the last run, which had one training.
+    # The status of a store covers only the last run, which had one training run.
     assert robust201("status", tmp_path / "store", "--watch", "--patience", "0").code == 0
     assert robust201("status", path, "--watch", "--patience", "0").code == 3
 

@@ -138,7 +138,7 @@ def test_batch_file_quotes_any_path_for_the_shell_and_sbatch(folder_name: str) -
 
 @pytest.mark.parametrize("path", ["/a/b\nc", "/a/b\\c", "/a/\r"])
 def test_batch_file_rejects_a_path_that_sbatch_cannot_read(make_sweep: MakeSweep, path: str) -> None:
-    with pytest.raises(ConfigError, match="expected a path"):
+    with pytest.raises(ConfigError, match="a path must not contain"):
         render_file(make_sweep(), ArrayOptions(), results=Path(path))
 
 

@@ -121,7 +121,7 @@ def test_submit_reports_missing_gpus_before_it_writes_files(
         assert result.code == 0, result.err
         return
     line = result.error_line(2)
-    assert f"failed for partition {rejected_partition}: expected GPUs, got nodes without GPUs" in line
+    assert f"failed for partition {rejected_partition}: its nodes have no GPUs" in line
     assert "--gpus-per-task 0" in line
     assert not (tmp_path / "results").exists()
 
@@ -164,7 +164,7 @@ def test_submit_considers_sbatch_environment_variables(
         assert result.code == 0, result.err
         return
     line = result.error_line(2)
-    assert f"failed for partition {rejected_partition}: expected GPUs" in line
+    assert f"failed for partition {rejected_partition}: its nodes have no GPUs" in line
     assert advice in line
 
 
@@ -187,7 +187,7 @@ def test_submit_suggests_gpus_per_task_0_if_sbatch_rejects_gpus(
             "echo 'Unable to contact slurm controller' >&2; exit 1",
             "Is Slurm's controller up (scontrol ping)",
         ),
-        ("scontrol", "echo 'MaxArraySize = 0'", "forbids"),
+        ("scontrol", "echo 'MaxArraySize = 0'", "does not permit job arrays"),
     ],
 )
 def test_slurm_error_is_reported_in_one_line(

@@ -52,7 +52,7 @@ def write_generated(folder: Path, images: ImageSet, offset, classes):
     return folder
 
 
-def test_read_labels_counts_labels_and_start_labels(tmp_path):
+def test_check_generated_labels_counts_labels_and_start_labels(tmp_path):
     images = training_images()
     start_labels = np.roll(images.labels, -1)
     classes = np.where(np.arange(12) < 9, images.labels, start_labels)
@@ -67,7 +67,7 @@ def test_read_labels_counts_labels_and_start_labels(tmp_path):
     )
 
 
-def test_read_labels_rejects_equal_start_labels_and_unknown_start_images(tmp_path):
+def test_check_generated_labels_rejects_equal_start_labels_and_unknown_start_images(tmp_path):
     images = training_images()
     with pytest.raises(DatasetError, match="from an image with the same label"):
         read_labels(write_generated(tmp_path / "a", images, N_CLASSES, images.labels), images, JUDGE)
@@ -79,7 +79,7 @@ def test_read_labels_rejects_equal_start_labels_and_unknown_start_images(tmp_pat
         read_labels(folder, images, JUDGE)
 
 
-def test_read_labels_rejects_images_of_a_targeted_attack(tmp_path):
+def test_check_generated_labels_rejects_images_of_a_targeted_attack(tmp_path):
     images = tiny_images()
     settings = FeatureSettings.of("next-target", steps=1, batch_size=8)
     write_feature_images(tmp_path, images, tiny_classifier(), settings, network={"name": "tiny"})

@@ -1,1 +1,1 @@
-"""Benchmarks that compare the time of a user's loop over attacks with that of `robust201 run`."""
+"""Benchmarks that compare the running time of a user's loop over attacks with the running time of `robust201 run`."""

@@ -1,4 +1,4 @@
-"""Provide attacks of the fused engine to AttackBench (`attackbenchlib`), which times them and counts their passes.
+"""Provides attacks of the fused engine to AttackBench (`attackbenchlib`), which times them and counts their passes.
 
 Source: Cinà et al., "AttackBench: Evaluating Gradient-based Attacks for Adversarial Examples", AAAI 2025;
 attackbenchlib 2.0. It calls ``attack(model=…, inputs=…, labels=…, targets=…, targeted=…)`` with a module that counts
@@ -36,8 +36,8 @@ def attackbench_attack(key: str, *, seed: int = 0, **parameters: Any) -> AttackC
 
     Returns:
         (model, inputs, labels, targets=None, targeted=False) → images (N, 3, H, W). Inputs are (N, 3, H, W) float32 in
-        [0, 1], multiples of 1/255. Besides its steps, the attack takes one forward pass to find the images that are
-        already misclassified.
+        [0, 1], multiples of 1/255. In addition to its steps, the attack makes one forward pass to find the images
+        that are already misclassified.
 
     Raises:
         ConfigError: the fused engine has no such minimum-norm attack.
@@ -47,7 +47,7 @@ def attackbench_attack(key: str, *, seed: int = 0, **parameters: Any) -> AttackC
     ]
     if key not in known_keys:
         raise ConfigError(
-            f"Making an attack for AttackBench failed for {key!r}: expected one of {', '.join(known_keys)}."
+            f"Creating an attack for AttackBench failed for {key!r}: expected one of {', '.join(known_keys)}."
             f"{closest(str(key), known_keys)}"
         )
     task, attack_parameters = TASKS[key], TASKS[key].parameters(**parameters)

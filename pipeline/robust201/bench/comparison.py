@@ -1,4 +1,4 @@
-"""Comparison of the time of a user's loop (`user_loop`) with that of `robust201 run`, on the same images and weights.
+"""Compares the time of a user's loop (`user_loop`) and of `robust201 run` on the same images and weights.
 
 If other programs run on the machine, CPU time is more reliable than wall time. The same commands without attacks
 measure the start-up time, which is subtracted.
@@ -29,7 +29,7 @@ MIN_START_UP_FRACTION = 0.05
 """Attack times below this fraction of the start-up time are dominated by its noise."""
 
 _KEYS = {"fgsm": "fgsm", "pgd": "pgd", "apgd": "aa_apgd-ce", "square": "aa_square"}
-"""Name of an attack in the loop → key in the sweep."""
+"""Key in the sweep, by the name of the attack in the loop."""
 
 
 class RunTime(NamedTuple):
@@ -46,7 +46,7 @@ class RunTime(NamedTuple):
 
 @dataclass(frozen=True)
 class Lengths:
-    """Radii (in units of 1/255), steps and queries of the attacks, by default those of the paper."""
+    """Radii (in units of 1/255), steps and queries of the attacks, by default the paper's values."""
 
     epsilons: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 8.0)
     fgsm_epsilons: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 255.0)
@@ -77,7 +77,7 @@ class Subject:
     """A network and the images on which it is attacked.
 
     Attributes:
-        name: index in NAS-Bench-201, or a name of the zoo.
+        name: index in NAS-Bench-201, or a network's name in the zoo.
         weights: safetensors file of its state_dict.
         images: .npz file of images (N, 3, H, W) uint8 and labels (N,).
         n_images: N.
@@ -267,7 +267,7 @@ class ContenderTimes:
 
     Attributes:
         contender: the loop or sweep.
-        starts: times without attacks, measured with this way or one of its `start_up_group`.
+        starts: times without attacks, measured with this contender or another contender in its `start_up_group`.
         totals: times with attacks.
         accuracies: results of the last process with attacks, by key and strength.
     """
@@ -279,11 +279,11 @@ class ContenderTimes:
 
     @property
     def total(self) -> RunTime:
-        return RunTime(median(cost.wall for cost in self.totals), median(cost.cpu for cost in self.totals))
+        return RunTime(median(run.wall for run in self.totals), median(run.cpu for run in self.totals))
 
     @property
     def start(self) -> RunTime:
-        return RunTime(median(cost.wall for cost in self.starts), median(cost.cpu for cost in self.starts))
+        return RunTime(median(run.wall for run in self.starts), median(run.cpu for run in self.starts))
 
     @property
     def attacks(self) -> RunTime:
@@ -292,7 +292,7 @@ class ContenderTimes:
 
 @dataclass(frozen=True)
 class TimeComparison:
-    """The times of all contenders on a subject. The sweep is the last."""
+    """The times of all contenders on a subject; the sweep comes last."""
 
     subject: Subject
     contenders: tuple[ContenderTimes, ...]
@@ -320,7 +320,7 @@ class TimeComparison:
 
     @property
     def largest_difference(self) -> float:
-        """The largest difference between accuracies of the sweep and of the best loop, whose random numbers differ."""
+        """Largest difference between accuracies of the sweep and of the best loop, whose random numbers differ."""
         expected, accuracies = self.best("cpu").accuracies, self.sweeps[0].accuracies
         return max(
             abs(accuracies[key][strength] - accuracy)
@@ -375,16 +375,16 @@ def compare(
             run_folder = folder / f"{round_index}-{timed.index(current)}-{'attacks' if attacks else 'start'}"
             run_folder.mkdir(parents=True)
             command = current.contender.command(subject, lengths, machine, run_folder, attacks=attacks)
-            cost, output = run_timed(command, machine.environment(), run_folder / "log")
-            (current.totals if attacks else start_up_owner.starts).append(cost)
+            run_time, output = run_timed(command, machine.environment(), run_folder / "log")
+            (current.totals if attacks else start_up_owner.starts).append(run_time)
         current.starts = start_up_owner.starts
         current.accuracies = current.contender.read(run_folder, output)
-        report(f"{subject.label}, {current.contender.label}: {cost.wall:.1f} s ({cost.cpu:.1f} s of CPU time)")
+        report(f"{subject.label}, {current.contender.label}: {run_time.wall:.1f} s ({run_time.cpu:.1f} s of CPU time)")
     return TimeComparison(subject, tuple(timed))
 
 
 def _rounds(timed: Sequence[ContenderTimes], rounds: int) -> Iterator[tuple[int, ContenderTimes]]:
-    """Yield the round's index with each command; odd rounds are in reverse order, so that none is always first."""
+    """Yield the round's index with each contender; every second round is in reverse order, to avoid a bias."""
     for round_index in range(rounds):
         for current in timed if round_index % 2 == 0 else reversed(timed):
             yield round_index, current

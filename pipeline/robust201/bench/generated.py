@@ -1,4 +1,4 @@
-"""Networks with random weights and scikit-learn's digits, which need no download."""
+"""Subjects that need no download: networks with random weights, and scikit-learn's digits."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ def write_subject(name: str, network: nn.Module, images: ImageSet, folder: Path,
     """Write a network's weights and images to files that the timed processes read.
 
     Args:
-        name: index in NAS-Bench-201, or a name of the zoo.
+        name: index in NAS-Bench-201, or a network's name in the zoo.
         network: the network.
         images: images and labels.
         folder: folder for the files.
@@ -39,7 +39,7 @@ def write_subject(name: str, network: nn.Module, images: ImageSet, folder: Path,
 def random_network(name: str, images: ImageSet, *, channels: int = 16, cells: int = 5) -> tuple[nn.Module, ImageSet]:
     """Build a network with random weights, and label the images by its predictions, so that its accuracy is 1.
 
-    Its BatchNorms get the statistics of the images, since otherwise its outputs would hardly depend on the image.
+    The BatchNorm layers get the statistics of the images; otherwise, the outputs would hardly depend on the image.
     """
     space, architecture = find_architecture(int(name) if name.isdigit() else name)
     if space.is_sized:

@@ -4,7 +4,7 @@
         --std .25 .24 .26
 
 It follows the examples in the libraries' documentation. From robust201 it uses only the network's definition, whose
-results equal those of the published module bit for bit. It prints accuracies as JSON.
+outputs equal the published module's outputs bit for bit. It prints accuracies as JSON.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def attack_with_foolbox(
 def attack_with_autoattack(
     name: str, model: nn.Module, images: torch.Tensor, labels: torch.Tensor, epsilon: float, options: argparse.Namespace
 ) -> torch.Tensor:
-    """Attack with AutoAttack, which skips misclassified images and makes batches itself."""
+    """Attack with AutoAttack, which skips misclassified images and creates its own batches."""
     key = "apgd-ce" if name == "apgd" else "square"
     device = images.device
     adversary = AutoAttack(model, attacks=[key], eps=epsilon, norm="Linf", seed=0, version="custom", device=device)

@@ -1,4 +1,4 @@
-"""Runs and workers of a sweep and their rates, read from the lease, the heartbeats and the progress files."""
+"""Active runs and workers of a sweep, with their rates, read from the lease, heartbeats and progress files."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,17 +18,22 @@ from robust201.shards import Inventory
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRate:
-    """Rates that a run measured up to its last finished part; None if they are not known yet."""
+    """Rates that a run measured up to its last finished part; None if they are not known yet.
+
+    Attributes:
+        span_seconds: period over which the rates were measured.
+        age_seconds: time since the end of this period.
+    """
 
     evaluations_per_second: float | None
     macs_per_second: float | None
     span_seconds: float
     age_seconds: float
 
-    def fade(self, on_time: float = 0.0) -> float:
-        """Return the fraction of the rate that remains if only the fraction `on_time` of its age was productive."""
+    def fade(self, productive_fraction: float = 0.0) -> float:
+        """Return the factor for the rate if only `productive_fraction` of its age was productive."""
         span, age = self.span_seconds, self.age_seconds
-        return (span + on_time * age) / (span + age) if age else 1.0
+        return (span + productive_fraction * age) / (span + age) if age else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +47,19 @@ class RateEstimate:
 def estimate_rate(rates: Sequence[MeasuredRate], *, work_left: float, work_in_flight: float) -> RateEstimate:
     """Estimate the rate and the time left.
 
-    The work in flight is assumed to proceed at the known rate. If it is not done when it should be, the rate falls and
-    the time left grows.
+    Work in flight is assumed to proceed at the known rate. If it takes longer, the rate falls and the time left grows.
     """
     known_rates = [(rate, rate.macs_per_second) for rate in rates if rate.macs_per_second is not None]
     expected_macs = sum(macs * rate.age_seconds for rate, macs in known_rates)
     credited_macs = min(expected_macs, work_in_flight, work_left)
-    on_time = credited_macs / expected_macs if expected_macs else 1.0
+    productive_fraction = credited_macs / expected_macs if expected_macs else 1.0
     evaluation_rates = [
         rate.evaluations_per_second * rate.fade() for rate in rates if rate.evaluations_per_second is not None
     ]
     evaluations_rate = float(sum(evaluation_rates)) if evaluation_rates else None
     if not work_left:
         return RateEstimate(evaluations_rate, 0.0)
-    macs_rate = sum(macs * rate.fade(on_time) for rate, macs in known_rates)
+    macs_rate = sum(macs * rate.fade(productive_fraction) for rate, macs in known_rates)
     return RateEstimate(evaluations_rate, (work_left - credited_macs) / macs_rate if macs_rate else None)
 
 
@@ -81,7 +85,7 @@ class Activity:
     Attributes:
         runs: the progress of the last driver, followed by the last run of every job share.
         rates: the rates of the active runs.
-        parts: the parts in flight, including parts of silent workers unless another worker has taken over the part.
+        parts: the parts in flight, including parts of silent workers that no other worker has taken over.
     """
 
     driver: str | None
@@ -134,7 +138,8 @@ def find_driver(results: Path, state: str | None, host_id: HostId, now: float) -
     with suppress(FileNotFoundError):
         holder = Holder.read(results / LEASE_NAME)
     description = "unknown" if holder is None else f"{holder.host_id.host}, process {holder.pid}, since {holder.since}"
-    # The progress file does not show it: the file is written when a part ends, which can take a quarter of an hour.
+    # The age of the lease, not of the progress file, shows whether the driver is alive: the progress file is written
+    # only when a part ends, which can take a quarter of an hour.
     lease_age = _file_age(results / LEASE_NAME, now)
     has_died = holder is not None and holder.is_dead_for(host_id) is True
     is_driving = state in WORKING_STATES and lease_age is not None and abs(lease_age) < SILENT_SECONDS and not has_died

@@ -1,4 +1,4 @@
-"""Checks of `robust201 doctor`: the installation and the inputs of a sweep, with a fix for each problem.
+"""Checks of `robust201 doctor`: the installation and the inputs of a sweep, with advice for each problem.
 
 Packages that may be missing are imported in the functions that need them.
 """

@@ -1,4 +1,4 @@
-"""Checks of `robust201 doctor` outside the sweep's files: GPUs, clocks, and the Ray cluster with its token."""
+"""Checks of `robust201 doctor` that do not concern files: GPUs, clocks, and the Ray cluster with its token."""
 
 from __future__ import annotations
 
@@ -28,18 +28,25 @@ CLOCK_SECONDS = 10.0
 """Tolerated clock difference. If clocks differ more, lines of `logs` can be out of order, and `status` can report an
 active driver as dead if it cannot read the file server's time."""
 
-_ANSWER_SECONDS = 10.0
-_WITHOUT_FIX = ""
+_TIMEOUT_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class HealthCheck:
-    """Result of one check. If `warns` is true, `fix` is recommended although the check has passed."""
+    """Result of one check.
+
+    Attributes:
+        what: name of the check.
+        ok: whether the check has passed.
+        detail: observed state.
+        fix: advice.
+        warns: whether the advice should be followed although the check has passed.
+    """
 
     what: str
     ok: bool
     detail: str
-    fix: str = _WITHOUT_FIX
+    fix: str = ""
     warns: bool = False
 
 
@@ -70,7 +77,7 @@ def _list_gpus() -> list[str]:
         return []
     command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
-        completed = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=False)
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return []
     return [line.strip() for line in completed.stdout.splitlines() if line.strip()] if completed.returncode == 0 else []
@@ -91,7 +98,7 @@ def examine_device(config: SweepConfig) -> HealthCheck:
 
 
 def examine_clock(folder: Path, *, clock: Callable[[], float] = time.time) -> HealthCheck:
-    """Compare this machine's clock with that of the file server behind a folder."""
+    """Compare this machine's clock with the clock of the file server behind a folder."""
     try:
         time_before = clock()
         server_time, time_after = file_server_time(folder), clock()
@@ -139,7 +146,7 @@ def _examine_ray_address(address: str) -> HealthCheck:
     if not (host and port.isdecimal()) or "/" in address:
         return HealthCheck("cluster", ok=True, detail=f"{address}, resolved by the machine that runs the sweep; {hint}")
     try:
-        with socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS):
+        with socket.create_connection((host, int(port)), timeout=_TIMEOUT_SECONDS):
             return HealthCheck("cluster", ok=True, detail=f"{address} listens; {hint}")
     except (OSError, OverflowError) as error:
         fix = "Start the cluster, correct execution.ray_address, or run doctor where the sweep will run."
@@ -158,7 +165,9 @@ def _examine_token(token: str | None, *, is_needed: bool) -> HealthCheck:
         return HealthCheck("token", ok=True, detail=f"{path}, mode {mode:04o}")
     fix = f"Make the file readable only by you: chmod 600 {path}"
     # Without a cluster, a readable token is harmless, so this is only a warning.
-    return HealthCheck("token", not is_needed, f"{path}, mode {mode:04o}: others can read it", fix, warns=not is_needed)
+    return HealthCheck(
+        "token", not is_needed, f"{path}, mode {mode:04o}: other users can read it", fix, warns=not is_needed
+    )
 
 
 def _examine_head(access: Access) -> Iterator[HealthCheck]:
@@ -166,7 +175,7 @@ def _examine_head(access: Access) -> Iterator[HealthCheck]:
     request = urllib.request.Request(f"{access.address}/api/version", headers=access.headers())  # noqa: S310 - http(s)
     time_before = time.time()
     try:
-        with urllib.request.urlopen(request, timeout=_ANSWER_SECONDS) as response:  # noqa: S310 - checked by check_access
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as response:  # noqa: S310 - checked by check_access
             head_version, date = str(json.load(response).get("ray_version")), response.headers.get("Date")
     except urllib.error.HTTPError as error:
         with error:

@@ -12,12 +12,12 @@ from typing import TypeAlias
 from robust201.tasks import TASKS
 
 LINE_SECONDS = 10.0
-"""Time between two lines if the output is not a terminal."""
+"""Seconds between two lines if the output is not a terminal."""
 
 _BAR_SECONDS = 0.5
 
 _SIGNIFICANT_COST = 0.1
-"""Minimum fraction of the total cost for which a key's measured time corrects the estimate for the other keys."""
+"""Minimum fraction of the total cost at which a key's measured time corrects the estimate for the other keys."""
 
 ProgressOption: TypeAlias = Callable[[int, int], None] | bool
 """Whether to show progress, or a function that is called with (evaluations done, total evaluations)."""
@@ -29,10 +29,10 @@ class EvaluationProgress:
 
     Attributes:
         costs: estimated cost of each key, in the order of the evaluation.
-        seconds_per_cost: time per unit of cost; None if unknown.
+        seconds_per_cost: seconds per unit of cost; None if unknown.
         key: the key that is being evaluated; empty before the first key.
         strengths: the key's strengths.
-        stage: number and key of the stage if the attack has stages; otherwise empty.
+        stage: text with the number and key of the current stage; empty if the attack has no stages.
         images: number of images to evaluate under this key, over all strengths.
         images_done: number of images evaluated under this key, over all strengths.
         evaluations: number of evaluations (pairs of key and strength).

@@ -1,4 +1,4 @@
-"""Find and read the log lines of units in the logs of all workers, sorted by time (see `runtime.work_log`).
+"""Finds and reads the log lines about units in the logs of all workers, sorted by time (see `runtime.work_log`).
 
 A name can refer to several units, if a network has several weights.
 """
@@ -21,7 +21,7 @@ from robust201.spaces import DEFAULT_SPACE, SPACES
 MAX_LOG_BYTES = 8 * MAX_BYTES
 """Maximum size of a log file that is read."""
 
-_SHOWN_CANDIDATES = 5
+_MAX_CANDIDATES = 5
 _LABEL = re.compile(
     r"#?(?P<architecture>[^/\s]+)[/\s]+(?P<dataset>[^/\s]+)[/\s]+(?P<key>[^/\s]+)(?:[/\s]+(?P<weights>\S+))?"
 )
@@ -36,14 +36,15 @@ def find_units(unit_name: str, units: Sequence[Unit], results: Path, space: str 
     Args:
         unit_name: an id or its beginning, or a label such as ``21/cifar10/pgd``, ``#21 cifar10 pgd`` or
             ``resnet18/cifar10/pgd``; an architecture can be any index or cell string of its isomorphism class. If a
-            network has several weights, a label selects all of them unless it contains the name of one:
+            network has several sets of weights, a label selects all sets, unless it names one:
             ``21/cifar10/pgd/random-s0``.
         units: units of the plan.
         results: results folder, whose logs can contain units of earlier plans.
         space: name of the architectures' space.
 
     Raises:
-        InputError: no unit matches, or several do; the message contains the closest name or the candidates.
+        InputError: no unit matches, or an id prefix is ambiguous; the message contains the closest name or the
+            candidates.
     """
     label = _LABEL.fullmatch(unit_name.strip())
     if label is not None:
@@ -57,8 +58,8 @@ def find_units(unit_name: str, units: Sequence[Unit], results: Path, space: str 
         if len(matches) == 1:
             return {matches[0]: labels[matches[0]]}
         if matches:
-            candidates = ", ".join(f"{unit_id} ({labels[unit_id]})" for unit_id in matches[:_SHOWN_CANDIDATES])
-            ellipsis = ", …" if len(matches) > _SHOWN_CANDIDATES else ""
+            candidates = ", ".join(f"{unit_id} ({labels[unit_id]})" for unit_id in matches[:_MAX_CANDIDATES])
+            ellipsis = ", …" if len(matches) > _MAX_CANDIDATES else ""
             raise InputError(
                 f"Looking up logs failed for {unit_name}: expected the beginning of one id, but {len(matches)} ids "
                 f"begin with it: {candidates}{ellipsis}. Add more digits."
@@ -148,19 +149,19 @@ def _open_logs(results: Path) -> Iterator[BinaryIO]:
 
 
 def read_logs(results: Path, unit_ids: Collection[str]) -> list[LogLine]:
-    """Read all lines about some units, sorted by time; the clocks of their hosts can differ."""
+    """Read all lines about the given units, sorted by time; the clocks of the workers' hosts can differ."""
     return next(_read_repeatedly(results, unit_ids))
 
 
 def follow_logs(results: Path, unit_ids: Collection[str], *, sleep: Callable[[float], object]) -> Iterator[LogLine]:
-    """Yield all lines about some units, and then new lines every second, until the caller stops."""
+    """Yield all lines about the given units, and then new lines every second, until the caller stops."""
     for lines in _read_repeatedly(results, unit_ids):
         yield from lines
         sleep(1.0)
 
 
 def _read_repeatedly(results: Path, unit_ids: Collection[str]) -> Iterator[list[LogLine]]:
-    """Yield the sorted lines about some units, and then the lines added since the previous reading."""
+    """Yield the sorted lines about the given units; each later list has the lines added since the previous list."""
     unit_pattern = re.compile(f'"unit": "(?:{"|".join(unit_ids)})"'.encode())
     offsets: dict[bytes, int] = {}
     while True:

@@ -1,4 +1,4 @@
-"""Progress of a sweep, counted from its shards: it is correct after any crash and does not need Ray."""
+"""Status of a sweep. Progress is counted from the shards, so it is correct after any crash and does not need Ray."""
 
 import json
 from collections import Counter
@@ -49,7 +49,7 @@ def _is_failure(payload: object) -> bool:
 
 @dataclass(frozen=True)
 class KeyStatus:
-    """Number of evaluations of a dataset and key: completed and in total."""
+    """Numbers of completed and of all evaluations of a dataset and key."""
 
     dataset: str
     key: str
@@ -59,7 +59,7 @@ class KeyStatus:
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of the evaluations in a folder without lost work: worker-hours, or GPU-hours if workers use GPUs."""
+    """Cost of the evaluations in a folder, without lost work, in worker-hours, or in GPU-hours if workers use GPUs."""
 
     hours: float
     unit: str
@@ -155,7 +155,7 @@ class SweepStatus:
 
 
 class StatusReader:
-    """Reads a sweep's status repeatedly with the file server's clock; unchanged shards are not counted again."""
+    """Reads a sweep's status repeatedly, with the file server's clock; recounts results only after shards change."""
 
     def __init__(self, plan: Plan, *, clock: Callable[[], float] | None = None, host_id: HostId | None = None) -> None:
         self._plan = plan
@@ -218,10 +218,10 @@ class StatusReader:
 
     def _compute_cost(self, worker_seconds: float, runs: Sequence[dict[str, Any]]) -> Cost:
         """Return the cost of worker time, using the last known number of GPUs per worker."""
-        known_numbers = [run["gpus_per_worker"] for run in runs if run.get("gpus_per_worker") is not None]
+        known_counts = [run["gpus_per_worker"] for run in runs if run.get("gpus_per_worker") is not None]
         execution = self._plan.config.execution
-        assumed_number = execution.gpus_per_worker if execution.device == "cuda" else 0.0
-        gpus_per_worker = float(max(known_numbers, default=assumed_number))
+        assumed_count = execution.gpus_per_worker if execution.device == "cuda" else 0.0
+        gpus_per_worker = float(max(known_counts, default=assumed_count))
         hours = worker_seconds / 3600
         return Cost(hours * gpus_per_worker, "GPU-hours") if gpus_per_worker else Cost(hours, "worker-hours")
 

@@ -26,8 +26,9 @@ class TrainingStatus:
         active_workers: number of workers with a recent heartbeat.
         failures: distinct error messages.
         driver: host, process and start time of the active run, or None.
-        trainings_done: number of training runs in the YAML whose final weights are in the store; None without a YAML.
-        trainings: number of training runs in the YAML; None without a YAML.
+        trainings_done: number of training runs in the YAML whose final weights are in the store; None if no YAML is
+            given.
+        trainings: number of training runs in the YAML; None if no YAML is given.
         in_progress: heartbeats of the workers that are training a network.
     """
 
@@ -48,7 +49,7 @@ class TrainingStatus:
 
     @property
     def complete(self) -> bool:
-        """Whether all snapshots of the last run exist and, if a YAML is given, its final weights."""
+        """Whether all snapshots of the last run exist and, if a YAML is given, the final weights of all its runs."""
         return 0 < self.total == self.done and self.trainings_done == self.trainings
 
     def to_payload(self) -> dict[str, Any]:
@@ -69,7 +70,7 @@ def training_folder(store: Path) -> Path | None:
 
 
 def read_training_status(store: Path, config: TrainingConfig | None = None) -> TrainingStatus:
-    """Read the status of the training runs in a store, and of those in a YAML if `config` is given."""
+    """Read the status of the last run in a store, and of the training runs in a YAML if `config` is given."""
     folder = store / "training"
     progress, now = read_progress(folder), current_file_time(folder)
     state = str(progress.get("state", "not started"))

@@ -1,4 +1,4 @@
-"""Watch a sweep or training runs until they are complete, or no process has computed them for a while."""
+"""Watches a sweep or training runs until they are complete, or no process has worked on them for a while."""
 
 from collections.abc import Callable
 from typing import Literal, Protocol, TypeVar
@@ -12,7 +12,7 @@ PATIENT_READINGS = 3
 
 
 class Watched(Protocol):
-    """Status that a reading returns."""
+    """Status returned by one reading."""
 
     @property
     def complete(self) -> bool:
@@ -40,7 +40,7 @@ def watch(
     Because tasks may wait in a queue, work counts as abandoned only after `patience` seconds without activity. `show`
     receives the status and the seconds since the last activity.
     """
-    quiet_since: float | None = None
+    inactive_since: float | None = None
     n_failed = 0
     while True:
         try:
@@ -53,11 +53,11 @@ def watch(
             continue
         n_failed = 0
         current_time = clock()
-        quiet_since = None if status.running else current_time if quiet_since is None else quiet_since
-        quiet_seconds = 0.0 if quiet_since is None else current_time - quiet_since
-        show(status, quiet_seconds)
+        inactive_since = None if status.running else current_time if inactive_since is None else inactive_since
+        inactive_seconds = 0.0 if inactive_since is None else current_time - inactive_since
+        show(status, inactive_seconds)
         if status.complete:
             return "complete"
-        if quiet_since is not None and quiet_seconds >= patience:
+        if inactive_since is not None and inactive_seconds >= patience:
             return "abandoned"
         sleep(every)

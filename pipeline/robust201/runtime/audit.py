@@ -1,7 +1,8 @@
 """Audit of a sweep: both engines attack a sample of its networks, and their results are compared image by image.
 
-Each engine evaluates the same networks on the same images, as a separate small sweep with predictions in another
-folder. Therefore an audit can be resumed, runs on the same executors, and does not modify the audited sweep.
+Each engine evaluates the same networks on the same images, as a separate small sweep in another folder, which
+also stores predictions. Therefore an audit can be resumed, runs on the same executors, and does not modify the audited
+sweep.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -112,11 +113,11 @@ def sample_sweep(
     full_inputs = Inputs(config.model_copy(update={"images": config.images.model_copy(update={"count": None})}))
     n_images = min(images, *(len(full_inputs.images(dataset)) for dataset in config.datasets))
     architectures = config.selected_architectures
-    chosen_indices = np.random.default_rng(seed).choice(
+    sampled_indices = np.random.default_rng(seed).choice(
         len(architectures), size=min(networks, len(architectures)), replace=False
     )
     common_fields = {
-        "architectures": tuple(architectures[index] for index in sorted(chosen_indices.tolist())),
+        "architectures": tuple(architectures[index] for index in sorted(sampled_indices.tolist())),
         "images": config.images.model_copy(update={"count": n_images, "seed": seed}),
         "keys": {key: config.keys[key] for key in auditable_keys if keys is None or key in keys},
         "datasets": {

@@ -22,16 +22,16 @@ CHECK_SECONDS = 300.0
 WEIGHTS_SECONDS = 60.0
 """Time after which no more networks are built to check their weights; workers check the remaining networks."""
 
-# The child imports the same modules as this process, from the same places.
+# The child imports the same modules as this process, from the same paths.
 _CHILD = "import sys; sys.path[:] = {path!r}; from robust201.runtime.code_check import check_in_child; check_in_child()"
 
 
 def check_code(config: SweepConfig | TrainingConfig, *, seconds: float = CHECK_SECONDS) -> None:
     """Execute the Python files of a configuration, to which the user has consented, and look up their functions.
 
-    With the inline executor, the files are executed in this process, in which the run computes as well. With Ray, they
-    are executed in a child process, which is killed after `seconds`. If a file builds a sweep's networks, these are
-    compared with their weights, for at most `WEIGHTS_SECONDS`.
+    With the inline executor, the files are executed in this process, which also computes the run. With Ray, they
+    are executed in a child process, which is killed after `seconds`. If a file builds a sweep's networks, the networks
+    are compared with their weights, for at most `WEIGHTS_SECONDS`.
     """
     functions = list(_find_functions(config))
     if config.execution.executor == "inline":

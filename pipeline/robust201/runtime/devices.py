@@ -1,4 +1,4 @@
-"""A worker's device: its choice, its memory, and detection of out-of-memory errors."""
+"""Choice of a worker's device, its available memory, and detection of out-of-memory errors."""
 
 import torch
 
@@ -6,15 +6,15 @@ from robust201.core.errors import ConfigError
 from robust201.core.precision import Precision, check_gradients, check_precision
 
 
-def choose_device(choice: str, precision: Precision) -> torch.device:
-    """Choose this process's device from `execution.device`, and check that it supports the precision."""
+def choose_device(setting: str, precision: Precision) -> torch.device:
+    """Choose this process's device by the setting `execution.device`, and check that it supports the precision."""
     available = torch.cuda.is_available()
-    if choice == "cuda" and not available:
+    if setting == "cuda" and not available:
         raise ConfigError(
             "Starting a worker failed for execution.device cuda: PyTorch cannot use a GPU on this machine. Set "
             "execution.device to auto or cpu, or install a CUDA build of PyTorch."
         )
-    device = torch.device("cuda" if available and choice != "cpu" else "cpu")
+    device = torch.device("cuda" if available and setting != "cpu" else "cpu")
     check_precision(precision, device)
     check_gradients(precision, device)
     return device

@@ -1,9 +1,9 @@
-"""Heartbeats of the processes that work in a results folder, with their current parts. They are for information only.
+"""Heartbeats of the processes that work in a results folder, with their current parts; for information only.
 
 Each process has a small file, ``<results>/heartbeats/<host>-<pid>-<nonce>.json``, which it rewrites every few seconds
 and when it begins a part. It removes the file when it ends; after a kill, the file remains and becomes silent. A file's
-age is the difference of two timestamps from the same file server, and the worker measures how long a part takes: wall
-clocks of two machines are never compared.
+age is the difference of two timestamps from the same file server, and the worker measures how long a part takes, so
+wall clocks of two machines are never compared.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SILENT_SECONDS = 30.0
 _PAUSE_SECONDS = 0.5
 """Minimum time between two beats, because parts may take only milliseconds."""
 
-_MAX_LABEL = 200
+_MAX_LABEL_LENGTH = 200
 """Maximum number of characters of a displayed label."""
 
 _JOIN_SECONDS = 5.0
@@ -69,7 +69,7 @@ class TrainingSteps:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the next step, from 1."""
+        """Number of the epoch that contains the next step, counted from 1."""
         return min(self.step // self.per_epoch + 1, self.epochs)
 
     @property
@@ -89,7 +89,7 @@ class TrainingSteps:
 
     @classmethod
     def parse(cls, payload: Any) -> TrainingSteps:
-        """Parse a JSON value; ValueError if it is invalid."""
+        """Parse a JSON value; raise ValueError if it is invalid."""
         json_fields: dict[str, Any] = payload if isinstance(payload, dict) else {}
         field_values = {field.name: json_fields.get(field.name) for field in fields(cls)}
         valid_values: dict[str, Any] = {name: value for name, value in field_values.items() if is_amount(value)}
@@ -176,7 +176,7 @@ class LastBeat:
         share: name of the job share that wrote the file; None for a worker.
         unit: id of the part's unit; None if there is no current part.
         strengths: strengths of the part.
-        images: position of the part's first image, and one plus the position of its last image.
+        images: positions of the part's images, as start and exclusive end.
         seconds: seconds that the part had taken when the file was written.
         label: readable name of the part; empty if it is not printable.
         training: progress of the training run; None for parts of sweeps.
@@ -193,7 +193,7 @@ class LastBeat:
 
     @property
     def is_silent(self) -> bool:
-        """Whether the next beat is long overdue; a time stamp far in the future also counts as silent."""
+        """Whether the next beat is long overdue; a file with a timestamp far in the future also counts as silent."""
         return abs(self.age) >= SILENT_SECONDS
 
 
@@ -227,7 +227,7 @@ def _read_heartbeat(path: Path, now: float) -> LastBeat | None:
             tuple(map(float, strengths)),
             (int(start), int(stop)),
             float(seconds),
-            label if isinstance(label, str) and label.isprintable() and len(label) <= _MAX_LABEL else "",
+            label if isinstance(label, str) and label.isprintable() and len(label) <= _MAX_LABEL_LENGTH else "",
             None if training is None else TrainingSteps.parse(training),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -1,4 +1,4 @@
-"""Lease on a results folder, so that it has one driver at a time; requires a file system with hard links.
+"""Lease that limits a results folder to one driver at a time; it requires a file system with hard links.
 
 The lease is a file, ``lease.json``, which identifies its holder by host, boot, process and a nonce. It contains a
 counter that the holder increments every few seconds. A holder that dies leaves the file behind. The next driver
@@ -8,14 +8,15 @@ determines whether the holder is alive:
   the start time is hidden (``/proc`` may hide other users' processes), the rule for another host applies.
 - same host, another boot: the holder is dead.
 - another host, or another container with separate process ids: the holder is dead if its counter does not change for
-  several of its intervals on the observer's monotonic clock. Wall clocks of two hosts are never compared.
+  `STALE_INTERVALS` of its intervals, measured with the observer's monotonic clock. Wall clocks of two hosts are never
+  compared.
 
 Races are decided by ``os.link``, which is atomic even on NFS. A lease is created by linking a complete file to its
 name. A dead lease is replaced by the driver that succeeds in linking ``.lease.<its nonce>.successor``; if that driver
-dies before finishing, it is replaced in the same way, using its own nonce. The holder writes its counter to its open
-file: after another driver has replaced the file, these writes have no effect, and the holder notices at its next beat
-that it has lost the lease. If a beat hangs because the file server is unavailable, the holder considers the lease lost
-as soon as other drivers may take it.
+dies before finishing, another driver replaces it in the same way, using the dead driver's nonce. The holder writes its
+counter to its open file: after another driver has replaced the file, these writes have no effect, and the holder
+notices at its next beat that it has lost the lease. If a beat hangs because the file server is unavailable, the holder
+considers the lease lost as soon as other drivers may take it.
 """
 
 import contextlib
@@ -119,8 +120,8 @@ class Holder:
 class Lease:
     """Exclusive right to be the driver of a results folder, kept alive by a thread.
 
-    Created by `acquire`; a context manager that releases the lease at the end. `lost` is set when another driver has
-    taken the lease, or may have taken it because beats have failed for too long.
+    Use `acquire` to create a lease; as a context manager, the lease is released at the end. `lost` is set when another
+    driver has taken the lease, or may have taken it because beats have failed for too long.
     """
 
     def __init__(self, root: Path, holder: Holder, descriptor: int, clock: Callable[[], float]) -> None:
@@ -167,24 +168,24 @@ class Lease:
             self.lost.set()
         if self.lost.is_set():
             raise LeaseHeldError(
-                f"Keeping the lease failed for {self.path}: expected this run (process {self.holder.pid} on "
-                f"{self.holder.host_id.host}) to hold it, got {self._describe_loss(is_blocked)}. This run stops; its "
-                "results are kept."
+                f"Keeping the lease failed for {self.path}: this run (process {self.holder.pid} on "
+                f"{self.holder.host_id.host}) has lost the lease, because {self._describe_loss(is_blocked)}. This run "
+                "stops; its results are kept."
             )
 
     def _describe_loss(self, is_blocked: bool) -> str:
         error = self._beat_error
         if is_blocked:  # reading the file would hang as well
-            return "a heartbeat that hangs, so that other runs may have taken it"
+            return "its heartbeat hangs and another run may have taken the lease"
         if error is not None:
             return (
-                f"a heartbeat that fails ({type(error).__name__}: {one_line(error)}), so that other runs may have "
-                "taken it"
+                f"its heartbeat fails ({type(error).__name__}: {one_line(error)}) and another run may have taken the "
+                "lease"
             )
-        return _describe_holder(self.path)
+        return _describe_lease(self.path)
 
     def _is_beat_blocked(self) -> bool:
-        """Return whether a file server has blocked a beat for so long that others may take the lease."""
+        """Return whether a file server has blocked a beat for so long that other drivers may take the lease."""
         # None between two beats: if the process was suspended then, the next beat detects a loss.
         beat_start = self._beat_start
         max_seconds = self.holder.interval_seconds * (STALE_INTERVALS - 1)
@@ -246,14 +247,15 @@ class Lease:
         return True
 
 
-def _describe_holder(path: Path) -> str:
+def _describe_lease(path: Path) -> str:
+    """Return a clause about the holder of a lease."""
     try:
         holder = Holder.read(path)
     except FileNotFoundError:
-        return "no lease"
+        return f"{path.name} does not exist"
     if holder is None:
-        return "another file"
-    return f"process {holder.pid} on {holder.host_id.host} since {holder.since}"
+        return f"{path.name} is held by an unknown process, because its content is invalid"
+    return f"{path.name} is held by process {holder.pid} on {holder.host_id.host} since {holder.since}"
 
 
 @dataclass(frozen=True)
@@ -349,17 +351,17 @@ class _Attempt:
             is_dead = self._is_unchanged(path, holder)
         if not is_dead:
             raise LeaseHeldError(
-                f"Taking the lease failed for {self.path}: expected no other run in this results folder, got "
-                f"{_describe_holder(path)}, which is alive. Wait until it ends, or stop it there."
+                f"Taking the lease failed for {self.path}: another run is active in this results folder: "
+                f"{_describe_lease(path)}, which is alive. Wait until it ends, or stop it there."
             )
         return _nonce_of(holder)
 
     def _is_unchanged(self, path: Path, holder: Holder | None) -> bool:
-        """Return whether a file does not change for several intervals, in which a live holder would change it."""
+        """Return whether a file remains unchanged for several intervals, in which a live holder would change it."""
         interval = INTERVAL_SECONDS if holder is None else holder.interval_seconds
         first_content = self._read_lease_file(path)
         self.on_wait(
-            f"{path.name} is held by {_describe_holder(path)}; watching its heartbeat for "
+            f"Another run may be active: {_describe_lease(path)}; watching its heartbeat for "
             f"{interval * STALE_INTERVALS:.0f} s"
         )
         deadline = self.clock() + interval * STALE_INTERVALS

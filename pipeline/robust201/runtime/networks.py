@@ -44,7 +44,7 @@ class LoadedNetwork:
         return 1 if self.model is None else COMPARISON_BATCH
 
     def limit(self, micro_batch: int | None) -> None:
-        """Limit the batch size; None removes this limit, but not the network's own."""
+        """Limit the batch size; None removes this limit, but not the limit of the compiled network."""
         self.classifier.micro_batch = micro_batch
         if isinstance(self.model, BucketedModel):
             self.model.limit(micro_batch)
@@ -152,9 +152,9 @@ class NetworkLoader:
         return BucketedModel(compiled, capacity, device=self._device, prepare=prepare)
 
 
-_COMPARED_IMAGES = 64
+_N_COMPARED_IMAGES = 64
 
 
 def _spread_images(images: ImageSet, device: torch.device) -> torch.Tensor:
-    indices = np.linspace(0, len(images) - 1, min(len(images), _COMPARED_IMAGES)).astype(np.int64)
+    indices = np.linspace(0, len(images) - 1, min(len(images), _N_COMPARED_IMAGES)).astype(np.int64)
     return to_float(torch.from_numpy(images.images[indices]).to(device))

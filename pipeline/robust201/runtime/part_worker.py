@@ -1,4 +1,4 @@
-"""Base of the workers of sweeps and training runs: computes parts one by one, with heartbeats, logs and receipts."""
+"""Base class for workers of sweeps and training runs: computes parts one by one, with heartbeats, logs and receipts."""
 
 import threading
 import traceback
@@ -64,7 +64,7 @@ class PartWorker:
         remaining, attempt = part.strengths, 1
         while True:
             if attempt > 1 and self.device.type == "cuda":
-                # Not in the `except` block, in which the error keeps the tensors of the evaluation alive.
+                # This is not in the `except` block, because there the error keeps the tensors of the evaluation alive.
                 torch.cuda.empty_cache()
             try:
                 for receipt in self.compute(Part(part.unit, remaining, part.start, part.stop), heartbeat):

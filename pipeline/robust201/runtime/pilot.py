@@ -1,4 +1,4 @@
-"""The pilot of a sampled sweep for one key: outcomes of its networks, and a model that predicts those of others."""
+"""Pilot of a sampled sweep for one key: its networks' outcomes, and a model that predicts other networks' outcomes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ _Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Pilot:
-    """Outcomes of P pilot networks on all N images, and a model of outcomes that is fitted on them alone.
+    """Outcomes (correct or not) of P pilot networks on all N images, and a model that is fitted to these outcomes only.
 
     Attributes:
-        outcomes: (P, S, N) outcomes under the key at each of its strengths.
-        cheap: (P, C, N) outcomes under the cheap keys, a row for each key and strength.
-        model: predicts outcomes of other networks.
+        outcomes: (P, S, N) outcomes under the key at each of its S strengths.
+        cheap: (P, C, N) outcomes under the cheap keys; C counts the pairs of cheap key and strength.
+        model: model that predicts other networks' outcomes.
         predicted: (P, S, N) probabilities of the outcomes of each network, predicted from the other pilot networks.
     """
 
@@ -37,9 +37,9 @@ class Pilot:
         model = OutcomeModel().fit(pilot_values, outcomes)
         return cls(outcomes, cheap, model, predict_pilots(model, pilot_values))
 
-    def predict(self, own_cheap: _Bools) -> NDArray[np.float64]:
+    def predict(self, cheap_outcomes: _Bools) -> NDArray[np.float64]:
         """Predict another network's outcomes (S, N) from its outcomes under the cheap keys (C, N)."""
-        return self.model.predict(features(self.outcomes, own_cheap, self.cheap))
+        return self.model.predict(features(self.outcomes, cheap_outcomes, self.cheap))
 
 
 class OutcomeReader:
@@ -51,11 +51,11 @@ class OutcomeReader:
         section = plan.config.sampling
         assert section is not None  # noqa: S101 - only used for sampled sweeps
         self._plan, self._store, self._inventory, self._labels = plan, store, inventory, labels
-        self._on_all: dict[tuple[ArchitectureId, str], Unit] = {}
+        self._units_on_all_images: dict[tuple[ArchitectureId, str], Unit] = {}
         for planned in plan.planned_keys:
             if planned.dataset == dataset and not is_sampled(plan, planned) and not planned.columns:
                 units = (planned.unit(position) for position in range(len(planned.networks)))
-                self._on_all |= {(unit.architecture, unit.key): unit for unit in units}
+                self._units_on_all_images |= {(unit.architecture, unit.key): unit for unit in units}
         tasks = plan.tasks
         cheap_keys = (key for key in section.cheap if key in tasks and tasks[key].kind in ("clean", "attack"))
         self._cheap = tuple(key for key in tasks if key in set(cheap_keys))
@@ -68,26 +68,26 @@ class OutcomeReader:
         )
 
     def has_cheap(self, architecture: ArchitectureId) -> bool:
-        return self.is_complete([self._on_all.get((architecture, key)) for key in self._cheap])
+        return self.is_complete([self._units_on_all_images.get((architecture, key)) for key in self._cheap])
 
     def cheap(self, architecture: ArchitectureId) -> _Bools:
         """Read the outcomes (C, N) of a network under the cheap keys."""
-        units = [self._on_all[architecture, key] for key in self._cheap]
+        units = [self._units_on_all_images[architecture, key] for key in self._cheap]
         empty = np.zeros((0, len(self._labels)), bool)
         return np.concatenate([empty, *(self.read(unit) for unit in units)])
 
     def read(self, unit: Unit, positions: NDArray[np.int64] | slice = slice(None)) -> _Bools:
-        """Read the outcomes of a unit by strength; the unit's images are those at `positions`."""
+        """Read the outcomes of a unit by strength; the unit's images have these positions in the dataset."""
         return read_outcomes(self._store, self._inventory, unit, self._labels[positions], self._plan.measurements)
 
     def pilot(self, key: str) -> Pilot | None:
         """Read the pilot's outcomes under a key; return None if some are missing."""
         architectures = pilot_of(self._plan)
-        units = [self._on_all.get((architecture, key)) for architecture in architectures]
+        units = [self._units_on_all_images.get((architecture, key)) for architecture in architectures]
         if not self.is_complete(units) or not all(map(self.has_cheap, architectures)):
             return None
         outcomes = [self.read(unit) for unit in units if unit is not None]
         return Pilot.of(np.stack(outcomes), np.stack([self.cheap(architecture) for architecture in architectures]))
 
     def pilot_protocol(self, key: str) -> str:
-        return self._on_all[pilot_of(self._plan)[0], key].protocol
+        return self._units_on_all_images[pilot_of(self._plan)[0], key].protocol

@@ -1,4 +1,4 @@
-"""Comparison of a plan with the results in an inventory, and a preview of what a run will compute."""
+"""Compares a plan with the results in an inventory, and previews the work of a run."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ class Coverage(NamedTuple):
 
 
 def count_coverage(plan: Plan, inventory: Inventory) -> Iterator[Coverage]:
-    """Count the complete evaluations of each key of a plan: those with all measurements of the plan."""
+    """Count, for each key of a plan, the evaluations that have all measurements of the plan."""
     unit_indices = inventory.find(plan.unit_ids)
     complete_counts: dict[tuple[Any, ...], NDArray[np.int64]] = {}  # shared, because most keys have the same strengths
     n_earlier = 0
@@ -155,5 +155,5 @@ def _unused_samples_reason(plan: Plan) -> str:
     if plan.config.sampling is None:
         return "the sweep has no section sampling"
     if plan.facts.samples is None:
-        return f"{SAMPLE_FILE} is gone; they are used again if the same samples are drawn from the pilot"
-    return f"their images are not those of {SAMPLE_FILE}"
+        return f"{SAMPLE_FILE} is missing; they are used again if the same samples are drawn from the pilot"
+    return f"their images differ from the images in {SAMPLE_FILE}"

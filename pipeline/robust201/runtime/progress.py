@@ -24,7 +24,7 @@ PROGRESS_FILE = "progress.json"
 FAILURES_FILE = "failures.jsonl"
 _PROGRESS_SECONDS = 2.0
 
-_NUMBERS = frozenset(
+_NUMERIC_FIELDS = frozenset(
     {
         "quiet_seconds",
         "measured_seconds",
@@ -69,7 +69,7 @@ class _Work:
 
 
 class KeyCosts:
-    """Remaining work by dataset and key, and the worker time that finished work has taken."""
+    """Remaining work by dataset and key, and the worker time of finished work."""
 
     def __init__(self) -> None:
         self._remaining: defaultdict[tuple[str, str], _Work] = defaultdict(_Work)
@@ -121,8 +121,8 @@ class RunProgress:
         started: monotonic time when the first part began, moved forward by later times in which workers were starting.
         measured: monotonic time when work was last finished or reported, at which rates are measured; None means now.
         slowness: time per multiply-accumulate of the remaining work, relative to the work done.
-        steps_macs: work of this run on trainings since their last snapshots, as reported by workers.
-        trainings: trainings in progress.
+        steps_macs: work of this run on training runs since their last snapshots, as reported by workers.
+        trainings: heartbeats of the training runs in progress.
     """
 
     total_evaluations: int
@@ -147,7 +147,7 @@ class RunProgress:
 
     @property
     def is_settled(self) -> bool:
-        """Whether rates are measured over a long enough period; the first parts to finish are the cheapest."""
+        """Whether rates are measured over a long enough period; early rates are biased, as cheap parts finish first."""
         return self._macs_of_this_run > 0 and self.measured_seconds >= RATE_SECONDS
 
     @property
@@ -170,7 +170,7 @@ class RunProgress:
 
     @property
     def evaluations_per_second(self) -> float:
-        """Evaluations computed per second, up to the last one."""
+        """Evaluations computed per second, until the last one was finished."""
         return self.evaluations_of_this_run / self.measured_seconds
 
     @property
@@ -192,7 +192,7 @@ def read_progress(folder: Path) -> dict[str, Any]:
     return {
         name: value
         for name, value in fields.items()
-        if (_is_state(value) if name == "state" else name in _NUMBERS and is_amount(value))
+        if (_is_state(value) if name == "state" else name in _NUMERIC_FIELDS and is_amount(value))
     }
 
 
@@ -206,16 +206,16 @@ def _network_and_key(unit: Unit) -> tuple[object, ...]:
 
 
 def count_evaluations(parts: Collection[Part]) -> int:
-    """Count the evaluations that parts belong to; the increments of a network's sample are one together."""
+    """Count the distinct evaluations of parts; all increments of a network's sample together are one evaluation."""
     return len({(*_network_and_key(part.unit), strength) for part in parts for strength in part.strengths})
 
 
 class PlannedWork(Protocol):
-    """The part of a plan's interface that progress needs."""
+    """Interface of a plan, as far as progress needs it."""
 
     @property
     def n_evaluations(self) -> int:
-        """Number of evaluations of a sweep, or snapshots of trainings."""
+        """Number of evaluations of a sweep, or of snapshots of training runs."""
 
     def macs(self, part: Part) -> float:
         """Estimate a part's multiply-accumulates."""
@@ -276,7 +276,7 @@ class Tracker:
         return sum(n_images / n_missing for n_missing in missing if n_missing)
 
     def replace(self, expected: Collection[Part], plan: PlannedWork, parts: Collection[Part]) -> None:
-        """Replace expected parts of undetermined units by final ones; expected parts without replacement are done."""
+        """Replace expected parts, which had provisional unit ids; parts without a replacement count as done."""
         self._expect(expected, -1)
         self._plan = plan
         self._expect(parts)
@@ -348,7 +348,7 @@ class Tracker:
         progress.measured, self._is_starting = now, False
 
     def note_steps(self, beats: Collection[LastBeat]) -> None:
-        """Count the steps of trainings since their last snapshots, given the heartbeats of all workers."""
+        """Count the steps of training runs since their last snapshots, given the heartbeats of all workers."""
         in_progress = [beat for beat in beats if beat.unit in self._units and beat.training and not beat.is_silent]
         self._steps_macs = {}
         for beat in in_progress:
@@ -360,7 +360,7 @@ class Tracker:
             self._is_stale = True
 
     def _count_steps(self, unit: Unit, beat: LastBeat) -> None:
-        """Count one training's steps since its last snapshot, except those that it resumed with."""
+        """Count the steps of a training run since its last snapshot, except steps before it was resumed."""
         if beat.training is None:
             return
         step, begun = beat.training.step, beat.training.begun

@@ -1,4 +1,4 @@
-"""Steps between the stages of a sampled sweep: draw samples, and combine samples that contain all images."""
+"""Steps between the stages of a sampled sweep: drawing samples, and combining samples that contain all images."""
 
 import platform
 from collections import Counter
@@ -32,10 +32,10 @@ def draw_samples(
     check: Callable[[], None],
     say: Callable[[str], None],
 ) -> bool:
-    """Draw the missing increments of keys whose pilot is complete; return whether there were any.
+    """Draw the missing increments of keys whose pilot is complete; return whether any were drawn.
 
-    The pilot is that of the whole sweep, even if the run's filters leave networks out. The images are copied first and
-    the record is written last, in one step, so that an interrupted run draws the same samples.
+    The pilot includes all pilot networks of the sweep, even if the run's filters exclude some. The images are copied
+    first, and the record is written last, in one step, so that an interrupted run draws the same samples.
 
     Args:
         narrowed: the plan of a run, after filtering.
@@ -43,7 +43,7 @@ def draw_samples(
         store: store of the sweep.
         inventory: inventory of the store.
         check: raises an error if another driver has taken over; called just before the record is written.
-        say: receives a line if there are results on samples, but no record of them.
+        say: receives a line if there are results on samples whose record is lost.
     """
     plan = make_plan(narrowed.config, narrowed.facts)
     section = plan.config.sampling
@@ -80,13 +80,13 @@ def draw_samples(
     return has_new
 
 
-def note_counted_networks(plan: Plan, inventory: Inventory) -> Samples | None:
-    """Record the networks that need no sample, as they already have results on all images; None if there are none.
+def record_counted_networks(plan: Plan, inventory: Inventory) -> Samples | None:
+    """Record the networks that need no sample, because they have results on all images; None if there are none.
 
     They are recorded by key, and only for keys whose sample is not drawn yet.
     """
-    section, before = plan.config.sampling, plan.facts.samples
-    recorded = Samples({}, (), {}) if before is None else before
+    section = plan.config.sampling
+    recorded = Samples({}, (), {}) if plan.facts.samples is None else plan.facts.samples
     undrawn = {
         planned.dataset_and_key for planned in plan.planned_keys if not is_drawn(plan.protocols[planned.protocol])
     } - set(recorded.keys)
@@ -113,7 +113,7 @@ def _find_lost_samples(plan: Plan, samples: Samples, inventory: Inventory) -> di
     """Find keys with results on samples whose record is lost.
 
     Returns:
-        By name of key and dataset, whether the new sample is the lost one.
+        For each name of a key and dataset, whether the new sample equals the lost sample.
     """
     if plan.facts.samples is not None and plan.facts.samples.keys:
         return {}
@@ -128,7 +128,7 @@ def _find_lost_samples(plan: Plan, samples: Samples, inventory: Inventory) -> di
 
 
 def _describe_lost_samples(results: Path, is_same: Mapping[str, bool]) -> str:
-    same, different = (", ".join(name for name in is_same if is_same[name] == wanted) for wanted in (True, False))
+    same, different = (", ".join(name for name in is_same if is_same[name] == value) for value in (True, False))
     outcomes = [f"{same} as before"] * bool(same)
     outcomes += [f"{different} with other images than before, so earlier results are not used"] * bool(different)
     return (
@@ -137,24 +137,24 @@ def _describe_lost_samples(results: Path, is_same: Mapping[str, bool]) -> str:
     )
 
 
-def combine_whole_samples(plan: Plan, store: ShardStore, say: Callable[[str], None]) -> int:
+def combine_complete_samples(plan: Plan, store: ShardStore, say: Callable[[str], None]) -> int:
     """Combine the increments of samples that contain all images, as if the sweep had no samples.
 
-    The combined results have the bytes of an evaluation on all images, because sums are integers and predictions are
-    put in order.
+    The combined results equal the results of an evaluation on all images byte for byte, because sums are integers and
+    predictions are sorted by image.
 
     Returns:
         Number of combined units.
     """
     samples = {} if plan.facts.samples is None else plan.facts.samples.keys
-    full_samples = {key: sample for key, sample in samples.items() if sample.is_whole}
-    if not full_samples:
+    complete_samples = {key: sample for key, sample in samples.items() if sample.is_whole}
+    if not complete_samples:
         return 0
     inventory = store.inventory(on_damage="report")
     everything = plan_without_samples(plan.config, plan.facts)
     n_combined: Counter[tuple[str, str]] = Counter()
     for planned in everything.planned_keys:
-        sample = full_samples.get(planned.dataset_and_key)
+        sample = complete_samples.get(planned.dataset_and_key)
         if sample is None:
             continue
         increment_units = {
@@ -194,7 +194,8 @@ def _combine(
     results = []
     for strength in unit.strengths:
         values = merge_values(
-            [store.values(one, strength, inventory, plan.measurements) for one in increment_units], name=unit.label
+            [store.values(increment, strength, inventory, plan.measurements) for increment in increment_units],
+            name=unit.label,
         )
         values |= {name: array[order] for name, array in values.items() if COLUMNS[name].by_image}
         # The increments' rows stay in the store with their seconds and provenance.

@@ -1,9 +1,9 @@
 """Scheduler: submits bundles to an executor, counts results, retries lost work, isolates suspect parts, and drains.
 
-It distinguishes three kinds of failures. Work on a lost (preempted) machine is retried without limit. If a worker dies,
-the part that it was computing is suspect: the part is retried alone, so that no other part is lost with it, and counts
-as failed after `max_attempts` deaths. An error raised by an evaluation would occur again, so its part fails
-immediately.
+It distinguishes three kinds of failures. Work that is lost because a machine was preempted is retried without limit. If
+a worker dies, the part that it was computing is suspect: the part is retried alone, so that no other part is lost with
+it, and counts as failed after `max_attempts` deaths. An error raised by an evaluation would occur again, so its part
+fails immediately.
 """
 
 from collections import Counter, deque
@@ -19,7 +19,8 @@ from robust201.runtime.executors.base import BundleDone, BundleLost, Event, Exec
 POLL_SECONDS = 0.5
 
 MAX_FRUITLESS_DEATHS = 20
-"""Maximum number of consecutive worker deaths without a result; after more deaths, the machines must be at fault.
+"""Maximum number of consecutive worker deaths without a result; after more deaths, the run ends, because the machines
+are probably at fault.
 
 Repeated deaths with the same isolated part are not counted, because the part may have caused them.
 """
@@ -108,8 +109,7 @@ class Scheduler:
         self._activity = activity
         self._waiting: deque[Bundle] = deque()
         self._in_flight = 0
-        # Strengths by slice; this saves memory for a million evaluations, because most values are the tuples of the
-        # parts.
+        # Strengths by slice. Most values are the parts' own tuples, which saves memory for a million evaluations.
         self._pending: dict[_Slice, tuple[float, ...]] = {}
         self._deaths: Counter[tuple[_Slice, float]] = Counter()
         self._fruitless_deaths = 0
@@ -219,8 +219,8 @@ class Scheduler:
             self._record_failure(failure)
             self._on_event(failure, self._tally)
         else:
-            # The part is retried halfway through the queue: the cause may have passed by then, and the end is not
-            # delayed.
+            # The part is retried halfway through the queue: the cause may be gone by then, and a retry at the end
+            # could delay the end of the run.
             self._waiting.insert(len(self._waiting) // 2, lost.bundle.keep([suspect_part]))
 
     def _pending_parts(self, bundle: Bundle) -> list[Part]:

@@ -1,4 +1,4 @@
-"""Execution of one job share of a prepared sweep, without a sweep-wide driver's lease, as in a task of a job array."""
+"""Execution of one job share of a prepared sweep, for example in a task of a job array, without taking the lease."""
 
 import os
 import threading
@@ -52,10 +52,10 @@ def run_share(
     """Compute the missing results of one job share of a sweep; the returned tally lists the failures.
 
     The plan in the results folder is divided after filtering, so the shares are the same on every machine. The section
-    `execution` may differ from that of the plan. Inputs are not hashed again: workers compare the hashes of the inputs
-    that they load with those in the plan. Any number of shares, duplicate shares and a driver may write to the same
-    folder; results computed by two of them are stored twice but counted once. `on_code` receives the planned hashes of
-    Python files by field before any file is executed; for the other callbacks see `runtime.sweep.run_sweep`.
+    `execution` may differ from the plan's section. Inputs are not hashed again: workers compare the hashes of the
+    inputs that they load with the hashes in the plan. Any number of shares, duplicate shares and a driver may write to
+    the same folder; results computed by two of them are stored twice but counted once. `on_code` receives the planned
+    hashes of Python files by field before any file is executed; for the other callbacks see `runtime.sweep.run_sweep`.
 
     Raises:
         InputError: the sweep is not prepared or differs from `config`, or an input of the share is missing.
@@ -67,7 +67,7 @@ def run_share(
     on_code(prepared.facts.code)
     filtered_plan, n_unsampled = split_off_unsampled(filters.narrow(prepared))
     keys_without_images = sorted({unit.key for unit in filtered_plan.units if unit.id not in filtered_plan.known_ids})
-    if keys_without_images:  # shares do not generate images, because several would generate the same ones
+    if keys_without_images:  # shares do not generate images, because several shares would generate the same images
         raise InputError(_missing_images_message(config, "corrupted", keys_without_images))
     bundles = share.bundles(all_bundles(filtered_plan))
     folder = share.folder(config.results)
@@ -170,7 +170,7 @@ def _load_prepared(config: SweepConfig) -> Plan:
     return prepared_plan
 
 
-_OTHER_FIELDS = {"name", "results", "shards", "execution"} | {
+_EXCLUDED_FIELDS = {"name", "results", "shards", "execution"} | {
     "batch_size",
     "checkpoints",
     "weights",
@@ -185,7 +185,7 @@ def _result_fields(config: SweepConfig) -> dict[str, Any]:
     weights = config.checkpoints or config.weights
     has_custom_tasks = any(isinstance(parameters, UserTaskParameters) for parameters in config.parameters.values())
     return {
-        **config.model_dump(mode="json", exclude=_OTHER_FIELDS),
+        **config.model_dump(mode="json", exclude=_EXCLUDED_FIELDS),
         # The batch size affects the random numbers of reference libraries and custom tasks, and no other results.
         "batch_size": config.batch_size if config.engine == "reference" or has_custom_tasks else None,
         "weights": weights.model_dump(mode="json", exclude={"path", "files"}) if weights else None,

@@ -31,7 +31,7 @@ from robust201.runtime.heartbeat import remove_silent_heartbeats, report_active_
 from robust201.runtime.lease import Lease
 from robust201.runtime.preview import RunPreview, preview_run
 from robust201.runtime.progress import Tracker
-from robust201.runtime.sampling import combine_whole_samples, draw_samples, note_counted_networks
+from robust201.runtime.sampling import combine_complete_samples, draw_samples, record_counted_networks
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.work_log import WorkLog
 from robust201.shards import MergeReport, ShardStore, merge_folders
@@ -92,10 +92,10 @@ def run_sweep(
 ) -> RunTally:
     """Compute the missing evaluations of a sweep that match the filters; the returned tally lists the failures.
 
-    The first stage computes all parts whose images exist, and generates the adversarial images of transfers on their
-    sources. Then corrupted images are generated and samples are drawn from the outcomes of the pilot. The second stage
-    computes the rest. Samples that contain all images are combined at the end. An executor is started only if
-    evaluations are missing. `on_preview` receives a summary before anything is computed; `on_progress` receives each
+    The first stage computes all parts whose images exist, and generates the adversarial images of transfer attacks on
+    their source networks. Then corrupted images are generated and samples are drawn from the outcomes of the pilot. The
+    second stage computes the rest. Samples that contain all images are combined at the end. An executor is started only
+    if evaluations are missing. `on_preview` receives a summary before anything is computed; `on_progress` receives each
     event, and None regularly between events; `say` receives a line about each slow step.
 
     Raises:
@@ -131,7 +131,7 @@ def run_sweep(
                 compute(driver, replanned.plan, newly_ready, make_executor)
                 last_plan = replanned.plan
             if not driver.tally.drained:
-                combine_whole_samples(last_plan, ShardStore.open(config.results), say)
+                combine_complete_samples(last_plan, ShardStore.open(config.results), say)
         return driver.finish()
 
 
@@ -147,7 +147,7 @@ def prepare_sweep(
         _generate_blocks(preview.plan, inputs.missing_adversarial_blocks(preview.plan, preview.missing))
         if config.sampling is not None:
             store = ShardStore.open(config.results)
-            combine_whole_samples(preview.plan, store, say)
+            combine_complete_samples(preview.plan, store, say)
             inventory = store.inventory(on_damage="report")
             if draw_samples(preview.plan, inputs, store, inventory, check=lease.check, say=say):
                 return _plan_again(preview.plan, filters, inputs)
@@ -183,8 +183,8 @@ def _prepared(
         store.folder.remove_leftovers()
         say("Checking finished results")
         inventory = store.inventory(verify="unverified", on_damage="set_aside")
-        lease.check()  # checking results may have taken long
-        if (samples := note_counted_networks(full_plan, inventory)) is not None:
+        lease.check()  # checking results can take minutes
+        if (samples := record_counted_networks(full_plan, inventory)) is not None:
             full_plan = make_plan(config, replace(facts, samples=samples))
             plan = filters.narrow(full_plan)
             save_plan(full_plan, store)
@@ -211,7 +211,7 @@ def make_driver(
 def compute(
     driver: Driver, plan: Plan, parts: Sequence[Part], make_executor: MakeExecutor, blocks: Sequence[Part] = ()
 ) -> None:
-    """Compute parts, and `blocks` of images for later parts; do nothing if both are empty."""
+    """Compute parts, and generate `blocks` of adversarial images for later parts; do nothing if both are empty."""
 
     def divide(executor: Executor) -> Sequence[Bundle]:
         has_gpu = executor.gpus_per_worker > 0
@@ -237,7 +237,7 @@ def _split_by_readiness(
 ) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
     """Split missing parts into ready parts and blocked parts, whose images or samples do not exist yet.
 
-    `blocks` are the missing images of transfers.
+    `blocks` are the missing images of transfer attacks.
     """
     keys_without_images = _keys_by_dataset(blocks)
     for dataset in plan.config.datasets:
@@ -289,7 +289,7 @@ def _report_missing_samples(plan: Plan, parts: Sequence[Part], say: Callable[[st
     if keys:
         say(
             f"No sample was drawn for {', '.join(keys)}, because the results of the pilot are incomplete. Run the "
-            "whole sweep, without filters, to complete the pilot."
+            "sweep without filters to complete the pilot."
         )
 
 
@@ -299,7 +299,7 @@ def _bundle_blocks(plan: Plan, blocks: Sequence[Part]) -> tuple[Bundle, ...]:
 
 
 def _generate_blocks(plan: Plan, blocks: Sequence[Part]) -> None:
-    """Generate the images of transfers in this process, because job shares do not generate images."""
+    """Generate the images of transfer attacks in this process, because job shares do not generate images."""
     if not blocks:
         return
     from robust201.runtime.worker import Worker

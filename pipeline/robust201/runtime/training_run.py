@@ -1,4 +1,4 @@
-"""Driver of training runs: plan them, compute the snapshots that the store lacks, and add these to the manifest.
+"""Driver of training runs: plans them, computes the snapshots that the store lacks, and adds them to the manifest.
 
 Workers write immutable files; only the driver writes the manifest. Training runs that start from the weights of other
 training runs are computed in a later stage, which is planned once these weights exist.
@@ -68,14 +68,15 @@ def require_explicit_device(config: TrainingConfig) -> None:
     """Raise ConfigError if workers on other machines would have to choose the device."""
     if config.execution.device == "auto":
         raise ConfigError(
-            f"Planning trainings failed for {config.name}: execution.device must be cpu or cuda, not auto, because the "
-            "weights depend on the device and the workers run on other machines. Set it to the device of these workers."
+            f"Planning training runs failed for {config.name}: execution.device must be cpu or cuda, not auto, because "
+            "the weights depend on the device and the workers run on other machines. Set it to the device of these "
+            "workers."
         )
 
 
 @dataclass(frozen=True)
 class TrainingSelection:
-    """Selection of the training runs of a YAML: by recipe, and the first `limit` of these; None selects all."""
+    """Selection of a YAML's training runs: the first `limit` runs with one of `recipes`; None means no limit."""
 
     recipes: tuple[str, ...] | None = None
     limit: int | None = None

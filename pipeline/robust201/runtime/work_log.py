@@ -7,9 +7,9 @@ writes a file in the same format, ``…-driver.jsonl``, for events that only it 
 
 Logs are for people and have no effect on the run. A file has a single writer, which opens and closes it for each line,
 so that other hosts see the line immediately over NFS. Lines are not synced to disk: they survive the death of a
-process, but not always that of a machine. Logging never fails a run: a line that cannot be written is lost (a full disk
-stops the run when shards are written). A file that reaches `MAX_BYTES` is renamed to ``….1.jsonl``, which replaces an
-earlier file of this name, so a worker has at most two files. Beyond `MAX_FILES` files, the oldest are deleted unless
+process, but not always the crash of a machine. Logging never fails a run: a line that cannot be written is lost (a full
+disk stops the run when shards are written). A file that reaches `MAX_BYTES` is renamed to ``….1.jsonl``, which replaces
+an earlier file of this name, so a worker has at most two files. Beyond `MAX_FILES` files, the oldest are deleted unless
 they were modified within a day.
 """
 
@@ -38,8 +38,8 @@ MAX_BYTES = 32 << 20
 MAX_FILES = 4000
 """Number of log files in a results folder beyond which old ones are deleted."""
 
-_QUIET_SECONDS = 24 * 3600.0
-_TEXT_CHARACTERS = 20_000
+_MIN_DELETION_AGE_SECONDS = 24 * 3600.0
+_MAX_TEXT_CHARACTERS = 20_000
 
 
 def unit_label(unit: Unit) -> str:
@@ -80,7 +80,7 @@ class WorkLog:
     def write(
         self, event: str, message: str = "", *, level: str = "info", unit: Unit | None = None, **fields: Any
     ) -> None:
-        """Write a line about `unit`, or by default about the unit of `about`; a line that cannot be written is lost.
+        """Write a line about `unit`, by default the unit set by `about`; a line that cannot be written is lost.
 
         Only the end of a very long message is written. The level is ``info``, ``warning`` or ``error``; other fields
         are JSON values.
@@ -95,12 +95,12 @@ class WorkLog:
                 "host": self._host,
                 "pid": self._pid,
                 "event": event,
-                "message": message[-_TEXT_CHARACTERS:],
+                "message": message[-_MAX_TEXT_CHARACTERS:],
             }
             if subject is not None:
                 line |= {"unit": subject.id, "label": unit_label(subject)}
             line |= {
-                name: value[-_TEXT_CHARACTERS:] if isinstance(value, str) else value
+                name: value[-_MAX_TEXT_CHARACTERS:] if isinstance(value, str) else value
                 for name, value in fields.items()
                 if value is not None
             }
@@ -193,7 +193,7 @@ def remove_old_logs(folder: Path, *, max_files: int = MAX_FILES) -> int:
     for name in file_names[: max(0, len(file_names) - max_files)]:
         with contextlib.suppress(OSError):  # another worker may have deleted it
             path = folder / name
-            if time.time() - path.stat().st_mtime > _QUIET_SECONDS:
+            if time.time() - path.stat().st_mtime > _MIN_DELETION_AGE_SECONDS:
                 path.unlink()
                 n_removed += 1
     return n_removed

@@ -28,7 +28,7 @@ from robust201.tasks.evaluate import ResidentImages, evaluate_part, perturb_part
 from robust201.tasks.transfer_task import TransferTask
 
 COMMIT_SECONDS = 300.0
-"""Time after which results are committed, between the strengths of a part."""
+"""Time after which results are committed, if strengths of the part remain."""
 
 
 class Worker(PartWorker):
@@ -172,7 +172,7 @@ class Worker(PartWorker):
         if self._tasks[unit.key].kind != "corruption":
             return None
         if unit.dataset not in self._corrupted:
-            self._image_set(unit)  # opening compares the images with the clean images, which must be the copies
+            self._image_set(unit)  # copies of the clean images, needed for opening
             self._corrupted[unit.dataset] = self._inputs.open_corruptions(unit.dataset)
         store = self._corrupted[unit.dataset]
         store.verify(unit.key, expected=self._facts.datasets[unit.dataset].corruptions[unit.key])

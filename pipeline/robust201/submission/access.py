@@ -51,7 +51,7 @@ class Access:
                 pass
         except OSError as error:
             raise ConfigError(
-                f"Connecting failed for {self.address}: expected a Ray head, got {error.strerror or error}. Start the "
+                f"Connecting failed for {self.address}: no server responds ({error.strerror or error}). Start the "
                 "cluster, open the tunnel (ray dashboard CLUSTER.yaml), or set --address to the head's address."
             ) from error
 
@@ -128,7 +128,7 @@ def check_access(address: str, token: str | None, *, insecure: bool = False) -> 
     access = Access(address.rstrip("/"), token)
     if token is None and not access.is_loopback and not insecure:
         raise ConfigError(
-            f"Submitting failed for {access.address}: expected a token for a machine other than this one, got none. "
+            f"Submitting failed for {access.address}: connecting to another machine requires a token, and none is set. "
             "Start the cluster with RAY_AUTH_MODE=token and put its token into ~/.ray/auth_token or RAY_AUTH_TOKEN "
             "(docs/ray.md), or pass --insecure."
         )

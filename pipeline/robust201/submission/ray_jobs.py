@@ -1,4 +1,4 @@
-"""Run sweeps and training YAMLs as jobs of a Ray cluster through its Jobs API over HTTP."""
+"""Runs sweeps and training YAMLs as jobs of a Ray cluster, through its Jobs API over HTTP."""
 
 import asyncio
 import logging
@@ -27,8 +27,8 @@ _FAILED_REQUESTS = (OSError, RuntimeError, ValueError, aiohttp.ClientError, Auth
 _CHATTY_LOGGERS = ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk")
 
 _PAUSE_SECONDS = 2.0
-_PATIENCE_SECONDS = 300.0
-"""Seconds for which a head may not respond while a job is followed, because a network failure can be temporary."""
+_MAX_SILENCE_SECONDS = 300.0
+"""Time without a response from the head after which following a job fails; shorter network failures are tolerated."""
 
 
 def connect(access: Access) -> Any:
@@ -40,14 +40,14 @@ def connect(access: Access) -> Any:
         with _without_overrides():
             return JobSubmissionClient(access.address, headers=access.headers())
     except AuthenticationError as error:
-        token_description = "none" if access.token is None else "another token"
+        fault = "it requires a token" if access.token is None else "it rejects the token"
         raise ConfigError(
-            f"Connecting failed for {access.address}: expected the cluster's token, got {token_description}. Copy it "
+            f"Connecting failed for {access.address}: {fault}. Copy the cluster's token "
             "from the head (ray get-auth-token) into ~/.ray/auth_token or RAY_AUTH_TOKEN."
         ) from error
     except _FAILED_REQUESTS as error:
         raise ConfigError(
-            f"Connecting failed for {access.address}: expected a Ray head, got {one_line(error)}. "
+            f"Connecting failed for {access.address}: the server is not a Ray head ({one_line(error)}). "
             "Check --address: it must be the address of the head's dashboard."
         ) from error
 
@@ -62,13 +62,13 @@ def _without_overrides() -> Iterator[None]:
 
 
 def entrypoint(shipment: Shipment) -> str:
-    """Return the job's command line; with `python -m`, the `robust201` beside the YAML precedes an installed one."""
+    """Return the job's command line; `python -m` prefers the `robust201` beside the YAML to an installed package."""
     command = ["python", "-m", "robust201", shipment.verb, shipment.file_name, "--executor", "ray"]
     return shlex.join([*command, *shipment.filter_options])
 
 
 def submit_job(client: Any, shipment: Shipment, archive: Path, job_id: str | None) -> str:
-    """Upload an archive, start its job and return the job's id; the default id is similar to ``paper-1f0c2a9b``."""
+    """Upload an archive, start its job and return the job's id, by default the sweep's name and 8 random hex digits."""
     job_id = job_id or f"{shipment.config.name}-{uuid.uuid4().hex[:8]}"
     # By default, Ray kills a stopped job 3 seconds after SIGTERM, but its workers need time to finish their parts.
     drain_seconds = int(60 * (shipment.config.execution.part_minutes + 1))
@@ -86,7 +86,7 @@ def submit_job(client: Any, shipment: Shipment, archive: Path, job_id: str | Non
             )
     except _FAILED_REQUESTS as error:
         raise ConfigError(
-            f"Submitting failed for {job_id}: expected the head to accept the job, got {one_line(error)}. Check the "
+            f"Submitting failed for {job_id}: the head did not accept the job ({one_line(error)}). Check the "
             "head's log, then submit again."
         ) from error
     advice = (
@@ -95,8 +95,7 @@ def submit_job(client: Any, shipment: Shipment, archive: Path, job_id: str | Non
         else f"Follow the job with --follow {job_id}, or choose another id."
     )
     raise ConfigError(
-        f"Submitting failed for {job_id}: expected a new id, but there is a job with this id in state "
-        f"{statuses[job_id].value}. {advice}"
+        f"Submitting failed for {job_id}: there is a job with this id in state {statuses[job_id].value}. {advice}"
     )
 
 
@@ -110,21 +109,18 @@ def check_job(client: Any, job_id: str) -> None:
         statuses = _read_statuses(client)
     except _FAILED_REQUESTS as error:
         raise ConfigError(
-            f"Looking up the job failed for {job_id}: expected the head's list of jobs, got {one_line(error)}. "
-            "Try again."
+            f"Looking up the job failed for {job_id}: the head did not list its jobs ({one_line(error)}). Try again."
         ) from error
     if job_id not in statuses:
         suggestion = closest(job_id, statuses) if statuses else " The cluster has no jobs."
-        raise ConfigError(
-            f"Looking up the job failed for {job_id}: expected a job of this cluster, got an unknown id.{suggestion}"
-        )
+        raise ConfigError(f"Looking up the job failed for {job_id}: the cluster has no job with this id.{suggestion}")
 
 
 def follow(client: Any, job_id: str, write: Callable[[str], None]) -> Any:
     """Write a job's log until the job ends and return its `JobDetails` from Ray.
 
     Raises:
-        EvaluationError: the head does not respond for `_PATIENCE_SECONDS`, or no longer knows the job.
+        EvaluationError: the head does not respond for `_MAX_SILENCE_SECONDS`, or no longer knows the job.
     """
     n_written = 0
 
@@ -153,10 +149,10 @@ def follow(client: Any, job_id: str, write: Callable[[str], None]) -> Any:
                 return details
         except _FAILED_REQUESTS as error:
             is_unknown = "status code 404" in str(error)
-            if is_unknown or time.monotonic() - last_reply > _PATIENCE_SECONDS:
-                fault = "an unknown job id, for example after a restart of the head" if is_unknown else one_line(error)
+            if is_unknown or time.monotonic() - last_reply > _MAX_SILENCE_SECONDS:
+                fault = "the head no longer knows the job, such as after a restart" if is_unknown else one_line(error)
                 raise EvaluationError(
-                    f"Following the job failed for {job_id}: expected its state, got {fault}. Finished work is kept; "
+                    f"Following the job failed for {job_id}: its state is unknown ({fault}). Finished work is kept; "
                     "submit again to continue."
                 ) from error
         time.sleep(_PAUSE_SECONDS)

@@ -47,11 +47,11 @@ def parse_time(time_limit: str) -> int:
         days, hours, minutes, remaining = (int(group or 0) for group in match.groups())
         seconds = ((days * 24 + hours) * 60 + minutes) * 60 + remaining
     elif match := _PLAIN_TIME.fullmatch(time_limit):
-        first, second, third = match.groups()
-        if third is not None:
-            seconds = (int(first) * 60 + int(second)) * 60 + int(third)
+        hours_or_minutes, minutes_or_seconds, last_seconds = match.groups()
+        if last_seconds is not None:
+            seconds = (int(hours_or_minutes) * 60 + int(minutes_or_seconds)) * 60 + int(last_seconds)
         else:
-            seconds = int(first) * 60 + int(second or 0)
+            seconds = int(hours_or_minutes) * 60 + int(minutes_or_seconds or 0)
     if seconds < 1:
         raise _option_error("time", time_limit, "a time limit such as 120 (minutes), 24:00:00 or 3-12 (days-hours)")
     return seconds
@@ -231,9 +231,9 @@ def _quote_directive(value: str) -> str:
 def _check_paths(*paths: Path) -> None:
     for path in paths:
         if any(character in str(path) for character in "\n\r\0\\"):
-            # A backslash in the name of a log disables sbatch's replacements such as %A.
+            # A backslash in a log's path disables sbatch's replacement of patterns such as %A.
             raise ConfigError(
-                f"Writing the batch file failed for {str(path)!r}: expected a path without line breaks or backslashes. "
+                f"Writing the batch file failed for {str(path)!r}: a path must not contain line breaks or backslashes. "
                 "Rename the file or folder."
             )
 
@@ -246,5 +246,5 @@ def _check_shell(shell_lines: str) -> None:
     if completed.returncode:
         problem = completed.stderr.strip().splitlines()[0].removeprefix(f"{bash}: ")
         raise ConfigError(
-            f"Writing the batch file failed for --setup: expected valid bash lines, got {problem!r}. Check the quotes."
+            f"Writing the batch file failed for --setup: bash rejects the lines ({problem}). Check the quotes."
         )

@@ -42,8 +42,8 @@ class Shipment:
         config: the sweep or training configuration, checked on this machine.
         text: the YAML that the job reads, changed for Ray and with its ``${NAME}`` references unresolved.
         variables: the environment variables that the YAML refers to and that are set here.
-        bundled_names: sorted names of bundled files: those after ``bundled:`` in the YAML and those that every job
-            needs.
+        bundled_names: sorted names of bundled files: the names after ``bundled:`` in the YAML, and the files that every
+            job needs.
         filter_options: further options of `run` or `train`, such as filters.
     """
 
@@ -73,8 +73,8 @@ def prepare_shipment(
     for field, path in _paths(config):
         if not path.is_absolute() and not re.match(r"[a-z][a-z0-9+.-]*:/", str(path)):
             raise ConfigError(
-                f"Submitting failed for {source}: expected an absolute path in {field}, because a job's working folder "
-                f"is deleted with the job, got {path}. Use a folder that all machines of the cluster can access."
+                f"Submitting failed for {source}: the path in {field} must be absolute, because a job's working folder "
+                f"is deleted with the job, but it is {path}. Use a folder that all machines of the cluster can access."
             )
     fields = config.model_dump(mode="json") if source.is_dir() else read_fields(source)
     fields["execution"] = (fields.get("execution") or {}) | {"executor": "ray", "ray_address": "auto"}
@@ -137,7 +137,7 @@ def code_files(package: Path | None = None) -> dict[str, Path]:
 
 
 def _bundled_files(names: tuple[str, ...]) -> dict[str, Path]:
-    """Return the bundled files by their names in the archive, which place them beside the package as in a checkout."""
+    """Return the bundled files by their names in the archive; they are stored beside the package, as in a checkout."""
     files: dict[str, Path] = {}
     for name in names:
         source = bundled(name)

@@ -1,4 +1,4 @@
-"""Run a sweep as a Slurm job array of independent tasks on single machines, each of which computes a job share.
+"""Runs a sweep as a Slurm job array. Its tasks are independent; each computes a job share on a single machine.
 
 The tasks need no driver, no lease and no network between them. The array is submitted from any machine that has sbatch
 and the results folder, after the sweep has been checked and its plan has been written. A training YAML becomes an array
@@ -32,7 +32,7 @@ from robust201.runtime.training_run import (
 from robust201.submission.sbatch_file import SLURM_FOLDER, ArrayOptions, render, resources
 
 DEFAULT_TASKS = 256
-"""Number of tasks if --tasks is not set: enough to fill most clusters, and within most queue limits."""
+"""Number of tasks if --tasks is not set: enough to fill most clusters, but below the queue limit of most clusters."""
 
 ASSUMED_MAX_ARRAY_SIZE = 1001
 """Slurm's default of MaxArraySize (slurm.conf(5)), used if no Slurm is installed."""
@@ -59,7 +59,7 @@ class Job:
 
     Attributes:
         source: the YAML or results folder, which is read again when the job starts.
-        words: options of `run` or `train` that make the selection below.
+        words: command-line options of `run` or `train` that make the selection below.
         filters: selection from a sweep.
         selection: selection from the training runs of a YAML.
     """
@@ -116,10 +116,10 @@ def submit_array(job: Job, options: ArrayOptions, *, say: Callable[[str], None])
 
 
 def _check_cluster(job: Job, options: ArrayOptions) -> int:
-    """Reject, before hours of preparation, what Slurm would reject; return the maximum number of tasks."""
+    """Reject a job that Slurm would reject, before hours of preparation; return the maximum number of tasks."""
     if shutil.which("sbatch") is None:
         raise ConfigError(
-            "Submitting failed for Slurm: expected the program sbatch, which is not on this machine. Submit on a "
+            "Submitting failed for Slurm: this machine does not have the program sbatch. Submit on a "
             "login node of the cluster, or print the batch file with --dry-run."
         )
     max_tasks = _read_max_tasks()
@@ -185,7 +185,7 @@ def _check_gpus(config: SweepConfig | TrainingConfig, options: ArrayOptions) -> 
         set_variables = [name for name in _GPU_VARIABLES if os.environ.get(name)]
         unset_advice = f"{' and '.join(set_variables)} unset and " if set_variables else ""
         raise ConfigError(
-            f"Submitting failed for {partition_label}: expected GPUs, got nodes without GPUs (from sinfo). Set "
+            f"Submitting failed for {partition_label}: its nodes have no GPUs, according to sinfo. Set "
             f"{'SBATCH_PARTITION' if partition else '--partition'} to another partition, or compute on CPUs with "
             f"{unset_advice}--gpus-per-task 0."
         )
@@ -211,8 +211,8 @@ def _read_max_tasks() -> int:
     max_tasks = int(match[1]) - 1
     if max_tasks < 1:
         raise ConfigError(
-            f"Submitting failed for Slurm: expected support for job arrays, got MaxArraySize {match[1]}, which forbids "
-            "job arrays. Run the tasks by hand: robust201 run SWEEP.yaml --share 1/N"
+            f"Submitting failed for Slurm: the cluster does not permit job arrays (MaxArraySize is {match[1]}). "
+            "Run the tasks by hand: robust201 run SWEEP.yaml --share 1/N"
         )
     return max_tasks
 
@@ -246,14 +246,14 @@ class ArrayTask:
             return cls(environment["SLURM_ARRAY_JOB_ID"], environment["SLURM_ARRAY_TASK_ID"])
         except KeyError as error:
             raise ConfigError(
-                "Reading the command line failed for --slurm-requeue: expected a task of a Slurm job array, but "
-                f"{error.args[0]} is not set. Remove --slurm-requeue."
+                "Reading the command line failed for --slurm-requeue: this process is not a task of a Slurm job array, "
+                f"because {error.args[0]} is not set. Remove --slurm-requeue."
             ) from error
 
     def requeue_if_unfinished(
         self, tally: RunTally, say: Callable[[str], None], *, has_new_states: bool = False
     ) -> None:
-        """Requeue this task if it ended only because of its time limit.
+        """Requeue this task if it ended because of its time limit and still has work to do.
 
         A task that finished no work since it started is not requeued, because it could never finish. For training runs,
         `has_new_states` is True if the task saved a state from which its next run can continue.

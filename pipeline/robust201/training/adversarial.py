@@ -18,8 +18,8 @@ from robust201.training.recipes import AdversarialTraining, PgdTraining, TradesT
 Logits = Callable[[torch.Tensor], torch.Tensor]
 """Maps pixels (B, 3, H, W) in [0, 1] to logits (B, C)."""
 
-_NORMAL_START = 0.001
-"""Standard deviation of the normal start of TRADES, for pixels in [0, 1], as in its authors' code."""
+_NORMAL_START_STD = 0.001
+"""Standard deviation of the normal random start in TRADES, for pixels in [0, 1], as in the authors' code."""
 
 
 class StepLoss(NamedTuple):
@@ -27,8 +27,8 @@ class StepLoss(NamedTuple):
 
     Attributes:
         loss: (), mean over the batch.
-        logits: (B, C) logits from which accuracy is computed: on adversarial images with PGD, otherwise on augmented
-            images.
+        logits: (B, C) logits from which accuracy is computed. With PGD, they are the logits of the adversarial images;
+            otherwise, of the augmented images.
     """
 
     loss: torch.Tensor
@@ -47,8 +47,8 @@ class RandomStarts(NamedTuple):
     epoch: int
     ids: NDArray[np.int64]
 
-    def words(self, count: int) -> NDArray[np.uint64]:
-        """Return random 64-bit words (B, count), keyed by image."""
+    def random_words(self, count: int) -> NDArray[np.uint64]:
+        """Return `count` random 64-bit words per image, (B, count)."""
         return np.stack([image_random_words(self.seed, self.epoch, "start", int(image), count) for image in self.ids])
 
 
@@ -155,10 +155,11 @@ def _attack_mode(network: nn.Module, fields: PgdTraining | TradesTraining) -> It
 def _uniform_noise(
     pixels: torch.Tensor, fields: PgdTraining | TradesTraining, random_starts: RandomStarts
 ) -> torch.Tensor:
-    noise = (2 * uniform(random_starts.words(pixels[0].numel())) - 1) * (fields.epsilon_255 / 255)
+    noise = (2 * uniform(random_starts.random_words(pixels[0].numel())) - 1) * (fields.epsilon_255 / 255)
     return to_device(noise.astype(np.float32), pixels.device).view_as(pixels)
 
 
 def _normal_noise(pixels: torch.Tensor, random_starts: RandomStarts) -> torch.Tensor:
-    quantiles = uniform(random_starts.words(pixels[0].numel())) + 2.0**-54  # exclude 0, whose quantile is infinite
-    return to_device((_NORMAL_START * ndtri(quantiles)).astype(np.float32), pixels.device).view_as(pixels)
+    # The offset excludes 0, whose quantile is infinite.
+    quantiles = uniform(random_starts.random_words(pixels[0].numel())) + 2.0**-54
+    return to_device((_NORMAL_START_STD * ndtri(quantiles)).astype(np.float32), pixels.device).view_as(pixels)

@@ -15,7 +15,7 @@ from robust201.training.draws import epoch_random_words, uniform
 from robust201.training.recipes import Augmentation
 
 _GREY = (0.2989, 0.587, 0.114)
-"""Weights of red, green and blue in the grey value (ITU-R BT.601), with the digits that torchvision uses."""
+"""Weights of red, green and blue in the grey value (ITU-R BT.601), with the same digits as in torchvision."""
 
 _BRIGHTNESS, _CONTRAST = 0, 1  # saturation is 2
 
@@ -30,7 +30,7 @@ def to_device(array: NDArray[Any], device: torch.device) -> torch.Tensor:
 
 
 class Augmenter:
-    """Augment the images of one training run."""
+    """Augments the images of one training run."""
 
     def __init__(self, augmentation: Augmentation, *, n_ids: int, seed: int, device: torch.device) -> None:
         self._augmentation = augmentation
@@ -75,9 +75,9 @@ class Augmenter:
         factors = (1 + self._augmentation.jitter * (2 * uniform(words[:3]) - 1)).astype(np.float32)
         orders = _JITTER_ORDERS[(words[3] % len(_JITTER_ORDERS)).astype(np.int64)]
         weights = torch.tensor(_GREY, device=images.device).view(1, 3, 1, 1)
-        for changes in orders.T:
-            factor = to_device(factors[changes, np.arange(len(ids))], self._device).view(-1, 1, 1, 1)
-            change = to_device(changes, self._device).view(-1, 1, 1, 1)
+        for change_indices in orders.T:
+            factor = to_device(factors[change_indices, np.arange(len(ids))], self._device).view(-1, 1, 1, 1)
+            change = to_device(change_indices, self._device).view(-1, 1, 1, 1)
             grey = (images * weights).sum(dim=1, keepdim=True)
             mean_grey = grey.mean(dim=(2, 3), keepdim=True)
             blend_partner = torch.where(change == _CONTRAST, mean_grey, grey).masked_fill(change == _BRIGHTNESS, 0)

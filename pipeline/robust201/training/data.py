@@ -1,4 +1,4 @@
-"""Training data in batches, without torch. Images have 8 bits; the training loop augments and normalises them."""
+"""Batches of training data, as NumPy arrays. Images are uint8; the training loop augments and normalises them."""
 
 from collections.abc import Iterator
 from math import ceil
@@ -14,7 +14,7 @@ from robust201.training.draws import epoch_random_words
 
 
 class Batch(NamedTuple):
-    """Images of one step.
+    """Images of one training step.
 
     Attributes:
         pixels: (B, 3, H, W) uint8.
@@ -44,7 +44,7 @@ class TrainingData(Protocol):
 
     @property
     def n_ids(self) -> int:
-        """Exclusive upper bound of the ids."""
+        """Exclusive upper bound of the images' ids."""
 
     @property
     def normalisation(self) -> Normalisation:
@@ -70,7 +70,7 @@ class _FullBatches:
 
 
 class OneSource(_FullBatches):
-    """All images of one set; each occurs once per epoch, in a new order."""
+    """All images of one set; each image occurs once per epoch, and the order changes every epoch."""
 
     def __init__(self, images: ImageSet) -> None:
         self._images = images
@@ -93,9 +93,9 @@ class Mixture:
     """Batches with a fraction alpha of robust images and 1 - alpha of natural images (docs/training-data.md).
 
     A batch of B images has floor((1 - alpha) B) natural images, followed by ceil(alpha B) robust ones. An epoch has as
-    many images as the natural set. Its last batch may be smaller and has the same fractions. No image occurs twice in
-    an epoch, and both sets are reshuffled every epoch. Ids of robust images follow those of natural images. With alpha
-    0, batches equal those of `OneSource(natural)`.
+    many images as the natural set. Its last batch may be smaller, with the same fractions. No image occurs twice in
+    an epoch, and both sets are reshuffled every epoch. Ids of robust images follow the ids of natural images. With
+    alpha 0, batches equal the batches of `OneSource(natural)`.
 
     Raises:
         DatasetError: the sets differ in the number of classes or in image size.
@@ -116,7 +116,7 @@ class Mixture:
         self.n_classes = natural.n_classes
         self.normalisation = natural.normalisation
         self.n_images = len(natural)
-        # Augmentation depends on `n_ids`, so without robust images it must equal that of the natural set.
+        # Augmentation depends on `n_ids`, so without robust images it must equal the natural set's `n_ids`.
         self.n_ids = len(natural) + (len(robust) if self._fraction else 0)
 
     def identity(self) -> dict[str, Any]:
@@ -127,7 +127,8 @@ class Mixture:
         """Return the number of batches per epoch.
 
         Raises:
-            DatasetError: there are too few robust images. Rounding up may require one more per batch than the fraction.
+            DatasetError: there are too few robust images. An epoch may need more than the fraction alpha, because the
+                number per batch is rounded up.
         """
         n_batches = ceil(self.n_images / batch_size)
         last_size = self.n_images - (n_batches - 1) * batch_size
@@ -160,22 +161,25 @@ class Mixture:
             )
 
     def _count_robust(self, size: int) -> int:
-        """Return the number of robust images in a batch, in exact arithmetic: with floats, 0.55 * 100 is above 55."""
+        """Return the number of robust images in a batch of `size` images.
+
+        The arithmetic is exact, because with floats, 0.55 * 100 exceeds 55 and would be rounded up to 56.
+        """
         return ceil(self._fraction * size)
 
 
 class Fusion(_FullBatches):
     """Blends of two sets of images (see `images.fusion.blend`), with new pairs in every epoch.
 
-    In each epoch, both sets are shuffled, and images at equal positions are paired. The epoch ends with the smaller
-    set, so epochs use different images of the larger one. Pairs depend on neither `label` nor alpha, so both tasks use
-    the same images. Ids are the rows of the first set.
+    In each epoch, both sets are shuffled, and images at equal positions are paired. The epoch ends when the
+    smaller set is exhausted, so epochs use different images of the larger set. Pairs depend on neither `label` nor
+    alpha, so training for either set's labels uses the same images. Ids are the rows of the first set.
 
     Args:
         alpha: weight of the first set's pixels.
         label: which set's labels and classes are used.
-        normalisation: normalisation of the blends; none by default, as in the study, because they belong to neither
-            dataset.
+        normalisation: normalisation of the blends; by default none, as in the study of robust features, because blends
+            belong to neither dataset.
 
     Raises:
         DatasetError: the sets differ in image size.
@@ -224,5 +228,5 @@ def _channel_statistics(normalisation: Normalisation) -> list[float]:
 
 
 def _order(seed: int, epoch: int, count: int, purpose: str = "order") -> NDArray[np.int64]:
-    """Return the integers below `count`, shuffled with the random stream of this purpose."""
+    """Return the integers below `count`, shuffled with the random stream for `purpose`."""
     return np.argsort(epoch_random_words(seed, epoch, purpose, count), kind="stable")

@@ -1,7 +1,7 @@
-"""Random numbers of a training run: one stream per seed, epoch and purpose, in which each image has a fixed position.
+"""Random numbers of a training run: one stream per seed, epoch and purpose, with a fixed position for each image.
 
 An image's random numbers therefore do not depend on its batch, on the order of images, or on other images. They are
-raw 64-bit words, because NumPy guarantees the stream of a bit generator but not that of a distribution.
+raw 64-bit words, because NumPy guarantees the stream of a bit generator, but not the values of a distribution.
 """
 
 import functools
@@ -27,6 +27,6 @@ def uniform(words: NDArray[np.uint64]) -> NDArray[np.float64]:
 
 
 def image_random_words(seed: int, epoch: int, purpose: str, image: int, count: int) -> NDArray[np.uint64]:
-    """Return random words (count,) for one image, for purposes that need many of them, such as one per pixel."""
+    """Return random words (count,) for one image, for purposes that need many words, such as one per pixel."""
     words: NDArray[np.uint64] = generator(seed, "training", epoch, purpose, image).bit_generator.random_raw(count)
     return words

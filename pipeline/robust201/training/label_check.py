@@ -1,4 +1,4 @@
-"""Check whether an independent network recognises the labels of generated images."""
+"""Checks whether an independent network recognises the labels of generated images."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -12,20 +12,20 @@ from robust201.core.records import ImageSet
 from robust201.models.classifier import Classifier
 
 TRUSTED_FRACTION = 0.5
-"""Minimum fraction of generated images that an independent network must classify as their label.
+"""Minimum fraction of generated images to which an independent network must assign their label.
 
-The threshold is our choice. A network trained on natural digits classified 79% of the digits generated for D_R as
-their label if the source network was robust, and 19% if it was not.
+The threshold is our choice. A network trained on natural digits assigned the intended label to 79% of the digits
+generated for D_R if the source network was robust, and to 19% if it was not.
 """
 
-_BATCH = 500
+_BATCH_SIZE = 500
 
 
 class LabelCheck(NamedTuple):
-    """Predictions of an independent network for generated images whose label differs from that of their starting image.
+    """Predictions of an independent network for generated images whose label differs from the starting image's label.
 
     Attributes:
-        n_images: number of such images.
+        n_images: number of these images.
         own: fraction classified as the image's label.
         origin: fraction classified as the label of the starting image.
     """
@@ -78,9 +78,9 @@ def read_labels(folder: Path, images: ImageSet, judge: Classifier) -> LabelCheck
 
 
 def _classify(judge: Classifier, images: NDArray[np.uint8]) -> NDArray[np.int64]:
-    predictions = [np.empty(0, np.int64)]
+    predictions = [np.empty(0, np.int64)]  # concatenation needs at least one array
     with torch.no_grad():
-        for start in range(0, len(images), _BATCH):
-            pixels = torch.from_numpy(images[start : start + _BATCH]).to(judge.device).float() / 255
+        for start in range(0, len(images), _BATCH_SIZE):
+            pixels = torch.from_numpy(images[start : start + _BATCH_SIZE]).to(judge.device).float() / 255
             predictions.append(judge(pixels).argmax(dim=1).cpu().numpy())
     return np.concatenate(predictions)

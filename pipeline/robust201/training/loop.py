@@ -1,7 +1,7 @@
 """Training of one network by a recipe: deterministic, and resumable after any step (docs/training.md).
 
 On a CPU, equal arguments give byte-identical weights, even after interruptions. The number of threads is one of the
-arguments because the order of float additions depends on it.
+arguments, because it affects the order of float additions.
 """
 
 import math
@@ -39,12 +39,12 @@ SAVE_SECONDS = 300.0
 REPORT_SECONDS = 2.0
 """Minimum number of seconds between two progress reports."""
 
-_EVALUATION_BATCH = 256
+_EVALUATION_BATCH_SIZE = 256
 
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """The weights after a number of steps, before any drop of the learning rate at the next step.
+    """The weights after `step` steps; a drop of the learning rate at this point applies only to later steps.
 
     Attributes:
         step: number of steps so far; 0 for the initial weights.
@@ -86,7 +86,7 @@ def train(
     """Train one network and yield its snapshots in order as they are reached.
 
     While the caller handles a snapshot, the process has its previous settings and random state. `recipe.data` and
-    `recipe.start` are ignored; the arguments `data` and `start` have the training data and the initial weights.
+    `recipe.start` are ignored in favour of the arguments `data` (training data) and `start` (initial weights).
     `precision` (fp32 or tf32) applies only to a GPU.
 
     `states` is the folder for saved states of this training run; with None, no states are saved. A state is saved at
@@ -95,9 +95,10 @@ def train(
     training ends after the last one.
 
     `on_epoch` receives the record of each completed epoch. `on_steps` is called at the beginning and every few seconds.
-    It receives the number of steps and the record of the current epoch, or of the previous one at its start (None
-    before the first step). `keep_going` is called before each step with the number of steps so far; if it returns
-    False, the state is saved and the iteration ends. `notice` receives a message about each damaged state.
+    It receives the number of steps and the record of the current epoch; at the start of an epoch, it receives the
+    record of the previous epoch, and before the first step, None. `keep_going` is called before each step with the
+    number of steps so far; if it returns False, the state is saved and the iteration ends. `notice` is called with a
+    message about each damaged state.
 
     Raises:
         ArchitectureError: there is no such architecture, or PyTorch cannot train it on this CPU.
@@ -223,7 +224,7 @@ class _Training:
         on_steps: Callable[[int, EpochRecord | None], None],
         keep_going: Callable[[int], bool],
     ) -> bool:
-        """Train up to `target_step`, saving states; return False if `keep_going` stopped the run before."""
+        """Train up to `target_step`, saving states; return False if `keep_going` stopped the run before that step."""
         saved_step, saved_at = self.step, time.monotonic()
         reported_at = -math.inf
         while self.step < target_step and keep_going(self.step):
@@ -251,10 +252,10 @@ class _Training:
         pixels = self._augment(batch.pixels, batch.ids, epoch)
         labels = to_device(batch.labels, self._device)
         self._network.train()
-        random_start = RandomStarts(self._seed, epoch, batch.ids)
+        random_starts = RandomStarts(self._seed, epoch, batch.ids)
         try:
             loss, logits = step_loss(
-                self._network, self._logits, pixels, labels, self._recipe.adversarial, random_start
+                self._network, self._logits, pixels, labels, self._recipe.adversarial, random_starts
             )
         except ValueError as error:
             if len(batch.ids) > 1:
@@ -399,7 +400,7 @@ def _deterministic(device: str, threads: int, precision: Precision) -> Iterator[
     restore_gc_thresholds()
     on_cpu = device == "cpu"
     if not on_cpu:
-        # PyTorch requires this variable for deterministic matrix products; cuBLAS reads it for its first handle.
+        # PyTorch requires this variable for deterministic matrix products; cuBLAS reads it when it is initialised.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[] if on_cpu else [device]))
@@ -412,7 +413,7 @@ def _deterministic(device: str, threads: int, precision: Precision) -> Iterator[
         torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
         torch.backends.cudnn.allow_tf32 = precision == "tf32"
         torch.backends.cudnn.benchmark = False
-        # On a GPU, some gradients have no deterministic algorithm, for example that of grid_sample.
+        # On a GPU, some gradients have no deterministic algorithm, for example the gradient of grid_sample.
         torch.set_deterministic_debug_mode("error" if on_cpu else "warn")
         if not on_cpu:
             stack.enter_context(warnings.catch_warnings())
@@ -436,8 +437,8 @@ def measure_accuracy(
         network = network.to(device).eval()
         normalise = _Normaliser(images.normalisation, torch.device(device))
         n_correct = 0
-        for start in range(0, len(images), _EVALUATION_BATCH):
-            batch = slice(start, start + _EVALUATION_BATCH)
+        for start in range(0, len(images), _EVALUATION_BATCH_SIZE):
+            batch = slice(start, start + _EVALUATION_BATCH_SIZE)
             pixels = to_device(images.images[batch], torch.device(device)).float() / 255
             logits = network_logits(network, normalise(pixels))
             n_correct += int((logits.argmax(dim=1).cpu().numpy() == images.labels[batch]).sum())

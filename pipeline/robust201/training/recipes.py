@@ -59,8 +59,8 @@ AUGMENTATIONS: dict[str, Augmentation] = {
     "std-tf": Augmentation(flip=True, translate=4),
     "std*-tf": Augmentation(flip=True, translate=3, rotate_degrees=30),
 }
-"""Augmentations by name. `flip-crop` is that of NAS-Bench-201; the others are from the study of robust features: `std`
-and `std*` from its PyTorch code, `std-tf` and `std*-tf` from its TensorFlow code (docs/protocol.md)."""
+"""Augmentations by name. `flip-crop` is the augmentation of NAS-Bench-201. The study of robust features uses `std` and
+`std*` in its PyTorch code, and `std-tf` and `std*-tf` in its TensorFlow code (docs/protocol.md)."""
 
 
 def _find_augmentation(value: object) -> object:
@@ -287,13 +287,13 @@ class Recipe(StrictModel):
         last_step, snapshots = self.n_steps(n_batches), self.snapshots
         if last_step > MAX_STEPS:
             raise ConfigError(
-                f"Planning a training failed for its epochs: {last_step:,} steps ({n_batches:,} per epoch) exceed "
+                f"Planning a training run failed for its epochs: {last_step:,} steps ({n_batches:,} per epoch) exceed "
                 f"the maximum of {MAX_STEPS:,}. Correct `epochs`."
             )
         drops = self._drop_steps(n_batches)
         if drops and drops[-1] >= last_step:
             raise ConfigError(
-                f"Planning a training failed for its schedule: training ends after {last_step:,} steps "
+                f"Planning a training run failed for its schedule: training ends after {last_step:,} steps "
                 f"({n_batches:,} per epoch), but the learning rate drops at step {drops[-1]:g}. Correct `schedule`."
             )
         steps = {last_step, *(snapshots.iterations or ()), *(epoch * n_batches for epoch in snapshots.epochs or ())}
@@ -301,8 +301,8 @@ class Recipe(StrictModel):
             steps |= {*range(snapshots.every_epochs * n_batches, last_step, snapshots.every_epochs * n_batches)}
         if max(steps) > last_step:
             raise ConfigError(
-                f"Planning a training failed for its snapshots: training ends after {last_step:,} steps ({n_batches:,} "
-                f"per epoch), but a snapshot is due after step {max(steps):,}. Correct `snapshots`."
+                f"Planning a training run failed for its snapshots: training ends after {last_step:,} steps "
+                f"({n_batches:,} per epoch), but a snapshot is due after step {max(steps):,}. Correct `snapshots`."
             )
         return tuple(sorted(steps))
 

@@ -3,12 +3,12 @@
 There are three methods:
 
 - ``representation``: each image x is replaced by an image with nearly the same representation and the label of x. The
-  optimisation starts from a random other training image, and minimises the distance between the representations: by
-  default with 1,000 steps of length 0.1 along the normalised gradient, clipping pixels to [0, 1] after each step. With
-  an adversarially trained network, the result is the authors' D_R (`robust_CIFAR`); with a standard network, it is
+  optimisation starts from another random training image, and minimises the distance between the representations. By
+  default, it takes 1,000 steps of length 0.1 along the normalised gradient, and clips pixels to [0, 1] after each step.
+  With an adversarially trained network, the result is the authors' D_R (`robust_CIFAR`); with a standard network, it is
   `non_robust_CIFAR`.
 - ``random-target`` and ``next-target``: each image is attacked in an L2 ball towards a target class, by default with
-  100 steps of length 0.1 and epsilon 0.5. The target is a random class (`drand`), or the class after the image's own
+  100 steps of length 0.1 and epsilon 0.5. The target is a random class (`drand`), or the class after the image's label
   (`ddet`). It becomes the label even if the attack fails. The result is the authors' D_NR.
 
 The representation is the input of the network's last linear layer. docs/protocol.md gives the source of each choice.
@@ -48,7 +48,7 @@ _NORM_OFFSET = 1e-10
 """Added to norms in denominators."""
 
 _ONLY_STRENGTH = 0.0
-"""Strength under which all blocks are stored; the store needs one, although these images have none."""
+"""Strength under which all blocks are stored; the store requires a strength, although these images have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class FeatureSettings:
         steps: number of gradient descent steps.
         step_size: L2 length of a step, for pixels in [0, 1].
         epsilon: radius of the L2 ball around each image; None for ``representation``, which has no ball.
-        seed: seed of starting images and targets, which depend only on it and on the image's row.
+        seed: seed for the random starting images and target classes, which depend only on the seed and the image's row.
         batch_size: images per pass; may affect the last bits of the network's outputs.
     """
 
@@ -181,14 +181,14 @@ class _FeatureGenerator:
 
     Attributes:
         labels: (N,) int64, labels of the new images.
-        sources: arrays (N,) by name: the row of each image's training image in the full split, and the row of its
-            starting image or its original label.
+        sources: arrays (N,) by name. They contain, for each new image, the row of its training image in the full split,
+            and either the row of its starting image or its original label.
     """
 
     def __init__(self, images: ImageSet, classifier: Classifier, settings: FeatureSettings) -> None:
         self._images, self._classifier, self._settings = images, classifier, settings
-        # Random words are keyed by the row in the full split, so they do not depend on batches. NumPy guarantees their
-        # stream.
+        # Random words are keyed by the row in the full split, so they do not depend on batches. They are raw words,
+        # because NumPy guarantees the stream of a bit generator.
         random_words = [
             int(generator(settings.seed, "robust features", settings.method, int(row)).bit_generator.random_raw())
             for row in images.indices
@@ -244,7 +244,7 @@ class _FeatureGenerator:
         objective: Callable[[torch.Tensor], torch.Tensor],
         origin: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Make gradient descent steps of equal length, inside the ball around `origin` if it is not None."""
+        """Take gradient descent steps of equal length; if `origin` is not None, stay in the ball around it."""
         settings = self._settings
         for _ in range(settings.steps):
             inputs = pixels.clone().requires_grad_()
@@ -257,7 +257,7 @@ class _FeatureGenerator:
         return pixels
 
     def measure(self, generated: NDArray[np.uint8]) -> dict[str, float]:
-        """Return mean representation distances of the rounded images, or the success rate of the attack on them."""
+        """Return mean representation distances of the rounded images, or the success rate of the attack."""
         totals: dict[str, float] = {}
         with torch.no_grad(), _representation(self._classifier.network) as represent:
             for rows in _batches(len(generated), self._settings.batch_size):

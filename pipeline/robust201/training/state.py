@@ -1,4 +1,4 @@
-"""Saved states of a training run, from which it resumes with the same result: safetensors with JSON, no pickles.
+"""Saved states from which a training run resumes with the same result, in safetensors files with JSON metadata.
 
 A file is named ``step-<number of steps>-<first 16 hex digits of its SHA-256>.safetensors``. It is written atomically,
 and used only if its hash matches. The newest two files are kept, in case the last one is damaged. A folder belongs to
@@ -24,21 +24,21 @@ _FILE_NAME = re.compile(r"step-(\d{9})-([0-9a-f]{16})\.safetensors")
 _DAMAGED = "damaged-"
 """Prefix of renamed damaged files."""
 
-_N_KEPT = 2
-"""Number of states that are kept."""
+_MAX_STATES = 2
+"""Maximum number of states in a folder."""
 
 _MAX_SNAPSHOT_BYTES = 16 << 30  # weights and momentum
 
 
 @dataclass(frozen=True, slots=True)
 class EpochRecord:
-    """Results of one epoch, or of the part that is complete.
+    """Results of one epoch, or of its completed part.
 
     Attributes:
         epoch: number of the epoch, counted from 1.
         learning_rate: learning rate at the epoch's first step.
-        loss: mean training loss: over augmented images, with the network in training mode.
-        accuracy: fraction of these images that are classified correctly; with `pgd`, of the adversarial images.
+        loss: mean training loss over augmented images, with the network in training mode.
+        accuracy: fraction of the augmented images that are classified correctly; with `pgd`, of the adversarial images.
     """
 
     epoch: int
@@ -49,7 +49,7 @@ class EpochRecord:
 
 @dataclass(frozen=True, eq=False)
 class TrainingState:
-    """State of a training run after `step` steps; sums and counts are those of the current epoch."""
+    """State of a training run after `step` steps; sums and counts cover the current epoch."""
 
     step: int
     network: Mapping[str, torch.Tensor]
@@ -75,9 +75,9 @@ class StateFolder:
         name = f"step-{state.step:09d}-{digest[:16]}.safetensors"
         with new_file(self._folder, name) as new_state:
             new_state.stream.write(raw)
-        # If a stored snapshot was lost, training repeats earlier steps. States of later steps must not displace the new
-        # one.
-        for path in [path for path in self._paths() if path.name != name][_N_KEPT - 1 :]:
+        # If a stored snapshot was lost, training repeats earlier steps, and its new states must not be deleted in
+        # favour of old states of later steps.
+        for path in [path for path in self._paths() if path.name != name][_MAX_STATES - 1 :]:
             path.unlink()
 
     def load(self, at_most: int) -> TrainingState | None:

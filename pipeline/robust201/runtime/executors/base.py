@@ -48,13 +48,14 @@ class WorkerLost:
     reason: str
 
 
-SHORT_SECONDS = 10.0
+SHORT_BUNDLE_SECONDS = 10.0
 """Maximum estimated time of a bundle behind which another bundle is queued for the same worker. The queue bridges the
 milliseconds until the driver submits the next bundle. Behind a longer bundle, the queued bundle would wait while other
 workers are idle."""
 
-LOOKAHEAD = 64
-"""Number of bundles that an executor accepts beyond its workers' queues, so that workers can keep their networks."""
+LOOKAHEAD_BUNDLES = 64
+"""Number of bundles that an executor accepts beyond its workers' queues, so that a worker can often continue
+with the network that it has loaded."""
 
 
 def count_fitting_workers(amount: float, per_worker: float) -> int:

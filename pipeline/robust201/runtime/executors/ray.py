@@ -21,8 +21,8 @@ from robust201.core.errors import ConfigError, EvaluationError, RayLostError, Ro
 from robust201.core.memory import reduce_gc_frequency
 from robust201.core.records import ArchitectureId, Bundle, Receipt, UnitFailure
 from robust201.runtime.executors.base import (
-    LOOKAHEAD,
-    SHORT_SECONDS,
+    LOOKAHEAD_BUNDLES,
+    SHORT_BUNDLE_SECONDS,
     BundleDone,
     BundleLost,
     Event,
@@ -48,18 +48,19 @@ _Outcome = Receipt | UnitFailure | None
 
 _NODE_DIED = "its node has died"
 """Text in Ray's ActorDiedError if a machine is lost. Ray marks a machine as preempted only if the machine announces its
-end to Ray's autoscaler; most spot machines vanish without notice, and the head finds them missing."""
+end to Ray's autoscaler; most spot machines vanish without notice, and the
+head only detects that their nodes have died."""
 
 _RETRY_SECONDS = 0.2
 
 _LOCAL_PATIENCE_SECONDS = 3.0
 _CLUSTER_PATIENCE_SECONDS = 45.0
 """Seconds without an answer from Ray after which the run ends, locally and on a cluster. On a cluster, the head may
-come back. Ray itself would end this process after 30 s and 60 s, respectively."""
+recover. Ray itself would end this process after 30 s and 60 s, respectively."""
 
 
 class RayMetrics(Metrics):
-    """Metrics sink that records values in the Ray to which this process is connected."""
+    """Metrics sink that records values in the Ray instance to which this process is connected."""
 
     def __init__(self) -> None:
         self._instruments: dict[str, Counter | Gauge | Histogram] = {}
@@ -130,8 +131,8 @@ class _WorkerActor:
 class _Slot:
     """An actor, its queue of bundles (the first one is being computed), and the pending call to wait for.
 
-    The first call returns when the actor has started, all others return outcomes. `network` is the network of the last
-    submitted bundle.
+    The first call returns when the actor has started; all later calls return outcomes. `network` is the network of the
+    last submitted bundle.
     """
 
     actor: Any
@@ -141,8 +142,11 @@ class _Slot:
     network: tuple[str, ArchitectureId] | None = None
 
     def has_room(self, window: int) -> bool:
-        """Return whether the actor has started, and its queue is empty or ends with a short bundle and is not full."""
-        can_queue = not self.queue or (len(self.queue) < window and self.queue[-1][0].seconds <= SHORT_SECONDS)
+        """Return whether the actor can receive a bundle.
+
+        It must have started, and its queue must be empty, or end with a short bundle and not be full.
+        """
+        can_queue = not self.queue or (len(self.queue) < window and self.queue[-1][0].seconds <= SHORT_BUNDLE_SECONDS)
         return self.is_started and can_queue
 
     def run(self, bundle: Bundle) -> None:
@@ -160,7 +164,7 @@ def disable_unused_ray_services() -> None:
     and the dashboard is off. Ray has no public option for this. If Ray's internals are not as expected, nothing is
     changed.
     """
-    # Port 0 means any free port. Ray's default port, 52365, is the same for all Rays on a machine.
+    # Port 0 means any free port. Ray's default port, 52365, is the same for all Ray instances on a machine.
     replacements = {"no_monitor": True, "include_log_monitor": False, "dashboard_agent_listen_port": 0}
     try:
         from ray._private.node import Node
@@ -186,10 +190,10 @@ def _unexpected_error(error: RayTaskError) -> EvaluationError:
 
 
 class RayExecutor:
-    """Computes bundles on Ray actors, each with a short queue of bundles so that it never waits for the driver.
+    """Computes bundles on Ray actors, each with a short queue of bundles, so that actors never wait for the driver.
 
     Only actors that have started receive bundles, because a lost machine may be replaced late or never. Other bundles
-    wait in the executor for the first actor with room. The executor accepts a few bundles more than the actors have
+    wait in the executor for the first actor with room. The executor accepts a few more bundles than the actors have
     room for, so that an actor can continue with the network that it has loaded.
 
     Raises:
@@ -308,11 +312,11 @@ class RayExecutor:
         return _Slot(actor, actor.__ray_ready__.remote())
 
     def free_slots(self) -> int:
-        """Return the number of bundles that can be submitted; the queues of starting actors have room as well."""
+        """Return the number of bundles that can be submitted, including bundles for actors that are still starting."""
         if self._draining:
             return 0
         in_flight = len(self._waiting) + sum(len(slot.queue) for slot in self._slots)
-        return max(0, self._execution.window * len(self._slots) + LOOKAHEAD - in_flight)
+        return max(0, self._execution.window * len(self._slots) + LOOKAHEAD_BUNDLES - in_flight)
 
     def submit(self, bundle: Bundle) -> None:
         """Accept a bundle; an actor with room receives a waiting bundle, preferably of the network it has loaded."""
@@ -374,17 +378,17 @@ class RayExecutor:
 
     def _receive(self, slot: _Slot) -> list[Event]:
         try:
-            answer = ray.get(slot.call)
+            reply = ray.get(slot.call)
         except RayTaskError as error:
             if isinstance(error.cause, WorkerBrokenError):
                 return self._replace(slot, error)
-            # Raise the worker's original error, because Ray's message contains a whole traceback.
+            # Raise the worker's original error, because Ray's message contains a full traceback.
             raise error.cause if isinstance(error.cause, RobustError) else _unexpected_error(error) from error
-        except (RayActorError, OutOfMemoryError) as error:  # the latter if Ray's memory monitor killed the actor
+        except (RayActorError, OutOfMemoryError) as error:  # OutOfMemoryError: Ray's memory monitor killed it
             return self._replace(slot, error)
         # Collect again immediately: outcomes that are still queued when a worker dies must be recomputed.
         slot.collect()
-        outcomes: list[_Outcome] = answer if slot.is_started else []
+        outcomes: list[_Outcome] = reply if slot.is_started else []
         slot.is_started = True
         return [BundleDone(slot.queue.popleft()[0]) if outcome is None else outcome for outcome in outcomes]
 

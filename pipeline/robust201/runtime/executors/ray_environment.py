@@ -23,16 +23,16 @@ def driver_environment(environment: Mapping[str, str], execution: ExecutionSecti
 
     A local Ray and its workers inherit the variables. A local Ray listens on the loopback interface only and requires a
     token, which is new for every run and exists only in the environment of its processes, unless the user has provided
-    one or disabled tokens. By default Ray 2.60 would store a token in the user's home, in a file that all users of the
-    machine can read and that clusters then use as well. Ray 2.56 requires no token.
+    one or disabled tokens. By default, Ray 2.60 would store a token in a file in the user's home. All users of the
+    machine can read this file, and Ray also uses it for clusters. Ray 2.56 requires no token.
     """
     settings = {"RAY_USAGE_STATS_ENABLED": "0"}  # usage reports would be sent to an external server
     required_settings: dict[str, str] = {}
     if not execution.ray_address:
         required_settings = _thread_variables(execution)
-        # A local head that stops answering is dead; a cluster's head may come back, so Ray should wait.
+        # A local head that stops answering is dead; a cluster's head may recover, so Ray should wait.
         settings["RAY_gcs_rpc_server_reconnect_timeout_s"] = str(_LOCAL_HEAD_SECONDS)
-        # Despite its name, this variable determines on every system whether other machines can join this Ray.
+        # Despite its name, this variable determines on every system whether other machines can join this Ray instance.
         settings["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         # By default Ray starts a Python process per CPU in advance, even if there are fewer workers.
         settings["RAY_prestart_worker_first_driver"] = "0"

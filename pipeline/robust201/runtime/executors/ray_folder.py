@@ -10,31 +10,31 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _PREFIX = "r201-"
-_LOCK = "lock"
-_SOCKET_PATH_BYTES = 107
-_SOCKET_PATH_IN_FOLDER = "/r201-12345678/r/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
+_LOCK_NAME = "lock"
+_MAX_SOCKET_PATH_BYTES = 107
+_EXAMPLE_SOCKET_PATH = "/r201-12345678/r/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
 
 
 def make_ray_folder() -> tuple[Path, int]:
-    """Create a folder whose path is short enough for Ray's sockets.
+    """Create a private folder whose path is short enough for Ray's sockets.
 
-    Ray creates its own folder with access for all users, so that another user could replace a socket.
+    A folder created by Ray would be writable by all users, so another user could replace a socket.
 
     Returns:
         The folder, and the descriptor of its lock; the folder counts as used while any process has the descriptor open.
     """
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_parent_folder()))
     # The file is locked before it gets its name, because `find_unused_folders` recognises folders by the lock's name.
-    temporary_lock = folder / f".{_LOCK}"
+    temporary_lock = folder / f".{_LOCK_NAME}"
     descriptor = os.open(temporary_lock, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     with suppress(OSError):  # on a file system without locks, only the run itself removes the folder
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        temporary_lock.rename(folder / _LOCK)
+        temporary_lock.rename(folder / _LOCK_NAME)
     return folder, descriptor
 
 
 def find_unused_folders() -> list[Path]:
-    """Return this user's folders of runs that were killed together with all of their processes."""
+    """Return this user's folders left by killed runs that no longer have any process."""
     folders = []
     for folder in sorted(_parent_folder().glob(f"{_PREFIX}*")):
         with _locked_if_unused(folder) as is_unused:
@@ -53,7 +53,7 @@ def remove_unused_folders() -> None:
 
 def _parent_folder() -> Path:
     preferred = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
-    is_short = len(os.fsencode(preferred)) + len(_SOCKET_PATH_IN_FOLDER) <= _SOCKET_PATH_BYTES
+    is_short = len(os.fsencode(preferred)) + len(_EXAMPLE_SOCKET_PATH) <= _MAX_SOCKET_PATH_BYTES
     return preferred if is_short else Path("/tmp")  # noqa: S108 - contains only new folders with mode 0700
 
 
@@ -63,7 +63,7 @@ def _locked_if_unused(folder: Path) -> Iterator[bool]:
     try:
         status = folder.lstat()
         is_private = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
-        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW) if is_private else None
+        descriptor = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_NOFOLLOW) if is_private else None
     except OSError:  # it belongs to another user, has no lock, or has been removed
         descriptor = None
     if descriptor is None:

@@ -38,8 +38,8 @@ CHILD_MODULE = "robust201.runtime.executors.ray_process"
 """Module whose `run_child` is executed in the child."""
 
 _MAX_ANSWER_SECONDS = 180.0
-"""Maximum time for an answer. Starting Ray takes longest. The start, and calls without a head (30 s locally, 60 s on a
-cluster), time out earlier unless they hang."""
+"""Maximum time for an answer. Starting Ray takes longest. Unless they hang, Ray's own calls time out earlier: without a
+head, after 30 s locally and 60 s on a cluster."""
 
 _GRACE_SECONDS = 0.5
 """Delay of an answer after which the driver continues with other work."""
@@ -50,7 +50,7 @@ _MAX_KILL_SECONDS = 10.0
 _OUTPUT_NAME = "driver.log"
 _OUTPUT_BYTES = 4000
 
-# The child imports the same modules as this process, from the same places.
+# The child imports the same modules as this process, from the same paths.
 _CHILD = (
     "import sys; sys.path[:] = {path!r}; sys.argv[:] = {argv!r}; __file__ = sys.argv[0]; import {module} as child; \
 child.run_child({descriptor}, {folder!r})"
@@ -79,7 +79,7 @@ class _RemoteMetrics(Metrics):
 
 
 class RayProcess:
-    """Computes bundles on Ray actors, by `runtime.executors.ray.RayExecutor` in a child process.
+    """Computes bundles on Ray actors, with `runtime.executors.ray.RayExecutor` in a child process.
 
     A local Ray that dies before any result was computed is restarted once.
 
@@ -100,7 +100,7 @@ class RayProcess:
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection[Any, Any] | None = None
-        self._sending = threading.Lock()
+        self._send_lock = threading.Lock()
         remove_unused_folders()
         try:
             try:
@@ -112,7 +112,7 @@ class RayProcess:
             raise
 
     def _start(self) -> None:
-        self._folder, self._lock = make_ray_folder()
+        self._folder, self._lock_descriptor = make_ray_folder()
         self._connection, child_end = Pipe()
         code = _CHILD.format(
             path=sys.path, argv=sys.argv, module=CHILD_MODULE, descriptor=child_end.fileno(), folder=str(self._folder)
@@ -124,7 +124,7 @@ class RayProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,  # keeps Ray's messages out of the command's output
                 stderr=log,
-                pass_fds=[child_end.fileno(), self._lock],  # the child may outlive this process briefly
+                pass_fds=[child_end.fileno(), self._lock_descriptor],  # the child may outlive this process briefly
                 start_new_session=True,
             )
         self._request_time: float | None = time.monotonic()
@@ -148,7 +148,7 @@ class RayProcess:
             self._call("submit", bundle)
 
     def _read_output(self) -> str:
-        """Return the end of Ray's output in the child, the only record of the reason why Ray died."""
+        """Return the end of Ray's output in the child, which is the only record of why Ray died."""
         try:
             if self._folder is None:
                 return ""
@@ -160,7 +160,7 @@ class RayProcess:
 
     def send(self, *message: object) -> None:
         """Send a message to the child; may be called from several threads."""
-        with self._sending:
+        with self._send_lock:
             if self._connection is None:
                 raise BrokenPipeError("closed")
             self._connection.send(message)
@@ -196,7 +196,7 @@ class RayProcess:
         )
 
     def free_slots(self) -> int:
-        """Return how many bundles can be submitted, as last reported by the child."""
+        """Return the number of bundles that can be submitted, as last reported by the child."""
         return 0 if self._draining else self._n_free_slots
 
     def submit(self, bundle: Bundle) -> None:
@@ -239,14 +239,14 @@ class RayProcess:
         """Kill the child and the processes of its session, which have nothing left to write."""
         if self._process is not None:
             end_session(self._process.pid)
-            self._process.wait()  # only now, because until then the process id identifies the session
+            self._process.wait()  # not earlier, because the child's process id identifies the session
             self._process = None
         if self._connection is not None:
             self._connection.close()
             self._connection = None
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
-            os.close(self._lock)
+            os.close(self._lock_descriptor)
             self._folder = None
 
 
@@ -254,7 +254,7 @@ def end_session(leader_pid: int, *, spared_pid: int | None = None) -> None:
     """Kill all processes of a session except `spared_pid`, and wait until they are gone."""
     deadline = time.monotonic() + _MAX_KILL_SECONDS
     while time.monotonic() < deadline:
-        processes = [process for process in _session(leader_pid) if process.pid != spared_pid]
+        processes = [process for process in _session_processes(leader_pid) if process.pid != spared_pid]
         if not processes:
             return
         for process in processes:
@@ -263,7 +263,7 @@ def end_session(leader_pid: int, *, spared_pid: int | None = None) -> None:
         time.sleep(0.02)
 
 
-def _session(leader_pid: int) -> list[psutil.Process]:
+def _session_processes(leader_pid: int) -> list[psutil.Process]:
     processes = []
     for pid in psutil.pids():
         with suppress(OSError, psutil.NoSuchProcess):
@@ -298,7 +298,7 @@ def run_child(descriptor: int, folder: str) -> None:
 
 
 def _picklable_error(error: Exception) -> RobustError:
-    """Convert an error to an error with a one-line message that the driver can unpickle."""
+    """Convert an error to a `RobustError` with a one-line message, which the driver can unpickle."""
     if isinstance(error, RobustError):
         return error
     message_lines = str(error).strip().splitlines() or [""]

@@ -1,4 +1,4 @@
-"""Detection of lost processes that an executor depends on, by TCP connections from a thread."""
+"""Detects the loss of processes that an executor depends on, by connecting to them over TCP from a thread."""
 
 import socket
 import threading
@@ -12,10 +12,10 @@ Address = tuple[str, int]
 
 
 class Watch:
-    """Connects to the address of each named process, at intervals until it is stopped.
+    """Connects to the address of each named process at regular intervals, until it is stopped.
 
-    Nothing else reports a dead process. Once its port has refused connections, or its machine has not answered, for
-    `patience_seconds`, the process counts as lost.
+    No other mechanism reports a dead process. Once its port has refused connections, or its machine has not answered,
+    for `patience_seconds`, the process counts as lost.
     """
 
     def __init__(
@@ -59,7 +59,8 @@ class Watch:
             for name, address in self._addresses.items():
                 now = self._clock()
                 if now - self._last_probe > self._patience:
-                    # The watching process was suspended (by SIGSTOP or with its machine), so the others may be alive.
+                    # The watching process was suspended (by SIGSTOP or with its machine), so the watched processes may
+                    # be alive.
                     self._last_answers = dict.fromkeys(self._addresses, now)
                 if accepts_connections(address):
                     self._last_answers[name] = self._clock()
