@@ -21,7 +21,7 @@ from robust201.statistics.robustness import (
     robustness_r,
     sensitivity,
 )
-from robust201.studies.comparisons import compare_groups, published_tables, rows_of
+from robust201.studies.comparisons import compare_groups, iterate_rows, published_tables
 from robust201.studies.config import ImageDistributionStudy
 from robust201.studies.networks import Exports
 
@@ -34,14 +34,14 @@ class ImageDistribution:
     """The numbers of the study.
 
     Attributes:
-        models: one row per trained network: `network`, `group`, `epoch`, `seed`, accuracy on `clean` images, `r`, the
-            mean relative change `c` (r - 1), `exceeds_one` (whether R is above 1), `rises` (whether any accuracy under
-            attack is above the clean one), `r_fitted` (R of a fitted psychometric function, NaN for fewer than five
-            strengths) and `at_chance` (whether the clean accuracy is not above chance; R is then NaN).
+        models: one row per trained network: `network`, `group`, `epoch`, `seed`, `clean` accuracy, `r`, the mean
+            relative change `c` (r - 1), `exceeds_one` (whether R is above 1), `rises` (whether any accuracy under
+            attack is above the clean accuracy), `r_fitted` (R of a fitted psychometric function, NaN for fewer than
+            five strengths) and `at_chance` (whether the clean accuracy is not above chance; R is then NaN).
         tables: one row per network, group and epoch: `n` networks, `mean` and `sd` of R (ddof 1) with the mean's 95%
             interval `low` to `high`, and the number `above_one` of networks with R above 1. Published numbers: number
             `table` of the table, `printed_epoch`, `printed_mean`, `printed_sd`, and number `printed_n` of networks; the
-            `difference` of the means, and `p_printed` of Welch's test of this difference.
+            `difference` of the means, and the p-value `p_printed` of Welch's test of this difference.
         curves: one row per network, group, epoch and strength (1/255): mean and standard deviation over networks of the
             accuracy (`accuracy`, `accuracy_sd`) and of its ratio to the clean accuracy (`normalised`, `normalised_sd`).
         comparisons: all tests (see `studies.comparisons.compare_groups`).
@@ -165,7 +165,7 @@ def _summarise_curve(names: dict[str, Any], accuracies: pd.DataFrame) -> pd.Data
 
 
 def _make_tables(study: ImageDistributionStudy, models: pd.DataFrame) -> pd.DataFrame:
-    published_rows = {(row.network, row.group, row.epoch): row for row in rows_of(published_tables())}
+    published_rows = {(row.network, row.group, row.epoch): row for row in iterate_rows(published_tables())}
     rows = []
     for (network, group, epoch), models_of_group in models.groupby(["network", "group", "epoch"], sort=False):
         r_values = models_of_group["r"].to_numpy()
@@ -194,12 +194,14 @@ def _make_tables(study: ImageDistributionStudy, models: pd.DataFrame) -> pd.Data
 def attach_published_decisions(
     study: ImageDistributionStudy, comparisons: pd.DataFrame, published: pd.DataFrame
 ) -> pd.DataFrame:
-    """Add the column `printed`: the side with the published marker, ``""``, or None if unknown."""
-    published_decisions = {(row.first, row.second, row.network, row.epoch): row.printed for row in rows_of(published)}
+    """Add the column `printed`: the side with the published marker, ``""`` for no marker, or None if unpublished."""
+    published_decisions = {
+        (row.first, row.second, row.network, row.epoch): row.printed for row in iterate_rows(published)
+    }
     decisions = [
         published_decisions.get(
             (row.first, row.second, row.network, study.networks[row.network].printed_epoch(row.epoch))
         )
-        for row in rows_of(comparisons)
+        for row in iterate_rows(comparisons)
     ]
     return comparisons.assign(printed=pd.Series(decisions, comparisons.index, dtype=object))
