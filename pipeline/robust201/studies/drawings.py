@@ -103,9 +103,9 @@ def draw_accuracy_curves(curves: pd.DataFrame, groups: Sequence[str], *, normali
 
 
 def draw_areas(curves: pd.DataFrame, network: str) -> Figure:
-    """Draw the areas behind R at the last epoch, as in the paper's figure 1: accuracy over epsilon, raw and normalised.
+    """Draw accuracy over epsilon, raw and normalised, with the areas that define R, as in the paper's figure 1.
 
-    `curves` is `ImageDistribution.curves`. Only the groups MNIST and CIFAR-10 are drawn.
+    `curves` is `ImageDistribution.curves`. Only the last epochs of the groups MNIST and CIFAR-10 are drawn.
     """
     rows = curves[(curves["network"] == network) & curves["group"].isin(UNTUNED_GROUPS[:2])]
     figure, panels = parts.make_axes_grid(2, FIGURE_WIDTH, 3.0, 2.2, below=0.5)
@@ -164,8 +164,8 @@ def _error_bounds(rows: pd.DataFrame) -> tuple["pd.Series[float]", "pd.Series[fl
 def draw_dynamics(curves: pd.DataFrame) -> Figure:
     """Draw accuracy and attack success over iterations, one panel per run; see `_error_bounds` for the bands."""
     runs = list(dict.fromkeys(curves["run"]))
-    names = list(dict.fromkeys(curves["curve"]))
-    colours = dict(zip(names, [INK, *SERIES_COLOURS, *SERIES_COLOURS], strict=False))
+    curve_names = list(dict.fromkeys(curves["curve"]))
+    colours = dict(zip(curve_names, [INK, *SERIES_COLOURS, *SERIES_COLOURS], strict=False))
     figure, axes_of = parts.make_axes_grid(
         len(runs), FIGURE_WIDTH, 3, 2.4, label="accuracy, attack success", limits=(0, 1), below=0.6
     )
@@ -177,7 +177,7 @@ def draw_dynamics(curves: pd.DataFrame) -> Figure:
         axes.set_title(str(run), color=INK, fontsize=TITLE_SIZE, parse_math=False)
         axes.set_xlabel("iterations", color=INK, fontsize=TEXT_SIZE)
     labelled_colours = {
-        name.replace("asr ", "success of ") if name != "clean" else "accuracy": colours[name] for name in names
+        name.replace("asr ", "success of ") if name != "clean" else "accuracy": colours[name] for name in curve_names
     }
     _draw_legend(figure, labelled_colours, has_published=bool(curves["printed"].notna().any()))
     return figure
@@ -187,8 +187,8 @@ def draw_mixing(curves: pd.DataFrame, panels: Mapping[str, Sequence[str]]) -> Fi
     """Draw accuracy over the fraction of robust images, one panel per group of attacks and network."""
     networks = list(dict.fromkeys(curves["network"]))
     panel_specs = [(title, keys, network) for title, keys in panels.items() for network in networks]
-    names = list(dict.fromkeys(curves["curve"]))
-    colours = dict(zip(names, [INK, *SERIES_COLOURS, *SERIES_COLOURS], strict=False))
+    curve_names = list(dict.fromkeys(curves["curve"]))
+    colours = dict(zip(curve_names, [INK, *SERIES_COLOURS, *SERIES_COLOURS], strict=False))
     figure, axes_of = parts.make_axes_grid(len(panel_specs), FIGURE_WIDTH, 2, 1.9, below=0.6)
     for axes, (title, keys, network) in zip(axes_of, panel_specs, strict=True):
         rows = curves[curves["network"] == network]

@@ -74,7 +74,7 @@ def measure_image_distribution(study: ImageDistributionStudy, exports: Exports) 
             frame = exports.accuracies(trained_group.dataset, study.key, trained_group.recipes, [network.architecture])
             for epoch, rows in frame.groupby("length"):
                 accuracies = rows.pivot_table(index="seed", columns="strength", values="accuracy").dropna()
-                names = {"network": label, "group": group, "epoch": int(float(str(epoch)))}
+                row_key = {"network": label, "group": group, "epoch": int(float(str(epoch)))}
                 strengths = accuracies.columns.to_numpy(np.float64)
                 n_classes, n_images = sizes[trained_group.dataset]
                 performances = (
@@ -84,15 +84,15 @@ def measure_image_distribution(study: ImageDistributionStudy, exports: Exports) 
                 )
                 curve = robustness_r(strengths, performances.to_numpy())
                 at_chance = _is_at_chance(accuracies.iloc[:, 0].to_numpy(), n_classes, n_images)
-                model_frames.append(_summarise_models(names, accuracies, performances, curve, at_chance))
-                curve_frames.append(_summarise_curve(names, accuracies))
+                model_frames.append(_summarise_models(row_key, accuracies, performances, curve, at_chance))
+                curve_frames.append(_summarise_curve(row_key, accuracies))
                 floors.add(curve.floor)
                 distinct_strengths.add(tuple(strengths))
     all_models = pd.concat(model_frames, ignore_index=True)
     tables = _make_tables(study, all_models)
     r_by_seed = {
-        (str(names[0]), str(names[1]), int(str(names[2]))): rows.set_index("seed")["r"]
-        for names, rows in all_models.groupby(["network", "group", "epoch"], sort=False)
+        (str(group_key[0]), str(group_key[1]), int(str(group_key[2]))): rows.set_index("seed")["r"]
+        for group_key, rows in all_models.groupby(["network", "group", "epoch"], sort=False)
     }
     comparisons = compare_groups(tables, r_by_seed)
     has_published_strengths = all(
@@ -122,7 +122,7 @@ def _is_at_chance(clean: NDArray[np.float64], n_classes: int | None, n_images: i
 
 
 def _summarise_models(
-    names: dict[str, Any],
+    row_key: dict[str, Any],
     accuracies: pd.DataFrame,
     performances: pd.DataFrame,
     curve: RobustnessCurve,
@@ -133,7 +133,7 @@ def _summarise_models(
     mean_change = np.trapezoid(changes, strengths, axis=-1) / (strengths[-1] - strengths[0])
     return pd.DataFrame(
         {
-            **names,
+            **row_key,
             "seed": accuracies.index,
             "clean": accuracies.iloc[:, 0].to_numpy(),
             "r": np.where(at_chance, np.nan, curve.value),
@@ -154,12 +154,12 @@ def _fit_robustness(strengths: NDArray[np.float64], performances: pd.DataFrame) 
     return np.array([curve.robustness(strengths[0], strengths[-1]) for curve in curves])
 
 
-def _summarise_curve(names: dict[str, Any], accuracies: pd.DataFrame) -> pd.DataFrame:
+def _summarise_curve(row_key: dict[str, Any], accuracies: pd.DataFrame) -> pd.DataFrame:
     curves = accuracies.to_numpy()
     relative = 1 + relative_changes(accuracies.columns.to_numpy(np.float64), curves)
     plain, normalised = summarise_group(curves.T), summarise_group(relative.T)
     return pd.DataFrame(
-        {**names, "strength": accuracies.columns.to_numpy(np.float64), "n": len(accuracies), "accuracy": plain.mean}
+        {**row_key, "strength": accuracies.columns.to_numpy(np.float64), "n": len(accuracies), "accuracy": plain.mean}
         | {"accuracy_sd": plain.deviation, "normalised": normalised.mean, "normalised_sd": normalised.deviation}
     )
 

@@ -136,8 +136,8 @@ def _effect_row(
     factor: str, family: Family | None, network: str, epoch: float, estimate: ContrastEstimate
 ) -> dict[str, Any]:
     experiment, claim = ("", "mean of groups") if family is None else (family.experiment, family.claim)
-    names = {"factor": factor, "experiment": experiment, "claim": claim, "network": network, "epoch": epoch}
-    return names | {column: getattr(estimate, field) for field, column in _ESTIMATE_COLUMNS.items()}
+    row_key = {"factor": factor, "experiment": experiment, "claim": claim, "network": network, "epoch": epoch}
+    return row_key | {column: getattr(estimate, field) for field, column in _ESTIMATE_COLUMNS.items()}
 
 
 def _variance_row(network: str, epoch: int, fitted: RandomIntercept) -> dict[str, Any]:

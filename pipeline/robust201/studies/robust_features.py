@@ -99,12 +99,12 @@ def measure_dynamics(study: DynamicsStudy, exports: Exports) -> Dynamics:
                 )
                 rates = attack_success_rates(clean.packed[matched["index"]], attacked.packed[matched["index_attacked"]])
                 rows += _summarise_seeds(matched.assign(value=rates), run, SUCCESS_PREFIX + curve_name(key, strength))
-    published = published_numbers()["dynamics"]
+    published_content = published_numbers()["dynamics"]
     published_by_point: dict[tuple[str, str, int], float] = {}
     published_iterations: dict[tuple[str, str, int], int] = {}
-    for run, curves in published["runs"].items():
+    for run, curves in published_content["runs"].items():
         for curve, values in curves.items():
-            for iteration, value in zip(published["iterations"], values, strict=True):
+            for iteration, value in zip(published_content["iterations"], values, strict=True):
                 point = (run, curve, round(iteration * study.iterations_per_printed))
                 published_by_point[point], published_iterations[point] = value / 100, iteration
     frame = pd.DataFrame(rows)
@@ -181,18 +181,20 @@ def measure_mixing(study: MixingStudy, exports: Exports) -> Mixing:
                 if (key != CLEAN) and strength == CLEAN_STRENGTH and exports.strengths(study.dataset, key) != (0.0,):
                     continue  # skip strength 0 of attacks, because clean accuracy has its own curve
                 curve = curve_name(key, float(str(strength)))
-                names = {"network": label, "curve": curve}
+                row_key = {"network": label, "curve": curve}
                 published_by_alpha = {
                     round(alpha, 6): value / 100
                     for alpha, value in zip(published_content["alphas"], published_curves.get(curve, ()), strict=False)
                 }
                 accuracies_by_seed = rows.pivot_table(index="seed", columns="alpha", values="accuracy")
                 curves += [
-                    {**names, "alpha": alpha, **summarise_runs(accuracies_by_seed[alpha].dropna().to_numpy())}
+                    {**row_key, "alpha": alpha, **summarise_runs(accuracies_by_seed[alpha].dropna().to_numpy())}
                     | {"printed": published_by_alpha.get(round(float(str(alpha)), 6), math.nan)}
                     for alpha in accuracies_by_seed.columns
                 ]
-                trends.append(names | _mixing_trend(accuracies_by_seed.dropna()) | _published_trend(published_by_alpha))
+                trends.append(
+                    row_key | _mixing_trend(accuracies_by_seed.dropna()) | _published_trend(published_by_alpha)
+                )
     return Mixing(_add_differences(pd.DataFrame(curves)), pd.DataFrame(trends))
 
 
@@ -269,7 +271,7 @@ def measure_equivariance(study: EquivarianceStudy, exports: Exports) -> Equivari
                 published_content["settings"].index(setting) if setting in published_content["settings"] else None
             )
             for network, architectures in study.networks.items():
-                names = {"attack": attack, "network": network, "setting": setting}
+                row_key = {"attack": attack, "network": network, "setting": setting}
                 candidates = [
                     _read_candidate(study, exports, attack, label, architectures[label], recipe)
                     for label in architectures
@@ -279,16 +281,16 @@ def measure_equivariance(study: EquivarianceStudy, exports: Exports) -> Equivari
                 if len(validation) != n_images:
                     validation = _choose_half(n_images, study.selection_seed)
                 best.append(
-                    names
+                    row_key
                     | _select(candidates, validation)
                     | _published_accuracy(published_content["best"], network, attack, published_index)
                 )
                 for label in architectures:
                     same_depth = [candidate for candidate in candidates if candidate.name == label]
                     published = _published_accuracy(published_content["by_depth"], label, attack, published_index)
-                    depths.append(names | {"architecture": label} | _select(same_depth, validation) | published)
+                    depths.append(row_key | {"architecture": label} | _select(same_depth, validation) | published)
                 all_candidates += [
-                    names
+                    row_key
                     | {"architecture": candidate.name, "recipe": candidate.recipe}
                     | summarise_runs(candidate.is_correct.mean(axis=1))
                     for candidate in candidates

@@ -190,10 +190,10 @@ def _variance_lines(variances: pd.DataFrame) -> str:
     columns = ["network", "epoch", "networks", "seeds", "SD of seeds", "SD of residuals", "seeds' fraction of variance"]
     rows = []
     for row in variances.to_dict("records"):
-        names = [row["network"], *(str(row[name]) for name in ("epoch", "n", "n_seeds"))]
+        name_cells = [row["network"], *(str(row[name]) for name in ("epoch", "n", "n_seeds"))]
         fraction = [format_number(row[name], 2) for name in ("seed_share", "share_low", "share_high")]
         deviations = [format_number(row[name]) for name in ("seed_sd", "residual_sd")]
-        rows.append([*names, *deviations, fraction[0], f"[{fraction[1]}, {fraction[2]}]"])
+        rows.append([*name_cells, *deviations, fraction[0], f"[{fraction[1]}, {fraction[2]}]"])
     return table_lines([*columns, "95% interval"], rows)
 
 
@@ -205,7 +205,7 @@ def _effect_lines(effects: pd.DataFrame) -> str:
     rows = []
     for claim in dict.fromkeys(last_effects["claim"]):
         for row in last_effects[last_effects["claim"] == claim].to_dict("records"):
-            names = [row["factor"], f"{row['experiment']} {row['claim']}".strip(), row["network"]]
+            name_cells = [row["factor"], f"{row['experiment']} {row['claim']}".strip(), row["network"]]
             cells = [format_number(row["estimate"], signed=True), _interval(row), format_number(row["degrees"], 1)]
-            rows.append([*names, *cells, format_p_value(row["p"]), format_p_value(row["p_holm"])])
+            rows.append([*name_cells, *cells, format_p_value(row["p"]), format_p_value(row["p_holm"])])
     return table_lines(columns, rows)

@@ -86,8 +86,8 @@ def write_dynamics(study: DynamicsStudy, exports: Exports, folder: Path) -> list
     for row in results.curves.to_dict("records"):
         our_mean, interval, *published_cells = _comparison_cells(row)
         published_iteration = "–" if pd.isna(row["printed_iteration"]) else str(row["printed_iteration"])
-        names = [f"{row['run']}, {row['curve']}", str(row["iteration"]), str(row["n"])]
-        rows.append([*names, our_mean, interval, published_iteration, *published_cells])
+        name_cells = [f"{row['run']}, {row['curve']}", str(row["iteration"]), str(row["n"])]
+        rows.append([*name_cells, our_mean, interval, published_iteration, *published_cells])
     page.add_text(f"## Snapshots\n\n{short_table(table_lines(columns, rows), 'curves')}")
     return page.finish()
 
@@ -103,8 +103,8 @@ def _describe_run(run: str, trends: pd.DataFrame) -> str:
 
 
 def _trend_cells(row: Mapping[Any, Any]) -> list[str]:
-    names = ("first", "last", "lowest", "highest")
-    cells = [_format_comparison(row[name], row[f"printed_{name}"], _format_percent) for name in names]
+    columns = ("first", "last", "lowest", "highest")
+    cells = [_format_comparison(row[column], row[f"printed_{column}"], _format_percent) for column in columns]
     return [*cells, _format_comparison(row["tau"], row["printed_tau"], partial(format_number, digits=2))]
 
 
@@ -214,10 +214,10 @@ def _selection_lines(frame: pd.DataFrame, name_column: str) -> str:
     columns = [*columns, "selected on test", "effect of selection", "published", "difference", "candidate"]
     rows = []
     for row in frame.to_dict("records"):
-        names = [row[name_column], row["setting"], row["attack"], str(row["n"])]
+        name_cells = [row[name_column], row["setting"], row["attack"], str(row["n"])]
         our_cells = [_format_percent(row["mean"]), _format_percent_interval(row), _format_percent(row["on_test"])]
         published_cells = [_format_percent(row["printed"]), _format_percent(row["difference"], signed=True)]
         rows.append(
-            [*names, *our_cells, _format_percent(row["selection"], signed=True), *published_cells, row["chosen"]]
+            [*name_cells, *our_cells, _format_percent(row["selection"], signed=True), *published_cells, row["chosen"]]
         )
     return table_lines(columns, rows)

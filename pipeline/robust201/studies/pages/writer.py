@@ -123,7 +123,9 @@ def comparison_lines(frame: pd.DataFrame) -> str:
         effect_size = (
             f"{format_number(row['g'], 2)} [{format_number(row['g_low'], 2)}, {format_number(row['g_high'], 2)}]"
         )
-        names = [f"{row['experiment']} {row['claim']}", row["network"], str(row["epoch"])]
+        name_cells = [f"{row['experiment']} {row['claim']}", row["network"], str(row["epoch"])]
         tests = [format_p_value(row["p"]), format_p_value(row["p_holm"]), *paired_tests, effect_size]
-        rows.append([*names, format_number(row["mean_first"]), format_number(row["mean_second"]), *tests, *more_robust])
+        rows.append(
+            [*name_cells, format_number(row["mean_first"]), format_number(row["mean_second"]), *tests, *more_robust]
+        )
     return table_lines(columns, rows)
