@@ -1,4 +1,4 @@
-"""Robustness R, its tables, tests and curves, for synthetic networks with planted accuracies."""
+"""Robustness R, with its tables, tests and curves, for synthetic networks with planted accuracies."""
 
 import numpy as np
 import pandas as pd
@@ -116,7 +116,7 @@ def test_curves_are_means_over_networks(study_result):
     assert (curve["n"] == 4).all()
 
 
-def test_unknown_recipe_is_an_error(exports):
+def test_measure_image_distribution_rejects_unknown_recipe(exports):
     groups = {"mnist": {"dataset": "mnist", "recipes": ["plane"]}}
     misspelled_study = IMAGE_DISTRIBUTION.model_validate(IMAGE_DISTRIBUTION.model_dump() | {"groups": groups})
     with pytest.raises(
@@ -127,7 +127,7 @@ def test_unknown_recipe_is_an_error(exports):
     assert "\n" not in str(error.value)
 
 
-def test_networks_at_chance_have_no_r_and_are_counted_on_the_page(tmp_path, monkeypatch):
+def test_networks_at_chance_have_no_r_and_page_counts_them(tmp_path, monkeypatch):
     def accuracy(architecture, dataset, weights, key, strength):
         return 0.12 if dataset == "mnist" else falling(architecture, dataset, weights, key, strength)
 
@@ -141,9 +141,7 @@ def test_networks_at_chance_have_no_r_and_are_counted_on_the_page(tmp_path, monk
     assert study_result.tables[["mean", "low", "high"]].isna().all(axis=1).tolist() == [True, False]
     monkeypatch.setattr(drawings, "save_figure", lambda figure, path: path)  # drawing is slow
     page = write_pages(study, Exports([export_folder]), tmp_path / "out")[0].read_text()
-    assert (
-        "2 of them are not above chance on clean images: they have no R, and are left out of means and tests." in page
-    )
+    assert "The clean accuracies of 2 networks are not above chance: these networks have no R" in page
     assert "| MNIST | 1 | 0 | 0.1200 | – | – | [–, –] | 0 |" in page
 
 

@@ -26,7 +26,9 @@ FINDINGS_BY_STUDY = {
     "image-distribution": "4 of 4 comparisons differ at the 5% level by Welch's test",
     "robust-features-dynamics": "At its last snapshot, std has: clean accuracy 80.00% (published: 91.16%), success of",
     "robust-features-mixing": "From no robust images to robust images alone, accuracy rises in 2 of 4 curves",
-    "robust-features-equivariance": "Most accurate, by candidates chosen on validation: STN D* under clean (77.00%)",
+    "robust-features-equivariance": (
+        "Most accurate, with candidates selected on the validation images: STN D* under clean (77.00%)"
+    ),
 }
 """Beginning of the finding on each study's page."""
 
@@ -50,7 +52,7 @@ def test_write_pages_links_all_tables_and_figures(name, tmp_path):
         tables = re.findall(r"([^\n]*)\n\n(\| .*)\n\| ---", page_text)
         assert len(tables) > 1
         for preceding_text, header in tables:
-            assert "| difference |" in header or preceding_text.startswith("Ours / theirs / difference")
+            assert "| difference |" in header or preceding_text.startswith("Ours / published / difference")
         assert "Intervals of two seeds are wide" in page_text
         assert "[–" not in page_text
     if name == "robust-features-mixing":

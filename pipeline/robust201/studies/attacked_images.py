@@ -13,13 +13,14 @@ from robust201.weights.manifest import CheckpointRecord
 from robust201.weights.store import CheckpointStore
 
 AttackedImages = dict[str, NDArray[np.float32]]
-"""By group, (1 + S, 3, H, W) pixels in [0, 1]: the clean image and the attacked images at S strengths."""
+"""For each group, pixels (1 + S, 3, H, W) in [0, 1]: the clean image and the attacked images at S strengths."""
 
 
-def attack_examples(study: ImageDistributionStudy, sweeps: Sequence[SweepConfig]) -> dict[str, AttackedImages]:
-    """Attack the first image of each group's sweep, for each network of the study; groups without weights are left out.
+def attack_example_images(study: ImageDistributionStudy, sweeps: Sequence[SweepConfig]) -> dict[str, AttackedImages]:
+    """Attack the first image of each group's dataset, for each network of the study; omit groups without weights.
 
-    If there are several weights, the longest training run is used, and of equally long ones, that with the lowest seed.
+    If there are several weights, those of the longest training run are used; among equally long runs, those with the
+    lowest seed.
 
     Raises:
         CheckpointError: weights are damaged.
@@ -38,7 +39,7 @@ def attack_examples(study: ImageDistributionStudy, sweeps: Sequence[SweepConfig]
     return images_by_network
 
 
-def strengths_of(study: ImageDistributionStudy, sweeps: Sequence[SweepConfig]) -> tuple[float, ...]:
+def attack_strengths(study: ImageDistributionStudy, sweeps: Sequence[SweepConfig]) -> tuple[float, ...]:
     """Return the strengths of the study's attack; empty if its sweeps have different strengths."""
     distinct = {sweep.parameters[study.key].strengths for sweep in sweeps if study.key in sweep.parameters}
     return distinct.pop() if len(distinct) == 1 else ()

@@ -1,4 +1,4 @@
-"""Comparisons of groups of networks in the study of image distributions: published ones, recomputed, and our own.
+"""Comparisons of groups of networks in the study of image distributions: recomputed from published numbers, and ours.
 
 A group consists of the networks of one architecture, trained on one set of images with one set of labels. Seven pairs
 of groups are compared for each of three networks at six epochs: 126 tests. The paper does not correct for their number.
@@ -113,8 +113,9 @@ def compare_groups(
     Returns:
         One row per family, network and epoch with both groups: `experiment`, `claim`, `first`, `second`, `network`,
         `epoch`, `mean_first`, `mean_second`, `difference`, `t`, `degrees`, `p`, `p_holm` (over all rows; a row without
-        a test counts as p = 1), `g`, `g_low`, `g_high`, `higher` (``first``, ``second`` or ``""`` at level 0.05 without
-        correction) and `higher_holm`. With `values`, also `p_paired`, `p_paired_holm` and `n_pairs`.
+        a test counts as p = 1), `g`, `g_low`, `g_high`, `higher` (the side, ``first`` or ``second``, with the
+        significantly higher mean, or ``""``; level 0.05 without correction) and `higher_holm` (the same after
+        correction). With `values`, also `p_paired`, `p_paired_holm` and `n_pairs`.
     """
     indexed = summaries.set_index(["network", "group", "epoch"])[["mean", "sd", "n"]]
     rows = [
@@ -141,7 +142,7 @@ def compare_groups(
     if values is not None:
         pairs = [
             pd.concat([values[row.network, group, row.epoch] for group in (row.first, row.second)], axis=1).to_numpy()
-            for row in rows_of(frame)
+            for row in iterate_rows(frame)
         ]
         paired_p_values = [paired_test(pair[:, 0], pair[:, 1]).p_value for pair in pairs]
         frame["n_pairs"] = [int((~np.isnan(pair).any(axis=1)).sum()) for pair in pairs]
@@ -164,12 +165,12 @@ def _more_robust_side(differences: "pd.Series[float]", p_values: "pd.Series[floa
 
 @dataclass(frozen=True)
 class PublishedCheck:
-    """Published significance markers, compared with those that follow from the published means and standard deviations.
+    """Published significance markers, compared with markers recomputed from the published means and deviations.
 
     Attributes:
-        comparisons: `compare_groups` of the published tables, and four columns: `certain`; `printed`, the group with
-            the published marker, or ``""``; `marked`, the group that should have the marker according to our test; and
-            `agrees`, whether the two are equal.
+        comparisons: `compare_groups` of the published tables, and four more columns: `certain`, whether the epochs of
+            the numbers are certain; `printed`, the side with the published marker, or ``""``; `marked`, the side that
+            should have the marker according to our test; and `agrees`, whether `printed` and `marked` are equal.
         claims: one row per claim and network, with numbers of epochs: `printed` with a published marker; of these,
             `tested` with published numbers, `recomputed` significant when recomputed, and `after_holm` significant
             after Holm's correction. `lost` lists the epochs that the correction removes.
@@ -185,12 +186,12 @@ class PublishedCheck:
 
     @property
     def exceptions(self) -> pd.DataFrame:
-        """Certain comparisons whose published marker disagrees with the test of the published numbers."""
+        """Comparisons in `certain` whose published marker disagrees with the test of the published numbers."""
         return self.certain[~self.certain["agrees"]]
 
     @property
     def borderline(self) -> pd.DataFrame:
-        """Borderline comparisons, ordered by p."""
+        """Comparisons with p in `BORDERLINE`, ordered by p."""
         is_borderline = self.comparisons["p"].between(*BORDERLINE)
         return self.comparisons[is_borderline].sort_values("p", kind="stable")
 
@@ -220,15 +221,15 @@ class PublishedCheck:
 
 
 def check_published_marks() -> PublishedCheck:
-    """Recompute the markers of the published tables from their means, standard deviations and 20 networks per group."""
+    """Recompute the markers of the published tables from means and standard deviations of 20 networks per group."""
     tables = published_tables()
     frame = compare_groups(tables)
-    cells = {(row.network, row.group, row.epoch): row for row in rows_of(tables)}
+    cells = {(row.network, row.group, row.epoch): row for row in iterate_rows(tables)}
     families = {(family.first, family.second): family for family in FAMILIES}
     certain: list[bool] = []
     published_sides: list[str] = []
     computed_sides: list[str] = []
-    for row in rows_of(frame):
+    for row in iterate_rows(frame):
         family = families[row.first, row.second]
         first, second = (cells[row.network, group, row.epoch] for group in (row.first, row.second))
         certain.append(bool(first.certain and second.certain))
@@ -241,7 +242,7 @@ def check_published_marks() -> PublishedCheck:
 
 
 def _count_markers(frame: pd.DataFrame) -> pd.DataFrame:
-    """Count the published markers of each family and network, and those that remain after correction."""
+    """Count the published markers of each family and network, and the markers that remain after correction."""
     rows = []
     for (first, second, network), comparisons in frame.groupby(["first", "second", "network"], sort=False):
         for side in ("first", "second"):
@@ -268,7 +269,7 @@ def _count_markers(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def rows_of(frame: pd.DataFrame) -> Iterable[Any]:
+def iterate_rows(frame: pd.DataFrame) -> Iterable[Any]:
     """Iterate over a table's rows with their columns as attributes."""
     return frame.itertuples(index=False)
 

@@ -122,7 +122,8 @@ class ImageDistributionStudy(_Study):
 
 
 _PUBLISHED_SPACING = 625
-"""Smallest number of iterations between published snapshots. In shorter runs, snapshots must not coincide."""
+"""Smallest number of iterations between published snapshots. It bounds how short a run may be, because the snapshots of
+shorter runs would coincide."""
 
 
 class DynamicsStudy(_Study):

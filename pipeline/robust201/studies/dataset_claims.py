@@ -1,4 +1,4 @@
-"""The dataset paper's claims about its results, checked on other results.
+"""Checks of the dataset paper's claims on other results.
 
 Source: Jung, Lukasik, Keuper, "Neural Architecture Design and Robustness: A Dataset" (ICLR 2023). Edges are numbered as
 in the paper: 1 is 0→1, 2 is 0→2, 3 is 1→2, 4 is 0→3, 5 is 1→3, 6 is 2→3.
@@ -31,7 +31,7 @@ CLEAR_DIFFERENCE = 0.01
 0.004."""
 
 TOP = 20
-"""Number of best cells that are inspected."""
+"""Number of the best cells about which the paper makes claims."""
 
 MAX_ALMOST_NONE = 2
 """Maximum number of the `TOP` best cells that counts as "almost none"."""
@@ -67,11 +67,11 @@ def published_dataset_numbers() -> dict[str, Any]:
 
 
 def check_claims(results: DatasetResults, correlations: pd.DataFrame) -> list[Claim]:
-    """Check every claim; claims that the results do not suffice for are `UNTESTED`.
+    """Check every claim; a claim is `UNTESTED` if the results do not suffice to check it.
 
     Args:
         results: results of one dataset, on cells of NAS-Bench-201.
-        correlations: correlations of measures with accuracies from `figure_data.measure_correlations`; may be empty.
+        correlations: correlations of measures with accuracies, from `figure_data.measure_correlations`; may be empty.
 
     Raises:
         ResultsError: the architectures are not cells.
@@ -82,15 +82,15 @@ def check_claims(results: DatasetResults, correlations: pd.DataFrame) -> list[Cl
             "paper's space. Choose a dataset of that space."
         )
     return [
-        *_count_cells(results.space),
-        *_order_attacks(results),
-        *_compare_pgd_with_apgd(results),
-        *_measure_range(results, results.space),
-        *_inspect_top_cells(results, results.space),
-        *_rank_best_cells(results),
-        *_compare_search_results(results),
-        *_change_best_cell(results, results.space),
-        *_compare_jacobian_correlations(correlations),
+        *_check_numbers_of_cells(results.space),
+        *_check_order_of_attacks(results),
+        *_check_pgd_against_apgd(results),
+        *_check_range_at_same_size(results, results.space),
+        *_check_top_cells(results, results.space),
+        *_check_ranks_of_best_cells(results),
+        *_check_search_claim(results),
+        *_check_neighbour_claims(results, results.space),
+        *_check_jacobian_correlations(correlations),
     ]
 
 
@@ -137,7 +137,7 @@ def _with_float_strengths(by_strength: Mapping[str, float]) -> dict[float, float
     return {float(strength): number for strength, number in by_strength.items()}
 
 
-def _count_cells(space: CellSpace) -> Iterator[Claim]:
+def _check_numbers_of_cells(space: CellSpace) -> Iterator[Claim]:
     published = published_dataset_numbers()
     representatives = sorted(set(space.isomorphs()))
     specs = space.specs()
@@ -146,14 +146,15 @@ def _count_cells(space: CellSpace) -> Iterator[Claim]:
     is_equal = (len(representatives), count) == (published["classes"], published["same_size"]["cells"])
     yield Claim(
         "Sections 3.1, 4.3",
-        f"The space has this many non-isomorphic cells, and this many of them have {n_parameters} kernel parameters.",
+        f"The space has {published['classes']:,} non-isomorphic cells, of which {published['same_size']['cells']} have "
+        f"{n_parameters} kernel parameters.",
         f"{published['classes']:,}; {published['same_size']['cells']}",
         f"{len(representatives):,}; {count}",
         HOLDS if is_equal else FAILS,
     )
 
 
-def _order_attacks(results: DatasetResults) -> Iterator[Claim]:
+def _check_order_of_attacks(results: DatasetResults) -> Iterator[Claim]:
     table = compare_medians(results)
     medians = table[table["key"].isin(ATTACKS)].set_index(["strength", "key"])[["printed", "ours"]]
     n_ordered, swapped = 0, []
@@ -165,17 +166,19 @@ def _order_attacks(results: DatasetResults) -> Iterator[Claim]:
                 n_ordered += 1
                 if published_difference * our_difference <= 0:
                     swapped.append(f"{first} and {second} at {strength:g}")
-    ours = f"{n_ordered - len(swapped)} of these pairs are in the same order"
+    ours = f"{n_ordered - len(swapped)} of these pairs have the same order"
     yield Claim(
         "Figure 2",
-        "By median accuracy, the attacks have this order at each epsilon.",
-        f"{n_ordered} pairs of attacks at one epsilon differ by more than {CLEAR_DIFFERENCE:g}",
-        ours + (f", not {', '.join(swapped)}" if swapped else "") if n_ordered else "fewer than two of the attacks",
+        "At each epsilon, the median accuracies under the attacks have the published order.",
+        f"{n_ordered} pairs of attacks at the same epsilon have medians that differ by more than {CLEAR_DIFFERENCE:g}",
+        ours + (f", but not {', '.join(swapped)}" if swapped else "")
+        if n_ordered
+        else "results of fewer than two of the attacks",
         UNTESTED if not n_ordered else FAILS if swapped else HOLDS,
     )
 
 
-def _compare_pgd_with_apgd(results: DatasetResults) -> Iterator[Claim]:
+def _check_pgd_against_apgd(results: DatasetResults) -> Iterator[Claim]:
     attacks = [("pgd", 1.0), ("aa_apgd-ce", 1.0)]
     medians = published_dataset_numbers()["medians"].get(results.name)
     if medians is None:
@@ -183,7 +186,7 @@ def _compare_pgd_with_apgd(results: DatasetResults) -> Iterator[Claim]:
     printed = " and ".join(f"{medians[key]['1']:.3f}" for key, _ in attacks)
     claim = "At epsilon 1/255, the median accuracy under APGD-CE is lower than under PGD."
     if not all(column in results.accuracies for column in attacks):
-        yield Claim("Figure 2", claim, printed, "an attack is missing", UNTESTED)
+        yield Claim("Figure 2", claim, printed, "no results of one of the attacks", UNTESTED)
         return
     accuracies = results.accuracies[attacks].dropna()
     mean, low, high = mean_intervals((accuracies[attacks[0]] - accuracies[attacks[1]]).to_numpy())
@@ -197,8 +200,8 @@ def _compare_pgd_with_apgd(results: DatasetResults) -> Iterator[Claim]:
     )
 
 
-def _same_size(results: DatasetResults, space: CellSpace) -> "pd.Series[float]":
-    """Return the mean adversarial accuracies of the cells that the paper compares at equal kernel parameters."""
+def _same_size_accuracies(results: DatasetResults, space: CellSpace) -> "pd.Series[float]":
+    """Return the mean adversarial accuracies of cells with the number of kernel parameters that the paper examines."""
     n_parameters = published_dataset_numbers()["same_size"]["kernel_parameters"]
     if ADVERSARIAL not in results.scores:
         return pd.Series(dtype=float)
@@ -206,9 +209,9 @@ def _same_size(results: DatasetResults, space: CellSpace) -> "pd.Series[float]":
     return accuracies[[space.kernel_parameters(results.spec(index)) == n_parameters for index in accuracies.index]]
 
 
-def _measure_range(results: DatasetResults, space: CellSpace) -> Iterator[Claim]:
+def _check_range_at_same_size(results: DatasetResults, space: CellSpace) -> Iterator[Claim]:
     published = published_dataset_numbers()["same_size"]
-    accuracies = _same_size(results, space)
+    accuracies = _same_size_accuracies(results, space)
     ours = f"{len(accuracies)} of {published['cells']} cells evaluated"
     verdict = UNTESTED
     if len(accuracies):
@@ -225,12 +228,12 @@ def _measure_range(results: DatasetResults, space: CellSpace) -> Iterator[Claim]
     )
 
 
-def _inspect_top_cells(results: DatasetResults, space: CellSpace) -> Iterator[Claim]:
-    accuracies = _same_size(results, space)
+def _check_top_cells(results: DatasetResults, space: CellSpace) -> Iterator[Claim]:
+    accuracies = _same_size_accuracies(results, space)
     n_cells = published_dataset_numbers()["same_size"]["cells"]
     claim = (
-        f"Of the {TOP} best of these cells, almost none has a convolution on edge 2 or on edge 4, and none drops or "
-        "skips edge 1."
+        f"Of the {TOP} most robust of these cells, almost none has a convolution on edge 2 or on edge 4, and none has "
+        "“none” or a skip connection on edge 1."
     )
     if len(accuracies) < n_cells:
         yield Claim("Figure 7", claim, "", f"{len(accuracies)} of {n_cells} cells evaluated", UNTESTED)
@@ -242,15 +245,15 @@ def _inspect_top_cells(results: DatasetResults, space: CellSpace) -> Iterator[Cl
         "Figure 7",
         claim,
         "",
-        f"a convolution on edge 2: {n_convolved[0]}, on edge 4: {n_convolved[1]}; edge 1 dropped or skipped: "
-        f"{n_dropped_or_skipped}",
+        f"convolution on edge 2: {n_convolved[0]} cells, on edge 4: {n_convolved[1]}; “none” or skip connection on "
+        f"edge 1: {n_dropped_or_skipped}",
         HOLDS if max(n_convolved) <= MAX_ALMOST_NONE and not n_dropped_or_skipped else FAILS,
     )
 
 
-def _rank_best_cells(results: DatasetResults) -> Iterator[Claim]:
+def _check_ranks_of_best_cells(results: DatasetResults) -> Iterator[Claim]:
     for cell in published_dataset_numbers()["best_cells"]:
-        claim = f"Architecture #{cell} is the best by clean, mean adversarial or mean corruption accuracy."
+        claim = f"Architecture #{cell} has the highest clean, mean adversarial or mean corruption accuracy."
         if cell not in results.architectures or results.scores.empty:
             yield Claim("Figure 26", claim, "", "not evaluated", UNTESTED)
             continue
@@ -265,11 +268,11 @@ def _rank_best_cells(results: DatasetResults) -> Iterator[Claim]:
                     ranks.append(f"{SCORES[str(score)]} rank {top.rank} of {len(ranked)}")
         ours = ", ".join(ranks)
         if is_near and not is_best:
-            ours += ", within the 95% interval of the best"
+            ours += ", within the 95% interval of the best cell"
         yield Claim("Figure 26", claim, "", ours, HOLDS if is_best else UNTESTED if is_near else FAILS)
 
 
-def _compare_search_results(results: DatasetResults) -> Iterator[Claim]:
+def _check_search_claim(results: DatasetResults) -> Iterator[Claim]:
     objective = ("fgsm", 1.0)
     attacked_columns = [column for column in ((key, 1.0) for key in ATTACKS) if column in results.accuracies]
     claim = (
@@ -293,10 +296,10 @@ def _compare_search_results(results: DatasetResults) -> Iterator[Claim]:
     )
 
 
-def _change_best_cell(results: DatasetResults, space: CellSpace) -> Iterator[Claim]:
-    """Check the claims about changes of one edge, on the cell with the best clean accuracy.
+def _check_neighbour_claims(results: DatasetResults, space: CellSpace) -> Iterator[Claim]:
+    """Check the claims about changes of one edge of the best cell.
 
-    The paper does not name its cell.
+    The paper does not name this cell; the cell with the highest clean accuracy is used.
     """
     changes = neighbour_changes(results)
     changes = changes[changes["best"] == CLEAN]
@@ -311,22 +314,22 @@ def _change_best_cell(results: DatasetResults, space: CellSpace) -> Iterator[Cla
         elif score == CORRUPTION:
             n_lower = int((rows["change"] < 0).sum())
             verdict = HOLDS if n_lower == n_neighbours else FAILS
-            yield Claim("Figure 30", claim, "", f"{n_lower} of {n_neighbours} changes lower it", verdict)
+            yield Claim("Figure 30", claim, "", f"{n_lower} of {n_neighbours} changes lower the accuracy", verdict)
         else:
             pooled = rows[(rows["edge"] == 2) & (rows["operation"] == POOLING)]["change"]
-            ours = f"{pooled.iloc[0]:+.3f}" if len(pooled) else "the best cell has pooling there"
+            ours = f"{pooled.iloc[0]:+.3f}" if len(pooled) else "the best cell already has pooling on edge 3"
             verdict = UNTESTED if pooled.empty else HOLDS if pooled.iloc[0] > 0 else FAILS
             yield Claim("Figure 30", claim, "", ours, verdict)
 
 
-def _compare_jacobian_correlations(correlations: pd.DataFrame) -> Iterator[Claim]:
-    claim = "The Jacobian's norm predicts the accuracy under PGD better at 1/255 than at the largest epsilon."
+def _check_jacobian_correlations(correlations: pd.DataFrame) -> Iterator[Claim]:
+    claim = "The norm of the Jacobian predicts accuracy under PGD better at 1/255 than at the largest epsilon."
     rows = pd.DataFrame()
     if len(correlations):
         is_norm = correlations["measure"].str.startswith("Jacobian norm") & (correlations["key"] == "pgd")
         rows = correlations[is_norm].dropna(subset="kendall")
     if rows.empty:
-        yield Claim("Figure 6", claim, "", "no Jacobian norms on at least eight cells", UNTESTED)
+        yield Claim("Figure 6", claim, "", "Jacobian norms of fewer than eight cells", UNTESTED)
     for measure, taus in rows.groupby("measure", sort=False) if len(rows) else ():
         by_strength = taus.set_index("strength")["kendall"].sort_index()
         taus_text = ", ".join(f"{tau:.2f} at {strength:g}" for strength, tau in by_strength.items())

@@ -57,7 +57,9 @@ def _draw_legend(figure: Figure, colours: Mapping[str, str], *, has_published: b
     handles = [Line2D([], [], color=colour, linewidth=1.4, label=name) for name, colour in colours.items()]
     if has_published:
         handles.append(
-            Line2D([], [], color=INK, marker="o", markersize=3.5, linestyle="", markerfacecolor="none", label="printed")
+            Line2D(
+                [], [], color=INK, marker="o", markersize=3.5, linestyle="", markerfacecolor="none", label="published"
+            )
         )
     parts.draw_legend(figure, handles)
 
@@ -67,7 +69,7 @@ def _draw_published(axes: Axes, x: Any, values: Any, colour: str) -> None:
 
 
 def draw_accuracy_curves(curves: pd.DataFrame, groups: Sequence[str], *, normalised: bool) -> Figure | None:
-    """Draw accuracy over epsilon, one panel per network and epoch: means over networks, with bands of one deviation.
+    """Draw accuracy over epsilon, one panel per network and epoch: means over networks ± one standard deviation.
 
     The figures correspond to the paper's figures 4 and 5 (normalised by the clean accuracy) or 6 and 7. In normalised
     figures, chance depends on the clean accuracy, so each group has a dotted line in its colour. Return None if no
@@ -101,9 +103,9 @@ def draw_accuracy_curves(curves: pd.DataFrame, groups: Sequence[str], *, normali
 
 
 def draw_areas(curves: pd.DataFrame, network: str) -> Figure:
-    """Draw the areas behind R at the last epoch, as in the paper's figure 1: accuracy over epsilon, raw and normalised.
+    """Draw accuracy over epsilon, raw and normalised, with the areas that define R, as in the paper's figure 1.
 
-    `curves` is `ImageDistribution.curves`. Only the groups MNIST and CIFAR-10 are drawn.
+    `curves` is `ImageDistribution.curves`. Only the last epochs of the groups MNIST and CIFAR-10 are drawn.
     """
     rows = curves[(curves["network"] == network) & curves["group"].isin(UNTUNED_GROUPS[:2])]
     figure, panels = parts.make_axes_grid(2, FIGURE_WIDTH, 3.0, 2.2, below=0.5)
@@ -122,7 +124,7 @@ def draw_areas(curves: pd.DataFrame, network: str) -> Figure:
 
 
 def draw_robustness(tables: pd.DataFrame) -> Figure:
-    """Draw robustness R over epochs, one panel per network: means with bands of one deviation, and published means."""
+    """Draw robustness R over epochs, one panel per network: published means, and our means ± one standard deviation."""
     networks = list(dict.fromkeys(tables["network"]))
     max_with_deviation = max(1.0, float((tables["mean"] + tables["sd"].fillna(0)).max()))
     upper_limit = min(max_with_deviation, float(tables[["mean", "printed_mean"]].max().max()) + 0.1)
@@ -154,7 +156,7 @@ def draw_robustness(tables: pd.DataFrame) -> Figure:
 
 
 def _error_bounds(rows: pd.DataFrame) -> tuple["pd.Series[float]", "pd.Series[float]"]:
-    """Return the ends of bands and bars: the interval, or the range if there are fewer than three seeds."""
+    """Return the lower and upper ends of bands and bars: the interval, or the range for fewer than three seeds."""
     has_few_seeds = rows["n"] < 3
     return rows["low"].where(~has_few_seeds, rows["min"]), rows["high"].where(~has_few_seeds, rows["max"])
 
@@ -162,8 +164,8 @@ def _error_bounds(rows: pd.DataFrame) -> tuple["pd.Series[float]", "pd.Series[fl
 def draw_dynamics(curves: pd.DataFrame) -> Figure:
     """Draw accuracy and attack success over iterations, one panel per run; see `_error_bounds` for the bands."""
     runs = list(dict.fromkeys(curves["run"]))
-    names = list(dict.fromkeys(curves["curve"]))
-    colours = dict(zip(names, [INK, *SERIES_COLOURS, *SERIES_COLOURS], strict=False))
+    curve_names = list(dict.fromkeys(curves["curve"]))
+    colours = dict(zip(curve_names, [INK, *SERIES_COLOURS, *SERIES_COLOURS], strict=False))
     figure, axes_of = parts.make_axes_grid(
         len(runs), FIGURE_WIDTH, 3, 2.4, label="accuracy, attack success", limits=(0, 1), below=0.6
     )
@@ -175,7 +177,7 @@ def draw_dynamics(curves: pd.DataFrame) -> Figure:
         axes.set_title(str(run), color=INK, fontsize=TITLE_SIZE, parse_math=False)
         axes.set_xlabel("iterations", color=INK, fontsize=TEXT_SIZE)
     labelled_colours = {
-        name.replace("asr ", "success of ") if name != "clean" else "accuracy": colours[name] for name in names
+        name.replace("asr ", "success of ") if name != "clean" else "accuracy": colours[name] for name in curve_names
     }
     _draw_legend(figure, labelled_colours, has_published=bool(curves["printed"].notna().any()))
     return figure
@@ -185,8 +187,8 @@ def draw_mixing(curves: pd.DataFrame, panels: Mapping[str, Sequence[str]]) -> Fi
     """Draw accuracy over the fraction of robust images, one panel per group of attacks and network."""
     networks = list(dict.fromkeys(curves["network"]))
     panel_specs = [(title, keys, network) for title, keys in panels.items() for network in networks]
-    names = list(dict.fromkeys(curves["curve"]))
-    colours = dict(zip(names, [INK, *SERIES_COLOURS, *SERIES_COLOURS], strict=False))
+    curve_names = list(dict.fromkeys(curves["curve"]))
+    colours = dict(zip(curve_names, [INK, *SERIES_COLOURS, *SERIES_COLOURS], strict=False))
     figure, axes_of = parts.make_axes_grid(len(panel_specs), FIGURE_WIDTH, 2, 1.9, below=0.6)
     for axes, (title, keys, network) in zip(axes_of, panel_specs, strict=True):
         rows = curves[curves["network"] == network]
@@ -195,7 +197,7 @@ def draw_mixing(curves: pd.DataFrame, panels: Mapping[str, Sequence[str]]) -> Fi
             _draw_line(axes, curve_rows["alpha"], curve_rows["mean"], *_error_bounds(curve_rows), colours[str(curve)])
             _draw_published(axes, curve_rows["alpha"], curve_rows["printed"], colours[str(curve)])
         axes.set_title(f"{title}, {network}", color=INK, fontsize=TITLE_SIZE)
-        axes.set_xlabel("α, share of robust images", color=INK, fontsize=TEXT_SIZE)
+        axes.set_xlabel("fraction α of robust images", color=INK, fontsize=TEXT_SIZE)
     _draw_legend(figure, colours, has_published=bool(curves["printed"].notna().any()))
     return figure
 

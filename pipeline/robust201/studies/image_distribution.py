@@ -21,7 +21,7 @@ from robust201.statistics.robustness import (
     robustness_r,
     sensitivity,
 )
-from robust201.studies.comparisons import compare_groups, published_tables, rows_of
+from robust201.studies.comparisons import compare_groups, iterate_rows, published_tables
 from robust201.studies.config import ImageDistributionStudy
 from robust201.studies.networks import Exports
 
@@ -34,14 +34,14 @@ class ImageDistribution:
     """The numbers of the study.
 
     Attributes:
-        models: one row per trained network: `network`, `group`, `epoch`, `seed`, accuracy on `clean` images, `r`, the
-            mean relative change `c` (r - 1), `exceeds_one` (whether R is above 1), `rises` (whether any accuracy under
-            attack is above the clean one), `r_fitted` (R of a fitted psychometric function, NaN for fewer than five
-            strengths) and `at_chance` (whether the clean accuracy is not above chance; R is then NaN).
+        models: one row per trained network: `network`, `group`, `epoch`, `seed`, `clean` accuracy, `r`, the mean
+            relative change `c` (r - 1), `exceeds_one` (whether R is above 1), `rises` (whether any accuracy under
+            attack is above the clean accuracy), `r_fitted` (R of a fitted psychometric function, NaN for fewer than
+            five strengths) and `at_chance` (whether the clean accuracy is not above chance; R is then NaN).
         tables: one row per network, group and epoch: `n` networks, `mean` and `sd` of R (ddof 1) with the mean's 95%
             interval `low` to `high`, and the number `above_one` of networks with R above 1. Published numbers: number
             `table` of the table, `printed_epoch`, `printed_mean`, `printed_sd`, and number `printed_n` of networks; the
-            `difference` of the means, and `p_printed` of Welch's test of this difference.
+            `difference` of the means, and the p-value `p_printed` of Welch's test of this difference.
         curves: one row per network, group, epoch and strength (1/255): mean and standard deviation over networks of the
             accuracy (`accuracy`, `accuracy_sd`) and of its ratio to the clean accuracy (`normalised`, `normalised_sd`).
         comparisons: all tests (see `studies.comparisons.compare_groups`).
@@ -74,7 +74,7 @@ def measure_image_distribution(study: ImageDistributionStudy, exports: Exports) 
             frame = exports.accuracies(trained_group.dataset, study.key, trained_group.recipes, [network.architecture])
             for epoch, rows in frame.groupby("length"):
                 accuracies = rows.pivot_table(index="seed", columns="strength", values="accuracy").dropna()
-                names = {"network": label, "group": group, "epoch": int(float(str(epoch)))}
+                row_key = {"network": label, "group": group, "epoch": int(float(str(epoch)))}
                 strengths = accuracies.columns.to_numpy(np.float64)
                 n_classes, n_images = sizes[trained_group.dataset]
                 performances = (
@@ -84,15 +84,15 @@ def measure_image_distribution(study: ImageDistributionStudy, exports: Exports) 
                 )
                 curve = robustness_r(strengths, performances.to_numpy())
                 at_chance = _is_at_chance(accuracies.iloc[:, 0].to_numpy(), n_classes, n_images)
-                model_frames.append(_summarise_models(names, accuracies, performances, curve, at_chance))
-                curve_frames.append(_summarise_curve(names, accuracies))
+                model_frames.append(_summarise_models(row_key, accuracies, performances, curve, at_chance))
+                curve_frames.append(_summarise_curve(row_key, accuracies))
                 floors.add(curve.floor)
                 distinct_strengths.add(tuple(strengths))
     all_models = pd.concat(model_frames, ignore_index=True)
     tables = _make_tables(study, all_models)
     r_by_seed = {
-        (str(names[0]), str(names[1]), int(str(names[2]))): rows.set_index("seed")["r"]
-        for names, rows in all_models.groupby(["network", "group", "epoch"], sort=False)
+        (str(group_key[0]), str(group_key[1]), int(str(group_key[2]))): rows.set_index("seed")["r"]
+        for group_key, rows in all_models.groupby(["network", "group", "epoch"], sort=False)
     }
     comparisons = compare_groups(tables, r_by_seed)
     has_published_strengths = all(
@@ -122,7 +122,7 @@ def _is_at_chance(clean: NDArray[np.float64], n_classes: int | None, n_images: i
 
 
 def _summarise_models(
-    names: dict[str, Any],
+    row_key: dict[str, Any],
     accuracies: pd.DataFrame,
     performances: pd.DataFrame,
     curve: RobustnessCurve,
@@ -133,7 +133,7 @@ def _summarise_models(
     mean_change = np.trapezoid(changes, strengths, axis=-1) / (strengths[-1] - strengths[0])
     return pd.DataFrame(
         {
-            **names,
+            **row_key,
             "seed": accuracies.index,
             "clean": accuracies.iloc[:, 0].to_numpy(),
             "r": np.where(at_chance, np.nan, curve.value),
@@ -154,18 +154,18 @@ def _fit_robustness(strengths: NDArray[np.float64], performances: pd.DataFrame) 
     return np.array([curve.robustness(strengths[0], strengths[-1]) for curve in curves])
 
 
-def _summarise_curve(names: dict[str, Any], accuracies: pd.DataFrame) -> pd.DataFrame:
+def _summarise_curve(row_key: dict[str, Any], accuracies: pd.DataFrame) -> pd.DataFrame:
     curves = accuracies.to_numpy()
     relative = 1 + relative_changes(accuracies.columns.to_numpy(np.float64), curves)
     plain, normalised = summarise_group(curves.T), summarise_group(relative.T)
     return pd.DataFrame(
-        {**names, "strength": accuracies.columns.to_numpy(np.float64), "n": len(accuracies), "accuracy": plain.mean}
+        {**row_key, "strength": accuracies.columns.to_numpy(np.float64), "n": len(accuracies), "accuracy": plain.mean}
         | {"accuracy_sd": plain.deviation, "normalised": normalised.mean, "normalised_sd": normalised.deviation}
     )
 
 
 def _make_tables(study: ImageDistributionStudy, models: pd.DataFrame) -> pd.DataFrame:
-    published_rows = {(row.network, row.group, row.epoch): row for row in rows_of(published_tables())}
+    published_rows = {(row.network, row.group, row.epoch): row for row in iterate_rows(published_tables())}
     rows = []
     for (network, group, epoch), models_of_group in models.groupby(["network", "group", "epoch"], sort=False):
         r_values = models_of_group["r"].to_numpy()
@@ -194,12 +194,14 @@ def _make_tables(study: ImageDistributionStudy, models: pd.DataFrame) -> pd.Data
 def attach_published_decisions(
     study: ImageDistributionStudy, comparisons: pd.DataFrame, published: pd.DataFrame
 ) -> pd.DataFrame:
-    """Add the column `printed`: the side with the published marker, ``""``, or None if unknown."""
-    published_decisions = {(row.first, row.second, row.network, row.epoch): row.printed for row in rows_of(published)}
+    """Add the column `printed`: the side with the published marker, ``""`` for no marker, or None if unpublished."""
+    published_decisions = {
+        (row.first, row.second, row.network, row.epoch): row.printed for row in iterate_rows(published)
+    }
     decisions = [
         published_decisions.get(
             (row.first, row.second, row.network, study.networks[row.network].printed_epoch(row.epoch))
         )
-        for row in rows_of(comparisons)
+        for row in iterate_rows(comparisons)
     ]
     return comparisons.assign(printed=pd.Series(decisions, comparisons.index, dtype=object))

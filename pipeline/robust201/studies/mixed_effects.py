@@ -42,8 +42,9 @@ class MixedEffects:
             deviations `seed_sd` (initial weights) and `residual_sd`, and the fraction `seed_share` of the variance that
             is due to initial weights, with its interval `share_low` to `share_high`.
         effects: one row per effect: `factor`, `experiment` and `claim` (see `studies.comparisons`), `network`, `epoch`
-            (NaN for effects over architectures, which use each one's last epoch), `estimate`, `error`, `degrees`,
-            `low`, `high`, `p` and `p_holm` (over all rows). NaN if there are too few training runs for a model.
+            (NaN for effects over architectures, which use the last epoch of each architecture), `estimate`, its
+            standard `error`, `degrees` of freedom, `low`, `high`, `p` and `p_holm` (over all rows). Numbers are NaN if
+            there are too few training runs for a model.
     """
 
     variances: pd.DataFrame
@@ -65,16 +66,16 @@ class _Model(NamedTuple):
 
 
 def fit_mixed_effects(models: pd.DataFrame) -> MixedEffects:
-    """Fit one model per network and epoch, and estimate all effects whose groups it has.
+    """Fit one model per network and epoch, and estimate all effects between groups that the model contains.
 
     Args:
-        models: one row per trained network: `network`, `group`, `epoch`, `seed` and `r`; rows without R are left out.
+        models: one row per trained network: `network`, `group`, `epoch`, `seed` and `r`; rows without R are ignored.
     """
     fitted_models: dict[tuple[str, int], _Model] = {}
     for network_and_epoch, rows in models[models["r"].notna()].groupby(["network", "epoch"], sort=False):
         fitted_models[str(network_and_epoch[0]), int(str(network_and_epoch[1]))] = _fit(rows)
     effects = [
-        _record(FACTORS[family.experiment], family, network, epoch, model.compare(family))
+        _effect_row(FACTORS[family.experiment], family, network, epoch, model.compare(family))
         for (network, epoch), model in fitted_models.items()
         for family in _shared_families([model])
     ]
@@ -82,12 +83,12 @@ def fit_mixed_effects(models: pd.DataFrame) -> MixedEffects:
         network: fitted_models[network, max(epoch for name, epoch in fitted_models if name == network)]
         for network, _ in fitted_models
     }
-    effects += _across_architectures(last_models) if len(last_models) > 1 else []
+    effects += _effects_over_architectures(last_models) if len(last_models) > 1 else []
     columns = ["factor", "experiment", "claim", "network", "epoch", *_ESTIMATE_COLUMNS.values()]
     frame = pd.DataFrame(effects, columns=columns)
     has_p_value = frame["p"].notna()
     frame["p_holm"] = np.where(has_p_value, holm_adjust(frame["p"].where(has_p_value, 1.0)), np.nan)
-    variances = [_describe(network, epoch, model.fitted) for (network, epoch), model in fitted_models.items()]
+    variances = [_variance_row(network, epoch, model.fitted) for (network, epoch), model in fitted_models.items()]
     return MixedEffects(pd.DataFrame(variances), frame)
 
 
@@ -103,7 +104,7 @@ def _shared_families(models: Sequence[_Model]) -> list[Family]:
     return [family for family in FAMILIES if {family.first, family.second} <= shared]
 
 
-def _across_architectures(models: Mapping[str, _Model]) -> list[dict[str, Any]]:
+def _effects_over_architectures(models: Mapping[str, _Model]) -> list[dict[str, Any]]:
     """Estimate the mean of each effect over architectures, and the differences between architectures."""
     all_models = list(models.values())
     rows = []
@@ -111,12 +112,12 @@ def _across_architectures(models: Mapping[str, _Model]) -> list[dict[str, Any]]:
         mean = combine_estimates(
             [model.compare(family) for model in all_models], np.full(len(all_models), 1 / len(all_models))
         )
-        rows.append(_record(FACTORS[family.experiment], family, ALL_NETWORKS, np.nan, mean))
+        rows.append(_effect_row(FACTORS[family.experiment], family, ALL_NETWORKS, np.nan, mean))
     shared = [group for group in all_models[0].groups if all(group in model.groups for model in all_models)]
     for first, second in itertools.combinations(models, 2) if shared else ():
         means = [models[name].fitted.estimate(models[name].mean_weights(shared)) for name in (first, second)]
         network = f"{first} against {second}"
-        rows.append(_record("architecture", None, network, np.nan, combine_estimates(means, [1, -1])))
+        rows.append(_effect_row("architecture", None, network, np.nan, combine_estimates(means, [1, -1])))
     return rows
 
 
@@ -131,15 +132,15 @@ _ESTIMATE_COLUMNS = {
 """Column of `MixedEffects.effects` for each field of `ContrastEstimate`."""
 
 
-def _record(
+def _effect_row(
     factor: str, family: Family | None, network: str, epoch: float, estimate: ContrastEstimate
 ) -> dict[str, Any]:
     experiment, claim = ("", "mean of groups") if family is None else (family.experiment, family.claim)
-    names = {"factor": factor, "experiment": experiment, "claim": claim, "network": network, "epoch": epoch}
-    return names | {column: getattr(estimate, field) for field, column in _ESTIMATE_COLUMNS.items()}
+    row_key = {"factor": factor, "experiment": experiment, "claim": claim, "network": network, "epoch": epoch}
+    return row_key | {column: getattr(estimate, field) for field, column in _ESTIMATE_COLUMNS.items()}
 
 
-def _describe(network: str, epoch: int, fitted: RandomIntercept) -> dict[str, Any]:
+def _variance_row(network: str, epoch: int, fitted: RandomIntercept) -> dict[str, Any]:
     return {
         "network": network,
         "epoch": epoch,

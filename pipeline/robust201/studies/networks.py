@@ -1,4 +1,4 @@
-"""Results of trained networks, by recipe, length of training and seed, from exports with several weights."""
+"""Results of trained networks by recipe, training length and seed, from exports with several weights."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -20,7 +20,7 @@ from robust201.statistics.outcomes import Packed
 
 
 class Trained(NamedTuple):
-    """Weights of trained networks in an export.
+    """Named weights in an export, with the training run that produced them.
 
     Attributes:
         reader: reader of the export.
@@ -59,8 +59,8 @@ class Exports:
 
         Args:
             folders: folders of the exports.
-            iterations_per_epoch: iterations per epoch, if the length of training is measured in iterations. With None,
-                it is measured in epochs, and snapshots within an epoch are left out.
+            iterations_per_epoch: iterations per epoch, to measure the training length in iterations. With None, the
+                training length is measured in epochs, and snapshots within an epoch are omitted.
 
         Raises:
             ResultsError: a folder is not an export, or has no named weights.
@@ -178,7 +178,7 @@ class Exports:
         return ()
 
     def task_size(self, dataset: str) -> tuple[int | None, int | None]:
-        """Return a dataset's number of classes, and of images behind its clean accuracy; None if not recorded."""
+        """Return the numbers of classes and of evaluated clean images of a dataset; None where not recorded."""
         for reader in self.readers:
             if dataset in reader.data:
                 n_classes = DATASETS[dataset].n_classes if dataset in DATASETS else reader.files.count_classes(dataset)

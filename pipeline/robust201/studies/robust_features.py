@@ -47,13 +47,13 @@ def curve_name(key: str, strength: float) -> str:
 
 
 def summarise_runs(values: Sequence[float] | NDArray[np.float64]) -> dict[str, Any]:
-    """Return `n`, `mean`, its 95% interval `low` to `high`, and the range `min` to `max`, over seeds."""
+    """Summarise values over seeds: number `n`, `mean` with its 95% interval `low` to `high`, range `min` to `max`."""
     mean, low, high = mean_intervals(values)
     summary = {"n": len(values), "mean": float(mean), "low": float(low), "high": float(high)}
     return summary | {"min": float(np.min(values)), "max": float(np.max(values))}
 
 
-def _with_differences(frame: pd.DataFrame) -> pd.DataFrame:
+def _add_differences(frame: pd.DataFrame) -> pd.DataFrame:
     published = frame["printed"].astype(float)
     return frame.assign(printed=published, difference=frame["mean"] - published)
 
@@ -79,8 +79,7 @@ class Dynamics:
 def measure_dynamics(study: DynamicsStudy, exports: Exports) -> Dynamics:
     """Compute clean accuracy and attack success at the snapshots of each run.
 
-    Attack success is the fraction of correctly classified images that the attack makes misclassified. Both counts are
-    summed over all images before the division.
+    Attack success is the fraction of the images correct without an attack that are misclassified under the attack.
 
     Raises:
         ResultsError: a run has no results, or per-image outcomes are missing.
@@ -100,12 +99,12 @@ def measure_dynamics(study: DynamicsStudy, exports: Exports) -> Dynamics:
                 )
                 rates = attack_success_rates(clean.packed[matched["index"]], attacked.packed[matched["index_attacked"]])
                 rows += _summarise_seeds(matched.assign(value=rates), run, SUCCESS_PREFIX + curve_name(key, strength))
-    published = published_numbers()["dynamics"]
+    published_content = published_numbers()["dynamics"]
     published_by_point: dict[tuple[str, str, int], float] = {}
     published_iterations: dict[tuple[str, str, int], int] = {}
-    for run, curves in published["runs"].items():
+    for run, curves in published_content["runs"].items():
         for curve, values in curves.items():
-            for iteration, value in zip(published["iterations"], values, strict=True):
+            for iteration, value in zip(published_content["iterations"], values, strict=True):
                 point = (run, curve, round(iteration * study.iterations_per_printed))
                 published_by_point[point], published_iterations[point] = value / 100, iteration
     frame = pd.DataFrame(rows)
@@ -114,7 +113,7 @@ def measure_dynamics(study: DynamicsStudy, exports: Exports) -> Dynamics:
         printed_iteration=pd.array([published_iterations.get(point) for point in points], dtype="Int64"),
         printed=[published_by_point.get(point, math.nan) for point in points],
     )
-    return Dynamics(_with_differences(frame), _dynamic_trends(frame, published_by_point), n_images)
+    return Dynamics(_add_differences(frame), _dynamic_trends(frame, published_by_point), n_images)
 
 
 def _summarise_seeds(frame: pd.DataFrame, run: str, curve: str) -> list[dict[str, Any]]:
@@ -155,8 +154,8 @@ class Mixing:
             `printed`, `difference`.
         trends: one row per network and curve: the least-squares `slope` of accuracy over alpha, as a mean over seeds
             with its interval `low` to `high`; the number `steps` of steps between neighbouring alphas, and the number
-            `fall` of those where the accuracy decreases; and the same of the published curve (`printed_slope`,
-            `printed_steps`, `printed_fall`).
+            `fall` of steps where the accuracy decreases; and the same numbers for the published curve
+            (`printed_slope`, `printed_steps`, `printed_fall`).
     """
 
     curves: pd.DataFrame
@@ -169,32 +168,34 @@ def measure_mixing(study: MixingStudy, exports: Exports) -> Mixing:
     Raises:
         ResultsError: a network has no results.
     """
-    by_recipe = {recipe: alpha for alpha, recipe in study.alphas.items()}
+    alpha_by_recipe = {recipe: alpha for alpha, recipe in study.alphas.items()}
     published_content = published_numbers()["mixing"]
     curves: list[dict[str, Any]] = []
     trends: list[dict[str, Any]] = []
     for label, architecture in study.networks.items():
         published_curves = published_content["networks"].get(label, {})
         for key in dict.fromkeys([CLEAN, *itertools.chain(*study.panels.values())]):
-            frame = exports.accuracies(study.dataset, key, list(by_recipe), [architecture])
-            frame = frame[frame["length"] == study.epochs].assign(alpha=frame["recipe"].map(by_recipe))
+            frame = exports.accuracies(study.dataset, key, list(alpha_by_recipe), [architecture])
+            frame = frame[frame["length"] == study.epochs].assign(alpha=frame["recipe"].map(alpha_by_recipe))
             for strength, rows in frame.groupby("strength", sort=True):
                 if (key != CLEAN) and strength == CLEAN_STRENGTH and exports.strengths(study.dataset, key) != (0.0,):
                     continue  # skip strength 0 of attacks, because clean accuracy has its own curve
                 curve = curve_name(key, float(str(strength)))
-                names = {"network": label, "curve": curve}
+                row_key = {"network": label, "curve": curve}
                 published_by_alpha = {
                     round(alpha, 6): value / 100
                     for alpha, value in zip(published_content["alphas"], published_curves.get(curve, ()), strict=False)
                 }
                 accuracies_by_seed = rows.pivot_table(index="seed", columns="alpha", values="accuracy")
                 curves += [
-                    {**names, "alpha": alpha, **summarise_runs(accuracies_by_seed[alpha].dropna().to_numpy())}
+                    {**row_key, "alpha": alpha, **summarise_runs(accuracies_by_seed[alpha].dropna().to_numpy())}
                     | {"printed": published_by_alpha.get(round(float(str(alpha)), 6), math.nan)}
                     for alpha in accuracies_by_seed.columns
                 ]
-                trends.append(names | _mixing_trend(accuracies_by_seed.dropna()) | _published_trend(published_by_alpha))
-    return Mixing(_with_differences(pd.DataFrame(curves)), pd.DataFrame(trends))
+                trends.append(
+                    row_key | _mixing_trend(accuracies_by_seed.dropna()) | _published_trend(published_by_alpha)
+                )
+    return Mixing(_add_differences(pd.DataFrame(curves)), pd.DataFrame(trends))
 
 
 def _mixing_trend(accuracies_by_seed: pd.DataFrame) -> dict[str, float]:
@@ -202,17 +203,17 @@ def _mixing_trend(accuracies_by_seed: pd.DataFrame) -> dict[str, float]:
     slope, low, high = (
         trend_estimate(alphas, accuracies_by_seed.to_numpy()) if len(accuracies_by_seed) else (math.nan,) * 3
     )
-    return {"slope": slope, "low": low, "high": high} | _count_falls(accuracies_by_seed.mean().to_numpy())
+    return {"slope": slope, "low": low, "high": high} | _count_decreases(accuracies_by_seed.mean().to_numpy())
 
 
 def _published_trend(published_by_alpha: Mapping[float, float]) -> dict[str, float]:
     alphas, values = np.array(list(published_by_alpha)), np.array(list(published_by_alpha.values()))
     slope = trend_estimate(alphas, values[None])[0] if len(published_by_alpha) > 1 else math.nan
-    falls = _count_falls(values)
-    return {"printed_slope": slope, "printed_steps": falls["steps"], "printed_fall": falls["fall"]}
+    decreases = _count_decreases(values)
+    return {"printed_slope": slope, "printed_steps": decreases["steps"], "printed_fall": decreases["fall"]}
 
 
-def _count_falls(values: NDArray[np.float64]) -> dict[str, float]:
+def _count_decreases(values: NDArray[np.float64]) -> dict[str, float]:
     changes = np.diff(values)
     return {"steps": len(changes), "fall": int((changes < 0).sum())}
 
@@ -222,16 +223,17 @@ class Equivariance:
     """Results of question 3: accuracy of equivariant networks under spatial attacks.
 
     Attributes:
-        best: Table 1, one row per `attack`, `network` and `setting`. The best candidate (depth and learning rate) on
-            the validation images is selected; `mean`, `low` and `high` are its accuracy on the test images. `on_test`
-            is the accuracy of the best candidate on the test images themselves, which is how the paper selected;
-            `selection` is `on_test` minus `mean`. `chosen` and `chosen_on_test` name these candidates (architecture,
-            recipe); `candidates` is the number of candidates. `difference` is `on_test` minus the published number
-            `printed`.
-        depths: the same for each architecture, with only learning rates as candidates, as in the paper's appendix.
+        best: Table 1, one row per `attack`, `network` and `setting`. A candidate is a depth and learning rate. `mean`,
+            `low` and `high` are the accuracy on the test images of the candidate that is best on the validation images.
+            `on_test` is the accuracy of the candidate that is best on the test images themselves, which is how the
+            paper selected; `selection` is `on_test` minus `mean`. `chosen` and `chosen_on_test` name the two candidates
+            (architecture, recipe); `candidates` is the number of candidates. `difference` is `on_test` minus the
+            published number `printed`.
+        depths: the columns of `best` for each architecture, with only learning rates as candidates, as in the paper's
+            appendix.
         candidates: accuracy of every candidate on all images: mean over seeds and its interval.
-        n_validation: number of validation images; the others are the test images.
-        n_images: number of all images.
+        n_validation: number of validation images.
+        n_images: number of validation and test images together.
     """
 
     best: pd.DataFrame
@@ -269,7 +271,7 @@ def measure_equivariance(study: EquivarianceStudy, exports: Exports) -> Equivari
                 published_content["settings"].index(setting) if setting in published_content["settings"] else None
             )
             for network, architectures in study.networks.items():
-                names = {"attack": attack, "network": network, "setting": setting}
+                row_key = {"attack": attack, "network": network, "setting": setting}
                 candidates = [
                     _read_candidate(study, exports, attack, label, architectures[label], recipe)
                     for label in architectures
@@ -279,16 +281,16 @@ def measure_equivariance(study: EquivarianceStudy, exports: Exports) -> Equivari
                 if len(validation) != n_images:
                     validation = _choose_half(n_images, study.selection_seed)
                 best.append(
-                    names
+                    row_key
                     | _select(candidates, validation)
                     | _published_accuracy(published_content["best"], network, attack, published_index)
                 )
                 for label in architectures:
                     same_depth = [candidate for candidate in candidates if candidate.name == label]
                     published = _published_accuracy(published_content["by_depth"], label, attack, published_index)
-                    depths.append(names | {"architecture": label} | _select(same_depth, validation) | published)
+                    depths.append(row_key | {"architecture": label} | _select(same_depth, validation) | published)
                 all_candidates += [
-                    names
+                    row_key
                     | {"architecture": candidate.name, "recipe": candidate.recipe}
                     | summarise_runs(candidate.is_correct.mean(axis=1))
                     for candidate in candidates
@@ -319,7 +321,7 @@ def _choose_half(n_images: int, seed: int) -> NDArray[np.bool_]:
 
 
 def _select(candidates: Sequence[_Candidate], validation: NDArray[np.bool_]) -> dict[str, Any]:
-    """Select the candidate with the best mean on each half of the images; of equal candidates, the first."""
+    """Select the candidate with the best mean on each half of the images; in ties, the first candidate."""
     best_on_validation = max(candidates, key=lambda candidate: candidate.is_correct[:, validation].mean())
     best_on_test = max(candidates, key=lambda candidate: candidate.is_correct[:, ~validation].mean())
     summary = summarise_runs(best_on_validation.is_correct[:, ~validation].mean(axis=1))

@@ -26,7 +26,7 @@ from robust201.studies.dataset_claims import (
     compare_medians,
 )
 from robust201.studies.networks import Exports
-from robust201.studies.pages.writer import PageWriter, short_table, show_number, table_lines
+from robust201.studies.pages.writer import PageWriter, format_number, short_table, table_lines
 
 
 def write_dataset(study: DatasetStudy, exports: Exports, folder: Path) -> list[Path]:
@@ -83,7 +83,7 @@ def _summarise(claims: Sequence[Claim], results: DatasetResults) -> str:
 
 
 def _claim_lines(claims: Sequence[Claim]) -> str:
-    columns = ["claim", "place", "printed", "ours", "verdict"]
+    columns = ["claim", "section or figure", "published", "ours", "verdict"]
     rows = [[claim.claim, claim.place, claim.printed or "–", claim.ours, claim.verdict] for claim in claims]
     return table_lines(columns, rows, n_texts=len(columns))
 
@@ -97,6 +97,6 @@ def _add_comparison(page: PageWriter, name: str, frame: pd.DataFrame) -> str:
     for row in frame.to_dict("records"):
         label = column_label(row["key"], row["strength"])
         evaluation = f"{row['architecture']}, {label}" if "architecture" in row else label
-        cells = [show_number(row[column], 3) for column in ("ours", "printed")]
-        rows.append([evaluation, *cells, show_number(row["difference"], 3, signed=True)])
-    return short_table(table_lines(["evaluation", "ours", "printed", "difference"], rows), name)
+        cells = [format_number(row[column], 3) for column in ("ours", "printed")]
+        rows.append([evaluation, *cells, format_number(row["difference"], 3, signed=True)])
+    return short_table(table_lines(["evaluation", "ours", "published", "difference"], rows), name)

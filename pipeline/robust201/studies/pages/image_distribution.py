@@ -9,7 +9,7 @@ import pandas as pd
 
 from robust201.planning.config import SweepConfig
 from robust201.studies import drawings
-from robust201.studies.attacked_images import attack_examples, strengths_of
+from robust201.studies.attacked_images import attack_example_images, attack_strengths
 from robust201.studies.comparisons import GROUPS, LEVEL, check_published_marks
 from robust201.studies.config import ImageDistributionStudy
 from robust201.studies.image_distribution import (
@@ -19,7 +19,14 @@ from robust201.studies.image_distribution import (
 )
 from robust201.studies.mixed_effects import MixedEffects, fit_mixed_effects
 from robust201.studies.networks import Exports
-from robust201.studies.pages.writer import PageWriter, comparison_lines, short_table, show_number, show_p, table_lines
+from robust201.studies.pages.writer import (
+    PageWriter,
+    comparison_lines,
+    format_number,
+    format_p_value,
+    short_table,
+    table_lines,
+)
 
 
 def write_image_distribution(
@@ -38,56 +45,57 @@ def write_image_distribution(
         page.add_table(name, frame)
     page.add_table("comparisons", comparisons)
     page.add_lead(_count_decisions(comparisons, numbers.comparable))
-    page.add_text(_how_to_read(numbers))
+    page.add_text(_explain_tables(numbers))
     for network, rows in numbers.tables.groupby("network", sort=False):
         page.add_text(f"## {network}\n\n{short_table(_robustness_lines(rows), 'robustness')}")
     page.add_figure(
         "robustness",
         drawings.draw_robustness(numbers.tables),
-        "R by epoch: mean over networks, band of one deviation",
+        "R by epoch: means over networks, with bands of one standard deviation",
     )
     first_network = next(iter(study.networks))
     caption = (
-        f"{first_network} after its last epoch: the area under accuracy, raw and normalised (figure 1 of the paper)"
+        f"{first_network} after its last epoch: areas under accuracy, unnormalised and normalised by clean accuracy "
+        "(figure 1 of the paper)"
     )
     page.add_figure("areas", drawings.draw_areas(numbers.curves, first_network), caption)
-    for normalised_number, groups in ((4, drawings.UNTUNED_GROUPS), (5, drawings.TUNED_GROUPS)):
+    for normalised_figure, groups in ((4, drawings.UNTUNED_GROUPS), (5, drawings.TUNED_GROUPS)):
         for normalised in (True, False):
             figure = drawings.draw_accuracy_curves(numbers.curves, groups, normalised=normalised)
             scale = "normalised" if normalised else "unnormalised"
-            figure_number = normalised_number if normalised else normalised_number + 2
+            figure_number = normalised_figure if normalised else normalised_figure + 2
             caption = f"Accuracy over epsilon, {scale} (figure {figure_number} of the paper)"
-            page.add_figure(f"curves-{normalised_number}-{scale}", figure, caption)
-    if strengths := strengths_of(study, sweeps):
-        for network, attacked in attack_examples(study, sweeps).items():
+            page.add_figure(f"curves-{normalised_figure}-{scale}", figure, caption)
+    if strengths := attack_strengths(study, sweeps):
+        for network, attacked in attack_example_images(study, sweeps).items():
             figure = drawings.draw_attacked_images(attacked, (0.0, *(strength / 255 for strength in strengths)))
-            caption = f"{network}: one image per group, attacked, and the change (figures 8 and 9 of the paper)"
+            caption = f"{network}: one attacked image per group, and its change (figures 8 and 9 of the paper)"
             page.add_figure(f"attacked-{network.lower()}", figure, caption)
     page.add_text(f"## Tests\n\n{short_table(comparison_lines(comparisons), 'comparisons')}")
     if study.mixed_model:
         mixed = fit_mixed_effects(numbers.models)
         page.add_table("mixed-effects", mixed.effects)
         page.add_table("mixed-variances", mixed.variances)
-        page.add_text(f"## Mixed model\n\n{_explain_mixed_model(mixed)}\n\n{_variance_lines(mixed.variances)}")
+        page.add_text(f"## Mixed models\n\n{_explain_mixed_models(mixed)}\n\n{_variance_lines(mixed.variances)}")
         effects = short_table(_effect_lines(mixed.effects), "mixed-effects")
-        page.add_text(f"Effects after the last epoch of each network:\n\n{effects}")
+        page.add_text(f"Effects on R after the last epoch of each network:\n\n{effects}")
     return page.finish()
 
 
-def _how_to_read(numbers: ImageDistribution) -> str:
+def _explain_tables(numbers: ImageDistribution) -> str:
     n_above = int(numbers.tables["above_one"].sum())
     strengths = (
-        "the paper's nine strengths"
+        "over the paper's nine strengths"
         if numbers.comparable
-        else "other strengths than the paper's, or computed from the sensitivity (do not compare R)"
+        else "over other strengths than in the paper, or from the sensitivity, so it is not comparable with published R"
     )
     return (
-        f"R is computed for each network over {strengths}, and then averaged. Its floor, reached if no attacked image "
-        f"is classified correctly, is {numbers.floor:.4f}. {n_above} of {len(numbers.models)} networks have R above 1; "
-        f"R is not clipped. {_count_at_chance(numbers.models)}{_explain_sensitivity(numbers)}"
-        f"{_compare_fits(numbers.models)}"
-        "Standard deviations divide by n - 1; intervals are Student's 95% over networks. Printed means are over 20 "
-        "networks; p is that of Welch's test of the difference."
+        f"R is computed for each network {strengths}. The tables have means over networks. The lower bound of R, which "
+        f"is reached if no attacked image is classified correctly, is {numbers.floor:.4f}. R is not clipped; "
+        f"{n_above} of {len(numbers.models)} networks have R above 1. {_count_at_chance(numbers.models)}"
+        f"{_explain_sensitivity(numbers)}{_compare_fits(numbers.models)}"
+        "Standard deviations divide by n - 1. Intervals are Student's 95% intervals over networks. Published means are "
+        "over 20 networks; p is the p-value of Welch's test of the difference from them."
     )
 
 
@@ -96,8 +104,8 @@ def _compare_fits(models: pd.DataFrame) -> str:
     if differences.empty:
         return ""
     return (
-        f"R of fitted psychometric functions differs from R by {show_number(differences.median(), 3)} in the median, "
-        f"at most by {show_number(differences.max(), 3)}. "
+        "The R of fitted psychometric functions differs from R by "
+        f"{format_number(differences.median(), 3)} (median) and by at most {format_number(differences.max(), 3)}. "
     )
 
 
@@ -115,77 +123,77 @@ def _count_at_chance(models: pd.DataFrame) -> str:
     if not n_at_chance:
         return ""
     return (
-        f"{n_at_chance} of them are not above chance on clean images: they have no R, and are left out of means and "
-        "tests. "
+        f"The clean accuracies of {n_at_chance} networks are not above chance: these networks have no R, and are "
+        "omitted from means and tests. "
     )
 
 
 def _robustness_lines(rows: pd.DataFrame) -> str:
-    columns = ["group", "epoch", "networks", "clean", "R", "SD", "95% interval", "above 1"]
-    columns += ["printed epoch", "printed R", "printed SD", "difference", "p"]
+    columns = ["group", "epoch", "networks", "clean accuracy", "R", "SD", "95% interval", "networks with R > 1"]
+    columns += ["published epoch", "published R", "published SD", "difference", "p"]
     table_rows = []
     for row in rows.to_dict("records"):
         our_cells = [
-            show_number(row["clean"]),
-            show_number(row["mean"]),
-            show_number(row["sd"]),
+            format_number(row["clean"]),
+            format_number(row["mean"]),
+            format_number(row["sd"]),
             _interval(row),
             str(row["above_one"]),
         ]
         epoch = row["printed_epoch"]
         published_cells = ["–" if epoch is None or math.isnan(epoch) else str(int(epoch))]
         published_cells += [
-            show_number(row["printed_mean"]),
-            show_number(row["printed_sd"]),
-            show_number(row["difference"], signed=True),
-            show_p(row["p_printed"]),
+            format_number(row["printed_mean"]),
+            format_number(row["printed_sd"]),
+            format_number(row["difference"], signed=True),
+            format_p_value(row["p_printed"]),
         ]
         table_rows.append([GROUPS[row["group"]], str(row["epoch"]), str(row["n"]), *our_cells, *published_cells])
     return table_lines(columns, table_rows)
 
 
 def _interval(row: Mapping[Any, Any], digits: int = 4) -> str:
-    return f"[{show_number(row['low'], digits)}, {show_number(row['high'], digits)}]"
+    return f"[{format_number(row['low'], digits)}, {format_number(row['high'], digits)}]"
 
 
 def _count_decisions(comparisons: pd.DataFrame, comparable: bool) -> str:
     with_published = comparisons[comparisons["printed"].notna()]
-    n_equal = int((with_published["printed"] == with_published["higher"]).sum())
+    n_agreeing = int((with_published["printed"] == with_published["higher"]).sum())
     n_after_holm = int((comparisons["higher_holm"] != "").sum())
     sentence = (
         f"{int((comparisons['higher'] != '').sum())} of {len(comparisons)} comparisons differ at the 5% level by "
         f"Welch's test, {n_after_holm} after Holm's correction for all of them"
     )
     if "p_paired_holm" in comparisons:
-        in_pairs = int((comparisons["p_paired_holm"] < 0.05).sum())
-        sentence += f", {in_pairs} by the paired test over equal seeds, with the same correction"
+        n_paired = int((comparisons["p_paired_holm"] < 0.05).sum())
+        sentence += f", and {n_paired} by the paired test over equal seeds with the same correction"
     if len(with_published):
-        sentence += f". {n_equal} of {len(with_published)} decisions agree with the printed ones, at the "
-        sentence += "printed epochs of the tables"
+        sentence += f". {n_agreeing} of {len(with_published)} decisions agree with the published decisions at the "
+        sentence += "published epochs in the tables"
     return sentence + ("." if comparable else ". Strengths differ from the paper's.")
 
 
-def _explain_mixed_model(mixed: MixedEffects) -> str:
+def _explain_mixed_models(mixed: MixedEffects) -> str:
     n_significant, n_after_holm = (int((mixed.effects[name] < LEVEL).sum()) for name in ("p", "p_holm"))
     return (
-        "R of a trained network is the mean of its group, plus an intercept of its seed (the initial weights, the same "
-        "in all groups), plus a residual: one model per network and epoch, fitted by REML. The residuals of all groups "
-        "have one variance; where the deviations above differ much, prefer the tests above. Intervals are Student's "
-        "95% with Satterthwaite's degrees of freedom, those of the seeds' share by profile likelihood. C has the same "
-        f"effects, since its mean is R - 1. {n_significant} of {len(mixed.effects)} effects differ from 0 at the 5% "
-        f"level, "
-        f"{n_after_holm} after Holm's correction for all of them."
+        "There is one model per network and epoch, fitted by REML. It describes the R of a trained network as the mean "
+        "of its group, plus an intercept of its seed (which determines the initial weights in all groups), plus a "
+        "residual. The residuals of all groups have one variance, so prefer the tests above if standard deviations "
+        "differ much between groups. Intervals of effects are Student's 95% intervals with Satterthwaite's degrees of "
+        "freedom; intervals of the seeds' fraction of the variance use the profile likelihood. Effects on the relative "
+        f"change C are the same, since its mean is R - 1. {n_significant} of {len(mixed.effects)} effects differ from "
+        f"0 at the 5% level, {n_after_holm} after Holm's correction for all of them."
     )
 
 
 def _variance_lines(variances: pd.DataFrame) -> str:
-    columns = ["network", "epoch", "networks", "seeds", "SD of seeds", "SD of residuals", "share of seeds"]
+    columns = ["network", "epoch", "networks", "seeds", "SD of seeds", "SD of residuals", "seeds' fraction of variance"]
     rows = []
     for row in variances.to_dict("records"):
-        names = [row["network"], *(str(row[name]) for name in ("epoch", "n", "n_seeds"))]
-        fraction = [show_number(row[name], 2) for name in ("seed_share", "share_low", "share_high")]
-        deviations = [show_number(row[name]) for name in ("seed_sd", "residual_sd")]
-        rows.append([*names, *deviations, fraction[0], f"[{fraction[1]}, {fraction[2]}]"])
+        name_cells = [row["network"], *(str(row[name]) for name in ("epoch", "n", "n_seeds"))]
+        fraction = [format_number(row[name], 2) for name in ("seed_share", "share_low", "share_high")]
+        deviations = [format_number(row[name]) for name in ("seed_sd", "residual_sd")]
+        rows.append([*name_cells, *deviations, fraction[0], f"[{fraction[1]}, {fraction[2]}]"])
     return table_lines([*columns, "95% interval"], rows)
 
 
@@ -197,7 +205,7 @@ def _effect_lines(effects: pd.DataFrame) -> str:
     rows = []
     for claim in dict.fromkeys(last_effects["claim"]):
         for row in last_effects[last_effects["claim"] == claim].to_dict("records"):
-            names = [row["factor"], f"{row['experiment']} {row['claim']}".strip(), row["network"]]
-            cells = [show_number(row["estimate"], signed=True), _interval(row), show_number(row["degrees"], 1)]
-            rows.append([*names, *cells, show_p(row["p"]), show_p(row["p_holm"])])
+            name_cells = [row["factor"], f"{row['experiment']} {row['claim']}".strip(), row["network"]]
+            cells = [format_number(row["estimate"], signed=True), _interval(row), format_number(row["degrees"], 1)]
+            rows.append([*name_cells, *cells, format_p_value(row["p"]), format_p_value(row["p_holm"])])
     return table_lines(columns, rows)

@@ -1,4 +1,4 @@
-"""The pages of the three studies of robust features: our percentages and the published ones."""
+"""The pages of the three studies of robust features, which compare our percentages with published percentages."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -11,52 +11,52 @@ import pandas as pd
 from robust201.studies import drawings
 from robust201.studies.config import DynamicsStudy, EquivarianceStudy, MixingStudy
 from robust201.studies.networks import Exports
-from robust201.studies.pages.writer import PageWriter, short_table, show_number, table_lines
+from robust201.studies.pages.writer import PageWriter, format_number, short_table, table_lines
 from robust201.studies.robust_features import measure_dynamics, measure_equivariance, measure_mixing
 
-_ERROR_BARS = "are 95% intervals over seeds, or the range of two seeds; circles are printed numbers"
-"""End of captions: what bands, bars and circles mean."""
+_ERROR_BARS = "show 95% intervals over seeds, or the range of two seeds; circles show published numbers"
+"""End of captions, which explains bands, bars and circles."""
 
 
-def _how_to_compare(n_seeds: "pd.Series[int]") -> str:
-    """Return an explanation of published and our numbers, given the number of seeds of each row."""
+def _explain_numbers(n_seeds: "pd.Series[int]") -> str:
+    """Return an explanation of published numbers and our numbers, given the number of seeds of each row."""
     text = (
-        "Printed numbers (theirs) are from single runs, without error bars. Ours are means over training seeds with "
-        "Student's 95% interval (none for a single seed), which covers the seeds, not the choice of test images. "
-        "Numbers are percentages; a difference is ours minus theirs."
+        "Published numbers are from single runs, without error bars. Our numbers are means over training seeds with "
+        "Student's 95% intervals (none for a single seed), which describe the variation between seeds, not the choice "
+        "of test images. Numbers are percentages; a difference is our number minus the published number."
     )
     if (n_seeds == 2).any():
         text += (
-            " Intervals of two seeds are wide and may go beyond 0 and 100; where both seeds happen to agree, they have "
-            "no width."
+            " Intervals of two seeds are wide and may extend below 0 or above 100; if both seeds have the same value, "
+            "their width is 0."
         )
     return text
 
 
-def _show_comparison(our_number: float, published: float, show: Callable[..., str]) -> str:
-    """Return the text of a cell: our number, the published one, and their difference."""
+def _format_comparison(our_number: float, published: float, show: Callable[..., str]) -> str:
+    """Return the text of a cell: our number, the published number, and their difference."""
     return f"{show(our_number)} / {show(published)} / {show(our_number - published, signed=True)}"
 
 
-def _show_percent(value: float, *, signed: bool = False) -> str:
+def _format_percent(value: float, *, signed: bool = False) -> str:
     """Return a fraction as a percentage with two decimals; a dash for NaN."""
-    return show_number(100 * value, 2, signed=signed)
+    return format_number(100 * value, 2, signed=signed)
 
 
-def _show_percent_interval(row: Mapping[Any, Any]) -> str:
+def _format_percent_interval(row: Mapping[Any, Any]) -> str:
     """Return the interval from `low` to `high` of a row; a dash if there is none."""
     if math.isnan(row["low"]):
         return "–"
-    return f"[{_show_percent(row['low'])}, {_show_percent(row['high'])}]"
+    return f"[{_format_percent(row['low'])}, {_format_percent(row['high'])}]"
 
 
 def _comparison_cells(row: Mapping[Any, Any]) -> list[str]:
     """Return four cells for a row: `mean`, its interval, `printed` and `difference`."""
     return [
-        _show_percent(row["mean"]),
-        _show_percent_interval(row),
-        _show_percent(row["printed"]),
-        _show_percent(row["difference"], signed=True),
+        _format_percent(row["mean"]),
+        _format_percent_interval(row),
+        _format_percent(row["printed"]),
+        _format_percent(row["difference"], signed=True),
     ]
 
 
@@ -67,26 +67,27 @@ def write_dynamics(study: DynamicsStudy, exports: Exports, folder: Path) -> list
     page.add_table("curves", results.curves)
     page.add_table("trends", results.trends)
     page.add_lead(" ".join(_describe_run(str(run), rows) for run, rows in results.trends.groupby("run", sort=False)))
-    page.add_text(_how_to_compare(results.curves["n"]))
+    page.add_text(_explain_numbers(results.curves["n"]))
     page.add_text(
-        "Attack success (asr) is the share of originally correct images that are misclassified under the attack; both "
-        f"counts are summed over all {results.n_images} images before the division."
+        "Attack success (asr) is the fraction of the images classified correctly without an attack that are "
+        f"misclassified under the attack. Both counts are over all {results.n_images} images."
     )
     figure = drawings.draw_dynamics(results.curves)
     page.add_figure("dynamics", figure, f"Accuracy and attack success over iterations; bands {_ERROR_BARS}")
     rows = [[f"{row['run']}, {row['curve']}", *_trend_cells(row)] for row in results.trends.to_dict("records")]
     page.add_text(
-        "## Over all snapshots\n\nOurs / theirs / difference, theirs over all printed snapshots. Tau is Kendall's, "
-        "between a curve's mean and the iteration."
+        "## Over all snapshots\n\nOurs / published / difference. Published values are over all published snapshots. "
+        "Tau is Kendall's rank correlation between a curve's mean and the iteration."
     )
     page.add_text(table_lines(["run, curve", "first", "last", "lowest", "highest", "tau"], rows))
-    columns = ["run, curve", "iteration", "seeds", "ours", "95% interval", "printed iteration", "theirs", "difference"]
+    columns = ["run, curve", "iteration", "seeds", "ours", "95% interval"]
+    columns += ["published iteration", "published", "difference"]
     rows = []
     for row in results.curves.to_dict("records"):
         our_mean, interval, *published_cells = _comparison_cells(row)
-        printed = "–" if pd.isna(row["printed_iteration"]) else str(row["printed_iteration"])
-        names = [f"{row['run']}, {row['curve']}", str(row["iteration"]), str(row["n"])]
-        rows.append([*names, our_mean, interval, printed, *published_cells])
+        published_iteration = "–" if pd.isna(row["printed_iteration"]) else str(row["printed_iteration"])
+        name_cells = [f"{row['run']}, {row['curve']}", str(row["iteration"]), str(row["n"])]
+        rows.append([*name_cells, our_mean, interval, published_iteration, *published_cells])
     page.add_text(f"## Snapshots\n\n{short_table(table_lines(columns, rows), 'curves')}")
     return page.finish()
 
@@ -96,21 +97,21 @@ def _describe_run(run: str, trends: pd.DataFrame) -> str:
     descriptions = []
     for row in trends.to_dict("records"):
         curve = "clean accuracy" if row["curve"] == "clean" else f"success of {row['curve'].removeprefix('asr ')}"
-        published = "none" if math.isnan(row["printed_last"]) else f"{_show_percent(row['printed_last'])}%"
-        descriptions.append(f"{curve} {_show_percent(row['last'])}% (published: {published})")
+        published = "none" if math.isnan(row["printed_last"]) else f"{_format_percent(row['printed_last'])}%"
+        descriptions.append(f"{curve} {_format_percent(row['last'])}% (published: {published})")
     return f"At its last snapshot, {run} has: {', '.join(descriptions)}."
 
 
 def _trend_cells(row: Mapping[Any, Any]) -> list[str]:
-    names = ("first", "last", "lowest", "highest")
-    cells = [_show_comparison(row[name], row[f"printed_{name}"], _show_percent) for name in names]
-    return [*cells, _show_comparison(row["tau"], row["printed_tau"], partial(show_number, digits=2))]
+    columns = ("first", "last", "lowest", "highest")
+    cells = [_format_comparison(row[column], row[f"printed_{column}"], _format_percent) for column in columns]
+    return [*cells, _format_comparison(row["tau"], row["printed_tau"], partial(format_number, digits=2))]
 
 
 def write_mixing(study: MixingStudy, exports: Exports, folder: Path) -> list[Path]:
     """Write the page, its tables and figures (see `write_pages`)."""
     results = measure_mixing(study, exports)
-    page = PageWriter(study, folder, f"{study.name}: accuracy over the share of robust images")
+    page = PageWriter(study, folder, f"{study.name}: accuracy by the fraction of robust images in training")
     page.add_table("curves", results.curves)
     page.add_table("trends", results.trends)
     page.add_lead(
@@ -118,34 +119,37 @@ def write_mixing(study: MixingStudy, exports: Exports, folder: Path) -> list[Pat
         f"{len(results.trends)} curves (published: {(results.trends['printed_slope'] > 0).sum()} of "
         f"{results.trends['printed_slope'].notna().sum()})."
     )
-    page.add_text(_how_to_compare(results.curves["n"]))
+    page.add_text(_explain_numbers(results.curves["n"]))
     figure = drawings.draw_mixing(results.curves, study.panels)
-    page.add_figure("mixing", figure, f"Accuracy over the share of robust images; bands {_ERROR_BARS}")
-    columns = ["network, curve", "slope", "95% interval", "printed slope", "difference"]
-    columns += ["decreases", "printed decreases"]
+    page.add_figure("mixing", figure, f"Accuracy over the fraction α of robust training images; bands {_ERROR_BARS}")
+    columns = ["network, curve", "slope", "95% interval", "published slope", "difference"]
+    columns += ["decreases", "published decreases"]
     rows = []
     for row in results.trends.to_dict("records"):
-        slopes = [_show_percent(row["slope"], signed=True), _show_percent_interval(row)]
+        slopes = [_format_percent(row["slope"], signed=True), _format_percent_interval(row)]
         difference = row["slope"] - row["printed_slope"]
-        slopes += [_show_percent(row["printed_slope"], signed=True), _show_percent(difference, signed=True)]
-        falls = [_show_falls(row["fall"], row["steps"]), _show_falls(row["printed_fall"], row["printed_steps"])]
-        rows.append([f"{row['network']}, {row['curve']}", *slopes, *falls])
+        slopes += [_format_percent(row["printed_slope"], signed=True), _format_percent(difference, signed=True)]
+        decreases = [
+            _format_decreases(row["fall"], row["steps"]),
+            _format_decreases(row["printed_fall"], row["printed_steps"]),
+        ]
+        rows.append([f"{row['network']}, {row['curve']}", *slopes, *decreases])
     page.add_text(
-        "## Is it monotonic?\n\nThe slope is the change of accuracy from no robust images to robust images alone; "
-        "decreases are counted from one share to the next."
+        "## Is accuracy monotonic?\n\nThe slope is the change of a fitted line from no robust images to robust images "
+        "alone, in percentage points. A decrease is a lower accuracy at the next larger fraction."
     )
     page.add_text(table_lines(columns, rows))
-    columns = ["network, curve", "α", "seeds", "ours", "95% interval", "theirs", "difference"]
+    columns = ["network, curve", "α", "seeds", "ours", "95% interval", "published", "difference"]
     rows = [
         [f"{row['network']}, {row['curve']}", f"{row['alpha']:g}", str(row["n"]), *_comparison_cells(row)]
         for row in results.curves.to_dict("records")
     ]
-    page.add_text(f"## All shares\n\n{short_table(table_lines(columns, rows), 'curves')}")
+    page.add_text(f"## All fractions\n\n{short_table(table_lines(columns, rows), 'curves')}")
     return page.finish()
 
 
-def _show_falls(fall: int, steps: int) -> str:
-    return f"{fall} of {steps}" if steps else "–"
+def _format_decreases(n_decreases: int, n_steps: int) -> str:
+    return f"{n_decreases} of {n_steps}" if n_steps else "–"
 
 
 def write_equivariance(study: EquivarianceStudy, exports: Exports, folder: Path) -> list[Path]:
@@ -159,19 +163,24 @@ def write_equivariance(study: EquivarianceStudy, exports: Exports, folder: Path)
     ):
         page.add_table(name, frame)
     page.add_lead(_describe_best(results.best))
-    page.add_text(_how_to_compare(results.best["n"]))
+    page.add_text(_explain_numbers(results.best["n"]))
     page.add_text(
-        f"Of the {results.n_images} images, {results.n_validation} choose the best candidate (depth and learning "
-        "rate), and the others measure it. The original chose on the test images, for each attack; Table 1 and the "
-        "column “chosen on test” do the same, and are compared with the printed number. The effect of selection is the "
-        "difference from the candidate that was chosen on other images."
+        f"A candidate is a depth and learning rate. Of the {results.n_images} images, {results.n_validation} "
+        "validation images select the best candidate, and the other images (test images) measure its accuracy. The "
+        "original selected candidates on the test images, for each attack. Table 1 and the column “selected on test” "
+        "do the same, and are compared with the published numbers. The effect of selection is the accuracy of the "
+        "candidate selected on the test images minus that of the candidate selected on the validation images."
     )
-    caption = f"Accuracy by attack, network and setting, of the candidate chosen on validation; bars {_ERROR_BARS}"
+    caption = (
+        "Accuracy by attack, network and setting, of the candidate selected on the validation images; bars "
+        f"{_ERROR_BARS}"
+    )
     page.add_figure("table-1", drawings.draw_equivariance(results.best), caption)
     page.add_text(
-        f"## Table 1\n\nOurs / theirs / difference, of the candidate chosen on test.\n\n{_table_1_lines(results.best)}"
+        "## Table 1\n\nOurs / published / difference, for the candidate selected on the test images.\n\n"
+        f"{_table_1_lines(results.best)}"
     )
-    page.add_text(f"## Candidates chosen\n\n{short_table(_selection_lines(results.best, 'network'), 'table-1')}")
+    page.add_text(f"## Selected candidates\n\n{short_table(_selection_lines(results.best, 'network'), 'table-1')}")
     page.add_text(f"## By depth\n\n{short_table(_selection_lines(results.depths, 'architecture'), 'depths')}")
     return page.finish()
 
@@ -180,10 +189,10 @@ def _describe_best(best: pd.DataFrame) -> str:
     """Return the most accurate network and setting under each attack, as a sentence."""
     highest = best.dropna(subset=["mean"]).sort_values("mean", ascending=False).drop_duplicates("attack")
     descriptions = [
-        f"{row['network']} {row['setting']} under {row['attack']} ({_show_percent(row['mean'])}%)"
+        f"{row['network']} {row['setting']} under {row['attack']} ({_format_percent(row['mean'])}%)"
         for row in highest.sort_index().to_dict("records")
     ]
-    return f"Most accurate, by candidates chosen on validation: {', '.join(descriptions)}."
+    return f"Most accurate, with candidates selected on the validation images: {', '.join(descriptions)}."
 
 
 def _table_1_lines(best: pd.DataFrame) -> str:
@@ -194,17 +203,21 @@ def _table_1_lines(best: pd.DataFrame) -> str:
     rows = []
     for attack in attacks:
         cells: list[Any] = [indexed.loc[(attack, network, setting), :] for network in networks for setting in settings]
-        rows.append([attack, *(_show_comparison(cell["on_test"], cell["printed"], _show_percent) for cell in cells)])
+        rows.append(
+            [attack, *(_format_comparison(cell["on_test"], cell["printed"], _format_percent) for cell in cells)]
+        )
     return table_lines(columns, rows)
 
 
 def _selection_lines(frame: pd.DataFrame, name_column: str) -> str:
-    columns: Sequence[str] = [name_column, "setting", "attack", "seeds", "chosen on validation", "95% interval"]
-    columns = [*columns, "chosen on test", "effect of selection", "theirs", "difference", "candidate"]
+    columns: Sequence[str] = [name_column, "setting", "attack", "seeds", "selected on validation", "95% interval"]
+    columns = [*columns, "selected on test", "effect of selection", "published", "difference", "candidate"]
     rows = []
     for row in frame.to_dict("records"):
-        names = [row[name_column], row["setting"], row["attack"], str(row["n"])]
-        our_cells = [_show_percent(row["mean"]), _show_percent_interval(row), _show_percent(row["on_test"])]
-        published_cells = [_show_percent(row["printed"]), _show_percent(row["difference"], signed=True)]
-        rows.append([*names, *our_cells, _show_percent(row["selection"], signed=True), *published_cells, row["chosen"]])
+        name_cells = [row[name_column], row["setting"], row["attack"], str(row["n"])]
+        our_cells = [_format_percent(row["mean"]), _format_percent_interval(row), _format_percent(row["on_test"])]
+        published_cells = [_format_percent(row["printed"]), _format_percent(row["difference"], signed=True)]
+        rows.append(
+            [*name_cells, *our_cells, _format_percent(row["selection"], signed=True), *published_cells, row["chosen"]]
+        )
     return table_lines(columns, rows)

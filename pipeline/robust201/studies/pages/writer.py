@@ -1,4 +1,4 @@
-"""Parts that all studies' pages share: Markdown and CSV tables, figures, and the assembly of a page."""
+"""Assembly of a study's page from text, tables (Markdown and CSV) and figures."""
 
 import math
 from collections.abc import Sequence
@@ -41,13 +41,13 @@ class PageWriter:
         self.files.append(write_table(self._folder / "tables", name, frame))
 
     def add_figure(self, name: str, figure: Figure | None, caption: str) -> None:
-        """Write a figure and insert it, unless it is None."""
+        """Write a figure and insert it into the page; do nothing if it is None."""
         if figure is not None:
             drawings.save_figure(figure, self._folder / "figures" / f"{name}.svg")
             self._insert_image(name, caption)
 
     def add_svg(self, name: str, svg: bytes, caption: str) -> None:
-        """Write an SVG and insert it."""
+        """Write an SVG and insert it into the page."""
         with atomic_write(self._folder / "figures" / f"{name}.svg") as stream:
             stream.write(svg)
         self._insert_image(name, caption)
@@ -57,7 +57,7 @@ class PageWriter:
         self._paragraphs.append(f"![{caption}](figures/{name}.svg)\n\n*{caption}*\n")
 
     def finish(self) -> list[Path]:
-        """Write the page; return its path, followed by those of all other files."""
+        """Write the page; return its path, followed by the paths of all tables and figures."""
         links = ", ".join(f"[{path.stem}](tables/{path.name})" for path in self.files if path.suffix == ".csv")
         self.add_text(f"All numbers at full precision: {links}.")
         page = self._folder / PAGE
@@ -78,14 +78,14 @@ def short_table(table: str, name: str) -> str:
     return table if n_rows <= MAX_ROWS else f"The {n_rows} rows are in [tables/{name}.csv](tables/{name}.csv).\n"
 
 
-def show_number(value: float | None, digits: int = 4, *, signed: bool = False) -> str:
+def format_number(value: float | None, digits: int = 4, *, signed: bool = False) -> str:
     """Return a number with `digits` decimals and without a negative zero; a dash for None or NaN."""
     if value is None or math.isnan(value):
         return "–"
     return f"{value:{'+' if signed else ''}z.{digits}f}"
 
 
-def show_p(value: float) -> str:
+def format_p_value(value: float) -> str:
     """Return a p-value with two digits; a dash for NaN."""
     return "–" if math.isnan(value) else "< 1e-12" if value < 1e-12 else f"{value:.2g}"
 
@@ -98,28 +98,34 @@ def write_table(folder: Path, name: str, frame: pd.DataFrame) -> Path:
 
 
 def comparison_lines(frame: pd.DataFrame) -> str:
-    """Return comparisons as a Markdown table (see `studies.comparisons.compare_groups`)."""
+    """Return comparisons from `studies.comparisons.compare_groups` as a Markdown table."""
     columns = [
         "comparison",
         "network",
         "epoch",
-        "first",
-        "second",
+        "R, first",
+        "R, second",
         "p",
         "p (Holm)",
         "Hedges' g",
-        "higher",
-        "after Holm",
+        "higher R",
+        "higher R (Holm)",
     ]
     has_paired_tests = "p_paired" in frame
     if has_paired_tests:
-        columns[7:7] = ["p, pairs", "p, pairs (Holm)"]
+        columns[7:7] = ["p, paired test", "p, paired test (Holm)"]
     rows = []
     for row in frame.to_dict("records"):
         more_robust = [GROUPS[row[row[name]]] if row[name] else "–" for name in ("higher", "higher_holm")]
-        pairs = [show_p(row["p_paired"]), show_p(row["p_paired_holm"])] if has_paired_tests else []
-        effect_size = f"{show_number(row['g'], 2)} [{show_number(row['g_low'], 2)}, {show_number(row['g_high'], 2)}]"
-        names = [f"{row['experiment']} {row['claim']}", row["network"], str(row["epoch"])]
-        tests = [show_p(row["p"]), show_p(row["p_holm"]), *pairs, effect_size]
-        rows.append([*names, show_number(row["mean_first"]), show_number(row["mean_second"]), *tests, *more_robust])
+        paired_tests = (
+            [format_p_value(row["p_paired"]), format_p_value(row["p_paired_holm"])] if has_paired_tests else []
+        )
+        effect_size = (
+            f"{format_number(row['g'], 2)} [{format_number(row['g_low'], 2)}, {format_number(row['g_high'], 2)}]"
+        )
+        name_cells = [f"{row['experiment']} {row['claim']}", row["network"], str(row["epoch"])]
+        tests = [format_p_value(row["p"]), format_p_value(row["p_holm"]), *paired_tests, effect_size]
+        rows.append(
+            [*name_cells, format_number(row["mean_first"]), format_number(row["mean_second"]), *tests, *more_robust]
+        )
     return table_lines(columns, rows)
