@@ -56,7 +56,9 @@ def print_table(spectra: Mapping[str, Mapping[bool, Spectra]]) -> None:
 
 def draw_spectra(spectra: Mapping[str, Mapping[bool, Spectra]], path: Path) -> None:
     """Draw the mean spectra in two panels: for raw pixels, and with channel means subtracted."""
-    figure, panels = parts.make_axes_grid(2, 7.2, 3.0, 2.2, label="fraction of the energy", limits=(1e-7, 2), below=0.5)
+    figure, panels = parts.make_axes_grid(
+        2, 7.2, 3.0, 2.2, label="fraction of the energy", limits=(1e-7, 2), extra_height=0.5
+    )
     for axes, is_centred in zip(panels, FORM_LABELS, strict=True):
         for (_, by_form), colour in zip(spectra.items(), SERIES_COLOURS, strict=False):
             mean = np.nanmean(by_form[is_centred].energy, axis=0)

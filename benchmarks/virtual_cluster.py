@@ -18,8 +18,8 @@ import numpy as np
 
 from robust201.core.records import ArchitectureId, Bundle, Part, Receipt
 from robust201.runtime.executors.base import (
-    LOOKAHEAD,
-    SHORT_SECONDS,
+    LOOKAHEAD_BUNDLES,
+    SHORT_BUNDLE_SECONDS,
     BundleDone,
     BundleLost,
     Event,
@@ -115,7 +115,9 @@ class VirtualCluster:
 
     def free_slots(self) -> int:
         """Return the free slots in the common queue and in all workers' queues, including workers that are starting."""
-        return 0 if self._draining else self._machines.n_gpus * self._machines.window + LOOKAHEAD - self._in_flight
+        return (
+            0 if self._draining else self._machines.n_gpus * self._machines.window + LOOKAHEAD_BUNDLES - self._in_flight
+        )
 
     def submit(self, bundle: Bundle) -> None:
         """Accept a bundle; it waits in the common queue if no started worker has room."""
@@ -164,7 +166,7 @@ class VirtualCluster:
         if gpu.listed_length is not None:
             del self._open_by_length[gpu.listed_length][gpu.number]
         has_started = gpu.activity not in ("absent", "starting")
-        ends_soon = not gpu.queue or gpu.queue[-1].seconds <= SHORT_SECONDS
+        ends_soon = not gpu.queue or gpu.queue[-1].seconds <= SHORT_BUNDLE_SECONDS
         gpu.listed_length = (
             len(gpu.queue) if has_started and ends_soon and len(gpu.queue) < len(self._open_by_length) else None
         )

@@ -45,7 +45,7 @@ from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import CORRUPTIONS, KEY_GROUPS, RANDOMISED_GROUPS, TASKS, Task, expand_keys, find_task
 from robust201.tasks.attack_kit.context import Context, CorruptedImages, Request, to_float
 from robust201.tasks.columns import DISTANCES, PREDICTIONS, STEPS, distances_of, steps_of
-from robust201.tasks.corruptions.generator import SMALLEST_SIZE, corrupt, synthetic_frost
+from robust201.tasks.corruptions.generator import MIN_IMAGE_SIZE, corrupt, synthetic_frost
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import has_predictions, summarise
 from robust201.tasks.parameters import MinimumNorm, Parameters
@@ -856,8 +856,8 @@ def _generate_corruptions(images: ImageSet, seed: int) -> CorruptedImages:
 def _uncorruptible_reason(images: ImageSet) -> str | None:
     """Return why images cannot be corrupted, and the beginning of a remedy; None if they can."""
     channels, height, width = images.images.shape[1:]
-    if height != width or height < SMALLEST_SIZE:
-        size = f"expected square images of {SMALLEST_SIZE} pixels or more, got {height}x{width}."
+    if height != width or height < MIN_IMAGE_SIZE:
+        size = f"expected square images of {MIN_IMAGE_SIZE} pixels or more, got {height}x{width}."
         return f"{size} {_shape_advice(height, width)}"
     if channels != 3:
         return "corruptions need RGB images, but these have one channel."
@@ -1064,7 +1064,7 @@ def _warn_of_weak_attacks(
             results[row["key"], row["strength"]] = {name: row["accuracy"]}
         elif "zero_share" in row:
             results[ZERO_GRADIENTS] = {name: row["zero_share"]}
-    flags = find_flags("", results, n_images=n_images, n_classes=n_classes, at_all=True)
+    flags = find_flags("", results, n_images=n_images, n_classes=n_classes, flag_any_difference=True)
     by_sign: dict[str, list[AttackFlag]] = {}
     for flag in flags:
         by_sign.setdefault(flag.check, []).append(flag)

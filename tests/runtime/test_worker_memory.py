@@ -269,13 +269,13 @@ def test_device_memory_is_divided_among_its_workers(
 
 def test_images_are_copied_to_device_once_per_dataset(make_sweep: MakeSweep, monkeypatch) -> None:
     copied_datasets = []
-    resident = worker.resident
+    copy_to_device = worker.copy_to_device
 
     def recording_resident(images, device):
         copied_datasets.append(images.dataset)
-        return resident(images, device)
+        return copy_to_device(images, device)
 
-    monkeypatch.setattr(worker, "resident", recording_resident)
+    monkeypatch.setattr(worker, "copy_to_device", recording_resident)
     sweep = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}})
     assert run_sweep(sweep, make_executor).complete
     assert copied_datasets == ["digits"]

@@ -116,10 +116,10 @@ def test_find_flags_ignores_a_difference_that_few_images_may_cause() -> None:
     ],
 )
 def test_find_flags_reports_any_difference_with_at_all(changes: Any, check: str, where: str) -> None:
-    one_network: Any = {"n_images": 100, "n_classes": 10, "at_all": True}
+    one_network: Any = {"n_images": 100, "n_classes": 10, "flag_any_difference": True}
     result = find_flags("", PLAUSIBLE | changes, **one_network)
     assert (check, where) in [(flag.check, flag.where) for flag in result]
-    assert find_flags("", PLAUSIBLE | changes, **one_network | {"at_all": False}) == []
+    assert find_flags("", PLAUSIBLE | changes, **one_network | {"flag_any_difference": False}) == []
     assert find_flags("", PLAUSIBLE, **one_network) == []
     # Attacks at different epsilons are separate runs, so one more correct image at the larger epsilon may be chance.
     assert not find_flags("", {("pgd", 1.0): {0: 0.45}, ("pgd", 8.0): {0: 0.46}}, **one_network)

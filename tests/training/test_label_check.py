@@ -12,7 +12,7 @@ from robust201.core.errors import DatasetError
 from robust201.core.records import ImageSet, Normalisation, image_hash
 from robust201.images import load_images
 from robust201.models.classifier import Classifier
-from robust201.training.label_check import read_labels
+from robust201.training.label_check import check_generated_labels
 from robust201.training.robust_features import FeatureSettings, write_feature_images
 from tests.conftest import RunCommand
 from tests.support.tiny_networks import tiny_classifier, tiny_images
@@ -56,10 +56,10 @@ def test_check_generated_labels_counts_labels_and_start_labels(tmp_path):
     images = training_images()
     start_labels = np.roll(images.labels, -1)
     classes = np.where(np.arange(12) < 9, images.labels, start_labels)
-    check = read_labels(write_generated(tmp_path / "a", images, 1, classes), images, JUDGE)
+    check = check_generated_labels(write_generated(tmp_path / "a", images, 1, classes), images, JUDGE)
     assert (check.n_images, check.own, check.origin) == (12, 0.75, 0.25)
     assert check.carries_labels
-    failed_check = read_labels(write_generated(tmp_path / "b", images, 1, start_labels), images, JUDGE)
+    failed_check = check_generated_labels(write_generated(tmp_path / "b", images, 1, start_labels), images, JUDGE)
     assert (failed_check.own, failed_check.origin, failed_check.carries_labels) == (
         0.0,
         1.0,
@@ -70,13 +70,13 @@ def test_check_generated_labels_counts_labels_and_start_labels(tmp_path):
 def test_check_generated_labels_rejects_equal_start_labels_and_unknown_start_images(tmp_path):
     images = training_images()
     with pytest.raises(DatasetError, match="from an image with the same label"):
-        read_labels(write_generated(tmp_path / "a", images, N_CLASSES, images.labels), images, JUDGE)
+        check_generated_labels(write_generated(tmp_path / "a", images, N_CLASSES, images.labels), images, JUDGE)
     folder = write_generated(tmp_path / "b", images, 1, images.labels)
     np.savez(
         folder / "train.npz", images=uniform_images(images.labels), labels=images.labels, start_rows=images.indices + 1
     )
     with pytest.raises(DatasetError, match="not among the 12 training images"):
-        read_labels(folder, images, JUDGE)
+        check_generated_labels(folder, images, JUDGE)
 
 
 def test_check_generated_labels_rejects_images_of_a_targeted_attack(tmp_path):
@@ -84,7 +84,7 @@ def test_check_generated_labels_rejects_images_of_a_targeted_attack(tmp_path):
     settings = FeatureSettings.of("next-target", steps=1, batch_size=8)
     write_feature_images(tmp_path, images, tiny_classifier(), settings, network={"name": "tiny"})
     with pytest.raises(DatasetError, match="generated with --method representation"):
-        read_labels(tmp_path, images, tiny_classifier())
+        check_generated_labels(tmp_path, images, tiny_classifier())
 
 
 def test_robustify_warns_if_judge_does_not_recognise_labels(robust201: RunCommand, tmp_path: Path) -> None:

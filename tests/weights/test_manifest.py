@@ -90,7 +90,7 @@ def test_manifest_error_contains_line_and_field_of_an_invalid_type(
             for trials in read_manifest(path).values():
                 for record in trials.values():
                     assert record.label
-                    assert record.is_end in {True, False, None}
+                    assert record.is_final in {True, False, None}
         else:
             start = re.escape(f"{path} line 2: ")
             with pytest.raises(CheckpointError, match=f"{start}.*('{field_name}'|was edited)"):

@@ -28,8 +28,8 @@ from rich.progress import (
 from rich.table import Table
 
 from robust201.core.errors import shorten
-from robust201.core.files import show_bytes
-from robust201.core.records import show_architecture
+from robust201.core.files import format_bytes
+from robust201.core.records import format_architecture
 
 if TYPE_CHECKING:  # commands import only what they run, so that others start quickly
     from robust201.export import ExportReport
@@ -234,8 +234,8 @@ def show_plan(summary: Mapping[str, Any]) -> None:
             ("architectures", f"{summary['architectures']:,}"),
             ("network-key pairs", f"{summary['units']:,}"),
             ("evaluations", f"{summary['evaluations']:,}"),
-            ("results, estimated", show_bytes(summary["estimated_shard_bytes"])),
-            ("JSON, estimated", show_bytes(summary["estimated_json_bytes"])),
+            ("results, estimated", format_bytes(summary["estimated_shard_bytes"])),
+            ("JSON, estimated", format_bytes(summary["estimated_json_bytes"])),
             *_describe_hours(summary),
         ],
     )
@@ -462,7 +462,7 @@ def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None
             f"{row.mean_difference:+z.5f}",
             "-" if row.kendall_tau is None else f"{row.kendall_tau:.4f}",
             "  ".join(
-                f"{show_architecture(i)} {accuracy_before:.4f}→{accuracy_after:.4f}"
+                f"{format_architecture(i)} {accuracy_before:.4f}→{accuracy_after:.4f}"
                 for i, accuracy_before, accuracy_after in row.moved_most[:2]
             ),
         )
@@ -486,7 +486,7 @@ def show_metrics(metrics: DerivedMetrics) -> None:
     rankings = [
         (
             f"{row.dataset} {row.key} {row.strength:g}",
-            show_architecture(row.best),
+            format_architecture(row.best),
             f"{row.accuracies.iloc[0]:.4f}",
             f"[{row.low[0]:.4f}, {row.high[0]:.4f}]",
             f"{len(row.tied):,} of {len(row.accuracies):,}",

@@ -189,9 +189,9 @@ def robustify(
 
 
 def _check_labels(folder: Path, images: "ImageSet", judge: "Classifier") -> None:
-    from robust201.training.label_check import TRUSTED_FRACTION, read_labels
+    from robust201.training.label_check import TRUSTED_FRACTION, check_generated_labels
 
-    check = read_labels(folder, images, judge)
+    check = check_generated_labels(folder, images, judge)
     console.say(
         f"The independent network predicts the intended label for {check.own:.0%} of the images, and the label of the "
         f"starting image for {check.origin:.0%} (on {check.n_images:,} images whose two labels differ)."

@@ -10,7 +10,7 @@ from robust201.cli.estimates import say_unused_estimates
 from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.options import Dataset, Datasets, Keys, WeightsName, split_names
 from robust201.core.errors import ConfigError
-from robust201.core.records import show_architecture
+from robust201.core.records import format_architecture
 
 if TYPE_CHECKING:
     from robust201.reader.dataset import RobustnessDataset
@@ -95,7 +95,7 @@ def _show_worst_case(
         ]
         if not as_json:
             rows = [
-                (show_architecture(architecture), f"{accuracy:.4f}", f"[{low:.4f}, {high:.4f}]")
+                (format_architecture(architecture), f"{accuracy:.4f}", f"[{low:.4f}, {high:.4f}]")
                 for architecture, (accuracy, low, high) in zip(
                     table.index, table.head(_MAX_PRINTED_ROWS).to_numpy().tolist(), strict=False
                 )

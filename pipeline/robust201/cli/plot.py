@@ -68,7 +68,7 @@ def plot(
     ] = False,
 ) -> None:
     """Draw one figure of a dataset, or all figures, as PNG, SVG or PDF, or write the plotted numbers as CSV."""
-    from robust201.figures.table import FIGURES, figure_row
+    from robust201.figures.table import FIGURES, find_figure
 
     if show_list:
         for figure in FIGURES.values():
@@ -84,7 +84,7 @@ def plot(
             "Write robust201 plot NAME DATASET --out FILE; robust201 plot --list lists the names of figures."
         )
     if name != ALL:
-        figure_row(name)
+        find_figure(name)
     from robust201.figures.plots import save_plot, save_plots
     from robust201.reader.dataset import RobustnessDataset
 

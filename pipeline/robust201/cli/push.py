@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from robust201.cli import console
-from robust201.core.files import show_bytes
+from robust201.core.files import format_bytes
 
 
 def push(
@@ -37,7 +37,7 @@ def push(
         page = Path(folder) / PAGE_FILE
         upload = prepare_upload(dataset, target, page)
         write_report(RobustnessDataset(dataset), page)
-        size = f"{console.format_count(len(upload.files), 'file')}, {show_bytes(upload.n_bytes)}"
+        size = f"{console.format_count(len(upload.files), 'file')}, {format_bytes(upload.n_bytes)}"
         if dry_run:
             for name, path in sorted(upload.files.items()):
                 typer.echo(f"{path.stat().st_size:>14,}  {name}")

@@ -94,7 +94,7 @@ def _describe_accuracies(store: Path, trainings: Sequence[Training]) -> list[str
     return [
         f"{record.label}: test accuracy {record.recorded_accuracy:.4f}"
         for record in checkpoints.records()
-        if record.is_end and record.recorded_accuracy is not None and _training_of(record) in runs
+        if record.is_final and record.recorded_accuracy is not None and _training_of(record) in runs
     ]
 
 

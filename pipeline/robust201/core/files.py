@@ -27,7 +27,7 @@ _SHORT_WRITE_MESSAGE = re.compile(r"\d+ requested and \d+ written")
 """Message of `numpy.save` if the disk is full; its error has no errno."""
 
 
-def show_bytes(count: float) -> str:
+def format_bytes(count: float) -> str:
     """Render a number of bytes, such as ``1.23 GB`` or (below 1 GB) ``12.3 MB``."""
     return f"{count / 1e9:,.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
@@ -94,7 +94,7 @@ def _check_regular(path: Path, status: os.stat_result, max_bytes: int | None) ->
     if not stat.S_ISREG(status.st_mode):
         raise _irregular_file_error(path, describe_kind(status.st_mode))
     if max_bytes is not None and status.st_size > max_bytes:
-        reason = f"{show_bytes(status.st_size)}, more than {show_bytes(max_bytes)}"
+        reason = f"{format_bytes(status.st_size)}, more than {format_bytes(max_bytes)}"
         raise IrregularFileError(errno.EFBIG, reason, str(path))
 
 

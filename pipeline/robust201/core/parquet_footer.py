@@ -45,14 +45,14 @@ class ColumnChunk:
         path: path of the column in the schema.
         n_values: number of values.
         n_bytes: size before compression.
-        n_compressed: size in bytes after compression.
+        n_compressed_bytes: size in bytes after compression.
         bounds: encoded smallest and largest values; None if the footer lacks them.
     """
 
     path: str
     n_values: int
     n_bytes: int
-    n_compressed: int
+    n_compressed_bytes: int
     bounds: tuple[bytes, bytes] | None
 
     @property
@@ -105,8 +105,8 @@ def _column_chunk(fields: dict[int, Any]) -> ColumnChunk:
         minimum, maximum = metadata[_STATISTICS].get(_MIN_VALUE), metadata[_STATISTICS].get(_MAX_VALUE)
         bounds = (minimum, maximum) if isinstance(minimum, bytes) and isinstance(maximum, bytes) else None
     path = b".".join(metadata[_COLUMN_PATH]).decode()
-    n_values, n_bytes, n_compressed = metadata[_NUM_VALUES], metadata[_UNCOMPRESSED], metadata[_COMPRESSED]
-    return ColumnChunk(path, _check_count(n_values), _check_count(n_bytes), _check_count(n_compressed), bounds)
+    n_values, n_bytes, n_compressed_bytes = metadata[_NUM_VALUES], metadata[_UNCOMPRESSED], metadata[_COMPRESSED]
+    return ColumnChunk(path, _check_count(n_values), _check_count(n_bytes), _check_count(n_compressed_bytes), bounds)
 
 
 def _check_count(value: Any) -> int:

@@ -145,7 +145,7 @@ class EvaluationProtocol:
         return cls(payload, content_digest(payload))
 
 
-def show_architecture(architecture: ArchitectureId) -> str:
+def format_architecture(architecture: ArchitectureId) -> str:
     """Return the display name of an architecture: ``#21``, or ``resnet18``."""
     return f"#{architecture}" if isinstance(architecture, int) else architecture
 
@@ -234,7 +234,7 @@ class Unit:
     def network_label(self) -> str:
         """Display name of the network, such as ``#21 cifar10``, for problems reported once per network."""
         weights = f" {self.weights}" if self.weights else ""
-        return f"{show_architecture(self.architecture)}{weights} {self.dataset}"
+        return f"{format_architecture(self.architecture)}{weights} {self.dataset}"
 
 
 @dataclass(frozen=True, slots=True)

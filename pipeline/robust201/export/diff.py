@@ -18,7 +18,7 @@ from robust201.planning.plan import counted_plan
 from robust201.planning.plan_file import load_plan
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.result_files import RESULTS_FOLDER_FILE, paper_key, values_by_strength
-from robust201.reader.value_checks import architecture_of, show_id
+from robust201.reader.value_checks import architecture_of, format_id
 from robust201.shards import ShardStore
 from robust201.tasks import TASKS
 
@@ -367,7 +367,7 @@ def _read_dataset(dataset: RobustnessDataset, weights: str | None) -> ResultNumb
             for measurement, values in values_by_dataset[name].get(key, {}).items():
                 strengths = dataset.strengths(name, key)
                 for identifier, value in values.items():
-                    value_label = f"{show_id(identifier)} {name} {key} {measurement}"
+                    value_label = f"{format_id(identifier)} {name} {key} {measurement}"
                     values_at_strengths = [value] if is_single else values_by_strength(value, strengths, value_label)
                     for strength, value_at_strength in zip(strengths, values_at_strengths, strict=True):
                         for label, scalar in _iter_scalars(

@@ -111,7 +111,7 @@ def _sampled_units(plan: Plan, dataset: str) -> dict[tuple[ArchitectureId, str],
     units: dict[tuple[ArchitectureId, str], list[Unit]] = {}
     for planned in plan.planned_keys:
         sample = samples.get((dataset, planned.key))
-        if planned.dataset == dataset and is_sampled(plan, planned) and not (sample and sample.is_whole):
+        if planned.dataset == dataset and is_sampled(plan, planned) and not (sample and sample.is_full):
             for position in range(len(planned.networks)):
                 unit = planned.unit(position)
                 units.setdefault((unit.architecture, unit.key), []).append(unit)
@@ -119,7 +119,7 @@ def _sampled_units(plan: Plan, dataset: str) -> dict[tuple[ArchitectureId, str],
 
 
 def _has_complete_samples(outcome_reader: OutcomeReader, architecture: ArchitectureId, units: Sequence[Unit]) -> bool:
-    return outcome_reader.has_cheap(architecture) and outcome_reader.is_complete(units)
+    return outcome_reader.has_cheap_outcomes(architecture) and outcome_reader.is_complete(units)
 
 
 def _estimate(
@@ -154,7 +154,7 @@ def _describe_samples(plan: Plan) -> dict[str, Any]:
                 "increments": [increment.sha256 for increment in sample.increments],
             }
             for (dataset, key), sample in samples.items()
-            if not sample.is_whole
+            if not sample.is_full
         ],
     }
 

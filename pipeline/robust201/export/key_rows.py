@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from robust201.core.errors import ResultsError
-from robust201.core.records import Unit, show_architecture
+from robust201.core.records import Unit, format_architecture
 from robust201.export.published_forms import contains_fractions, counts_from_fractions, zeros_to_missing
 from robust201.images import DATASETS
 from robust201.reader.result_files import ResultFiles, paper_key, task_of, values_by_strength
@@ -229,7 +229,7 @@ class KeyRows:
                 architecture_value = rows.take(unit.id)
                 if architecture_value is _NO_ROW:
                     raise self._unmatched_architecture_error(
-                        f"{show_architecture(unit.architecture)} in this file", name
+                        f"{format_architecture(unit.architecture)} in this file", name
                     )
                 values = (
                     [architecture_value]
@@ -241,7 +241,9 @@ class KeyRows:
             yield unit, columns_by_strength
         for name, rows in rows_by_measurement.items():
             if (unmatched_id := rows.next_unused()) is not None:
-                raise self._unmatched_architecture_error(f"no {show_architecture(architecture_of(unmatched_id))}", name)
+                raise self._unmatched_architecture_error(
+                    f"no {format_architecture(architecture_of(unmatched_id))}", name
+                )
 
     def _columns(self, measurement: str, value: Any, label: str) -> Values:
         try:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from robust201.core.errors import ConfigError, IncompleteError, InputError, ResultsError, StorageError
 from robust201.core.files import MAX_LISTED_BYTES, check_file, read_file
 from robust201.core.memory import give_back_freed_memory
-from robust201.core.records import ArchitectureId, EvaluationProtocol, ImageSet, show_architecture
+from robust201.core.records import ArchitectureId, EvaluationProtocol, ImageSet, format_architecture
 from robust201.export.diff import ResultSet, read_result_set
 from robust201.export.estimates import estimate_accuracies, estimates_bytes
 from robust201.export.groups import FileForm, KeyStyle, group_units
@@ -307,7 +307,7 @@ def check_export(plan: Plan, store: ShardStore, inventory: Inventory, out: Path)
         files = list_files([group], formats, form.left_out) if group.complete_units or not is_partial else []
         expected_names |= {form.file_name(*file) for file in files}
         if group.lacking and not is_partial:
-            example = show_architecture(group.incomplete_units[0].architecture)
+            example = format_architecture(group.incomplete_units[0].architecture)
             yield (
                 f"Verifying failed for {group.dataset} {group.key} of {out}: the results folder lacks results of "
                 f"{len(group.lacking)} exported networks, such as {example}. Complete the results and verify again."
@@ -455,5 +455,5 @@ def _describe_first_difference(stored_table: pa.Table, expected_table: pa.Table)
     for row in range(min(len(stored_table), len(expected_table))):
         if not stored_table.slice(row, 1).equals(expected_table.slice(row, 1)):
             architecture = expected_table["architecture"][row].as_py()
-            return f"from {show_architecture(architecture)} at strength {expected_table['strength'][row]} on"
+            return f"from {format_architecture(architecture)} at strength {expected_table['strength'][row]} on"
     return f"in a row group of {len(stored_table)} rows, not {len(expected_table)}"

@@ -11,7 +11,7 @@ from robust201.core.csv_files import write_csv
 from robust201.core.errors import ConfigError, ResultsError, closest
 from robust201.core.files import atomic_write, check_output_file
 from robust201.figures.panels import TITLE_SIZE, text_width_in_inches
-from robust201.figures.table import FIGURES, FigureDefinition, figure_row
+from robust201.figures.table import FIGURES, FigureDefinition, find_figure
 from robust201.reader.dataset import RobustnessDataset
 
 FIGURE_WIDTHS = {"column": 3.25, "page": 6.75}
@@ -85,7 +85,7 @@ def save_plots(
             f"{closest(file_format, FIGURE_FORMATS)}"
         )
     inches = parse_width(width)
-    rows = list(FIGURES.values()) if figures is None else [figure_row(name) for name in figures]
+    rows = list(FIGURES.values()) if figures is None else [find_figure(name) for name in figures]
     all_results = read_results(dataset.select(), mean=mean)
     selected = all_results if data is None else [choose_results(all_results, data, dataset.path)]
     selected = [_with_shown_class(results, shown_class) for results in selected]
@@ -122,7 +122,7 @@ def save_plot(
     With `measures`, the figure `measure-correlations` has one row for each measure of the dataset and of these folders,
     whose measures may come from other splits or weights.
     """
-    figure = figure_row(name)
+    figure = find_figure(name)
     if measures and name != _MEASURES_FIGURE:
         raise ConfigError(
             f"Drawing {name} failed for {len(measures)} folders of measures: only {_MEASURES_FIGURE} shows measures of "

@@ -356,7 +356,7 @@ FIGURES: dict[str, FigureDefinition] = {
 """Figures by name, in their order on the page."""
 
 
-def figure_row(name: str) -> FigureDefinition:
+def find_figure(name: str) -> FigureDefinition:
     """Return the figure with this name."""
     if name not in FIGURES:
         raise ConfigError(

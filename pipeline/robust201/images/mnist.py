@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import DatasetError, one_line
-from robust201.core.files import show_bytes
+from robust201.core.files import format_bytes
 from robust201.core.records import Split
 from robust201.images.checks import LabelledImages, check_count, check_labels, read_verified
 from robust201.images.downloads import registry
@@ -86,7 +86,7 @@ def _unpack(file: Path, content: bytes) -> bytes:
         raise _damaged_file_error(file, f"a damaged gzip file ({one_line(error)})") from error
     if not unpacker.eof:
         is_truncated = not unpacker.unconsumed_tail
-        content_fault = "a truncated gzip file" if is_truncated else f"more than {show_bytes(_MAX_BYTES)}"
+        content_fault = "a truncated gzip file" if is_truncated else f"more than {format_bytes(_MAX_BYTES)}"
         raise _damaged_file_error(file, content_fault)
     return unpacked
 

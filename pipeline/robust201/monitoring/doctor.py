@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from robust201.core.errors import RobustError
-from robust201.core.files import show_bytes
+from robust201.core.files import format_bytes
 from robust201.monitoring.doctor_machines import (
     HealthCheck,
     examine_clock,
@@ -187,7 +187,7 @@ def _examine_space(config: SweepConfig) -> HealthCheck:
     if config.shards and folder_of(config.shards) is None:
         needed_bytes = 0  # a bucket is unlimited, and the folder contains only the plan, images and logs
     free_bytes = shutil.disk_usage(_nearest_folder(folder)).free
-    detail = f"{show_bytes(free_bytes)} free, about {show_bytes(needed_bytes)} needed"
+    detail = f"{format_bytes(free_bytes)} free, about {format_bytes(needed_bytes)} needed"
     return HealthCheck(
         "disk", free_bytes > needed_bytes, detail, "Free some space, or set `results` to another folder."
     )

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from robust201.core.errors import InputError, StorageError, closest
 from robust201.core.files import IrregularFileError, open_file
-from robust201.core.records import Unit, show_architecture
+from robust201.core.records import Unit, format_architecture
 from robust201.runtime.work_log import LOGS_FOLDER, MAX_BYTES, unit_label
 from robust201.spaces import DEFAULT_SPACE, SPACES
 
@@ -94,7 +94,7 @@ def _find_by_label(
     elif key not in keys:
         unknown_part, suggestion = f"key {key!r}", closest(key, keys)
     else:
-        unknown_part = f"architecture {show_architecture(architecture_id)}"
+        unknown_part = f"architecture {format_architecture(architecture_id)}"
         known_architectures = sorted({unit.architecture for unit in units})
         if isinstance(architecture_id, str):
             suggestion = closest(architecture_id, map(str, known_architectures))

@@ -101,5 +101,5 @@ def _finished_trainings(store: Path) -> set[Training]:
     return {
         Training(record.index, record.dataset, record.recipe, record.seed)
         for record in checkpoints.records()
-        if record.is_end
+        if record.is_final
     }

@@ -28,7 +28,7 @@ from robust201.core.records import (
     ImageSelection,
     Normalisation,
     Weights,
-    show_architecture,
+    format_architecture,
 )
 from robust201.core.strict_model import MAX_COUNT, Cells, Channels, PositiveFloat, PositiveInt, StrictModel
 from robust201.core.user_code import UserFunction
@@ -678,7 +678,7 @@ class SweepConfig(WorkSection):
                 if without_file:
                     raise ValueError(
                         "weights.files: expected a file for each architecture, got none for "
-                        f"{show_architecture(without_file[0])} on {dataset}."
+                        f"{format_architecture(without_file[0])} on {dataset}."
                     )
         return self
 
@@ -691,7 +691,7 @@ class SweepConfig(WorkSection):
                 if source not in architectures:
                     raise ValueError(
                         f"keys.{key}.source: expected one of the sweep's architectures, since the sweep has their "
-                        f"weights, got {show_architecture(source)}. Add it to `architectures`."
+                        f"weights, got {format_architecture(source)}. Add it to `architectures`."
                     )
             first_keys: dict[tuple[ArchitectureId, str], str] = {}
             for key, parameters in self.parameters.items():
@@ -704,7 +704,7 @@ class SweepConfig(WorkSection):
                 if earlier_key != key:
                     raise ValueError(
                         f"keys.{key}.source: expected different architectures in a list of sources, got "
-                        f"{show_architecture(source)} twice (also {earlier_key}). Remove one of them."
+                        f"{format_architecture(source)} twice (also {earlier_key}). Remove one of them."
                     )
         return self
 

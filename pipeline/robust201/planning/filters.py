@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from robust201.core.errors import ConfigError, closest
-from robust201.core.records import ArchitectureId, show_architecture
+from robust201.core.records import ArchitectureId, format_architecture
 from robust201.planning.config import SweepConfig
 from robust201.planning.plan import Plan
 from robust201.tasks import KEY_GROUPS, TASKS, closest_key
@@ -52,8 +52,9 @@ class Filters:
         architectures = self.architectures
         if architectures is not None and not {*architectures} & {*config.selected_architectures}:
             raise ConfigError(
-                f"Narrowing the sweep failed for {', '.join(map(show_architecture, architectures[:5]))}: {config.name} "
-                "has none of these architectures. Correct the option, or add the architectures to the sweep."
+                f"Narrowing the sweep failed for {', '.join(map(format_architecture, architectures[:5]))}: "
+                f"{config.name} has none of these architectures. Correct the option, or add the architectures to the "
+                "sweep."
             )
 
     def narrow(self, plan: Plan) -> Plan:

@@ -493,7 +493,7 @@ def counted_plan(plan: Plan) -> Plan:
     if plan.config.sampling is None:
         return plan
     samples = {} if plan.facts.samples is None else plan.facts.samples.keys
-    full_keys = {key for key, sample in samples.items() if sample.is_whole}
+    full_keys = {key for key, sample in samples.items() if sample.is_full}
     everything = plan_without_samples(plan.config, plan.facts)
     keys_of_plan = {planned.dataset_and_key for planned in plan.planned_keys}
     planned_keys = [

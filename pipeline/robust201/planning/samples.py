@@ -63,7 +63,7 @@ class KeySample:
         return sum(len(increment.positions) for increment in self.increments)
 
     @property
-    def is_whole(self) -> bool:
+    def is_full(self) -> bool:
         """Whether the sample contains all images."""
         return self.n_seen == len(self.design.stratum)
 

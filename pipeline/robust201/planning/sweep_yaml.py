@@ -15,7 +15,7 @@ import yaml
 from pydantic import BeforeValidator
 
 from robust201.core.errors import ConfigError
-from robust201.core.files import bundled, show_bytes
+from robust201.core.files import bundled, format_bytes
 
 MAX_SWEEP_BYTES = 4 << 20
 """Maximum size of a YAML file; a sweep with the strings of all NAS-Bench-201 cells has 1.1 MB."""
@@ -88,7 +88,7 @@ def _read_text(path: Path) -> str:
     with path.open("rb") as stream:
         content = stream.read(MAX_SWEEP_BYTES + 1)
     if len(content) > MAX_SWEEP_BYTES:
-        raise ValueError(f"more than {show_bytes(MAX_SWEEP_BYTES)}")
+        raise ValueError(f"more than {format_bytes(MAX_SWEEP_BYTES)}")
     return content.decode()
 
 

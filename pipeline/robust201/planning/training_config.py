@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from robust201.core.errors import closest
-from robust201.core.records import ArchitectureId, content_digest, show_architecture
+from robust201.core.records import ArchitectureId, content_digest, format_architecture
 from robust201.planning.config import (
     MAX_NAME,
     ArchitectureNames,
@@ -43,7 +43,7 @@ class Training(NamedTuple):
     @property
     def label(self) -> str:
         """Readable name for messages, such as ``#21 cifar10 std seed 0``."""
-        return f"{show_architecture(self.architecture)} {self.dataset} {self.recipe} seed {self.seed}"
+        return f"{format_architecture(self.architecture)} {self.dataset} {self.recipe} seed {self.seed}"
 
     @property
     def digest(self) -> str:

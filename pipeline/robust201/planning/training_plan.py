@@ -289,7 +289,7 @@ class TrainingPlanner:
         if not records:
             raise self._missing_start_error(training, previous)
         last_record = max(records, key=lambda record: (record.epochs, record.steps or 0))
-        if last_record.is_end is False:
+        if last_record.is_final is False:
             raise CheckpointError(
                 f"Planning trainings failed for {training.label}: it starts from the final weights of "
                 f"{previous.label}, but {self.store.root} has only its snapshots up to step {last_record.steps_done}. "

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import SerializeAsAny, model_serializer
 
 from robust201.core.errors import ConfigError, closest
-from robust201.core.records import ArchitectureId, Weights, show_architecture
+from robust201.core.records import ArchitectureId, Weights, format_architecture
 from robust201.planning.user_tasks import MAX_NAME_BYTES, is_custom_name
 from robust201.tasks import TASKS, Task
 from robust201.tasks.parameters import Parameters
@@ -101,13 +101,13 @@ class TransferParameters(Parameters):
         names = [state.name for state in candidates if state.name]
         if len(matches) != 1 and not names:
             raise ConfigError(
-                f"Choosing the source of a transfer failed for {show_architecture(self.source)}: it has a single, "
+                f"Choosing the source of a transfer failed for {format_architecture(self.source)}: it has a single, "
                 f"unnamed set of weights, but `weights` is {reprlib.repr(self.weights)}. Remove the field."
             )
         if len(matches) != 1:
             raise ConfigError(
-                f"Choosing the source of a transfer failed for {show_architecture(self.source)}: expected `weights` to "
-                f"be one of {', '.join(names)}, got {self.weights or 'none'}.{closest(self.weights, names)}"
+                f"Choosing the source of a transfer failed for {format_architecture(self.source)}: expected `weights` "
+                f"to be one of {', '.join(names)}, got {self.weights or 'none'}.{closest(self.weights, names)}"
             )
         return matches[0]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from robust201.core.errors import CheckpointError
 from robust201.core.files import read_file, sha256_of
-from robust201.core.records import ArchitectureId, Unit, Weights, canonical_json, show_architecture
+from robust201.core.records import ArchitectureId, Unit, Weights, canonical_json, format_architecture
 from robust201.planning.config import SweepConfig
 from robust201.spaces.base import Space
 from robust201.weights.loading import check_shapes
@@ -94,7 +94,7 @@ class WeightsSource:
     def _headers(self, dataset: str, architecture: ArchitectureId) -> Iterator[tuple[str, Mapping[str, Shape]]]:
         if self._from_files:
             path = self._file(dataset, architecture)
-            yield f"{show_architecture(architecture)} {dataset} from {path}", _read_shapes(path)
+            yield f"{format_architecture(architecture)} {dataset} from {path}", _read_shapes(path)
         elif not self._seeds:
             for record in self._records(dataset, architecture):
                 yield f"{record.label} from {self._store.root / record.file}", self._store.read_shapes(record)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from robust201.core.errors import ArchitectureError, ConfigError, closest
-from robust201.core.records import CLEAN_STRENGTH, show_architecture
+from robust201.core.records import CLEAN_STRENGTH, format_architecture
 from robust201.reader.arguments import as_folder, as_name, as_names, as_strength
 from robust201.reader.overlay import OverlaidFiles
 from robust201.reader.result_files import (
@@ -24,7 +24,7 @@ from robust201.reader.result_files import (
     spellings,
     values_by_strength,
 )
-from robust201.reader.value_checks import architecture_of, show_id
+from robust201.reader.value_checks import architecture_of, format_id
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
 from robust201.tasks.columns import PUBLISHED
@@ -258,7 +258,7 @@ class RobustnessDataset:
         space = self.files.space
         if space is None:
             raise ArchitectureError(
-                f"Drawing failed for {show_architecture(identifier)}: the architectures "
+                f"Drawing failed for {format_architecture(identifier)}: the architectures "
                 f"of the space {self.files.space_name or 'of these files'} are not cells. Only cells can be drawn."
             )
         if ax is None:
@@ -291,7 +291,7 @@ class RobustnessDataset:
         If no strength is given, return the list of accuracies at all `strengths`, or a number for ``clean``.
         """
         identifier = self._resolve(architecture)
-        error_prefix = f"Looking up {show_id(identifier)}"
+        error_prefix = f"Looking up {format_id(identifier)}"
         strength_value = None if strength is None else self._strength(error_prefix, dataset, key, strength)
         if strength_value == CLEAN_STRENGTH and strength_value not in self.strengths(dataset, key):
             key = "clean"
@@ -299,7 +299,7 @@ class RobustnessDataset:
         if strength_value is None:
             return list(accuracies) if isinstance(accuracies, list) else accuracies
         strengths = self.strengths(dataset, key)
-        values = values_by_strength(accuracies, strengths, f"{show_id(identifier)} {dataset} {key} accuracy")
+        values = values_by_strength(accuracies, strengths, f"{format_id(identifier)} {dataset} {key} accuracy")
         accuracy: float = values[strengths.index(strength_value)]
         return accuracy
 
@@ -344,8 +344,8 @@ class RobustnessDataset:
             if isinstance(error, ArchitectureError):
                 raise
             raise ArchitectureError(
-                f"Looking up {measure} failed for {show_id(identifier)}: {show_id(uid)} was not evaluated on {dataset} "
-                f"under {key}. Evaluate it, or look up another architecture."
+                f"Looking up {measure} failed for {format_id(identifier)}: {format_id(uid)} was not evaluated on "
+                f"{dataset} under {key}. Evaluate it, or look up another architecture."
             ) from error
 
     def outcomes(

@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError
-from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, show_architecture
+from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, format_architecture
 from robust201.reader.arguments import as_draws, as_level
 from robust201.reader.frames import read_frame
 from robust201.reader.outcomes import Outcomes
@@ -395,12 +395,12 @@ def _corruption_errors(
         if reference not in frame.index:
             raise ConfigError(
                 f"Computing corruption errors failed for {results.name} {key}: the reference "
-                f"{show_architecture(reference)} has no results. Choose another reference."
+                f"{format_architecture(reference)} has no results. Choose another reference."
             )
         reference_accuracies = frame.loc[reference].to_numpy()[None]
         accuracies = frame.to_numpy()[:, None]
         errors_by_key[key] = pd.Series(corruption_errors(accuracies, reference_accuracies)[:, 0], index=frame.index)
-        note = f"relative to {show_architecture(reference)}"
+        note = f"relative to {format_architecture(reference)}"
         if errors_by_key[key].isna().all():
             note += "; undefined: the reference makes no error"
         yield MetricRow(results.name, "corruption_error", key, None, errors_by_key[key], note)
@@ -419,7 +419,7 @@ def _corruption_errors(
     ):
         if series_by_key:
             mean = pd.DataFrame(series_by_key).mean(axis=1, skipna=False)
-            note = f"over {len(series_by_key)} corruptions, relative to {show_architecture(reference)}"
+            note = f"over {len(series_by_key)} corruptions, relative to {format_architecture(reference)}"
             if undefined := [key for key, series in series_by_key.items() if series.isna().all()]:
                 note += f"; undefined: {undefined_reason} {', '.join(undefined)}"
             yield MetricRow(results.name, metric, "+".join(series_by_key), None, mean, note)

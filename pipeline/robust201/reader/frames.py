@@ -10,7 +10,7 @@ from robust201.core.errors import ConfigError
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
 from robust201.reader.overlay import NO_LAYER, OverlaidFiles
 from robust201.reader.result_files import ResultFiles, paper_key, values_by_strength
-from robust201.reader.value_checks import architecture_of, show_id
+from robust201.reader.value_checks import architecture_of, format_id
 from robust201.tasks.columns import MEASUREMENTS
 
 FRAME_COLUMNS = ("architecture", "isomorph", "spec", "dataset", "key", "strength", "value")
@@ -146,7 +146,7 @@ def _read_rows(
     rows = {
         identifier: value
         if type(value) is list and len(value) == n_strengths
-        else values_by_strength(value, strengths, f"{show_id(identifier)} {dataset} {key} {measure}")
+        else values_by_strength(value, strengths, f"{format_id(identifier)} {dataset} {key} {measure}")
         for identifier, value in values_by_id.items()
     }
     return rows, sources

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from robust201.core.errors import ResultsError
-from robust201.core.files import MAX_LISTED_BYTES, IrregularFileError, open_file, show_bytes
-from robust201.reader.value_checks import ADVICE, damaged_file, parse_json, show_id
+from robust201.core.files import MAX_LISTED_BYTES, IrregularFileError, format_bytes, open_file
+from robust201.reader.value_checks import ADVICE, damaged_file, format_id, parse_json
 
 CHUNK_BYTES = 1 << 22
 """Number of decompressed bytes that are read at once."""
@@ -84,7 +84,7 @@ def read_json(file: Path, missing: Any = _NO_DEFAULT) -> Any:
             chunks.append(chunk)
             n_bytes += len(chunk)
             if n_bytes > MAX_TEXT_BYTES:
-                raise ValueError(f"more than {show_bytes(MAX_TEXT_BYTES)}")  # noqa: TRY301
+                raise ValueError(f"more than {format_bytes(MAX_TEXT_BYTES)}")  # noqa: TRY301
         return parse_json(b"".join(chunks))
     except ValueError as error:
         raise ResultsError(
@@ -171,13 +171,13 @@ def _match_head(text: bytes, path: Path, dataset: str, keys: tuple[str, ...], me
 def _parse_value(file: Path, identifier: str, text: bytes, delimiter: bytes) -> Any:
     """Parse a value that must be followed by `delimiter`."""
     if not text.endswith(delimiter):
-        raise _malformed_error(file, f"no valid value after {show_id(identifier)}")
+        raise _malformed_error(file, f"no valid value after {format_id(identifier)}")
     try:
         return parse_json(text.removesuffix(delimiter))
     except ValueError as error:
         position = getattr(error, "pos", 0)
         excerpt = text[position : position + 40].decode(errors="replace")
-        raise _malformed_error(file, f"an invalid value for {show_id(identifier)} ({error}): {excerpt!r}") from error
+        raise _malformed_error(file, f"an invalid value for {format_id(identifier)} ({error}): {excerpt!r}") from error
 
 
 def _malformed_error(path: Path, got: str) -> ResultsError:

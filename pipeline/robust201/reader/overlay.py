@@ -10,7 +10,7 @@ from robust201.core.errors import ConfigError, ResultsError
 from robust201.core.records import EvaluationProtocol, canonical_json
 from robust201.reader.file_cache import RowCache
 from robust201.reader.result_files import ResultFiles, in_task_order, paper_key, spellings, values_by_strength
-from robust201.reader.value_checks import show_id
+from robust201.reader.value_checks import format_id
 from robust201.spaces.cell_space import CellSpace
 
 NO_LAYER = -1
@@ -237,7 +237,7 @@ class OverlaidFiles(ResultFiles):
             layer = self.layers[layer_number]
             strengths_of_layer, is_single = layer.strengths(dataset, key), layer.is_single(dataset, key)
             for identifier, architecture_value in values_by_id.items():
-                label = f"{show_id(identifier)} {dataset} {key} {measure} of {layer.path}"
+                label = f"{format_id(identifier)} {dataset} {key} {measure} of {layer.path}"
                 values = (
                     [architecture_value]
                     if is_single

@@ -22,7 +22,7 @@ from robust201.core.files import MAX_LISTED_BYTES, IrregularFileError, check_fil
 from robust201.core.parquet_footer import RowGroup, parse_row_groups, read_footer_bytes
 from robust201.reader.file_cache import FileState, cached_while_unchanged, hash_once
 from robust201.reader.listings import PARQUET_FILES, ListedFile
-from robust201.reader.value_checks import ADVICE, damaged_file, show_id
+from robust201.reader.value_checks import ADVICE, damaged_file, format_id
 from robust201.statistics.outcomes import Packed, count_correct
 from robust201.tasks.columns import CORRECT_BITS, DESCRIPTIVE_COLUMNS, MEASUREMENTS, fields_of, parquet_forms
 
@@ -266,7 +266,7 @@ def read_parquet_values(
     for identifier, strength, value in _iter_values(path, measure, architecture, selected_weights, text_ids):
         values = values_by_id.setdefault(identifier, {})
         if strength in values:
-            raise _malformed_error(path, f"{show_id(identifier)} at {strength:g} twice")
+            raise _malformed_error(path, f"{format_id(identifier)} at {strength:g} twice")
         values[strength] = value
     return {
         identifier: _single_value(path, identifier, values)
@@ -361,7 +361,9 @@ def _values_of_rows(table: pa.Table, measure: str) -> list[Any]:
 
 def _single_value(path: Path, identifier: str, values: dict[float, Any]) -> Any:
     if len(values) > 1:
-        raise _malformed_error(path, f"{show_id(identifier)} with {len(values)} values of clean images or of a measure")
+        raise _malformed_error(
+            path, f"{format_id(identifier)} with {len(values)} values of clean images or of a measure"
+        )
     return next(iter(values.values()))
 
 
@@ -372,7 +374,7 @@ def _values_by_strength(path: Path, identifier: str, values: dict[float, Any], s
             ", ".join(f"{strength:g}" for strength in sorted(strength_set)) for strength_set in (strengths, values)
         )
         raise ResultsError(
-            f"Reading {show_id(identifier)} failed for {path}: expected {len(strengths)} values, at the strengths "
+            f"Reading {format_id(identifier)} failed for {path}: expected {len(strengths)} values, at the strengths "
             f"{expected}, got {len(values)}, at {actual}. {ADVICE}"
         )
     return [values[strength] for strength in sorted(values)]

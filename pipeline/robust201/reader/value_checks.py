@@ -14,7 +14,7 @@ import orjson
 from numpy.typing import NDArray
 
 from robust201.core.errors import ResultsError
-from robust201.core.records import ArchitectureId, show_architecture
+from robust201.core.records import ArchitectureId, format_architecture
 from robust201.spaces.cell_space import CellSpace
 from robust201.tasks.columns import MEASUREMENTS, Column, match_shapes
 
@@ -100,9 +100,9 @@ def architecture_of(identifier: str) -> ArchitectureId:
     return int(identifier) if identifier.isdecimal() else identifier
 
 
-def show_id(identifier: str) -> str:
+def format_id(identifier: str) -> str:
     """Return an id in a file as shown in messages: ``#21``, or ``resnet18``."""
-    return show_architecture(architecture_of(identifier))
+    return format_architecture(architecture_of(identifier))
 
 
 def is_valid_meta(meta: Any, space: CellSpace | None) -> bool:
@@ -219,7 +219,7 @@ def check_json_values(
             shown_value = value_text if len(value_text) <= 60 else f"{value_text[:57]}..."
             suffix = "" if is_clean or is_of_measure else ", one per strength"
             raise ResultsError(
-                f"Reading {show_id(identifier)} {key} {measure} failed for {file}: expected {expected}{suffix}, got "
+                f"Reading {format_id(identifier)} {key} {measure} failed for {file}: expected {expected}{suffix}, got "
                 f"{shown_value}. {ADVICE}"
             )
 

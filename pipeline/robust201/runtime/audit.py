@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, IncompleteError
-from robust201.core.records import ArchitectureId, Unit, show_architecture
+from robust201.core.records import ArchitectureId, Unit, format_architecture
 from robust201.planning.config import SweepConfig
 from robust201.planning.inputs import Inputs
 from robust201.planning.plan_file import load_plan
@@ -55,7 +55,7 @@ class AuditedEvaluation:
 
     @property
     def label(self) -> str:
-        network = " ".join(filter(None, (show_architecture(self.architecture), self.dataset, self.weights)))
+        network = " ".join(filter(None, (format_architecture(self.architecture), self.dataset, self.weights)))
         return f"{network} {self.key} at {self.strength:g}"
 
     @property

@@ -67,7 +67,7 @@ class OutcomeReader:
             for unit in units
         )
 
-    def has_cheap(self, architecture: ArchitectureId) -> bool:
+    def has_cheap_outcomes(self, architecture: ArchitectureId) -> bool:
         return self.is_complete([self._units_on_all_images.get((architecture, key)) for key in self._cheap])
 
     def cheap(self, architecture: ArchitectureId) -> _Bools:
@@ -84,7 +84,7 @@ class OutcomeReader:
         """Read the pilot's outcomes under a key; return None if some are missing."""
         architectures = pilot_of(self._plan)
         units = [self._units_on_all_images.get((architecture, key)) for architecture in architectures]
-        if not self.is_complete(units) or not all(map(self.has_cheap, architectures)):
+        if not self.is_complete(units) or not all(map(self.has_cheap_outcomes, architectures)):
             return None
         outcomes = [self.read(unit) for unit in units if unit is not None]
         return Pilot.of(np.stack(outcomes), np.stack([self.cheap(architecture) for architecture in architectures]))

@@ -147,7 +147,7 @@ def combine_complete_samples(plan: Plan, store: ShardStore, say: Callable[[str],
         Number of combined units.
     """
     samples = {} if plan.facts.samples is None else plan.facts.samples.keys
-    complete_samples = {key: sample for key, sample in samples.items() if sample.is_whole}
+    complete_samples = {key: sample for key, sample in samples.items() if sample.is_full}
     if not complete_samples:
         return 0
     inventory = store.inventory(on_damage="report")

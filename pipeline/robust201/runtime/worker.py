@@ -24,7 +24,7 @@ from robust201.runtime.networks import LoadedNetwork, NetworkLoader
 from robust201.runtime.part_worker import PartWorker
 from robust201.shards import ShardStore
 from robust201.tasks.attack_kit.context import Context
-from robust201.tasks.evaluate import ResidentImages, evaluate_part, perturb_part, resident
+from robust201.tasks.evaluate import ResidentImages, copy_to_device, evaluate_part, perturb_part
 from robust201.tasks.transfer_task import TransferTask
 
 COMMIT_SECONDS = 300.0
@@ -165,7 +165,7 @@ class Worker(PartWorker):
     def _images_on_device(self, unit: Unit) -> ResidentImages:
         images = self._image_set(unit)
         if images.sha256 not in self._resident:
-            self._resident[images.sha256] = resident(images, self.device)
+            self._resident[images.sha256] = copy_to_device(images, self.device)
         return self._resident[images.sha256]
 
     def _corrupted_images(self, unit: Unit) -> CorruptedStore | None:

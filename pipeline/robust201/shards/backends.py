@@ -29,12 +29,12 @@ from robust201.core.files import (
     IrregularFileError,
     NewFile,
     atomic_write,
+    format_bytes,
     fsync_folder,
     new_file,
     open_file,
     remove_leftovers,
     sha256_of,
-    show_bytes,
 )
 
 SHARD_NAME = re.compile(
@@ -91,7 +91,7 @@ def damage_error(label: str, expected: str, got: object, action: str = "Reading"
 
 def size_error(label: str) -> ShardDamagedError:
     """Return an error for a shard with more than `MAX_SHARD_BYTES`."""
-    return damage_error(label, f"at most {show_bytes(MAX_SHARD_BYTES)}", "more")
+    return damage_error(label, f"at most {format_bytes(MAX_SHARD_BYTES)}", "more")
 
 
 @dataclass(frozen=True, slots=True)

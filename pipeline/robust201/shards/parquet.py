@@ -253,7 +253,7 @@ class ShardFile:
             check_sizes(groups, self._file.metadata.num_columns)
             n_rows_of_groups = [group.n_rows for group in groups]
             check_row_count(
-                sum(n_rows_of_groups), sum(chunk.n_compressed for group in groups for chunk in group.chunks)
+                sum(n_rows_of_groups), sum(chunk.n_compressed_bytes for group in groups for chunk in group.chunks)
             )
             self._columns_of_groups = [{chunk.column: chunk.n_bytes for chunk in group.chunks} for group in groups]
         except FileNotFoundError:

@@ -88,7 +88,7 @@ def check_sizes(groups: Sequence[RowGroup], n_columns: int) -> None:
         if short_chunk is not None:
             raise WrongShardError(f"{short_chunk.n_values} values of {short_chunk.path} in {group.n_rows} rows")
         memory_bytes = sum(max(8 * chunk.n_values, chunk.n_bytes) for chunk in group.chunks)
-        file_bytes = sum(chunk.n_compressed for chunk in group.chunks)
+        file_bytes = sum(chunk.n_compressed_bytes for chunk in group.chunks)
         if memory_bytes > max(MAX_GROUP_BYTES, MAX_EXPANSION * file_bytes):
             raise WrongShardError(f"a row group of {file_bytes:,} bytes that takes {memory_bytes:,} in memory")
 

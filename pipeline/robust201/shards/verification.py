@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import EvaluationError, ShardDamagedError
 from robust201.core.memory import give_back_freed_memory
-from robust201.core.records import show_architecture
+from robust201.core.records import format_architecture
 from robust201.shards.arrow_arrays import numbers_of
 from robust201.shards.backends import ShardEntry, is_compacted, map_ahead
 from robust201.shards.folder import ResultsFolder, has_stem, stem_of
@@ -77,7 +77,7 @@ class _RowIdentity(NamedTuple):
     @property
     def label(self) -> str:
         unit = self.unit
-        name = show_architecture(unit.architecture)
+        name = format_architecture(unit.architecture)
         return f"{name} {unit.dataset} {unit.key} at {self.strength:g} images {self.start}:{self.stop}"
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, show_architecture
+from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, format_architecture
 
 FLAG_LEVEL = 1e-3
 """Maximum probability that a check flags any network of a dataset by chance."""
@@ -110,7 +110,7 @@ class AttackFlag:
             return f"{self.check}: {self.where}: {high:.4f} above {low:.4f}; {self.reason}."
         return (
             f"{self.check}: {self.dataset} {self.where}: {len(self.networks):,} of {self.n_checked:,} networks, such "
-            f"as {show_architecture(name)} ({high:.4f} above {low:.4f}); {self.reason}."
+            f"as {format_architecture(name)} ({high:.4f} above {low:.4f}); {self.reason}."
         )
 
     def to_payload(self) -> dict[str, Any]:
@@ -152,17 +152,17 @@ def find_flags(
     n_images: int,
     n_classes: int,
     transfers: Mapping[str, Transfer] = MappingProxyType({}),
-    at_all: bool = False,
+    flag_any_difference: bool = False,
 ) -> list[AttackFlag]:
     """Run all checks on the results of a dataset, which must come from the same `n_images` images.
 
     A difference is flagged if two independent samples of `n_images` images would exceed it by chance with a probability
     of at most `FLAG_LEVEL` per dataset (one-sided, normal approximation, Bonferroni over networks and strengths). Both
-    samples are in fact the same images, so their difference varies less and the checks are conservative. With `at_all`,
-    any difference between two attacks in the same ball is flagged, because an image that only the weaker attack fools
-    is a fact instead of an estimate.
+    samples are in fact the same images, so their difference varies less and the checks are conservative. With
+    `flag_any_difference`, any difference between two attacks in the same ball is flagged, because an image that only
+    the weaker attack fools is a fact instead of an estimate.
     """
-    n_sampled_images = None if at_all else n_images
+    n_sampled_images = None if flag_any_difference else n_images
     # On its source network, a transfer attack is simply the attack, so this network is not compared.
     results_without_sources: dict[Evaluated, Accuracies] = {
         (key, strength): {name: accuracy for name, accuracy in accuracies.items() if name != transfers[key].source}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from robust201.core.precision import Precision
-from robust201.core.records import ArchitectureId, show_architecture
+from robust201.core.records import ArchitectureId, format_architecture
 
 ROUNDING: dict[Precision, float] = {"fp32": 1e-3, "tf32": 1e-3, "bf16": 1e-2}
 """Difference in accuracy that another device or precision may cause, by the precision of the sweep.
@@ -46,7 +46,7 @@ class CleanAccuracy:
 
     @property
     def label(self) -> str:
-        return " ".join(filter(None, (show_architecture(self.architecture), self.dataset, self.weights)))
+        return " ".join(filter(None, (format_architecture(self.architecture), self.dataset, self.weights)))
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ def draw_accuracy_curves(curves: pd.DataFrame, groups: Sequence[str], *, normali
     top = max(1.02, float((selected[column] + selected[f"{column}_sd"].fillna(0)).max()) + 0.02)
     label = "accuracy / clean accuracy" if normalised else "accuracy"
     figure, axes_of = parts.make_axes_grid(
-        len(panels), FIGURE_WIDTH, 1.1, 1.25, label=label, limits=(0, top), below=0.6
+        len(panels), FIGURE_WIDTH, 1.1, 1.25, label=label, limits=(0, top), extra_height=0.6
     )
     for axes, ((network, epoch), rows) in zip(axes_of, panels, strict=True):
         for group, curve in rows.groupby("group", sort=False):
@@ -108,7 +108,7 @@ def draw_areas(curves: pd.DataFrame, network: str) -> Figure:
     `curves` is `ImageDistribution.curves`. Only the last epochs of the groups MNIST and CIFAR-10 are drawn.
     """
     rows = curves[(curves["network"] == network) & curves["group"].isin(UNTUNED_GROUPS[:2])]
-    figure, panels = parts.make_axes_grid(2, FIGURE_WIDTH, 3.0, 2.2, below=0.5)
+    figure, panels = parts.make_axes_grid(2, FIGURE_WIDTH, 3.0, 2.2, extra_height=0.5)
     for axes, column, title in zip(
         panels, ("accuracy", "normalised"), ("accuracy", "accuracy / clean accuracy"), strict=True
     ):
@@ -129,7 +129,7 @@ def draw_robustness(tables: pd.DataFrame) -> Figure:
     max_with_deviation = max(1.0, float((tables["mean"] + tables["sd"].fillna(0)).max()))
     upper_limit = min(max_with_deviation, float(tables[["mean", "printed_mean"]].max().max()) + 0.1)
     figure, axes_of = parts.make_axes_grid(
-        len(networks), FIGURE_WIDTH, 2, 2.1, label="R", limits=(0, upper_limit), below=0.5
+        len(networks), FIGURE_WIDTH, 2, 2.1, label="R", limits=(0, upper_limit), extra_height=0.5
     )
     for axes, network in zip(axes_of, networks, strict=True):
         axes.yaxis.set_major_formatter("{x:.1f}")
@@ -167,7 +167,7 @@ def draw_dynamics(curves: pd.DataFrame) -> Figure:
     curve_names = list(dict.fromkeys(curves["curve"]))
     colours = dict(zip(curve_names, [INK, *SERIES_COLOURS, *SERIES_COLOURS], strict=False))
     figure, axes_of = parts.make_axes_grid(
-        len(runs), FIGURE_WIDTH, 3, 2.4, label="accuracy, attack success", limits=(0, 1), below=0.6
+        len(runs), FIGURE_WIDTH, 3, 2.4, label="accuracy, attack success", limits=(0, 1), extra_height=0.6
     )
     for axes, run in zip(axes_of, runs, strict=True):
         for curve, rows in curves[curves["run"] == run].groupby("curve", sort=False):
@@ -189,7 +189,7 @@ def draw_mixing(curves: pd.DataFrame, panels: Mapping[str, Sequence[str]]) -> Fi
     panel_specs = [(title, keys, network) for title, keys in panels.items() for network in networks]
     curve_names = list(dict.fromkeys(curves["curve"]))
     colours = dict(zip(curve_names, [INK, *SERIES_COLOURS, *SERIES_COLOURS], strict=False))
-    figure, axes_of = parts.make_axes_grid(len(panel_specs), FIGURE_WIDTH, 2, 1.9, below=0.6)
+    figure, axes_of = parts.make_axes_grid(len(panel_specs), FIGURE_WIDTH, 2, 1.9, extra_height=0.6)
     for axes, (title, keys, network) in zip(axes_of, panel_specs, strict=True):
         rows = curves[curves["network"] == network]
         rows = rows[rows["curve"].str.partition(":")[0].isin(["clean", *keys])]
@@ -207,7 +207,7 @@ def draw_equivariance(best: pd.DataFrame) -> Figure:
     networks, attacks = (list(dict.fromkeys(best[name])) for name in ("network", "attack"))
     settings = list(dict.fromkeys(best["setting"]))
     colours = dict(zip(settings, SERIES_COLOURS, strict=False))
-    figure, axes_of = parts.make_axes_grid(len(networks), FIGURE_WIDTH, 2.2, 2.2, below=0.6)
+    figure, axes_of = parts.make_axes_grid(len(networks), FIGURE_WIDTH, 2.2, 2.2, extra_height=0.6)
     for axes, network in zip(axes_of, networks, strict=True):
         for index, setting in enumerate(settings):
             rows = best[(best["network"] == network) & (best["setting"] == setting)]

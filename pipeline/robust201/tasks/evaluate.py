@@ -24,7 +24,7 @@ from robust201.tasks.perturbations.contract import checked, perturb
 
 @dataclasses.dataclass(frozen=True)
 class ResidentImages:
-    """A selection of images on a device, reused between parts; created by `resident`.
+    """A selection of images on a device, reused between parts; created by `copy_to_device`.
 
     Attributes:
         pixels: (N, 3, H, W) uint8.
@@ -35,7 +35,7 @@ class ResidentImages:
     labels: torch.Tensor
 
 
-def resident(images: ImageSet, device: torch.device) -> ResidentImages:
+def copy_to_device(images: ImageSet, device: torch.device) -> ResidentImages:
     """Copy a selection's images and labels to a device."""
     # Copy, since torch rejects read-only memory, such as memory maps and arrays from Ray's object store.
     pixels, labels = (torch.from_numpy(np.array(array)) for array in (images.images, images.labels))
@@ -133,7 +133,7 @@ def _prepare(
     _check_part(context, task, part, images)
     context = dataclasses.replace(context, key=task.key, first_batch=part.start // context.batch_size)
     span = slice(part.start, part.stop)
-    on_device = on_device or resident(images, context.classifier.device)
+    on_device = on_device or copy_to_device(images, context.classifier.device)
     pixels, labels = on_device.pixels[span], on_device.labels[span]
     return context, Request(part.strengths, pixels, labels, images.indices[span])
 

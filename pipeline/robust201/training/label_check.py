@@ -40,7 +40,7 @@ class LabelCheck(NamedTuple):
         return self.own >= TRUSTED_FRACTION
 
 
-def read_labels(folder: Path, images: ImageSet, judge: Classifier) -> LabelCheck:
+def check_generated_labels(folder: Path, images: ImageSet, judge: Classifier) -> LabelCheck:
     """Classify generated images with a network that was not used to generate them.
 
     Args:

@@ -22,7 +22,7 @@ from robust201.core.errors import CheckpointError, ConfigError, EvaluationError,
 from robust201.core.memory import restore_gc_thresholds
 from robust201.core.noise import derived_seed
 from robust201.core.precision import Precision, check_precision, has_avx512
-from robust201.core.records import ArchitectureId, ImageSet, Normalisation, show_architecture
+from robust201.core.records import ArchitectureId, ImageSet, Normalisation, format_architecture
 from robust201.models.classifier import network_logits
 from robust201.spaces.base import Space
 from robust201.training.adversarial import RandomStarts, step_loss
@@ -132,7 +132,7 @@ def train(
             start=None if start is None else hash_weights(start),
         )
         state_folder = StateFolder(states, identity, notice)
-    run_label = f"{show_architecture(architecture)} on {data.name}"
+    run_label = f"{format_architecture(architecture)} on {data.name}"
     with _deterministic(device, threads, precision):
         run = _Training(space, architecture, data, recipe, seed, torch.device(device), start, run_label)
         state = None if state_folder is None else state_folder.load(at_most=target_steps[0])

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from robust201.core.errors import CheckpointError, one_line
-from robust201.core.records import ArchitectureId, show_architecture
+from robust201.core.records import ArchitectureId, format_architecture
 from robust201.core.user_code import describe_failure
 from robust201.spaces.base import Space
 from robust201.weights.published.base import read_network_file
@@ -61,7 +61,7 @@ def check_shapes(
     )
     if differences:
         raise CheckpointError(
-            f"Loading weights failed for {name}: the tensors are not those of {show_architecture(architecture)} with "
+            f"Loading weights failed for {name}: the tensors are not those of {format_architecture(architecture)} with "
             f"{n_classes} classes ({differences}). {advice}"
         )
 

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 from robust201.core.errors import CheckpointError, StorageFullError
 from robust201.core.files import MAX_JSON_BYTES, atomic_write, open_file, read_file
-from robust201.core.records import ArchitectureId, canonical_json, show_architecture
+from robust201.core.records import ArchitectureId, canonical_json, format_architecture
 from robust201.spaces import SPACES
 from robust201.spaces.base import Space
 
@@ -158,7 +158,7 @@ class CheckpointRecord:
         return outcome_steps if self.steps is None else self.steps
 
     @property
-    def is_end(self) -> bool | None:
+    def is_final(self) -> bool | None:
         """Whether these are the final weights of their training; None if the length of the training is not recorded."""
         recipe = self.inputs.get("recipe") or {}
         epochs, n_batches = recipe.get("epochs"), self._outcome.get("n_batches")
@@ -181,7 +181,7 @@ class CheckpointRecord:
 
     @property
     def label(self) -> str:
-        return f"{show_architecture(self.index)} {self.dataset} {describe_trial(self.trial)}"
+        return f"{format_architecture(self.index)} {self.dataset} {describe_trial(self.trial)}"
 
 
 NetworkName = tuple[str, str, ArchitectureId]

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from robust201.core.errors import CheckpointError
 from robust201.core.files import MAX_STATE_BYTES, IrregularFileError, atomic_write, read_file, sha256_of
-from robust201.core.records import ArchitectureId, canonical_json, show_architecture
+from robust201.core.records import ArchitectureId, canonical_json, format_architecture
 from robust201.spaces import DEFAULT_SPACE
 from robust201.weights.manifest import (
     MANIFEST_NAME,
@@ -365,7 +365,7 @@ class _Query(NamedTuple):
 
 def _network_label(network: NetworkName) -> str:
     _, dataset, index = network
-    return f"{show_architecture(index)} {dataset}"
+    return f"{format_architecture(index)} {dataset}"
 
 
 def _preference(trial: Trial) -> tuple[bool, bool, int, int, bool, int]:
@@ -384,7 +384,7 @@ def _describe_networks(indices: Sequence[ArchitectureId]) -> str:
     if not indices:
         return "no weights on this dataset"
     ellipsis = ", …" if len(indices) > _MAX_LISTED_NETWORKS else ""
-    labels = ", ".join(map(show_architecture, indices[:_MAX_LISTED_NETWORKS]))
+    labels = ", ".join(map(format_architecture, indices[:_MAX_LISTED_NETWORKS]))
     return f"weights of {len(indices):,} other {'network' if len(indices) == 1 else 'networks'} ({labels}{ellipsis})"
 
 

@@ -70,7 +70,7 @@ CORRUPTION_FUNCTIONS: dict[str, Callable[[Images, int, CorruptionRandomNumbers],
 DETERMINISTIC_CORRUPTIONS = ("brightness", "contrast", "defocus_blur", "jpeg_compression", "pixelate", "zoom_blur")
 """Corruptions without a random part, whose published files can be reproduced byte for byte."""
 
-SMALLEST_SIZE = 8
+MIN_IMAGE_SIZE = 8
 """Minimum height and width, in pixels, of images that can be corrupted."""
 
 _BATCH_VALUES = 64 * 32 * 32 * 3
@@ -137,10 +137,10 @@ def corrupt(
 
 
 def _check_images(images: NDArray[np.uint8], indices: NDArray[np.int64], key: str) -> None:
-    is_square_rgb = images.ndim == 4 and images.shape[1] == images.shape[2] >= SMALLEST_SIZE and images.shape[3] == 3
+    is_square_rgb = images.ndim == 4 and images.shape[1] == images.shape[2] >= MIN_IMAGE_SIZE and images.shape[3] == 3
     if not is_square_rgb or images.dtype != np.uint8:
         raise DatasetError(
-            f"Corrupting images failed for {key!r}: expected uint8 images (N, H, H, 3) of {SMALLEST_SIZE} pixels or "
+            f"Corrupting images failed for {key!r}: expected uint8 images (N, H, H, 3) of {MIN_IMAGE_SIZE} pixels or "
             f"more, got {images.dtype} {images.shape}. Resize or crop the images to one square size first."
         )
     if indices.shape != (len(images),):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from robust201.core.errors import CheckpointError, RobustWarning
 from robust201.core.files import read_file
-from robust201.core.records import ArchitectureId, show_architecture
+from robust201.core.records import ArchitectureId, format_architecture
 
 if TYPE_CHECKING:
     import torch
@@ -82,7 +82,7 @@ class SourceWeights:
 
     @property
     def label(self) -> str:
-        return f"{show_architecture(self.index)} {self.dataset} seed {self.seed} in {self.source}"
+        return f"{format_architecture(self.index)} {self.dataset} seed {self.seed} in {self.source}"
 
 
 Member = Callable[[Selection], Iterator[SourceWeights]]
