@@ -27,7 +27,7 @@ FINDINGS_BY_STUDY = {
     "robust-features-dynamics": "At its last snapshot, std has: clean accuracy 80.00% (published: 91.16%), success of",
     "robust-features-mixing": "From no robust images to robust images alone, accuracy rises in 2 of 4 curves",
     "robust-features-equivariance": (
-        "Most accurate, with candidates selected on the validation images: STN D* under clean (77.00%)"
+        "Rotations in training (D*, D_R*) raise accuracy under attack in 2 of 2 comparisons (published: 30 of 30);"
     ),
 }
 """Beginning of the finding on each study's page."""

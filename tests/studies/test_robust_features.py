@@ -1,5 +1,7 @@
 """The three questions of the study of robust features, for synthetic networks with planted accuracies."""
 
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,9 +10,11 @@ from robust201.core.errors import ResultsError
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.studies.networks import Exports
 from robust201.studies.robust_features import (
+    count_directions,
     measure_dynamics,
     measure_equivariance,
     measure_mixing,
+    published_equivariance,
     published_numbers,
 )
 from tests.support.planted_studies import (
@@ -163,3 +167,20 @@ def test_candidates_have_accuracies_on_all_images(equivariance):
         for network_weights in weights
     ]
     assert rows["mean"].item() == pytest.approx(np.mean(expected))
+
+
+def test_count_directions_of_the_published_table():
+    expected = {"robust": (38, 38), "rotations": (30, 30), "equivariant": (40, 40)}
+    assert count_directions(published_equivariance()) == expected
+
+
+def test_count_directions_ignores_missing_and_equal_accuracies():
+    accuracies = {"ResNet-18": (0.5, 0.4, 0.6, math.nan), "STN": (0.5, 0.5, 0.7, 0.6)}
+    best = pd.DataFrame(
+        {"attack": "rot30", "network": network, "setting": setting, "on_test": value}
+        for network, values in accuracies.items()
+        for setting, value in zip(("D", "D_R", "D*", "D_R*"), values, strict=True)
+    )
+    assert count_directions(best) == {"robust": (2, 3), "rotations": (3, 3), "equivariant": (2, 3)}
+    clean = count_directions(best.assign(attack="clean"))
+    assert clean == {"robust": (2, 3), "rotations": (0, 0), "equivariant": (0, 0)}

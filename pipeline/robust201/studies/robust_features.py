@@ -252,6 +252,47 @@ class _Candidate(NamedTuple):
     is_correct: NDArray[np.bool_]
 
 
+def published_equivariance() -> pd.DataFrame:
+    """Return the published Table 1 as fractions: columns `attack`, `network`, `setting` and `on_test`."""
+    content = published_numbers()["equivariance"]
+    return pd.DataFrame(
+        {"attack": attack, "network": network, "setting": setting, "on_test": value / 100}
+        for network, by_attack in content["best"].items()
+        for attack, values in by_attack.items()
+        for setting, value in zip(content["settings"], values, strict=True)
+    )
+
+
+def count_directions(best: pd.DataFrame) -> dict[str, tuple[int, int]]:
+    """Count the comparisons that have the direction of the paper's findings.
+
+    Equal accuracies do not have it.
+
+    Args:
+        best: columns `attack`, `network`, `setting` and `on_test`, as in `Equivariance.best`.
+
+    Returns:
+        (comparisons with this direction, all comparisons) for three findings: `robust`, D_R below D and D_R* below D*;
+        `rotations`, D* above D and D_R* above D_R under attack; `equivariant`, a network other than a plain ResNet
+        above each plain ResNet under attack, in the same setting.
+    """
+    rows = best.dropna(subset=["on_test"]).to_dict("records")
+    accuracies = {(row["attack"], row["network"], row["setting"]): float(row["on_test"]) for row in rows}
+    under_attack = [cell for cell in accuracies if cell[0] != CLEAN]
+    resnets = sorted({network for _, network, _ in accuracies if network.startswith("ResNet")})
+    natural, rotated = {"D_R": "D", "D_R*": "D*"}, {"D": "D*", "D_R": "D_R*"}
+    expected_orders = {
+        "robust": [((a, n, s), (a, n, natural[s])) for a, n, s in accuracies if s in natural],
+        "rotations": [((a, n, s), (a, n, rotated[s])) for a, n, s in under_attack if s in rotated],
+        "equivariant": [((a, r, s), (a, n, s)) for a, n, s in under_attack if n not in resnets for r in resnets],
+    }
+    counts = {}
+    for finding, pairs in expected_orders.items():
+        is_lower = [accuracies[low] < accuracies[high] for low, high in pairs if {low, high} <= accuracies.keys()]
+        counts[finding] = sum(is_lower), len(is_lower)
+    return counts
+
+
 def measure_equivariance(study: EquivarianceStudy, exports: Exports) -> Equivariance:
     """Compute the accuracy of each network and setting, and the effect of selecting the best candidate.
 

@@ -12,7 +12,13 @@ from robust201.studies import drawings
 from robust201.studies.config import DynamicsStudy, EquivarianceStudy, MixingStudy
 from robust201.studies.networks import Exports
 from robust201.studies.pages.writer import PageWriter, format_number, short_table, table_lines
-from robust201.studies.robust_features import measure_dynamics, measure_equivariance, measure_mixing
+from robust201.studies.robust_features import (
+    count_directions,
+    measure_dynamics,
+    measure_equivariance,
+    measure_mixing,
+    published_equivariance,
+)
 
 _ERROR_BARS = "show 95% intervals over seeds, or the range of two seeds; circles show published numbers"
 """End of captions, which explains bands, bars and circles."""
@@ -162,7 +168,8 @@ def write_equivariance(study: EquivarianceStudy, exports: Exports, folder: Path)
         ("candidates", results.candidates),
     ):
         page.add_table(name, frame)
-    page.add_lead(_describe_best(results.best))
+    page.add_lead(_describe_directions(results.best))
+    page.add_text(_describe_best(results.best))
     page.add_text(_explain_numbers(results.best["n"]))
     page.add_text(
         f"A candidate is a depth and learning rate. Of the {results.n_images} images, {results.n_validation} "
@@ -183,6 +190,23 @@ def write_equivariance(study: EquivarianceStudy, exports: Exports, folder: Path)
     page.add_text(f"## Selected candidates\n\n{short_table(_selection_lines(results.best, 'network'), 'table-1')}")
     page.add_text(f"## By depth\n\n{short_table(_selection_lines(results.depths, 'architecture'), 'depths')}")
     return page.finish()
+
+
+def _describe_directions(best: pd.DataFrame) -> str:
+    """Return in how many comparisons our accuracies, and the published ones, differ in the published direction."""
+    findings = {
+        "robust": "training on robust images (D_R) lowers accuracy",
+        "rotations": "rotations in training (D*, D_R*) raise accuracy under attack",
+        "equivariant": "equivariant networks are more accurate under attack than ResNets",
+    }
+    our_counts, published_counts = count_directions(best), count_directions(published_equivariance())
+    clauses = []
+    for name, finding in findings.items():
+        (n_ours, n), (n_published, n_total) = our_counts[name], published_counts[name]
+        if n:
+            clauses.append(f"{finding} in {n_ours} of {n} comparisons (published: {n_published} of {n_total})")
+    text = "; ".join(clauses)
+    return f"{text[:1].upper()}{text[1:]}." if clauses else _describe_best(best)
 
 
 def _describe_best(best: pd.DataFrame) -> str:
