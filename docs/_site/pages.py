@@ -54,6 +54,7 @@ CONTENTS = {
             "robust-features",
             "studies/robust-features-dynamics-cifar10/study",
             "studies/robust-features-mixing-cifar10/study",
+            "studies/robust-features-equivariance-cifar10/study",
             "trials",
             "controls",
         ),
@@ -80,6 +81,7 @@ SHORT_TITLES = {
     "studies/image-distribution-lenet/study": "Image distribution: LeNet",
     "studies/robust-features-dynamics-cifar10/study": "Robust features: dynamics on CIFAR-10",
     "studies/robust-features-mixing-cifar10/study": "Robust features: mixing on CIFAR-10",
+    "studies/robust-features-equivariance-cifar10/study": "Robust features: equivariance on CIFAR-10",
 }
 """Titles in menus, where those of the pages are long."""
 

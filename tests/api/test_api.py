@@ -464,7 +464,7 @@ class _NetworkWithUselessGradients(torch.nn.Module):
 def test_evaluate_warns_about_networks_without_gradients(factor: float, is_rounded: bool) -> None:
     model = robust201.load_model(13714, "digits", "bundled:benchmark_data/demo")
     images = select(load_images("digits"), count=20, seed=0)
-    with pytest.warns(RobustWarning, match="the loss has no gradient"):
+    with pytest.warns(RobustWarning, match="the gradient of the loss is zero"):
         evaluate(
             _NetworkWithUselessGradients(model, factor, is_rounded=is_rounded),
             images.images,

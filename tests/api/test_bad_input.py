@@ -130,7 +130,7 @@ def test_evaluate_rejects_network_that_blocks_gradients(
 
 def test_evaluate_attacks_constant_logits_without_graph() -> None:
     constant = NetworkWithChangedLogits(lambda logits: torch.zeros_like(logits).detach())
-    with pytest.warns(RobustWarning, match="the loss has no gradient"):
+    with pytest.warns(RobustWarning, match="the gradient of the loss is zero"):
         frame = evaluate(constant, PIXELS, LABELS, ["clean", {"fgsm": {"epsilons_255": [8]}}], progress=False)
     assert frame["accuracy"].nunique() == 1
 

@@ -29,7 +29,7 @@ from robust201.tasks.attack_kit.batching import Batching
 from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers
 from robust201.tasks.perturbations import square
 from tests.conftest import MakeSweep, read_tree
-from tests.models.test_no_waiting import LOOPS, job_on, samples_of
+from tests.models.test_no_waiting import LOOPS, make_job, make_samples
 from tests.spaces.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, images_of, network_of
 from tests.support.library_parity import compare
 from tests.support.tiny_networks import PathlessNetwork, TinyNetwork, tiny_classifier, tiny_images
@@ -248,8 +248,8 @@ def test_attack_steps_do_not_synchronise_with_device(device, key, forbid_synchro
 
     for name in ("loss_and_gradient", "value_and_gradient"):
         monkeypatch.setattr(classifier, name, wrap(getattr(classifier, name)))
-    job = job_on(device, key, classifier)
-    samples = samples_of(job)
+    job = make_job(device, key, classifier)
+    samples = make_samples(job)
     with torch.inference_mode():
         LOOPS[key](job, samples)
     assert len(steps) > 1
@@ -264,9 +264,9 @@ def test_square_queries_do_not_synchronise_with_device(device, forbid_synchronis
         torch.cuda.set_sync_debug_mode("default")
 
     monkeypatch.setattr(square, "_search", search_without_waiting)
-    job = job_on(device, "aa_square", compile_on(device, specs()[991]))
+    job = make_job(device, "aa_square", compile_on(device, specs()[991]))
     with torch.inference_mode():
-        square._single_run(job, samples_of(job), 0, TASKS["aa_square"].parameters(queries=40))
+        square._single_run(job, make_samples(job), 0, TASKS["aa_square"].parameters(queries=40))
 
 
 # --- sweeps ---------------------------------------------------------------------------------------------------------

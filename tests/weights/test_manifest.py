@@ -178,6 +178,6 @@ def test_training_of_a_custom_space_rejects_an_edited_recipe(tmp_path: Path) -> 
     assert run_trainings(config).computed == 0
     edit_line(manifest, manifest, set_field("training.inputs.recipe.learning_rate", 0.2))
     with pytest.raises(
-        CheckpointError, match=r"manifest.jsonl: the record's field 'training' differs .*the line was edited"
+        CheckpointError, match=r"manifest.jsonl: the record's line was edited, because its field 'training'"
     ):
         run_trainings(config)

@@ -253,12 +253,12 @@ class TrainingPlanner:
                     "; ".join(describe_difference(record.inputs, fields)) or "the network's configuration or code"
                 )
                 raise CheckpointError(
-                    f"Planning trainings failed for {record.label} in {self.store.root}: the store has a different "
+                    f"Planning training runs failed for {record.label} in {self.store.root}: the store has a different "
                     f"training under this name ({differences}). Rename the recipe, or choose another store."
                 )
             if not matches_training_id(record, self._space):
                 raise CheckpointError(
-                    f"Planning trainings failed for {record.label} in {self.store.manifest}: the record's line was "
+                    f"Planning training runs failed for {record.label} in {self.store.manifest}: the record's line was "
                     "edited, because its field 'training' differs from the planned recipe. Restore the manifest."
                 )
             try:
@@ -291,7 +291,7 @@ class TrainingPlanner:
         last_record = max(records, key=lambda record: (record.epochs, record.steps or 0))
         if last_record.is_final is False:
             raise CheckpointError(
-                f"Planning trainings failed for {training.label}: it starts from the final weights of "
+                f"Planning training runs failed for {training.label}: it starts from the final weights of "
                 f"{previous.label}, but {self.store.root} has only its snapshots up to step {last_record.steps_done}. "
                 f"Finish the training of {previous.label} first."
             )
@@ -300,7 +300,7 @@ class TrainingPlanner:
 
     def _missing_start_error(self, training: Training, previous: Training) -> CheckpointError:
         return CheckpointError(
-            f"Planning trainings failed for {training.label}: it starts from the final weights of {previous.label}, "
+            f"Planning training runs failed for {training.label}: it starts from the final weights of {previous.label}, "
             f"which are not in {self.store.root}. Train {previous.label} first, or add its recipe, dataset and seed to "
             "this YAML."
         )
@@ -315,7 +315,7 @@ def _snapshot_steps(recipe: Recipe, training: Training, n_batches: int, n_images
     recipe_label = f"{training.recipe} on {training.dataset}"
     if recipe.batch_size > n_images:
         raise ConfigError(
-            f"Planning trainings failed for recipes.{training.recipe}.batch_size: expected at most {n_images:,}, the "
+            f"Planning training runs failed for recipes.{training.recipe}.batch_size: expected at most {n_images:,}, the "
             f"number of training images of {recipe_label}, got {recipe.batch_size:,}. Reduce it, or restrict the "
             "recipe to other datasets with `on`."
         )
