@@ -300,8 +300,8 @@ class TrainingPlanner:
 
     def _missing_start_error(self, training: Training, previous: Training) -> CheckpointError:
         return CheckpointError(
-            f"Planning training runs failed for {training.label}: it starts from the final weights of {previous.label}, "
-            f"which are not in {self.store.root}. Train {previous.label} first, or add its recipe, dataset and seed to "
+            f"Planning training runs failed for {training.label}: it starts from the final weights of "
+            f"{previous.label}, which are not in {self.store.root}. Train {previous.label} first, or add its recipe, dataset and seed to "
             "this YAML."
         )
 
@@ -315,8 +315,8 @@ def _snapshot_steps(recipe: Recipe, training: Training, n_batches: int, n_images
     recipe_label = f"{training.recipe} on {training.dataset}"
     if recipe.batch_size > n_images:
         raise ConfigError(
-            f"Planning training runs failed for recipes.{training.recipe}.batch_size: expected at most {n_images:,}, the "
-            f"number of training images of {recipe_label}, got {recipe.batch_size:,}. Reduce it, or restrict the "
+            f"Planning training runs failed for recipes.{training.recipe}.batch_size: expected at most {n_images:,}, "
+            f"the number of training images of {recipe_label}, got {recipe.batch_size:,}. Reduce it, or restrict the "
             "recipe to other datasets with `on`."
         )
     try:
