@@ -301,8 +301,8 @@ class TrainingPlanner:
     def _missing_start_error(self, training: Training, previous: Training) -> CheckpointError:
         return CheckpointError(
             f"Planning training runs failed for {training.label}: it starts from the final weights of "
-            f"{previous.label}, which are not in {self.store.root}. Train {previous.label} first, or add its recipe, dataset and seed to "
-            "this YAML."
+            f"{previous.label}, which are not in {self.store.root}. Train {previous.label} first, or add its recipe, "
+            "dataset and seed to this YAML."
         )
 
 
