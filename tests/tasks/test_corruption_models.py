@@ -25,7 +25,7 @@ def corrupted(images: NDArray[np.uint8], key: str, severity: int) -> NDArray[np.
 def test_glass_blur_swaps_numpy_views_as_published(size: int, reach: int) -> None:
     images = natural_images(2, size)
     for severity in (1, 4):
-        sigma, _, rounds = blurs.GLASS_STEPS.cifar[severity - 1]
+        sigma, _, rounds = blurs.GLASS_CONSTANTS.cifar[severity - 1]
         sigma *= size / 32
         for index, result in enumerate(corrupted(images, "glass_blur", severity)):
             smoothed = np.stack(
@@ -153,7 +153,9 @@ def test_brightness_matches_colorsys(severity: int) -> None:
     result = corrupted(images, "brightness", severity)
     for pixel, result_pixel in zip(images.reshape(-1, 3), result.reshape(-1, 3), strict=True):
         hue, saturation, value = colorsys.rgb_to_hsv(*(pixel / 255.0))
-        expected = colorsys.hsv_to_rgb(hue, saturation, min(1, value + weather.BRIGHTNESS_STEPS.cifar[severity - 1]))
+        expected = colorsys.hsv_to_rgb(
+            hue, saturation, min(1, value + weather.BRIGHTNESS_INCREASES.cifar[severity - 1])
+        )
         assert np.abs(np.array(expected) * 255 - result_pixel).max() < 1.001
 
 

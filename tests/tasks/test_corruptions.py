@@ -172,7 +172,7 @@ def test_noise_has_published_standard_deviation() -> None:
 def test_frost_patches_come_from_all_textures_and_positions() -> None:
     black = np.zeros((200, 32, 32, 3), np.uint8)
     result = corrupted(black, "frost", 1)
-    textures = FROST.shrunk(0.2, 32)
+    textures = FROST.resample(0.2, 32)
     first_pixels = {tuple(image[0, 0]) for image in result}
     expected = [{tuple((0.2 * pixel).astype(np.uint8)) for pixel in texture[:16, 0]} for texture in textures]
     assert first_pixels <= set.union(*expected)
@@ -180,7 +180,7 @@ def test_frost_patches_come_from_all_textures_and_positions() -> None:
 
 
 def test_shrunk_frost_has_every_fifth_pixel() -> None:
-    for full, small in zip(FROST.images, FROST.shrunk(0.2, 32), strict=True):
+    for full, small in zip(FROST.images, FROST.resample(0.2, 32), strict=True):
         assert (small == full[2::5, 2::5]).all()
 
 
@@ -195,7 +195,7 @@ def test_synthetic_frost_depends_only_on_seed() -> None:
 
 def test_shrunk_rejects_too_small_textures() -> None:
     with pytest.raises(DatasetError, match=r"'stripes': height and width must be more than 512 pixels, got 240x260"):
-        FROST.shrunk(1.0, 512)
+        FROST.resample(1.0, 512)
 
 
 def test_load_frost_checks_files(tmp_path: Path) -> None:

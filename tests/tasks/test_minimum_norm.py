@@ -21,7 +21,7 @@ from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import merge_values
 from robust201.tasks.perturbations.contract import checked, perturb
 from robust201.tasks.perturbations.foolbox_engine import foolbox
-from robust201.tasks.perturbations.minimum_norm import inside_or_clean
+from robust201.tasks.perturbations.minimum_norm import replace_outside_ball
 from tests.support.library_parity import LIBRARY_BATCHES, differing_bits
 from tests.support.tiny_networks import (
     SIZE,
@@ -303,9 +303,9 @@ def test_perturbation_of_exact_radius_is_in_ball():
     clean = torch.zeros(255, 3, 2, 2)
     nearest = clean + torch.tensor([epsilon / 255 for epsilon in epsilons]).view(-1, 1, 1, 1)
     for epsilon in epsilons:
-        result = inside_or_clean(LINF, clean, nearest, LINF.radius(epsilon))
+        result = replace_outside_ball(LINF, clean, nearest, LINF.radius(epsilon))
         assert int((result > 0).any(dim=(1, 2, 3)).sum()) == epsilon
     changed = (torch.arange(12) < torch.arange(1, 13)[:, None]).float().view(12, 3, 2, 2)
     for count in range(1, 13):
-        result = inside_or_clean(L0, torch.zeros_like(changed), changed, L0.radius(count))
+        result = replace_outside_ball(L0, torch.zeros_like(changed), changed, L0.radius(count))
         assert int((result > 0).any(dim=(1, 2, 3)).sum()) == count

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import kstest
 
-from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers, _swap, _uniform_block, generator
+from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers, _draw_window_move, _uniform_block, generator
 from robust201.tasks.perturbations.square import side_of
 from tests.support.tiny_networks import SIZE
 
@@ -39,7 +39,7 @@ def test_swap_signs_are_consecutive_bits_of_a_stream():
             [int(words[3 + n // 64]) >> n % 64 & 1 for n in range(3 * image, 3 * image + 3)] for image in image_rows
         ]
         assert swap.signs.flatten(1).tolist() == [[2.0 * bit - 1 for bit in image_bits] for image_bits in bits]
-    *_, packed = _swap(3, "aa_square_l2", 1, 5, 3, 10_240)
+    *_, packed = _draw_window_move(3, "aa_square_l2", 1, 5, 3, 10_240)
     assert packed.nbytes == 10_240 * 3 // 8
 
 

@@ -298,7 +298,7 @@ class PgdParameters(RelativeStepParameters):
     """`none` for an untargeted attack; `least_likely` for the targeted attack of the paper's equation 2."""
 
 
-class PgdVariants(Parameters):
+class PgdVariantParameters(Parameters):
     """Parameters for the differences between implementations of projected gradient descent (docs/protocol.md)."""
 
     random_start: bool = False
@@ -324,7 +324,7 @@ class PgdVariants(Parameters):
         return None
 
 
-class PgdLinf7Parameters(RelativeStepParameters, PgdVariants):
+class PgdLinf7Parameters(RelativeStepParameters, PgdVariantParameters):
     """Seven steps of projected gradient descent in an Linf ball, as Wang and Horne use them (docs/protocol.md)."""
 
     epsilons_255: Epsilons255 = (1.0, 2.0, 4.0, 8.0)
@@ -378,7 +378,7 @@ class L0Parameters(RadiusParameters):
     epsilons: Radii = (10.0, 24.0, 50.0)
 
 
-class PgdL2Parameters(L2Parameters, PgdVariants):
+class PgdL2Parameters(L2Parameters, PgdVariantParameters):
     """Projected gradient descent in an L2 ball; the defaults follow Wang and Horne (docs/protocol.md)."""
 
     step_size: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
@@ -399,14 +399,14 @@ class PgdL2Parameters(L2Parameters, PgdVariants):
 
 
 class Attack(Parameters):
-    """Parameters of a family of attacks in any ball (see `in_ball`)."""
+    """Parameters of a family of attacks in any ball (see `parameters_in_ball`)."""
 
     norm: ClassVar[Norm]
     family: ClassVar["type[Attack]"]
 
     def __reduce__(self) -> tuple[Any, ...]:
         # pickle cannot find a dynamically created class by its name.
-        return _in_ball_with, (self.family, self.norm, self.model_dump())
+        return _parameters_from_fields, (self.family, self.norm, self.model_dump())
 
 
 AttackT = TypeVar("AttackT", bound=Attack)
@@ -429,22 +429,22 @@ class ApgdL1(Apgd):
     """Whether the first three fifths of the iterations use balls of 3 and 2 epsilon."""
 
 
-class DlrLoss(Parameters):
+class DlrParameters(Parameters):
     """Requirements of attacks on the difference of logits ratio."""
 
     min_classes: ClassVar[int] = 3
     min_classes_reason: ClassVar[str] = "the DLR loss divides by the largest logit minus the third largest"
 
 
-class ApgdDlr(Apgd, DlrLoss):
+class ApgdDlr(Apgd, DlrParameters):
     """APGD on the difference of logits ratio (Croce and Hein, 2020)."""
 
 
-class ApgdDlrL1(ApgdL1, DlrLoss):
+class ApgdDlrL1(ApgdL1, DlrParameters):
     """APGD on the difference of logits ratio in an L1 ball."""
 
 
-class TargetedDlrLoss(Parameters):
+class TargetedDlrParameters(Parameters):
     """Requirements of attacks on the targeted difference of logits ratio."""
 
     min_classes: ClassVar[int] = 4
@@ -453,7 +453,7 @@ class TargetedDlrLoss(Parameters):
     )
 
 
-class Targeted(Parameters):
+class TargetsParameters(Parameters):
     """Limits of attacks that target one class after another."""
 
     if TYPE_CHECKING:
@@ -470,14 +470,14 @@ class Targeted(Parameters):
         return super().unsupported_classes_reason(n_classes)
 
 
-class ApgdTargeted(Apgd, TargetedDlrLoss, Targeted):
+class ApgdTargeted(Apgd, TargetedDlrParameters, TargetsParameters):
     """APGD on the targeted difference of logits ratio, one target class after the other (Croce and Hein, 2020)."""
 
     targets: PositiveInt = 9
     """Number of target classes, limited by the number of other classes."""
 
 
-class ApgdTargetedL1(ApgdL1, TargetedDlrLoss, Targeted):
+class ApgdTargetedL1(ApgdL1, TargetedDlrParameters, TargetsParameters):
     """Targeted APGD in an L1 ball."""
 
     restarts: PositiveInt = 1
@@ -494,7 +494,7 @@ class Fab(Attack):
     """Number of runs."""
 
 
-class FabTargeted(Attack, Targeted):
+class FabTargeted(Attack, TargetsParameters):
     """Fast adaptive boundary attack towards one target class after the other, as in AutoAttack."""
 
     steps: PositiveInt = 100
@@ -514,7 +514,7 @@ class Square(Attack):
     """Fraction of the pixels that the first squares change."""
 
 
-class Standard(Attack, TargetedDlrLoss):
+class Standard(Attack, TargetedDlrParameters):
     """AutoAttack's standard version (Croce and Hein, 2020): APGD-CE, APGD-T, FAB-T and Square with default parameters.
 
     Attributes:
@@ -526,7 +526,7 @@ class Standard(Attack, TargetedDlrLoss):
     queries: PositiveInt = 5000
 
 
-class Rand(Attack, DlrLoss):
+class Rand(Attack, DlrParameters):
     """AutoAttack's version for randomised networks (Croce and Hein, 2020): APGD-CE and APGD-DLR on averaged gradients.
 
     Attributes:
@@ -660,7 +660,7 @@ _NORM_SPECIFIC: dict[tuple[type[Attack], Norm], type[Attack]] = {
 
 
 @cache
-def in_ball(family: type[AttackT], norm: Norm) -> type[AttackT]:
+def parameters_in_ball(family: type[AttackT], norm: Norm) -> type[AttackT]:
     """Return the parameters of a family of attacks in one ball: the family's parameters and the norm's epsilons."""
     base = _NORM_SPECIFIC.get((family, norm), family)
     bases: Any = (base, _BALLS[norm])
@@ -669,8 +669,8 @@ def in_ball(family: type[AttackT], norm: Norm) -> type[AttackT]:
     return parameters
 
 
-def _in_ball_with(family: type[Attack], norm: Norm, fields: Mapping[str, Any]) -> Attack:
-    parameters: Attack = in_ball(family, norm)(**fields)
+def _parameters_from_fields(family: type[Attack], norm: Norm, fields: Mapping[str, Any]) -> Attack:
+    parameters: Attack = parameters_in_ball(family, norm)(**fields)
     return parameters
 
 

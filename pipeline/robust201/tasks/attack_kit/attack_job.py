@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from robust201.models.model import Model
-from robust201.tasks.attack_kit.batching import Batching, logits_of, runs
+from robust201.tasks.attack_kit.batching import Batching, logits_of, slices_of_equal_values
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request, to_float
 from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers, ImageShape, RandomNumbers
 from robust201.tasks.attack_kit.step_log import RunLog, StepLog
@@ -120,7 +120,7 @@ class AttackJob:
         )
 
     @torch.inference_mode()
-    def correct(self) -> NDArray[np.bool_]:
+    def is_correct(self) -> NDArray[np.bool_]:
         """Return which images the model classifies correctly: (N,) on the host."""
         if len(self.images) == 0:
             return np.zeros(0, np.bool_)
@@ -134,7 +134,7 @@ class AttackJob:
     def record_clean(self) -> None:
         """If steps are recorded, record which clean images are misclassified, with one pass per image."""
         if self.step_log is not None:
-            self.step_log.record_clean(self.correct())
+            self.step_log.record_clean(self.is_correct())
 
     def run_log(self, samples: "Samples", n_steps: int, run_number: int = 0) -> RunLog:
         """Return the log of a run on some samples (see `RunLog`)."""
@@ -177,9 +177,9 @@ class Samples:
 
     def scaled_epsilons(self, factor: float, epsilons: Sequence[float]) -> torch.Tensor:
         """Multiply in float64 and round to float32, as the libraries compute step sizes: (B, 1, 1, 1)."""
-        return self.spread([factor * epsilon for epsilon in epsilons])
+        return self.expand_by_strength([factor * epsilon for epsilon in epsilons])
 
-    def spread(self, value_by_strength: Sequence[float]) -> torch.Tensor:
+    def expand_by_strength(self, value_by_strength: Sequence[float]) -> torch.Tensor:
         """Return the value for each sample's strength, rounded to float32: (B, 1, 1, 1)."""
         rounded = torch.tensor(value_by_strength, dtype=torch.float64).float()
         return rounded[torch.from_numpy(self.strengths)].to(self.clean.device).view(-1, 1, 1, 1)
@@ -226,7 +226,7 @@ def batches_by_strength(samples: Samples, images: torch.Tensor, stage: int = 0) 
         One batch per strength.
     """
     positions = torch.from_numpy(samples.positions).to(images.device)
-    for run in runs(samples.strengths):
+    for run in slices_of_equal_values(samples.strengths):
         # Copies, made outside of inference mode: callers cannot differentiate through inference tensors.
         yield Perturbed(int(samples.strengths[run.start]), positions[run], images[run].clone(), stage)
 
@@ -249,7 +249,7 @@ def attack_correct(
     Yields:
         Batches of images, perturbed if the attack succeeded, otherwise clean.
     """
-    correct = job.correct()
+    correct = job.is_correct()
     if job.step_log is not None:
         job.step_log.record_clean(correct)
     for samples in job.chunks(np.flatnonzero(~correct)):

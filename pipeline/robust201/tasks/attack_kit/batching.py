@@ -40,7 +40,7 @@ class Batching:
             Slices that cover [0, B) in order.
         """
         if self.as_library:
-            yield from runs(strengths)
+            yield from slices_of_equal_values(strengths)
             return
         for start in range(0, len(strengths), self.samples):
             yield slice(start, min(start + self.samples, len(strengths)))
@@ -55,7 +55,7 @@ class Batching:
         return 1 if self.as_library else min(max(1, query // 32), 64)
 
 
-def runs(values: NDArray[np.int64]) -> Iterator[slice]:
+def slices_of_equal_values(values: NDArray[np.int64]) -> Iterator[slice]:
     """Yield the slices of equal consecutive values.
 
     Args:

@@ -37,7 +37,7 @@ class Window(NamedTuple):
     signs: torch.Tensor
 
 
-class Swap(NamedTuple):
+class WindowMove(NamedTuple):
     """One proposal of Square in an L2 or L1 ball, which moves the contents of one window to another.
 
     Attributes:
@@ -59,7 +59,7 @@ class Swap(NamedTuple):
     is_turned: bool
     signs: torch.Tensor
 
-    def for_images(self, rows: slice, device: torch.device) -> "Swap":
+    def for_images(self, rows: slice, device: torch.device) -> "WindowMove":
         """Return the proposal with the signs of some images only, on a device."""
         return self._replace(signs=self.signs[rows].to(device))
 
@@ -156,7 +156,7 @@ class RandomNumbers(Protocol):
 
     def swaps(
         self, restart: int, first_query: int, image_rows: NDArray[np.int64], sides: Sequence[int], shape: ImageShape
-    ) -> list[Swap]:
+    ) -> list[WindowMove]:
         """Draw consecutive proposals of Square in an L2 or L1 ball. All images share the windows, but not the signs.
 
         Args:
@@ -215,19 +215,19 @@ class CounterRandomNumbers:
 
     def swaps(
         self, restart: int, first_query: int, image_rows: NDArray[np.int64], sides: Sequence[int], shape: ImageShape
-    ) -> list[Swap]:
+    ) -> list[WindowMove]:
         channels, height, width = shape
-        n_images = -(-(int(image_rows.max(initial=0)) + 1) // _SWAP_IMAGES) * _SWAP_IMAGES
+        n_images = -(-(int(image_rows.max(initial=0)) + 1) // _IMAGES_PER_SIGN_BLOCK) * _IMAGES_PER_SIGN_BLOCK
         bit_indices = image_rows[:, None] * channels + np.arange(channels)
         swaps = []
         for query, side in enumerate(sides, start=first_query):
-            window_words, is_turned, packed = _swap(*self._seed_and_key, restart, query, channels, n_images)
+            window_words, is_turned, packed = _draw_window_move(*self._seed_and_key, restart, query, channels, n_images)
             row, column, source_row, source_column = (
                 word * (length - side) >> 32 for word, length in zip(window_words, (height, width) * 2, strict=True)
             )
             bits = packed[bit_indices >> 3] >> (bit_indices & 7).astype(np.uint8) & 1
             signs = torch.from_numpy(2 * bits.astype(np.float32) - 1).view(-1, channels, 1, 1)
-            swaps.append(Swap(row, column, source_row, source_column, side, is_turned, signs))
+            swaps.append(WindowMove(row, column, source_row, source_column, side, is_turned, signs))
         return swaps
 
 
@@ -297,12 +297,12 @@ def _tile_block(seed: int, key: str, restart: int, n_values: int, block: int) ->
     return (2 * bits.astype(np.int8) - 1).astype(np.int8)
 
 
-_SWAP_IMAGES = 1024
+_IMAGES_PER_SIGN_BLOCK = 1024
 """Signs of a query are drawn for a number of images that is a multiple of this."""
 
 
 @functools.lru_cache(maxsize=2**13)
-def _swap(
+def _draw_window_move(
     seed: int, key: str, restart: int, query: int, channels: int, n_images: int
 ) -> tuple[tuple[int, ...], bool, NDArray[np.uint8]]:
     """Draw four 32-bit integers, whether the pattern is turned, and (n_images, channels) bits, the lowest first.

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from robust201.core.errors import PerturbationError
-from robust201.tasks.attack_kit.random_numbers import ImageShape, Swap, Window
+from robust201.tasks.attack_kit.random_numbers import ImageShape, Window, WindowMove
 
 
 class ReplayedRandomNumbers:
@@ -74,7 +74,7 @@ class ReplayedRandomNumbers:
 
     def swaps(
         self, restart: int, first_query: int, image_rows: NDArray[np.int64], sides: Sequence[int], shape: ImageShape
-    ) -> list[Swap]:
+    ) -> list[WindowMove]:
         """Draw proposals of Square in an L2 or L1 ball, for the remaining images of one strength."""
         del restart, first_query  # the stream continues after the last call
         channels, height, width = shape
@@ -87,7 +87,7 @@ class ReplayedRandomNumbers:
             )
             is_turned = bool(self._uniform(1) > 0.5)
             signs = torch.sign(2 * self._uniform(n_images, channels, 1, 1) - 1)[rows]
-            swaps.append(Swap(row, column, source_row, source_column, side, is_turned, signs))
+            swaps.append(WindowMove(row, column, source_row, source_column, side, is_turned, signs))
         return swaps
 
     def _uniform(self, *shape: int) -> torch.Tensor:

@@ -185,7 +185,7 @@ def _block_corrupter(job: _Job, workers: int) -> Iterator[Callable[[str], Blocks
             ) from error
 
 
-class Comparison(NamedTuple):
+class Md5Comparison(NamedTuple):
     """MD5s of a published file and of the file that the generator makes.
 
     Attributes:
@@ -201,7 +201,7 @@ class Comparison(NamedTuple):
 
 def check_deterministic(
     images: ImageSet, *, keys: Sequence[str] = DETERMINISTIC_CORRUPTIONS, progress: ImageProgress | None = None
-) -> list[Comparison]:
+) -> list[Md5Comparison]:
     """Regenerate published files of corruptions without a random part, and compare their MD5s. No file is written.
 
     `jpeg_compression` matches only if Pillow's libjpeg rounds like the libjpeg of the authors.
@@ -241,7 +241,7 @@ def check_deterministic(
             digest = hashlib.md5(usedforsecurity=False)
             for chunk in npy_stream(shape, report_progress(corrupt_blocks(key))):
                 digest.update(chunk)
-            comparisons.append(Comparison(key, members[f"{key}.npy"].digest or "", digest.hexdigest()))
+            comparisons.append(Md5Comparison(key, members[f"{key}.npy"].digest or "", digest.hexdigest()))
     return comparisons
 
 

@@ -23,7 +23,7 @@ def layers_of(network: nn.Module) -> list[Layer]:
 class _ReluObserver(TorchFunctionMode):
     """Intercepts all torch functions, to observe ReLUs that are modules or function calls."""
 
-    def __init__(self, observed: "Observed") -> None:
+    def __init__(self, observed: "Observations") -> None:
         super().__init__()
         self._observed = observed
 
@@ -39,7 +39,7 @@ class _ReluObserver(TorchFunctionMode):
         return output
 
 
-class Observed:
+class Observations:
     """Observations of one forward pass of B images.
 
     Attributes:
@@ -64,9 +64,9 @@ class Observed:
 
 
 @contextmanager
-def observe(network: nn.Module) -> Iterator[Observed]:
+def observe(network: nn.Module) -> Iterator[Observations]:
     """Observe the next forward pass of a network."""
-    observed = Observed()
+    observed = Observations()
 
     def record_map(layer: Layer, _inputs: Any, output: torch.Tensor) -> None:
         observed.maps.append((layer, output))

@@ -17,7 +17,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from robust201.models.classifier import Classifier, network_logits
 from robust201.tasks.attack_kit.context import Context, Request, to_float
-from robust201.tasks.measures.observed_layers import Layer, Observed, layers_of, make_absolute, observe, skip_batch_norm
+from robust201.tasks.measures.observed_layers import (
+    Layer,
+    Observations,
+    layers_of,
+    make_absolute,
+    observe,
+    skip_batch_norm,
+)
 from robust201.tasks.measures.parameters import PROXIES, ProxyParameters
 from robust201.tasks.measures.trainable import gradients, normalised, normals, trainable_copy
 
@@ -63,7 +70,7 @@ def _count_parameters(network: nn.Module) -> int:
     return sum(weight.numel() for weight in network.parameters())
 
 
-def _count_macs(observed: Observed, n_images: int) -> int:
+def _count_macs(observed: Observations, n_images: int) -> int:
     """Return multiply-accumulates per image of convolutions and linear layers, with biases, as NAS-Bench-201 counts."""
     total = 0
     for layer, output in observed.maps:
@@ -76,7 +83,7 @@ def l2_norm(layers: Sequence[Layer]) -> float:
     return _total([layer.weight.norm() for layer in layers])
 
 
-def _gradient_proxies(layers: Sequence[Layer], observed: Observed, loss: torch.Tensor) -> dict[str, float]:
+def _gradient_proxies(layers: Sequence[Layer], observed: Observations, loss: torch.Tensor) -> dict[str, float]:
     """Return the proxies that are computed from the gradient of the loss.
 
     Sources: grad_norm and plain: Abdelfattah et al., "Zero-Cost Proxies for Lightweight NAS", ICLR 2021. SNIP: Lee,

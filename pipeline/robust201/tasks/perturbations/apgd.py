@@ -79,11 +79,11 @@ def library_arguments(adversary: "AutoAttack", parameters: Apgd) -> dict[str, An
         "rho": STEP_DECAY_THRESHOLD,
         "device": adversary.device,
         "logger": adversary.logger,
-        "use_largereps": uses_larger_epsilons(parameters),
+        "use_largereps": has_shrinking_ball(parameters),
     }
 
 
-def uses_larger_epsilons(parameters: Apgd) -> bool:
+def has_shrinking_ball(parameters: Apgd) -> bool:
     """Return whether the ball shrinks during a run."""
     return isinstance(parameters, ApgdL1) and parameters.larger_epsilons
 
@@ -146,7 +146,7 @@ def run_apgd(
     """
     n_steps = parameters.steps
     log = job.run_log(samples, n_steps, run_number)
-    if uses_larger_epsilons(parameters):
+    if has_shrinking_ball(parameters):
         state = _run_in_shrinking_balls(job, samples, run_number, n_steps, loss, log)
         log.write(state.fooled)
         return state.adversarial, state.fooled
@@ -169,7 +169,7 @@ def _run_in_shrinking_balls(
     n_large_ball_steps = math.ceil(0.3 * n_steps)
     largest_radii = [3.0 * epsilon for epsilon in job.epsilons]
     images = samples.clean + normal_noise(job, samples, run_number)
-    images = images + correction_to_l1(samples.clean, images - samples.clean, samples.spread(largest_radii))
+    images = images + correction_to_l1(samples.clean, images - samples.clean, samples.expand_by_strength(largest_radii))
     n_steps_done = 0
     for factor, n_ball_steps in (
         (3.0, n_large_ball_steps),
@@ -177,7 +177,7 @@ def _run_in_shrinking_balls(
         (1.0, n_steps - 2 * n_large_ball_steps),
     ):
         radii = [factor * epsilon for epsilon in job.epsilons]
-        images = images + correction_to_l1(samples.clean, images - samples.clean, samples.spread(radii))
+        images = images + correction_to_l1(samples.clean, images - samples.clean, samples.expand_by_strength(radii))
         images = images.clamp(0, 1)
         state = _evaluate_start(job, samples, images, loss)
         state.steps_before = n_steps_done
@@ -207,7 +207,7 @@ def _ascend(
         misclassified = _evaluate_iterate(job, samples, state, loss)
         if log is not None:
             log.record_fooled(state.steps_before + iteration + 1, misclassified)
-        restarted = steps.review(iteration, state.loss, state.best_loss, state.best_images)
+        restarted = steps.update_step_sizes(iteration, state.loss, state.best_loss, state.best_images)
         if restarted is not None:
             restarted_mask = restarted.view(-1, 1, 1, 1)
             state.images = torch.where(restarted_mask, state.best_images, state.images)

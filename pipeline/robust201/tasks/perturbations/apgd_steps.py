@@ -27,7 +27,7 @@ class Steps(Protocol):
         """Return the next iterates from the current ones, the previous ones and the gradient, all (B, 3, H, W)."""
         ...
 
-    def review(
+    def update_step_sizes(
         self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor, best_images: torch.Tensor
     ) -> torch.Tensor | None:
         """Record an iteration's losses, and adapt the step sizes at checkpoints.
@@ -50,7 +50,7 @@ class _HalvingSteps:
     _sizes: torch.Tensor
     _schedule: "_HalvingSchedule"
 
-    def review(
+    def update_step_sizes(
         self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor, best_images: torch.Tensor
     ) -> torch.Tensor | None:
         del best_images
@@ -125,8 +125,8 @@ class L1Steps:
     """
 
     def __init__(self, samples: Samples, n_steps: int, radii: Sequence[float], start: torch.Tensor | None) -> None:
-        self._clean, self._radii = samples.clean, samples.spread(radii)
-        self._min_sizes = samples.spread([radius / 10.0 for radius in radii])
+        self._clean, self._radii = samples.clean, samples.expand_by_strength(radii)
+        self._min_sizes = samples.expand_by_strength([radius / 10.0 for radius in radii])
         self._sizes = self._radii
         self._interval = max(int(0.04 * n_steps), 1)
         n_values = samples.clean[0].numel()
@@ -154,7 +154,7 @@ class L1Steps:
         difference = stepped - self._clean
         return self._clean + difference + correction_to_l1(self._clean, difference, self._radii)
 
-    def review(
+    def update_step_sizes(
         self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor, best_images: torch.Tensor
     ) -> torch.Tensor | None:
         del loss, best_loss

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _OVERSHOOT = 1.05  # eta of the paper
 _MAX_CLEAN_WEIGHT = 0.1  # alpha_max of the paper
 _BACKWARD_FACTOR = 0.9  # beta of the paper
-_UNREACHED = 1e10
+_INFINITE_DISTANCE = 1e10
 """Stands for an infinite distance."""
 
 _PROJECTIONS = {"Linf": project_linf, "L2": project_l2, "L1": project_l1}
@@ -38,7 +38,7 @@ _LENGTHS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 """Norms of (B, D), in AutoAttack's order of operations."""
 
-_DUAL = {"Linf": "L1", "L2": "L2", "L1": "Linf"}
+_DUAL_NORMS = {"Linf": "L1", "L2": "L2", "L1": "Linf"}
 """Dual norm of each norm. The distance to the zero of a linear function is its value over its gradient's dual norm."""
 
 Boundary: TypeAlias = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
@@ -146,7 +146,7 @@ def _search(
     n_samples = len(clean)
     flat_clean = clean.flatten(1)
     images, nearest = start, clean
-    shortest = torch.full((n_samples,), _UNREACHED, device=clean.device)
+    shortest = torch.full((n_samples,), _INFINITE_DISTANCE, device=clean.device)
     for _ in range(n_steps):
         difference, gradient = boundary(images)
         offset = -difference + (gradient * images).flatten(1).sum(dim=-1)
@@ -191,9 +191,9 @@ def _nearest_class(job: AttackJob, samples: Samples, norm: str) -> Boundary:
             classes = torch.full_like(samples.labels, class_index)
             class_gradient = _gradient_of_logit(job, samples, images, classes)[2] - label_gradient
             class_difference = torch.where(
-                samples.labels == class_index, _UNREACHED, logits[:, class_index] - label_logit
+                samples.labels == class_index, _INFINITE_DISTANCE, logits[:, class_index] - label_logit
             )
-            distance = class_difference.abs() / (1e-12 + _LENGTHS[_DUAL[norm]](class_gradient.flatten(1)))
+            distance = class_difference.abs() / (1e-12 + _LENGTHS[_DUAL_NORMS[norm]](class_gradient.flatten(1)))
             is_nearer = distance < smallest_distance
             smallest_distance = torch.where(is_nearer, distance, smallest_distance)
             difference = torch.where(is_nearer, class_difference, difference)

@@ -29,7 +29,7 @@ from robust201.tasks.perturbations.minimum_norm import (
 _FINAL_GAMMA = 0.001
 _MIN_NORM = 1e-12
 
-_Lengths = Callable[[torch.Tensor], torch.Tensor]
+_LengthFunction = Callable[[torch.Tensor], torch.Tensor]
 
 
 def reference(context: Context, parameters: Fmn, request: Request) -> Iterator[Perturbed]:
@@ -67,7 +67,7 @@ def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn, log: BallLog | No
     """Return the nearest misclassified iterate of each image, computed in Foolbox's order of operations."""
     clean, labels, norm = samples.clean, samples.labels, _NORMS[parameters.norm]
     is_count = parameters.norm == "L0"
-    project = norm.project if getattr(parameters, "projection", "ball") == "ball" else _unprojected
+    project = norm.project if getattr(parameters, "projection", "ball") == "ball" else _skip_projection
     delta = torch.zeros_like(clean)
     largest = norm.lengths(torch.ones_like(clean) if is_count else torch.maximum(clean, 1 - clean))
     shortest, best_delta = largest, delta
@@ -146,7 +146,7 @@ def _next_count(state: _State, gamma: float) -> torch.Tensor:
     return torch.where(state.misclassified, smaller_count, larger_count).clamp_min(1)
 
 
-def _unprojected(difference: torch.Tensor, _epsilons: torch.Tensor) -> torch.Tensor:
+def _skip_projection(difference: torch.Tensor, _epsilons: torch.Tensor) -> torch.Tensor:
     return difference
 
 
@@ -184,8 +184,8 @@ def _project_l0(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Tenso
 class _Norm(NamedTuple):
     """Functions of a norm: lengths (B,) of images, dual norms (B,) of gradients, and the projection to the ball."""
 
-    lengths: _Lengths
-    dual: _Lengths
+    lengths: _LengthFunction
+    dual: _LengthFunction
     project: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 

@@ -30,7 +30,7 @@ def fused_batches(job: AttackJob, constraint: Constraint, search: Search) -> Ite
     unbounded_job = dataclasses.replace(job, epsilons=(math.inf,))
     positions = np.arange(len(job.images))
     # Foolbox also attacks images that are misclassified without an attack, to no effect; `as_library` does the same.
-    correct = np.ones(len(positions), np.bool_) if job.batching.as_library else job.correct()
+    correct = np.ones(len(positions), np.bool_) if job.batching.as_library else job.is_correct()
     for samples in job.chunks(positions[~correct]):
         yield from batches_by_strength(samples, samples.clean)
     for samples in unbounded_job.pools_of_images(positions[correct]):
@@ -40,7 +40,7 @@ def fused_batches(job: AttackJob, constraint: Constraint, search: Search) -> Ite
         for strength, radius in enumerate(job.epsilons):
             # A copy, made outside of inference mode, as in `batches_by_strength`.
             yield Perturbed(
-                strength, attacked_positions, inside_or_clean(constraint, samples.clean, nearest, radius).clone()
+                strength, attacked_positions, replace_outside_ball(constraint, samples.clean, nearest, radius).clone()
             )
 
 
@@ -57,11 +57,13 @@ def minimum_norm_batches(
         with context.seeded(batch_number), torch.enable_grad():
             nearest = search(model, clean, labels[batch]).detach()
         for strength_index, strength in enumerate(request.strengths):
-            perturbed = inside_or_clean(constraint, clean, nearest, constraint.radius(strength))
+            perturbed = replace_outside_ball(constraint, clean, nearest, constraint.radius(strength))
             yield Perturbed(strength_index, positions_of(batch, images.device), perturbed)
 
 
-def inside_or_clean(constraint: Constraint, clean: torch.Tensor, nearest: torch.Tensor, radius: float) -> torch.Tensor:
+def replace_outside_ball(
+    constraint: Constraint, clean: torch.Tensor, nearest: torch.Tensor, radius: float
+) -> torch.Tensor:
     """Return the nearest misclassified images where they count as inside a ball, and clean images elsewhere."""
     is_inside = constraint.distances(nearest - clean).double() <= constraint.reach_of_radius(radius)
     return torch.where(is_inside.view(-1, 1, 1, 1), nearest, clean)

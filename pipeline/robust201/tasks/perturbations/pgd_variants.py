@@ -5,10 +5,12 @@ from torch.nn import functional
 
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples
 from robust201.tasks.attack_kit.batching import logits_of
-from robust201.tasks.parameters import PgdVariants
+from robust201.tasks.parameters import PgdVariantParameters
 
 
-def labels_to_attack(job: AttackJob, samples: Samples, start: torch.Tensor, parameters: PgdVariants) -> torch.Tensor:
+def labels_to_attack(
+    job: AttackJob, samples: Samples, start: torch.Tensor, parameters: PgdVariantParameters
+) -> torch.Tensor:
     """Return the labels (B,) that the attack leads away from: the images' labels, or predictions at the start."""
     if parameters.label == "given":
         return samples.labels

@@ -32,17 +32,17 @@ def run_sigma_zero(job: AttackJob, samples: Samples, parameters: SigmaZero) -> t
     """Return the misclassified iterate of each image that has the fewest changed values."""
     clean, labels = samples.clean, samples.labels
     delta, mean, square = torch.zeros_like(clean), torch.zeros_like(clean), torch.zeros_like(clean)
-    fewest = clean.new_full((len(clean),), clean[0].numel() if len(clean) else 0)
-    thresholds = torch.full_like(fewest, parameters.threshold)
+    fewest_changed = clean.new_full((len(clean),), clean[0].numel() if len(clean) else 0)
+    thresholds = torch.full_like(fewest_changed, parameters.threshold)
     best_images, margin, stepsize = clean, _margin(labels), parameters.stepsize
     for step in range(parameters.steps):
         images = clean + delta
         logits, _, gradient = objective_gradient_of(job.model, job.batching, images, margin, samples.strengths)
         misclassified = logits.argmax(dim=1) != labels
         n_changed = delta.flatten(1).norm(p=0, dim=1)
-        is_fewer = misclassified & (n_changed < fewest)
-        fewest = torch.where(is_fewer, n_changed, fewest)
-        best_images = torch.where(per_image(is_fewer), images, best_images)
+        has_fewer_changed = misclassified & (n_changed < fewest_changed)
+        fewest_changed = torch.where(has_fewer_changed, n_changed, fewest_changed)
+        best_images = torch.where(per_image(has_fewer_changed), images, best_images)
         gradient = gradient + _count_gradient(delta, parameters.sigma)
         gradient = gradient / per_image(gradient.flatten(1).norm(p=torch.inf, dim=1).clamp(min=_MIN_NORM))
         mean = mean.lerp(gradient, weight=1 - _BETAS[0])

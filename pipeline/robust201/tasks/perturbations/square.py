@@ -56,14 +56,14 @@ def configure_library(adversary: "AutoAttack", context: Context, parameters: Squ
     """Replace AutoAttack's Square object by one with these parameters."""
     from pyautoattack.square import SquareAttack
 
-    class UntiedSquare(SquareAttack):  # type: ignore[misc]  # the library has no types
+    class SquareWithTiesMisclassified(SquareAttack):  # type: ignore[misc]  # the library has no types
         """Treats a margin of 0 or NaN as misclassified, since the library can otherwise fail in L2 and L1."""
 
         def margin_and_loss(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             margins, losses = super().margin_and_loss(x, y)
             return torch.where(margins > 0, margins, -1.0), losses
 
-    attack_class = SquareAttack if adversary.norm == "Linf" else UntiedSquare
+    attack_class = SquareAttack if adversary.norm == "Linf" else SquareWithTiesMisclassified
     adversary.square = attack_class(
         context.classifier,
         norm=adversary.norm,
@@ -85,7 +85,7 @@ def fused(job: AttackJob, parameters: Square) -> Iterator[Perturbed]:
     twice the sample's epsilon. Samples that are fooled are removed, and the remaining samples of all epsilons and
     images share full batches.
     """
-    yield from attack_correct(job, functools.partial(pools, job), single_run(parameters), parameters.restarts)
+    yield from attack_correct(job, functools.partial(pooled_samples, job), single_run(parameters), parameters.restarts)
 
 
 def single_run(parameters: Square) -> SingleRun:
@@ -97,8 +97,11 @@ def single_run(parameters: Square) -> SingleRun:
     return run
 
 
-def pools(job: AttackJob, positions: NDArray[np.int64]) -> Iterator[Samples]:
-    """Split images into pools. A pool has all epsilons of its images, which keeps batches full for the longest time."""
+def pooled_samples(job: AttackJob, positions: NDArray[np.int64]) -> Iterator[Samples]:
+    """Split images into pools, and yield the samples of each pool.
+
+    A pool has all epsilons of its images. This keeps batches full for the longest time.
+    """
     n_strengths = len(job.epsilons)
     n_images = len(positions) if job.batching.as_library else max(1, job.batching.pool // n_strengths)
     for start in range(0, len(positions), max(1, n_images)):

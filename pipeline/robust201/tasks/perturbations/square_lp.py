@@ -16,11 +16,11 @@ import torch
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, SingleRun, attack_correct
 from robust201.tasks.attack_kit.batching import logits_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
-from robust201.tasks.attack_kit.random_numbers import ImageShape, Swap
+from robust201.tasks.attack_kit.random_numbers import ImageShape, WindowMove
 from robust201.tasks.attack_kit.step_log import RunLog
 from robust201.tasks.parameters import Square
 from robust201.tasks.perturbations.l1_projection import correction_to_l1
-from robust201.tasks.perturbations.square import SearchState, covered_pixels, margins_of, pools, square_batches
+from robust201.tasks.perturbations.square import SearchState, covered_pixels, margins_of, pooled_samples, square_batches
 
 _MIN_LENGTH = 1e-12
 
@@ -32,7 +32,7 @@ def reference(context: Context, parameters: Square, request: Request) -> Iterato
 
 def fused(job: AttackJob, parameters: Square) -> Iterator[Perturbed]:
     """Attack images and epsilons together (see `square.fused`)."""
-    yield from attack_correct(job, functools.partial(pools, job), single_run(parameters), parameters.restarts)
+    yield from attack_correct(job, functools.partial(pooled_samples, job), single_run(parameters), parameters.restarts)
 
 
 def single_run(parameters: Square) -> SingleRun:
@@ -89,7 +89,7 @@ def _search(
     samples: Samples,
     state: SearchState,
     active: torch.Tensor,
-    swaps: Sequence[tuple[int, Swap]],
+    swaps: Sequence[tuple[int, WindowMove]],
     ball: "_L2Ball | _L1Ball",
     log: RunLog,
 ) -> None:
@@ -118,7 +118,7 @@ class _L2Ball:
         lengths = (difference**2).flatten(1).sum(-1).sqrt().view(-1, 1, 1, 1)
         return (clean + difference / (lengths + _MIN_LENGTH) * self._epsilons[rows]).clamp(0.0, 1.0)
 
-    def proposal(self, clean: torch.Tensor, images: torch.Tensor, swap: Swap, rows: torch.Tensor) -> torch.Tensor:
+    def proposal(self, clean: torch.Tensor, images: torch.Tensor, swap: WindowMove, rows: torch.Tensor) -> torch.Tensor:
         difference = images - clean
         destination = swap.window()
         in_destination, in_windows = difference[destination], _inside_windows(difference, swap)
@@ -148,7 +148,7 @@ class _L1Ball:
     def project(self, clean: torch.Tensor, difference: torch.Tensor, rows: "torch.Tensor | slice") -> torch.Tensor:
         return clean + difference + correction_to_l1(clean, difference, self._radii[rows])
 
-    def proposal(self, clean: torch.Tensor, images: torch.Tensor, swap: Swap, rows: torch.Tensor) -> torch.Tensor:
+    def proposal(self, clean: torch.Tensor, images: torch.Tensor, swap: WindowMove, rows: torch.Tensor) -> torch.Tensor:
         """Return the image that a query proposes."""
         difference, channels = images - clean, clean.shape[1]
         destination = swap.window()
@@ -170,7 +170,7 @@ class _L1Ball:
         return self.project(clean, difference, rows)
 
 
-def _inside_windows(difference: torch.Tensor, swap: Swap) -> torch.Tensor:
+def _inside_windows(difference: torch.Tensor, swap: WindowMove) -> torch.Tensor:
     """Set the difference to 0 outside of the two windows."""
     mask = torch.zeros_like(difference)
     mask[swap.window()] = 1.0

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from robust201.tasks.attack_kit.attack_job import AttackJob, SingleRun, attack_with_restarts, batches_by_strength
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request, positions_of, to_float
 from robust201.tasks.constraints import CONSTRAINTS, Constraint
-from robust201.tasks.parameters import Apgd, ApgdTargeted, FabTargeted, Square, Standard, in_ball
+from robust201.tasks.parameters import Apgd, ApgdTargeted, FabTargeted, Square, Standard, parameters_in_ball
 from robust201.tasks.perturbations import apgd, apgd_targeted, fab, fab_targeted, square, square_lp
 
 if TYPE_CHECKING:
@@ -91,10 +91,10 @@ def _attacks(parameters: Standard) -> _Attacks:
     steps, queries = parameters.steps, parameters.queries
     norm = parameters.norm
     return _Attacks(
-        apgd_ce=in_ball(Apgd, norm)(steps=steps),
-        apgd_targeted=in_ball(ApgdTargeted, norm)(steps=steps),
-        fab_targeted=in_ball(FabTargeted, norm)(steps=steps),
-        square=in_ball(Square, norm)(queries=queries),
+        apgd_ce=parameters_in_ball(Apgd, norm)(steps=steps),
+        apgd_targeted=parameters_in_ball(ApgdTargeted, norm)(steps=steps),
+        fab_targeted=parameters_in_ball(FabTargeted, norm)(steps=steps),
+        square=parameters_in_ball(Square, norm)(queries=queries),
     )
 
 
@@ -148,7 +148,7 @@ def fused(job: AttackJob, parameters: Standard) -> Iterator[Perturbed]:
 
 def attack_in_stages(job: AttackJob, stages: Sequence[Stage]) -> Iterator[Perturbed]:
     """Attack all epsilons together; the samples that resist one stage fill the batches of the next."""
-    correct = job.correct()
+    correct = job.is_correct()
     for samples in job.chunks(np.flatnonzero(~correct)):
         yield from batches_by_strength(samples, samples.clean)
     attacked = np.flatnonzero(correct)
