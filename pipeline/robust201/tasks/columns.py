@@ -262,7 +262,7 @@ def _contradiction_of_stages(stages: NDArray[Any], cm: Counts) -> str | None:
 
 UNITS_PER_DISTANCE = 1e9
 """Number of units in which a distance of 1 is stored, for pixels in [0, 1] (L0: a distance of one value). Whole
-distances are therefore stored exactly."""
+numbers are therefore stored exactly."""
 
 NOT_FOOLED = 2**53 - 1
 """Stored distance of an image that the attack does not fool: the largest integer that all JSON parsers represent

@@ -1,4 +1,4 @@
-"""Evaluation of one part: perturb its images, classify them and measure the outputs, without the disk or Ray."""
+"""Evaluation of one part: perturbs, classifies and measures its images, without access to the disk or Ray."""
 
 import dataclasses
 import time

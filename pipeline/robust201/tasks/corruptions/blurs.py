@@ -55,8 +55,8 @@ ZOOM_RANGES = Constants(
     cifar=((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)),
     imagenet=((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03)),
 )
-"""Approximate largest enlargement, and the step between enlargements, which start at 1. Because of rounding
-errors, there are 7, 12, 16, 21 and 26 enlargements for small images."""
+"""End of the range of enlargements, which starts at 1, and the step between enlargements. Because of rounding errors,
+there are 7, 12, 16, 21 and 26 enlargements for small images."""
 
 _MAX_RADIUS_OF_3X3 = 8
 """Maximum radius for which the published kernel of large images is smoothed with 3x3 pixels instead of 5x5."""

@@ -68,18 +68,18 @@ class FrostTextures:
         return cls(name, images, digest.hexdigest())
 
     def identity(self) -> dict[str, str]:
-        """Return the textures' part of a corruption recipe."""
+        """Return the name and the hash of the textures, as part of a recipe of corruptions."""
         return {"name": self.name, "sha256": self.sha256}
 
     def resample(self, factor: float, size: int) -> tuple[NDArray[np.uint8], ...]:
-        """Resample the textures bilinearly without smoothing, like OpenCV's `resize` does by default.
+        """Resample the textures bilinearly without smoothing, as OpenCV's `resize` does by default.
 
         Args:
-            factor: number of new pixels per old pixel.
+            factor: number of new pixels per old pixel, along each axis.
             size: height and width of the patches to crop.
 
         Returns:
-            Each texture, uint8, rounded to the nearest.
+            The resampled textures, uint8, rounded to the nearest level.
 
         Raises:
             DatasetError: a texture becomes too small for patches of this size.

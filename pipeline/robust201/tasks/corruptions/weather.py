@@ -69,7 +69,7 @@ FROST_WEIGHTS = Constants(
     cifar=((1.0, 0.2), (1.0, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
     imagenet=((1.0, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75)),
 )
-"""Weights of the image and of the frost."""
+"""Weights of the image and of the frost texture, which are added."""
 
 FROST_SHRINK = 0.2
 """Factor by which frost textures are resized for 32-pixel images. For 224-pixel images they keep their size."""

@@ -1,10 +1,10 @@
 """APGD on the cross-entropy loss, and the parts that it shares with APGD on other losses.
 
 Source: Croce and Hein, ICML 2020, algorithm 1, and ICML 2021 (L1); `pyautoattack.autopgd_base.APGDAttack`. The momentum
-is .75; the first step size is 2 epsilon, and it is halved at checkpoints where progress stalls (rho .75). In L1, steps
-are sparse and have no momentum. Each restart has one random start. Only correctly classified images are attacked. The
-attack continues for images that are already fooled, because AutoAttack returns the last misclassified iterate; for
-images that resist it returns the clean image.
+is .75. The first step size is 2 epsilon; it is halved at checkpoints where progress stalls (rho .75). In L1, steps are
+sparse and have no momentum. Each restart has one random start. Only correctly classified images are attacked. The
+attack continues for images that are already fooled, because AutoAttack returns the last misclassified iterate. For
+images that resist, it returns the clean image.
 """
 
 import math
@@ -59,10 +59,11 @@ def apgd_batches(
 
 
 def configure_library(adversary: "AutoAttack", context: Context, parameters: Apgd, loss: Literal["ce", "dlr"]) -> None:
-    """Replace AutoAttack's APGD object by one with these parameters."""
+    """Replace AutoAttack's APGD object with one that has these parameters."""
     from pyautoattack.autopgd_base import APGDAttack
 
-    # The object is new because its constructor derives the step size's checkpoints from the number of iterations.
+    # Setting the attributes of AutoAttack's own object is not enough: the constructor derives the checkpoints of the
+    # step size from the number of iterations.
     adversary.apgd = APGDAttack(
         context.classifier, n_restarts=parameters.restarts, loss=loss, **library_arguments(adversary, parameters)
     )
@@ -89,7 +90,7 @@ def has_shrinking_ball(parameters: Apgd) -> bool:
 
 
 def fused(job: AttackJob, parameters: Apgd) -> Iterator[Perturbed]:
-    """Attack all epsilons together. Runs never remove samples, so the host never waits for the device."""
+    """Attack all epsilons together. A run never removes samples, so the host never waits for the device."""
     yield from attack_correct(job, job.chunks, single_run(parameters), parameters.restarts)
 
 
@@ -181,7 +182,7 @@ def _run_in_shrinking_balls(
         images = images.clamp(0, 1)
         state = _evaluate_start(job, samples, images, loss)
         state.steps_before = n_steps_done
-        is_last = factor == 1.0  # misclassified images in larger balls do not count
+        is_last = factor == 1.0  # images that are misclassified only in the larger balls are not fooled
         if is_last:
             log.record_fooled(max(n_steps_done, 1), state.fooled)
         steps = L1Steps(samples, n_ball_steps, radii, images)
@@ -207,11 +208,11 @@ def _ascend(
         misclassified = _evaluate_iterate(job, samples, state, loss)
         if log is not None:
             log.record_fooled(state.steps_before + iteration + 1, misclassified)
-        restarted = steps.update_step_sizes(iteration, state.loss, state.best_loss, state.best_images)
-        if restarted is not None:
-            restarted_mask = restarted.view(-1, 1, 1, 1)
-            state.images = torch.where(restarted_mask, state.best_images, state.images)
-            state.gradient = torch.where(restarted_mask, state.best_gradient, state.gradient)
+        reverted = steps.update_step_sizes(iteration, state.loss, state.best_loss, state.best_images)
+        if reverted is not None:
+            reverted_mask = reverted.view(-1, 1, 1, 1)
+            state.images = torch.where(reverted_mask, state.best_images, state.images)
+            state.gradient = torch.where(reverted_mask, state.best_gradient, state.gradient)
 
 
 def _evaluate_start(job: AttackJob, samples: Samples, images: torch.Tensor, loss: Loss | None) -> _State:

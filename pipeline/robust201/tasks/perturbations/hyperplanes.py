@@ -1,9 +1,9 @@
 """Projection to the intersection of a hyperplane with [0, 1], along the shortest path in a norm.
 
 Source: Croce and Hein, "Minimally distorted adversarial examples with a fast adaptive boundary attack", ICML 2020,
-section 2.1; `pyautoattack.fab_projections`, whose order of operations this module follows. The library selects rows for
-each case of the computation. Here every row computes all cases, and the results that do not apply are discarded, so the
-host never waits for the device.
+section 2.1; `pyautoattack.fab_projections`, whose order of operations this module follows. The library selects the
+points of each case of the computation. Here all cases are computed for every point, and results that do not apply are
+discarded, so the host never waits for the device.
 
 Points t are (B, D); hyperplanes w · x = b have w (B, D) and b (B,). Functions return the difference (B, D) to the
 nearest point of the hyperplane in [0, 1], or to the point of [0, 1] closest to the hyperplane if they do not intersect.
@@ -16,10 +16,10 @@ import torch
 from torch.nn import functional
 
 _INFINITE_DISTANCE = 1e12
-"""Distance that stands for infinity."""
+"""Number that stands for an infinite distance."""
 
 _MIN_WEIGHT = 1e-8
-"""Absolute values of w below which L2 and L1 projections leave an entry unchanged."""
+"""Minimum absolute value of an entry of w. Projections in L2 and L1 leave entries with smaller ones unchanged."""
 
 
 def project_linf(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -107,7 +107,7 @@ def _oriented(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[torch.
 
 
 def _oriented_with_distance(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Flip signs like `_oriented`, and return w · t - b instead of b."""
+    """Flip signs as `_oriented` does, but return w · t - b instead of b."""
     c = (w * t).sum(1) - b
     sign = 2 * (c >= 0) - 1
     return w * sign.unsqueeze(1), c * sign

@@ -30,14 +30,14 @@ def reference(context: Context, parameters: Rand, request: Request) -> Iterator[
     """Attack with AutoAttack."""
     apgd_parameters = parameters_in_ball(Apgd, parameters.norm)(steps=parameters.steps)
 
-    def configuration(loss: "Literal['ce', 'dlr']") -> "Callable[[AutoAttack], None]":
+    def configuration_for_loss(loss: "Literal['ce', 'dlr']") -> "Callable[[AutoAttack], None]":
         def configure(adversary: "AutoAttack") -> None:
             apgd.configure_library(adversary, context, apgd_parameters, loss)
             adversary.apgd.eot_iter = parameters.passes
 
         return configure
 
-    stages = (("apgd-ce", configuration("ce")), ("apgd-dlr", configuration("dlr")))
+    stages = (("apgd-ce", configuration_for_loss("ce")), ("apgd-dlr", configuration_for_loss("dlr")))
     yield from library_stages(context, CONSTRAINTS[parameters.norm], request, stages)
 
 
