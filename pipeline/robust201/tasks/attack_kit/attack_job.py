@@ -26,8 +26,8 @@ _POOL_BYTES = {"cpu": 2**26, "cuda": 2**30}
 """Maximum size in bytes of one float32 copy of Square's pool, by device type."""
 
 _POOL_BATCHES = {"cpu": 128, "cuda": 16}
-"""Maximum number of batches in Square's pool, by device type. It limits the pool if batches are small. In a pool of 16
-batches, at least fifteen are full while the pool is full."""
+"""Maximum number of batches in Square's pool, by device type. This limit applies if batches are small. Even then, a
+full pool has at least fifteen full batches for each partly filled one."""
 
 _POOL_COPIES = 6
 """Number of float32 copies of Square's pool in memory."""
@@ -235,8 +235,7 @@ def batches_by_strength(samples: Samples, images: torch.Tensor, stage: int = 0) 
 
 
 SingleRun = Callable[[AttackJob, Samples, int], tuple[torch.Tensor, torch.Tensor]]
-"""(job, samples, number of the run) → candidate images (B, 3, H, W), and whether each was misclassified in the run
-(B,)."""
+"""(job, samples, number of the run) → candidate images (B, 3, H, W), and whether each is misclassified (B,)."""
 
 
 def attack_correct(
