@@ -1,4 +1,4 @@
-"""Contract and properties of every task, and comparison of four attacks with their libraries."""
+"""The contract and properties of every task, and comparison of four attacks with their libraries."""
 
 import functools
 import subprocess
@@ -319,7 +319,7 @@ def test_attack_supports_few_correct_images(task, n_correct):
         ("aa_square", {"queries": 12, "restarts": 2}, 2 * (1 + 12 + 1)),
     ],
 )
-def test_autoattack_uses_parameters(key, changes, passes):
+def test_autoattack_makes_passes_given_by_parameters(key, changes, passes):
     # No attack succeeds on constant logits, so the number of passes is known. AutoAttack makes two passes of checks and
     # two passes on clean images, attacks, and makes one pass on the results.
     network = CountingNetwork(PathlessNetwork([5.0, 0.0, 0.0, 0.0, 0.0]))

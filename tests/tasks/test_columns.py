@@ -1,4 +1,4 @@
-"""Properties of every column, from logits through stores and exports to readers and back."""
+"""Properties of every column, from logits through stores and exports to readers."""
 
 import json
 from pathlib import Path
@@ -66,7 +66,7 @@ def test_column_has_declared_type_and_shape(name):
 
 
 @every_measurement
-def test_json_preserves_bytes(measurement):
+def test_json_round_trip_preserves_bytes(measurement):
     values = measure(measurement)
     json_value = json.loads(next(row_texts(measurement, RowBatch.of_unit(UNIT, {0.0: values}))))
     check_json_values(Path("file"), "clean", measurement, {"0": json_value})
@@ -103,12 +103,12 @@ def test_check_json_values_rejects_wrong_number(name, wrong_number):
     if wrong_number == 1.5 and column.is_exact:
         pytest.skip("not an integer either")
     json_value = json.loads(next(row_texts(column.measurement, RowBatch.of_unit(UNIT, {0.0: measure_column(name)}))))
-    holder = [json_value]
-    parent, key = (json_value, column.field) if column.field else (holder, 0)
+    values_by_strength = [json_value]
+    parent, key = (json_value, column.field) if column.field else (values_by_strength, 0)
     for _ in column.dimensions:
         parent, key = parent[key], 0
     parent[key] = wrong_number
-    for file_value, task_key in ((holder[0], "clean"), (holder, "fog")):
+    for file_value, task_key in ((values_by_strength[0], "clean"), (values_by_strength, "fog")):
         with pytest.raises(ResultsError, match="expected"):
             check_json_values(Path("file"), task_key, column.measurement, {"0": file_value})
 
@@ -126,16 +126,16 @@ def test_readers_return_stored_values_of_exports(measurement, tmp_path):
     plan = FabricatedPlan(tuple(units), measurements)
     export_dataset(plan, store, inventory, tmp_path / "json", formats=("json",))
     export_dataset(plan, store, inventory, tmp_path / "parquet", formats=("parquet",))
-    stored = dict(store.select(units, inventory, measurements).iter_values(measurement))
-    for form in ("json", "parquet", "parquet/parquet"):
-        data = RobustnessDataset(tmp_path / form)
-        values = data.query("digits", "pgd", measurement)["digits"]["pgd"][measurement]
-        assert data.to_frame("digits", "pgd", measurement)["value"].tolist() == [*values["0"], *values["10"]]
-        for unit, by_strength in stored.items():
-            values_by_strength = data.value(unit.architecture, "digits", "pgd", measurement)
+    stored_values = dict(store.select(units, inventory, measurements).iter_values(measurement))
+    for folder in ("json", "parquet", "parquet/parquet"):
+        dataset = RobustnessDataset(tmp_path / folder)
+        values = dataset.query("digits", "pgd", measurement)["digits"]["pgd"][measurement]
+        assert dataset.to_frame("digits", "pgd", measurement)["value"].tolist() == [*values["0"], *values["10"]]
+        for unit, stored_by_strength in stored_values.items():
+            values_by_strength = dataset.value(unit.architecture, "digits", "pgd", measurement)
             assert values_by_strength == values[str(unit.architecture)]
             for strength, value in zip(unit.strengths, values_by_strength, strict=True):
-                assert_equal_values(columns_of_json(measurement, value), by_strength[strength])
+                assert_equal_values(columns_of_json(measurement, value), stored_by_strength[strength])
     assert verify_dataset(tmp_path / "json").sound
     assert verify_dataset(tmp_path / "parquet").sound
 
@@ -178,7 +178,7 @@ def test_grid_strength_is_described_as_meaningless(key: str) -> None:
 
 
 def stored_distances(distances):
-    """Return distances of misclassified images after storing them in a result."""
+    """Store distances of misclassified images in a result, and return them as read back."""
     n_images = len(distances)
     accumulator = Accumulator(["distances"], 2, "cpu", n_images)
     logits = torch.tensor([[0.0, 1.0]]).repeat(n_images, 1)
@@ -194,7 +194,7 @@ def test_l0_distances_are_stored_exactly():
 
 def test_stored_distance_is_rounded_down_and_positive():
     radii = torch.arange(256, dtype=torch.float64) / 255
-    stored = stored_distances(radii)
-    assert (stored <= radii.numpy()).all()
-    np.testing.assert_allclose(stored, radii, atol=1e-9)
+    distances = stored_distances(radii)
+    assert (distances <= radii.numpy()).all()
+    np.testing.assert_allclose(distances, radii, atol=1e-9)
     assert stored_distances(torch.tensor([0.0, 1e-12])).tolist() == [0.0, 1e-9]

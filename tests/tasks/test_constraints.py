@@ -1,4 +1,4 @@
-"""Norm balls: strengths, distances and limits, and a slack that covers rounding errors and hardly more."""
+"""Norm balls: strengths, distances and limits. The slack covers rounding errors, but hardly more."""
 
 import dataclasses
 import math
@@ -52,7 +52,7 @@ def test_distances_match_numpy(constraint, seed, scale, n_images):
 
 
 def check_images(images, constraint, strength):
-    """Check that perturbed images are in a ball."""
+    """Check that perturbed images are in a ball, and return the checked batches."""
     batches = iter([Perturbed(0, torch.arange(len(images)), images)])
     return list(checked(batches, name="#0 tiny", request=request_of(IMAGES, (strength,)), constraint=constraint))
 
@@ -122,7 +122,7 @@ def test_checked_distinguishes_l2_and_linf():
     size=st.sampled_from([8, 32, 64]),
     factor=st.sampled_from([1.0, 1.0001, 3.0]),
 )
-def test_l2_projection_is_in_ball_within_half_the_slack(seed, epsilon, size, factor):
+def test_l2_projection_exceeds_ball_by_at_most_half_the_slack(seed, epsilon, size, factor):
     generator = torch.Generator().manual_seed(seed)
     clean = to_float(torch.randint(0, 256, (4, 3, size, size), generator=generator, dtype=torch.uint8))
     difference = torch.randn(clean.shape, generator=generator) * torch.rand(clean.shape, generator=generator)
@@ -159,7 +159,7 @@ def test_l1_projection_is_in_ball_and_image_range(seed, epsilon, size, factor):
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.4, 2.0])
 def test_l1_projection_is_nearest_point(epsilon):
-    """Compare with the definition, which is the smallest distance to a point of a fine three-dimensional grid."""
+    """Compare the distance with the smallest one to a point of a fine three-dimensional grid inside the ball."""
     clean = torch.tensor([0.1, 0.5, 0.95]).view(1, 3, 1, 1)
     difference = torch.tensor([0.7, -0.3, 0.4]).view(1, 3, 1, 1)
     projected = clean + difference + correction_to_l1(clean, difference, torch.full((1, 1, 1, 1), epsilon))

@@ -1,4 +1,4 @@
-"""Parts of the corruption generator, compared with plain loops that follow the published semantics."""
+"""Parts of the corruption generator, compared with simple loops that follow the published script."""
 
 import colorsys
 import math
@@ -17,17 +17,17 @@ from robust201.tasks.corruptions.generator import corrupt
 from tests.support.natural_images import natural_images, stripes
 
 
-def corrupted(images: NDArray[np.uint8], key: str, severity: int) -> NDArray[np.uint8]:
+def corrupt_images(images: NDArray[np.uint8], key: str, severity: int) -> NDArray[np.uint8]:
     return corrupt(images, key, severity, seed=0, indices=np.arange(len(images)), frost=stripes())
 
 
 @pytest.mark.parametrize(("size", "reach"), [(16, 1), (32, 1), (64, 2)])
-def test_glass_blur_swaps_numpy_views_as_published(size: int, reach: int) -> None:
+def test_glass_blur_copies_pixels_as_published_script_does(size: int, reach: int) -> None:
     images = natural_images(2, size)
     for severity in (1, 4):
-        sigma, _, rounds = blurs.GLASS_STEPS.cifar[severity - 1]
+        sigma, _, rounds = blurs.GLASS_CONSTANTS.cifar[severity - 1]
         sigma *= size / 32
-        for index, result in enumerate(corrupted(images, "glass_blur", severity)):
+        for index, result in enumerate(corrupt_images(images, "glass_blur", severity)):
             smoothed = np.stack(
                 [ndimage.gaussian_filter(images[index, ..., c] / 255.0, sigma, mode="nearest") for c in range(3)], -1
             )
@@ -58,7 +58,7 @@ def test_defocus_blur_correlates_with_smoothed_disk(severity: int) -> None:
             for image in images
         ]
     )
-    assert np.abs(corrupted(images, "defocus_blur", severity) - (expected * 255)).max() < 1.001
+    assert np.abs(corrupt_images(images, "defocus_blur", severity) - (expected * 255)).max() < 1.001
 
 
 @given(radius=st.integers(0, 2), scale=st.sampled_from([0.5, 0.75, 1.0, 1.5, 2.0, 3.5]), seed=st.integers(0, 99))
@@ -74,10 +74,10 @@ def test_stretch_kernel_preserves_sum_and_symmetry(radius: int, scale: float, se
 
 
 def test_stretch_kernel_weights_by_area() -> None:
-    point, plus = np.ones((1, 1)), np.array([[0, 1, 0], [1, 1, 1], [0, 1, 0]]) / 5
-    assert np.allclose(sampling.stretch_kernel(point, 3), np.full((3, 3), 1 / 9))
-    assert np.allclose(sampling.stretch_kernel(point, 2), np.outer([1, 2, 1], [1, 2, 1]) / 16)
-    assert np.allclose(sampling.stretch_kernel(plus, 0.5), np.array([[0, 1, 0], [1, 6, 1], [0, 1, 0]]) / 10)
+    point_kernel, plus_kernel = np.ones((1, 1)), np.array([[0, 1, 0], [1, 1, 1], [0, 1, 0]]) / 5
+    assert np.allclose(sampling.stretch_kernel(point_kernel, 3), np.full((3, 3), 1 / 9))
+    assert np.allclose(sampling.stretch_kernel(point_kernel, 2), np.outer([1, 2, 1], [1, 2, 1]) / 16)
+    assert np.allclose(sampling.stretch_kernel(plus_kernel, 0.5), np.array([[0, 1, 0], [1, 6, 1], [0, 1, 0]]) / 10)
 
 
 @pytest.mark.parametrize("size", [16, 32, 64])
@@ -97,7 +97,7 @@ def test_elastic_transform_matches_scipy(severity: int, size: int) -> None:
     images, scale = natural_images(2, size), size / 32
     strength, smoothing, shift = (32 * fraction for fraction in digital.ELASTIC_FRACTIONS.cifar[severity - 1])
     grid = np.mgrid[:size, :size].astype(float)
-    for index, result in enumerate(corrupted(images, "elastic_transform", severity)):
+    for index, result in enumerate(corrupt_images(images, "elastic_transform", severity)):
         uniforms = generator(0, "elastic_transform", index).uniform(-1, 1, 6 + 2 * 32 * 32)
         c, r = size // 2, size // 3
         corners = np.array([[c + r, c + r], [c + r, c - r], [c - r, c - r]], float)
@@ -150,10 +150,12 @@ def test_plasma_matches_loop_over_points() -> None:
 def test_brightness_matches_colorsys(severity: int) -> None:
     images = natural_images(1, 16)
     images[0, 0, :4] = [[0, 0, 0], [255, 255, 255], [7, 7, 7], [255, 0, 0]]
-    result = corrupted(images, "brightness", severity)
+    result = corrupt_images(images, "brightness", severity)
     for pixel, result_pixel in zip(images.reshape(-1, 3), result.reshape(-1, 3), strict=True):
         hue, saturation, value = colorsys.rgb_to_hsv(*(pixel / 255.0))
-        expected = colorsys.hsv_to_rgb(hue, saturation, min(1, value + weather.BRIGHTNESS_STEPS.cifar[severity - 1]))
+        expected = colorsys.hsv_to_rgb(
+            hue, saturation, min(1, value + weather.BRIGHTNESS_INCREASES.cifar[severity - 1])
+        )
         assert np.abs(np.array(expected) * 255 - result_pixel).max() < 1.001
 
 
@@ -179,7 +181,7 @@ def test_motion_blur_is_weighted_sum_along_ray(angle: float, radius: float, sigm
 
 
 def test_motion_blur_rounds_to_16_bits_and_truncates_to_8() -> None:
-    """As ImageMagick 6.9 (Q16) does. Rounding to the nearest level would make half of the values too bright."""
+    """ImageMagick 6.9 (Q16) does the same. Rounding to the nearest level would make half of the values too bright."""
     image = natural_images(1, 32)[0, ..., :1].astype(np.uint8)
     weights, offsets = blurs.motion_taps(6, 1.5, 30.0)
     exact = [Fraction(float(weight)) for weight in weights]

@@ -1,5 +1,4 @@
-"""The generator of corrupted images: properties of every corruption, and comparison with the published script's
-pixels."""
+"""The generator of corrupted images: properties of every corruption, and comparison with the published script."""
 
 import hashlib
 import itertools
@@ -26,9 +25,9 @@ from robust201.tasks.corruptions.generator import (
 from tests.support.natural_images import natural_images, stripes
 
 FROST = stripes()
-EVERY_KEY = pytest.mark.parametrize("key", CORRUPTION_FUNCTIONS)
+every_key = pytest.mark.parametrize("key", CORRUPTION_FUNCTIONS)
 
-PUBLISHED_SCRIPT = {
+SCRIPT_HASHES = {
     "brightness": "494e24c0e01772fa3b7a598c4f2ac014",
     "contrast": "9c779dfc5c0dbc1e7804b7a238c74845",
     "defocus_blur": "685630031fcc7d997edcb90ddd494914",
@@ -39,26 +38,32 @@ PUBLISHED_SCRIPT = {
     "shot_noise": "1701c46a9c4cddd5425abfb8ae3ad27f",
     "zoom_blur": "049dd5b18046e4a72bc2abbea6316a03",
 }
-"""SHA-256 (32 digits) of the results of hendrycks/robustness 8190fe3, make_cifar_c.py, for `natural_images(12)` at
-severities 1 to 5, computed with OpenCV 3.4.18 (5.0 gives the same), scikit-image 0.19.3, SciPy 1.11.4 and Pillow 13,
-and with robust201's random numbers in place of `np.random`. jpeg_compression was also equal, but its bytes depend on
-libjpeg. elastic_transform differs by up to 3 of 255 (by 1 from OpenCV 5.0, which does not round positions to 1/32
-pixel). snow and motion_blur need ImageMagick."""
+"""First 32 digits of the SHA-256 of the results of hendrycks/robustness 8190fe3, make_cifar_c.py, for
+`natural_images(12)` at severities 1 to 5.
+
+They were computed with OpenCV 3.4.18 (5.0 gives the same), scikit-image 0.19.3, SciPy 1.11.4 and Pillow 13, and with
+robust201's random numbers in place of `np.random`. Results of other corruptions are not recorded: those of
+jpeg_compression were equal, but their bytes depend on libjpeg. Those of elastic_transform differed by up to 3/255 (with
+OpenCV 5.0, which does not round positions to 1/32 pixel, by 1/255). snow and motion_blur need ImageMagick.
+"""
 
 MONOTONIC_KEYS = sorted(set(CORRUPTION_FUNCTIONS) - {"elastic_transform", "frost", "glass_blur", "motion_blur"})
-"""Keys whose distance from the clean images grows with each severity. The severities 1 to 3 of glass_blur, and 3 and 4
-of motion_blur, hardly differ. By this distance, elastic_transform and frost are weaker at the highest severities."""
+"""Corruptions whose mean distance from the clean images grows with each severity. For the others it does not:
+severities 1 to 3 of glass_blur, and 3 and 4 of motion_blur, hardly differ; elastic_transform and frost are weaker at
+the highest severities."""
 
 
-def corrupted(
+def corrupt_images(
     images: NDArray[np.uint8], key: str, severity: int, *, seed: int = 0, first_index: int = 0
 ) -> NDArray[np.uint8]:
     indices = np.arange(first_index, first_index + len(images))
     return corrupt(images, key, severity, seed=seed, indices=indices, frost=FROST)
 
 
-def distances(key: str, images: NDArray[np.uint8]) -> list[float]:
-    return [float(np.abs(corrupted(images, key, severity) - images.astype(float)).mean()) for severity in range(1, 6)]
+def mean_distances_of(key: str, images: NDArray[np.uint8]) -> list[float]:
+    return [
+        float(np.abs(corrupt_images(images, key, severity) - images.astype(float)).mean()) for severity in range(1, 6)
+    ]
 
 
 def test_table_has_paper_corruptions() -> None:
@@ -68,27 +73,27 @@ def test_table_has_paper_corruptions() -> None:
     assert set(DETERMINISTIC_CORRUPTIONS) < set(CORRUPTIONS)
 
 
-@pytest.mark.parametrize("key", PUBLISHED_SCRIPT)
+@pytest.mark.parametrize("key", SCRIPT_HASHES)
 def test_corrupt_matches_published_script(key: str) -> None:
     images = natural_images(12)
-    result = np.stack([corrupted(images, key, severity) for severity in range(1, 6)])
-    assert hashlib.sha256(result.tobytes()).hexdigest()[:32] == PUBLISHED_SCRIPT[key]
+    result = np.stack([corrupt_images(images, key, severity) for severity in range(1, 6)])
+    assert hashlib.sha256(result.tobytes()).hexdigest()[:32] == SCRIPT_HASHES[key]
 
 
-@EVERY_KEY
+@every_key
 @pytest.mark.parametrize("size", [16, 24, 32, 64])
 def test_corrupt_preserves_shape_and_input_at_every_size(key: str, size: int) -> None:
     images = natural_images(2, size)
     original = images.copy()
     for severity in (1, 5):
-        result = corrupted(images, key, severity)
+        result = corrupt_images(images, key, severity)
         assert result.shape == images.shape
         assert result.dtype == np.uint8
         assert (result != images).any() or (key == "defocus_blur" and size < 32 and severity == 1)
     assert (images == original).all()
 
 
-@EVERY_KEY
+@every_key
 @settings(max_examples=6)
 @given(order=st.permutations(range(5)), count=st.integers(1, 5), severity=st.integers(1, 5))
 def test_corrupt_result_does_not_depend_on_other_images(key: str, order: list[int], count: int, severity: int) -> None:
@@ -99,19 +104,19 @@ def test_corrupt_result_does_not_depend_on_other_images(key: str, order: list[in
     assert (result == expected[subset]).all()
 
 
-@EVERY_KEY
+@every_key
 def test_corrupt_result_does_not_depend_on_batches(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     images = natural_images(5)
-    expected = corrupted(images, key, 3)
+    expected = corrupt_images(images, key, 3)
     monkeypatch.setattr(corruptions, "_BATCH_VALUES", 2 * images[0].size)
-    assert (corrupted(images, key, 3) == expected).all()
+    assert (corrupt_images(images, key, 3) == expected).all()
 
 
-@EVERY_KEY
+@every_key
 def test_random_numbers_depend_on_seed_and_index(key: str) -> None:
     images = natural_images(2)
-    result = corrupted(images, key, 5)
-    other_seed, other_indices = corrupted(images, key, 5, seed=1), corrupted(images, key, 5, first_index=2)
+    result = corrupt_images(images, key, 5)
+    other_seed, other_indices = corrupt_images(images, key, 5, seed=1), corrupt_images(images, key, 5, first_index=2)
     is_random = key not in DETERMINISTIC_CORRUPTIONS
     assert (result != other_seed).any() == is_random
     assert (result != other_indices).any() == is_random
@@ -120,7 +125,7 @@ def test_random_numbers_depend_on_seed_and_index(key: str) -> None:
 @pytest.mark.parametrize("key", MONOTONIC_KEYS)
 @pytest.mark.parametrize("size", [16, 32, 64])
 def test_distance_grows_with_severity(key: str, size: int) -> None:
-    mean_distances = distances(key, natural_images(12, size))
+    mean_distances = mean_distances_of(key, natural_images(12, size))
     if key == "defocus_blur" and size == 16:
         assert mean_distances == sorted(mean_distances)  # the lens at severity 1 is smaller than a pixel
     elif key == "zoom_blur" and size == 16:
@@ -131,15 +136,15 @@ def test_distance_grows_with_severity(key: str, size: int) -> None:
 
 @pytest.mark.parametrize("key", ["glass_blur", "motion_blur"])
 def test_distance_is_larger_at_highest_severity(key: str) -> None:
-    mean_distances = distances(key, natural_images(12))
+    mean_distances = mean_distances_of(key, natural_images(12))
     assert mean_distances[4] > 1.2 * mean_distances[0]
 
 
-@EVERY_KEY
+@every_key
 @pytest.mark.parametrize("grey", [0, 255])
 def test_corrupt_supports_flat_images(key: str, grey: int) -> None:
     images = np.full((2, 16, 16, 3), grey, np.uint8)
-    result = corrupted(images, key, 5)
+    result = corrupt_images(images, key, 5)
     if key in ("motion_blur", "pixelate", "jpeg_compression", "elastic_transform", "glass_blur", "contrast"):
         assert np.abs(result.astype(int) - grey).max() <= 1
 
@@ -150,12 +155,12 @@ def test_corrupt_supports_flat_images(key: str, grey: int) -> None:
 )
 def test_corruption_keeps_grey_images_grey(key: str) -> None:
     images = natural_images(3)[..., :1].repeat(3, 3)
-    assert np.ptp(corrupted(images, key, 4), axis=-1).max() == 0
+    assert np.ptp(corrupt_images(images, key, 4), axis=-1).max() == 0
 
 
 def test_severities_share_random_numbers() -> None:
     images = np.full((4, 32, 32, 3), 128, np.uint8)
-    is_changed = [corrupted(images, "impulse_noise", severity) != 128 for severity in range(1, 6)]
+    is_changed = [corrupt_images(images, "impulse_noise", severity) != 128 for severity in range(1, 6)]
     assert all((lower <= higher).all() for lower, higher in itertools.pairwise(is_changed))
     assert [float(mask.mean()) for mask in is_changed] == pytest.approx([0.01, 0.02, 0.03, 0.05, 0.07], rel=0.15)
 
@@ -163,25 +168,25 @@ def test_severities_share_random_numbers() -> None:
 def test_noise_has_published_standard_deviation() -> None:
     images = np.full((20, 32, 32, 3), 128, np.uint8)
     for severity, scale in enumerate((0.04, 0.06, 0.08, 0.09, 0.10), 1):
-        assert corrupted(images, "gaussian_noise", severity).std() / 255 == pytest.approx(scale, rel=0.02)
+        assert corrupt_images(images, "gaussian_noise", severity).std() / 255 == pytest.approx(scale, rel=0.02)
     for severity, photons in enumerate((500, 250, 100, 75, 50), 1):
         expected = (128 / 255 / photons) ** 0.5
-        assert corrupted(images, "shot_noise", severity).std() / 255 == pytest.approx(expected, rel=0.02)
+        assert corrupt_images(images, "shot_noise", severity).std() / 255 == pytest.approx(expected, rel=0.02)
 
 
-def test_frost_patches_come_from_all_textures_and_positions() -> None:
+def test_frost_patches_come_from_all_textures() -> None:
     black = np.zeros((200, 32, 32, 3), np.uint8)
-    result = corrupted(black, "frost", 1)
-    textures = FROST.shrunk(0.2, 32)
+    result = corrupt_images(black, "frost", 1)
+    textures = FROST.resample(0.2, 32)
     first_pixels = {tuple(image[0, 0]) for image in result}
     expected = [{tuple((0.2 * pixel).astype(np.uint8)) for pixel in texture[:16, 0]} for texture in textures]
     assert first_pixels <= set.union(*expected)
     assert all(first_pixels & pixels for pixels in expected)
 
 
-def test_shrunk_frost_has_every_fifth_pixel() -> None:
-    for full, small in zip(FROST.images, FROST.shrunk(0.2, 32), strict=True):
-        assert (small == full[2::5, 2::5]).all()
+def test_resample_by_a_fifth_selects_every_fifth_pixel() -> None:
+    for texture, small_texture in zip(FROST.images, FROST.resample(0.2, 32), strict=True):
+        assert (small_texture == texture[2::5, 2::5]).all()
 
 
 def test_synthetic_frost_depends_only_on_seed() -> None:
@@ -193,9 +198,9 @@ def test_synthetic_frost_depends_only_on_seed() -> None:
         assert texture.std() > 10
 
 
-def test_shrunk_rejects_too_small_textures() -> None:
+def test_resample_rejects_too_small_textures() -> None:
     with pytest.raises(DatasetError, match=r"'stripes': height and width must be more than 512 pixels, got 240x260"):
-        FROST.shrunk(1.0, 512)
+        FROST.resample(1.0, 512)
 
 
 def test_load_frost_checks_files(tmp_path: Path) -> None:
@@ -208,7 +213,7 @@ def test_load_frost_checks_files(tmp_path: Path) -> None:
 
 def test_corrupt_supports_no_images() -> None:
     empty = np.zeros((0, 32, 32, 3), np.uint8)
-    assert corrupted(empty, "fog", 1).shape == empty.shape
+    assert corrupt_images(empty, "fog", 1).shape == empty.shape
 
 
 @pytest.mark.parametrize(
@@ -227,7 +232,7 @@ def test_corrupt_rejects_bad_input(
     images: NDArray[np.uint8], key: str, severity: int, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=re.escape(message)):
-        corrupted(images, key, severity)
+        corrupt_images(images, key, severity)
 
 
 def test_corrupt_rejects_wrong_number_of_indices() -> None:

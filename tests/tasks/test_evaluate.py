@@ -35,22 +35,24 @@ every_task = pytest.mark.parametrize("task", mark_ensembles_slow(with_reference(
 IMAGES = tiny_images()
 PROVENANCE = {"host": "here"}
 # The reference engine does not record steps.
-WITHOUT_STEPS = tuple(name for name in MEASUREMENTS if name != "steps")
+MEASUREMENTS_WITHOUT_STEPS = tuple(name for name in MEASUREMENTS if name != "steps")
 
 
-def evaluate_images(task, *, context=None, images=IMAGES, measurements=WITHOUT_STEPS, parameters=None, **part):
+def evaluate_images(
+    task, *, context=None, images=IMAGES, measurements=MEASUREMENTS_WITHOUT_STEPS, parameters=None, **bounds
+):
     parameters = parameters or small_parameters(task)
     # `evaluate_part` sets the key, as in a worker.
     context = context or tiny_context("")
-    selected = part_of(task, parameters, images, **part)
-    return list(evaluate_part(context, task, parameters, selected, images, measurements, provenance=PROVENANCE))
+    part = part_of(task, parameters, images, **bounds)
+    return list(evaluate_part(context, task, parameters, part, images, measurements, provenance=PROVENANCE))
 
 
 def assert_same_values(results, expected):
     assert [result.strength for result in results] == [result.strength for result in expected]
-    for a, b in zip(results, expected, strict=True):
-        assert {name: array.tobytes() for name, array in a.values.items()} == {
-            name: array.tobytes() for name, array in b.values.items()
+    for result, expected_result in zip(results, expected, strict=True):
+        assert {name: array.tobytes() for name, array in result.values.items()} == {
+            name: array.tobytes() for name, array in expected_result.values.items()
         }
 
 
@@ -63,10 +65,10 @@ def results_of_all_images(key):
 @every_task
 def test_evaluate_part_measures_perturbed_images(task):
     parameters = small_parameters(task)
-    actual = results_of_all_images(task.key)
+    results = results_of_all_images(task.key)
     perturbed = perturb_all(task, parameters, IMAGES, tiny_context(task.key))
-    assert [result.strength for result in actual] == list(parameters.strengths)
-    for result in actual:
+    assert [result.strength for result in results] == list(parameters.strengths)
+    for result in results:
         predicted = tiny_classifier()(perturbed[result.strength]).argmax(dim=1).numpy()
         assert result.values["predictions"].tolist() == predicted.tolist()
         assert float(result.values["accuracy"]) == np.mean(predicted == IMAGES.labels)
@@ -90,14 +92,14 @@ def test_result_does_not_depend_on_order_of_batches(task, monkeypatch):
     expected = results_of_all_images(task.key)
     perturb = task.load()
 
-    def shuffled(*arguments, **options):
+    def yield_shuffled(*arguments, **options):
         batches = list(perturb(*arguments, **options))
         order = np.random.default_rng(0).permutation(len(batches))
         for i in order:
             reverse = torch.arange(len(batches[i].positions)).flip(0)
             yield batches[i]._replace(positions=batches[i].positions[reverse], images=batches[i].images[reverse])
 
-    monkeypatch.setattr(type(task), "load", lambda *_: shuffled)
+    monkeypatch.setattr(type(task), "load", lambda *_: yield_shuffled)
     assert_same_values(sorted(evaluate_images(task), key=lambda result: result.strength), expected)
 
 
@@ -122,11 +124,11 @@ def test_attack_lowers_accuracy(task):
     assert clean_accuracy >= weak_accuracy > strong_accuracy
 
 
-def test_strength_is_yielded_as_soon_as_complete():
+def test_evaluate_part_yields_each_strength_as_soon_as_it_is_complete():
     network = CountingNetwork(TinyNetwork())
     task = TASKS["fgsm"]
     parameters = small_parameters(task)
-    stream = evaluate_part(
+    results = evaluate_part(
         tiny_context("", tiny_classifier(network)),
         task,
         parameters,
@@ -135,9 +137,9 @@ def test_strength_is_yielded_as_soon_as_complete():
         ("accuracy",),
         provenance={},
     )
-    assert next(stream).strength == 1.0
+    assert next(results).strength == 1.0
     n_first_strength = network.n_images
-    assert next(stream).strength == 8.0
+    assert next(results).strength == 8.0
     assert network.n_images == 2 * n_first_strength
 
 
@@ -180,11 +182,11 @@ def test_broken_attack_raises_error_naming_unit(monkeypatch):
     task = TASKS["fgsm"]
     perturb = task.load()
 
-    def broken(*arguments, **options):
+    def yield_images_outside_ball(*arguments, **options):
         for batch in perturb(*arguments, **options):
             yield batch._replace(images=(batch.images + 0.1).clamp(0, 1))
 
-    monkeypatch.setattr(type(task), "load", lambda *_: broken)
+    monkeypatch.setattr(type(task), "load", lambda *_: yield_images_outside_ball)
     with pytest.raises(PerturbationError, match="#0 tiny fgsm"):
         evaluate_images(task)
 
@@ -198,21 +200,21 @@ def test_seed_changes_random_numbers():
 
 
 @pytest.mark.parametrize(
-    ("variable", "allowed", "rejected"),
+    ("variable", "allowed_value", "rejected_value"),
     [
         ("NVIDIA_TF32_OVERRIDE", "0", "1"),
         ("ONEDNN_DEFAULT_FPMATH_MODE", "strict", "BF16"),
         ("DNNL_DEFAULT_FPMATH_MODE", "STRICT", "ANY"),
     ],
 )
-def test_configure_torch_rejects_variables_that_change_arithmetic(monkeypatch, variable, allowed, rejected):
-    monkeypatch.setenv(variable, allowed)
+def test_configure_torch_rejects_variables_that_change_arithmetic(monkeypatch, variable, allowed_value, rejected_value):
+    monkeypatch.setenv(variable, allowed_value)
     configure_torch(1)
     if variable.startswith("NVIDIA"):
         with pytest.raises(ConfigError, match=variable):
             configure_torch(1, "tf32")
-    monkeypatch.setenv(variable, rejected)
-    with pytest.raises(ConfigError, match=f"{variable}: its value '{rejected}' overrides"):
+    monkeypatch.setenv(variable, rejected_value)
+    with pytest.raises(ConfigError, match=f"{variable}: its value '{rejected_value}' overrides"):
         configure_torch(1)
 
 

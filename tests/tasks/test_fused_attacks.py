@@ -1,4 +1,4 @@
-"""Fused attacks: independence of batches, other images and strengths, and number of passes."""
+"""Fused attacks: independence of batches, of other images and of other strengths; number of passes."""
 
 import dataclasses
 import functools
@@ -89,7 +89,7 @@ class ExactModel:
         return logits, values, self.backward(pixels, error)
 
     def backward(self, pixels, error):
-        # Multiples of 2**-20, so that the products are exact.
+        # Round to multiples of 2**-20, so that the products are exact.
         error = (error.double() * 2**20).round() / 2**20
         inner = (error @ self.network.head.double()) * (self.network.features(pixels) > 0)
         return (inner @ self.network.weights.double()).float().view(pixels.shape)
@@ -99,14 +99,14 @@ MODEL = ExactModel()
 IMAGES = tiny_images(classifier=ExactNetwork())
 
 
-def attacked(
+def attack_images(
     task, *, parameters=None, positions=None, strengths=None, samples=64, pool=10_000, interval=None, model=MODEL
 ):
     """Attack some images; return {strength: (n, 3, H, W)} in the order of `positions`."""
     parameters = parameters or small_parameters(task)
     strengths = strengths or parameters.strengths
     positions = np.arange(len(IMAGES)) if positions is None else np.asarray(positions)
-    batching = Batching(samples, pool) if interval is None else FixedInterval(samples, pool, interval)
+    batching = Batching(samples, pool) if interval is None else FixedIntervalBatching(samples, pool, interval)
     job = AttackJob(
         model=model,
         batching=batching,
@@ -124,8 +124,8 @@ def attacked(
     return perturbed
 
 
-class FixedInterval(Batching):
-    """Checks for fooled images at a fixed interval of queries."""
+class FixedIntervalBatching(Batching):
+    """Batching with a fixed number of queries between checks for fooled images."""
 
     def __new__(cls, *_arguments):
         return super().__new__(cls)
@@ -178,8 +178,8 @@ PARAMETERS = {
 
 @functools.cache
 def all_attacked_images(key):
-    """Return all attacked images, computed in one batch: {strength: (N, 3, H, W)}."""
-    return attacked(TASKS[key], parameters=PARAMETERS[key])
+    """Attack all images in one batch, and return them: {strength: (N, 3, H, W)}."""
+    return attack_images(TASKS[key], parameters=PARAMETERS[key])
 
 
 @every_autoattack
@@ -195,20 +195,20 @@ def test_attack_fools_some_images(task):
 @pytest.mark.parametrize(("samples", "pool"), [(5, 12), (11, 40), (1000, 3)])
 @pytest.mark.slow_combinations
 def test_result_does_not_depend_on_batches(task, samples, pool):
-    perturbed = attacked(task, parameters=PARAMETERS[task.key], samples=samples, pool=pool)
+    perturbed = attack_images(task, parameters=PARAMETERS[task.key], samples=samples, pool=pool)
     assert_same(all_attacked_images(task.key), perturbed)
 
 
 @pytest.mark.parametrize("interval", [1, 3, 17, 1000])
 def test_square_result_does_not_depend_on_check_interval(interval):
     task = TASKS["aa_square"]
-    assert_same(all_attacked_images(task.key), attacked(task, parameters=PARAMETERS[task.key], interval=interval))
+    assert_same(all_attacked_images(task.key), attack_images(task, parameters=PARAMETERS[task.key], interval=interval))
 
 
 @every_attack
 def test_result_does_not_depend_on_other_strengths(task):
     for strength in PARAMETERS[task.key].strengths:
-        perturbed = attacked(task, parameters=PARAMETERS[task.key], strengths=(strength,))
+        perturbed = attack_images(task, parameters=PARAMETERS[task.key], strengths=(strength,))
         assert_same(all_attacked_images(task.key), perturbed)
 
 
@@ -216,7 +216,7 @@ def test_result_does_not_depend_on_other_strengths(task):
 @settings(max_examples=4)
 @given(positions=st.lists(st.integers(0, len(IMAGES) - 1), unique=True, min_size=1))
 def test_result_does_not_depend_on_other_images(task, positions):
-    perturbed = attacked(task, parameters=PARAMETERS[task.key], positions=positions, samples=7, pool=30)
+    perturbed = attack_images(task, parameters=PARAMETERS[task.key], positions=positions, samples=7, pool=30)
     assert_same(all_attacked_images(task.key), perturbed, rows=positions)
 
 
@@ -260,14 +260,14 @@ def test_evaluate_part_measures_attacked_model():
     parameters = small_parameters(task)
     part = part_of(task, parameters, IMAGES)
     (weak, _) = evaluate_part(context, task, parameters, part, IMAGES, ("predictions",), provenance={"host": "here"})
-    perturbed = attacked(task, strengths=(parameters.strengths[0],))[parameters.strengths[0]]
+    perturbed = attack_images(task, strengths=(parameters.strengths[0],))[parameters.strengths[0]]
     assert weak.values["predictions"].tolist() == model.network(perturbed).argmax(dim=1).tolist()
     assert model.n_samples == 3 * len(IMAGES)
 
 
 @every_attack
 def test_fused_attack_yields_nothing_for_no_images(task):
-    assert all(len(images) == 0 for images in attacked(task, positions=np.zeros(0, np.int64)).values())
+    assert all(len(images) == 0 for images in attack_images(task, positions=np.zeros(0, np.int64)).values())
 
 
 @every_autoattack
@@ -290,7 +290,7 @@ def test_autoattack_classifies_results_again_before_returning_them():
 
     task = TASKS["aa_apgd-ce"]
     clean = to_float(torch.from_numpy(IMAGES.images))
-    for images in attacked(task, parameters=PARAMETERS[task.key], model=ModelWithInvertedLogits()).values():
+    for images in attack_images(task, parameters=PARAMETERS[task.key], model=ModelWithInvertedLogits()).values():
         changed = (images != clean).flatten(1).any(dim=1)
         assert (MODEL.network(images).argmax(dim=1) != torch.from_numpy(IMAGES.labels))[changed].all()
 
@@ -336,7 +336,7 @@ def test_sweep_does_not_depend_on_batches_and_parts(make_sweep, tmp_path):
 
 def test_fgsm_takes_one_gradient_for_all_epsilons():
     model = ExactModel()
-    attacked(TASKS["fgsm"], strengths=tuple(float(epsilon) for epsilon in range(1, 12)), model=model)
+    attack_images(TASKS["fgsm"], strengths=tuple(float(epsilon) for epsilon in range(1, 12)), model=model)
     assert model.n_samples == len(IMAGES)
 
 
@@ -344,7 +344,7 @@ def test_square_removes_fooled_samples():
     task = TASKS["aa_square"]
     model = ExactModel()
     parameters = task.parameters(epsilons_255=(255.0,), queries=5000)
-    perturbed = attacked(task, parameters=parameters, model=model)[255.0]
+    perturbed = attack_images(task, parameters=parameters, model=model)[255.0]
     assert (model.network(perturbed).argmax(dim=1) != torch.from_numpy(IMAGES.labels)).all()
     assert model.n_samples < 100 * len(IMAGES)
 
@@ -368,7 +368,7 @@ def test_square_makes_no_query_for_zero_margin():
         ("aa_square", {"queries": 12, "restarts": 2}, 2 * (1 + 12 + 1)),
     ],
 )
-def test_fused_attack_uses_parameters(key, changes, passes):
+def test_fused_attack_makes_passes_given_by_parameters(key, changes, passes):
     network = CountingNetwork(PathlessNetwork([5.0, 0.0, 0.0, 0.0, 0.0]))
     images = tiny_images(8, labels=[0] * 8)
     parameters = TASKS[key].parameters(epsilons_255=(1.0, 8.0), **changes)

@@ -50,7 +50,7 @@ def short_parameters(key):
     )
 
 
-def assert_equal(key, classifier, image_set, parameters, *, separate_strengths=False):
+def assert_parity(key, classifier, image_set, parameters, *, separate_strengths=False):
     images, labels = torch.from_numpy(image_set.images), torch.from_numpy(image_set.labels)
     differences = compare(key, classifier, images, labels, parameters, seed=SEED, separate_strengths=separate_strengths)
     bits = {strength: (difference.image_bits, difference.logit_bits) for strength, difference in differences.items()}
@@ -60,7 +60,7 @@ def assert_equal(key, classifier, image_set, parameters, *, separate_strengths=F
 
 @every_attack
 def test_parity_on_tiny_network(key):
-    differences = assert_equal(key, tiny_classifier(), tiny_images(), parameters_of(key))
+    differences = assert_parity(key, tiny_classifier(), tiny_images(), parameters_of(key))
     weakest, strongest = next(iter(differences.values())), list(differences.values())[-1]
     # Some images are fooled at the first step, some later and some never, so all branches are tested.
     assert strongest.changed > weakest.changed or not key.startswith("aa_")
@@ -74,7 +74,7 @@ def test_parity_with_a_hundred_classes(key):
         torch.manual_seed(1)
         network.classifier = nn.Linear(24, 100)
     classifier = Classifier(network, NORMALISATION, 100)
-    assert_equal(key, classifier, tiny_images(classifier=classifier), short_parameters(key))
+    assert_parity(key, classifier, tiny_images(classifier=classifier), short_parameters(key))
 
 
 @every_attack
@@ -86,7 +86,7 @@ def test_parity_with_a_hundred_classes(key):
 def test_parity_on_constant_networks(key, logits, in_graph):
     images = tiny_images(labels=np.arange(21) % 5)
     parameters = short_parameters(key)
-    assert_equal(key, tiny_classifier(PathlessNetwork(logits, in_graph=in_graph)), images, parameters)
+    assert_parity(key, tiny_classifier(PathlessNetwork(logits, in_graph=in_graph)), images, parameters)
 
 
 @every_attack
@@ -96,28 +96,28 @@ def test_parity_with_few_correct_images(key, n_correct):
     predicted = tiny_classifier()(torch.from_numpy(tiny_images().images) / 255).argmax(dim=1).numpy()
     labels = (predicted + 1) % 5
     labels[:n_correct] = predicted[:n_correct]
-    assert_equal(key, tiny_classifier(), tiny_images(labels=labels), short_parameters(key))
+    assert_parity(key, tiny_classifier(), tiny_images(labels=labels), short_parameters(key))
 
 
 @every_attack
 def test_parity_with_one_image(key):
-    assert_equal(key, tiny_classifier(), tiny_images(1), short_parameters(key))
+    assert_parity(key, tiny_classifier(), tiny_images(1), short_parameters(key))
 
 
 @pytest.mark.parametrize("key", ["aa_apgd-ce", "aa_square"])
 @pytest.mark.parametrize("restarts", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_parity_with_restarts(key, restarts):
     parameters = parameters_of(key, restarts=restarts, **({"queries": 40} if key == "aa_square" else {"steps": 12}))
-    assert_equal(key, tiny_classifier(), tiny_images(), parameters, separate_strengths=True)
+    assert_parity(key, tiny_classifier(), tiny_images(), parameters, separate_strengths=True)
 
 
-# After 3 steps, an image that was fooled is classified correctly again: its last misclassified iterate is returned.
+# After 3 steps, a fooled image is classified correctly again; the attack returns its last misclassified iterate.
 @pytest.mark.parametrize("steps", [1, 2, 3, 33])
 def test_parity_of_apgd_with_few_iterations(steps):
-    assert_equal("aa_apgd-ce", tiny_classifier(), tiny_images(), parameters_of("aa_apgd-ce", steps=steps))
+    assert_parity("aa_apgd-ce", tiny_classifier(), tiny_images(), parameters_of("aa_apgd-ce", steps=steps))
 
 
-# With 2 restarts the first restart is tested too, so a single restart is tested only in the slow suite.
+# A test with 2 restarts also tests the first one, so tests with a single restart are slow tests.
 two_restarts = pytest.mark.parametrize("restarts", [pytest.param(1, marks=pytest.mark.slow), 2])
 
 APGD_VARIANTS = {
@@ -135,7 +135,7 @@ APGD_VARIANTS = {
 def test_parity_of_apgd_variants(key, restarts):
     parameters = TASKS[key].parameters(**APGD_VARIANTS[key], steps=12, restarts=restarts)
     differences = list(
-        assert_equal(key, tiny_classifier(), tiny_images(), parameters, separate_strengths=True).values()
+        assert_parity(key, tiny_classifier(), tiny_images(), parameters, separate_strengths=True).values()
     )
     assert differences[0].changed < differences[-1].changed
 
@@ -145,7 +145,7 @@ def test_parity_of_apgd_variants(key, restarts):
 def test_parity_of_square_in_other_norms(key, epsilons, restarts):
     parameters = TASKS[key].parameters(epsilons=epsilons, queries=30, restarts=restarts)
     differences = list(
-        assert_equal(key, tiny_classifier(), tiny_images(), parameters, separate_strengths=True).values()
+        assert_parity(key, tiny_classifier(), tiny_images(), parameters, separate_strengths=True).values()
     )
     assert differences[0].changed < differences[-1].changed
 
@@ -164,7 +164,7 @@ def test_parity_of_fab_variants(key, changes, norm_suffix):
     key += norm_suffix
     parameters = TASKS[key].parameters(**FAB_VARIANTS[norm_suffix], steps=6, **changes)
     differences = list(
-        assert_equal(key, tiny_classifier(), tiny_images(), parameters, separate_strengths=True).values()
+        assert_parity(key, tiny_classifier(), tiny_images(), parameters, separate_strengths=True).values()
     )
     assert differences[0].changed < differences[-1].changed
 
@@ -174,7 +174,7 @@ def test_parity_of_fab_variants(key, changes, norm_suffix):
 @pytest.mark.slow_combinations
 def test_parity_of_pgd_variants(random_start, target):
     parameters = parameters_of("pgd", random_start=random_start, target=target, steps=10)
-    assert_equal("pgd", tiny_classifier(), tiny_images(), parameters)
+    assert_parity("pgd", tiny_classifier(), tiny_images(), parameters)
 
 
 @pytest.mark.parametrize(
@@ -182,14 +182,14 @@ def test_parity_of_pgd_variants(random_start, target):
 )
 def test_parity_of_pgd_l2_variants(random_start, steps, step_size):
     parameters = parameters_of("pgd_l2", random_start=random_start, steps=steps, step_size=step_size)
-    differences = assert_equal("pgd_l2", tiny_classifier(), tiny_images(), parameters)
+    differences = assert_parity("pgd_l2", tiny_classifier(), tiny_images(), parameters)
     assert all(difference.changed == 21 for difference in differences.values())
 
 
 @pytest.mark.parametrize("key", ["pgd_linf7", "pgd_l2"])
 def test_parity_of_pgd_against_predicted_labels(key):
     parameters = parameters_of(key, label="predicted", steps=7)
-    assert_equal(key, tiny_classifier(), tiny_images(), parameters)
+    assert_parity(key, tiny_classifier(), tiny_images(), parameters)
     default = parameters_of(key, steps=7)
     images, labels = torch.from_numpy(tiny_images().images), torch.from_numpy(tiny_images().labels)
     epsilons = [TASKS[key].constraint.radius(strength) for strength in default.strengths]
@@ -220,7 +220,7 @@ def test_pgd_l2_on_compiled_network_matches_library_within_rounding(random_start
 
 @pytest.mark.parametrize("p_init", [0.05, 1.0])
 def test_parity_of_square_with_other_initial_window_sizes(p_init):
-    assert_equal("aa_square", tiny_classifier(), tiny_images(), parameters_of("aa_square", p_init=p_init, queries=60))
+    assert_parity("aa_square", tiny_classifier(), tiny_images(), parameters_of("aa_square", p_init=p_init, queries=60))
 
 
 def test_replayed_random_numbers_reject_restarts_of_several_strengths():

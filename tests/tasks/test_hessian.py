@@ -1,4 +1,4 @@
-"""Largest eigenvalues of Hessians: comparison with dense matrices, and independence of batches and starts."""
+"""Largest eigenvalues of Hessians: comparison with dense matrices, and independence of batches and starting vectors."""
 
 import dataclasses
 
@@ -109,7 +109,7 @@ def test_result_does_not_depend_on_batches_and_starts(key):
 
 
 @pytest.mark.parametrize("in_graph", [True, False])
-def test_hessians_of_constant_networks(in_graph):
+def test_hessian_eigenvalues_match_formula_for_constant_networks(in_graph):
     """The Hessian of the loss with respect to constant logits is diag(p) - pp'."""
     classifier = tiny_classifier(PathlessNetwork([1.0, 0.0, 0.5, 0.0, -1.0], in_graph=in_graph))
     images = tiny_images(5, classifier=classifier)
@@ -141,7 +141,7 @@ def test_lanczos_supports_operators_of_different_rank():
     assert result == pytest.approx(expected, rel=1e-5, abs=1e-12)
 
 
-def test_lanczos_raises_error_without_convergence():
+def test_lanczos_raises_error_if_it_does_not_converge():
     with pytest.raises(EvaluationError, match=r"1e-06 or less within 4 steps, got .* Raise tolerance or steps"):
         eigenvalues_of(np.diag(np.linspace(-1, 1, 60)), steps=4)
 
@@ -159,7 +159,7 @@ def test_hessians_reject_nan_weights():
             measure(key, tiny_images(4, labels=[0] * 4), tiny_classifier(network))
 
 
-def test_parameters_require_equal_batches():
+def test_parameters_require_multiple_of_batch_or_fewer_images():
     with pytest.raises(ValidationError, match=r"a multiple of batch \(256\), or fewer, got 300. Set images: 256"):
         HessianWeightsParameters(images=300)
     assert HessianWeightsParameters(images=200).images == 200

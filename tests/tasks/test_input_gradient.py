@@ -50,8 +50,7 @@ class _SaturatedNetwork(nn.Module):
 def test_zero_share_counts_saturated_images():
     classifier, images = tiny_classifier(_SaturatedNetwork()), tiny_images(8)
     labels = classifier.logits(torch.from_numpy(images.images) / 255).argmax(dim=1)
-    means = classifier.mean.mean()
-    assert 0 <= float(means) <= 1
+    assert 0 <= float(classifier.mean.mean()) <= 1
     correct_images = tiny_images(8, labels=labels.tolist())
     inputs = (torch.from_numpy(correct_images.images) / 255 - classifier.mean) / classifier.std
     bright_fraction = float((inputs.mean(dim=(1, 2, 3)) > 0).double().mean())

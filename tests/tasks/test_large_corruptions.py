@@ -1,4 +1,4 @@
-"""Corruptions of images of 224 pixels: ImageNet-C's constants, compared with plain implementations of its script."""
+"""Corruptions of images of 224 pixels: ImageNet-C's constants, compared with simple implementations of its script."""
 
 import math
 
@@ -34,14 +34,14 @@ def gradient_image(size: int = SIZE) -> NDArray[np.uint8]:
 IMAGE = gradient_image()
 
 
-def corrupted(key: str, severity: int, image: NDArray[np.uint8] = IMAGE, index: int = 0) -> NDArray[np.uint8]:
+def corrupt_image(key: str, severity: int, image: NDArray[np.uint8] = IMAGE, index: int = 0) -> NDArray[np.uint8]:
     indices = np.array([index])
     return corrupt(image, key, severity, seed=0, indices=indices, frost=synthetic_frost(0))[0]
 
 
 @pytest.mark.parametrize("key", CORRUPTIONS)
-def test_corruption_supports_large_images(key: str) -> None:
-    weakest, strongest = corrupted(key, 1), corrupted(key, 5)
+def test_corruption_changes_large_images(key: str) -> None:
+    weakest, strongest = corrupt_image(key, 1), corrupt_image(key, 5)
     assert weakest.shape == strongest.shape == (SIZE, SIZE, 3)
     changes = [np.abs(image.astype(int) - IMAGE[0]).mean() for image in (weakest, strongest)]
     assert changes[0] > 0.5
@@ -52,7 +52,7 @@ def test_corruption_supports_large_images(key: str) -> None:
 @pytest.mark.parametrize(("severity", "scale"), [*zip(SEVERITIES, (0.08, 0.12, 0.18, 0.26, 0.38), strict=True)])
 def test_gaussian_noise_has_published_scale(severity: int, scale: float) -> None:
     grey = np.full((1, SIZE, SIZE, 3), 128, np.uint8)
-    noise = corrupted("gaussian_noise", severity, grey) / 255.0 - 128 / 255
+    noise = corrupt_image("gaussian_noise", severity, grey) / 255.0 - 128 / 255
     is_unclipped = (noise > -128 / 255 + 0.01) & (noise < 127 / 255 - 0.01)
     # The noise is clipped at black and white, so compare a quantile that clipping does not affect.
     assert np.quantile(np.abs(noise), 0.5) == pytest.approx(0.6745 * scale, abs=0.004)
@@ -64,7 +64,7 @@ def test_contrast_matches_script(severity: int, factor: float) -> None:
     pixels = IMAGE[0] / 255.0
     means = pixels.mean(axis=(0, 1), keepdims=True)
     expected = (np.clip((pixels - means) * factor + means, 0, 1) * 255).astype(np.uint8)
-    np.testing.assert_array_equal(corrupted("contrast", severity), expected)
+    np.testing.assert_array_equal(corrupt_image("contrast", severity), expected)
 
 
 @pytest.mark.parametrize(("severity", "scale"), [*zip(SEVERITIES, (0.6, 0.5, 0.4, 0.3, 0.25), strict=True)])
@@ -72,7 +72,7 @@ def test_pixelate_matches_script(severity: int, scale: float) -> None:
     low_resolution = int(SIZE * scale)
     image = Image.fromarray(IMAGE[0]).resize((low_resolution, low_resolution), Image.Resampling.BOX)
     expected = np.asarray(image.resize((SIZE, SIZE), Image.Resampling.BOX))
-    np.testing.assert_array_equal(corrupted("pixelate", severity), expected)
+    np.testing.assert_array_equal(corrupt_image("pixelate", severity), expected)
 
 
 @pytest.mark.parametrize(
@@ -106,15 +106,17 @@ def test_defocus_kernel_matches_script(severity: int, radius: int, smoothing: fl
 def test_jpeg_has_published_quality(severity: int, quality: int, tmp_path) -> None:  # type: ignore[no-untyped-def]
     Image.fromarray(IMAGE[0]).save(tmp_path / "image.jpg", quality=quality)
     with Image.open(tmp_path / "image.jpg") as image:
-        np.testing.assert_array_equal(corrupted("jpeg_compression", severity), np.asarray(image))
+        np.testing.assert_array_equal(corrupt_image("jpeg_compression", severity), np.asarray(image))
 
 
 def test_constants_and_version_change_at_224_pixels() -> None:
     keys = ("brightness", "snow")
     assert corruption_versions(keys, IMAGENET_SIZE - 1) == {"brightness": 1, "snow": 2}
     assert corruption_versions(keys, IMAGENET_SIZE) == {"brightness": 3, "snow": 3}
-    small_image_changes = corrupted("brightness", 1, gradient_image(SIZE - 1)).astype(int) - gradient_image(SIZE - 1)[0]
-    large_image_changes = corrupted("brightness", 1).astype(int) - IMAGE[0]
+    small_image_changes = (
+        corrupt_image("brightness", 1, gradient_image(SIZE - 1)).astype(int) - gradient_image(SIZE - 1)[0]
+    )
+    large_image_changes = corrupt_image("brightness", 1).astype(int) - IMAGE[0]
     is_unclipped = IMAGE[0].max(axis=-1) < 200
     assert large_image_changes.max(axis=-1)[is_unclipped].min() >= 24  # .1 of 255, truncated
     assert small_image_changes.max() <= 13  # .05

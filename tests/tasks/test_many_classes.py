@@ -1,4 +1,4 @@
-"""Results with more than 256 classes: two-byte predictions, and no class-by-class matrix unless requested."""
+"""Results for more than 256 classes: predictions take two bytes, and there is no confusion matrix unless requested."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ GENERATOR = torch.Generator().manual_seed(0)
 LABELS = torch.randint(0, N_CLASSES, (N_IMAGES,), generator=GENERATOR)
 LOGITS = torch.randn(N_IMAGES, N_CLASSES, generator=GENERATOR)
 LOGITS[::3, :] += 9 * torch.nn.functional.one_hot(LABELS[::3], N_CLASSES)  # a third of the images are correct
-COMPACT = ("accuracy", "confidence_prediction", "predictions")
+COMPACT_MEASUREMENTS = ("accuracy", "confidence_prediction", "predictions")
 
 
 def measure(measurements, start=0, stop=N_IMAGES):  # type: ignore[no-untyped-def]
@@ -23,29 +23,37 @@ def measure(measurements, start=0, stop=N_IMAGES):  # type: ignore[no-untyped-de
 
 
 def test_columns_exclude_matrix_unless_requested() -> None:
-    assert columns_of(COMPACT, 1000) == ("accuracy", "confidence_prediction", "predictions", "outcome_counts")
-    assert columns_of(COMPACT, 256) == ("accuracy", "cm", "confidence_prediction", "predictions")
+    assert columns_of(COMPACT_MEASUREMENTS, 1000) == (
+        "accuracy",
+        "confidence_prediction",
+        "predictions",
+        "outcome_counts",
+    )
+    assert columns_of(COMPACT_MEASUREMENTS, 256) == ("accuracy", "cm", "confidence_prediction", "predictions")
     assert columns_of(("cm",), 1000) == ("accuracy", "cm")
     assert {"cm", "confidence_label", "confidence_argmax"} < {*columns_of(("confidence",), 1000)}
 
 
 def test_compact_values_match_confusion_matrix() -> None:
-    compact, full = measure(COMPACT), measure(("accuracy", "confidence", "cm", "predictions"))
-    for values in (compact, full):
+    compact_values, full_values = (
+        measure(COMPACT_MEASUREMENTS),
+        measure(("accuracy", "confidence", "cm", "predictions")),
+    )
+    for values in (compact_values, full_values):
         check_values(values, N_IMAGES, np.bincount(LABELS, minlength=N_CLASSES))
     predicted = LOGITS.argmax(dim=1)
     n_correct = int((predicted == LABELS).sum())
     assert 0 < n_correct < N_IMAGES
-    assert compact["outcome_counts"].tolist() == [n_correct, N_IMAGES - n_correct]
-    assert compact["predictions"].dtype == np.uint16
-    assert compact["predictions"].tolist() == predicted.tolist()
-    assert compact["predictions"].max() > 255
+    assert compact_values["outcome_counts"].tolist() == [n_correct, N_IMAGES - n_correct]
+    assert compact_values["predictions"].dtype == np.uint16
+    assert compact_values["predictions"].tolist() == predicted.tolist()
+    assert compact_values["predictions"].max() > 255
     for name in ("accuracy", "confidence_prediction", "predictions"):
-        np.testing.assert_array_equal(compact[name], full[name])
-    assert summarise(compact) == summarise(full)
+        np.testing.assert_array_equal(compact_values[name], full_values[name])
+    assert summarise(compact_values) == summarise(full_values)
 
 
-@pytest.mark.parametrize("measurements", [COMPACT, ("confidence", "cm", "predictions")])
+@pytest.mark.parametrize("measurements", [COMPACT_MEASUREMENTS, ("confidence", "cm", "predictions")])
 def test_merged_parts_are_byte_identical(measurements: tuple[str, ...]) -> None:
     parts = [measure(measurements, start, stop) for start, stop in ((0, 7), (7, 8), (8, 40))]
     merged, expected = merge_values(parts), measure(measurements)
@@ -66,7 +74,7 @@ def test_merged_parts_are_byte_identical(measurements: tuple[str, ...]) -> None:
     ],
 )
 def test_check_values_rejects_damaged_results(name, change, message) -> None:  # type: ignore[no-untyped-def]
-    values = measure(COMPACT)
+    values = measure(COMPACT_MEASUREMENTS)
     values[name] = change(values[name])
     with pytest.raises(EvaluationError, match=message):
         check_values(values, N_IMAGES)

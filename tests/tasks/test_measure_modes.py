@@ -1,4 +1,4 @@
-"""Derivatives in training mode and per batch, compared with dense matrices and a hand-written ``train()``."""
+"""Derivatives in training mode and per batch: comparison with dense matrices and with loops that call ``train()``."""
 
 import copy
 
@@ -16,9 +16,9 @@ from tests.support.tiny_networks import N_CLASSES, SEED, request_of, tiny_classi
 
 BATCH = 4
 N_IMAGES = 12
-TRAINING = {"mode": "training", "batch": BATCH, "images": N_IMAGES}
+TRAINING_PARAMETERS = {"mode": "training", "batch": BATCH, "images": N_IMAGES}
 KEYS = ("jacobian", "hessian_weights", "hessian_input")
-EXACT = {"tolerance": 1e-5}
+LOW_TOLERANCE = {"tolerance": 1e-5}
 
 
 class NormalisedNetwork(nn.Module):
@@ -55,8 +55,8 @@ def batches_of(images, classifier):
     return list(zip(normalised_images(images, classifier).split(BATCH), labels.split(BATCH), strict=True))
 
 
-def in_mode(mode):
-    """Return a new network in float64 with its initial running statistics."""
+def new_network_in_mode(mode):
+    """Return a new float64 network in a mode of BatchNorm, with its initial running statistics."""
     return NormalisedNetwork().double().train(mode == "training")
 
 
@@ -82,9 +82,15 @@ def test_eigenvalues_of_weights_match_dense_hessians(mode):
     classifier, images = tiny_classifier(NormalisedNetwork()), tiny_images(N_IMAGES)
     batches = batches_of(images, classifier)
     columns = ["largest", "largest_summed", "batch_largest", "batch_largest_sd"]
-    result = measure("hessian_weights", images, classifier, **TRAINING | EXACT | {"mode": mode, "columns": columns})
+    result = measure(
+        "hessian_weights",
+        images,
+        classifier,
+        **TRAINING_PARAMETERS | LOW_TOLERANCE | {"mode": mode, "columns": columns},
+    )
     hessians = [
-        dense_hessian(in_mode(mode), lambda call, x=x, y=y: functional.cross_entropy(call(x), y)) for x, y in batches
+        dense_hessian(new_network_in_mode(mode), lambda call, x=x, y=y: functional.cross_entropy(call(x), y))
+        for x, y in batches
     ]
     eigenvalues = np.array([float(torch.linalg.eigvalsh(hessian)[-1]) for hessian in hessians])
     expected_largest = float(torch.linalg.eigvalsh(torch.stack(hessians).mean(dim=0))[-1])
@@ -98,18 +104,17 @@ def test_eigenvalues_of_weights_match_dense_hessians(mode):
 @pytest.mark.parametrize("space", ["normalised", "pixels"])
 def test_batch_eigenvalues_of_input_match_dense_hessians(space):
     classifier, images = tiny_classifier(NormalisedNetwork()), tiny_images(N_IMAGES)
-    result = measure("hessian_input", images, classifier, input=space, **TRAINING, **EXACT)
-    scale = classifier.std.double() if space == "normalised" else torch.ones(())
+    result = measure("hessian_input", images, classifier, input=space, **TRAINING_PARAMETERS, **LOW_TOLERANCE)
     expected = []
     for x, y in batches_of(images, classifier):
-        network = in_mode("training")
-        pixels = x * scale  # x = pixels / std + constant, so derivatives differ by the factor std
+        network = new_network_in_mode("training")
+        # The network's input is pixels / std + constant, so a pixel's change is multiplied by 1 / std.
         factor = torch.ones(()) if space == "normalised" else 1 / classifier.std.double()
 
         def loss(z, x=x, y=y, network=network, factor=factor):
             return functional.cross_entropy(network(x + factor * z), y, reduction="sum")
 
-        matrix = torch.autograd.functional.hessian(loss, torch.zeros_like(pixels))
+        matrix = torch.autograd.functional.hessian(loss, torch.zeros_like(x))
         size = x.numel()
         expected.append(float(torch.linalg.eigvalsh(matrix.reshape(size, size))[-1]))
     assert result["batch_largest"] == pytest.approx(np.mean(expected), rel=1e-4)
@@ -118,9 +123,9 @@ def test_batch_eigenvalues_of_input_match_dense_hessians(space):
 
 def test_batch_eigenvalue_of_input_is_maximum_over_images_in_evaluation_mode():
     classifier, images = tiny_classifier(NormalisedNetwork()), tiny_images(N_IMAGES)
-    fields = {"batch": BATCH, "images": N_IMAGES} | EXACT
-    result = measure("hessian_input", images, classifier, columns=["batch_largest", "largest"], **fields)
-    network = in_mode("evaluation")
+    parameters = {"batch": BATCH, "images": N_IMAGES} | LOW_TOLERANCE
+    result = measure("hessian_input", images, classifier, columns=["batch_largest", "largest"], **parameters)
+    network = new_network_in_mode("evaluation")
     largest = [
         float(
             torch.linalg.eigvalsh(
@@ -156,22 +161,22 @@ def squares_from_loop(images, classifier, network, projections):
 
 
 @pytest.mark.parametrize("projections", [1, 3])
-def test_jacobian_matches_plain_loop_in_training_mode(projections):
+def test_jacobian_matches_simple_loop_in_training_mode(projections):
     classifier, images = tiny_classifier(NormalisedNetwork()), tiny_images(N_IMAGES)
     columns = ["squared_norm", "squared_norm_sd", "norm"]
-    result = measure("jacobian", images, classifier, projections=projections, columns=columns, **TRAINING)
+    result = measure("jacobian", images, classifier, projections=projections, columns=columns, **TRAINING_PARAMETERS)
     squares = squares_from_loop(images, classifier, NormalisedNetwork(), projections)
     expected = {"squared_norm": squares.mean(), "squared_norm_sd": squares.std(), "norm": np.sqrt(squares).mean()}
     assert result == pytest.approx(expected, rel=1e-5)
-    evaluation = measure("jacobian", images, classifier, projections=projections)
-    assert evaluation["squared_norm"] != pytest.approx(result["squared_norm"], rel=0.05)
+    evaluation_result = measure("jacobian", images, classifier, projections=projections)
+    assert evaluation_result["squared_norm"] != pytest.approx(result["squared_norm"], rel=0.05)
 
 
 def test_projections_estimate_jacobian_of_whole_batch():
     classifier, images = tiny_classifier(NormalisedNetwork()), tiny_images(BATCH)
-    result = measure("jacobian", images, classifier, projections=2000, **TRAINING | {"images": BATCH})
+    result = measure("jacobian", images, classifier, projections=2000, **TRAINING_PARAMETERS | {"images": BATCH})
     ((x, _),) = batches_of(images, classifier)
-    jacobian = torch.autograd.functional.jacobian(in_mode("training"), x)
+    jacobian = torch.autograd.functional.jacobian(new_network_in_mode("training"), x)
     expected = float(jacobian.square().sum()) / BATCH
     assert result["squared_norm"] == pytest.approx(expected, rel=0.02)
     same_image_mean = sum(float(jacobian[n, :, n].square().sum()) for n in range(BATCH)) / BATCH
@@ -181,34 +186,34 @@ def test_projections_estimate_jacobian_of_whole_batch():
 def test_norm_is_mean_of_square_roots():
     classifier, images = tiny_classifier(NormalisedNetwork()), tiny_images(N_IMAGES)
     result = measure("jacobian", images, classifier, projections="exact", columns=["norm"])
-    network, inputs = in_mode("evaluation"), normalised_images(images, classifier)
+    network, inputs = new_network_in_mode("evaluation"), normalised_images(images, classifier)
     norms = [float(torch.autograd.functional.jacobian(network, x[None]).norm()) for x in inputs]
     assert result == {"norm": pytest.approx(np.mean(norms), rel=1e-5)}
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_training_mode_preserves_network_and_is_deterministic(key):
+def test_training_mode_preserves_network_and_ignores_running_statistics(key):
     network, images = NormalisedNetwork(dropout=0.3), tiny_images(N_IMAGES)
     classifier = tiny_classifier(network)
     state_before, random_state = copy.deepcopy(network.state_dict()), torch.get_rng_state()
-    result = measure(key, images, classifier, **TRAINING)
+    result = measure(key, images, classifier, **TRAINING_PARAMETERS)
     assert all(torch.equal(value, state_before[name]) for name, value in network.state_dict().items())
     assert torch.equal(torch.get_rng_state(), random_state)
     assert not any(module.training for module in network.modules())
-    assert measure(key, images, classifier, **TRAINING) == result
-    assert measure(key, images, tiny_classifier(network, micro_batch=3), **TRAINING) == result
+    assert measure(key, images, classifier, **TRAINING_PARAMETERS) == result
+    assert measure(key, images, tiny_classifier(network, micro_batch=3), **TRAINING_PARAMETERS) == result
     network.stem[1].running_mean.add_(1.0)
     network.stem[1].running_var.mul_(7.0)
-    assert measure(key, images, classifier, **TRAINING) == result
+    assert measure(key, images, classifier, **TRAINING_PARAMETERS) == result
 
 
 @pytest.mark.parametrize("key", KEYS)
 def test_training_mode_depends_on_batches_and_rejects_unequal_batches(key):
     classifier, images = tiny_classifier(NormalisedNetwork()), tiny_images(N_IMAGES)
-    result = measure(key, images, classifier, **TRAINING)
-    assert measure(key, images, classifier, **TRAINING | {"batch": 6}) != pytest.approx(result, rel=1e-3)
+    result = measure(key, images, classifier, **TRAINING_PARAMETERS)
+    assert measure(key, images, classifier, **TRAINING_PARAMETERS | {"batch": 6}) != pytest.approx(result, rel=1e-3)
     with pytest.raises(EvaluationError, match=rf"failed for {key}: 11 images are not a multiple of batch \(4\)"):
-        measure(key, tiny_images(11), classifier, **TRAINING)
+        measure(key, tiny_images(11), classifier, **TRAINING_PARAMETERS)
 
 
 @pytest.mark.parametrize(
@@ -219,16 +224,16 @@ def test_training_mode_depends_on_batches_and_rejects_unequal_batches(key):
         ("hessian_input", {"tolerance": 0.01, "steps": 100, "input": "normalised"}),
     ],
 )
-def test_identity_of_older_parameters_is_unchanged(key, identity):
+def test_identity_has_mode_batch_and_columns_only_if_they_matter(key, identity):
     task = find_task(key)
     assert task.parameters().identity() == identity
-    default = list(reversed(task.columns))
-    assert task.parameters(mode="evaluation", columns=default).identity() == identity
+    default_columns = list(reversed(task.columns))
+    assert task.parameters(mode="evaluation", columns=default_columns).identity() == identity
     assert task.with_parameters(task.parameters()) is task
-    training = task.parameters(mode="training", columns=["norm"] if key == "jacobian" else ["batch_largest"])
-    added = {"mode": "training", "batch": 256, "columns": list(training.selected_columns)}
-    assert training.identity() == identity | added
-    assert task.with_parameters(training).columns == training.selected_columns
+    parameters = task.parameters(mode="training", columns=["norm"] if key == "jacobian" else ["batch_largest"])
+    training_identity = {"mode": "training", "batch": 256, "columns": list(parameters.selected_columns)}
+    assert parameters.identity() == identity | training_identity
+    assert task.with_parameters(parameters).columns == parameters.selected_columns
 
 
 @pytest.mark.parametrize(
@@ -238,9 +243,9 @@ def test_identity_of_older_parameters_is_unchanged(key, identity):
         ("jacobian", {"mode": "training", "images": None}, r"a number of images in batches of 256, got null"),
         ("jacobian", {"mode": "training", "images": 300}, r"a multiple of batch \(256\), or fewer, got 300"),
         ("jacobian", {"mode": "training", "batch": 1}, "batches of 2 images or more"),
-        ("jacobian", {"columns": ["largest"]}, "different names of squared_norm, squared_norm_sd, norm, got"),
-        ("hessian_weights", {"columns": []}, "different names of largest"),
-        ("hessian_weights", {"columns": ["largest", "largest"]}, "different names of largest"),
+        ("jacobian", {"columns": ["largest"]}, "distinct names among squared_norm, squared_norm_sd, norm, got"),
+        ("hessian_weights", {"columns": []}, "distinct names among largest"),
+        ("hessian_weights", {"columns": ["largest", "largest"]}, "distinct names among largest"),
         ("hessian_input", {"mode": "training", "columns": ["largest"]}, r"mode: evaluation for the columns largest"),
         ("hessian_input", {"columns": ["batch_largest"], "images": 300}, r"a multiple of batch \(256\)"),
     ],

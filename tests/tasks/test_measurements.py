@@ -16,8 +16,8 @@ ALL_MEASUREMENTS = tuple(MEASUREMENTS)
 
 
 @st.composite
-def logits_and_labels(draw, max_images=40):
-    """Draw logits and labels of a few images, often with classes without images or predictions."""
+def draw_logits_and_labels(draw, max_images=40):
+    """Draw logits and labels of a few images. Often some classes have no images or no predictions."""
     n_images = draw(st.integers(1, max_images))
     n_classes = draw(st.sampled_from([2, 3, 10]))
     seed = draw(st.integers(0, 2**32 - 1))
@@ -28,10 +28,10 @@ def logits_and_labels(draw, max_images=40):
     return logits, labels
 
 
-def measure(logits, labels, order=None, batch=1000, measurements=ALL_MEASUREMENTS):
+def measure(logits, labels, order=None, batch_size=1000, measurements=ALL_MEASUREMENTS):
     order = torch.arange(len(labels)) if order is None else order
     accumulator = Accumulator(measurements, logits.shape[1], "cpu", len(labels))
-    for positions in order.split(batch):
+    for positions in order.split(batch_size):
         accumulator.update(positions, logits[positions], labels[positions])
     return accumulator.finalise()
 
@@ -43,9 +43,9 @@ def assert_same_bytes(values, expected):
         assert values[name].tobytes() == expected[name].tobytes()
 
 
-@given(logits_and_labels())
-def test_values_match_definition(sample):
-    logits, labels = sample
+@given(draw_logits_and_labels())
+def test_values_match_definition(logits_with_labels):
+    logits, labels = logits_with_labels
     n_classes = logits.shape[1]
     values = measure(logits, labels)
     softmax = logits.double().softmax(dim=1).numpy()
@@ -63,16 +63,16 @@ def test_values_match_definition(sample):
         np.testing.assert_allclose(values["confidence_prediction"][i], expected, atol=1e-6)
 
 
-@given(logits_and_labels(), st.integers(0, 2**32 - 1), st.integers(1, 9))
-def test_values_do_not_depend_on_order_and_batches(sample, seed, batch):
-    logits, labels = sample
+@given(draw_logits_and_labels(), st.integers(0, 2**32 - 1), st.integers(1, 9))
+def test_values_do_not_depend_on_order_and_batches(logits_with_labels, seed, batch_size):
+    logits, labels = logits_with_labels
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
-    assert_same_bytes(measure(logits, labels, order, batch), measure(logits, labels))
+    assert_same_bytes(measure(logits, labels, order, batch_size), measure(logits, labels))
 
 
-@given(logits_and_labels(), st.data())
-def test_merged_parts_equal_whole(sample, data):
-    logits, labels = sample
+@given(draw_logits_and_labels(), st.data())
+def test_merged_parts_equal_whole(logits_with_labels, data):
+    logits, labels = logits_with_labels
     boundaries = data.draw(st.lists(st.integers(1, len(labels)), unique=True, max_size=5).map(sorted))
     edges = [0, *boundaries, len(labels)]
     parts = [
@@ -122,9 +122,9 @@ def test_accumulator_and_merge_reject_too_many_images():
         merge_values([{"accuracy": np.array(1.0), "cm": cm}] * 2)
 
 
-@given(logits_and_labels())
-def test_columns_match_table_and_pass_checks(sample):
-    logits, labels = sample
+@given(draw_logits_and_labels())
+def test_columns_match_table_and_pass_checks(logits_with_labels):
+    logits, labels = logits_with_labels
     n_classes = logits.shape[1]
     for measurements in (ALL_MEASUREMENTS, ("accuracy",), ("confidence",), ("predictions", "cm")):
         values = measure(logits, labels, measurements=measurements)
@@ -156,13 +156,13 @@ def test_finalise_rejects_missing_images():
         accumulator.finalise()
 
 
-def _example():
+def _example_values():
     generator = torch.Generator().manual_seed(5)
     return measure(torch.randn((30, 3), generator=generator), torch.arange(30) % 2)
 
 
-def _damaged(name, index, change):
-    values = {column: array.copy() for column, array in _example().items()}
+def _damaged_values(name, index, change):
+    values = {column: array.copy() for column, array in _example_values().items()}
     values[name][index] = change(values[name][index])
     return values
 
@@ -170,38 +170,38 @@ def _damaged(name, index, change):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (_damaged("accuracy", (), lambda x: x + 1e-12), "accuracy"),
-        (_damaged("cm", (0, 0), lambda x: x + 1), "30 images"),
-        (_damaged("cm", ([0, 1], [0, 0]), lambda x: x + np.array([1, -1])), "rows of cm"),
-        (_damaged("cm", ([0, 0], [0, 1]), lambda x: x + np.array([-31, 31])), "counts from -"),
-        (_damaged("confidence_label", (0, 0), lambda x: x + 1e-4), "sum to 1"),
-        (_damaged("confidence_label", (0, [0, 1]), lambda x: x + np.array([-1.5, 1.5])), r"in \[0, 1\]"),
-        (_damaged("confidence_label", (0, [0, 1]), lambda x: x + np.array([1e-8, -1e-8])), "same confidences"),
-        (_damaged("confidence_label", (0, 0), lambda _: np.nan), "NaN exactly"),
-        (_damaged("confidence_label", 2, lambda _: 1 / 3), "NaN exactly"),
-        (_damaged("confidence_argmax", (1, 1), lambda x: x - 1e-4), "sum to 1"),
-        (_damaged("confidence_prediction", 0, lambda _: 1.5), r"in \[0, 1\]"),
-        (_damaged("predictions", 4, lambda x: (x + 1) % 3), "predictions as in cm"),
-        (_damaged("predictions", 4, lambda _: 200), "predictions as in cm"),
-        ({**_example(), "cm": _example()["cm"].astype(np.int64)}, "int32"),
-        ({**_example(), "predictions": _example()["predictions"][1:]}, r"\(30,\)"),
-        ({**_example(), "loss": np.array(1.0)}, "loss"),
+        (_damaged_values("accuracy", (), lambda x: x + 1e-12), "accuracy"),
+        (_damaged_values("cm", (0, 0), lambda x: x + 1), "30 images"),
+        (_damaged_values("cm", ([0, 1], [0, 0]), lambda x: x + np.array([1, -1])), "rows of cm"),
+        (_damaged_values("cm", ([0, 0], [0, 1]), lambda x: x + np.array([-31, 31])), "counts from -"),
+        (_damaged_values("confidence_label", (0, 0), lambda x: x + 1e-4), "sum to 1"),
+        (_damaged_values("confidence_label", (0, [0, 1]), lambda x: x + np.array([-1.5, 1.5])), r"in \[0, 1\]"),
+        (_damaged_values("confidence_label", (0, [0, 1]), lambda x: x + np.array([1e-8, -1e-8])), "same confidences"),
+        (_damaged_values("confidence_label", (0, 0), lambda _: np.nan), "NaN exactly"),
+        (_damaged_values("confidence_label", 2, lambda _: 1 / 3), "NaN exactly"),
+        (_damaged_values("confidence_argmax", (1, 1), lambda x: x - 1e-4), "sum to 1"),
+        (_damaged_values("confidence_prediction", 0, lambda _: 1.5), r"in \[0, 1\]"),
+        (_damaged_values("predictions", 4, lambda x: (x + 1) % 3), "predictions as in cm"),
+        (_damaged_values("predictions", 4, lambda _: 200), "predictions as in cm"),
+        ({**_example_values(), "cm": _example_values()["cm"].astype(np.int64)}, "int32"),
+        ({**_example_values(), "predictions": _example_values()["predictions"][1:]}, r"\(30,\)"),
+        ({**_example_values(), "loss": np.array(1.0)}, "loss"),
         ({"accuracy": np.array(1.0)}, "columns accuracy, cm"),
     ],
 )
 def test_check_values_rejects_damage(values, message):
-    check_values(_example(), 30, np.array([15, 15, 0]), name="#0 tiny fgsm")
-    with pytest.raises(EvaluationError, match=message) as caught:
+    check_values(_example_values(), 30, np.array([15, 15, 0]), name="#0 tiny fgsm")
+    with pytest.raises(EvaluationError, match=message) as error_info:
         check_values(values, 30, np.array([15, 15, 0]), name="#0 tiny fgsm")
-    assert "#0 tiny fgsm" in str(caught.value)
+    assert "#0 tiny fgsm" in str(error_info.value)
 
 
 @pytest.mark.parametrize(
     "parts",
     [
         [],
-        [_example(), {name: _example()[name] for name in ("accuracy", "cm")}],
-        [_example(), measure(torch.zeros((3, 2)), torch.arange(3) % 2)],
+        [_example_values(), {name: _example_values()[name] for name in ("accuracy", "cm")}],
+        [_example_values(), measure(torch.zeros((3, 2)), torch.arange(3) % 2)],
     ],
     ids=["no parts", "different columns", "different classes"],
 )

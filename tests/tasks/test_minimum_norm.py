@@ -21,7 +21,7 @@ from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import merge_values
 from robust201.tasks.perturbations.contract import checked, perturb
 from robust201.tasks.perturbations.foolbox_engine import foolbox
-from robust201.tasks.perturbations.minimum_norm import inside_or_clean
+from robust201.tasks.perturbations.minimum_norm import replace_outside_ball
 from tests.support.library_parity import LIBRARY_BATCHES, differing_bits
 from tests.support.tiny_networks import (
     SIZE,
@@ -40,7 +40,7 @@ IMAGES = tiny_images()
 CLEAN = to_float(torch.from_numpy(IMAGES.images))
 LABELS = torch.from_numpy(IMAGES.labels)
 CLASSIFIER = tiny_classifier()
-FUSED = [task for task in TASKS.values() if task.key.split("_l")[0] in ("fmn", "ddn", "sigma_zero")]
+FUSED_TASKS = [task for task in TASKS.values() if task.key.split("_l")[0] in ("fmn", "ddn", "sigma_zero")]
 
 
 class ProjectedL2Fmn(foolbox.attacks.L2FMNAttack):
@@ -51,7 +51,7 @@ class ProjectedL2Fmn(foolbox.attacks.L2FMNAttack):
         return x0 + (x - x0) * eagerpy.minimum(1, epsilon / norms).reshape((len(x), 1, 1, 1))
 
 
-LIBRARY = {
+LIBRARY_ATTACKS = {
     "fmn": foolbox.attacks.LInfFMNAttack,
     "fmn_l2": ProjectedL2Fmn,
     "fmn_l1": foolbox.attacks.L1FMNAttack,
@@ -85,10 +85,10 @@ def distances_of(key, images):
 
 
 @pytest.mark.parametrize("steps", [1, 7, 60])
-@pytest.mark.parametrize("key", LIBRARY)
+@pytest.mark.parametrize("key", LIBRARY_ATTACKS)
 def test_fused_attack_matches_foolbox_bitwise(key, steps):
     nearest = fused_minima(key, TASKS[key].parameters(steps=steps))
-    expected = library_minima(LIBRARY[key](steps=steps))
+    expected = library_minima(LIBRARY_ATTACKS[key](steps=steps))
     assert differing_bits(nearest, expected) == 0
     if steps == 60:
         misclassified = CLASSIFIER(expected).argmax(dim=1) != LABELS
@@ -102,7 +102,7 @@ def test_fused_attack_matches_foolbox_bitwise(key, steps):
 @pytest.mark.parametrize("key", ["fmn", "fmn_l1"])
 def test_parameters_match_foolbox(key, changes):
     nearest = fused_minima(key, TASKS[key].parameters(steps=12, **changes))
-    assert differing_bits(nearest, library_minima(LIBRARY[key](steps=12, **changes))) == 0
+    assert differing_bits(nearest, library_minima(LIBRARY_ATTACKS[key](steps=12, **changes))) == 0
 
 
 def test_fmn_l2_without_projection_matches_foolbox():
@@ -167,7 +167,7 @@ def sigma_zero_from_pseudocode(model, inputs, labels, steps):
 
 
 def test_sigma_zero_matches_published_algorithm():
-    """In a float64 network, the two forms of Adam differ by rounding, but change the same values."""
+    """In a float64 network, the two forms of Adam differ only by rounding: they change the same values."""
     classifier = tiny_classifier(UnroundedNetwork())
     nearest = fused_minima("sigma_zero_l0", TASKS["sigma_zero_l0"].parameters(steps=40), classifier)
     expected, n_changed = sigma_zero_from_pseudocode(classifier, CLEAN, LABELS, 40)
@@ -204,8 +204,8 @@ def test_sigma_zero_matches_adv_lib_bitwise(steps, changes):
         assert fooled_later.double().mean() > 0.5
 
 
-@pytest.mark.parametrize("task", FUSED, ids=lambda task: task.key)
-def test_image_withstands_epsilons_below_its_distance(task):
+@pytest.mark.parametrize("task", FUSED_TASKS, ids=lambda task: task.key)
+def test_image_is_correct_at_epsilons_below_its_distance(task):
     # Rounding in this network does not depend on the batch.
     classifier = tiny_classifier(UnroundedNetwork())
     nearest = fused_minima(task.key, task.parameters(steps=40), classifier)
@@ -254,17 +254,17 @@ def test_stored_distances_match_images_and_merge_exactly(key):
 
 
 def test_cautions_warn_about_few_steps():
-    for task in FUSED:
+    for task in FUSED_TASKS:
         assert task.parameters().cautions == ()
         (caution, *_) = task.parameters(steps=10).cautions
         assert caution.field == "steps"
         assert "10 steps are few" in caution.what
-    (_, unreachable) = TASKS["ddn_l2"].parameters(steps=10, epsilons=(0.25,)).cautions
-    assert "init_epsilon × (1 - gamma)^steps = 0.5987" in unreachable.what
+    (_, unreachable_caution) = TASKS["ddn_l2"].parameters(steps=10, epsilons=(0.25,)).cautions
+    assert "init_epsilon × (1 - gamma)^steps = 0.5987" in unreachable_caution.what
     assert TASKS["ddn_l2"].parameters(steps=60, epsilons=(0.25,)).cautions == ()
 
 
-def test_brendel_bethge_errors_name_engine_and_missing_library(monkeypatch):
+def test_brendel_bethge_rejects_fused_engine_and_missing_library(monkeypatch):
     task = TASKS["bb_l2"]
     with pytest.raises(ConfigError, match="expected one of reference"):
         task.load("fused")
@@ -303,9 +303,9 @@ def test_perturbation_of_exact_radius_is_in_ball():
     clean = torch.zeros(255, 3, 2, 2)
     nearest = clean + torch.tensor([epsilon / 255 for epsilon in epsilons]).view(-1, 1, 1, 1)
     for epsilon in epsilons:
-        result = inside_or_clean(LINF, clean, nearest, LINF.radius(epsilon))
+        result = replace_outside_ball(LINF, clean, nearest, LINF.radius(epsilon))
         assert int((result > 0).any(dim=(1, 2, 3)).sum()) == epsilon
     changed = (torch.arange(12) < torch.arange(1, 13)[:, None]).float().view(12, 3, 2, 2)
     for count in range(1, 13):
-        result = inside_or_clean(L0, torch.zeros_like(changed), changed, L0.radius(count))
+        result = replace_outside_ball(L0, torch.zeros_like(changed), changed, L0.radius(count))
         assert int((result > 0).any(dim=(1, 2, 3)).sum()) == count

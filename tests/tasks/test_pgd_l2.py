@@ -38,15 +38,15 @@ def losses(images):
         return functional.cross_entropy(CLASSIFIER(images), LABELS, reduction="none")
 
 
-def fused(**changes):
-    """Attack with the library's random numbers and batches: (S, N, 3, H, W)."""
+def attack_fused(**changes):
+    """Attack with the fused engine, and the library's random numbers and batches: (S, N, 3, H, W)."""
     # Steps as long as the larger radius change iterates strongly, so that the last one is rarely the best.
     parameters = TASK.parameters(epsilons=EPSILONS, **{"step_size": 0.4, "steps": 12} | changes)
     images = torch.from_numpy(IMAGES.images)
     return fused_images("pgd_l2", CLASSIFIER, images, LABELS, EPSILONS, SEED, parameters)
 
 
-def start_of(epsilon, *, random_start):
+def starting_points_of(epsilon, *, random_start):
     """Return Foolbox's starting points."""
     if not random_start:
         return CLEAN
@@ -58,7 +58,7 @@ def start_of(epsilon, *, random_start):
 
 
 def best_iterate_from_loop(start, epsilon, step_size, steps):
-    """Store all iterates, and select the best at the end."""
+    """Return the best iterate of each image, and its index, from a loop that stores all iterates."""
 
     def lengths(images):
         return images.flatten(1).square().sum(dim=1).sqrt().clamp(min=1e-12).view(-1, 1, 1, 1)
@@ -79,8 +79,10 @@ def best_iterate_from_loop(start, epsilon, step_size, steps):
 @pytest.mark.parametrize("random_start", [True, False])
 def test_best_iterate_matches_simple_loop(random_start):
     best_indices = []
-    for epsilon, result in zip(EPSILONS, fused(iterate="best", random_start=random_start), strict=True):
-        expected, indices = best_iterate_from_loop(start_of(epsilon, random_start=random_start), epsilon, 0.4, 12)
+    for epsilon, result in zip(EPSILONS, attack_fused(iterate="best", random_start=random_start), strict=True):
+        expected, indices = best_iterate_from_loop(
+            starting_points_of(epsilon, random_start=random_start), epsilon, 0.4, 12
+        )
         assert torch.equal(result, expected)
         best_indices += indices.tolist()
     # For some images the last iterate is the best, and for other images an earlier one is.
@@ -89,26 +91,26 @@ def test_best_iterate_matches_simple_loop(random_start):
 
 
 @pytest.mark.parametrize("random_start", [True, False])
-def test_best_iterate_is_at_least_as_good_as_start_and_last(random_start):
+def test_best_iterate_has_at_least_loss_of_start_and_last_iterate(random_start):
     n_better = 0
     images_by_epsilon = zip(
         EPSILONS,
-        fused(iterate="best", random_start=random_start),
-        fused(random_start=random_start),
+        attack_fused(iterate="best", random_start=random_start),
+        attack_fused(random_start=random_start),
         strict=True,
     )
     for epsilon, best_images, last_images in images_by_epsilon:
-        start_images = start_of(epsilon, random_start=random_start)
+        start_images = starting_points_of(epsilon, random_start=random_start)
         # The result is projected once more, which rounds.
         assert (losses(best_images) >= torch.maximum(losses(last_images), losses(start_images)) - 1e-4).all()
         n_better += int((losses(best_images) > losses(last_images) + 1e-3).sum())
     assert n_better > 3
 
 
-def test_more_steps_never_worsen_best_iterate():
-    images_of_fewer_steps = fused(iterate="best", steps=3)
+def test_more_steps_never_lower_loss_of_best_iterate():
+    images_of_fewer_steps = attack_fused(iterate="best", steps=3)
     for steps in (4, 7, 20):
-        images_of_more_steps = fused(iterate="best", steps=steps)
+        images_of_more_steps = attack_fused(iterate="best", steps=steps)
         for shorter, longer in zip(images_of_fewer_steps, images_of_more_steps, strict=True):
             assert (losses(longer) >= losses(shorter) - 1e-4).all()
         images_of_fewer_steps = images_of_more_steps

@@ -20,7 +20,7 @@ CLASSIFIER = tiny_classifier()
 
 
 def iterates_from_loop(epsilon, *, random_start, iterate, label, steps):
-    """Store all iterates, and select the result at the end."""
+    """Return the attack's images and the indices of their iterates, from a loop that stores all iterates."""
     start = CLEAN
     if random_start:
         # The library's random numbers: uniform in [-epsilon, epsilon), from torch's global generator.
@@ -38,9 +38,9 @@ def iterates_from_loop(epsilon, *, random_start, iterate, label, steps):
         iterates.append((CLEAN + (moved - CLEAN).clamp(-epsilon, epsilon)).clamp(0, 1))
     with torch.no_grad():
         losses = [functional.cross_entropy(CLASSIFIER(x), labels, reduction="none") for x in iterates]
-    selected = torch.stack(losses).argmax(dim=0) if iterate == "best" else torch.full((len(CLEAN),), steps)
-    result = torch.stack([iterates[selected[i]][i] for i in range(len(CLEAN))])
-    return result, selected
+    selected_indices = torch.stack(losses).argmax(dim=0) if iterate == "best" else torch.full((len(CLEAN),), steps)
+    result = torch.stack([iterates[selected_indices[i]][i] for i in range(len(CLEAN))])
+    return result, selected_indices
 
 
 @pytest.mark.parametrize("label", ["given", "predicted"])
@@ -53,9 +53,9 @@ def test_variants_match_simple_loop(random_start, iterate, label):
     perturbed = fused_images(TASK.key, CLASSIFIER, images, LABELS, EPSILONS, SEED, parameters)
     iterates = set()
     for epsilon, result in zip(EPSILONS, perturbed, strict=True):
-        expected, selected = iterates_from_loop(epsilon, **variant)
+        expected, selected_indices = iterates_from_loop(epsilon, **variant)
         torch.testing.assert_close(result, expected, rtol=0, atol=1e-6)
-        iterates |= set(selected.tolist())
+        iterates |= set(selected_indices.tolist())
     assert len(iterates) > 1 or iterate == "last"
 
 

@@ -1,7 +1,8 @@
 """Images, random numbers and identities do not depend on the processor.
 
-Libraries select kernels by processor, and some kernels round differently. Here environment variables select kernels in
-a separate process. Hashes of the images are recorded too, so each machine that runs the tests checks its own kernels.
+Libraries select kernels by processor, and some kernels round differently. These tests select kernels by environment
+variables, in a separate process. They also compare hashes of the images with recorded ones, so each machine that runs
+the tests checks its own kernels.
 """
 
 import hashlib
@@ -28,7 +29,7 @@ from tests.support.processor_probe import hashes
 SIZES = (16, 32, 64, 96)
 FEATURES = [name for name in __cpu_dispatch__ if __cpu_features__[name]]
 
-OLD_PROCESSOR = {
+OLD_PROCESSOR_VARIABLES = {
     "OPENBLAS_CORETYPE": "PRESCOTT",
     "NPY_DISABLE_CPU_FEATURES": " ".join(FEATURES),
     "ONEDNN_MAX_CPU_ISA": "SSE41",
@@ -37,10 +38,11 @@ OLD_PROCESSOR = {
     "JSIMD_FORCENONE": "1",
     "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA,-FMA4,-AVX",
 }
-"""Variables that make OpenBLAS, NumPy, oneDNN, PyTorch, MKL, libjpeg and the C library compute as without AVX."""
+"""Environment variables that make OpenBLAS, NumPy, oneDNN, PyTorch, MKL, libjpeg and the C library compute without
+AVX."""
 
 SINGLE_VARIABLES = [
-    *({name: value} for name, value in OLD_PROCESSOR.items()),
+    *({name: value} for name, value in OLD_PROCESSOR_VARIABLES.items()),
     *({"OPENBLAS_CORETYPE": name} for name in ("NEHALEM", "SANDYBRIDGE", "HASWELL", "SKYLAKEX")),
     *({"NPY_DISABLE_CPU_FEATURES": name} for name in FEATURES[1:]),
     *({"ONEDNN_MAX_CPU_ISA": name} for name in ("AVX", "AVX2", "AVX512_CORE")),
@@ -66,11 +68,12 @@ RECORDED_HASHES = {
     "zoom_blur": "7e376bc45bd2a205",
     "snow of noise": "80408dc547255f0e",
 }
-"""Hash over the images' hashes at all sizes, except for jpeg_compression, whose bytes depend on the version of libjpeg.
-An older version of the code computed other pixels for the snow of noise with OpenBLAS's kernels for AVX2."""
+"""Corruption → hash over the hashes of its images at all sizes, except for jpeg_compression, whose bytes depend on the
+version of libjpeg. "snow of noise" is recorded because an older version of the code computed other pixels for it with
+OpenBLAS's kernels for AVX2."""
 
 
-def hashes_with(variables: Mapping[str, str]) -> dict[str, str]:
+def hashes_in_process_with(variables: Mapping[str, str]) -> dict[str, str]:
     command = [sys.executable, "-m", "tests.support.processor_probe", *map(str, SIZES)]
     result = subprocess.run(
         command, cwd=REPOSITORY, env={**os.environ, **variables}, capture_output=True, text=True, check=False
@@ -80,7 +83,7 @@ def hashes_with(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def expected() -> dict[str, str]:
+def expected_hashes() -> dict[str, str]:
     return hashes(SIZES)
 
 
@@ -89,8 +92,8 @@ def differing_names(hashes: Mapping[str, str], other_hashes: Mapping[str, str]) 
     return sorted(name for name in hashes if hashes[name] != other_hashes[name])
 
 
-def test_hashes_are_equal_on_old_processor(expected: Mapping[str, str]) -> None:
-    names = differing_names(expected, hashes_with(OLD_PROCESSOR))
+def test_hashes_are_equal_on_old_processor(expected_hashes: Mapping[str, str]) -> None:
+    names = differing_names(expected_hashes, hashes_in_process_with(OLD_PROCESSOR_VARIABLES))
     assert [name for name in names if not name.startswith("control")] == []
     # The controls differ only if the variables have an effect. Otherwise the assertion above would prove nothing.
     assert "control OPENBLAS_CORETYPE" in names
@@ -99,17 +102,21 @@ def test_hashes_are_equal_on_old_processor(expected: Mapping[str, str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("variables", SINGLE_VARIABLES, ids=lambda item: "-".join(itertools.chain(*item.items()))[:40])
-def test_hashes_are_equal_with_each_kernel(expected: Mapping[str, str], variables: Mapping[str, str]) -> None:
+def test_hashes_are_equal_with_each_kernel(expected_hashes: Mapping[str, str], variables: Mapping[str, str]) -> None:
     flag = REQUIRED_FLAGS.get(variables.get("OPENBLAS_CORETYPE", ""))
     if flag is not None and flag not in Path("/proc/cpuinfo").read_text():
         pytest.skip(f"the processor lacks {flag}")
-    names = differing_names(expected, hashes_with(variables))
+    names = differing_names(expected_hashes, hashes_in_process_with(variables))
     assert [name for name in names if not name.startswith("control")] == []
 
 
 @pytest.mark.parametrize("name", RECORDED_HASHES)
-def test_images_match_recorded_hashes(expected: Mapping[str, str], name: str) -> None:
-    sizes = [expected[f"{name} at {size}"] for size in SIZES] if name in CORRUPTION_FUNCTIONS else [expected[name]]
+def test_images_match_recorded_hashes(expected_hashes: Mapping[str, str], name: str) -> None:
+    sizes = (
+        [expected_hashes[f"{name} at {size}"] for size in SIZES]
+        if name in CORRUPTION_FUNCTIONS
+        else [expected_hashes[name]]
+    )
     assert hashlib.sha256(" ".join(sizes).encode()).hexdigest()[:16] == RECORDED_HASHES[name]
 
 

@@ -1,4 +1,4 @@
-"""Zero-cost proxies: comparison of each with an independent computation on small networks."""
+"""Zero-cost proxies: comparison of each proxy with an independent computation on small networks."""
 
 import dataclasses
 
@@ -106,7 +106,7 @@ def test_gradient_proxies_match_jacobian(images, scores):
 
 
 def test_grasp_matches_difference_of_gradients(images, scores):
-    """-w·Hg, where Hg is the directional derivative of the gradient along itself."""
+    """Compare with -w·Hg, where Hg is the directional derivative of the gradient along itself."""
     loss, weights = loss_of_weights(images)
     direction, step = gradient_of(loss, weights), 1e-6
     moved = [
@@ -129,9 +129,10 @@ def test_fisher_matches_gradients_of_channel_factors(images, scores):
     for layer in (network.first, network.second, network.linear):
         layer.register_forward_hook(scale)
     functional.cross_entropy(network(inputs), labels).backward()
-    fan_in = (27, 36, 36, 4)  # for each call
+    fan_in = (27, 36, 36, 4)  # weights per output channel, for each call of a layer
     expected = sum(
-        n * 0.5 * float(factor.grad.square().mean(dim=0).sum()) for n, factor in zip(fan_in, factors, strict=True)
+        n_weights * 0.5 * float(factor.grad.square().mean(dim=0).sum())
+        for n_weights, factor in zip(fan_in, factors, strict=True)
     )
     assert scores["fisher"] == pytest.approx(expected, rel=1e-4)
 
@@ -179,14 +180,14 @@ def test_nwot_matches_explicit_codes(images, scores):
     assert scores["nwot"] == pytest.approx(expected, rel=1e-6)
 
 
-def test_nwot_supports_equal_images_and_no_relu():
+def test_nwot_is_finite_for_equal_images_and_without_relu():
     assert proxies.nwot(torch.full((4, 4), 9.0, dtype=torch.float64)) == pytest.approx(np.log(36))
     assert proxies.nwot(torch.zeros(4, 4, dtype=torch.float64)) == 0.0
     assert proxies.nwot(None) == 0.0
 
 
 def test_synflow_of_linear_chain_is_product_of_weights():
-    """For linear layers, the sum of each layer is the product of the absolute weights of all layers."""
+    """For linear layers, each layer contributes the sum over the product of all layers' absolute weights."""
 
     class Chain(nn.Module):
         def __init__(self):
@@ -236,7 +237,7 @@ def test_zen_matches_explicit_computation():
 
 
 def test_zen_ignores_batch_norm_with_constant_input(images):
-    class WithDeadBranch(TwoStages):
+    class NetworkWithDeadBranch(TwoStages):
         def __init__(self):
             super().__init__()
             self.third, self.third_norm = nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4)
@@ -246,7 +247,9 @@ def test_zen_ignores_batch_norm_with_constant_input(images):
             return super().forward(pixels) + dead
 
     # Random weights are assigned to layers in order, so the additional layer does not change the other layers' weights.
-    assert measure(WithDeadBranch(), images)["zen"] == pytest.approx(measure(TwoStages(), images)["zen"], rel=1e-6)
+    assert measure(NetworkWithDeadBranch(), images)["zen"] == pytest.approx(
+        measure(TwoStages(), images)["zen"], rel=1e-6
+    )
 
 
 def test_zen_does_not_depend_on_weights(images, scores):
@@ -285,7 +288,7 @@ def test_degenerate_networks_have_finite_scores(network):
 
 
 def test_observe_counts_relu_calls_of_zoo_networks():
-    """Every unit before a ReLU agrees with itself."""
+    """The number of agreements of an image with itself is the number of inputs of ReLUs."""
     network = ResNet((1, 1, 1, 1), N_CLASSES)
     with torch.no_grad(), proxies.observe(network) as observed:
         network(torch.rand(2, 3, 16, 16))

@@ -34,17 +34,17 @@ SEED, STEPS, PASSES = 5, 6, 3
 
 
 class NoisyNetwork(nn.Module):
-    """The tiny network with normal noise on its logits. It counts all passes, and passes with a gradient."""
+    """The tiny network with normal noise on its logits. It counts its passes, and those with a gradient."""
 
     def __init__(self, deviation: float) -> None:
         super().__init__()
         self.network = TinyNetwork()
         self.deviation = deviation
-        self.passes = self.gradients = 0
+        self.n_passes = self.n_gradients = 0
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
-        self.passes += 1
-        self.gradients += pixels.requires_grad
+        self.n_passes += 1
+        self.n_gradients += pixels.requires_grad
         logits = self.network(pixels)[1]
         return logits + self.deviation * torch.randn_like(logits)
 
@@ -98,7 +98,7 @@ def test_number_of_gradients_matches_library() -> None:
                 IMAGES,
                 context,
             )
-        n_gradients[name] = network.gradients
+        n_gradients[name] = network.n_gradients
     assert n_gradients["fused"] == n_gradients["library"] == 2 * (STEPS + 1) * PASSES
 
 

@@ -1,11 +1,11 @@
-"""Random numbers of fused attacks: dependence on their arguments, distributions, and Square's schedule."""
+"""Random numbers of fused attacks: dependence on seed, key, restart and image, distributions, and Square's schedule."""
 
 import numpy as np
 import pytest
 import torch
 from scipy.stats import kstest
 
-from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers, _swap, _uniform_block, generator
+from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers, _draw_window_move, _uniform_block, generator
 from robust201.tasks.perturbations.square import side_of
 from tests.support.tiny_networks import SIZE
 
@@ -30,20 +30,20 @@ def test_uniforms_and_stripes_depend_on_seed_key_restart_and_image():
     assert not torch.equal(uniforms[0], uniforms[1])
 
 
-def test_swap_signs_are_consecutive_bits_of_a_stream():
+def test_signs_of_window_moves_are_consecutive_bits_of_a_stream():
     image_rows = np.array([9999, 0, 7, 5000, 7])
-    swaps = CounterRandomNumbers(3, "aa_square_l2").swaps(1, 5, image_rows, [2, 3], SHAPE)
-    for query, swap in enumerate(swaps, start=5):
+    window_moves = CounterRandomNumbers(3, "aa_square_l2").swaps(1, 5, image_rows, [2, 3], SHAPE)
+    for query, window_move in enumerate(window_moves, start=5):
         words = generator(3, "aa_square_l2", "swap", 1, query).bit_generator.random_raw(3 + 10_240 * 3 // 64)
         bits = [
             [int(words[3 + n // 64]) >> n % 64 & 1 for n in range(3 * image, 3 * image + 3)] for image in image_rows
         ]
-        assert swap.signs.flatten(1).tolist() == [[2.0 * bit - 1 for bit in image_bits] for image_bits in bits]
-    *_, packed = _swap(3, "aa_square_l2", 1, 5, 3, 10_240)
+        assert window_move.signs.flatten(1).tolist() == [[2.0 * bit - 1 for bit in image_bits] for image_bits in bits]
+    *_, packed = _draw_window_move(3, "aa_square_l2", 1, 5, 3, 10_240)
     assert packed.nbytes == 10_240 * 3 // 8
 
 
-def test_uniforms_and_stripes_are_uniform():
+def test_uniforms_and_stripes_have_uniform_distributions():
     uniforms = CounterRandomNumbers(0, "pgd").uniforms(0, np.arange(100), (3, 16, 16))
     assert uniforms.min() >= 0
     assert uniforms.max() < 1
@@ -66,7 +66,7 @@ def test_normals_depend_on_seed_key_restart_and_image():
     assert CounterRandomNumbers(0, "pgd_l2").normals(0, image_rows[:0], 50).shape == (0, 50)
 
 
-def test_normals_are_normal():
+def test_normals_have_normal_distribution():
     normals = CounterRandomNumbers(0, "pgd_l2").normals(0, np.arange(100), 2000)
     assert normals.dtype == torch.float32
     assert normals.isfinite().all()

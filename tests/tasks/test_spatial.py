@@ -61,7 +61,7 @@ def test_image_is_correct_only_if_correct_at_every_point():
     assert torch.equal(classifier.logits(perturbed).argmax(dim=1) == LABELS, correct)
 
 
-def test_grid_has_expected_number_of_points_and_identity():
+def test_grid_has_expected_number_of_points_and_contains_identity():
     assert [TASKS[key].parameters().points for key in KEYS] == [775, 135, 775, 31, 31]
     # The middle of an odd grid is the identity.
     middle = transform(CLEAN, source_coordinates(TASKS["grid135"].parameters(), 8, 8)[135 // 2 : 135 // 2 + 1])[0]
@@ -69,8 +69,8 @@ def test_grid_has_expected_number_of_points_and_identity():
 
 
 def test_transform_matches_rot90_and_shifted_arrays():
-    quarter = TASKS["rot30"].parameters(rotations=2, max_rotation=90)
-    clockwise, counterclockwise = transform(CLEAN, source_coordinates(quarter, 8, 8))
+    quarter_turns = TASKS["rot30"].parameters(rotations=2, max_rotation=90)
+    clockwise, counterclockwise = transform(CLEAN, source_coordinates(quarter_turns, 8, 8))
     torch.testing.assert_close(clockwise, torch.rot90(CLEAN, -1, dims=(2, 3)), rtol=0, atol=1e-5)
     torch.testing.assert_close(counterclockwise, torch.rot90(CLEAN, 1, dims=(2, 3)), rtol=0, atol=1e-5)
     # The distance between pixel centres is 8/7 of a pixel's width. The second of three angles is 0.
@@ -79,8 +79,8 @@ def test_transform_matches_rot90_and_shifted_arrays():
     for index, (column_shift, row_shift) in enumerate([(-1, -1), (-1, 1), (1, -1), (1, 1)]):
         expected = torch.zeros_like(CLEAN)
         rows, columns = (slice(max(0, -shift), 8 - max(0, shift)) for shift in (row_shift, column_shift))
-        from_rows, from_columns = (slice(max(0, shift), 8 + min(0, shift)) for shift in (row_shift, column_shift))
-        expected[:, :, rows, columns] = CLEAN[:, :, from_rows, from_columns]
+        source_rows, source_columns = (slice(max(0, shift), 8 + min(0, shift)) for shift in (row_shift, column_shift))
+        expected[:, :, rows, columns] = CLEAN[:, :, source_rows, source_columns]
         torch.testing.assert_close(shifted[index], expected, rtol=0, atol=1e-5)
 
 

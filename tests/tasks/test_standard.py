@@ -1,4 +1,4 @@
-"""AutoAttack's standard version: parity with the library, and comparison of its stages with the separate attacks."""
+"""AutoAttack's standard version: parity with the library, and comparison of its stages with separate attacks."""
 
 import dataclasses
 import itertools
@@ -60,7 +60,7 @@ def test_standard_matches_library_bitwise(key, radii):
     assert min(difference.changed for difference in differences.values()) > 0
 
 
-def outcomes(key, *, images=None, **changes):
+def is_correct_by_strength(key, *, images=None, **changes):
     """Return whether each image is classified correctly after the fused attack, by strength."""
     images = images or tiny_images()
     context = dataclasses.replace(tiny_context(key), engine="fused")
@@ -70,11 +70,13 @@ def outcomes(key, *, images=None, **changes):
 
 
 def test_standard_is_at_least_as_strong_as_first_stage():
-    for is_correct, is_correct_after_first in zip(
-        outcomes("aa_standard", steps=5, queries=10), outcomes("aa_apgd-ce", steps=5), strict=True
+    for is_correct, is_correct_after_first_stage in zip(
+        is_correct_by_strength("aa_standard", steps=5, queries=10),
+        is_correct_by_strength("aa_apgd-ce", steps=5),
+        strict=True,
     ):
-        assert not (is_correct & ~is_correct_after_first).any()
-        assert is_correct.sum() <= is_correct_after_first.sum()
+        assert not (is_correct & ~is_correct_after_first_stage).any()
+        assert is_correct.sum() <= is_correct_after_first_stage.sum()
 
 
 STAGES = [(1, "aa_apgd-ce"), (2, "aa_apgd-t"), (3, "aa_fab-t"), (4, "aa_square")]

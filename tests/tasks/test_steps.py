@@ -1,4 +1,4 @@
-"""Steps at which images are fooled: comparison with attacks of fewer steps, merging, and unsupported attacks."""
+"""Steps at which images are fooled: comparison with attacks of fewer steps, merging, and attacks without steps."""
 
 import dataclasses
 import itertools
@@ -45,8 +45,8 @@ def is_misclassified_clean():
     return is_misclassified(values)
 
 
-SEARCHES = [("aa_square", {}), ("aa_square_l2", {}), ("aa_square_l1", {})]
-DESCENTS = [
+SQUARE_CASES = [("aa_square", {}), ("aa_square_l2", {}), ("aa_square_l1", {})]
+PGD_CASES = [
     ("pgd", {}),
     ("pgd", {"random_start": False}),
     ("pgd_linf7", {"random_start": True, "iterate": "best"}),
@@ -56,7 +56,7 @@ DESCENTS = [
 ]
 
 
-@pytest.mark.parametrize(("key", "changes"), SEARCHES)
+@pytest.mark.parametrize(("key", "changes"), SQUARE_CASES)
 def test_steps_of_square_match_attacks_with_fewer_queries(key, changes):
     n_queries = 24
     for strength, values in evaluate_key(key, queries=n_queries, **changes).items():
@@ -67,7 +67,7 @@ def test_steps_of_square_match_attacks_with_fewer_queries(key, changes):
             np.testing.assert_array_equal(steps <= queries, is_misclassified(values_of_fewer_queries))
 
 
-@pytest.mark.parametrize(("key", "changes"), DESCENTS)
+@pytest.mark.parametrize(("key", "changes"), PGD_CASES)
 def test_steps_of_pgd_match_attacks_with_fewer_steps(key, changes):
     n_steps, changes = 6, {"epsilons_255": (16.0, 64.0)} | changes
     recorded_values = evaluate_key(key, steps=n_steps, **changes)
@@ -107,10 +107,12 @@ def test_steps_of_apgd_match_traced_iterates():
     context = dataclasses.replace(tiny_context(task.key, CLASSIFIER), engine="fused", model=model, model_batch=100)
     part = part_of(task, parameters, IMAGES)
     (result,) = evaluate_part(context, task, parameters, part, IMAGES, ("steps", "predictions"), provenance={})
-    # The starting points and iterates of images that are correct when clean.
-    traced = torch.stack(model.is_misclassified).numpy()
-    assert len(traced) == 10
-    expected = np.where(traced.any(axis=0), np.maximum(traced.argmax(axis=0), 1), np.inf)
+    # The attack computes gradients only for images that are correct without an attack: at the start and each iterate.
+    is_misclassified_by_pass = torch.stack(model.is_misclassified).numpy()
+    assert len(is_misclassified_by_pass) == 10
+    expected = np.where(
+        is_misclassified_by_pass.any(axis=0), np.maximum(is_misclassified_by_pass.argmax(axis=0), 1), np.inf
+    )
     steps = steps_of(result.values["steps"])
     np.testing.assert_array_equal(steps[~is_misclassified_clean()], expected)
     assert (steps[is_misclassified_clean()] == 0).all()
@@ -128,7 +130,7 @@ def test_recording_steps_does_not_change_other_columns(key):
 
 
 @pytest.mark.parametrize("key", [key for key in RECORDING_KEYS if not key.startswith("pgd")])
-def test_steps_match_outcomes_of_attacks_that_return_any_misclassified_image(key):
+def test_image_has_a_step_if_and_only_if_it_is_misclassified(key):
     for values in evaluate_key(key).values():
         np.testing.assert_array_equal(values["steps"] != NEVER_FOOLED, is_misclassified(values))
         assert (values["steps"][is_misclassified_clean()] == 0).all()
@@ -152,8 +154,8 @@ def test_step_numbers_continue_over_restarts_and_targets():
         )
         later_steps = steps[np.isinf(first_run_steps) & np.isfinite(steps)]
         assert ((later_steps > 3) & (later_steps <= 9)).all()
-    finite = np.concatenate([steps_of(values["steps"]) for values in targeted_values.values()])
-    assert finite[np.isfinite(finite)].max() <= 12
+    targeted_steps = np.concatenate([steps_of(values["steps"]) for values in targeted_values.values()])
+    assert targeted_steps[np.isfinite(targeted_steps)].max() <= 12
 
 
 def test_steps_without_attack_are_0_or_never():
@@ -171,6 +173,6 @@ def test_steps_without_attack_are_0_or_never():
         ("rot10", "fused", "rot10 does not record"),
     ],
 )
-def test_unsupported_attacks_reject_steps(key, engine, message):
+def test_attacks_without_steps_reject_measurement_steps(key, engine, message):
     with pytest.raises(ConfigError, match=message):
         evaluate_key(key, engine=engine)

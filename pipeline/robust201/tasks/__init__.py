@@ -4,7 +4,7 @@ A task holds the data that planning needs (parameters, strengths, cost) and the 
 work. Only workers import these functions (`Task.load`), so planning, status and export never import torch.
 
 To add an attack, write a module in `tasks/perturbations` with a `reference` function, a `fused` one or both, a
-parameter class in `tasks/parameters.py`, and an entry in `TASKS`. The table-wide tests then cover it.
+parameter class in `tasks/parameters.py`, and an entry in `TASKS`. Tests that run for every task then cover it.
 """
 
 import importlib
@@ -53,7 +53,7 @@ from robust201.tasks.parameters import (
     SpatialParameters,
     Square,
     Standard,
-    in_ball,
+    parameters_in_ball,
 )
 
 ENGINES = ("reference", "fused")
@@ -72,7 +72,7 @@ Passes = Callable[[Any, int], float]
 _STEP_MODULES = {
     *("fgsm", "pgd", "pgd_linf7", "pgd_l2", "apgd", "apgd_dlr", "apgd_targeted", "square", "square_lp", "fmn"),
 }
-"""Modules of the attacks whose fused implementation records the step at which each image is fooled."""
+"""Modules of attacks whose fused implementation records the step at which each image is fooled."""
 
 _COST_FACTORS = ("steps", "queries", "restarts", "targets", "projections", "passes")
 """Names of parameters that multiply the number of passes."""
@@ -168,7 +168,7 @@ class Task:
         """Import the task's function, which imports torch.
 
         Raises:
-            ConfigError: the engine does not exist or does not support this task; the message names the closest.
+            ConfigError: the engine does not exist or does not support this task; the message names an engine that does.
         """
         if engine not in self.functions:
             other_engine = next(iter(self.functions)) if engine in ENGINES else ""
@@ -187,7 +187,7 @@ class Task:
         return function
 
 
-def _attack(
+def _attack_task(
     key: str,
     module: str,
     parameters: type[Parameters],
@@ -202,20 +202,22 @@ def _attack(
     return Task(key, "attack", parameters, 1, functions, passes, constraint, name=name, records_steps=records_steps)
 
 
-def _in_balls(
+def _attacks_in_balls(
     key: str, module: str, family: type[Attack], passes: Passes, name: str, *, module_of_other_norms: str = ""
 ) -> Iterator[Task]:
     """Yield one task per norm. The key of Linf has no suffix; other keys end with the norm's name."""
     for norm in NORMS:
-        parameters, constraint = in_ball(family, norm), CONSTRAINTS[norm]
+        parameters, constraint = parameters_in_ball(family, norm), CONSTRAINTS[norm]
         if norm == "Linf":
-            yield _attack(key, module, parameters, passes, constraint, name=name)
+            yield _attack_task(key, module, parameters, passes, constraint, name=name)
         else:
             norm_module = module_of_other_norms or module
-            yield _attack(f"{key}_{norm.lower()}", norm_module, parameters, passes, constraint, name=f"{name}, {norm}")
+            yield _attack_task(
+                f"{key}_{norm.lower()}", norm_module, parameters, passes, constraint, name=f"{name}, {norm}"
+            )
 
 
-def _minimum_norm(
+def _minimum_norm_attacks(
     key: str,
     family: type[Attack],
     norms: Sequence[Norm],
@@ -227,16 +229,16 @@ def _minimum_norm(
     cost = _minimum_norm_passes if passes is None else passes
     for norm in norms:
         suffix, label = ("", name) if norm == "Linf" else (f"_{norm.lower()}", f"{name}, {norm}")
-        parameters, constraint = in_ball(family, norm), CONSTRAINTS[norm]
-        yield _attack(key + suffix, key, parameters, cost, constraint, name=label, engines=engines)
+        parameters, constraint = parameters_in_ball(family, norm), CONSTRAINTS[norm]
+        yield _attack_task(key + suffix, key, parameters, cost, constraint, name=label, engines=engines)
 
 
-def _grid(key: str, parameters: type[SpatialParameters], name: str) -> Task:
+def _grid_task(key: str, parameters: type[SpatialParameters], name: str) -> Task:
     # Every grid point is a forward pass. The estimate ignores that the attack skips images that are already fooled.
-    return _attack(key, "spatial", parameters, lambda p, _c: p.points + 2.0, None, name=name)
+    return _attack_task(key, "spatial", parameters, lambda p, _c: p.points + 2.0, None, name=name)
 
 
-def _corruption(key: str, images_version: int = 1, name: str = "") -> Task:
+def _corruption_task(key: str, images_version: int = 1, name: str = "") -> Task:
     functions = dict.fromkeys(ENGINES, "corruption.show")
     parameters = CorruptionParameters
     return Task(
@@ -244,7 +246,7 @@ def _corruption(key: str, images_version: int = 1, name: str = "") -> Task:
     )
 
 
-def _measure(key: str, parameters: type[Parameters], passes: Passes, columns: tuple[str, ...]) -> Task:
+def _measure_task(key: str, parameters: type[Parameters], passes: Passes, columns: tuple[str, ...]) -> Task:
     functions = dict.fromkeys(ENGINES, f"{key}.measure")
     return Task(key, "measure", parameters, 1, functions, passes, columns=columns)
 
@@ -259,7 +261,8 @@ _INPUT_HESSIAN_PASSES = 6.0
 """Forward-pass equivalents of a product with the Hessian of the input, whose first derivative is stored."""
 
 _RESISTING_FRACTION = 0.4
-"""Typical fraction of the images that no earlier target has fooled, about the same as for Square (docs/protocol.md)."""
+"""Typical fraction of the images that are left for a second attack or target, since the first has not fooled them. It
+is about the same for Square (docs/protocol.md)."""
 
 
 def _hessian_weights_passes(parameters: Any, _n_classes: int) -> float:
@@ -270,8 +273,8 @@ def _hessian_weights_passes(parameters: Any, _n_classes: int) -> float:
 
 
 def _hessian_input_passes(parameters: Any, n_classes: int) -> float:
-    # ReLUs make the logits piecewise linear, so the Hessian's rank is below the number of classes. In training mode
-    # BatchNorm makes them non-linear, and all images of a batch share one Hessian.
+    # ReLUs make the logits piecewise linear, so the Hessian's rank is below the number of classes. In training mode,
+    # BatchNorm makes the logits non-linear, and all images of a batch share one Hessian.
     max_steps = n_classes + 2 if parameters.mode == "evaluation" else _LANCZOS_STEPS
     return float(6.0 + _INPUT_HESSIAN_PASSES * min(parameters.steps, max_steps))
 
@@ -286,8 +289,8 @@ def _apgd_targeted_passes(parameters: Any, n_classes: int) -> float:
 
 
 def _fab_passes(parameters: Any, n_classes: int) -> float:
-    # A step takes the gradients of all classes, another gradient of the label, and a forward pass. The fused engine's
-    # first run serves all epsilons, so this estimate per strength is too high there.
+    # A step takes the gradients of all classes, another gradient of the label, and a forward pass. In the fused engine,
+    # the first run serves all epsilons, so this estimate per strength is too high for it.
     return float((3.0 * (n_classes + 1) + 1) * parameters.steps * parameters.restarts + 4)
 
 
@@ -297,8 +300,9 @@ def _fab_targeted_passes(parameters: Any, n_classes: int) -> float:
 
 
 def _square_passes(parameters: Any, _n_classes: int) -> float:
-    # A query is one forward pass, and fooled images are left out. Over the paper's epsilons, about .39 of the queries
-    # remain on CIFAR-10 and fewer on the other datasets (docs/protocol/statistics.md, "Cost").
+    # A query is one forward pass, and fooled images make no further queries. On average over the paper's epsilons,
+    # about .39 of the queries are made on CIFAR-10, and fewer on the other datasets (docs/protocol/statistics.md,
+    # "Cost").
     return float(0.39 * parameters.queries * parameters.restarts + 6)
 
 
@@ -308,13 +312,14 @@ def standard_passes(parameters: Any, n_classes: int, resisting: float | None = N
     Args:
         parameters: parameters of `aa_standard`.
         n_classes: number of classes.
-        resisting: fraction of the images that APGD on the cross-entropy does not fool; None for a typical network.
+        resisting: fraction of the images that APGD on the cross-entropy does not fool; None for a typical fraction.
     """
     # APGD-CE attacks all images. Most images that it does not fool resist all targets and all queries.
     targets = min(9, n_classes - 1)
     per_target = 3.0 * (parameters.steps + 1) + 1 + 4 * parameters.steps + 3
-    attacked, queried = (_RESISTING_FRACTION, 0.39) if resisting is None else (resisting, resisting)
-    return float(3.0 * (parameters.steps + 1) + 10 + attacked * targets * per_target + queried * parameters.queries)
+    targeted_fraction, query_fraction = (_RESISTING_FRACTION, 0.39) if resisting is None else (resisting, resisting)
+    first_passes = 3.0 * (parameters.steps + 1) + 10
+    return float(first_passes + targeted_fraction * targets * per_target + query_fraction * parameters.queries)
 
 
 def _minimum_norm_passes(parameters: Any, _n_classes: int) -> float:
@@ -323,8 +328,8 @@ def _minimum_norm_passes(parameters: Any, _n_classes: int) -> float:
 
 
 def _brendel_bethge_passes(parameters: Any, _n_classes: int) -> float:
-    # Before its first step, a batch takes up to 1,001 blends with noise, until all are misclassified, and ten
-    # bisections towards the boundary. Foolbox redraws noise that is classified correctly; these passes are not counted.
+    # Before its first step, a batch takes up to 1,001 blends with noise, until all images are misclassified, and ten
+    # bisections towards the boundary. The estimate ignores that Foolbox redraws noise that is classified correctly.
     return float((3.0 * parameters.steps + 1011) / len(parameters.strengths) + 2)
 
 
@@ -333,21 +338,21 @@ def _rand_passes(parameters: Any, _n_classes: int) -> float:
 
 
 _CORRUPTIONS = (
-    _corruption("brightness"),
-    _corruption("contrast"),
-    _corruption("defocus_blur"),
-    _corruption("elastic_transform"),
-    _corruption("fog"),
-    _corruption("frost"),
-    _corruption("gaussian_noise"),
-    _corruption("glass_blur"),
-    _corruption("impulse_noise"),
-    _corruption("jpeg_compression", name="JPEG compression"),
-    _corruption("motion_blur", images_version=2),
-    _corruption("pixelate"),
-    _corruption("shot_noise"),
-    _corruption("snow", images_version=2),
-    _corruption("zoom_blur"),
+    _corruption_task("brightness"),
+    _corruption_task("contrast"),
+    _corruption_task("defocus_blur"),
+    _corruption_task("elastic_transform"),
+    _corruption_task("fog"),
+    _corruption_task("frost"),
+    _corruption_task("gaussian_noise"),
+    _corruption_task("glass_blur"),
+    _corruption_task("impulse_noise"),
+    _corruption_task("jpeg_compression", name="JPEG compression"),
+    _corruption_task("motion_blur", images_version=2),
+    _corruption_task("pixelate"),
+    _corruption_task("shot_noise"),
+    _corruption_task("snow", images_version=2),
+    _corruption_task("zoom_blur"),
 )
 
 CORRUPTIONS = tuple(task.key for task in _CORRUPTIONS)
@@ -357,48 +362,52 @@ TASKS: dict[str, Task] = {
     task.key: task
     for task in (
         Task("clean", "clean", CleanParameters, 1, dict.fromkeys(ENGINES, "clean.show"), lambda _p, _c: 1.0),
-        *_in_balls("aa_apgd-ce", "apgd", Apgd, _apgd_passes, "APGD-CE"),
-        *_in_balls("aa_apgd-dlr", "apgd_dlr", ApgdDlr, _apgd_passes, "APGD-DLR"),
-        *_in_balls("aa_apgd-t", "apgd_targeted", ApgdTargeted, _apgd_targeted_passes, "APGD-T"),
-        *_in_balls("aa_fab", "fab", Fab, _fab_passes, "FAB"),
-        *_in_balls("aa_fab-t", "fab_targeted", FabTargeted, _fab_targeted_passes, "FAB-T"),
-        *_in_balls("aa_square", "square", Square, _square_passes, "Square", module_of_other_norms="square_lp"),
-        *_in_balls("aa_standard", "standard", Standard, standard_passes, "AutoAttack"),
-        _attack("aa_rand", "rand", in_ball(Rand, "Linf"), _rand_passes, name="AutoAttack, randomised"),
-        _attack("aa_rand_l2", "rand", in_ball(Rand, "L2"), _rand_passes, L2, name="AutoAttack, randomised, L2"),
-        _attack("fgsm", "fgsm", FgsmParameters, lambda _p, _c: 5.0, name="FGSM"),
-        _attack("pgd", "pgd", PgdParameters, lambda p, _c: 3.0 * p.steps + 2, name="PGD"),
-        _attack("pgd_linf7", "pgd_linf7", PgdLinf7Parameters, lambda p, _c: 3.0 * p.steps + 2, name="PGD-7"),
-        _attack("pgd_l2", "pgd_l2", PgdL2Parameters, lambda p, _c: 3.0 * p.steps + 2, L2, name="PGD-L2"),
-        *_minimum_norm("fmn", Fmn, MINIMUM_NORMS, "FMN"),
-        *_minimum_norm("ddn", Ddn, ("L2",), "DDN"),
-        *_minimum_norm("sigma_zero", SigmaZero, ("L0",), "σ-zero", ("fused",)),
-        *_minimum_norm("bb", BrendelBethge, MINIMUM_NORMS, "Brendel-Bethge", ("reference",), _brendel_bethge_passes),
-        _grid("grid775", SpatialParameters, "Grid 775"),
-        _grid("grid135", Grid135Parameters, "Grid 135"),
-        _grid("grid775_10", Grid775SmallAnglesParameters, "Grid 775, 10°"),
-        _grid("rot30", RotationParameters, "Rotation 30°"),
-        _grid("rot10", SmallRotationParameters, "Rotation 10°"),
+        *_attacks_in_balls("aa_apgd-ce", "apgd", Apgd, _apgd_passes, "APGD-CE"),
+        *_attacks_in_balls("aa_apgd-dlr", "apgd_dlr", ApgdDlr, _apgd_passes, "APGD-DLR"),
+        *_attacks_in_balls("aa_apgd-t", "apgd_targeted", ApgdTargeted, _apgd_targeted_passes, "APGD-T"),
+        *_attacks_in_balls("aa_fab", "fab", Fab, _fab_passes, "FAB"),
+        *_attacks_in_balls("aa_fab-t", "fab_targeted", FabTargeted, _fab_targeted_passes, "FAB-T"),
+        *_attacks_in_balls("aa_square", "square", Square, _square_passes, "Square", module_of_other_norms="square_lp"),
+        *_attacks_in_balls("aa_standard", "standard", Standard, standard_passes, "AutoAttack"),
+        _attack_task("aa_rand", "rand", parameters_in_ball(Rand, "Linf"), _rand_passes, name="AutoAttack, randomised"),
+        _attack_task(
+            "aa_rand_l2", "rand", parameters_in_ball(Rand, "L2"), _rand_passes, L2, name="AutoAttack, randomised, L2"
+        ),
+        _attack_task("fgsm", "fgsm", FgsmParameters, lambda _p, _c: 5.0, name="FGSM"),
+        _attack_task("pgd", "pgd", PgdParameters, lambda p, _c: 3.0 * p.steps + 2, name="PGD"),
+        _attack_task("pgd_linf7", "pgd_linf7", PgdLinf7Parameters, lambda p, _c: 3.0 * p.steps + 2, name="PGD-7"),
+        _attack_task("pgd_l2", "pgd_l2", PgdL2Parameters, lambda p, _c: 3.0 * p.steps + 2, L2, name="PGD-L2"),
+        *_minimum_norm_attacks("fmn", Fmn, MINIMUM_NORMS, "FMN"),
+        *_minimum_norm_attacks("ddn", Ddn, ("L2",), "DDN"),
+        *_minimum_norm_attacks("sigma_zero", SigmaZero, ("L0",), "σ-zero", ("fused",)),
+        *_minimum_norm_attacks(
+            "bb", BrendelBethge, MINIMUM_NORMS, "Brendel-Bethge", ("reference",), _brendel_bethge_passes
+        ),
+        _grid_task("grid775", SpatialParameters, "Grid 775"),
+        _grid_task("grid135", Grid135Parameters, "Grid 135"),
+        _grid_task("grid775_10", Grid775SmallAnglesParameters, "Grid 775, 10°"),
+        _grid_task("rot30", RotationParameters, "Rotation 30°"),
+        _grid_task("rot10", SmallRotationParameters, "Rotation 10°"),
         *_CORRUPTIONS,
         # With `projections: exact`, the Jacobian takes one gradient per class.
-        _measure(
+        _measure_task(
             "jacobian",
             JacobianParameters,
             lambda p, c: 3.0 * (c if p.projections == "exact" else p.projections),
             JacobianParameters.default_columns,
         ),
-        _measure("input_gradient", InputGradientParameters, lambda _p, _c: 3.0, ("norm", "zero_share")),
-        _measure(
+        _measure_task("input_gradient", InputGradientParameters, lambda _p, _c: 3.0, ("norm", "zero_share")),
+        _measure_task(
             "hessian_weights",
             HessianWeightsParameters,
             _hessian_weights_passes,
             HessianWeightsParameters.default_columns,
         ),
-        _measure(
+        _measure_task(
             "hessian_input", InputHessianParameters, _hessian_input_passes, InputHessianParameters.default_columns
         ),
-        _measure("proxies", ProxyParameters, lambda _p, _c: 15.0, PROXIES),
-        _measure("croze", CrozeParameters, lambda _p, _c: 24.0, ("score",)),
+        _measure_task("proxies", ProxyParameters, lambda _p, _c: 15.0, PROXIES),
+        _measure_task("croze", CrozeParameters, lambda _p, _c: 24.0, ("score",)),
     )
 }
 """Tasks by key, in the order in which results are listed."""
@@ -427,7 +436,7 @@ KEY_GROUPS = {
 
 
 def expand_keys(names: Iterable[str], known: Collection[str] = TASKS) -> tuple[str, ...]:
-    """Replace each group by its known keys, without duplicates.
+    """Replace each group with its known keys, without duplicates.
 
     A group without known keys stays in the list, to be rejected as a key.
     """
@@ -440,10 +449,10 @@ def expand_keys(names: Iterable[str], known: Collection[str] = TASKS) -> tuple[s
 
 
 def closest_key(name: str, known: Iterable[str]) -> str:
-    """Suggest a known key for an unknown name, which may also be a label in figures, such as AutoAttack."""
+    """Suggest a known key for an unknown name. The name may also be a label in figures, such as AutoAttack."""
     known = list(known)
-    key_by_label = {_letters(task.label): task.key for task in TASKS.values() if task.key in known}
-    return closest(key_by_label.get(_letters(name), name), known)
+    key_by_label = {_normalise(task.label): task.key for task in TASKS.values() if task.key in known}
+    return closest(key_by_label.get(_normalise(name), name), known)
 
 
 def _advise_key(key: str) -> str:
@@ -457,7 +466,8 @@ def _advise_key(key: str) -> str:
     return closest_key(key, [*TASKS, *KEY_GROUPS])
 
 
-def _letters(text: str) -> str:
+def _normalise(text: str) -> str:
+    """Return the letters and digits of a text, without regard to case."""
     return "".join(filter(str.isalnum, text.casefold()))
 
 

@@ -1,10 +1,10 @@
-"""The columns of results. An entry of `COLUMNS` defines a column, and no other module depends on its name.
+"""The columns of results. Each entry of `COLUMNS` defines one column; no other module depends on the column's name.
 
-Tasks that classify images share the columns of the table; the sweep's measurements select among them. A measure defines
-its own columns, which contain float64 numbers or lists of them, and whose names are not in the table.
+Tasks that classify images use the columns of `COLUMNS`; the sweep's measurements select among them. A measure defines
+other columns, which contain float64 numbers or lists of them.
 
-To add a column, add an entry to `COLUMNS` and write a function that computes the contribution of an image. The column
-is then accumulated, merged, stored, checked, exported and read, which `tests/tasks/test_columns.py` covers. This
+To add a column, add an entry to `COLUMNS` and write a function that computes the contribution of an image. Other
+modules then accumulate, merge, store, check, export and read the column (tested in `tests/tasks/test_columns.py`). This
 module does not import torch.
 """
 
@@ -30,7 +30,8 @@ Counts = NDArray[np.int64]
 _FLOAT64 = np.dtype(np.float64)
 
 MAX_COUNTED_CLASSES = 256
-"""Maximum number of classes for which every result has a confusion matrix and a predicted class fits into one byte."""
+"""Maximum number of classes for which every result has a confusion matrix. A predicted class then fits into one
+byte."""
 
 MAX_MATRIX_CLASSES = 4096
 """Maximum number of classes for which class-by-class matrices may be requested. A float64 matrix then takes 128 MiB."""
@@ -45,7 +46,8 @@ class FoolingSteps(NamedTuple):
     Attributes:
         first_steps: (B,) int64, the first step at which the attack observed that it fooled each image; `NEVER_FOOLED`
             if it observed none.
-        last_step: the attack's last step, which is recorded for all other images that the attack returns misclassified.
+        last_step: the attack's last step. It is recorded for images that the attack returns misclassified without
+            having observed it.
     """
 
     first_steps: "torch.Tensor"
@@ -62,8 +64,8 @@ class ModelOutputs:
         predicted: (B,) int64, predicted classes; the first class if several have the largest logit.
         logits: (B, C) float32.
         stage: number of the stage that fooled the images, from 1, for a multi-stage attack; otherwise 0.
-        measure_distances: function that returns the distances (B,) float64 from the original images in the key's norm;
-            None for a key without a norm.
+        measure_distances: function that returns the images' distances (B,) float64 from the original images in the
+            key's norm; None for a key without a norm.
         fooling_steps: steps at which an attack fooled the images; None for a key without steps.
     """
 
@@ -99,11 +101,11 @@ class ParquetForm(NamedTuple):
 
 @dataclass(frozen=True)
 class Column:
-    """A column of results, in which an evaluation stores a measurement or a part of one.
+    """A column of results, which contains a measurement or a part of one.
 
     During an evaluation, a column is a total of integers: counts, or sums of fractions in [0, 1] in units of
-    2**-FRACTION_BITS. Totals of parts are added; per-image values are concatenated. The total can be computed exactly
-    from the stored value, so merging the parts gives the same bytes as evaluating the whole unit. The fields
+    2**-FRACTION_BITS. To merge parts, their totals are added and their per-image values are concatenated. The total can
+    be computed exactly from the stored value, so merging gives the same bytes as evaluating the whole unit. The fields
     determine all checks: counts must not be negative, fractions must be in [0, 1], and a fraction read from a dataset's
     files may differ by half a unit of its last digit.
 
@@ -111,13 +113,13 @@ class Column:
         name: name in shards.
         measurement: the column's measurement, as named in sweeps and in result files.
         meaning: description for readers; not used if `elements` has descriptions.
-        field: name in the measurement's JSON object; empty if the measurement has no other column.
+        field: name in the measurement's JSON object; empty if this is the measurement's only column.
         dtype: NumPy type.
         dimensions: lengths of the axes.
         add: (outputs) → flat indices (B,) int64 into the leading axes, and the values (B, …) int64 that the images add
             to the total at these indices. None if the column is computed from the counts.
-        counts: (`cm` (…, C, C) int64) → number of images in each mean, with a shape that broadcasts after the leading
-            axes; None if the column contains no means.
+        counts: (`cm` (…, C, C) int64) → number of images in each mean, in a shape that broadcasts to the column's; None
+            if the column contains no means.
         value_from_counts: (`cm`, as above) → value of a fraction that is computed from `cm`, without a total.
         is_distribution: whether rows are means of softmax vectors, which sum to 1.
         images: (value) → number of images; None if the value does not determine it.
@@ -154,7 +156,7 @@ class Column:
 
     @property
     def is_matrix(self) -> bool:
-        """Whether the size is quadratic in the number of classes."""
+        """Whether the column is a matrix with a row and a column for each class."""
         return self.dimensions == _MATRIX
 
     def shape(self, n_classes: int, n_images: int) -> tuple[int, ...]:
@@ -208,13 +210,16 @@ def _add_outcome(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
 def _contradiction_of_predictions(predictions: NDArray[Any], cm: Counts) -> str | None:
     if predictions.max(initial=0) >= len(cm):
         return f"classes below {len(cm)}, got {int(predictions.max())}"
-    counted = np.bincount(predictions, minlength=len(cm))
+    class_counts = np.bincount(predictions, minlength=len(cm))
     expected = cm.sum(axis=0)
-    return None if np.array_equal(counted, expected) else f"{expected.tolist()}, got {counted.tolist()}"
+    return None if np.array_equal(class_counts, expected) else f"{expected.tolist()}, got {class_counts.tolist()}"
 
 
-def _bins(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
-    """Return the confidence in the predicted class, and its bin ((m - 1) / M, m / M], computed in integers."""
+def _confidences_and_bins(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
+    """Return the confidence in the predicted class, and the index of its bin, computed in integers.
+
+    The bins are ((m - 1) / M, m / M] for m from 1 to M.
+    """
     confidences = outputs.confidences.gather(1, outputs.predicted[:, None])[:, 0]
     scale = 2**FRACTION_BITS
     bins = (confidences * N_BINS + scale - 1).div(scale, rounding_mode="floor") - 1
@@ -225,11 +230,11 @@ def _add_bin_counts(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]
     is_correct = (outputs.predicted == outputs.labels).long()
     terms = is_correct[:, None].repeat(1, 2)
     terms[:, 0] = 1
-    return _bins(outputs)[1], terms
+    return _confidences_and_bins(outputs)[1], terms
 
 
 def _add_bin_confidence(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
-    confidences, bins = _bins(outputs)
+    confidences, bins = _confidences_and_bins(outputs)
     return bins, confidences
 
 
@@ -256,10 +261,12 @@ def _contradiction_of_stages(stages: NDArray[Any], cm: Counts) -> str | None:
 
 
 UNITS_PER_DISTANCE = 1e9
-"""Number of units of stored distances in the pixel range (L0: in one value). Whole distances are recovered exactly."""
+"""Number of units in which a distance of 1 is stored, for pixels in [0, 1] (L0: a distance of one value). Whole
+numbers are therefore stored exactly."""
 
 NOT_FOOLED = 2**53 - 1
-"""Stored distance of an image that is not fooled: the largest integer that all JSON parsers represent exactly."""
+"""Stored distance of an image that the attack does not fool: the largest integer that all JSON parsers represent
+exactly."""
 
 CALIBRATION = "calibration"
 """Measurement of binned confidences, from which the expected calibration error is computed."""
@@ -285,9 +292,9 @@ def _contradiction_of_distances(distances: NDArray[Any], cm: Counts) -> str | No
     return None if n_fooled == n_wrong else f"distances of {n_wrong} misclassified images, got {n_fooled}"
 
 
-def distances_of(stored: NDArray[Any]) -> NDArray[np.float64]:
-    """Convert stored distances to float64, with infinity for images that are not fooled."""
-    return np.where(stored == NOT_FOOLED, np.inf, stored / UNITS_PER_DISTANCE)
+def distances_of(stored_distances: NDArray[Any]) -> NDArray[np.float64]:
+    """Convert stored distances to float64, with infinity for images that the attack does not fool."""
+    return np.where(stored_distances == NOT_FOOLED, np.inf, stored_distances / UNITS_PER_DISTANCE)
 
 
 NEVER_FOOLED = 2**31 - 1
@@ -315,16 +322,16 @@ def _contradiction_of_steps(steps: NDArray[Any], cm: Counts) -> str | None:
     return None if n_fooled >= n_wrong else f"steps of at least {n_wrong} misclassified images, got {n_fooled}"
 
 
-def steps_of(stored: NDArray[Any]) -> NDArray[np.float64]:
+def steps_of(stored_steps: NDArray[Any]) -> NDArray[np.float64]:
     """Convert stored steps to float64, with infinity for images that the attack does not fool."""
-    return np.where(stored == NEVER_FOOLED, np.inf, stored)
+    return np.where(stored_steps == NEVER_FOOLED, np.inf, stored_steps)
 
 
 COUNTS = "cm"
 """Column of the confusion matrix, whose counts are used for means, merging and checks."""
 
 OUTCOME_COUNTS = "outcome_counts"
-"""Column that replaces the confusion matrix beyond `MAX_COUNTED_CLASSES` classes."""
+"""Column that replaces the confusion matrix for more than `MAX_COUNTED_CLASSES` classes."""
 
 PREDICTIONS = "predictions"
 """Column of per-image predicted classes, from which outcomes follow; the measurement has the same name."""
@@ -464,8 +471,8 @@ COLUMNS: dict[str, Column] = {
 over zero images are NaN."""
 
 STANDARD_COLUMNS = ("accuracy", COUNTS)
-"""Columns of every result, which come first in shards. Merging needs the counts in `cm`. Beyond `MAX_COUNTED_CLASSES`
-classes, `outcome_counts` replaces `cm` unless a matrix is requested."""
+"""Columns of every result, which come first in shards. Merging needs the counts in `cm`. For more than
+`MAX_COUNTED_CLASSES` classes, `outcome_counts` replaces `cm` unless a matrix is requested."""
 
 MEASUREMENTS: dict[str, dict[str, Column]] = {
     measurement: {column.field: column for column in COLUMNS.values() if column.measurement == measurement}
@@ -528,8 +535,8 @@ def requested_columns(measurements: Sequence[str]) -> tuple[str, ...]:
 def count_matrix(values: Values) -> Counts:
     """Return the counts of a result as a confusion matrix.
 
-    If the result has no confusion matrix, the returned one has a single class, and its second column counts the
-    misclassified images. Means over all correct or all misclassified images are the same with it.
+    If the result has no confusion matrix, the returned matrix is [[correct, misclassified], [0, 0]]. It gives the same
+    numbers of correct and of misclassified images.
     """
     if COUNTS in values:
         return values[COUNTS].astype(np.int64)
@@ -543,7 +550,7 @@ def has_counts(values: Values) -> bool:
 
 
 def fields_of(measurement: str) -> dict[str, str]:
-    """Return a measurement's columns by JSON field. A measure has one column, whose field is empty."""
+    """Return the column of each JSON field of a measurement. A column of a measure has an empty field."""
     if measurement not in MEASUREMENTS:
         return {"": measurement}
     return {name: column.name for name, column in MEASUREMENTS[measurement].items()}
@@ -559,7 +566,7 @@ def parquet_forms(measurement: str) -> dict[str, ParquetForm]:
 def numbers_of(columns: Iterable[str], n_classes: int, n_images: int) -> tuple[int, int]:
     """Return how many integers and how many floating-point numbers these columns of one result contain."""
     sizes = [(COLUMNS[name].is_exact, prod(COLUMNS[name].shape(n_classes, n_images))) for name in columns]
-    return sum(size for exact, size in sizes if exact), sum(size for exact, size in sizes if not exact)
+    return sum(size for is_exact, size in sizes if is_exact), sum(size for is_exact, size in sizes if not is_exact)
 
 
 def match_shapes(shapes: Mapping[str, tuple[int, ...]]) -> dict[Dimension, int] | None:
@@ -585,15 +592,15 @@ def count_classes(values: Values) -> int:
 
 
 def columns_of_json(measurement: str, value: Any) -> dict[str, NDArray[Any]]:
-    """Convert a measurement's JSON value to columns, and null to NaN.
+    """Convert a measurement's JSON value to columns, in which null becomes NaN.
 
     Raises:
         ValueError: a count does not fit its type.
     """
     columns = {}
-    for name, column in fields_of(measurement).items():
+    for field, column in fields_of(measurement).items():
         dtypes = COLUMNS[column].dtypes if column in COLUMNS else (_FLOAT64,)
-        array = np.array(value[name] if name else value, dtype=np.float64)
+        array = np.array(value[field] if field else value, dtype=np.float64)
         columns[column] = array.astype(_smallest_dtype(array, dtypes, column))
     return columns
 
@@ -613,7 +620,13 @@ def _smallest_dtype(array: NDArray[np.float64], dtypes: Sequence[np.dtype[Any]],
 
 
 def count_images(measurement: str, json_value: Any, *, is_single: bool) -> int | None:
-    """Count a measurement's images from its JSON value, or from a list of such values by strength; None if unknown."""
+    """Count a measurement's images; return None if its JSON value does not determine their number.
+
+    Args:
+        measurement: name of the measurement.
+        json_value: JSON value of one strength, or a list of such values for several strengths.
+        is_single: whether the value is of one strength.
+    """
     for column in MEASUREMENTS.get(measurement, {}).values():
         if column.images is not None:
             return column.images(columns_of_json(measurement, json_value if is_single else json_value[0])[column.name])

@@ -19,10 +19,10 @@ class Constraint:
         order: order of the norm.
         divisor: radius = strength / divisor; 255 where strengths are given in units of 1/255.
         axis: label of the strengths' axis in figures.
-        slack: tolerance for float32 images outside of the ball, for pixels in [0, 1]. Attacks add, subtract, project
-            and clip a few times, and each operation rounds.
-        relative_slack: additional tolerance as a fraction of the radius, for rounding errors of float32 sums that grow
-            with it.
+        slack: distance by which float32 images may lie outside of the ball, for pixels in [0, 1]. Attacks add,
+            subtract, project and clip a few times, and each operation rounds.
+        relative_slack: additional slack as a fraction of the radius, because the rounding errors of float32 sums grow
+            with the radius.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Constraint:
     def excessive_strength_reason(self, strengths: "Sequence[float]", shape: "Sequence[int]") -> str | None:
         """Return why images (C, H, W) cannot be attacked at some strengths, or None."""
         largest = self.largest_radius(shape) * self.divisor
-        # Messages print the maximum rounded, so accept the rounded number too.
+        # The message rounds the maximum, so accept the rounded number too.
         if max(strengths) <= largest * (1 + 1e-4):
             return None
         return (
@@ -63,7 +63,7 @@ class Constraint:
         return radius * (1 + self.relative_slack) + self.slack
 
     def distances(self, differences: "torch.Tensor") -> "torch.Tensor":
-        """Return the norms of differences of images, (B, 3, H, W) float32 to (B,)."""
+        """Return the norms (B,) of the differences (B, 3, H, W) float32 between images."""
         flat = differences.flatten(1)
         norms: torch.Tensor
         if self.order == "inf":
@@ -75,18 +75,19 @@ class Constraint:
 
 
 LINF = Constraint("Linf", "inf", 255.0, "epsilon in 1/255", 1e-6)
-"""One rounding changes a pixel in [0, 1] by at most 2**-25."""
+"""The Linf ball. One rounding changes a pixel in [0, 1] by at most 2**-25, which is less than the slack."""
 
 L2 = Constraint("L2", 2, 1.0, "epsilon (L2)", 1e-5)
-"""If one rounding changes each of 3,072 pixels by 2**-25, the worst case, the norm changes by 1.7e-6."""
+"""The L2 ball. In the worst case, one rounding changes each of 3,072 values by 2**-25, and the norm by 1.7e-6."""
 
 L1 = Constraint("L1", 1, 1.0, "epsilon (L1)", 5e-4, 2e-5)
-"""If one rounding changes each of 3,072 pixels by 2**-25, the worst case, the norm changes by 9.2e-5. The projection
-adds float32 numbers whose sum is the length that it removes from a step. For a step of 20 radii and a few roundings of
-2**-24 each, the error is about 5e-6 radii."""
+"""The L1 ball. In the worst case, one rounding changes each of 3,072 values by 2**-25, and the norm by 9.2e-5. The
+projection also adds float32 numbers, whose sum is the length that it removes from a step. For a step of 20 radii and a
+few roundings of 2**-24 each, the error of this sum is about 5e-6 radii."""
 
 L0 = Constraint("L0", 0, 1.0, "values changed (L0)", 0.0)
-"""Number of changed values, counting each channel separately; unchanged values have identical bits."""
+"""The L0 ball. The distance is the number of changed values, counting each channel separately. Values that an attack
+does not change have identical bits, so the slack is 0."""
 
 CONSTRAINTS: dict[str, Constraint] = {constraint.name: constraint for constraint in (LINF, L2, L1, L0)}
-"""Constraints by name."""
+"""Constraints by the name of the norm."""

@@ -1,4 +1,4 @@
-"""Evaluate one part: perturb its images, classify them and measure the outputs. Neither the disk nor Ray is used."""
+"""Evaluation of one part: perturbs, classifies and measures its images, without access to the disk or Ray."""
 
 import dataclasses
 import time
@@ -55,7 +55,7 @@ def evaluate_part(
     on_images: Callable[[int], None] | None = None,
     on_stage: Callable[[int, str], None] | None = None,
 ) -> Iterator[EvaluationResult]:
-    """Yield the results of a part's strengths, each as soon as it is complete.
+    """Yield the result of each of a part's strengths as soon as it is complete.
 
     Args:
         context: classifier, seed, batch size of random numbers and source of corrupted images; this function sets its
@@ -67,7 +67,7 @@ def evaluate_part(
         images: all selected images; the part is a slice of them.
         measurements: names from `tasks.columns.MEASUREMENTS`.
         provenance: versions, host and device, copied to the results.
-        on_device: copy of `images` on the classifier's device; None makes a copy.
+        on_device: copy of `images` on the classifier's device; None to make one.
         on_images: called with the number of images in each batch that has been measured at one strength.
         on_stage: called with the number and the key of each stage of a multi-stage attack, when it begins.
 
@@ -95,7 +95,7 @@ def evaluate_part(
         perturb(task, context, parameters, request), name=part.label, request=request, constraint=task.constraint
     )
     if on_images is not None:
-        batches = _report_progress(batches, on_images)
+        batches = _report_images(batches, on_images)
     measured_strengths = _measure_batches(batches, context, request, task.constraint, measurements, name=part.label)
     label_counts = np.bincount(images.labels[part.start : part.stop], minlength=images.n_classes)
     for strength_index, values, seconds in measured_strengths:
@@ -155,7 +155,7 @@ def _measure_network(
         yield EvaluationResult(part, strength, values, time.perf_counter() - start, provenance)
 
 
-def _report_progress(batches: Iterator[Perturbed], on_images: Callable[[int], None]) -> Iterator[Perturbed]:
+def _report_images(batches: Iterator[Perturbed], on_images: Callable[[int], None]) -> Iterator[Perturbed]:
     for batch in batches:
         yield batch
         on_images(len(batch.positions))
@@ -180,7 +180,9 @@ def _measure_batches(
     start = time.perf_counter()
     for strength_index, positions, pixels, stage in batches:
         with torch.inference_mode():
-            distances = None if constraint is None else partial(_distances, constraint, request, positions, pixels)
+            distances = (
+                None if constraint is None else partial(_measure_distances, constraint, request, positions, pixels)
+            )
             fooling_steps = (
                 None if request.step_log is None else request.step_log.fooling_steps(strength_index, positions)
             )
@@ -196,7 +198,9 @@ def _measure_batches(
         start = time.perf_counter()
 
 
-def _distances(constraint: Constraint, request: Request, positions: torch.Tensor, pixels: torch.Tensor) -> torch.Tensor:
+def _measure_distances(
+    constraint: Constraint, request: Request, positions: torch.Tensor, pixels: torch.Tensor
+) -> torch.Tensor:
     return constraint.distances(pixels - to_float(request.images[positions]))
 
 

@@ -1,8 +1,8 @@
 """Measurements of a network's outputs, as sums of integers, which are exact in any order.
 
 Confidences are added as 64-bit integers with 32 fractional bits, so neither the order of images nor the split of a unit
-into parts affects the sum. The integer sum can be recovered from a stored mean and the counts in `cm`: with at most
-2**18 images, it takes fewer than the 53 bits of a float64, which leaves a margin for two roundings.
+into parts affects the sum. The sum can be recovered from a stored mean and the counts in `cm`: with at most 2**18
+images, it takes fewer than the 53 bits of a float64, which leaves a margin for two roundings.
 
 Torch is imported only where values are computed on a device. Shards and exports use checks and merging without torch.
 """
@@ -56,14 +56,14 @@ def row_sum_tolerance(n_classes: int) -> float:
 
 
 class Accumulator:
-    """Accumulates the measurements of one strength on the device, with images in any order.
+    """Accumulates the measurements of one strength on a device. Images may be added in any order.
 
     Args:
         measurements: names from `MEASUREMENTS`.
         n_classes: number of classes C, up to `MAX_CLASSES`.
         device: device of the logits.
         n_images: number of images N, up to `MAX_IMAGES`.
-        name: name of the measured evaluation, for messages.
+        name: name of the evaluation, for messages.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ def _check_matrices(name: str, n_classes: int, columns: Sequence[str]) -> None:
 
 
 def _totals_of(values: Values) -> dict[str, NDArray[np.int64]]:
-    """Return the integer totals from which the columns were computed."""
+    """Recover the integer totals from which the columns were computed."""
     cm = count_matrix(values)
     return {name: _total_of(COLUMNS[name], array, cm) for name, array in values.items() if COLUMNS[name].add}
 
@@ -270,7 +270,7 @@ def check_values(
 
 
 def has_predictions(values: Values) -> bool:
-    """Return whether values come from predictions, instead of a measure."""
+    """Return whether a result comes from predictions instead of a measure."""
     return not COLUMNS.keys().isdisjoint(values)
 
 
@@ -283,21 +283,23 @@ def summarise(values: Values) -> tuple[int, float]:
     return int(counts[0]), float(np.average(np.nan_to_num(values[by_correctness.name]), weights=counts))
 
 
-def check_measure_values(values: Values, declared: Sequence[str] | None = None, *, name: str = "a result") -> None:
+def check_measure_values(
+    values: Values, declared_columns: Sequence[str] | None = None, *, name: str = "a result"
+) -> None:
     """Check the invariants of a measure's result.
 
     Args:
         values: columns of one evaluation.
-        declared: the columns that the task declares, if known.
+        declared_columns: names of the columns that the task declares; None if unknown.
         name: name of the evaluation, for messages.
 
     Raises:
-        EvaluationError: the columns differ from the declared ones, or one is not a finite float64 number or a list of
-            them.
+        EvaluationError: the columns differ from the declared ones, or a column is not a finite float64 number or a list
+            of such numbers.
     """
     failure = None
-    if declared is not None and set(declared) != set(values):
-        failure = f"the columns {', '.join(declared)}, got {', '.join(values) or 'none'}"
+    if declared_columns is not None and set(declared_columns) != set(values):
+        failure = f"the columns {', '.join(declared_columns)}, got {', '.join(values) or 'none'}"
     for column, array in values.items():
         if array.dtype != np.float64 or array.ndim > 1:
             failure = failure or f"{column} as float64 numbers, got {array.dtype} of shape {array.shape}"

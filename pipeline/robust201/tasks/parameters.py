@@ -19,15 +19,17 @@ PAPER_FGSM_EPSILONS_255 = (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 255
 """Epsilons of FGSM in units of 1/255 (meta.json of the published dataset)."""
 
 SEVERITIES = (1.0, 2.0, 3.0, 4.0, 5.0)
+"""Severities of corruptions, from weak to strong."""
 
 STRENGTH_FIELDS = ("epsilons", "epsilons_255", "severities")
-"""Parameters that are lists of strengths. Each strength is a separate evaluation."""
+"""Names of the parameters that are lists of strengths. Each strength is a separate evaluation."""
 
 MAX_STRENGTHS = 1_000
 """Maximum number of strengths per key."""
 
 MAX_GRID_POINTS = 10_000
-"""Maximum number of grid points. All points' coordinates are in memory at once: 8 kB per point for 32x32 pixels."""
+"""Maximum number of grid points. The coordinates of all points are in memory at once, which take 8 kB per point for
+images of 32x32 pixels."""
 
 _MAX_COMMON_K = 32
 """Largest k for which a decimal number is recognised as k/255."""
@@ -49,7 +51,13 @@ MINIMUM_NORMS: tuple[Norm, ...] = get_args(Norm)
 
 
 class Caution(NamedTuple):
-    """A warning about valid parameters: the field, the problem with its value, and the remedy."""
+    """A warning about the value of a parameter, which is valid but may be a mistake.
+
+    Attributes:
+        field: name of the parameter.
+        what: the problem with its value.
+        fix: the remedy.
+    """
 
     field: str
     what: str
@@ -57,10 +65,10 @@ class Caution(NamedTuple):
 
 
 class Parameters(StrictModel):
-    """Base of the parameters of one key, as in the sweep YAML. The defaults are the paper's."""
+    """Base class of the parameters of a key, as in the sweep YAML. The defaults are the paper's."""
 
     field_aliases: ClassVar[tuple[str, ...]] = ()
-    """Alternative names of fields."""
+    """Names of fields in YAML files that set another field, such as `epsilons` for `epsilons_255`."""
 
     @property
     def strengths(self) -> tuple[float, ...]:
@@ -68,22 +76,22 @@ class Parameters(StrictModel):
         raise NotImplementedError
 
     def identity(self) -> dict[str, Any]:
-        """Return the parameters that affect results, without the strengths, which identify single evaluations."""
+        """Return the parameters that affect results, except the strengths, which each evaluation has separately."""
         return self.model_dump(mode="json", exclude={*STRENGTH_FIELDS})
 
     @property
     def uses_random_numbers(self) -> bool:
-        """Whether a measure uses random numbers. For attacks, the seed is always part of the protocol."""
+        """Whether a measure uses random numbers. Attacks ignore this: the seed is always part of their protocol."""
         return False
 
     @property
     def own_images(self) -> ImageSelection | None:
-        """The images that a measure requests; None for the sweep's selection."""
+        """The selection of images that a measure requests; None for the sweep's selection."""
         return None
 
     @property
     def selected_columns(self) -> tuple[str, ...]:
-        """Columns of a measure that these parameters select; empty for the columns of its task."""
+        """Columns that the parameters of a measure select; empty for the columns of the measure's task."""
         return ()
 
     min_classes: ClassVar[int] = 1
@@ -118,12 +126,12 @@ class Parameters(StrictModel):
 
 
 _MIN_PATH_LENGTH = 2.5
-"""Length of an attack's path, in radii of its ball, with which it can reach the edge from any starting point and move
-along the edge (Madry et al., 2018, appendix B)."""
+"""Sufficient length of an attack's path in radii of its ball: the attack can reach the edge from any starting point and
+then move along the edge (Madry et al., 2018, appendix B)."""
 
 
 def _cautions_about_reach(field: str, step: float, steps: int, radius: float) -> tuple[Caution, ...]:
-    """Warn if the path is shorter than the ball's radius, since the attack then cannot reach the ball's edge.
+    """Return a warning if the path is shorter than the ball's radius, so that the attack cannot reach the edge.
 
     Args:
         field: parameter of the step length, for the message.
@@ -211,7 +219,7 @@ class EpsilonParameters(Parameters):
     norm: ClassVar[Norm] = "Linf"
     field_aliases: ClassVar[tuple[str, ...]] = ("epsilons",)
     epsilons_255: Epsilons255 = PAPER_EPSILONS_255
-    """Linf radii in units of 1/255. `epsilons: [8/255]`, for pixels in [0, 1], is an alternative."""
+    """Linf radii in units of 1/255. Alternative: `epsilons: [8/255]`, for pixels in [0, 1]."""
 
     @model_validator(mode="before")
     @classmethod
@@ -298,8 +306,8 @@ class PgdParameters(RelativeStepParameters):
     """`none` for an untargeted attack; `least_likely` for the targeted attack of the paper's equation 2."""
 
 
-class PgdVariants(Parameters):
-    """Parameters for the differences between implementations of projected gradient descent (docs/protocol.md)."""
+class PgdVariantParameters(Parameters):
+    """Parameters in which implementations of projected gradient descent differ (docs/protocol.md)."""
 
     random_start: bool = False
     """Start at a random point of the ball."""
@@ -310,7 +318,10 @@ class PgdVariants(Parameters):
     (`predicted`). With a random start, `predicted` needs the fused engine."""
 
     def unsupported_engine_reason(self, engine: str) -> str | None:
-        """Return why Foolbox cannot run this variant. It returns only the last iterate, and not its starting point."""
+        """Return why Foolbox cannot run this variant, or None.
+
+        Foolbox returns neither its starting points nor any iterate except the last.
+        """
         if engine == "reference" and self.iterate == "best":
             return (
                 "expected iterate: last with engine: reference, since Foolbox returns the last iterate, got best. "
@@ -324,7 +335,7 @@ class PgdVariants(Parameters):
         return None
 
 
-class PgdLinf7Parameters(RelativeStepParameters, PgdVariants):
+class PgdLinf7Parameters(RelativeStepParameters, PgdVariantParameters):
     """Seven steps of projected gradient descent in an Linf ball, as Wang and Horne use them (docs/protocol.md)."""
 
     epsilons_255: Epsilons255 = (1.0, 2.0, 4.0, 8.0)
@@ -378,7 +389,7 @@ class L0Parameters(RadiusParameters):
     epsilons: Radii = (10.0, 24.0, 50.0)
 
 
-class PgdL2Parameters(L2Parameters, PgdVariants):
+class PgdL2Parameters(L2Parameters, PgdVariantParameters):
     """Projected gradient descent in an L2 ball; the defaults follow Wang and Horne (docs/protocol.md)."""
 
     step_size: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
@@ -399,14 +410,14 @@ class PgdL2Parameters(L2Parameters, PgdVariants):
 
 
 class Attack(Parameters):
-    """Parameters of a family of attacks in any ball (see `in_ball`)."""
+    """Parameters of a family of attacks, such as APGD, in any ball (see `parameters_in_ball`)."""
 
     norm: ClassVar[Norm]
     family: ClassVar["type[Attack]"]
 
     def __reduce__(self) -> tuple[Any, ...]:
         # pickle cannot find a dynamically created class by its name.
-        return _in_ball_with, (self.family, self.norm, self.model_dump())
+        return _parameters_from_fields, (self.family, self.norm, self.model_dump())
 
 
 AttackT = TypeVar("AttackT", bound=Attack)
@@ -429,23 +440,23 @@ class ApgdL1(Apgd):
     """Whether the first three fifths of the iterations use balls of 3 and 2 epsilon."""
 
 
-class DlrLoss(Parameters):
-    """Requirements of attacks on the difference of logits ratio."""
+class DlrParameters(Parameters):
+    """Parameters of attacks on the difference of logits ratio, which need three classes."""
 
     min_classes: ClassVar[int] = 3
     min_classes_reason: ClassVar[str] = "the DLR loss divides by the largest logit minus the third largest"
 
 
-class ApgdDlr(Apgd, DlrLoss):
+class ApgdDlr(Apgd, DlrParameters):
     """APGD on the difference of logits ratio (Croce and Hein, 2020)."""
 
 
-class ApgdDlrL1(ApgdL1, DlrLoss):
+class ApgdDlrL1(ApgdL1, DlrParameters):
     """APGD on the difference of logits ratio in an L1 ball."""
 
 
-class TargetedDlrLoss(Parameters):
-    """Requirements of attacks on the targeted difference of logits ratio."""
+class TargetedDlrParameters(Parameters):
+    """Parameters of attacks on the targeted difference of logits ratio, which need four classes."""
 
     min_classes: ClassVar[int] = 4
     min_classes_reason: ClassVar[str] = (
@@ -453,14 +464,17 @@ class TargetedDlrLoss(Parameters):
     )
 
 
-class Targeted(Parameters):
-    """Limits of attacks that target one class after another."""
+class TargetsParameters(Parameters):
+    """Parameters of attacks that target one class after another, with a limit on the number of targets."""
 
     if TYPE_CHECKING:
         targets: int
 
     def unsupported_classes_reason(self, n_classes: int) -> str | None:
-        """Return why there are too many targets. A default that is too large is reduced instead."""
+        """Return why there are too many targets or too few classes, or None.
+
+        A default number of targets that is too large is no reason, since the attack reduces it.
+        """
         max_targets = n_classes - 1
         if self.targets > max_targets and self.targets != type(self).model_fields["targets"].default:
             return (
@@ -470,14 +484,14 @@ class Targeted(Parameters):
         return super().unsupported_classes_reason(n_classes)
 
 
-class ApgdTargeted(Apgd, TargetedDlrLoss, Targeted):
+class ApgdTargeted(Apgd, TargetedDlrParameters, TargetsParameters):
     """APGD on the targeted difference of logits ratio, one target class after the other (Croce and Hein, 2020)."""
 
     targets: PositiveInt = 9
     """Number of target classes, limited by the number of other classes."""
 
 
-class ApgdTargetedL1(ApgdL1, TargetedDlrLoss, Targeted):
+class ApgdTargetedL1(ApgdL1, TargetedDlrParameters, TargetsParameters):
     """Targeted APGD in an L1 ball."""
 
     restarts: PositiveInt = 1
@@ -494,7 +508,7 @@ class Fab(Attack):
     """Number of runs."""
 
 
-class FabTargeted(Attack, Targeted):
+class FabTargeted(Attack, TargetsParameters):
     """Fast adaptive boundary attack towards one target class after the other, as in AutoAttack."""
 
     steps: PositiveInt = 100
@@ -514,19 +528,19 @@ class Square(Attack):
     """Fraction of the pixels that the first squares change."""
 
 
-class Standard(Attack, TargetedDlrLoss):
-    """AutoAttack's standard version (Croce and Hein, 2020): APGD-CE, APGD-T, FAB-T and Square with default parameters.
+class Standard(Attack, TargetedDlrParameters):
+    """AutoAttack's standard version (Croce and Hein, 2020): APGD-CE, APGD-T, FAB-T and Square.
 
     Attributes:
-        steps: steps of APGD and FAB.
-        queries: queries of Square.
+        steps: number of steps of APGD-CE, APGD-T and FAB-T.
+        queries: maximum number of queries of Square per image.
     """
 
     steps: PositiveInt = 100
     queries: PositiveInt = 5000
 
 
-class Rand(Attack, DlrLoss):
+class Rand(Attack, DlrParameters):
     """AutoAttack's version for randomised networks (Croce and Hein, 2020): APGD-CE and APGD-DLR on averaged gradients.
 
     Attributes:
@@ -565,7 +579,7 @@ class Fmn(MinimumNorm):
 
     Attributes:
         max_stepsize: L2 length of the first step; it decreases to a hundredth of this length.
-        gamma: initial relative change of epsilon per step.
+        gamma: relative change of epsilon in the first step; later changes are smaller.
     """
 
     min_strong_steps: ClassVar[int] = 50
@@ -585,7 +599,7 @@ class FmnL2(Fmn):
 
 
 class Ddn(MinimumNorm):
-    """Decoupled direction and norm (Rony et al., 2019), as in Foolbox.
+    """Decoupled direction and norm (DDN; Rony et al., 2019), as in Foolbox.
 
     Attributes:
         init_epsilon: radius of the first ball.
@@ -599,12 +613,12 @@ class Ddn(MinimumNorm):
     @property
     def cautions(self) -> tuple[Caution, ...]:
         """Warnings about too few steps, including too few to shrink the first ball to the smallest epsilon."""
-        smallest = self.init_epsilon * (1 - self.gamma) ** self.steps
-        if smallest <= min(self.strengths):
+        smallest_radius = self.init_epsilon * (1 - self.gamma) ** self.steps
+        if smallest_radius <= min(self.strengths):
             return super().cautions
         problem = (
-            f"init_epsilon × (1 - gamma)^steps = {smallest:.4g}, so the attack cannot find perturbations as small as "
-            f"the smallest epsilon, {min(self.strengths):g}"
+            f"init_epsilon × (1 - gamma)^steps = {smallest_radius:.4g}, so the attack cannot find perturbations as "
+            f"small as the smallest epsilon, {min(self.strengths):g}"
         )
         return (
             *super().cautions,
@@ -616,9 +630,9 @@ class SigmaZero(MinimumNorm):
     """σ-zero (Cinà et al., 2025): gradient descent on a smooth approximation of the L0 norm.
 
     Attributes:
-        stepsize: step size of Adam's first step; it decreases to a tenth.
+        stepsize: size of Adam's first step; the size decreases to a tenth.
         sigma: sharpness of the approximation; smaller is sharper.
-        threshold: initial threshold, below which values are set to 0.
+        threshold: initial threshold; smaller changes of values are set to 0.
         threshold_factor: change of the threshold per step, in units of the step size.
     """
 
@@ -660,8 +674,8 @@ _NORM_SPECIFIC: dict[tuple[type[Attack], Norm], type[Attack]] = {
 
 
 @cache
-def in_ball(family: type[AttackT], norm: Norm) -> type[AttackT]:
-    """Return the parameters of a family of attacks in one ball: the family's parameters and the norm's epsilons."""
+def parameters_in_ball(family: type[AttackT], norm: Norm) -> type[AttackT]:
+    """Return the parameter class of a family in one norm, with the family's parameters and the norm's epsilons."""
     base = _NORM_SPECIFIC.get((family, norm), family)
     bases: Any = (base, _BALLS[norm])
     parameters: type[AttackT] = create_model(f"{family.__name__}In{norm}", __base__=bases, __doc__=base.__doc__)
@@ -669,13 +683,13 @@ def in_ball(family: type[AttackT], norm: Norm) -> type[AttackT]:
     return parameters
 
 
-def _in_ball_with(family: type[Attack], norm: Norm, fields: Mapping[str, Any]) -> Attack:
-    parameters: Attack = in_ball(family, norm)(**fields)
+def _parameters_from_fields(family: type[Attack], norm: Norm, fields: Mapping[str, Any]) -> Attack:
+    parameters: Attack = parameters_in_ball(family, norm)(**fields)
     return parameters
 
 
 class SpatialParameters(Parameters):
-    """A grid of rotations and translations (Engstrom et al., 2019), evenly spaced between both ends.
+    """A grid of evenly spaced rotations and translations (Engstrom et al., 2019).
 
     Attributes:
         rotations: number of angles.
@@ -694,7 +708,7 @@ class SpatialParameters(Parameters):
         return (CLEAN_STRENGTH,)
 
     def unsupported_shape_reason(self, height: int, width: int) -> str | None:
-        """Return why images that are not square cannot be rotated.
+        """Return why images that are not square cannot be rotated, or None if the images are square.
 
         Foolbox maps both axes of an image to [-1, 1] before it rotates and translates. Rotations therefore shear images
         that are not square, and a shift of one pixel has different lengths along the two axes.
@@ -754,7 +768,7 @@ class CorruptionParameters(Parameters):
     """A common corruption (Hendrycks and Dietterich, 2019)."""
 
     severities: tuple[Severity, ...] = Field(default=(1, 2, 3, 4, 5), min_length=1)
-    """Severities of the corruption."""
+    """Severities to evaluate, from 1 to 5."""
 
     @field_validator("severities")
     @classmethod

@@ -107,7 +107,7 @@ def _to_array(value: object, name: str) -> NDArray[np.float64]:
     try:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:
-        raise _not_numeric(name, value) from error
+        raise _not_numeric_error(name, value) from error
     # NumPy would also convert booleans and text to numbers, and round integers that float64 cannot represent.
     dtype_kind = array.dtype.kind
     if (
@@ -115,11 +115,11 @@ def _to_array(value: object, name: str) -> NDArray[np.float64]:
         or dtype_kind not in "iuf"
         or (dtype_kind != "f" and np.abs(array.astype(np.float64)).max() >= 2**53)
     ):
-        raise _not_numeric(name, value)
+        raise _not_numeric_error(name, value)
     return array.astype(np.float64)
 
 
-def _not_numeric(name: str, value: object) -> EvaluationError:
+def _not_numeric_error(name: str, value: object) -> EvaluationError:
     return EvaluationError(
         f"Measuring failed for {name}: expected a number or a list of numbers, got {reprlib.repr(value)}. {_ADVICE}"
     )

@@ -1,1 +1,1 @@
-"""Building blocks of attacks: samples and restarts, batches, random numbers, and the network under attack."""
+"""Building blocks of attacks: samples, restarts, batches, random numbers, logs of steps, and the attacked network."""

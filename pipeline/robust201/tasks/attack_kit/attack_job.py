@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from robust201.models.model import Model
-from robust201.tasks.attack_kit.batching import Batching, logits_of, runs
+from robust201.tasks.attack_kit.batching import Batching, logits_of, slices_of_equal_values
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request, to_float
 from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers, ImageShape, RandomNumbers
 from robust201.tasks.attack_kit.step_log import RunLog, StepLog
@@ -26,15 +26,15 @@ _POOL_BYTES = {"cpu": 2**26, "cuda": 2**30}
 """Maximum size in bytes of one float32 copy of Square's pool, by device type."""
 
 _POOL_BATCHES = {"cpu": 128, "cuda": 16}
-"""Maximum number of batches in Square's pool, by device type. Smaller batches have a smaller pool, which has at least
-fifteen full batches for each partial one."""
+"""Maximum number of batches in Square's pool, by device type. This limit applies if batches are small. Even then, a
+full pool has at least fifteen full batches for each partly filled one."""
 
 _POOL_COPIES = 6
 """Number of float32 copies of Square's pool in memory."""
 
 MAX_IMAGES_PER_SAMPLE = _POOL_COPIES * _POOL_BATCHES["cuda"] + 4
 """Maximum number of float32 images in GPU memory during an attack, per sample in a batch: copies of Square's pool, and
-temporary tensors of a query. APGD keeps about fourteen images per sample."""
+temporary tensors of a query. APGD needs less: about fourteen images per sample."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class AttackJob:
         return channels, height, width
 
     def chunks(self, positions: NDArray[np.int64]) -> Iterator["Samples"]:
-        """Split all samples of some images into groups that are attacked one after the other.
+        """Yield all samples of some images, in groups that are attacked one after the other.
 
         Args:
             positions: (n,) positions of the images to attack.
@@ -85,7 +85,7 @@ class AttackJob:
             yield self.samples(sample_numbers // len(positions), positions[sample_numbers % len(positions)])
 
     def pools_of_images(self, positions: NDArray[np.int64]) -> Iterator["Samples"]:
-        """Split images into groups and yield each group's samples at all epsilons.
+        """Split images into groups, and yield the samples of each group at all epsilons.
 
         Args:
             positions: (n,) positions of the images to attack.
@@ -100,7 +100,7 @@ class AttackJob:
             yield self.samples(np.arange(n_strengths).repeat(len(group)), np.tile(group, n_strengths))
 
     def samples(self, strengths: NDArray[np.int64], positions: NDArray[np.int64]) -> "Samples":
-        """Return samples that combine strengths with images.
+        """Return the samples with these strengths and images.
 
         Args:
             strengths: (B,) index of each sample's epsilon.
@@ -120,8 +120,8 @@ class AttackJob:
         )
 
     @torch.inference_mode()
-    def correct(self) -> NDArray[np.bool_]:
-        """Return which images the model classifies correctly: (N,) on the host."""
+    def is_correct(self) -> NDArray[np.bool_]:
+        """Return whether the model classifies each image correctly: (N,) on the host."""
         if len(self.images) == 0:
             return np.zeros(0, np.bool_)
         predicted = [
@@ -132,9 +132,9 @@ class AttackJob:
         return correct
 
     def record_clean(self) -> None:
-        """If steps are recorded, record which clean images are misclassified, with one pass per image."""
+        """If steps are recorded, classify the clean images and record which ones are misclassified."""
         if self.step_log is not None:
-            self.step_log.record_clean(self.correct())
+            self.step_log.record_clean(self.is_correct())
 
     def run_log(self, samples: "Samples", n_steps: int, run_number: int = 0) -> RunLog:
         """Return the log of a run on some samples (see `RunLog`)."""
@@ -176,11 +176,14 @@ class Samples:
         )
 
     def scaled_epsilons(self, factor: float, epsilons: Sequence[float]) -> torch.Tensor:
-        """Multiply in float64 and round to float32, as the libraries compute step sizes: (B, 1, 1, 1)."""
-        return self.spread([factor * epsilon for epsilon in epsilons])
+        """Return each sample's epsilon times a factor: (B, 1, 1, 1).
 
-    def spread(self, value_by_strength: Sequence[float]) -> torch.Tensor:
-        """Return the value for each sample's strength, rounded to float32: (B, 1, 1, 1)."""
+        The product is computed in float64 and rounded to float32, as the libraries compute step sizes.
+        """
+        return self.expand_by_strength([factor * epsilon for epsilon in epsilons])
+
+    def expand_by_strength(self, value_by_strength: Sequence[float]) -> torch.Tensor:
+        """Return the value of each sample's strength, rounded to float32: (B, 1, 1, 1)."""
         rounded = torch.tensor(value_by_strength, dtype=torch.float64).float()
         return rounded[torch.from_numpy(self.strengths)].to(self.clean.device).view(-1, 1, 1, 1)
 
@@ -226,13 +229,13 @@ def batches_by_strength(samples: Samples, images: torch.Tensor, stage: int = 0) 
         One batch per strength.
     """
     positions = torch.from_numpy(samples.positions).to(images.device)
-    for run in runs(samples.strengths):
-        # Copies, made outside of inference mode: callers cannot differentiate through inference tensors.
+    for run in slices_of_equal_values(samples.strengths):
+        # Copy the images outside of inference mode, since callers cannot differentiate through inference tensors.
         yield Perturbed(int(samples.strengths[run.start]), positions[run], images[run].clone(), stage)
 
 
 SingleRun = Callable[[AttackJob, Samples, int], tuple[torch.Tensor, torch.Tensor]]
-"""(job, samples, restart number) → candidates (B, 3, H, W), and whether each is misclassified in the run (B,)."""
+"""(job, samples, number of the run) → candidate images (B, 3, H, W), and whether each is misclassified (B,)."""
 
 
 def attack_correct(
@@ -242,14 +245,14 @@ def attack_correct(
 
     Args:
         job: model, batches, random numbers and images.
-        split: positions of images (n,) → groups of samples that are attacked together.
+        split: function (positions of images (n,)) → groups of samples that are attacked together.
         run: one run of the attack.
         restarts: number of runs.
 
     Yields:
         Batches of images, perturbed if the attack succeeded, otherwise clean.
     """
-    correct = job.correct()
+    correct = job.is_correct()
     if job.step_log is not None:
         job.step_log.record_clean(correct)
     for samples in job.chunks(np.flatnonzero(~correct)):
@@ -262,7 +265,7 @@ def attack_correct(
 def attack_with_restarts(
     job: AttackJob, samples: Samples, run: SingleRun, restarts: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run an attack, restart it for the samples that resist, and classify the results once more.
+    """Run an attack, run it again on the samples that resist, and classify the results once more.
 
     Returns:
         Images (B, 3, H, W) float32, which are clean where the attack did not succeed, and whether they are

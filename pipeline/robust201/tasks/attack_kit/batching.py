@@ -15,14 +15,14 @@ from robust201.models.model import Model, Objective
 class Batching:
     """Sizes of the batches that go through the model.
 
-    They affect speed and memory. They affect results only by rounding, in networks whose sums depend on the batch size.
-    Parity tests therefore use `as_library`.
+    The sizes affect speed and memory. They affect results only through rounding, in networks whose sums depend on the
+    batch size. Comparisons with the reference libraries, bit by bit, therefore use `as_library`.
 
     Attributes:
-        samples: maximum number of (image, epsilon) pairs per batch.
+        samples: maximum number of samples, which are (image, epsilon) pairs, per batch.
         pool: maximum number of samples that Square attacks together. Samples that are not fooled yet share batches.
             Each sample takes the memory of one float32 image.
-        as_library: whether to form batches like the reference libraries, from all samples of one epsilon that are not
+        as_library: whether to form batches as the reference libraries do, from all samples of one epsilon that are not
             fooled yet. `samples` and `pool` are then ignored.
     """
 
@@ -40,7 +40,7 @@ class Batching:
             Slices that cover [0, B) in order.
         """
         if self.as_library:
-            yield from runs(strengths)
+            yield from slices_of_equal_values(strengths)
             return
         for start in range(0, len(strengths), self.samples):
             yield slice(start, min(start + self.samples, len(strengths)))
@@ -48,14 +48,14 @@ class Batching:
     def queries_per_check(self, query: int) -> int:
         """Return the number of queries that Square makes before it checks which images are fooled.
 
-        A check stalls the device; without checks, queries are wasted on images that are already fooled. The probability
-        that a query fools an image decreases as 1 / (queries so far), so an interval proportional to the queries so far
-        keeps the waste constant and below 1%.
+        A check stalls the device, but without checks, queries are wasted on images that are already fooled. The
+        probability that a query fools an image decreases as 1 / (queries so far). If the interval between checks is
+        proportional to the queries so far, the wasted fraction is constant; it is below 1%.
         """
         return 1 if self.as_library else min(max(1, query // 32), 64)
 
 
-def runs(values: NDArray[np.int64]) -> Iterator[slice]:
+def slices_of_equal_values(values: NDArray[np.int64]) -> Iterator[slice]:
     """Yield the slices of equal consecutive values.
 
     Args:

@@ -1,4 +1,4 @@
-"""The context of a task: the network under attack, and the sources of random numbers and of images."""
+"""The context of a task: the network to attack or measure, and the sources of random numbers and of images."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,8 +21,8 @@ class Request:
 
     Attributes:
         strengths: (S,) strengths in the task's units.
-        images: (N, C, H, W) uint8, on the context's device; float32 if the user passed floats.
-        labels: (N,) int64, on the context's device.
+        images: (N, C, H, W), on the classifier's device; uint8, or float32 in [0, 1] if the user passed such images.
+        labels: (N,) int64, on the classifier's device.
         indices: (N,) int64 rows of the images in the dataset's full split, which identify their random numbers.
         step_log: records the step at which the attack fools each image; None if not requested.
         on_stage: called with the number and the key of each stage of a multi-stage attack, when it begins.
@@ -40,8 +40,8 @@ class Perturbed(NamedTuple):
     """A batch of perturbed images.
 
     Attributes:
-        strength: index into the request's strengths.
-        positions: (B,) int64, positions in the request's images.
+        strength: index of the strength in the request's strengths.
+        positions: (B,) int64, positions of the images in the request.
         images: (B, 3, H, W) float32 in [0, 1].
         stage: number of the stage that fooled these images, from 1, for a multi-stage attack; otherwise 0.
     """
@@ -53,15 +53,15 @@ class Perturbed(NamedTuple):
 
 
 AdversarialImages = Callable[[float, NDArray[np.int64]], NDArray[np.float32]]
-"""(strength, (n,) rows of the full test split) → (n, 3, H, W) float32 in [0, 1]."""
+"""Source of adversarial images: (strength, (n,) rows of the full test split) → (n, 3, H, W) float32 in [0, 1]."""
 
 CorruptedImages = Callable[[str, int, NDArray[np.int64]], NDArray[np.uint8]]
-"""(corruption, severity 1 to 5, (n,) rows of the full test split) → (n, 3, H, W) uint8."""
+"""Source of corrupted images: (corruption, severity 1 to 5, (n,) rows of the full test split) → (n, 3, H, W) uint8."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """The context of one task.
+    """The context of one task: the network, random numbers and images.
 
     Attributes:
         classifier: the network under test, which maps pixels in [0, 1] to logits.
@@ -74,7 +74,8 @@ class Context:
         key: the evaluated key, which identifies random numbers and the corruption. `tasks.evaluate.evaluate_part` sets
             it and `first_batch`.
         engine: engine of the attacks, a name from `tasks.ENGINES`.
-        model: the network in the form that the fused engine attacks and measures; None for the classifier itself.
+        model: another implementation of the network, which the fused engine attacks and measures; None for the
+            classifier.
         model_batch: batch size of the fused engine, in images or (image, epsilon) pairs; None for the device's default.
     """
 
@@ -91,7 +92,7 @@ class Context:
 
     @property
     def attacked_model(self) -> Model:
-        """The network in the form that is attacked and measured."""
+        """The model that is attacked and measured: `model` if set, otherwise the classifier."""
         return self.classifier if self.model is None else self.model
 
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -132,7 +133,8 @@ class Context:
             The seed, for libraries that seed their own generators.
         """
         seed = derived_seed(self.seed, self.key, batch)
-        # Both libraries seed every CUDA device, so restore all of them. A run on the CPU must not initialise CUDA.
+        # `manual_seed` and the libraries seed every CUDA device, so restore all. A run on the CPU must not initialise
+        # CUDA.
         devices = range(torch.cuda.device_count()) if self.classifier.device.type == "cuda" else ()
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(seed)

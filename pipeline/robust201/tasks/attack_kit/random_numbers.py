@@ -2,8 +2,8 @@
 
 In evaluations, each random number is a function of the seed, the key, the restart, and the image or query. A result
 therefore does not depend on batches, order or workers, nor on which other images, epsilons and architectures are
-evaluated. All random numbers are drawn on the CPU, so attacks on CPU and CUDA use the same ones. They are cached,
-because attacks on thousands of networks use the same ones, too.
+evaluated. All random numbers are drawn on the CPU, so attacks on CPU and CUDA use the same numbers. They are cached,
+because attacks on thousands of networks use them again.
 """
 
 import functools
@@ -22,7 +22,7 @@ ImageShape = tuple[int, int, int]
 
 
 class Window(NamedTuple):
-    """One proposal of Square: a square of pixels and the direction in which each channel moves.
+    """One proposal of Square: a square of pixels, and the sign of the change in each channel.
 
     Attributes:
         row: first row.
@@ -37,7 +37,7 @@ class Window(NamedTuple):
     signs: torch.Tensor
 
 
-class Swap(NamedTuple):
+class WindowMove(NamedTuple):
     """One proposal of Square in an L2 or L1 ball, which moves the contents of one window to another.
 
     Attributes:
@@ -48,7 +48,7 @@ class Swap(NamedTuple):
         side: number of rows and columns of both windows.
         is_turned: whether the two halves of the pattern that is added to the window lie side by side instead of one
             above the other.
-        signs: (B, C, 1, 1) float32 in {-1, 1}, of each image and channel, on the CPU.
+        signs: (B, C, 1, 1) float32 in {-1, 1}, of each image and channel; on the CPU unless moved by `for_images`.
     """
 
     row: int
@@ -59,7 +59,7 @@ class Swap(NamedTuple):
     is_turned: bool
     signs: torch.Tensor
 
-    def for_images(self, rows: slice, device: torch.device) -> "Swap":
+    def for_images(self, rows: slice, device: torch.device) -> "WindowMove":
         """Return the proposal with the signs of some images only, on a device."""
         return self._replace(signs=self.signs[rows].to(device))
 
@@ -97,7 +97,7 @@ class RandomNumbers(Protocol):
         ...
 
     def normals(self, restart: int, image_rows: NDArray[np.int64], n_values: int) -> torch.Tensor:
-        """Draw directions, for starting points of PGD in an L2 ball or projections of a Jacobian.
+        """Draw random directions, for starting points of PGD in an L2 ball or projections of a Jacobian.
 
         Args:
             restart: number of the restart or projection.
@@ -150,13 +150,14 @@ class RandomNumbers(Protocol):
             channels: channels of an image.
 
         Returns:
-            Whether each pattern is turned, for all images, and its signs (n_tiles, B, C, 1, 1) float32 in {-1, 1}.
+            Whether each pattern is turned, which is the same for all images, and the signs (n_tiles, B, C, 1, 1)
+            float32 in {-1, 1} of the patterns.
         """
         ...
 
     def swaps(
         self, restart: int, first_query: int, image_rows: NDArray[np.int64], sides: Sequence[int], shape: ImageShape
-    ) -> list[Swap]:
+    ) -> list[WindowMove]:
         """Draw consecutive proposals of Square in an L2 or L1 ball. All images share the windows, but not the signs.
 
         Args:
@@ -215,20 +216,20 @@ class CounterRandomNumbers:
 
     def swaps(
         self, restart: int, first_query: int, image_rows: NDArray[np.int64], sides: Sequence[int], shape: ImageShape
-    ) -> list[Swap]:
+    ) -> list[WindowMove]:
         channels, height, width = shape
-        n_images = -(-(int(image_rows.max(initial=0)) + 1) // _SWAP_IMAGES) * _SWAP_IMAGES
+        n_images = -(-(int(image_rows.max(initial=0)) + 1) // _SIGN_BLOCK_IMAGES) * _SIGN_BLOCK_IMAGES
         bit_indices = image_rows[:, None] * channels + np.arange(channels)
-        swaps = []
+        window_moves = []
         for query, side in enumerate(sides, start=first_query):
-            window_words, is_turned, packed = _swap(*self._seed_and_key, restart, query, channels, n_images)
+            window_words, is_turned, packed = _draw_window_move(*self._seed_and_key, restart, query, channels, n_images)
             row, column, source_row, source_column = (
                 word * (length - side) >> 32 for word, length in zip(window_words, (height, width) * 2, strict=True)
             )
             bits = packed[bit_indices >> 3] >> (bit_indices & 7).astype(np.uint8) & 1
             signs = torch.from_numpy(2 * bits.astype(np.float32) - 1).view(-1, channels, 1, 1)
-            swaps.append(Swap(row, column, source_row, source_column, side, is_turned, signs))
-        return swaps
+            window_moves.append(WindowMove(row, column, source_row, source_column, side, is_turned, signs))
+        return window_moves
 
 
 _BLOCK = 64
@@ -239,7 +240,7 @@ _BLOCK_VALUES = _BLOCK * 3 * 32 * 32
 
 _MAX_CACHED_BLOCKS = 320
 """Maximum number of cached blocks, which take up to 240 MiB for images up to 256x256. PGD and APGD use 314 blocks for
-10,000 32x32 images, in the same order for every network, so a smaller cache would never hit."""
+10,000 images of 32x32 pixels, in the same order for every network. A smaller cache would therefore never hit."""
 
 
 def _block_size(n_values: int) -> int:
@@ -297,20 +298,20 @@ def _tile_block(seed: int, key: str, restart: int, n_values: int, block: int) ->
     return (2 * bits.astype(np.int8) - 1).astype(np.int8)
 
 
-_SWAP_IMAGES = 1024
-"""Signs of a query are drawn for a number of images that is a multiple of this."""
+_SIGN_BLOCK_IMAGES = 1024
+"""The number of images for which the signs of a query are drawn is a multiple of this number."""
 
 
 @functools.lru_cache(maxsize=2**13)
-def _swap(
+def _draw_window_move(
     seed: int, key: str, restart: int, query: int, channels: int, n_images: int
 ) -> tuple[tuple[int, ...], bool, NDArray[np.uint8]]:
-    """Draw four 32-bit integers, whether the pattern is turned, and (n_images, channels) bits, the lowest first.
+    """Draw four 32-bit integers, whether the pattern is turned, and (n_images, channels) bits, the lowest bit first.
 
     The bits stay packed: 4 kB for 10,000 images, and 32 MB for all cached queries.
     """
     n_bits = n_images * channels
-    # For more images, more of the same stream is drawn, so an image's bits do not depend on the other images.
+    # More images take more numbers of the same stream, so an image's bits do not depend on the other images.
     words = generator(seed, key, "swap", restart, query).bit_generator.random_raw(3 + -(-n_bits // 64)).astype("<u8")
     window_words = tuple(int(word) for word in words[:2].view("<u4"))
     return window_words, bool(words[2] & np.uint64(1)), words[3:].view(np.uint8)

@@ -13,14 +13,14 @@ import torch
 from numpy.typing import NDArray
 
 from robust201.core.errors import PerturbationError
-from robust201.tasks.attack_kit.random_numbers import ImageShape, Swap, Window
+from robust201.tasks.attack_kit.random_numbers import ImageShape, Window, WindowMove
 
 
 class ReplayedRandomNumbers:
     """The random numbers that the reference libraries draw for one batch after `torch.manual_seed(seed)`.
 
-    All strengths replay the same numbers, as when the libraries are called with the same seed for each strength. After
-    a restart the remaining images differ between strengths, and so do their numbers. With several restarts, use a
+    All strengths replay the same numbers, as if the libraries were called with the same seed for each strength. After a
+    restart, the remaining images differ between strengths, and so do their numbers. For attacks with restarts, use a
     separate source for each strength.
 
     Args:
@@ -34,7 +34,7 @@ class ReplayedRandomNumbers:
         self._has_several_strengths = False
 
     def for_key(self, key: str) -> "ReplayedRandomNumbers":
-        """Return a source that starts again, because AutoAttack seeds each of its attacks alike."""
+        """Return a new source with the same seed, because AutoAttack seeds each of its attacks alike."""
         del key
         return ReplayedRandomNumbers(self._seed, self._generator.device)
 
@@ -74,29 +74,29 @@ class ReplayedRandomNumbers:
 
     def swaps(
         self, restart: int, first_query: int, image_rows: NDArray[np.int64], sides: Sequence[int], shape: ImageShape
-    ) -> list[Swap]:
+    ) -> list[WindowMove]:
         """Draw proposals of Square in an L2 or L1 ball, for the remaining images of one strength."""
         del restart, first_query  # the stream continues after the last call
         channels, height, width = shape
         # As after a restart, the remaining images differ between strengths, here from the first query on.
         n_images, rows = self._rows(1, image_rows)
-        swaps = []
+        window_moves = []
         for side in sides:
             row, column, source_row, source_column = (
                 int((length - side) * self._uniform(1)) for length in (height, width) * 2
             )
             is_turned = bool(self._uniform(1) > 0.5)
             signs = torch.sign(2 * self._uniform(n_images, channels, 1, 1) - 1)[rows]
-            swaps.append(Swap(row, column, source_row, source_column, side, is_turned, signs))
-        return swaps
+            window_moves.append(WindowMove(row, column, source_row, source_column, side, is_turned, signs))
+        return window_moves
 
     def _uniform(self, *shape: int) -> torch.Tensor:
         return torch.rand(shape, generator=self._generator, device=self._generator.device)
 
     def _rows(self, restart: int, image_rows: NDArray[np.int64]) -> tuple[int, torch.Tensor]:
-        """Return the number of different images, and the row of each in the library's batch: (B,) int64.
+        """Return the number of different images, and the row of each sample's image in the library's batch: (B,) int64.
 
-        The library's batch has the images in order of first appearance.
+        The library's batch contains the images in order of first appearance.
         """
         row_by_image = {image: row for row, image in enumerate(dict.fromkeys(image_rows.tolist()))}
         self._has_several_strengths = self._has_several_strengths or len(row_by_image) < len(image_rows)

@@ -1,10 +1,10 @@
 """The step, or query, at which an attack first fools each image.
 
 An image's step is the smallest number of steps (queries, for Square) with which the attack would have fooled it,
-everything else being equal; it is 0 if the network misclassifies the clean image. An attack that returns its last
+everything else being equal. It is 0 if the network misclassifies the clean image. An attack that returns its last
 iterate, such as PGD, would have returned iterate k after k steps, so its starting point does not count. An attack that
-returns any misclassified image, such as Square, may return its starting point, which counts as step 1, since no attack
-takes fewer.
+returns any misclassified image, such as Square, may return its starting point. This counts as step 1, since an attack
+takes at least one step.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from robust201.tasks.columns import NEVER_FOOLED, FoolingSteps
 
 
 class StepLog:
-    """The steps at which images are first fooled, at several strengths. The attack records them.
+    """Log of the steps at which an attack first fools images, at several strengths.
 
     Args:
         n_strengths: number of strengths S.
@@ -39,13 +39,13 @@ class StepLog:
 
 
 class RunLog:
-    """The steps at which one run first fools its samples. Its methods do nothing if steps are not recorded.
+    """Log of the steps at which one run first fools its samples. The methods do nothing if steps are not recorded.
 
     Args:
         log: the attack's log; None if steps are not recorded.
         labels: (B,) int64 classes of the samples.
         log_indices: (B,) indices of the samples in the flattened log, strength by strength.
-        n_steps: steps of a run.
+        n_steps: number of steps of a run.
         run_number: number of the run, from 0. Step numbers continue over consecutive restarts or targets.
     """
 
@@ -104,10 +104,11 @@ class RunLog:
             self._first_steps[rows] = torch.minimum(self._first_steps[rows], steps)
 
     def write(self, fooled: torch.Tensor | None = None) -> None:
-        """Write the run into the attack's log.
+        """Write the steps of the run into the attack's log.
 
         Args:
-            fooled: (B,) whether the run returns a misclassified image; other samples do not count. None for all.
+            fooled: (B,) whether the run returns a misclassified image for each sample; the steps of other samples are
+                not written. None writes all.
         """
         if self._log is None:
             return
@@ -117,13 +118,13 @@ class RunLog:
 
 
 class BallLog:
-    """The steps at which a minimum-norm attack first fools images, in each of several balls.
+    """Log of the steps at which a minimum-norm attack first fools images, in each of several balls.
 
     Args:
         log: the attack's log.
         radii: (S,) radii up to which a perturbation counts as within each ball.
         positions: (B,) positions of the attacked images.
-        n_steps: steps of the attack.
+        n_steps: number of steps of the attack.
     """
 
     def __init__(self, log: StepLog, radii: Sequence[float], positions: NDArray[np.int64], n_steps: int) -> None:

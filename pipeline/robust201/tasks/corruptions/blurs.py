@@ -33,7 +33,7 @@ DEFOCUS_RADII = Constants(
 )
 """Radius of the disk and standard deviation of its smoothing, in pixels."""
 
-GLASS_STEPS = Constants(
+GLASS_CONSTANTS = Constants(
     cifar=((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
     imagenet=((0.7, 1, 2), (0.9, 2, 1), (1.0, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
 )
@@ -51,12 +51,12 @@ MOTION_ANGLE = 45.0
 _LEVELS_16_BIT = 257
 """Number of 16-bit levels per 8-bit level: 65535 / 255."""
 
-ZOOM_ENDS = Constants(
+ZOOM_RANGES = Constants(
     cifar=((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)),
     imagenet=((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03)),
 )
-"""Approximate largest enlargement, and the step between enlargements, which start at 1. Because of rounding
-errors, there are 7, 12, 16, 21 and 26 enlargements for small images."""
+"""End of the range of enlargements, which starts at 1, and the step between enlargements. Because of rounding errors,
+there are 7, 12, 16, 21 and 26 enlargements for small images."""
 
 _MAX_RADIUS_OF_3X3 = 8
 """Maximum radius for which the published kernel of large images is smoothed with 3x3 pixels instead of 5x5."""
@@ -136,7 +136,7 @@ def glass_blur(images: Images, severity: int, random_numbers: CorruptionRandomNu
     one NumPy array, so the second assignment reads the value that the first wrote: pixel (h', w') is copied to (h, w),
     and is not changed itself.
     """
-    smoothing, displacement, rounds = GLASS_STEPS.at(severity, images.shape[1])
+    smoothing, displacement, rounds = GLASS_CONSTANTS.at(severity, images.shape[1])
     scale = scale_of(images.shape[1])
     sigma = smoothing * scale
     reach = max(1, round(displacement * scale))
@@ -158,7 +158,7 @@ def _glass_sources(size: int, reach: int, rounds: int, random_numbers: Corruptio
         (N, size * size) int64, pixels counted row by row.
     """
     targets = range(size - reach, reach, -1)
-    max_rounds = max(GLASS_STEPS.at(severity, size)[2] for severity in range(1, 6))
+    max_rounds = max(GLASS_CONSTANTS.at(severity, size)[2] for severity in range(1, 6))
     shape = (max_rounds, len(targets), len(targets), 2)
     displacements = random_numbers.draw_per_image(lambda rng: rng.integers(-reach, reach, size=shape)).astype(np.int64)
     sources = np.repeat(np.arange(size * size)[:, None], len(displacements), axis=1)
@@ -241,7 +241,7 @@ def motion_blur(images: Images, severity: int, random_numbers: CorruptionRandomN
 
 def zoom_blur(images: Images, severity: int, random_numbers: CorruptionRandomNumbers) -> Images:
     """Average images with enlargements of their centres, like a camera that moves towards its object."""
-    factors = np.arange(1, *ZOOM_ENDS.at(severity, images.shape[1]))
+    factors = np.arange(1, *ZOOM_RANGES.at(severity, images.shape[1]))
     # Put the image axes first, so that gathering rows and columns copies long runs of memory.
     original = (images / 255.0).astype(np.float32).transpose(1, 2, 0, 3)
     exact = np.ascontiguousarray(original.astype(np.float64))

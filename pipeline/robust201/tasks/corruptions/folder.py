@@ -1,4 +1,4 @@
-"""Generation of corrupted images into a folder, and a comparison of the generator with published files by MD5."""
+"""Generation of corrupted images into a folder, and comparison of the generator's files with published ones by MD5."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -45,17 +45,19 @@ from robust201.tasks.corruptions.generator import (
 )
 
 ImageProgress = Callable[[int, int], None]
-"""Function that is called with (number of images done, total number). Images count once per corruption and severity."""
+"""Function that is called with (number of finished images, total number). An image counts once per corruption and
+severity."""
 
 Blocks: TypeAlias = Iterator[NDArray[np.uint8]]
 """Consecutive rows of a file, (n, H, W, 3) each."""
 
 _BLOCK_IMAGES = 500
+"""Number of images that a process corrupts at a time."""
 
 
 @dataclass(frozen=True)
 class _Job:
-    """The data that a process needs to corrupt blocks of images."""
+    """The data from which a process corrupts blocks of images."""
 
     images: NDArray[np.uint8]  # (N, H, W, 3)
     indices: NDArray[np.int64]
@@ -76,7 +78,7 @@ class _Job:
 
 
 class _WorkerProcess:
-    """State of a process of the pool."""
+    """State of a worker process: the job, which is set when the process starts."""
 
     job: _Job
 
@@ -185,23 +187,23 @@ def _block_corrupter(job: _Job, workers: int) -> Iterator[Callable[[str], Blocks
             ) from error
 
 
-class Comparison(NamedTuple):
+class Md5Comparison(NamedTuple):
     """MD5s of a published file and of the file that the generator makes.
 
     Attributes:
         key: the corruption.
-        expected: MD5 of the published file.
-        got: MD5 of the generated file.
+        published: MD5 of the published file.
+        generated: MD5 of the generated file.
     """
 
     key: str
-    expected: str
-    got: str
+    published: str
+    generated: str
 
 
 def check_deterministic(
     images: ImageSet, *, keys: Sequence[str] = DETERMINISTIC_CORRUPTIONS, progress: ImageProgress | None = None
-) -> list[Comparison]:
+) -> list[Md5Comparison]:
     """Regenerate published files of corruptions without a random part, and compare their MD5s. No file is written.
 
     `jpeg_compression` matches only if Pillow's libjpeg rounds like the libjpeg of the authors.
@@ -241,7 +243,7 @@ def check_deterministic(
             digest = hashlib.md5(usedforsecurity=False)
             for chunk in npy_stream(shape, report_progress(corrupt_blocks(key))):
                 digest.update(chunk)
-            comparisons.append(Comparison(key, members[f"{key}.npy"].digest or "", digest.hexdigest()))
+            comparisons.append(Md5Comparison(key, members[f"{key}.npy"].digest or "", digest.hexdigest()))
     return comparisons
 
 
@@ -293,10 +295,10 @@ def corrupt_dataset(
     if check_published:
         comparisons = check_deterministic(images, keys=keys or DETERMINISTIC_CORRUPTIONS, progress=progress)
         lines = [
-            f"{key}: {'as published' if got == expected else 'differs'} (md5 {got}, published {expected})"
-            for key, expected, got in comparisons
+            f"{key}: {'as published' if generated == published else 'differs'} (md5 {generated}, published {published})"
+            for key, published, generated in comparisons
         ]
-        return lines, all(expected == got for _, expected, got in comparisons)
+        return lines, all(comparison.generated == comparison.published for comparison in comparisons)
     frost = load_frost(frost_folder) if frost_folder is not None else synthetic_frost(seed)
     keys = tuple(keys or CORRUPTIONS)
     generate_corruptions(folder, images, keys=keys, seed=seed, frost=frost, workers=workers, progress=progress)

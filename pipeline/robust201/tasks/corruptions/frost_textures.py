@@ -58,7 +58,7 @@ class FrostTextures:
     name: str
     images: tuple[NDArray[np.uint8], ...]
     sha256: str
-    _shrunk: dict[float, tuple[NDArray[np.uint8], ...]] = field(default_factory=dict, init=False, repr=False)
+    _resampled: dict[float, tuple[NDArray[np.uint8], ...]] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(cls, name: str, images: tuple[NDArray[np.uint8], ...]) -> "FrostTextures":
@@ -68,34 +68,34 @@ class FrostTextures:
         return cls(name, images, digest.hexdigest())
 
     def identity(self) -> dict[str, str]:
-        """Return the textures' part of a corruption recipe."""
+        """Return the name and the hash of the textures, as part of a recipe of corruptions."""
         return {"name": self.name, "sha256": self.sha256}
 
-    def shrunk(self, factor: float, size: int) -> tuple[NDArray[np.uint8], ...]:
-        """Resample the textures bilinearly without smoothing, like OpenCV's `resize` does by default.
+    def resample(self, factor: float, size: int) -> tuple[NDArray[np.uint8], ...]:
+        """Resample the textures bilinearly without smoothing, as OpenCV's `resize` does by default.
 
         Args:
-            factor: number of new pixels per old pixel.
+            factor: number of new pixels per old pixel, along each axis.
             size: height and width of the patches to crop.
 
         Returns:
-            Each texture, uint8, rounded to the nearest.
+            The resampled textures, uint8, rounded to the nearest level.
 
         Raises:
             DatasetError: a texture becomes too small for patches of this size.
         """
-        if factor not in self._shrunk:
-            self._shrunk[factor] = tuple(_shrink(image, factor) for image in self.images)
-        for image in self._shrunk[factor]:
+        if factor not in self._resampled:
+            self._resampled[factor] = tuple(_resample(image, factor) for image in self.images)
+        for image in self._resampled[factor]:
             if min(image.shape[:2]) <= size:
                 raise DatasetError(
                     f"Making frost failed for the textures {self.name!r}: height and width must be more than {size} "
                     f"pixels, got {image.shape[0]}x{image.shape[1]} after shrinking by {factor:g}. Use larger textures."
                 )
-        return self._shrunk[factor]
+        return self._resampled[factor]
 
 
-def _shrink(image: NDArray[np.uint8], factor: float) -> NDArray[np.uint8]:
+def _resample(image: NDArray[np.uint8], factor: float) -> NDArray[np.uint8]:
     height, width = (round(length * factor) for length in image.shape[:2])
     return truncate(resize_bilinear(image[None], height, width, step=1 / factor)[0] + 0.5)
 

@@ -45,8 +45,8 @@ __all__ = [
 ]
 
 GENERATOR_VERSION = 1
-"""Version of the images, increased when the random numbers or other common parts of all corruptions change. For changes
-of single corruptions, see `tasks.Task.images_version`."""
+"""Version of the images, increased when the random numbers or other common parts of all corruptions change. When a
+single corruption changes, `tasks.Task.images_version` is increased instead."""
 
 CORRUPTION_FUNCTIONS: dict[str, Callable[[Images, int, CorruptionRandomNumbers], Images]] = {
     "brightness": brightness,
@@ -102,8 +102,8 @@ def corrupt(
     `tasks.corruptions.random_numbers`).
 
     Args:
-        images: (N, H, H, 3) uint8, H at least 8. Lengths in pixels are multiplied by H / 32; from 224 pixels on, by
-            H / 224.
+        images: (N, H, H, 3) uint8, H at least 8. Constants that are lengths in pixels are multiplied by H / 32, or by
+            H / 224 if H is at least 224.
         key: a key of `CORRUPTION_FUNCTIONS`.
         severity: 1 to 5.
         seed: seed of all random numbers.
@@ -115,8 +115,8 @@ def corrupt(
 
     Raises:
         ConfigError: the key or severity does not exist.
-        DatasetError: the images are not square uint8 RGB images of 8 pixels or more, or there is not one index per
-            image.
+        DatasetError: the images are not square uint8 RGB images of 8 pixels or more, or the number of indices differs
+            from the number of images.
     """
     if key not in CORRUPTION_FUNCTIONS:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Random numbers and constants of corruptions. The seed, the key and the image's row seed a generator for each image.
+"""Random numbers and constants of corruptions. A generator per image is seeded by seed, key and the image's row.
 
 All five severities of a key use the same random numbers for an image, as all strengths of an attack do
 (ARCHITECTURE.md). Severities therefore differ only by their constants, and do not depend on which other severities are

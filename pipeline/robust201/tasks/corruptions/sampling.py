@@ -138,11 +138,11 @@ def resample_layers(layers: NDArray[np.float64], size: int) -> NDArray[np.float6
 
 
 def weighted_sums(weights: NDArray[np.float64], values: NDArray[np.floating], axis: int) -> NDArray[np.float64]:
-    """Multiply by a matrix along one axis, adding terms in order.
+    """Multiply by a matrix along one axis, adding the terms in order of position.
 
-    A BLAS adds terms in an order that depends on the processor. Fused multiply-adds give the same bits as OpenBLAS with
-    AVX2 and AVX-512, with which earlier images were generated. For odd sizes, whose last rows OpenBLAS sums
-    differently, nearly all bits are the same.
+    A BLAS library adds terms in an order that depends on the processor. Fused multiply-adds give the same bits as
+    OpenBLAS with AVX2 and AVX-512, with which earlier images were generated. For odd sizes, whose last rows OpenBLAS
+    sums differently, nearly all bits are the same.
 
     Args:
         weights: (T, S).

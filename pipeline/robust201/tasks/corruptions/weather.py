@@ -69,7 +69,7 @@ FROST_WEIGHTS = Constants(
     cifar=((1.0, 0.2), (1.0, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
     imagenet=((1.0, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75)),
 )
-"""Weights of the image and of the frost."""
+"""Weights of the image and of the frost texture, which are added."""
 
 FROST_SHRINK = 0.2
 """Factor by which frost textures are resized for 32-pixel images. For 224-pixel images they keep their size."""
@@ -80,7 +80,7 @@ FOG_PLASMA = Constants(
 )
 """Strength of the fog, and factor by which the structure weakens from one scale to the next finer one."""
 
-BRIGHTNESS_STEPS = Constants(cifar=(0.05, 0.1, 0.15, 0.2, 0.3), imagenet=(0.1, 0.2, 0.3, 0.4, 0.5))
+BRIGHTNESS_INCREASES = Constants(cifar=(0.05, 0.1, 0.15, 0.2, 0.3), imagenet=(0.1, 0.2, 0.3, 0.4, 0.5))
 """Amount added to the value of HSV, which is in [0, 1]."""
 
 _GREY_WEIGHTS = np.array((0.299, 0.587, 0.114), np.float32)  # ITU-R BT.601 luma, OpenCV's RGB2GRAY
@@ -137,7 +137,7 @@ def frost(images: Images, severity: int, random_numbers: CorruptionRandomNumbers
     size = images.shape[1]
     image_weight, frost_weight = FROST_WEIGHTS.at(severity, size)
     shrink = scale_of(size) if size >= IMAGENET_SIZE else FROST_SHRINK * size / CIFAR_SIZE
-    textures = random_numbers.frost.shrunk(shrink, size)
+    textures = random_numbers.frost.resample(shrink, size)
     uniforms = random_numbers.draw_per_image(lambda rng: rng.random(3))
     frosted = np.empty_like(images)
     for position, (choice, row_fraction, column_fraction) in enumerate(uniforms):
@@ -199,7 +199,7 @@ def fog(images: Images, severity: int, random_numbers: CorruptionRandomNumbers) 
 def brightness(images: Images, severity: int, random_numbers: CorruptionRandomNumbers) -> Images:
     """Raise the value of every pixel in HSV (Smith, 1978)."""
     hue, saturation, value = _to_hsv(images / 255.0)
-    value = np.clip(value + BRIGHTNESS_STEPS.at(severity, images.shape[1]), 0, 1)
+    value = np.clip(value + BRIGHTNESS_INCREASES.at(severity, images.shape[1]), 0, 1)
     return truncate(np.clip(_from_hsv(hue, saturation, value), 0, 1) * 255)
 
 

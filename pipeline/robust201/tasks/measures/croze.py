@@ -21,7 +21,7 @@ from robust201.tasks.measures.trainable import gradients, mean_loss, normalised,
 
 
 def measure(context: Context, parameters: CrozeParameters, request: Request) -> Mapping[str, NDArray[Any]]:
-    """Measure the first images of a request in a single pass.
+    """Measure a network on the first images of a request.
 
     Returns:
         `score`: sum over layers of the product of the three similarities.

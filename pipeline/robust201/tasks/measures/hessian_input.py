@@ -40,8 +40,8 @@ def measure(context: Context, parameters: InputHessianParameters, request: Reque
     columns = parameters.selected_columns
     n_images = len(request.images)
     values: dict[str, float] = {}
-    by_batches = any(name.startswith("batch_") for name in columns)
-    batches = equal_batches(parameters, n_images, context.key) if by_batches else []
+    has_batch_columns = any(name.startswith("batch_") for name in columns)
+    batches = equal_batches(parameters, n_images, context.key) if has_batch_columns else []
     with torch.inference_mode(mode=False), torch.enable_grad():
         network = copy_in_mode(context.classifier, parameters.mode).requires_grad_(requires_grad=False)
         if parameters.mode == "training":
@@ -51,7 +51,7 @@ def measure(context: Context, parameters: InputHessianParameters, request: Reque
             eigenvalues = np.concatenate([_largest(context, parameters, request, batch, network) for batch in passes])
             values = {"largest": eigenvalues.mean(), "largest_sd": eigenvalues.std()}
             batch_eigenvalues = [eigenvalues[batch].max(keepdims=True) for batch in batches]
-    if by_batches:
+    if has_batch_columns:
         values |= {
             "batch_largest": float(np.mean(batch_eigenvalues)),
             "batch_largest_sd": float(np.std(batch_eigenvalues)),

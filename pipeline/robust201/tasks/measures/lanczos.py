@@ -1,4 +1,4 @@
-"""Largest eigenvalues of symmetric operators that are defined only by their products with vectors.
+"""Largest eigenvalues of symmetric operators, computed only from products of the operators with vectors.
 
 Source: Golub and Van Loan, "Matrix Computations", 4th ed., section 10.1: the Lanczos iteration with full
 reorthogonalisation. The residual of the largest Ritz pair bounds the distance to an eigenvalue.
@@ -16,7 +16,8 @@ _CHECK_INTERVAL = 4
 """Number of steps between checks of the residuals. Each check waits for the device."""
 
 _MIN_RELATIVE_LENGTH = 1e-12
-"""Length of a new direction, relative to the operator's norm, below which the iteration has exhausted its space."""
+"""Minimum length of a new direction, relative to the operator's norm. A shorter one means that the iteration has
+already found all directions that it can reach."""
 
 
 def largest_eigenvalues(
@@ -52,7 +53,8 @@ def largest_eigenvalues(
             applied = applied - (applied * earlier).sum(dim=1, keepdim=True) * earlier
         length = applied.norm(dim=1)
         is_exhausted = length <= _MIN_RELATIVE_LENGTH * (quotient.abs() + length)
-        # A zero direction would add the Ritz value 0. Use the first quotient instead, which never exceeds the largest.
+        # A zero direction would add the Ritz value 0. Use the first quotient instead, which is at most the largest
+        # eigenvalue.
         was_exhausted = direction.abs().amax(dim=1) == 0
         diagonal.append(quotient if not diagonal else torch.where(was_exhausted, diagonal[0], quotient))
         off_diagonal.append(torch.where(is_exhausted, 0.0, length))

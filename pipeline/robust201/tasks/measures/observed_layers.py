@@ -1,4 +1,4 @@
-"""Intermediate values of a forward pass: outputs of layers, signs of the inputs of ReLUs, and the last feature map."""
+"""Observation of a forward pass: outputs of layers, signs of the inputs of ReLUs, and the last feature map."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ def layers_of(network: nn.Module) -> list[Layer]:
 class _ReluObserver(TorchFunctionMode):
     """Intercepts all torch functions, to observe ReLUs that are modules or function calls."""
 
-    def __init__(self, observed: "Observed") -> None:
+    def __init__(self, observed: "Observations") -> None:
         super().__init__()
         self._observed = observed
 
@@ -39,14 +39,15 @@ class _ReluObserver(TorchFunctionMode):
         return output
 
 
-class Observed:
+class Observations:
     """Observations of one forward pass of B images.
 
     Attributes:
         maps: (layer, its output) in order of calls.
-        agreements: (B, B) float64, number of inputs of ReLUs whose signs agree between two images; None without ReLUs.
+        agreements: (B, B) float64, for each pair of images, the number of inputs of ReLUs that have the same sign; None
+            without ReLUs.
         variances: for each BatchNorm, the mean over channels of its input's variance over images and positions.
-        last_map: the last four-dimensional result with more than one position, which the network pools at its end.
+        last_map: the last four-dimensional result with more than one position, which is the last feature map.
     """
 
     def __init__(self) -> None:
@@ -58,15 +59,15 @@ class Observed:
     def add_signs(self, relu_input: torch.Tensor) -> None:
         """Record the signs of the inputs of a ReLU."""
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            codes = (relu_input > 0).flatten(1).float()
-            shared = (codes @ codes.T).double() + ((1 - codes) @ (1 - codes).T).double()
-            self.agreements = shared if self.agreements is None else self.agreements + shared
+            is_positive = (relu_input > 0).flatten(1).float()
+            agreements = (is_positive @ is_positive.T).double() + ((1 - is_positive) @ (1 - is_positive).T).double()
+            self.agreements = agreements if self.agreements is None else self.agreements + agreements
 
 
 @contextmanager
-def observe(network: nn.Module) -> Iterator[Observed]:
-    """Observe the next forward pass of a network."""
-    observed = Observed()
+def observe(network: nn.Module) -> Iterator[Observations]:
+    """Yield an object that collects observations of the next forward pass of a network."""
+    observed = Observations()
 
     def record_map(layer: Layer, _inputs: Any, output: torch.Tensor) -> None:
         observed.maps.append((layer, output))
@@ -77,7 +78,8 @@ def observe(network: nn.Module) -> Iterator[Observed]:
             observed.variances.append(inputs[0].var(dim=axes, correction=0).mean())
 
     hooks = [layer.register_forward_hook(record_map) for layer in layers_of(network)]
-    hooks += [m.register_forward_pre_hook(record_variance) for m in network.modules() if isinstance(m, _BatchNorm)]
+    batch_norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
+    hooks += [batch_norm.register_forward_pre_hook(record_variance) for batch_norm in batch_norms]
     try:
         with _ReluObserver(observed):
             yield observed

@@ -12,7 +12,7 @@ DerivativeInput = Literal["normalised", "pixels"]
 """Input that is differentiated: the network's normalised input, or pixels in [0, 1]."""
 
 Mode = Literal["evaluation", "training"]
-"""Mode of BatchNorm, which uses its running statistics (`evaluation`) or each batch's statistics (`training`)."""
+"""Mode of BatchNorm: it uses its running statistics (`evaluation`) or the statistics of each batch (`training`)."""
 
 PROXIES = (
     *("synflow", "snip", "grasp", "jacov", "nwot", "fisher", "grad_norm", "plain", "l2_norm", "zen", "epe_nas"),
@@ -22,7 +22,10 @@ PROXIES = (
 
 
 class MeasureParameters(Parameters):
-    """Base of the parameters of measures. A measure selects its own images, and its single strength has no meaning."""
+    """Base class of the parameters of measures.
+
+    A measure selects its images independently of the sweep, and has a single strength without meaning.
+    """
 
     split: Split = "test"
     """Split of the images, which does not depend on the sweep's `images`."""
@@ -57,7 +60,8 @@ class DerivativeParameters(MeasureParameters):
     default_columns: ClassVar[tuple[str, ...]]
     default_training_columns: ClassVar[tuple[str, ...]]
     per_image_columns: ClassVar[tuple[str, ...]] = ()
-    """Columns that are undefined if an image's logits depend on other images in the batch."""
+    """Columns that are undefined in training mode, in which an image's logits depend on the other images of its
+    batch."""
 
     mode: Mode = "evaluation"
     batch: PositiveInt = 256
@@ -77,24 +81,24 @@ class DerivativeParameters(MeasureParameters):
     def identity(self) -> dict[str, Any]:
         """Return the parameters that affect results, without `mode`, `batch` and `columns` where they have no effect.
 
-        Payloads of older sweeps, which do not have these parameters, are therefore unchanged.
+        The identities of older sweeps, which do not have these parameters, therefore stay the same.
         """
-        payload = super().identity()
+        identity = super().identity()
         if self.mode == "evaluation":
-            del payload["mode"]
+            del identity["mode"]
         if not self.has_batches:
-            del payload["batch"]
-        payload["columns"] = list(self.selected_columns)
+            del identity["batch"]
+        identity["columns"] = list(self.selected_columns)
         if self.selected_columns == self.default_columns:
-            del payload["columns"]
-        return payload
+            del identity["columns"]
+        return identity
 
     @model_validator(mode="after")
     def _check_columns(self) -> Self:
         columns = self.selected_columns if self.columns is None else self.columns
         if not columns or len(set(columns)) < len(columns) or not set(columns) <= set(self.available_columns):
             raise ValueError(
-                f"expected columns to be different names of {', '.join(self.available_columns)}, got {list(columns)}."
+                f"expected columns to be distinct names among {', '.join(self.available_columns)}, got {list(columns)}."
             )
         invalid = [name for name in columns if name in self.per_image_columns]
         if self.mode == "training" and invalid:
@@ -148,7 +152,7 @@ class JacobianParameters(DerivativeParameters):
 
 
 class InputGradientParameters(MeasureParameters):
-    """Gradient of the loss with respect to the pixels; it has no parameters except for the images."""
+    """Gradient of the loss with respect to the pixels, whose only parameters select the images."""
 
 
 class LanczosParameters(DerivativeParameters):
@@ -182,7 +186,7 @@ class HessianWeightsParameters(LanczosParameters):
 
     @property
     def has_batches(self) -> bool:
-        """Always true: the sum over batches grows with their number."""
+        """Whether a column depends on batches: always, since the sum over batches grows with their number."""
         return True
 
 

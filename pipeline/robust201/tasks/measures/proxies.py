@@ -17,18 +17,25 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from robust201.models.classifier import Classifier, network_logits
 from robust201.tasks.attack_kit.context import Context, Request, to_float
-from robust201.tasks.measures.observed_layers import Layer, Observed, layers_of, make_absolute, observe, skip_batch_norm
+from robust201.tasks.measures.observed_layers import (
+    Layer,
+    Observations,
+    layers_of,
+    make_absolute,
+    observe,
+    skip_batch_norm,
+)
 from robust201.tasks.measures.parameters import PROXIES, ProxyParameters
 from robust201.tasks.measures.trainable import gradients, normalised, normals, trainable_copy
 
 _EPSILON = 1e-5
-"""Constant that the published code of jacov and EPE-NAS adds before logarithms and reciprocals."""
+"""Constant that the published code of jacov and EPE-NAS adds before taking logarithms and reciprocals."""
 
 _MIXING_WEIGHT = 0.01
 """Weight of the second image in Zen's perturbed image."""
 
 _MIN_DISTANCE = torch.finfo(torch.float32).tiny
-"""Replaces zero in Zen's logarithm of a distance."""
+"""Smallest distance of which Zen takes the logarithm. It replaces a distance of 0."""
 
 
 def measure(context: Context, parameters: ProxyParameters, request: Request) -> Mapping[str, NDArray[Any]]:
@@ -63,8 +70,8 @@ def _count_parameters(network: nn.Module) -> int:
     return sum(weight.numel() for weight in network.parameters())
 
 
-def _count_macs(observed: Observed, n_images: int) -> int:
-    """Return multiply-accumulates per image of convolutions and linear layers, with biases, as NAS-Bench-201 counts."""
+def _count_macs(observed: Observations, n_images: int) -> int:
+    """Return multiply-accumulates per image of convolutions and linear layers, with biases, as in NAS-Bench-201."""
     total = 0
     for layer, output in observed.maps:
         total += output.numel() // n_images * (layer.weight[0].numel() + (layer.bias is not None))
@@ -76,8 +83,8 @@ def l2_norm(layers: Sequence[Layer]) -> float:
     return _total([layer.weight.norm() for layer in layers])
 
 
-def _gradient_proxies(layers: Sequence[Layer], observed: Observed, loss: torch.Tensor) -> dict[str, float]:
-    """Return the proxies that are computed from the gradient of the loss.
+def _gradient_proxies(layers: Sequence[Layer], observed: Observations, loss: torch.Tensor) -> dict[str, float]:
+    """Return the proxies that follow from the gradient of the loss.
 
     Sources: grad_norm and plain: Abdelfattah et al., "Zero-Cost Proxies for Lightweight NAS", ICLR 2021. SNIP: Lee,
     Ajanthan and Torr, ICLR 2019. GraSP: Wang, Zhang and Grosse, ICLR 2020. Fisher: Turner et al., "BlockSwap", ICLR
@@ -136,7 +143,8 @@ def jacov(jacobians: NDArray[np.float64]) -> float:
 def epe_nas(jacobians: NDArray[np.float64], labels: NDArray[np.int64], n_classes: int) -> float:
     """Score the correlations between gradients (B, D) of the sum of the logits for images of the same class.
 
-    Source: Lopes, Alirezazadeh and Alexandre, "EPE-NAS", 2021. For more than 100 classes, the score compares classes.
+    Source: Lopes, Alirezazadeh and Alexandre, "EPE-NAS", 2021. For more than 100 classes, the score is computed from
+    the differences between the scores of classes.
     """
     scores = []
     for label in np.unique(labels):

@@ -1,4 +1,4 @@
-"""Copies of a network that measures can differentiate, and their inputs."""
+"""Copies of networks that measures can differentiate, with functions for their inputs, batches and gradients."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -28,10 +28,11 @@ def trainable_copy(classifier: Classifier, *, training: bool = False) -> nn.Modu
 
     Args:
         classifier: the network under test.
-        training: whether BatchNorm uses the batch's statistics.
+        training: whether the copy is in training mode, in which BatchNorm uses the batch's statistics.
 
     Returns:
-        The network without its normalisation, in float32. No operation works in place, so outputs can be observed.
+        The network without the classifier's normalisation, in float32. Its modules do not work in place, so that their
+        outputs can be observed.
     """
     network = copy.deepcopy(classifier.network).float()
     for module in network.modules():
@@ -41,7 +42,7 @@ def trainable_copy(classifier: Classifier, *, training: bool = False) -> nn.Modu
 
 
 def copy_in_mode(classifier: Classifier, mode: Mode) -> nn.Module:
-    """Return a copy of a network (see `trainable_copy`) in a mode. Passes do not change the copy's state.
+    """Return a copy of a network (see `trainable_copy`) in a mode of BatchNorm. Passes do not change the copy's state.
 
     In training mode the copy behaves as after ``train()``, except that BatchNorm does not update its running
     statistics, which do not affect results in this mode.
@@ -70,7 +71,7 @@ def equal_batches(parameters: DerivativeParameters, n_images: int, name: str) ->
 
 @contextmanager
 def seeded_pass(context: Context, parameters: DerivativeParameters, first_image: int) -> Iterator[None]:
-    """Seed the random numbers of layers such as dropout in training mode, equally for every pass over a batch.
+    """In training mode, seed the random numbers of layers such as dropout: every pass over a batch has the same ones.
 
     Args:
         context: context of the measure.
@@ -128,7 +129,8 @@ def gradients(
 def pass_slices(classifier: Classifier, n_images: int, start: int = 0) -> Iterator[slice]:
     """Split the `n_images` images that begin at position `start` into slices whose second derivatives fit into memory.
 
-    The size affects only rounding in evaluation mode. In training mode batches must not be split.
+    In evaluation mode, the size affects only rounding. In training mode, do not use this function: batches must not be
+    split.
     """
     n_pass_images = _PASS_IMAGES.get(classifier.device.type, 64)
     n_pass_images = min(n_pass_images, classifier.micro_batch or n_pass_images)

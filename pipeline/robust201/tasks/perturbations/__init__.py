@@ -1,1 +1,1 @@
-"""Perturbations of images. Each kind has a module, which several keys can share."""
+"""Perturbations of images: attacks, corruptions and clean images. Several keys can use the same module."""

@@ -1,10 +1,10 @@
 """APGD on the cross-entropy loss, and the parts that it shares with APGD on other losses.
 
 Source: Croce and Hein, ICML 2020, algorithm 1, and ICML 2021 (L1); `pyautoattack.autopgd_base.APGDAttack`. The momentum
-is .75; the first step size is 2 epsilon, and it is halved at checkpoints where progress stalls (rho .75). In L1, steps
-are sparse and have no momentum. Each restart has one random start. Only correctly classified images are attacked. The
-attack continues for images that are already fooled, because AutoAttack returns the last misclassified iterate; for
-images that resist it returns the clean image.
+is .75. The first step size is 2 epsilon; it is halved at checkpoints where progress stalls (rho .75). In L1, steps are
+sparse and have no momentum. Each restart has one random start. Only correctly classified images are attacked. The
+attack continues for images that are already fooled, because AutoAttack returns the last misclassified iterate. For
+images that resist, it returns the clean image.
 """
 
 import math
@@ -59,10 +59,11 @@ def apgd_batches(
 
 
 def configure_library(adversary: "AutoAttack", context: Context, parameters: Apgd, loss: Literal["ce", "dlr"]) -> None:
-    """Replace AutoAttack's APGD object by one with these parameters."""
+    """Replace AutoAttack's APGD object with one that has these parameters."""
     from pyautoattack.autopgd_base import APGDAttack
 
-    # The object is new because its constructor derives the step size's checkpoints from the number of iterations.
+    # Setting the attributes of AutoAttack's own object is not enough: the constructor derives the checkpoints of the
+    # step size from the number of iterations.
     adversary.apgd = APGDAttack(
         context.classifier, n_restarts=parameters.restarts, loss=loss, **library_arguments(adversary, parameters)
     )
@@ -79,17 +80,17 @@ def library_arguments(adversary: "AutoAttack", parameters: Apgd) -> dict[str, An
         "rho": STEP_DECAY_THRESHOLD,
         "device": adversary.device,
         "logger": adversary.logger,
-        "use_largereps": uses_larger_epsilons(parameters),
+        "use_largereps": has_shrinking_ball(parameters),
     }
 
 
-def uses_larger_epsilons(parameters: Apgd) -> bool:
+def has_shrinking_ball(parameters: Apgd) -> bool:
     """Return whether the ball shrinks during a run."""
     return isinstance(parameters, ApgdL1) and parameters.larger_epsilons
 
 
 def fused(job: AttackJob, parameters: Apgd) -> Iterator[Perturbed]:
-    """Attack all epsilons together. Runs never remove samples, so the host never waits for the device."""
+    """Attack all epsilons together. A run never removes samples, so the host never waits for the device."""
     yield from attack_correct(job, job.chunks, single_run(parameters), parameters.restarts)
 
 
@@ -146,7 +147,7 @@ def run_apgd(
     """
     n_steps = parameters.steps
     log = job.run_log(samples, n_steps, run_number)
-    if uses_larger_epsilons(parameters):
+    if has_shrinking_ball(parameters):
         state = _run_in_shrinking_balls(job, samples, run_number, n_steps, loss, log)
         log.write(state.fooled)
         return state.adversarial, state.fooled
@@ -169,7 +170,7 @@ def _run_in_shrinking_balls(
     n_large_ball_steps = math.ceil(0.3 * n_steps)
     largest_radii = [3.0 * epsilon for epsilon in job.epsilons]
     images = samples.clean + normal_noise(job, samples, run_number)
-    images = images + correction_to_l1(samples.clean, images - samples.clean, samples.spread(largest_radii))
+    images = images + correction_to_l1(samples.clean, images - samples.clean, samples.expand_by_strength(largest_radii))
     n_steps_done = 0
     for factor, n_ball_steps in (
         (3.0, n_large_ball_steps),
@@ -177,11 +178,11 @@ def _run_in_shrinking_balls(
         (1.0, n_steps - 2 * n_large_ball_steps),
     ):
         radii = [factor * epsilon for epsilon in job.epsilons]
-        images = images + correction_to_l1(samples.clean, images - samples.clean, samples.spread(radii))
+        images = images + correction_to_l1(samples.clean, images - samples.clean, samples.expand_by_strength(radii))
         images = images.clamp(0, 1)
         state = _evaluate_start(job, samples, images, loss)
         state.steps_before = n_steps_done
-        is_last = factor == 1.0  # misclassified images in larger balls do not count
+        is_last = factor == 1.0  # images that are misclassified only in the larger balls are not fooled
         if is_last:
             log.record_fooled(max(n_steps_done, 1), state.fooled)
         steps = L1Steps(samples, n_ball_steps, radii, images)
@@ -207,11 +208,11 @@ def _ascend(
         misclassified = _evaluate_iterate(job, samples, state, loss)
         if log is not None:
             log.record_fooled(state.steps_before + iteration + 1, misclassified)
-        restarted = steps.review(iteration, state.loss, state.best_loss, state.best_images)
-        if restarted is not None:
-            restarted_mask = restarted.view(-1, 1, 1, 1)
-            state.images = torch.where(restarted_mask, state.best_images, state.images)
-            state.gradient = torch.where(restarted_mask, state.best_gradient, state.gradient)
+        reverted = steps.update_step_sizes(iteration, state.loss, state.best_loss, state.best_images)
+        if reverted is not None:
+            reverted_mask = reverted.view(-1, 1, 1, 1)
+            state.images = torch.where(reverted_mask, state.best_images, state.images)
+            state.gradient = torch.where(reverted_mask, state.best_gradient, state.gradient)
 
 
 def _evaluate_start(job: AttackJob, samples: Samples, images: torch.Tensor, loss: Loss | None) -> _State:

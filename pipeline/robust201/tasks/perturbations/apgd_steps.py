@@ -13,7 +13,8 @@ from robust201.tasks.attack_kit.attack_job import AttackJob, Samples
 from robust201.tasks.perturbations.l1_projection import correction_to_l1
 
 STEP_DECAY_THRESHOLD = 0.75
-"""Fraction rho of rising losses below which step sizes are halved (Croce and Hein, 2020, section 3.2; AutoAttack)."""
+"""Rho: step sizes are halved if the loss rises in at most this fraction of the iterations since the last checkpoint
+(Croce and Hein, 2020, section 3.2; AutoAttack)."""
 
 _MOMENTUM = 0.75
 
@@ -27,10 +28,10 @@ class Steps(Protocol):
         """Return the next iterates from the current ones, the previous ones and the gradient, all (B, 3, H, W)."""
         ...
 
-    def review(
+    def update_step_sizes(
         self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor, best_images: torch.Tensor
     ) -> torch.Tensor | None:
-        """Record an iteration's losses, and adapt the step sizes at checkpoints.
+        """Record an iteration's losses, and update the step sizes if the iteration is a checkpoint.
 
         Args:
             iteration: number of the iteration, from 0.
@@ -39,7 +40,7 @@ class Steps(Protocol):
             best_images: (B, 3, H, W) iterates with the highest loss.
 
         Returns:
-            (B,) bool, which samples continue from their best iterate; None between checkpoints.
+            (B,) bool, which samples revert to their best iterate; None between checkpoints.
         """
         ...
 
@@ -50,7 +51,7 @@ class _HalvingSteps:
     _sizes: torch.Tensor
     _schedule: "_HalvingSchedule"
 
-    def review(
+    def update_step_sizes(
         self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor, best_images: torch.Tensor
     ) -> torch.Tensor | None:
         del best_images
@@ -115,18 +116,20 @@ class L2Steps(_HalvingSteps):
 
 
 class L1Steps:
-    """Steps along the signs of the gradient's largest entries, whose fraction depends on the best iterate's sparsity.
+    """Steps along the signs of the gradient's largest entries.
+
+    The fraction of entries that a step uses depends on the sparsity of the best iterate.
 
     Args:
         samples: samples to attack.
         n_steps: number of iterations.
         radii: one radius per strength, in float64.
-        start: (B, 3, H, W) starting points; None for a random start.
+        start: (B, 3, H, W) starting points that determine the first fraction; None for the fraction of a random start.
     """
 
     def __init__(self, samples: Samples, n_steps: int, radii: Sequence[float], start: torch.Tensor | None) -> None:
-        self._clean, self._radii = samples.clean, samples.spread(radii)
-        self._min_sizes = samples.spread([radius / 10.0 for radius in radii])
+        self._clean, self._radii = samples.clean, samples.expand_by_strength(radii)
+        self._min_sizes = samples.expand_by_strength([radius / 10.0 for radius in radii])
         self._sizes = self._radii
         self._interval = max(int(0.04 * n_steps), 1)
         n_values = samples.clean[0].numel()
@@ -145,28 +148,28 @@ class L1Steps:
         self, images: torch.Tensor, previous: torch.Tensor, gradient: torch.Tensor, iteration: int
     ) -> torch.Tensor:
         del previous, iteration
-        ascending = gradient.abs().flatten(1).sort(-1)[0]
-        n_values = ascending.shape[1]
+        sorted_sizes = gradient.abs().flatten(1).sort(-1)[0]
+        n_values = sorted_sizes.shape[1]
         index = torch.clamp((1.0 - self._fraction) * n_values, min=0, max=n_values - 1).long()
-        threshold = ascending.gather(1, index[:, None]).view(-1, 1, 1, 1)
+        threshold = sorted_sizes.gather(1, index[:, None]).view(-1, 1, 1, 1)
         signs = (gradient * (gradient.abs() >= threshold).float()).sign()
         stepped = images + self._sizes * signs / (signs.abs().flatten(1).sum(-1).view(-1, 1, 1, 1) + 1e-10)
         difference = stepped - self._clean
         return self._clean + difference + correction_to_l1(self._clean, difference, self._radii)
 
-    def review(
+    def update_step_sizes(
         self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor, best_images: torch.Tensor
     ) -> torch.Tensor | None:
         del loss, best_loss
         if (iteration + 1) % self._interval:
             return None
         n_changed = self._count_changed(best_images)
-        sparser = n_changed / self._n_changed < 0.95
+        is_sparser = n_changed / self._n_changed < 0.95
         self._fraction = n_changed / self._clean[0].numel() / 1.5
-        sizes = torch.where(sparser.view(-1, 1, 1, 1), self._radii, self._sizes / 1.5)
+        sizes = torch.where(is_sparser.view(-1, 1, 1, 1), self._radii, self._sizes / 1.5)
         self._sizes = torch.minimum(torch.maximum(sizes, self._min_sizes), self._radii)
         self._n_changed = n_changed
-        return sparser
+        return is_sparser
 
 
 def l2_lengths(images: torch.Tensor) -> torch.Tensor:
@@ -242,9 +245,9 @@ class _HalvingSchedule:
             return None
         losses = self._losses[row - self._interval : row + 1]
         n_rises = (losses[1:] > losses[:-1]).sum(dim=0)
-        stalled = n_rises <= STEP_DECAY_THRESHOLD * self._interval
-        stuck = ~self._halved_at_check & (self._best_at_check >= best_loss)
-        self._halved_at_check = stalled | stuck
+        rises_rarely = n_rises <= STEP_DECAY_THRESHOLD * self._interval
+        has_no_new_best = ~self._halved_at_check & (self._best_at_check >= best_loss)
+        self._halved_at_check = rises_rarely | has_no_new_best
         self._best_at_check = best_loss
         self._interval = max(self._interval - self._decrease, self._min_interval)
         self._n_since_check = 0

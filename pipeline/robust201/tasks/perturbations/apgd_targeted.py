@@ -34,7 +34,7 @@ def reference(context: Context, parameters: ApgdTargeted, request: Request) -> I
 
 
 def configure_library(adversary: "AutoAttack", context: Context, parameters: ApgdTargeted) -> None:
-    """Replace AutoAttack's targeted APGD object by one with these parameters."""
+    """Replace AutoAttack's targeted APGD object with one that has these parameters."""
     from pyautoattack.autopgd_base import APGDAttack_targeted
 
     adversary.apgd_targeted = APGDAttack_targeted(

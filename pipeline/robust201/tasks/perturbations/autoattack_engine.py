@@ -42,7 +42,7 @@ def autoattack_batches(
         request: images and strengths.
         constraint: ball of the attack.
         names: AutoAttack's names of the attacks.
-        configure: sets the attacks' parameters on a new `AutoAttack`.
+        configure: function that sets the attacks' parameters on a new `AutoAttack`.
 
     Yields:
         Batches of images, one strength after the other: perturbed if the attack succeeded, otherwise clean.

@@ -1,9 +1,9 @@
 """Perturbation of images, and checks of the contract of perturbations.
 
-A perturbation is a function ``(context, parameters, request)``, or for an attack of the fused engine ``(job,
-parameters)`` (see `tasks.attack_kit.context` and `tasks.attack_kit.attack_job`). It yields batches in any order and of
-any size, as long as each position appears once per strength. When it yields, torch's global state (random generators,
-gradient mode) must be unchanged, since the caller runs between two batches.
+A perturbation is a function ``(context, parameters, request)`` (see `tasks.attack_kit.context`). An attack of the fused
+engine is a function ``(job, parameters)`` instead (see `tasks.attack_kit.attack_job`). The function yields batches in
+any order and of any size, as long as each position appears once per strength. When it yields, torch's global state
+(random generators, gradient mode) must be unchanged, since the caller's code runs between two batches.
 """
 
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ def checked(
     request: Request,
     constraint: Constraint | None,
 ) -> Iterator[Perturbed]:
-    """Yield perturbed batches after checking the contract.
+    """Check each perturbed batch against the contract, and yield it.
 
     Args:
         perturbed: the batches of a perturbation.
@@ -58,7 +58,7 @@ def checked(
         constraint: ball around each original image that must contain the perturbed one; None if it is unbounded.
 
     Yields:
-        The same batches. A strength is complete after N images. A repeated position raises an error immediately.
+        The same batches. A repeated position raises an error immediately, a missing one at the end.
 
     Raises:
         PerturbationError: a batch has the wrong shape or type, an unknown strength or position, pixels outside of [0,

@@ -1,10 +1,10 @@
 """Decoupled direction and norm.
 
 Source: Rony et al., "Decoupling Direction and Norm for Efficient Gradient-Based L2 Adversarial Attacks and Defenses",
-CVPR 2019; `foolbox.attacks.DDNAttack`. After a step along the cross-entropy's gradient, the perturbation is scaled to a
-norm. The norm shrinks by gamma while the image is misclassified, and grows by gamma while it is not. If the gradient is
-0, the direction is random. Foolbox draws a direction for each step; the fused engine draws one direction per image, and
-rotates its values from step to step.
+CVPR 2019; `foolbox.attacks.DDNAttack`. After a step along the cross-entropy's gradient, the perturbation is scaled to
+length epsilon. Epsilon shrinks by the fraction gamma while the image is misclassified, and grows by it otherwise. If
+the gradient is 0, the direction is random. Foolbox draws a direction for each step; the fused engine draws one
+direction per image, and rotates its values from step to step.
 """
 
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ def reference(context: Context, parameters: Ddn, request: Request) -> Iterator[P
 def fused(job: AttackJob, parameters: Ddn) -> Iterator[Perturbed]:
     """Attack each image once for all epsilons."""
     yield from fused_batches(
-        job, CONSTRAINTS[parameters.norm], lambda images, samples: run_ddn(images, samples, parameters)
+        job, CONSTRAINTS[parameters.norm], lambda unbounded_job, samples: run_ddn(unbounded_job, samples, parameters)
     )
 
 

@@ -2,9 +2,9 @@
 
 Source: Croce and Hein, "Minimally distorted adversarial examples with a fast adaptive boundary attack", ICML 2020;
 `pyautoattack.fab_base.FABAttack` and its PyTorch subclass. An iterate moves slightly beyond the nearest linearised
-boundary between the label and another class, biased towards the clean image. A misclassified iterate is stored if it
-is the nearest so far, and then moves back to nine tenths of its distance. Epsilon only decides which results count, so
-the first run serves all epsilons. Further runs start at random points at a distance of epsilon / 2.
+boundary between the label and another class, biased towards the clean image. A misclassified iterate is stored if it is
+the nearest so far, and then moves back to nine tenths of its distance from the clean image. Epsilon only decides which
+results count, so the first run serves all epsilons. Further runs start at random points at a distance of epsilon / 2.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _OVERSHOOT = 1.05  # eta of the paper
 _MAX_CLEAN_WEIGHT = 0.1  # alpha_max of the paper
 _BACKWARD_FACTOR = 0.9  # beta of the paper
-_UNREACHED = 1e10
-"""Stands for an infinite distance."""
+_INFINITE_DISTANCE = 1e10
+"""Number that stands for an infinite distance."""
 
 _PROJECTIONS = {"Linf": project_linf, "L2": project_l2, "L1": project_l1}
 
@@ -36,10 +36,11 @@ _LENGTHS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "L2": lambda flat: (flat**2).sum(dim=1).sqrt(),
     "L1": lambda flat: flat.abs().sum(dim=1),
 }
-"""Norms of (B, D), in AutoAttack's order of operations."""
+"""Norm → function that returns the lengths (B,) of vectors (B, D), in AutoAttack's order of operations."""
 
-_DUAL = {"Linf": "L1", "L2": "L2", "L1": "Linf"}
-"""Dual norm of each norm. The distance to the zero of a linear function is its value over its gradient's dual norm."""
+_DUAL_NORMS = {"Linf": "L1", "L2": "L2", "L1": "Linf"}
+"""Norm → dual norm. The distance from a point to the zeros of a linear function is the absolute value of the function
+at the point, divided by the dual norm of its gradient."""
 
 Boundary: TypeAlias = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 """Iterates (B, 3, H, W) → the logit of the class with the nearest linearised boundary minus the label's logit (B,), and
@@ -65,7 +66,7 @@ def fab_batches(
 
 
 def configure_library(adversary: "AutoAttack", context: Context, parameters: Fab | FabTargeted) -> None:
-    """Replace AutoAttack's FAB object by one with these parameters."""
+    """Replace AutoAttack's FAB object with one that has these parameters."""
     from pyautoattack.fab_pt import FABAttack_PT
 
     restarts, targets = 1, 1
@@ -116,7 +117,7 @@ def run_fab(
         samples: samples to attack.
         run_number: number of the run, which determines its random numbers.
         parameters: parameters of the attack.
-        boundary: returns the boundary function for some of the samples.
+        boundary: function that returns the boundary function of some samples.
         starts_at_random: whether to start at a random point at a distance of epsilon / 2. Otherwise the run starts at
             the clean image, and does not depend on epsilon.
 
@@ -141,12 +142,12 @@ def run_fab(
 def _search(
     job: AttackJob, samples: Samples, start: torch.Tensor, boundary: Boundary, n_steps: int, norm: str
 ) -> torch.Tensor:
-    """Return the nearest misclassified iterates (B, 3, H, W), or the clean image if there is none."""
+    """Return the nearest misclassified iterate of each image (B, 3, H, W), or the clean image if there is none."""
     clean, length_of, project = samples.clean, _LENGTHS[norm], _PROJECTIONS[norm]
     n_samples = len(clean)
     flat_clean = clean.flatten(1)
     images, nearest = start, clean
-    shortest = torch.full((n_samples,), _UNREACHED, device=clean.device)
+    shortest = torch.full((n_samples,), _INFINITE_DISTANCE, device=clean.device)
     for _ in range(n_steps):
         difference, gradient = boundary(images)
         offset = -difference + (gradient * images).flatten(1).sum(dim=-1)
@@ -191,9 +192,9 @@ def _nearest_class(job: AttackJob, samples: Samples, norm: str) -> Boundary:
             classes = torch.full_like(samples.labels, class_index)
             class_gradient = _gradient_of_logit(job, samples, images, classes)[2] - label_gradient
             class_difference = torch.where(
-                samples.labels == class_index, _UNREACHED, logits[:, class_index] - label_logit
+                samples.labels == class_index, _INFINITE_DISTANCE, logits[:, class_index] - label_logit
             )
-            distance = class_difference.abs() / (1e-12 + _LENGTHS[_DUAL[norm]](class_gradient.flatten(1)))
+            distance = class_difference.abs() / (1e-12 + _LENGTHS[_DUAL_NORMS[norm]](class_gradient.flatten(1)))
             is_nearer = distance < smallest_distance
             smallest_distance = torch.where(is_nearer, distance, smallest_distance)
             difference = torch.where(is_nearer, class_difference, difference)

@@ -1,8 +1,8 @@
 """The fast adaptive boundary attack towards one target class after the other.
 
-Source: Croce and Hein, ICML 2020; `pyautoattack.fab_base.FABAttack` with `targeted`, as AutoAttack runs it. The targets
-are the classes with the second largest, third largest, … logit of the clean image; there are no restarts. Each step
-takes one gradient instead of one per class.
+Source: Croce and Hein, ICML 2020; `pyautoattack.fab_base.FABAttack` with its option `targeted`, as AutoAttack runs it.
+The targets are the classes with the second largest, third largest, … logit of the clean image; there are no restarts.
+Each step takes one gradient instead of one per class.
 """
 
 from collections.abc import Iterator

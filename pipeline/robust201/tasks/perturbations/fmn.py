@@ -2,9 +2,9 @@
 
 Source: Pintor, Roli, Brendel and Biggio, "Fast Minimum-norm Adversarial Attacks through Adaptive Norm Constraints",
 NeurIPS 2021; `foolbox.attacks.fast_minimum_norm`. A step follows the gradient of the margin between the label and the
-best other class, and is projected to a ball of epsilon, which shrinks while the image is misclassified and grows while
-it is not. This module corrects two errors of Foolbox 3.3.4 for both engines (docs/protocol.md): in L2 Foolbox does not
-project (as with `projection: none`), and in L0 it fails if epsilon reaches the number of values.
+best other class, and is projected to a ball. The ball's radius epsilon shrinks while the image is misclassified, and
+grows while it is not. This module corrects two errors of Foolbox 3.3.4 for both engines (docs/protocol.md): in L2
+Foolbox does not project (as with `projection: none`), and in L0 it fails if epsilon reaches the number of values.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +29,8 @@ from robust201.tasks.perturbations.minimum_norm import (
 _FINAL_GAMMA = 0.001
 _MIN_NORM = 1e-12
 
-_Lengths = Callable[[torch.Tensor], torch.Tensor]
+_LengthFunction = Callable[[torch.Tensor], torch.Tensor]
+"""Images or gradients (B, 3, H, W) → their lengths (B,) in a norm."""
 
 
 def reference(context: Context, parameters: Fmn, request: Request) -> Iterator[Perturbed]:
@@ -53,12 +54,12 @@ def fused(job: AttackJob, parameters: Fmn) -> Iterator[Perturbed]:
     job.record_clean()
     constraint = CONSTRAINTS[parameters.norm]
 
-    def search(images: AttackJob, samples: Samples) -> torch.Tensor:
+    def search(unbounded_job: AttackJob, samples: Samples) -> torch.Tensor:
         log = None
         if job.step_log is not None:
             radii = [constraint.reach_of_radius(epsilon) for epsilon in job.epsilons]
             log = BallLog(job.step_log, radii, samples.positions, parameters.steps)
-        return run_fmn(images, samples, parameters, log)
+        return run_fmn(unbounded_job, samples, parameters, log)
 
     yield from fused_batches(job, constraint, search)
 
@@ -67,7 +68,7 @@ def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn, log: BallLog | No
     """Return the nearest misclassified iterate of each image, computed in Foolbox's order of operations."""
     clean, labels, norm = samples.clean, samples.labels, _NORMS[parameters.norm]
     is_count = parameters.norm == "L0"
-    project = norm.project if getattr(parameters, "projection", "ball") == "ball" else _unprojected
+    project = norm.project if getattr(parameters, "projection", "ball") == "ball" else _skip_projection
     delta = torch.zeros_like(clean)
     largest = norm.lengths(torch.ones_like(clean) if is_count else torch.maximum(clean, 1 - clean))
     shortest, best_delta = largest, delta
@@ -91,7 +92,10 @@ def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn, log: BallLog | No
         shortest = torch.where(is_nearer, lengths, shortest)
         best_delta = torch.where(per_image(is_nearer), delta, best_delta)
         state = _State(epsilons, misclassified, was_misclassified, lengths, norm.lengths(best_delta))
-        epsilons = _next_count(state, gamma) if is_count else _next_radius(state, gamma, margins, norm.dual(gradient))
+        if is_count:
+            epsilons = _next_count(state, gamma)
+        else:
+            epsilons = _next_radius(state, gamma, margins, norm.dual_lengths(gradient))
         epsilons = torch.minimum(epsilons, largest)
         factor = per_image(1 / image_lengths(gradient).clamp_min(_MIN_NORM))
         delta = delta + gradient * factor * stepsize
@@ -146,7 +150,7 @@ def _next_count(state: _State, gamma: float) -> torch.Tensor:
     return torch.where(state.misclassified, smaller_count, larger_count).clamp_min(1)
 
 
-def _unprojected(difference: torch.Tensor, _epsilons: torch.Tensor) -> torch.Tensor:
+def _skip_projection(difference: torch.Tensor, _epsilons: torch.Tensor) -> torch.Tensor:
     return difference
 
 
@@ -182,10 +186,16 @@ def _project_l0(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Tenso
 
 
 class _Norm(NamedTuple):
-    """Functions of a norm: lengths (B,) of images, dual norms (B,) of gradients, and the projection to the ball."""
+    """Functions of a norm.
 
-    lengths: _Lengths
-    dual: _Lengths
+    Attributes:
+        lengths: lengths (B,) of perturbations in the norm.
+        dual_lengths: lengths (B,) of gradients in the dual norm.
+        project: (perturbations (B, 3, H, W), epsilons (B,)) → projections of the perturbations to balls around 0.
+    """
+
+    lengths: _LengthFunction
+    dual_lengths: _LengthFunction
     project: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -210,7 +220,7 @@ _NORMS = {
 
 
 def _library_class(parameters: Fmn) -> Any:
-    """Return Foolbox's class of the attack, with its two errors corrected."""
+    """Return Foolbox's class of the attack, with two errors corrected (see the top of this module)."""
     import eagerpy
 
     from robust201.tasks.perturbations.foolbox_engine import foolbox
@@ -218,16 +228,16 @@ def _library_class(parameters: Fmn) -> Any:
     if isinstance(parameters, FmnL2):
         library = foolbox.attacks.L2FMNAttack
 
-        class Projected(library):  # type: ignore[misc,valid-type]
+        class ProjectedL2FMN(library):  # type: ignore[misc,valid-type]
             def project(self, x: Any, x0: Any, epsilon: Any) -> Any:
                 return x0 + eagerpy.astensor(_project_l2((x - x0).raw, epsilon.raw))
 
-        return Projected if parameters.projection == "ball" else library
+        return ProjectedL2FMN if parameters.projection == "ball" else library
     if parameters.norm == "L0":
 
-        class Limited(foolbox.attacks.L0FMNAttack):  # type: ignore[misc]
+        class LimitedL0FMN(foolbox.attacks.L0FMNAttack):  # type: ignore[misc]
             def project(self, x: Any, x0: Any, epsilon: Any) -> Any:
                 return super().project(x, x0, eagerpy.minimum(epsilon, float(x[0].raw.numel() - 1)))
 
-        return Limited
+        return LimitedL0FMN
     return {"Linf": foolbox.attacks.LInfFMNAttack, "L1": foolbox.attacks.L1FMNAttack}[parameters.norm]

@@ -40,8 +40,11 @@ __all__ = ["Aim", "foolbox", "foolbox_batches"]
 
 
 Aim = Literal["label", "least_likely", "predicted"]
-"""Class that an attack leads away from or towards: away from the image's label (`label`) or from the class predicted
-for the clean image (`predicted`), or towards the class with the clean image's smallest logit (`least_likely`)."""
+"""Class that an attack leads away from or towards.
+
+`label`: away from the image's label. `predicted`: away from the class that the network predicts for the clean image.
+`least_likely`: towards the class with the clean image's smallest logit.
+"""
 
 
 def foolbox_batches(
@@ -51,7 +54,7 @@ def foolbox_batches(
 
     Args:
         context: context of the attack.
-        attack: a `foolbox.attacks` object; with a constraint, one with a fixed epsilon.
+        attack: a `foolbox.attacks` object; if there is a constraint, one that attacks at a given epsilon.
         request: images and strengths.
         constraint: ball of the attack; None for an attack without epsilon.
         aim: the class that the attack leads away from, or towards.

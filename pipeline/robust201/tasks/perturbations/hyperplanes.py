@@ -1,9 +1,9 @@
 """Projection to the intersection of a hyperplane with [0, 1], along the shortest path in a norm.
 
 Source: Croce and Hein, "Minimally distorted adversarial examples with a fast adaptive boundary attack", ICML 2020,
-section 2.1; `pyautoattack.fab_projections`, whose order of operations this module follows. The library selects rows for
-each case of the computation. Here every row computes all cases, and the results that do not apply are discarded, so the
-host never waits for the device.
+section 2.1; `pyautoattack.fab_projections`, whose order of operations this module follows. The library selects the
+points of each case of the computation. Here all cases are computed for every point, and results that do not apply are
+discarded, so the host never waits for the device.
 
 Points t are (B, D); hyperplanes w · x = b have w (B, D) and b (B,). Functions return the difference (B, D) to the
 nearest point of the hyperplane in [0, 1], or to the point of [0, 1] closest to the hyperplane if they do not intersect.
@@ -15,11 +15,11 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
-_FAR = 1e12
-"""Distance that stands for infinity."""
+_INFINITE_DISTANCE = 1e12
+"""Number that stands for an infinite distance."""
 
-_FLAT = 1e-8
-"""Absolute values of w below which L2 and L1 projections leave an entry unchanged."""
+_MIN_WEIGHT = 1e-8
+"""Minimum absolute value of an entry of w. Projections in L2 and L1 leave entries with smaller ones unchanged."""
 
 
 def project_linf(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -55,17 +55,17 @@ def project_linf(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Ten
 def project_l2(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Project in the L2 norm: entries move along w, until they reach 0 or 1."""
     w, c = _oriented_with_distance(t, w, b)
-    ratios = torch.maximum(t / w, (t - 1) / w).clamp(min=-_FAR, max=_FAR)
-    ratios = ratios.masked_fill(w.abs() < _FLAT, _FAR)
-    ratios = torch.where(ratios == -_FAR, -ratios, ratios)
+    ratios = torch.maximum(t / w, (t - 1) / w).clamp(min=-_INFINITE_DISTANCE, max=_INFINITE_DISTANCE)
+    ratios = ratios.masked_fill(w.abs() < _MIN_WEIGHT, _INFINITE_DISTANCE)
+    ratios = torch.where(ratios == -_INFINITE_DISTANCE, -ratios, ratios)
     ordered, order = torch.sort(ratios, dim=1)
     following = functional.pad(ordered[:, 1:], (0, 1))
-    ordered = ordered.masked_fill(ordered == _FAR, 0)
-    following = following.masked_fill(following == _FAR, 0)
+    ordered = ordered.masked_fill(ordered == _INFINITE_DISTANCE, 0)
+    following = following.masked_fill(following == _INFINITE_DISTANCE, 0)
     squares = (w**2).gather(1, order)
     total = squares.sum(dim=1, keepdim=True)
     slopes = total - torch.cumsum(squares, dim=1)
-    to_end = -(ratios * w) * (w.abs() > _FLAT).float()
+    to_end = -(ratios * w) * (w.abs() > _MIN_WEIGHT).float()
     first_height = -total * ordered[:, 0:1]
     heights = torch.cat((first_height, torch.cumsum((-following + ordered) * slopes, dim=1) + first_height), 1)
     is_near = heights[:, 0] + c < 0
@@ -79,13 +79,13 @@ def project_l2(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tenso
     is_at_end = (length > ratios).float()
     between_moves = to_end * is_at_end - length * w * (1 - is_at_end)
     moved = torch.where(is_near[:, None], near_moves, to_end)
-    return torch.where(is_between[:, None], between_moves, moved) * (w.abs() > _FLAT).float()
+    return torch.where(is_between[:, None], between_moves, moved) * (w.abs() > _MIN_WEIGHT).float()
 
 
 def project_l1(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Project in the L1 norm: entries move to 0 or 1 one after the other, in order of decreasing absolute weight."""
     w, c = _oriented_with_distance(t, w, b)
-    order = torch.argsort((1 / w).abs().clamp_max(_FAR), dim=1)
+    order = torch.argsort((1 / w).abs().clamp_max(_INFINITE_DISTANCE), dim=1)
     ranks = torch.argsort(order)
     to_end = (-t + (w < 0).float()) * (w != 0).float()
     gains = torch.minimum(-w * t, w * (1 - t)).gather(1, order)
@@ -97,7 +97,7 @@ def project_l1(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tenso
     last_entry = order.gather(1, index)
     length = -heights.gather(1, index) / w.gather(1, last_entry)
     between_moves = (to_end * (ranks < index).float()).scatter(1, last_entry, length)
-    return torch.where(is_between[:, None], between_moves, to_end) * (w.abs() > _FLAT).float()
+    return torch.where(is_between[:, None], between_moves, to_end) * (w.abs() > _MIN_WEIGHT).float()
 
 
 def _oriented(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -107,7 +107,7 @@ def _oriented(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[torch.
 
 
 def _oriented_with_distance(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Flip signs like `_oriented`, and return w · t - b instead of b."""
+    """Flip signs as `_oriented` does, but return w · t - b instead of b."""
     c = (w * t).sum(1) - b
     sign = 2 * (c >= 0) - 1
     return w * sign.unsqueeze(1), c * sign

@@ -2,7 +2,7 @@
 
 Source: Croce and Hein, "Mind the box: l1-APGD for sparse adversarial attacks on image classifiers", ICML 2021, section
 3; `pyautoattack.autopgd_base.L1_projection`, whose order of operations this module follows. Unlike the library, it does
-not select rows, so the host never waits for the device.
+not select images, so the host never waits for the device.
 """
 
 import math
@@ -19,7 +19,7 @@ def correction_to_l1(clean: torch.Tensor, difference: torch.Tensor, radii: torch
         radii: (B, 1, 1, 1) radii of the balls.
 
     Returns:
-        (B, 3, H, W); clean + difference + correction is in both sets.
+        (B, 3, H, W). The sum clean + difference + correction is in the L1 ball and in [0, 1].
     """
     x, y = clean.flatten(1), difference.flatten(1)
     n_values = x.shape[1]

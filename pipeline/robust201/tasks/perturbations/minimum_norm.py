@@ -1,8 +1,8 @@
 """Common parts of minimum-norm attacks: one run per image, whose result is used for all epsilons.
 
-At an epsilon, the result is the nearest misclassified perturbation if it is inside the ball, otherwise the clean image.
-So the accuracy at an epsilon is the fraction of images whose distance is larger. At an epsilon as large as the range of
-pixels, the results are the nearest perturbations themselves.
+At an epsilon, the result is the nearest misclassified image if it is inside the ball, otherwise the clean image. So the
+accuracy at an epsilon is the fraction of images whose distance is larger than epsilon. If epsilon is as large as the
+range of pixels, all results are the nearest misclassified images.
 """
 
 import dataclasses
@@ -18,19 +18,20 @@ from robust201.tasks.attack_kit.context import Context, Perturbed, Request, posi
 from robust201.tasks.constraints import Constraint
 
 Search = Callable[[AttackJob, Samples], torch.Tensor]
-"""(job, images) → (B, 3, H, W), the nearest misclassified perturbation of each image, or the clean image if there is
-none."""
+"""(job, samples) → (B, 3, H, W), the nearest misclassified image that the search finds for each sample, or the clean
+image if it finds none."""
 
 LibrarySearch = Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]
 """(Foolbox's model, pixels, labels) → the same result as `Search`."""
 
 
 def fused_batches(job: AttackJob, constraint: Constraint, search: Search) -> Iterator[Perturbed]:
-    """Attack the correctly classified images once for all epsilons. Other images are unchanged at distance 0."""
+    """Attack the correctly classified images once for all epsilons, and return the other images unchanged."""
     unbounded_job = dataclasses.replace(job, epsilons=(math.inf,))
     positions = np.arange(len(job.images))
-    # Foolbox also attacks images that are misclassified without an attack, to no effect; `as_library` does the same.
-    correct = np.ones(len(positions), np.bool_) if job.batching.as_library else job.correct()
+    # Foolbox also attacks images that are misclassified without an attack, and returns them unchanged. `as_library`
+    # makes the same passes.
+    correct = np.ones(len(positions), np.bool_) if job.batching.as_library else job.is_correct()
     for samples in job.chunks(positions[~correct]):
         yield from batches_by_strength(samples, samples.clean)
     for samples in unbounded_job.pools_of_images(positions[correct]):
@@ -38,9 +39,9 @@ def fused_batches(job: AttackJob, constraint: Constraint, search: Search) -> Ite
             nearest = search(unbounded_job, samples)
         attacked_positions = torch.from_numpy(samples.positions).to(nearest.device)
         for strength, radius in enumerate(job.epsilons):
-            # A copy, made outside of inference mode, as in `batches_by_strength`.
+            # Copy the images outside of inference mode, as in `batches_by_strength`.
             yield Perturbed(
-                strength, attacked_positions, inside_or_clean(constraint, samples.clean, nearest, radius).clone()
+                strength, attacked_positions, replace_outside_ball(constraint, samples.clean, nearest, radius).clone()
             )
 
 
@@ -57,18 +58,20 @@ def minimum_norm_batches(
         with context.seeded(batch_number), torch.enable_grad():
             nearest = search(model, clean, labels[batch]).detach()
         for strength_index, strength in enumerate(request.strengths):
-            perturbed = inside_or_clean(constraint, clean, nearest, constraint.radius(strength))
+            perturbed = replace_outside_ball(constraint, clean, nearest, constraint.radius(strength))
             yield Perturbed(strength_index, positions_of(batch, images.device), perturbed)
 
 
-def inside_or_clean(constraint: Constraint, clean: torch.Tensor, nearest: torch.Tensor, radius: float) -> torch.Tensor:
-    """Return the nearest misclassified images where they count as inside a ball, and clean images elsewhere."""
+def replace_outside_ball(
+    constraint: Constraint, clean: torch.Tensor, nearest: torch.Tensor, radius: float
+) -> torch.Tensor:
+    """Return the nearest misclassified images, with those outside of a ball replaced by the clean images."""
     is_inside = constraint.distances(nearest - clean).double() <= constraint.reach_of_radius(radius)
     return torch.where(is_inside.view(-1, 1, 1, 1), nearest, clean)
 
 
 def cosine_decay(step: int, n_steps: int) -> float:
-    """Return the cosine schedule's value: 1 at the first step, decreasing to 0 after the last."""
+    """Return the value of the cosine schedule, which decreases from 1 at the first step to 0 after the last step."""
     return (1 + math.cos(math.pi * step / n_steps)) / 2
 
 

@@ -5,8 +5,8 @@ Learning Models Resistant to Adversarial Attacks", ICLR 2018; `foolbox.attacks.L
 Foolbox's defaults (docs/protocol.md). The attack starts at a uniformly random point of the epsilon ball. It takes
 `steps` steps of size `rel_stepsize` × epsilon along the sign of the cross-entropy's gradient, each projected to the
 ball and clipped to [0, 1]. Every image is attacked, and the last iterate is returned, even if an earlier one was
-misclassified. There is no target, or the target is the clean image's least likely class (equation 2 of Jung et al.,
-ICLR 2023, which their published numbers do not follow).
+misclassified. By default there is no target. `target: least_likely` targets the clean image's least likely class, as in
+equation 2 of Jung et al. (ICLR 2023), which their published numbers do not follow.
 """
 
 from collections.abc import Iterator

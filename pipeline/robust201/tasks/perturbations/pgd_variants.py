@@ -1,14 +1,16 @@
-"""Common parts of the variants of projected gradient descent: the attacked label, and the best iterate."""
+"""Common parts of the variants of projected gradient descent: the class to lead away from, and the best iterate."""
 
 import torch
 from torch.nn import functional
 
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples
 from robust201.tasks.attack_kit.batching import logits_of
-from robust201.tasks.parameters import PgdVariants
+from robust201.tasks.parameters import PgdVariantParameters
 
 
-def labels_to_attack(job: AttackJob, samples: Samples, start: torch.Tensor, parameters: PgdVariants) -> torch.Tensor:
+def labels_to_attack(
+    job: AttackJob, samples: Samples, start: torch.Tensor, parameters: PgdVariantParameters
+) -> torch.Tensor:
     """Return the labels (B,) that the attack leads away from: the images' labels, or predictions at the start."""
     if parameters.label == "given":
         return samples.labels
@@ -16,10 +18,10 @@ def labels_to_attack(job: AttackJob, samples: Samples, start: torch.Tensor, para
 
 
 class BestIterate:
-    """Each image's iterate with the highest loss; the first such iterate if losses are equal.
+    """Stores each image's iterate with the highest loss; of equal losses, the first.
 
     Args:
-        images: (B, 3, H, W) initial value, which any offered iterate replaces.
+        images: (B, 3, H, W) initial iterates, which the first offered iterates replace.
     """
 
     def __init__(self, images: torch.Tensor) -> None:
@@ -27,13 +29,13 @@ class BestIterate:
         self._loss = torch.full((len(images),), -torch.inf, device=images.device)
 
     def offer(self, images: torch.Tensor, loss: torch.Tensor) -> torch.Tensor:
-        """Keep the iterates (B, 3, H, W) whose losses (B,) are the highest so far, and return which (B,) these are."""
+        """Store the iterates (B, 3, H, W) whose losses (B,) are the highest so far, and return which these are (B,)."""
         is_better = loss > self._loss
         self.images = torch.where(is_better.view(-1, 1, 1, 1), images, self.images)
         self._loss = torch.where(is_better, loss, self._loss)
         return is_better
 
     def offer_last(self, job: AttackJob, samples: Samples, images: torch.Tensor, labels: torch.Tensor) -> None:
-        """Offer iterates whose loss is unknown, which takes one more forward pass."""
+        """Offer iterates whose loss is unknown. Computing it takes one more forward pass."""
         logits = logits_of(job.model, job.batching, images, samples.strengths)
         self.offer(images, functional.cross_entropy(logits, labels, reduction="none"))

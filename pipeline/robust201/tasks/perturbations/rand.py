@@ -16,7 +16,7 @@ from robust201.models.model import Model, Objective
 from robust201.tasks.attack_kit.attack_job import AttackJob
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.constraints import CONSTRAINTS
-from robust201.tasks.parameters import Apgd, ApgdDlr, Rand, in_ball
+from robust201.tasks.parameters import Apgd, ApgdDlr, Rand, parameters_in_ball
 from robust201.tasks.perturbations import apgd, apgd_dlr
 from robust201.tasks.perturbations.standard import Stage, attack_in_stages, library_stages
 
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
 
 def reference(context: Context, parameters: Rand, request: Request) -> Iterator[Perturbed]:
     """Attack with AutoAttack."""
-    apgd_parameters = in_ball(Apgd, parameters.norm)(steps=parameters.steps)
+    apgd_parameters = parameters_in_ball(Apgd, parameters.norm)(steps=parameters.steps)
 
-    def configuration(loss: "Literal['ce', 'dlr']") -> "Callable[[AutoAttack], None]":
+    def configuration_for_loss(loss: "Literal['ce', 'dlr']") -> "Callable[[AutoAttack], None]":
         def configure(adversary: "AutoAttack") -> None:
             apgd.configure_library(adversary, context, apgd_parameters, loss)
             adversary.apgd.eot_iter = parameters.passes
 
         return configure
 
-    stages = (("apgd-ce", configuration("ce")), ("apgd-dlr", configuration("dlr")))
+    stages = (("apgd-ce", configuration_for_loss("ce")), ("apgd-dlr", configuration_for_loss("dlr")))
     yield from library_stages(context, CONSTRAINTS[parameters.norm], request, stages)
 
 
 def fused(job: AttackJob, parameters: Rand) -> Iterator[Perturbed]:
     """Attack all epsilons together."""
     norm_suffix = "" if parameters.norm == "Linf" else f"_{parameters.norm.lower()}"
-    ce = in_ball(Apgd, parameters.norm)(steps=parameters.steps)
-    dlr = in_ball(ApgdDlr, parameters.norm)(steps=parameters.steps)
+    ce = parameters_in_ball(Apgd, parameters.norm)(steps=parameters.steps)
+    dlr = parameters_in_ball(ApgdDlr, parameters.norm)(steps=parameters.steps)
     samples = job.batching.samples
     stages = (
         Stage(f"aa_apgd-ce{norm_suffix}", apgd.single_run(ce), ce.restarts, samples),

@@ -1,4 +1,4 @@
-"""σ-zero: the smallest number of changed values that fools a network.
+"""σ-zero, an attack that minimises the number of changed values.
 
 Source: Cinà et al., "σ-zero: Gradient-based Optimization of ℓ0-norm Adversarial Examples", ICLR 2025; `sigma_zero` of
 the library adv-lib 0.2.8, whose order of operations this module follows. Adam minimises the label's margin plus a
@@ -25,31 +25,31 @@ _ADAM_OFFSET = 1e-8
 
 def fused(job: AttackJob, parameters: SigmaZero) -> Iterator[Perturbed]:
     """Attack each image once for all epsilons."""
-    yield from fused_batches(job, L0, lambda images, samples: run_sigma_zero(images, samples, parameters))
+    yield from fused_batches(job, L0, lambda unbounded_job, samples: run_sigma_zero(unbounded_job, samples, parameters))
 
 
 def run_sigma_zero(job: AttackJob, samples: Samples, parameters: SigmaZero) -> torch.Tensor:
     """Return the misclassified iterate of each image that has the fewest changed values."""
     clean, labels = samples.clean, samples.labels
-    delta, mean, square = torch.zeros_like(clean), torch.zeros_like(clean), torch.zeros_like(clean)
-    fewest = clean.new_full((len(clean),), clean[0].numel() if len(clean) else 0)
-    thresholds = torch.full_like(fewest, parameters.threshold)
+    delta, first_moment, second_moment = torch.zeros_like(clean), torch.zeros_like(clean), torch.zeros_like(clean)
+    fewest_changed = clean.new_full((len(clean),), clean[0].numel() if len(clean) else 0)
+    thresholds = torch.full_like(fewest_changed, parameters.threshold)
     best_images, margin, stepsize = clean, _margin(labels), parameters.stepsize
     for step in range(parameters.steps):
         images = clean + delta
         logits, _, gradient = objective_gradient_of(job.model, job.batching, images, margin, samples.strengths)
         misclassified = logits.argmax(dim=1) != labels
         n_changed = delta.flatten(1).norm(p=0, dim=1)
-        is_fewer = misclassified & (n_changed < fewest)
-        fewest = torch.where(is_fewer, n_changed, fewest)
-        best_images = torch.where(per_image(is_fewer), images, best_images)
+        has_fewer_changed = misclassified & (n_changed < fewest_changed)
+        fewest_changed = torch.where(has_fewer_changed, n_changed, fewest_changed)
+        best_images = torch.where(per_image(has_fewer_changed), images, best_images)
         gradient = gradient + _count_gradient(delta, parameters.sigma)
         gradient = gradient / per_image(gradient.flatten(1).norm(p=torch.inf, dim=1).clamp(min=_MIN_NORM))
-        mean = mean.lerp(gradient, weight=1 - _BETAS[0])
-        square = (square * _BETAS[1]).addcmul(gradient, gradient, value=1 - _BETAS[1])
+        first_moment = first_moment.lerp(gradient, weight=1 - _BETAS[0])
+        second_moment = (second_moment * _BETAS[1]).addcmul(gradient, gradient, value=1 - _BETAS[1])
         corrections = [1 - beta ** (step + 1) for beta in _BETAS]
-        scale = square.sqrt() / corrections[1] ** 0.5 + _ADAM_OFFSET
-        delta = delta.addcdiv(mean, scale, value=-stepsize / corrections[0])
+        scale = second_moment.sqrt() / corrections[1] ** 0.5 + _ADAM_OFFSET
+        delta = delta.addcdiv(first_moment, scale, value=-stepsize / corrections[0])
         delta = (delta + clean).clamp(0, 1) - clean
         stepsize = 0.1 * parameters.stepsize + 0.9 * parameters.stepsize * cosine_decay(step, parameters.steps)
         threshold_change = parameters.threshold_factor * stepsize

@@ -3,8 +3,8 @@
 Source: Engstrom et al., "Exploring the Landscape of Spatial Robustness", ICML 2019; `foolbox.attacks.SpatialAttack`
 with grid search, whose geometry and order this module follows: one affine map from output to input coordinates,
 bilinear interpolation, zeros outside, and aligned corners. The result is the first misclassified image in grid order,
-in which angles are the outermost loop. Images that are misclassified without an attack, or that no grid point fools,
-are returned unchanged.
+in which angles are the outermost loop. Images that are misclassified without an attack, and images that no grid point
+fools, are returned unchanged.
 """
 
 import math
@@ -52,7 +52,7 @@ def fused(job: AttackJob, parameters: SpatialParameters) -> Iterator[Perturbed]:
         positions = torch.arange(batch.start, batch.stop, device=job.images.device)
         adversarial = _search(job, to_float(job.images[batch]), job.labels[batch], grid)
         for strength in range(len(job.epsilons)):
-            # A copy, made outside of inference mode: callers cannot differentiate through inference tensors.
+            # Copy the images outside of inference mode, since callers cannot differentiate through inference tensors.
             yield Perturbed(strength, positions, adversarial.clone())
 
 
@@ -102,7 +102,9 @@ def transform(images: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
 
 
 def source_coordinates(parameters: SpatialParameters, height: int, width: int) -> torch.Tensor:
-    """Return the source of each pixel of a transformed image, in Foolbox's order of grid points and operations.
+    """Return the position in the original image of each pixel of the transformed images.
+
+    Grid points and operations have Foolbox's order.
 
     Returns:
         (P, H, W, 2) float32, column and row; -1 and 1 are the centres of the outermost pixels.

@@ -2,10 +2,11 @@
 
 Source: Andriushchenko et al., "Square Attack: a query-efficient black-box adversarial attack via random search",
 ECCV 2020, algorithms 1 and 2; `pyautoattack.square.SquareAttack`. The search starts with vertical stripes of ±epsilon.
-Each query proposes a random square of ±2 epsilon (clipped to the ball), and accepts it if the margin decreases. The
-search ends when the image is misclassified. The side of the squares depends on the number of the query, not on its
-fraction of `queries` (AutoAttack's `resc_schedule=False`). Only correctly classified images are attacked; images that
-resist are returned unchanged.
+Each query proposes to change the pixels of a random square by ±2 epsilon, clipped to the ball. The proposal is accepted
+if the margin decreases, which is the label's logit minus the largest other logit. The search ends when the image is
+misclassified. The side of the squares depends on the number of the query, not on its fraction of `queries`
+(AutoAttack's `resc_schedule=False`). Only correctly classified images are attacked; images that resist are returned
+unchanged.
 """
 
 import functools
@@ -53,17 +54,17 @@ def square_batches(context: Context, parameters: Square, request: Request) -> It
 
 
 def configure_library(adversary: "AutoAttack", context: Context, parameters: Square) -> None:
-    """Replace AutoAttack's Square object by one with these parameters."""
+    """Replace AutoAttack's Square object with one that has these parameters."""
     from pyautoattack.square import SquareAttack
 
-    class UntiedSquare(SquareAttack):  # type: ignore[misc]  # the library has no types
+    class SquareWithTiesMisclassified(SquareAttack):  # type: ignore[misc]  # the library has no types
         """Treats a margin of 0 or NaN as misclassified, since the library can otherwise fail in L2 and L1."""
 
         def margin_and_loss(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             margins, losses = super().margin_and_loss(x, y)
             return torch.where(margins > 0, margins, -1.0), losses
 
-    attack_class = SquareAttack if adversary.norm == "Linf" else UntiedSquare
+    attack_class = SquareAttack if adversary.norm == "Linf" else SquareWithTiesMisclassified
     adversary.square = attack_class(
         context.classifier,
         norm=adversary.norm,
@@ -81,11 +82,11 @@ def configure_library(adversary: "AutoAttack", context: Context, parameters: Squ
 def fused(job: AttackJob, parameters: Square) -> Iterator[Perturbed]:
     """Attack images and epsilons together.
 
-    A query proposes the same window with the same signs to every sample; only the size of the change differs, which is
-    twice the sample's epsilon. Samples that are fooled are removed, and the remaining samples of all epsilons and
-    images share full batches.
+    A query proposes the same window with the same signs to every sample. Only the size of the change differs: it is
+    twice the sample's epsilon. Misclassified samples are removed, and the remaining samples of all epsilons and images
+    share full batches.
     """
-    yield from attack_correct(job, functools.partial(pools, job), single_run(parameters), parameters.restarts)
+    yield from attack_correct(job, functools.partial(pooled_samples, job), single_run(parameters), parameters.restarts)
 
 
 def single_run(parameters: Square) -> SingleRun:
@@ -97,8 +98,11 @@ def single_run(parameters: Square) -> SingleRun:
     return run
 
 
-def pools(job: AttackJob, positions: NDArray[np.int64]) -> Iterator[Samples]:
-    """Split images into pools. A pool has all epsilons of its images, which keeps batches full for the longest time."""
+def pooled_samples(job: AttackJob, positions: NDArray[np.int64]) -> Iterator[Samples]:
+    """Split images into pools, and yield the samples of each pool.
+
+    A pool has all epsilons of its images. This keeps batches full for the longest time.
+    """
     n_strengths = len(job.epsilons)
     n_images = len(positions) if job.batching.as_library else max(1, job.batching.pool // n_strengths)
     for start in range(0, len(positions), max(1, n_images)):
@@ -122,7 +126,11 @@ class SearchState:
 def _single_run(
     job: AttackJob, samples: Samples, restart: int, parameters: Square
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run Square once (Andriushchenko et al., 2020, algorithm 1); return images, and whether they are misclassified."""
+    """Run Square once (Andriushchenko et al., 2020, algorithm 1).
+
+    Returns:
+        Images (B, 3, H, W), and whether they are misclassified (B,).
+    """
     stripes = job.random_numbers.stripes(restart, samples.image_rows, job.shape).to(samples.clean.device)
     accepted_images = (samples.clean + samples.epsilons * stripes).clamp_(0, 1)
     state = SearchState(
@@ -189,7 +197,7 @@ def _search(
 ) -> None:
     """Make consecutive queries for one batch of samples; `query` is the number of the first.
 
-    A sample that is fooled does not change any more, since its margin is at most 0 and no proposal is accepted.
+    A misclassified sample does not change any more: its margin is at most 0, so no proposal is accepted.
     """
     clean, labels, epsilons = samples.clean[active], samples.labels[active], samples.epsilons[active]
     accepted_images, margins = state.accepted_images[active], state.margins[active]

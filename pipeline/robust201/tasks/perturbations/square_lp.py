@@ -2,9 +2,9 @@
 
 Source: Andriushchenko et al., ECCV 2020, algorithm 3 (L2); Croce and Hein, ICML 2021, appendix (L1);
 `pyautoattack.square.SquareAttack`. The search starts with a tiling of small patterns with random signs. A query moves
-the perturbation of one window to another, adds a pattern there, and scales the result to the ball. It is accepted if
-the margin decreases. The search ends when the image is misclassified. The side of the windows depends on the number of
-the query (AutoAttack's `resc_schedule=False`). It is odd and at least 3, if the image is large enough.
+the perturbation of one window to another, adds a pattern there, and scales the result to the ball. The result is
+accepted if the margin decreases. The search ends when the image is misclassified. The side of the windows depends on
+the number of the query (AutoAttack's `resc_schedule=False`). It is odd and at least 3, if the image is large enough.
 """
 
 import functools
@@ -16,11 +16,11 @@ import torch
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, SingleRun, attack_correct
 from robust201.tasks.attack_kit.batching import logits_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
-from robust201.tasks.attack_kit.random_numbers import ImageShape, Swap
+from robust201.tasks.attack_kit.random_numbers import ImageShape, WindowMove
 from robust201.tasks.attack_kit.step_log import RunLog
 from robust201.tasks.parameters import Square
 from robust201.tasks.perturbations.l1_projection import correction_to_l1
-from robust201.tasks.perturbations.square import SearchState, covered_pixels, margins_of, pools, square_batches
+from robust201.tasks.perturbations.square import SearchState, covered_pixels, margins_of, pooled_samples, square_batches
 
 _MIN_LENGTH = 1e-12
 
@@ -32,7 +32,7 @@ def reference(context: Context, parameters: Square, request: Request) -> Iterato
 
 def fused(job: AttackJob, parameters: Square) -> Iterator[Perturbed]:
     """Attack images and epsilons together (see `square.fused`)."""
-    yield from attack_correct(job, functools.partial(pools, job), single_run(parameters), parameters.restarts)
+    yield from attack_correct(job, functools.partial(pooled_samples, job), single_run(parameters), parameters.restarts)
 
 
 def single_run(parameters: Square) -> SingleRun:
@@ -47,7 +47,7 @@ def single_run(parameters: Square) -> SingleRun:
 def _single_run(
     job: AttackJob, samples: Samples, restart: int, parameters: Square
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Run Square once; return images, and which of them are misclassified."""
+    """Run Square once, and return the images (B, 3, H, W) and whether they are misclassified (B,)."""
     ball = _L1Ball(job, samples) if parameters.norm == "L1" else _L2Ball(samples)
     start_images = ball.project(samples.clean, _tiling(job, samples, restart, parameters.norm), slice(None))
     margins = margins_of(logits_of(job.model, job.batching, start_images, samples.strengths), samples.labels)
@@ -61,14 +61,14 @@ def _single_run(
             break
         stop = min(parameters.queries, query + job.batching.queries_per_check(query))
         sides = [odd_side_of(query_number, parameters.p_init, job.shape) for query_number in range(query, stop)]
-        rows = active.cpu().numpy()
-        swaps = job.random_numbers.swaps(restart, query, samples.image_rows[rows], sides, job.shape)
-        for batch in job.batching.slices(samples.strengths[rows]):
-            numbered_swaps = [
-                (query_number, swap.for_images(batch, active.device))
-                for query_number, swap in enumerate(swaps, start=query + 1)
+        active_samples = active.cpu().numpy()
+        window_moves = job.random_numbers.swaps(restart, query, samples.image_rows[active_samples], sides, job.shape)
+        for batch in job.batching.slices(samples.strengths[active_samples]):
+            numbered_moves = [
+                (query_number, window_move.for_images(batch, active.device))
+                for query_number, window_move in enumerate(window_moves, start=query + 1)
             ]
-            _search(job, samples, state, active[batch], numbered_swaps, ball, log)
+            _search(job, samples, state, active[batch], numbered_moves, ball, log)
         query = stop
     misclassified = (
         logits_of(job.model, job.batching, state.accepted_images, samples.strengths).argmax(dim=1) != samples.labels
@@ -89,15 +89,15 @@ def _search(
     samples: Samples,
     state: SearchState,
     active: torch.Tensor,
-    swaps: Sequence[tuple[int, Swap]],
+    numbered_moves: Sequence[tuple[int, WindowMove]],
     ball: "_L2Ball | _L1Ball",
     log: RunLog,
 ) -> None:
-    """Make some queries for one batch of samples (see `square`)."""
+    """Make consecutive queries for one batch of samples (see `square`)."""
     clean, labels = samples.clean[active], samples.labels[active]
     accepted_images, margins = state.accepted_images[active], state.margins[active]
-    for query_number, swap in swaps:
-        proposal = ball.proposal(clean, accepted_images, swap, active)
+    for query_number, window_move in numbered_moves:
+        proposal = ball.propose(clean, accepted_images, window_move, active)
         proposed_margins = margins_of(job.model.logits(proposal), labels)
         accepted = (proposed_margins < margins) & (margins > 0)
         margins = torch.where(accepted, proposed_margins, margins)
@@ -118,14 +118,16 @@ class _L2Ball:
         lengths = (difference**2).flatten(1).sum(-1).sqrt().view(-1, 1, 1, 1)
         return (clean + difference / (lengths + _MIN_LENGTH) * self._epsilons[rows]).clamp(0.0, 1.0)
 
-    def proposal(self, clean: torch.Tensor, images: torch.Tensor, swap: Swap, rows: torch.Tensor) -> torch.Tensor:
+    def propose(
+        self, clean: torch.Tensor, images: torch.Tensor, window_move: WindowMove, rows: torch.Tensor
+    ) -> torch.Tensor:
         difference = images - clean
-        destination = swap.window()
-        in_destination, in_windows = difference[destination], _inside_windows(difference, swap)
+        destination = window_move.window()
+        in_destination, in_windows = difference[destination], _inside_windows(difference, window_move)
         destination_length = (in_destination**2).sum(dim=(-2, -1), keepdim=True).sqrt()
         window_lengths = (in_windows**2).sum(dim=(-2, -1), keepdim=True).sqrt()
         image_length = (difference**2).flatten(1).sum(-1).sqrt().view(-1, 1, 1, 1)
-        signed_pattern = pattern("L2", swap.side, swap.is_turned, images.device) * swap.signs
+        signed_pattern = pattern("L2", window_move.side, window_move.is_turned, images.device) * window_move.signs
         new_window = signed_pattern + in_destination / (_MIN_LENGTH + destination_length)
         unused_length = torch.clamp_min(self._epsilons[rows] ** 2 - image_length**2, 0) / clean.shape[1]
         new_window = (
@@ -133,7 +135,7 @@ class _L2Ball:
             / (_MIN_LENGTH + (new_window**2).sum(dim=(-2, -1), keepdim=True).sqrt())
             * (unused_length + window_lengths**2).sqrt()
         )
-        difference[swap.source_window()] = 0.0
+        difference[window_move.source_window()] = 0.0
         difference[destination] = new_window
         return self.project(clean, difference, rows)
 
@@ -148,15 +150,17 @@ class _L1Ball:
     def project(self, clean: torch.Tensor, difference: torch.Tensor, rows: "torch.Tensor | slice") -> torch.Tensor:
         return clean + difference + correction_to_l1(clean, difference, self._radii[rows])
 
-    def proposal(self, clean: torch.Tensor, images: torch.Tensor, swap: Swap, rows: torch.Tensor) -> torch.Tensor:
+    def propose(
+        self, clean: torch.Tensor, images: torch.Tensor, window_move: WindowMove, rows: torch.Tensor
+    ) -> torch.Tensor:
         """Return the image that a query proposes."""
         difference, channels = images - clean, clean.shape[1]
-        destination = swap.window()
-        in_destination, in_windows = difference[destination], _inside_windows(difference, swap)
+        destination = window_move.window()
+        in_destination, in_windows = difference[destination], _inside_windows(difference, window_move)
         destination_length = in_destination.abs().sum(dim=(-2, -1), keepdim=True)
         window_lengths = in_windows.abs().sum(dim=(-2, -1), keepdim=True)
         image_length = difference.abs().flatten(1).sum(dim=-1).view(-1, 1, 1, 1)
-        signed_pattern = pattern("L1", swap.side, swap.is_turned, images.device) * swap.signs
+        signed_pattern = pattern("L1", window_move.side, window_move.is_turned, images.device) * window_move.signs
         new_window = signed_pattern + in_destination / (_MIN_LENGTH + destination_length)
         unused_length = torch.clamp_min(self._epsilons[rows] - image_length, 0) / channels
         new_window = (
@@ -165,21 +169,21 @@ class _L1Ball:
             * (unused_length + window_lengths)
             * channels
         )
-        difference[swap.source_window()] = 0.0
+        difference[window_move.source_window()] = 0.0
         difference[destination] = new_window
         return self.project(clean, difference, rows)
 
 
-def _inside_windows(difference: torch.Tensor, swap: Swap) -> torch.Tensor:
-    """Set the difference to 0 outside of the two windows."""
+def _inside_windows(difference: torch.Tensor, window_move: WindowMove) -> torch.Tensor:
+    """Return the difference inside of the two windows, and 0 elsewhere."""
     mask = torch.zeros_like(difference)
-    mask[swap.window()] = 1.0
-    mask[swap.source_window()] = 1.0
+    mask[window_move.window()] = 1.0
+    mask[window_move.source_window()] = 1.0
     return difference * mask
 
 
 def _tiling(job: AttackJob, samples: Samples, restart: int, norm: str) -> torch.Tensor:
-    """Tile images with patterns whose side is a fifth of the height: (B, 3, H, W)."""
+    """Return the perturbation (B, 3, H, W) at the start: a tiling of patterns whose side is a fifth of the height."""
     channels, height, width = job.shape
     side = height // 5
     margin = (height - side * 5) // 2
@@ -201,7 +205,10 @@ def _tiling(job: AttackJob, samples: Samples, restart: int, norm: str) -> torch.
 
 @functools.lru_cache(maxsize=512)
 def pattern(norm: str, side: int, is_turned: bool, device: torch.device) -> torch.Tensor:
-    """Return a window's pattern (side, side) of norm 1: a bump above its negative, or beside it if turned."""
+    """Return the pattern (side, side) that a query adds to a window, scaled to norm 1.
+
+    The upper half is a positive bump, and the lower half a negative one. If turned, they are the left and right halves.
+    """
     power, half = 2 if norm == "L2" else 4, side // 2
     # Leave inference mode, since the cached result is also used outside of it.
     with torch.inference_mode(mode=False):
@@ -214,7 +221,7 @@ def pattern(norm: str, side: int, is_turned: bool, device: torch.device) -> torc
 
 
 def _bump(norm: str, power: int, height: int, width: int) -> torch.Tensor:
-    """Add nested rectangles around the centre, weaker from the inside to the outside."""
+    """Return a sum of nested rectangles, which decreases from the centre to the edges, scaled to norm 1."""
     bump = torch.zeros(height, width)
     row, column = height // 2, width // 2
     for ring in range(max(height // 2, width // 2) + 1):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from robust201.tasks.attack_kit.attack_job import AttackJob, SingleRun, attack_with_restarts, batches_by_strength
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request, positions_of, to_float
 from robust201.tasks.constraints import CONSTRAINTS, Constraint
-from robust201.tasks.parameters import Apgd, ApgdTargeted, FabTargeted, Square, Standard, in_ball
+from robust201.tasks.parameters import Apgd, ApgdTargeted, FabTargeted, Square, Standard, parameters_in_ball
 from robust201.tasks.perturbations import apgd, apgd_targeted, fab, fab_targeted, square, square_lp
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def reference(context: Context, parameters: Standard, request: Request) -> Itera
 def library_stages(
     context: Context, constraint: Constraint, request: Request, stages: "Sequence[LibraryStage]"
 ) -> Iterator[Perturbed]:
-    """Run some of AutoAttack's attacks with the library, each on the images that still resist."""
+    """Run stages of AutoAttack with the library, each on the images that still resist."""
     # Imported here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.autoattack_engine import run_autoattack
 
@@ -87,14 +87,14 @@ class _Attacks(NamedTuple):
 
 
 def _attacks(parameters: Standard) -> _Attacks:
-    """Return the parameters of the four attacks. All except steps and queries are the norm's defaults."""
+    """Return the parameters of the four attacks: the requested steps and queries, and the norm's defaults otherwise."""
     steps, queries = parameters.steps, parameters.queries
     norm = parameters.norm
     return _Attacks(
-        apgd_ce=in_ball(Apgd, norm)(steps=steps),
-        apgd_targeted=in_ball(ApgdTargeted, norm)(steps=steps),
-        fab_targeted=in_ball(FabTargeted, norm)(steps=steps),
-        square=in_ball(Square, norm)(queries=queries),
+        apgd_ce=parameters_in_ball(Apgd, norm)(steps=steps),
+        apgd_targeted=parameters_in_ball(ApgdTargeted, norm)(steps=steps),
+        fab_targeted=parameters_in_ball(FabTargeted, norm)(steps=steps),
+        square=parameters_in_ball(Square, norm)(queries=queries),
     )
 
 
@@ -107,7 +107,7 @@ class Stage:
         run: function that runs the attack once.
         n_runs: number of runs.
         group_size: number of samples that are attacked together.
-        groups_by_image: whether all epsilons of an image should be attacked together, for speed.
+        groups_by_image: whether to attack all epsilons of an image together, for speed.
     """
 
     key: str
@@ -120,24 +120,29 @@ class Stage:
 def _stages(job: AttackJob, parameters: Standard) -> tuple[Stage, ...]:
     attacks = _attacks(parameters)
     norm_suffix = "" if parameters.norm == "Linf" else f"_{parameters.norm.lower()}"
-    samples, pool = job.batching.samples, max(job.batching.samples, job.batching.pool)
-    single_run = square.single_run if parameters.norm == "Linf" else square_lp.single_run
+    batch_size = job.batching.samples
+    square_run = square.single_run if parameters.norm == "Linf" else square_lp.single_run
     return (
-        Stage(f"aa_apgd-ce{norm_suffix}", apgd.single_run(attacks.apgd_ce), attacks.apgd_ce.restarts, samples),
+        Stage(f"aa_apgd-ce{norm_suffix}", apgd.single_run(attacks.apgd_ce), attacks.apgd_ce.restarts, batch_size),
         Stage(
             f"aa_apgd-t{norm_suffix}",
             apgd_targeted.single_run(attacks.apgd_targeted),
             attacks.apgd_targeted.targets * attacks.apgd_targeted.restarts,
-            samples,
+            batch_size,
         ),
         Stage(
             f"aa_fab-t{norm_suffix}",
             fab_targeted.single_run(attacks.fab_targeted),
             attacks.fab_targeted.targets,
-            samples * len(job.epsilons),
+            batch_size * len(job.epsilons),
             groups_by_image=True,
         ),
-        Stage(f"aa_square{norm_suffix}", single_run(attacks.square), attacks.square.restarts, pool),
+        Stage(
+            f"aa_square{norm_suffix}",
+            square_run(attacks.square),
+            attacks.square.restarts,
+            max(batch_size, job.batching.pool),
+        ),
     )
 
 
@@ -147,8 +152,8 @@ def fused(job: AttackJob, parameters: Standard) -> Iterator[Perturbed]:
 
 
 def attack_in_stages(job: AttackJob, stages: Sequence[Stage]) -> Iterator[Perturbed]:
-    """Attack all epsilons together; the samples that resist one stage fill the batches of the next."""
-    correct = job.correct()
+    """Attack all epsilons together. The samples that resist one stage fill the batches of the next stage."""
+    correct = job.is_correct()
     for samples in job.chunks(np.flatnonzero(~correct)):
         yield from batches_by_strength(samples, samples.clean)
     attacked = np.flatnonzero(correct)
@@ -182,7 +187,7 @@ def attack_in_stages(job: AttackJob, stages: Sequence[Stage]) -> Iterator[Pertur
 def _split(
     job: AttackJob, remaining: NDArray[np.int64], positions: NDArray[np.int64], stage: Stage
 ) -> Iterator[NDArray[np.int64]]:
-    """Split samples, which are numbered strength by strength, into groups that a stage attacks together."""
+    """Split the remaining samples, numbered strength by strength, into groups that a stage attacks together."""
     ordered = remaining[np.argsort(positions[remaining], kind="stable")] if stage.groups_by_image else remaining
     group_size = max(1, len(remaining) if job.batching.as_library else stage.group_size)
     for start in range(0, len(remaining), group_size):

@@ -20,7 +20,7 @@ def show(context: Context, parameters: Parameters, request: Request) -> Iterator
     Raises:
         PerturbationError: the context has no adversarial images.
     """
-    del parameters  # the source of `context.adversarial` depends on them
+    del parameters  # `context.adversarial` already depends on them
     if context.adversarial is None:
         raise PerturbationError(
             f"Transferring adversarial images failed for {context.key!r}: the context has no source of images. "
