@@ -89,8 +89,8 @@ INVALID_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|n
         ({"images": {"count": 451}}, "expected a count from 1 to 450, got 451."),
         ({"results": ""}, "results: expected a path, got ''."),
         ({"results": "a\0b"}, "expected a path"),
-        ({"results": "bundled:../.."}, "the path after bundled: must be relative"),
-        ({"results": "bundled:/etc"}, "the path after bundled: must be relative"),
+        ({"results": "bundled:../.."}, "the path after 'bundled:' must be relative"),
+        ({"results": "bundled:/etc"}, "the path after 'bundled:' must be relative"),
         ({"name": "n" * 5000}, "name: expected at most 100 characters, got 'nnnn"),
         (
             {"datasets": {"n" * 5000: {"path": ".", "classes": 10, "image_size": 8}}},
