@@ -32,7 +32,7 @@ def summarise(
         reload: function that reads the sweep again with other fields.
     """
     from robust201.planning.costs import key_costs, measure_speeds, total_hours
-    from robust201.planning.designs import designs_for_budget, savings, worst_case
+    from robust201.planning.designs import designs_for_budget, halved_designs, worst_case
 
     precision = _choose_precision(plan, like)
     simple, sampled = (worst_case, worst_case) if precision is None else (precision.simple, precision.sampled)
@@ -43,7 +43,7 @@ def summarise(
         "workers": workers,
         "days": hours / 24 / (workers or 1),
         "hours_by_key": [cost._asdict() for cost in key_costs(plan, speeds)],
-        "savings": [design.to_payload() for design in savings(plan, speeds, simple)],
+        "savings": [design.to_payload() for design in halved_designs(plan, speeds, simple)],
         "precision_from": None if precision is None else "pilot" if like is None else "like",
     }
     if budget is None:

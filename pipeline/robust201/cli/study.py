@@ -70,7 +70,7 @@ def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path], consen
 
     `root` is the context of the whole command line.
     """
-    from robust201.planning.code_consent import check_consent, consent_arguments, files_to_consent
+    from robust201.planning.code_consent import check_consent, consent_arguments, files_needing_consent
     from robust201.planning.loading import load_config
     from robust201.studies.config import DynamicsStudy, load_study
 
@@ -79,7 +79,7 @@ def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path], consen
     if not exports:
         sweeps = {path: load_config(path) for path in config.sweeps}
         for path, sweep in sweeps.items():  # `run` also checks, but only after hours of training
-            check_consent(files_to_consent(sweep), path, consent.allowed)
+            check_consent(files_needing_consent(sweep), path, consent.allowed)
         steps = config.step_arguments()
         for argv in steps:
             _check_step_consent(root, argv, consent)
@@ -107,13 +107,13 @@ def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path], consen
 
 def _check_step_consent(root: Any, argv: list[str], consent: StepConsent) -> None:
     """Check that the user consents to executing the Python files in a step's arguments."""
-    from robust201.planning.code_consent import check_consent, files_to_consent
+    from robust201.planning.code_consent import check_consent, files_needing_consent
     from robust201.planning.loading import load_training
 
     parameters = root.command.get_command(root, argv[0]).make_context(argv[0], argv[1:], parent=root).params
     if argv[0] == "train":
         path = parameters["trainings"]
-        check_consent(files_to_consent(load_training(path)), path, consent.allowed)
+        check_consent(files_needing_consent(load_training(path)), path, consent.allowed)
     elif argv[0] == "robustify" and ":" in (network := parameters["network"]):
         check_consent([Path(network.rpartition(":")[0])], consent.study, consent.allowed)
 
