@@ -102,13 +102,13 @@ def test_small_budget_gets_smaller_pilot_or_other_designs(percent: int) -> None:
     sampled_images, fewer_networks, weaker_attacks = designs_for_budget(
         plan.config, f"{percent}%", {}, worst_case, make_config
     )
-    assert sampled_images.over_budget == (percent < 10)
-    assert (sampled_images.hours <= percent / 100 * full_hours * 1.0001) == (not sampled_images.over_budget)
-    assert ("the pilot of 2 networks and the keys" in sampled_images.loss) == sampled_images.over_budget
+    assert sampled_images.is_over_budget == (percent < 10)
+    assert (sampled_images.hours <= percent / 100 * full_hours * 1.0001) == (not sampled_images.is_over_budget)
+    assert ("the pilot of 2 networks and the keys" in sampled_images.loss) == sampled_images.is_over_budget
     min_config = make_config(**sampled_images.yaml)  # the smallest valid sampled sweep
     assert total_hours(make_plan(min_config, assumed_facts(min_config)), {}) == pytest.approx(sampled_images.hours)
-    assert fewer_networks.over_budget == (fewer_networks.hours > percent / 100 * full_hours)
-    assert not weaker_attacks.over_budget
+    assert fewer_networks.is_over_budget == (fewer_networks.hours > percent / 100 * full_hours)
+    assert not weaker_attacks.is_over_budget
     assert weaker_attacks.hours <= percent / 100 * full_hours * 1.0001
 
 
@@ -120,7 +120,7 @@ def test_sampled_design_changes_only_the_budget_of_the_sampling_section() -> Non
 
     config = reload(sampling=sampling)
     sampled_images, *_ = designs_for_budget(config, "5%", {}, worst_case, reload)
-    assert sampled_images.over_budget
+    assert sampled_images.is_over_budget
     assert sampled_images.yaml["sampling"] == {
         "pilot": 10,
         "seed": 3,
@@ -161,9 +161,9 @@ def test_designs_fit_budget_at_measured_speeds(percent: int) -> None:
     speeds = {("cifar10", "aa_square"): 0.2e9 * plan.config.execution.assumed_gmacs()}
     full_hours = total_hours(plan, speeds)
     sampled, *other_designs = designs_for_budget(plan.config, f"{percent}%", speeds, worst_case, make_config)
-    assert sampled.over_budget == (percent == 6)
+    assert sampled.is_over_budget == (percent == 6)
     config = make_config(**sampled.yaml)
     assert total_hours(make_plan(config, assumed_facts(config)), speeds) == pytest.approx(sampled.hours)
     for design in (sampled, *other_designs):
-        assert design.over_budget == (design.hours > percent / 100 * full_hours * 1.0001)
-    assert not other_designs[-1].over_budget  # weaker attacks on fewer networks
+        assert design.is_over_budget == (design.hours > percent / 100 * full_hours * 1.0001)
+    assert not other_designs[-1].is_over_budget  # weaker attacks on fewer networks

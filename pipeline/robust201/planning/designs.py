@@ -48,7 +48,7 @@ class CheaperDesign:
             network that is not evaluated count as 0.
         loss: description of what is lost.
         yaml: fields of the sweep YAML to set.
-        over_budget: whether the design exceeds the budget, although it is the cheapest of its kind.
+        is_over_budget: whether the design exceeds the budget, although it is the cheapest of its kind.
     """
 
     name: str
@@ -57,7 +57,7 @@ class CheaperDesign:
     tau: float | None
     loss: str
     yaml: dict[str, Any]
-    over_budget: bool = False
+    is_over_budget: bool = False
 
     def to_payload(self) -> dict[str, Any]:
         return {
@@ -67,7 +67,7 @@ class CheaperDesign:
             "expected_kendall_tau": self.tau,
             "loss": self.loss,
             "yaml": self.yaml,
-            "over_budget": self.over_budget,
+            "over_budget": self.is_over_budget,
         }
 
 
@@ -160,7 +160,7 @@ def designs_for_budget(
         _reduce_networks_to_fit(plan, allowed_hours, speeds),
         _weaken_attacks_to_fit(plan, allowed_hours, speeds),
     ]
-    return [replace(design, over_budget=design.hours > allowed_hours * _TOLERANCE) for design in designs]
+    return [replace(design, is_over_budget=design.hours > allowed_hours * _TOLERANCE) for design in designs]
 
 
 def _sampled_design(
