@@ -1,4 +1,5 @@
-"""Attacks for AttackBench: calling convention, number of passes, and images equal to those of the fused engine."""
+"""Attacks for AttackBench have its signature, and return the fused engine's images with the expected number of
+passes."""
 
 import inspect
 
@@ -44,11 +45,11 @@ def test_attackbench_attack_matches_fused_engine(key: str) -> None:
     field = "epsilons_255" if key == "fmn" else "epsilons"
     context = tiny_context(key, network.classifier)
     context = type(context)(**{**vars(context), "engine": "fused"})
-    expected = perturb_all(task, task.parameters(steps=15, **{field: (LARGEST_EPSILONS[key],)}), IMAGES, context)[
+    fused_images = perturb_all(task, task.parameters(steps=15, **{field: (LARGEST_EPSILONS[key],)}), IMAGES, context)[
         LARGEST_EPSILONS[key]
     ]
     assert (images != PIXELS).any()
-    torch.testing.assert_close(images, expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(images, fused_images, rtol=0, atol=1e-6)
     n_correct = int((network.classifier(PIXELS).argmax(dim=1) == LABELS).sum())
     assert (network.n_forward, network.n_backward) == (12 + 15 * n_correct, 15 * n_correct)
 

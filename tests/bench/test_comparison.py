@@ -1,4 +1,4 @@
-"""Comparison of a user's loop with `run`: equal results, and the speed relative to the best loop."""
+"""`robust201 bench` checks that a user's loop and `run` give equal results, and compares their speeds."""
 
 import json
 import math
@@ -22,7 +22,7 @@ from robust201.bench.comparison import (
     run_timed,
 )
 from robust201.bench.generated import random_subjects
-from robust201.cli import bench as verb
+from robust201.cli import bench as bench_command
 from robust201.core.errors import EvaluationError
 from robust201.core.records import Normalisation
 from tests.conftest import RunCommand
@@ -46,11 +46,11 @@ def subject(tmp_path: Path) -> Subject:
 
 def test_ratio_is_relative_to_best_loop() -> None:
     subject = Subject("309", NO_FILE, NO_FILE, 4, 32, 10, Normalisation((0, 0, 0), (1, 1, 1)))
-    slow, fast = Loop("default", 4), Loop("channels_last", 4)
+    slow_loop, fast_loop = Loop("default", 4), Loop("channels_last", 4)
     comparison = TimeComparison(
-        subject, (make_times(slow, 1, 11), make_times(fast, 1, 5, 0.75), make_times(Sweep(), 3, 5))
+        subject, (make_times(slow_loop, 1, 11), make_times(fast_loop, 1, 5, 0.75), make_times(Sweep(), 3, 5))
     )
-    assert comparison.best("wall").contender == fast
+    assert comparison.best("wall").contender == fast_loop
     assert comparison.ratio("wall") == comparison.ratio("cpu") == pytest.approx(4 / 2)
     assert comparison.ratio("wall", start_up=True) == pytest.approx(5 / 5)
     assert comparison.largest_difference == pytest.approx(0.25)
@@ -71,9 +71,9 @@ def test_loops_contain_equal_batch_sizes_once() -> None:
 def test_run_timed_includes_child_processes(tmp_path: Path) -> None:
     child_code = "import time\nend = time.process_time() + .2\nwhile time.process_time() < end: pass\nprint('done')"
     parent_code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child_code!r}], check=True)"
-    cost, output = run_timed([sys.executable, "-c", parent_code], os.environ, tmp_path / "log")
+    run_time, output = run_timed([sys.executable, "-c", parent_code], os.environ, tmp_path / "log")
     assert output == "done\n"
-    assert min(cost) > 0.2
+    assert min(run_time) > 0.2
 
 
 def test_run_timed_error_shows_last_lines_of_failed_process(tmp_path: Path) -> None:
@@ -102,12 +102,12 @@ def test_loop_and_reference_engine_give_equal_accuracies(
     command = sweep.command(subject, SHORT_ATTACKS, Machine(), tmp_path, attacks=True)
     assert command[1:3] == ["-m", "robust201"]
     assert robust201(*command[3:]).code == 0
-    expected = sweep.read(tmp_path, "")
+    sweep_accuracies = sweep.read(tmp_path, "")
     assert {key: list(by_strength) for key, by_strength in accuracies.items()} == {
-        key: list(by_strength) for key, by_strength in expected.items()
+        key: list(by_strength) for key, by_strength in sweep_accuracies.items()
     }
-    assert accuracies["clean"] == expected["clean"] == {0.0: 1.0}
-    assert accuracies["fgsm"] == expected["fgsm"]
+    assert accuracies["clean"] == sweep_accuracies["clean"] == {0.0: 1.0}
+    assert accuracies["fgsm"] == sweep_accuracies["fgsm"]
 
 
 def test_bench_prints_table_and_writes_times(
@@ -137,7 +137,7 @@ def test_bench_prints_table_and_writes_times(
     # The start-up is measured once for both layouts.
     assert len(commands) == 2 + 1 + 2
     queries = commands[1][commands[1].index("--queries") + 1]
-    assert int(queries) * verb.PAPER_BUDGET_DIVISOR == 5000
+    assert int(queries) * bench_command.PAPER_BUDGET_DIVISOR == 5000
 
 
 def test_bench_rejects_unknown_devices_and_architectures(robust201: RunCommand) -> None:

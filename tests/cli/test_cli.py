@@ -202,7 +202,7 @@ def test_signal_during_imports_leaves_no_traceback(signal_number: signal.Signals
 import signal, sys
 from robust201.__main__ import main
 
-class Interrupting:
+class InterruptingFinder:
     def find_spec(self, name, path=None, target=None):
         if name == "{"robust201.planning.estimates" if is_lazy else "typer"}":
             try:
@@ -210,7 +210,7 @@ class Interrupting:
             except BaseException:
                 raise ValueError("not interrupted, damaged")
 
-sys.meta_path.insert(0, Interrupting())
+sys.meta_path.insert(0, InterruptingFinder())
 sys.argv = ["robust201", "plan", "{REPOSITORY / "jobs/paper.yaml"}"]
 main()
 """
@@ -301,8 +301,8 @@ def test_incomplete_sweep_is_exported_only_with_partial_option(
 ) -> None:
     results, dataset = tmp_path / "results", tmp_path / "json"
     assert robust201("run", write_sweep(), "--keys", "clean,brightness", "--architectures", "21").code == 0
-    complete_export = robust201("export", results, "--out", dataset)
-    assert "got 3; missing are digits clean 1, digits fgsm 4, digits brightness 2" in complete_export.error_line(3)
+    rejected_export = robust201("export", results, "--out", dataset)
+    assert "got 3; missing are digits clean 1, digits fgsm 4, digits brightness 2" in rejected_export.error_line(3)
     assert not dataset.exists()
     partial_export = robust201("export", results, "--out", dataset, "--partial")
     assert partial_export.code == 3
@@ -442,13 +442,13 @@ def test_run_drains_on_ctrl_c_and_sigterm(
     assert 0 < status["done"] < status["total"]
     assert not status["running"]
     assert not [name for name in read_tree(results) if name.endswith((".tmp", "lease.json"))]
-    assert not living_processes(driver.process.pid)
+    assert not list_living_processes(driver.process.pid)
     rerun = robust201("run", sweep, "--keys", "clean")
     assert "Planned 2 evaluations of 2 network-key pairs" in rerun.err
     assert rerun.code == 0
 
 
-def living_processes(session: int) -> list[str]:
+def list_living_processes(session: int) -> list[str]:
     """Return the names of a session's processes that are still alive after a grace period."""
     import psutil
 

@@ -112,14 +112,16 @@ def test_evaluate_and_compare_write_latex(robust201, tmp_path):
 def test_compare_rejects_evaluation_options_for_stored_networks(
     robust201: RunCommand, options: tuple[object, ...]
 ) -> None:
-    stored = [f"benchmark_data/cells-cifar10:{architecture}" for architecture in (21, 3456)]
-    error_line = robust201("compare", *stored, *options).error_line(2)
+    stored_networks = [f"benchmark_data/cells-cifar10:{architecture}" for architecture in (21, 3456)]
+    error_line = robust201("compare", *stored_networks, *options).error_line(2)
     assert f"{options[0]}: it applies only to FILE:FUNCTION" in error_line
 
 
 def test_compare_accepts_dataset_option_only_for_stored_networks(folder: Path, robust201: RunCommand) -> None:
-    stored = [f"benchmark_data/cells-cifar10:{architecture}" for architecture in (21, 3456)]
-    assert "it has no results on 'cifar100'" in robust201("compare", *stored, "--dataset", "cifar100").error_line(2)
+    stored_networks = [f"benchmark_data/cells-cifar10:{architecture}" for architecture in (21, 3456)]
+    assert "it has no results on 'cifar100'" in robust201(
+        "compare", *stored_networks, "--dataset", "cifar100"
+    ).error_line(2)
     networks = (f"{folder}/net.py:build", f"{folder}/net.py:other")
     result = robust201("compare", *networks, "--data", folder / "test.npz", "--dataset", "cifar10")
     assert "--dataset: it applies only to DATASET:ARCHITECTURE" in result.error_line(2)

@@ -1,4 +1,4 @@
-"""Counts and progress lines on the command line."""
+"""Counts have the right noun form, and progress lines have the count, rate and remaining time."""
 
 import io
 

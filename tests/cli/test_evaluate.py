@@ -386,9 +386,9 @@ def test_evaluate_rejects_weights_of_different_network(files: Path, robust201: R
 def test_evaluate_reads_weights_of_torch_checkpoint(files: Path, robust201: RunCommand, function: str) -> None:
     state_dict = {f"module.{name}": tensor for name, tensor in TinyNetwork(seed=0).state_dict().items()}
     torch.save({"epoch": 3, "state_dict": state_dict}, files / "w.pth")
-    expected = robust201(*make_arguments(out="expected.csv"))
+    expected_result = robust201(*make_arguments(out="expected.csv"))
     result = robust201(*make_arguments(network=f"my_model.py:{function}", weights="w.pth", out="results.csv"))
-    assert (expected.code, result.code) == (0, 0), result.err
+    assert (expected_result.code, result.code) == (0, 0), result.err
     assert "Using weights of w.pth: the entry 'state_dict'; names without 'module.'." in result.err.splitlines()
     tables = [pd.read_csv(files / name).drop(columns="seconds") for name in ("results.csv", "expected.csv")]
     pd.testing.assert_frame_equal(*tables)

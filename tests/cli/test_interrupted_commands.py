@@ -55,9 +55,9 @@ def test_signals_at_random_moments_leave_results_intact(
     robust201: RunCommand, original_folder: Path, tmp_path: Path, command: str
 ) -> None:
     start_time = time.monotonic()
-    uninterrupted = tmp_path / "uninterrupted"
-    shutil.copytree(original_folder, uninterrupted)
-    process = start_command(COMMANDS[command], uninterrupted)
+    uninterrupted_folder = tmp_path / "uninterrupted"
+    shutil.copytree(original_folder, uninterrupted_folder)
+    process = start_command(COMMANDS[command], uninterrupted_folder)
     process.communicate()
     duration = time.monotonic() - start_time
     assert process.returncode == 0
@@ -74,16 +74,16 @@ def test_signals_at_random_moments_leave_results_intact(
         if process.returncode:
             assert stderr == "" or (stderr.count("\n") == 1 and stderr.startswith("Interrupted.")), stderr
         elif command in {"export", "report"}:  # the command finished before the signal
-            expected = {
+            expected_files = {
                 relative_path: content
-                for relative_path, content in read_tree(uninterrupted).items()
+                for relative_path, content in read_tree(uninterrupted_folder).items()
                 if "index/" not in relative_path
             }
             assert {
                 relative_path: content
                 for relative_path, content in read_tree(folder).items()
                 if "index/" not in relative_path
-            } == expected
+            } == expected_files
         assert not [relative_path for relative_path in read_tree(folder) if relative_path.endswith((".tmp", ".lock"))]
         assert robust201("verify", folder / "results").code == 0
         shutil.rmtree(folder)

@@ -78,7 +78,7 @@ def test_plan_next_excludes_evaluated_cells(robust201: RunCommand, sweep: Path) 
     ("options", "message"),
     [
         (("--next-for", "best"), "--next-for needs --next"),
-        (("--next", "3", "--budget", "10%"), "--budget and --next exclude each other"),
+        (("--next", "3", "--budget", "10%"), "--budget and --next are mutually exclusive"),
         (("--next", "3"), "--like"),
         (("--budget", "10"), "expected worker-hours above 0 such as 500h"),
         (("--budget", "10%", "--keys", "pgd"), "--budget applies to the whole sweep"),

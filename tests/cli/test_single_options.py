@@ -1,4 +1,4 @@
-"""Options that are given twice on the command line."""
+"""Options that take one value are rejected if they are repeated on the command line."""
 
 import pytest
 

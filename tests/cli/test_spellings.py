@@ -1,4 +1,4 @@
-"""Consistent options and arguments of the commands."""
+"""Commands have consistent options and arguments."""
 
 import json
 import shutil

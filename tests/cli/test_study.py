@@ -82,8 +82,8 @@ def test_study_trains_evaluates_and_writes_page(robust201, tmp_path):
 
 
 def test_study_writes_page_from_exports(robust201, tmp_path):
-    planted, exports = plant_mixing(tmp_path)
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(planted.model_dump(mode="json")))
+    planted_study, exports = plant_mixing(tmp_path)
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(planted_study.model_dump(mode="json")))
     options = ["--out", tmp_path / "out", "--tables-only", exports.readers[0].path]
     result = robust201("study", tmp_path / "study.yaml", *options)
     assert (result.code, result.out.strip()) == (0, str(tmp_path / "out" / "study.md"))
@@ -186,8 +186,8 @@ def test_study_checks_consent_of_all_steps_before_first_step(robust201, tmp_path
     fields = yaml.safe_load(first_training.read_text())
     sweep = yaml.safe_load((tmp_path / "sweep.yaml").read_text())
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(sweep | {"space": "zoo", "architectures": ["fc7500-w8"]}))
-    with_code = {"space": {"file": str(code)}, "architectures": ["flat"], "store": str(tmp_path / "second")}
-    (tmp_path / "second.yaml").write_text(yaml.safe_dump(fields | with_code))
+    code_fields = {"space": {"file": str(code)}, "architectures": ["flat"], "store": str(tmp_path / "second")}
+    (tmp_path / "second.yaml").write_text(yaml.safe_dump(fields | code_fields))
     step_by_command = {
         "train": f"robust201 train {tmp_path / 'second.yaml'}",
         "robustify": f"robust201 robustify {code}:build --dataset digits --count 20 --out {images}",

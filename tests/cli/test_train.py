@@ -1,4 +1,4 @@
-"""The command `robust201 train`."""
+"""`robust201 train` prints the test accuracies of finished training runs."""
 
 import re
 from pathlib import Path
@@ -22,8 +22,8 @@ def test_train_prints_test_accuracies_of_finished_runs(tmp_path: Path, robust201
     }
     path = tmp_path / "train.yaml"
     path.write_text(yaml.safe_dump(trainings))
-    one_recipe = robust201("train", path, "--recipes", "plain")
-    (line,) = [line for line in one_recipe.err.splitlines() if "test accuracy" in line]
+    one_recipe_result = robust201("train", path, "--recipes", "plain")
+    (line,) = [line for line in one_recipe_result.err.splitlines() if "test accuracy" in line]
     assert re.match(r"fc7500-w8 digits plain 1 epoch seed 0: test accuracy 0\.\d{4}$", line)
-    all_recipes = robust201("train", path)
-    assert sum("test accuracy" in line for line in all_recipes.err.splitlines()) == 2
+    all_recipes_result = robust201("train", path)
+    assert sum("test accuracy" in line for line in all_recipes_result.err.splitlines()) == 2

@@ -35,7 +35,7 @@ def test_read_npy_raises_only_value_error_for_damaged_files(tmp_path: Path) -> N
             content[start : start + int(rng.integers(1, 40))] = b""
         else:
             end = min(128, start + int(rng.integers(1, 60)))
-            content[start:end] = bytes(end - start)  # for this, NumPy raises an error of Python's tokenizer
+            content[start:end] = bytes(end - start)  # NumPy reports such headers as errors of Python's tokenizer
         path.write_bytes(content)
         try:
             result = read_npy(path)

@@ -46,7 +46,7 @@ def test_exported_dataset_is_rejected_as_results_folder(finished: Path, robust20
         assert "got an exported dataset. Use the folder of the sweep's results" in error
 
 
-def test_folder_at_the_path_of_a_shard_is_reported(finished: Path, robust201: RunCommand) -> None:
+def test_status_and_verify_report_a_folder_at_the_path_of_a_shard(finished: Path, robust201: RunCommand) -> None:
     shard = next(iter(sorted(finished.glob("shards/**/*.parquet"))))
     shard.unlink()
     shard.mkdir()

@@ -129,7 +129,7 @@ def test_deadline_interrupts_evaluations_in_progress() -> None:
             pytest.fail("the block was entered after the deadline")
 
 
-def test_deadline_does_not_interrupt_a_protected_block() -> None:
+def test_deadline_does_not_interrupt_code_outside_an_interruptible_block() -> None:
     with draining_on_signals(lambda _line: None, drain_seconds=0.01) as request:
         signal.raise_signal(signal.SIGUSR1)
         while not request.is_expired:

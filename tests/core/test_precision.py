@@ -107,10 +107,9 @@ def nearest_bfloat16(number):
 
 
 @given(st.floats(min_value=2.0**-126, max_value=2.0**127), st.sampled_from([-1, 1]))
-def test_round_once_rounds_float64_to_the_nearest_bfloat16(size, sign):
-    assert round_once(torch.tensor([sign * size], dtype=torch.float64), torch.bfloat16).item() == nearest_bfloat16(
-        sign * size
-    )
+def test_round_once_rounds_float64_to_the_nearest_bfloat16(magnitude, sign):
+    number = torch.tensor([sign * magnitude], dtype=torch.float64)
+    assert round_once(number, torch.bfloat16).item() == nearest_bfloat16(sign * magnitude)
 
 
 def test_round_once_does_not_round_to_float32_first():
@@ -125,7 +124,7 @@ def test_round_once_does_not_round_to_float32_first():
 
 @pytest.fixture(params=["fused", "plain"])
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Test both implementations of convolutions, although this machine would choose only one."""
+    """Name of the convolution implementation: both are tested, although this machine would choose only one."""
     if request.param == "plain":
         monkeypatch.setattr(kernels, "fuses_on_cpu", lambda *_: False)
     elif not kernels.fuses_on_cpu(torch.bfloat16):

@@ -183,7 +183,7 @@ def test_watch_ends_without_message_on_ctrl_c(
     assert "No worker has been active for 0 minutes." in abandoned.err
     assert robust201("run", sweep).code == 0
     assert robust201("status", results, "--watch").code == 0
-    assert "exclude each other" in robust201("status", results, "--watch", "--json").error_line(2)
+    assert "mutually exclusive" in robust201("status", results, "--watch", "--json").error_line(2)
 
 
 def test_status_reader_recounts_only_after_changes(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,13 +84,13 @@ INVALID_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|n
         ),
         ({"keys": {"aa_fab-t_l2": {"targets": 10}}}, "expected targets up to 9"),
         ({"keys": {}}, "at least one key"),
-        ({"keys": ["pgd"]}, "expected names, each with its fields"),
+        ({"keys": ["pgd"]}, "expected a mapping from names to fields"),
         ({"images": {"count": 0}}, "images.count: expected at least 1, got 0."),
         ({"images": {"count": 451}}, "expected a count from 1 to 450, got 451."),
         ({"results": ""}, "results: expected a path, got ''."),
         ({"results": "a\0b"}, "expected a path"),
-        ({"results": "bundled:../.."}, "the path after bundled: must be relative"),
-        ({"results": "bundled:/etc"}, "the path after bundled: must be relative"),
+        ({"results": "bundled:../.."}, "the path after 'bundled:' must be relative"),
+        ({"results": "bundled:/etc"}, "the path after 'bundled:' must be relative"),
         ({"name": "n" * 5000}, "name: expected at most 100 characters, got 'nnnn"),
         (
             {"datasets": {"n" * 5000: {"path": ".", "classes": 10, "image_size": 8}}},
@@ -107,11 +107,11 @@ INVALID_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|n
         ),
         (
             {"keys": {"pgd": {"epsilons_255": [number / 1000 for number in range(1, 1002)]}}},
-            "keys.pgd.epsilons_255: expected at most 1,000 of them, got [0.001, 0.002,",
+            "keys.pgd.epsilons_255: expected at most 1,000 entries, got [0.001, 0.002,",
         ),
         (
             {"keys": {"pgd_l2": {"epsilons": [number / 1000 for number in range(1, 1002)]}}},
-            "keys.pgd_l2.epsilons: expected at most 1,000 of them",
+            "keys.pgd_l2.epsilons: expected at most 1,000 entries",
         ),
         (
             {"keys": {"aa_apgd-ce": {"epsilons_255": [1, 8], "steps": 100_000, "restarts": 20}}},

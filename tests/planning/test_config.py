@@ -1,4 +1,4 @@
-"""Defaults, selections and one-line errors of the sweep YAML."""
+"""The sweep YAML has the paper's defaults, and invalid fields give one-line errors."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Counts of complete evaluations that are computed without unit objects match counts unit by unit."""
+"""Counts of complete evaluations that are computed without `Unit` objects match the counts of each unit."""
 
 import numpy as np
 
@@ -24,17 +24,17 @@ def test_count_coverage_matches_count_of_each_unit(make_sweep: MakeSweep) -> Non
     facts = load_facts(config.results)
     assert facts is not None
     inventory, plan = ShardStore.open(config.results).inventory(), make_plan(wider_config, facts)
-    complete_counts = [count for covered in count_coverage(plan, inventory) for count in covered.complete.tolist()]
+    complete_counts = [count for coverage in count_coverage(plan, inventory) for count in coverage.complete.tolist()]
     assert complete_counts == [inventory.count_complete(unit, plan.measurements) for unit in plan.units]
     assert set(complete_counts) == {0, 1, 2}
     missing_parts = [part for unit in plan.units for part in inventory.missing(unit, plan.measurements)]
     assert list(preview_run(plan, plan, inventory).missing) == missing_parts
     n_missing, gap_labels = find_gaps(plan, inventory)
     assert n_missing == plan.n_evaluations - sum(complete_counts)
-    incomplete = [
+    incomplete_units = [
         unit for unit, count in zip(plan.units, complete_counts, strict=True) if 0 < count < len(unit.strengths)
     ]
-    assert gap_labels == tuple(f"{unit.label} at 4" for unit in incomplete)
+    assert gap_labels == tuple(f"{unit.label} at 4" for unit in incomplete_units)
     status = read_status(plan, inventory)
     assert (status.done, status.total, status.stale) == (sum(complete_counts), plan.n_evaluations, 0)
     narrowed_plan = plan.narrow(keys=["fgsm"])
@@ -44,7 +44,7 @@ def test_count_coverage_matches_count_of_each_unit(make_sweep: MakeSweep) -> Non
         if digest not in {unit.protocol for unit in narrowed_plan.units}
     }
     macs = [plan.macs(Part(unit, unit.strengths, 0, unit.n_images)) for unit in plan.units]
-    assert [work for planned in plan.planned_keys for work in plan.unit_macs(planned)] == macs
+    assert [unit_macs for planned_key in plan.planned_keys for unit_macs in plan.unit_macs(planned_key)] == macs
 
 
 def test_find_units_returns_units_by_id(make_sweep: MakeSweep) -> None:
@@ -64,9 +64,9 @@ def test_status_of_complete_sweep_creates_no_units(make_sweep: MakeSweep, monkey
     created_positions: list[int] = []
     create_unit = PlannedKey.unit
 
-    def create_and_record(planned: PlannedKey, position: int):
+    def create_and_record(planned_key: PlannedKey, position: int):
         created_positions.append(position)
-        return create_unit(planned, position)
+        return create_unit(planned_key, position)
 
     monkeypatch.setattr(PlannedKey, "unit", create_and_record)
     plan, inventory = load_plan(config.results), ShardStore.open(config.results).inventory()

@@ -1,4 +1,4 @@
-"""Hours by key, cheaper designs of a sweep, and designs for a budget."""
+"""Hours are estimated by key, and cheaper designs of a sweep fit a budget."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 from robust201.core.errors import ConfigError
 from robust201.planning.config import SweepConfig
 from robust201.planning.costs import key_costs, total_hours
-from robust201.planning.designs import designs_for_budget, savings, weaken, worst_case, yaml_lines
+from robust201.planning.designs import designs_for_budget, halved_designs, weaken, worst_case, yaml_lines
 from robust201.planning.estimates import estimate
 from robust201.planning.loading import parse_config
 from robust201.planning.plan import Plan, assumed_facts, make_plan
@@ -49,7 +49,7 @@ def test_measured_speed_replaces_assumed_speed() -> None:
 def test_cheaper_designs_halve_images_networks_or_queries() -> None:
     n_networks = len(make_config().selected_architectures)
     n_half = n_networks // 2
-    images, networks, queries = savings(make_small_plan(), {}, worst_case)
+    images, networks, queries = halved_designs(make_small_plan(), {}, worst_case)
     assert images.half_width == pytest.approx(1.959964 * (0.25 / 5000 * 0.5) ** 0.5)
     assert images.yaml == {"images": {"count": 5000}}
     assert networks.half_width == 0.0
@@ -59,10 +59,10 @@ def test_cheaper_designs_halve_images_networks_or_queries() -> None:
     assert queries.half_width is None
 
 
-def test_sampled_sweep_has_no_savings() -> None:
-    sampled = make_small_plan(sampling={"budget": "80%"}, measurements=["accuracy", "predictions"])
-    assert total_hours(sampled, {}) == pytest.approx(0.8 * total_hours(make_small_plan(), {}), rel=0.01)
-    assert savings(sampled, {}, worst_case) == []
+def test_halved_designs_are_empty_for_a_sampled_sweep() -> None:
+    sampled_plan = make_small_plan(sampling={"budget": "80%"}, measurements=["accuracy", "predictions"])
+    assert total_hours(sampled_plan, {}) == pytest.approx(0.8 * total_hours(make_small_plan(), {}), rel=0.01)
+    assert halved_designs(sampled_plan, {}, worst_case) == []
 
 
 def test_designs_fit_budget() -> None:
@@ -99,15 +99,17 @@ def test_designs_reject_invalid_budget(budget: str, changes: dict[str, Any], mes
 def test_small_budget_gets_smaller_pilot_or_other_designs(percent: int) -> None:
     plan = make_small_plan()  # the default pilot has a fifth of its architectures
     full_hours = total_hours(plan, {})
-    sampled, fewer, weaker = designs_for_budget(plan.config, f"{percent}%", {}, worst_case, make_config)
-    assert sampled.over_budget == (percent < 10)
-    assert (sampled.hours <= percent / 100 * full_hours * 1.0001) == (not sampled.over_budget)
-    assert ("the pilot of 2 networks and the keys" in sampled.loss) == sampled.over_budget
-    min_config = make_config(**sampled.yaml)  # the smallest valid sampled sweep
-    assert total_hours(make_plan(min_config, assumed_facts(min_config)), {}) == pytest.approx(sampled.hours)
-    assert fewer.over_budget == (fewer.hours > percent / 100 * full_hours)
-    assert not weaker.over_budget
-    assert weaker.hours <= percent / 100 * full_hours * 1.0001
+    sampled_images, fewer_networks, weaker_attacks = designs_for_budget(
+        plan.config, f"{percent}%", {}, worst_case, make_config
+    )
+    assert sampled_images.is_over_budget == (percent < 10)
+    assert (sampled_images.hours <= percent / 100 * full_hours * 1.0001) == (not sampled_images.is_over_budget)
+    assert ("the pilot of 2 networks and the keys" in sampled_images.loss) == sampled_images.is_over_budget
+    min_config = make_config(**sampled_images.yaml)  # the smallest valid sampled sweep
+    assert total_hours(make_plan(min_config, assumed_facts(min_config)), {}) == pytest.approx(sampled_images.hours)
+    assert fewer_networks.is_over_budget == (fewer_networks.hours > percent / 100 * full_hours)
+    assert not weaker_attacks.is_over_budget
+    assert weaker_attacks.hours <= percent / 100 * full_hours * 1.0001
 
 
 def test_sampled_design_changes_only_the_budget_of_the_sampling_section() -> None:
@@ -117,24 +119,29 @@ def test_sampled_design_changes_only_the_budget_of_the_sampling_section() -> Non
         return make_config(**{"measurements": ["accuracy", "predictions"], **changed_fields})
 
     config = reload(sampling=sampling)
-    sampled, *_ = designs_for_budget(config, "5%", {}, worst_case, reload)
-    assert sampled.over_budget
-    assert sampled.yaml["sampling"] == {"pilot": 10, "seed": 3, "budget": sampled.yaml["sampling"]["budget"]} | {
-        "cheap": ("clean",)
+    sampled_images, *_ = designs_for_budget(config, "5%", {}, worst_case, reload)
+    assert sampled_images.is_over_budget
+    assert sampled_images.yaml["sampling"] == {
+        "pilot": 10,
+        "seed": 3,
+        "budget": sampled_images.yaml["sampling"]["budget"],
+    } | {"cheap": ("clean",)}
+    smaller_sampling = {
+        **sampling,
+        "budget": f"{0.999 * float(sampled_images.yaml['sampling']['budget'].rstrip('%')):.6f}%",
     }
-    smaller_sampling = {**sampling, "budget": f"{0.999 * float(sampled.yaml['sampling']['budget'].rstrip('%')):.6f}%"}
-    too_small = reload(sampling=smaller_sampling)
+    config_below_minimum = reload(sampling=smaller_sampling)
     with pytest.raises(ConfigError, match="expected a budget of at least"):
-        make_plan(too_small, assumed_facts(too_small))
+        make_plan(config_below_minimum, assumed_facts(config_below_minimum))
 
 
 def test_weaken_keeps_total_step_length() -> None:
     config = make_config()
-    weaker = weaken(config, 0.1)
-    assert weaker is not None
-    weaker_pgd, original = weaker.keys["pgd"], config.parameters["pgd"]
+    weaker_config = weaken(config, 0.1)
+    assert weaker_config is not None
+    weaker_pgd, original_pgd = weaker_config.keys["pgd"], config.parameters["pgd"]
     assert weaker_pgd["steps"] == 4
-    assert weaker_pgd["steps"] * weaker_pgd["rel_stepsize"] == pytest.approx(40 * original.rel_stepsize)  # type: ignore[attr-defined]
+    assert weaker_pgd["steps"] * weaker_pgd["rel_stepsize"] == pytest.approx(40 * original_pgd.rel_stepsize)  # type: ignore[attr-defined]
 
 
 def test_weaken_without_iterative_attack_returns_none() -> None:
@@ -154,9 +161,9 @@ def test_designs_fit_budget_at_measured_speeds(percent: int) -> None:
     speeds = {("cifar10", "aa_square"): 0.2e9 * plan.config.execution.assumed_gmacs()}
     full_hours = total_hours(plan, speeds)
     sampled, *other_designs = designs_for_budget(plan.config, f"{percent}%", speeds, worst_case, make_config)
-    assert sampled.over_budget == (percent == 6)
+    assert sampled.is_over_budget == (percent == 6)
     config = make_config(**sampled.yaml)
     assert total_hours(make_plan(config, assumed_facts(config)), speeds) == pytest.approx(sampled.hours)
     for design in (sampled, *other_designs):
-        assert design.over_budget == (design.hours > percent / 100 * full_hours * 1.0001)
-    assert not other_designs[-1].over_budget  # weaker attacks on fewer networks
+        assert design.is_over_budget == (design.hours > percent / 100 * full_hours * 1.0001)
+    assert not other_designs[-1].is_over_budget  # weaker attacks on fewer networks

@@ -1,4 +1,4 @@
-"""All readers reject duplicate names in a dataset: twice in a JSON object, or in both spellings of a key."""
+"""All readers reject a name that occurs twice in a JSON object, and a key that occurs in both spellings."""
 
 import gzip
 import json
@@ -62,13 +62,13 @@ def test_duplicate_field_of_a_value_is_rejected(tmp_path: Path) -> None:
         list(data.files.iter_values("cifar10", "pgd", "confidence"))
 
 
-@pytest.mark.parametrize("added", ["measurement", "key"])
-def test_file_with_values_of_another_key_or_measurement_is_rejected(tmp_path: Path, added: str) -> None:
+@pytest.mark.parametrize("added_level", ["measurement", "key"])
+def test_file_with_values_of_another_key_or_measurement_is_rejected(tmp_path: Path, added_level: str) -> None:
     folder = write_rows_with_ids(tmp_path, "cm", "0", "1")
     file = folder / "cifar10/pgd_cm.json"
     rows = {"3": MATRICES}
-    added_json = json.dumps({"other": rows} if added == "measurement" else {"fgsm": {"cm": rows}})[1:-1]
-    braces = {"measurement": "}}}", "key": "}}"}[added]
+    added_json = json.dumps({"other": rows} if added_level == "measurement" else {"fgsm": {"cm": rows}})[1:-1]
+    braces = {"measurement": "}}}", "key": "}}"}[added_level]
     file.write_text(f"{file.read_text().removesuffix(braces)}, {added_json}{braces}")
     assert json.loads(file.read_text())
     with pytest.raises(ResultsError, match=r"pgd_cm\.json"):

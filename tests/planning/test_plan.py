@@ -1,4 +1,4 @@
-"""Plans: ids that depend only on content, bundles that cover all work once, cost estimates, and filters."""
+"""Plans have ids that depend only on content, bundles that cover all work once, cost estimates, and filters."""
 
 import math
 from collections import Counter
@@ -76,7 +76,7 @@ def test_additional_epsilon_keeps_unit_ids() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "facts", "changed_keys"),
+    ("config_changes", "facts_changes", "changed_keys"),
     [
         ({"keys": KEYS | {"pgd": {"epsilons_255": [1, 8], "steps": 6}}}, {}, {"pgd"}),
         ({"keys": KEYS | {"aa_square": {"epsilons_255": [1, 8], "queries": 51}}}, {}, {"aa_square"}),
@@ -93,13 +93,16 @@ def test_additional_epsilon_keeps_unit_ids() -> None:
 )
 @pytest.mark.parametrize("engine", ENGINES)
 def test_unit_ids_change_only_with_fields_that_affect_results(
-    engine: str, config: dict[str, object], facts: dict[str, str], changed_keys: set[str] | dict[str, set[str]]
+    engine: str,
+    config_changes: dict[str, object],
+    facts_changes: dict[str, str],
+    changed_keys: set[str] | dict[str, set[str]],
 ) -> None:
-    new_ids = unit_ids(make_plan(make_config(engine=engine, **config), make_facts(**facts)))
-    expected = changed_keys[engine] if isinstance(changed_keys, dict) else changed_keys
+    new_ids = unit_ids(make_plan(make_config(engine=engine, **config_changes), make_facts(**facts_changes)))
+    expected_keys = changed_keys[engine] if isinstance(changed_keys, dict) else changed_keys
     assert {
         key for (index, key), identifier in new_ids.items() if identifier != BASE_IDS_BY_ENGINE[engine][index, key]
-    } == expected
+    } == expected_keys
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -181,12 +184,12 @@ def test_make_bundles_cuts_gpu_parts_for_cpus(engine: str) -> None:
     minutes = 1e-5
     plan = make_plan(make_config(engine=engine, execution={"part_minutes": minutes}), make_facts())
     parts = parts_of(make_bundles(plan, whole_parts(plan)))
-    cut = parts_of(make_bundles(plan, parts, has_gpu=False))
-    assert len(cut) > len(parts)
-    assert list_evaluated_images(cut) == list_evaluated_images(parts)
-    on_cpu = make_plan(make_config(engine=engine, execution={"part_minutes": minutes, "device": "cpu"}), make_facts())
-    assert sorted(map(str, parts_of(make_bundles(on_cpu, cut)))) == sorted(map(str, cut))
-    assert make_bundles(on_cpu, parts, has_gpu=False) == make_bundles(on_cpu, parts)
+    cut_parts = parts_of(make_bundles(plan, parts, has_gpu=False))
+    assert len(cut_parts) > len(parts)
+    assert list_evaluated_images(cut_parts) == list_evaluated_images(parts)
+    cpu_plan = make_plan(make_config(engine=engine, execution={"part_minutes": minutes, "device": "cpu"}), make_facts())
+    assert sorted(map(str, parts_of(make_bundles(cpu_plan, cut_parts)))) == sorted(map(str, cut_parts))
+    assert make_bundles(cpu_plan, parts, has_gpu=False) == make_bundles(cpu_plan, parts)
 
 
 def list_evaluated_images(parts: list[Part]) -> list[tuple[str, float, int]]:
@@ -233,7 +236,9 @@ MACHINES: list[dict[str, object]] = [
 def test_cuts_do_not_depend_on_workers_if_rounding_depends_on_batch(
     changes: dict[str, object], gpu_states: list[bool | None]
 ) -> None:
-    def cut(execution: dict[str, object], has_gpu: bool | None, n_workers: int, *, is_resumed: bool = False) -> str:
+    def describe_parts(
+        execution: dict[str, object], has_gpu: bool | None, n_workers: int, *, is_resumed: bool = False
+    ) -> str:
         config = make_config(execution=execution, **changes)
         plan = make_plan(config, assumed_facts(config))
 
@@ -248,11 +253,11 @@ def test_cuts_do_not_depend_on_workers_if_rounding_depends_on_batch(
         return str(sorted(map(str, parts)))
 
     machines = [execution for execution in MACHINES if changes or execution.get("device") != "cpu"]
-    expected = cut({}, None, 1)
+    expected = describe_parts({}, None, 1)
     for execution in machines:
         for has_gpu in gpu_states:
-            assert cut(execution, has_gpu, 1) == cut(execution, has_gpu, 200) == expected
-    assert cut({}, True, 3, is_resumed=True) == expected
+            assert describe_parts(execution, has_gpu, 1) == describe_parts(execution, has_gpu, 200) == expected
+    assert describe_parts({}, True, 3, is_resumed=True) == expected
 
 
 def join_adjacent(parts: Iterable[Part]) -> list[Part]:
@@ -267,7 +272,7 @@ def join_adjacent(parts: Iterable[Part]) -> list[Part]:
 
 
 def test_fused_engine_slices_on_cpu_may_be_smaller_than_batch_size() -> None:
-    """Otherwise, an attack of one network on few images could not be divided among workers."""
+    """Otherwise, an attack on few images of one network could not be divided among workers."""
     fields = {"batch_size": 250, "execution": {"device": "cpu", "part_minutes": 1e-6}}
     slices: dict[str, set[int]] = {}
     for engine in ENGINES:
@@ -308,8 +313,8 @@ def test_make_bundles_covers_each_missing_evaluation_once(
         engine=engine, batch_size=batch_size, execution={"part_minutes": part_minutes, "gmacs_per_second": speed}
     )
     plan = make_plan(config, make_facts(n_images=n_images))
-    selected = data.draw(st.lists(st.sampled_from(plan.units), unique_by=lambda unit: unit.id, min_size=1))
-    parts = [Part(unit, unit.strengths, 0, unit.n_images) for unit in selected]
+    selected_units = data.draw(st.lists(st.sampled_from(plan.units), unique_by=lambda unit: unit.id, min_size=1))
+    parts = [Part(unit, unit.strengths, 0, unit.n_images) for unit in selected_units]
     bundles = make_bundles(plan, parts, n_workers=n_workers, has_gpu=has_gpu)
     for bundle in bundles:
         for part in bundle.parts:

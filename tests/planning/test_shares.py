@@ -83,13 +83,13 @@ def test_shares_divide_bundles_exactly_and_evenly(engine: str, n_shares: int) ->
 @pytest.mark.parametrize("engine", PLANS)
 def test_all_bundles_covers_each_image_of_each_evaluation_once(engine: str) -> None:
     plan = PLANS[engine]
-    covered: Counter[tuple[str, float]] = Counter()
+    covered_images: Counter[tuple[str, float]] = Counter()
     slice_counts = count_slices(all_bundles(plan))
     assert set(slice_counts.values()) == {1}
     assert any(start > 0 for _, _, start, _ in slice_counts)
     for unit, strength, start, stop in slice_counts:
-        covered[unit, strength] += stop - start
-    assert covered == {(unit.id, strength): unit.n_images for unit in plan.units for strength in unit.strengths}
+        covered_images[unit, strength] += stop - start
+    assert covered_images == {(unit.id, strength): unit.n_images for unit in plan.units for strength in unit.strengths}
 
 
 def test_shares_depend_on_the_sweep_only() -> None:
@@ -103,21 +103,21 @@ def test_shares_depend_on_the_sweep_only() -> None:
 def test_missing_bundles_stay_in_their_share_and_cover_missing_parts_once(data: st.DataObject, n_shares: int) -> None:
     plan = PLANS["fused"]
     bundles = all_bundles(plan)
-    selected = data.draw(st.lists(st.sampled_from(plan.units), unique=True, max_size=12))
+    selected_units = data.draw(st.lists(st.sampled_from(plan.units), unique=True, max_size=12))
     missing_parts = []
-    for unit in selected:
+    for unit in selected_units:
         start = data.draw(st.integers(0, unit.n_images - 1))
         missing_parts.append(Part(unit, unit.strengths[-2:], start, data.draw(st.integers(start + 1, unit.n_images))))
     shares = [Share(index, n_shares).bundles(bundles) for index in range(1, n_shares + 1)]
-    remaining = [missing_bundles(share, missing_parts) for share in shares]
-    covered: Counter[tuple[str, float]] = Counter()
-    for (unit, strength, start, stop), n_times in sum(map(count_slices, remaining), Counter()).items():
+    remaining_shares = [missing_bundles(share, missing_parts) for share in shares]
+    covered_images: Counter[tuple[str, float]] = Counter()
+    for (unit, strength, start, stop), n_times in sum(map(count_slices, remaining_shares), Counter()).items():
         assert n_times == 1
-        covered[unit, strength] += stop - start
-    assert covered == {
+        covered_images[unit, strength] += stop - start
+    assert covered_images == {
         (part.unit.id, strength): part.stop - part.start for part in missing_parts for strength in part.strengths
     }
-    for share, remaining_bundles in zip(shares, remaining, strict=True):
+    for share, remaining_bundles in zip(shares, remaining_shares, strict=True):
         for bundle in remaining_bundles:
             for part in bundle.parts:
                 assert any(
@@ -152,29 +152,29 @@ def compute_share(config: SweepConfig, share: str, **options: object) -> tuple[R
 
 
 @pytest.mark.parametrize(
-    ("configured", "env_value", "expected"),
+    ("configured_seconds", "env_value", "expected_seconds"),
     [(None, "540", 540), (30.0, "540", 30), (900.0, "540", 540), (None, None, None)],
 )
 def test_drain_variable_lowers_drain_seconds(
     make_sweep: MakeSweep,
     monkeypatch: pytest.MonkeyPatch,
-    configured: float | None,
+    configured_seconds: float | None,
     env_value: str | None,
-    expected: float | None,
+    expected_seconds: float | None,
 ) -> None:
-    config = make_sweep(keys={"clean": {}}, execution={"drain_seconds": configured})
+    config = make_sweep(keys={"clean": {}}, execution={"drain_seconds": configured_seconds})
     prepare_sweep(config)
     if env_value is not None:
         monkeypatch.setenv(DRAIN_VARIABLE, env_value)
-    deadlines: list[float | None] = []
+    recorded_seconds: list[float | None] = []
 
     def record_drain_seconds(say: object, drain_seconds: float | None) -> AbstractContextManager[DrainRequest]:
-        deadlines.append(drain_seconds)
+        recorded_seconds.append(drain_seconds)
         return nullcontext(DrainRequest())
 
     monkeypatch.setattr("robust201.runtime.driver.draining_on_signals", record_drain_seconds)
     compute_share(config, "1/1")
-    assert deadlines == [expected]
+    assert recorded_seconds == [expected_seconds]
 
 
 @pytest.mark.parametrize("env_value", ["", "soon", "0", "-1", "inf", "nan"])
@@ -238,13 +238,13 @@ def test_signal_drains_share_and_rerun_completes_it(
 def test_simultaneous_driver_and_share_are_reported_and_give_same_export(make_sweep: MakeSweep, tmp_path: Path) -> None:
     config = make_sweep(keys=KEYS)
     prepare_sweep(config)
-    shutil.copytree(config.results, tmp_path / "twice")
+    shutil.copytree(config.results, tmp_path / "second_run")
     messages: list[str] = []
     with Lease.acquire(config.results):
         assert compute_share(config, "1/1", say=messages.append)[0].complete
     assert any("A run without --share is also working here" in message for message in messages)
     messages.clear()
-    second_config = config.model_copy(update={"results": tmp_path / "twice"})
+    second_config = config.model_copy(update={"results": tmp_path / "second_run"})
     with Heartbeat(second_config.results, share=Share(1, 1).name):
         assert run_sweep(second_config, make_executor, say=messages.append).complete
     assert any(message.startswith("1 run with --share active") for message in messages)
@@ -300,9 +300,9 @@ def test_share_fails_early_if_inputs_are_missing(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
 ) -> None:
     sweep = write_sweep()
-    saved = robust201("plan", "--save", sweep)
-    assert saved.code == 0
-    assert saved.err.splitlines()[-1].endswith(f"robust201 run {sweep} --share I/N")
+    save_result = robust201("plan", "--save", sweep)
+    assert save_result.code == 0
+    assert save_result.err.splitlines()[-1].endswith(f"robust201 run {sweep} --share I/N")
     (tmp_path / "results/images").rename(tmp_path / "elsewhere")
     robust201("run", sweep, "--share", "1/1").error_line(2)
     (tmp_path / "elsewhere").rename(tmp_path / "results/images")

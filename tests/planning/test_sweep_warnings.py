@@ -1,4 +1,4 @@
-"""Warnings about omitted evaluations and about values that are probably in the wrong unit."""
+"""Sweeps with omitted evaluations, or with values that are probably in the wrong unit, give warnings."""
 
 import json
 import re

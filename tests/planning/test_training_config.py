@@ -21,7 +21,7 @@ def recipe(**changes: Any) -> dict[str, Any]:
 
 
 INVALID_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
-    "no recipes": ({"recipes": {}}, "recipes: expected at least 1 of them"),
+    "no recipes": ({"recipes": {}}, "recipes: expected 1 or more entries"),
     "unknown field of a recipe": (
         {"recipes": recipe(learning_rat=0.1)},
         r"got 'recipes\.plain\.learning_rat'\. Did you mean 'learning_rate'\?",

@@ -448,7 +448,7 @@ def test_status_reports_trainings(tmp_path: Path, robust201: RunCommand) -> None
         assert "failed: EvaluationError: Training failed for #309 on bright" in result.err
     status = json.loads(robust201("status", path, "--json").out)
     assert (status["done"], status["trainings_done"], status["complete"], status["running"]) == (3, 1, False, False)
-    assert "exclude each other" in robust201("status", path, "--watch", "--json").error_line(2)
+    assert "mutually exclusive" in robust201("status", path, "--watch", "--json").error_line(2)
 
 
 def test_status_reports_steps_before_first_snapshot(

@@ -158,7 +158,7 @@ def test_blackbox_rejects_options_of_a_search(
 ) -> None:
     result = robust201("search", planted_folder, "--blackbox", tmp_path / "blackbox", *option)
     assert result.code == 2
-    assert f"--blackbox and {option[0]} exclude each other" in result.err
+    assert f"--blackbox and {option[0]} are mutually exclusive" in result.err
     assert not (tmp_path / "blackbox").exists()
 
 

@@ -317,7 +317,7 @@ def test_weight_files_by_network_are_used_for_every_dataset(
         ),
         ({"wide": "a"}, "expected a file for each architecture, got none for tiny on digits"),
         ({"digits": {"tiny": 3}, "mine": {"tiny": "a"}}, "weights.files.digits.tiny: expected a path"),
-        ({"tiny": 3}, "weights.files.tiny: expected names, each with its fields or a path, got 3"),
+        ({"tiny": 3}, "weights.files.tiny: expected a mapping from names to fields or a path, got 3"),
     ],
 )
 def test_invalid_weight_files_give_a_one_line_error(

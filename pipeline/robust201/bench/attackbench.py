@@ -1,8 +1,8 @@
-"""Provides attacks of the fused engine to AttackBench (`attackbenchlib`), which times them and counts their passes.
+"""Attacks of the fused engine for AttackBench (`attackbenchlib`), which times them and counts their passes.
 
 Source: Cinà et al., "AttackBench: Evaluating Gradient-based Attacks for Adversarial Examples", AAAI 2025;
-attackbenchlib 2.0. It calls ``attack(model=…, inputs=…, labels=…, targets=…, targeted=…)`` with a module that counts
-the passes of each image and records the nearest misclassified image among its inputs.
+attackbenchlib 2.0. AttackBench calls ``attack(model=…, inputs=…, labels=…, targets=…, targeted=…)`` with a module that
+counts the passes of each image and records the nearest misclassified image among its inputs.
 """
 
 import math
@@ -72,10 +72,10 @@ def attackbench_attack(key: str, *, seed: int = 0, **parameters: Any) -> AttackC
             indices=np.arange(len(inputs)),
             epsilons=(math.inf,),
         )
-        perturbed = inputs.clone()
+        perturbed_images = inputs.clone()
         for batch in run_job(job, attack_parameters):
-            perturbed[batch.positions] = batch.images
-        return perturbed
+            perturbed_images[batch.positions] = batch.images
+        return perturbed_images
 
     attack.__name__ = key
     return attack
@@ -91,7 +91,7 @@ def _to_8_bit(inputs: torch.Tensor, key: str) -> torch.Tensor:
 
 
 class _ModuleAsModel:
-    """Adapts a module to `Model`. AttackBench's module counts its passes, so it is not compiled or copied."""
+    """Adapter from a module to `Model`. AttackBench's module counts passes, so it is neither compiled nor copied."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
@@ -113,8 +113,8 @@ class _ModuleAsModel:
         self, pixels: torch.Tensor, objective: Objective
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         with torch.inference_mode(mode=False), torch.enable_grad():
-            leaf = pixels.clone().requires_grad_()
-            logits: torch.Tensor = self._module(leaf)
-            values = objective(logits, slice(0, len(leaf)))
-            (gradient,) = torch.autograd.grad(values.sum(), [leaf])
+            leaf_pixels = pixels.clone().requires_grad_()
+            logits: torch.Tensor = self._module(leaf_pixels)
+            values = objective(logits, slice(0, len(leaf_pixels)))
+            (gradient,) = torch.autograd.grad(values.sum(), [leaf_pixels])
         return logits.detach(), values.detach(), gradient

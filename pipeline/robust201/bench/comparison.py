@@ -1,7 +1,7 @@
-"""Compares the time of a user's loop (`user_loop`) and of `robust201 run` on the same images and weights.
+"""Comparison of the times of a user's loop (`user_loop`) and of `robust201 run` on the same images and weights.
 
 If other programs run on the machine, CPU time is more reliable than wall time. The same commands without attacks
-measure the start-up time, which is subtracted.
+measure the start-up time, which is subtracted from the times with attacks.
 """
 
 import json
@@ -26,7 +26,7 @@ DATASET = "images"
 """Name of the image dataset in the sweep."""
 
 MIN_START_UP_FRACTION = 0.05
-"""Attack times below this fraction of the start-up time are dominated by its noise."""
+"""Fraction of the start-up time below which an attack time is dominated by variations in the start-up time."""
 
 _KEYS = {"fgsm": "fgsm", "pgd": "pgd", "apgd": "aa_apgd-ce", "square": "aa_square"}
 """Key in the sweep, by the name of the attack in the loop."""
@@ -111,7 +111,7 @@ class Machine:
     device: str = "cpu"
 
     def environment(self) -> dict[str, str]:
-        """Return a process's environment variables, which limit the thread pools of all libraries to `threads`."""
+        """Return environment variables for a process, which limit the thread pools of all libraries to `threads`."""
         return os.environ | {"OMP_NUM_THREADS": str(self.threads), "GIT_PYTHON_REFRESH": "quiet"}
 
 
@@ -224,7 +224,7 @@ Contender = Loop | Sweep
 
 
 def loops(n_images: int, batches: Sequence[int] = (50, 250)) -> list[Loop]:
-    """Return the user's loop in both layouts with each distinct batch size, including all images at once."""
+    """Return loops in both layouts with each distinct batch size; the largest batch contains all images."""
     sizes = sorted({min(batch, n_images) for batch in (*batches, n_images)})
     return [Loop(layout, batch) for layout in LAYOUTS for batch in sizes]
 
@@ -233,12 +233,13 @@ def run_timed(command: Sequence[str], environment: Mapping[str, str], log: Path)
     """Run a process and measure its time.
 
     Args:
-        command: its command line.
-        environment: its environment variables.
-        log: file for its stderr.
+        command: command line of the process.
+        environment: environment variables of the process.
+        log: file to which the process's stderr is written.
 
     Returns:
-        Its time and its stdout. The CPU time includes child processes that it waited for, but not Ray's workers.
+        The time and the stdout of the process. The CPU time includes child processes that the process waited for, but
+        not Ray's workers.
 
     Raises:
         EvaluationError: the process failed.
@@ -267,8 +268,8 @@ class ContenderTimes:
 
     Attributes:
         contender: the loop or sweep.
-        starts: times without attacks, measured with this contender or another contender in its `start_up_group`.
-        totals: times with attacks.
+        starts: start-up times, measured without attacks on this contender or another one in its `start_up_group`.
+        totals: times with attacks, including the start-up.
         accuracies: results of the last process with attacks, by key and strength.
     """
 
@@ -299,33 +300,40 @@ class TimeComparison:
 
     @property
     def baselines(self) -> tuple[ContenderTimes, ...]:
-        return tuple(timed for timed in self.contenders if isinstance(timed.contender, Loop))
+        return tuple(
+            contender_times for contender_times in self.contenders if isinstance(contender_times.contender, Loop)
+        )
 
     @property
     def sweeps(self) -> tuple[ContenderTimes, ...]:
-        return tuple(timed for timed in self.contenders if isinstance(timed.contender, Sweep))
+        return tuple(
+            contender_times for contender_times in self.contenders if isinstance(contender_times.contender, Sweep)
+        )
 
     def best(self, clock: str) -> ContenderTimes:
         """Return the loop with the smallest attack time by a clock, ``cpu`` or ``wall``."""
-        return min(self.baselines, key=lambda timed: getattr(timed.attacks, clock))
+        return min(self.baselines, key=lambda contender_times: getattr(contender_times.attacks, clock))
 
     def ratio(self, clock: str, *, start_up: bool = False) -> float:
         """Return the sweep's speed relative to the best loop; NaN if the attacks are too short to measure."""
-        period = "total" if start_up else "attacks"
-        best = min(getattr(getattr(timed, period), clock) for timed in self.baselines)
-        sweep_time = getattr(getattr(self.sweeps[0], period), clock)
-        if min(best, sweep_time) < MIN_START_UP_FRACTION * getattr(self.sweeps[0].start, clock):
+        time_name = "total" if start_up else "attacks"
+        best_loop_time = min(getattr(getattr(contender_times, time_name), clock) for contender_times in self.baselines)
+        sweep_time = getattr(getattr(self.sweeps[0], time_name), clock)
+        if min(best_loop_time, sweep_time) < MIN_START_UP_FRACTION * getattr(self.sweeps[0].start, clock):
             return math.nan
-        return float(best / sweep_time)
+        return float(best_loop_time / sweep_time)
 
     @property
     def largest_difference(self) -> float:
-        """Largest difference between accuracies of the sweep and of the best loop, whose random numbers differ."""
-        expected, accuracies = self.best("cpu").accuracies, self.sweeps[0].accuracies
+        """Largest absolute difference between accuracies of the sweep and of the loop with the least CPU time.
+
+        The random numbers of the two differ.
+        """
+        loop_accuracies, accuracies = self.best("cpu").accuracies, self.sweeps[0].accuracies
         return max(
             abs(accuracies[key][strength] - accuracy)
-            for key in expected
-            for strength, accuracy in expected[key].items()
+            for key in loop_accuracies
+            for strength, accuracy in loop_accuracies[key].items()
         )
 
     def to_payload(self) -> dict[str, object]:
@@ -333,8 +341,11 @@ class TimeComparison:
             "network": self.subject.name,
             "images": self.subject.n_images,
             "seconds": {
-                timed.contender.label: {"start": timed.start._asdict(), "whole": timed.total._asdict()}
-                for timed in self.contenders
+                contender_times.contender.label: {
+                    "start": contender_times.start._asdict(),
+                    "whole": contender_times.total._asdict(),
+                }
+                for contender_times in self.contenders
             },
             "ratio": {clock: self.ratio(clock) for clock in RunTime._fields},
             "ratio_with_start": {clock: self.ratio(clock, start_up=True) for clock in RunTime._fields},
@@ -366,25 +377,28 @@ def compare(
     Raises:
         EvaluationError: a process failed.
     """
-    timed = [ContenderTimes(contender) for contender in contenders]
-    for round_index, current in _rounds(timed, rounds):
+    all_times = [ContenderTimes(contender) for contender in contenders]
+    for round_index, current_times in _rounds(all_times, rounds):
         start_up_owner = next(
-            candidate for candidate in timed if candidate.contender.start_up_group == current.contender.start_up_group
+            candidate
+            for candidate in all_times
+            if candidate.contender.start_up_group == current_times.contender.start_up_group
         )
         for attacks in (True,) if len(start_up_owner.starts) > round_index else (False, True):
-            run_folder = folder / f"{round_index}-{timed.index(current)}-{'attacks' if attacks else 'start'}"
+            run_folder = folder / f"{round_index}-{all_times.index(current_times)}-{'attacks' if attacks else 'start'}"
             run_folder.mkdir(parents=True)
-            command = current.contender.command(subject, lengths, machine, run_folder, attacks=attacks)
+            command = current_times.contender.command(subject, lengths, machine, run_folder, attacks=attacks)
             run_time, output = run_timed(command, machine.environment(), run_folder / "log")
-            (current.totals if attacks else start_up_owner.starts).append(run_time)
-        current.starts = start_up_owner.starts
-        current.accuracies = current.contender.read(run_folder, output)
-        report(f"{subject.label}, {current.contender.label}: {run_time.wall:.1f} s ({run_time.cpu:.1f} s of CPU time)")
-    return TimeComparison(subject, tuple(timed))
+            (current_times.totals if attacks else start_up_owner.starts).append(run_time)
+        current_times.starts = start_up_owner.starts
+        current_times.accuracies = current_times.contender.read(run_folder, output)
+        seconds_text = f"{run_time.wall:.1f} s ({run_time.cpu:.1f} s of CPU time)"
+        report(f"{subject.label}, {current_times.contender.label}: {seconds_text}")
+    return TimeComparison(subject, tuple(all_times))
 
 
-def _rounds(timed: Sequence[ContenderTimes], rounds: int) -> Iterator[tuple[int, ContenderTimes]]:
-    """Yield the round's index with each contender; every second round is in reverse order, to avoid a bias."""
+def _rounds(all_times: Sequence[ContenderTimes], rounds: int) -> Iterator[tuple[int, ContenderTimes]]:
+    """Yield each round's index with each contender. Every second round is in reverse order, to avoid a bias."""
     for round_index in range(rounds):
-        for current in timed if round_index % 2 == 0 else reversed(timed):
-            yield round_index, current
+        for current_times in all_times if round_index % 2 == 0 else reversed(all_times):
+            yield round_index, current_times

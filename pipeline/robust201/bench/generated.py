@@ -1,4 +1,4 @@
-"""Subjects that need no download: networks with random weights, and scikit-learn's digits."""
+"""Benchmark subjects that need no download: networks with random weights, and scikit-learn's digits."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,7 +25,7 @@ def write_subject(name: str, network: nn.Module, images: ImageSet, folder: Path,
         network: the network.
         images: images and labels.
         folder: folder for the files.
-        size: `channels` and `cells`, if they differ from the published ones.
+        size: `channels` and `cells`, if they differ from those of the published networks.
     """
     folder.mkdir(parents=True, exist_ok=True)
     weights, arrays = folder / f"{name}.safetensors", folder / f"{name}.npz"
@@ -39,7 +39,8 @@ def write_subject(name: str, network: nn.Module, images: ImageSet, folder: Path,
 def random_network(name: str, images: ImageSet, *, channels: int = 16, cells: int = 5) -> tuple[nn.Module, ImageSet]:
     """Build a network with random weights, and label the images by its predictions, so that its accuracy is 1.
 
-    The BatchNorm layers get the statistics of the images; otherwise, the outputs would hardly depend on the image.
+    The running statistics of the BatchNorm layers are set to those of the images; otherwise, the outputs would hardly
+    depend on the image.
     """
     space, architecture = find_architecture(int(name) if name.isdigit() else name)
     if space.is_sized:
@@ -65,7 +66,7 @@ def random_network(name: str, images: ImageSet, *, channels: int = 16, cells: in
 def random_subjects(
     names: Sequence[str], n_images: int, folder: Path, *, channels: int = 16, cells: int = 5
 ) -> list[Subject]:
-    """Write networks with random weights and some of the digits. An architecture with several names is written once.
+    """Write networks with random weights, and `n_images` digits; an architecture with several names is written once.
 
     Raises:
         ArchitectureError: no architecture has one of the names.

@@ -3,8 +3,8 @@
     python -m robust201.bench.user_loop images.npz weights.safetensors --architecture 309 --mean .49 .48 .45 \
         --std .25 .24 .26
 
-It follows the examples in the libraries' documentation. From robust201 it uses only the network's definition, whose
-outputs equal the published module's outputs bit for bit. It prints accuracies as JSON.
+The loop follows the examples in the libraries' documentation. From robust201 it uses only the definition of the
+network, whose outputs equal those of the published module bit for bit. The loop prints accuracies as JSON.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from robust201.spaces import find_architecture
 ATTACKS = ("fgsm", "pgd", "apgd", "square")
 
 
-class Normalised(nn.Module):
+class NormalisingNetwork(nn.Module):
     """A network that normalises pixels in [0, 1] and returns logits."""
 
     mean: torch.Tensor
@@ -69,15 +69,15 @@ def attack_with_autoattack(
         model, n_iter=options.apgd_steps, n_restarts=1, eps=epsilon, norm="Linf", seed=0, device=device
     )
     adversary.square.n_queries = options.queries
-    adversarial: torch.Tensor = adversary.run_standard_evaluation(images, labels, batch_size=options.batch)[0]
-    return adversarial
+    adversarial_images: torch.Tensor = adversary.run_standard_evaluation(images, labels, batch_size=options.batch)[0]
+    return adversarial_images
 
 
-def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch: int) -> float:
+def compute_accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch: int) -> float:
     """Return the accuracy, computed batch by batch."""
     with torch.no_grad():
-        predicted = torch.cat([model(pixels).argmax(dim=1) for pixels in torch.split(images, batch)])
-    return int((predicted == labels).sum()) / len(images)
+        predicted_labels = torch.cat([model(pixels).argmax(dim=1) for pixels in torch.split(images, batch)])
+    return int((predicted_labels == labels).sum()) / len(images)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -116,7 +116,7 @@ def run_loop() -> None:
         space = space.sized(channels=options.channels, cells=options.cells)
     network = space.build(architecture, n_classes=options.classes)
     network.load_state_dict(load_file(options.weights))
-    model = Normalised(network, options.mean, options.std).eval().requires_grad_(requires_grad=False)
+    model = NormalisingNetwork(network, options.mean, options.std).eval().requires_grad_(requires_grad=False)
     model = model.to(options.device, memory_format=layout)  # type: ignore[call-overload]
 
     with np.load(options.images, allow_pickle=False) as arrays:
@@ -124,13 +124,13 @@ def run_loop() -> None:
     images = (images.float() / 255).to(options.device, memory_format=layout)
     labels = labels.to(options.device)
 
-    accuracies = {"clean": {0.0: accuracy(model, images, labels, options.batch)}}
+    accuracies = {"clean": {0.0: compute_accuracy(model, images, labels, options.batch)}}
     for name in options.attacks:
         attack = attack_with_foolbox if name in ("fgsm", "pgd") else attack_with_autoattack
         accuracies[name] = {}
         for epsilon in options.fgsm_epsilons if name == "fgsm" else options.epsilons:
-            adversarial = attack(name, model, images, labels, epsilon / 255, options)
-            accuracies[name][epsilon] = accuracy(model, adversarial, labels, options.batch)
+            adversarial_images = attack(name, model, images, labels, epsilon / 255, options)
+            accuracies[name][epsilon] = compute_accuracy(model, adversarial_images, labels, options.batch)
     print(json.dumps(accuracies))
 
 

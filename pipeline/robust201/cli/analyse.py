@@ -69,9 +69,9 @@ def correlate(
     if estimates:
         from robust201.analysis.estimated import fill_in_estimates
 
-        filled = [fill_in_estimates(results) for results in all_results]
-        all_results = [results for results, _ in filled]
-        console.say_each([note for _, note in filled if note])
+        results_and_notes = [fill_in_estimates(results) for results in all_results]
+        all_results = [results for results, _ in results_and_notes]
+        console.say_each([note for _, note in results_and_notes if note])
     key_names = split_names(keys)
     for name in key_names or ():
         if not any(find_evaluations(results, name) for results in all_results):
@@ -177,7 +177,8 @@ def _read_inputs(
 ) -> "tuple[RobustnessDataset, list[DatasetResults], list[pd.DataFrame]]":
     """Return the reader, the results on each requested dataset, and the joined tables.
 
-    With `all_weights`, all weights of each architecture are used, unless `weights` or `measure_weights` selects some.
+    With `all_weights`, all sets of weights of each architecture are used, unless `weights` or `measure_weights` selects
+    some of them.
     """
     from robust201.analysis.dataset_results import read_results
     from robust201.analysis.terms import read_join_tables
@@ -188,21 +189,22 @@ def _read_inputs(
     if out is not None:
         check_output_file(out / "correlations.csv")
     reader = RobustnessDataset(*folders, weights=weights)
-    selected = reader.select() if all_weights and weights is None and measure_weights is None else reader
-    all_results = read_results(selected, measure_weights=measure_weights)
-    names = [results.name for results in all_results]
-    if not names:
+    selected_reader = reader.select() if all_weights and weights is None and measure_weights is None else reader
+    all_results = read_results(selected_reader, measure_weights=measure_weights)
+    available_names = [results.name for results in all_results]
+    if not available_names:
         raise ResultsError(
             f"Reading {reader.path} failed: it has no accuracies. Add a folder with accuracies, or export a key such "
             "as clean."
         )
-    requested = split_names(datasets) or names
-    for name in requested:
-        if name not in names:
+    requested_names = split_names(datasets) or available_names
+    for name in requested_names:
+        if name not in available_names:
             raise ConfigError(
-                f"Reading {reader.path} failed for {name!r}: it has no results on this dataset.{closest(name, names)}"
+                f"Reading {reader.path} failed for {name!r}: it has no results on this dataset."
+                f"{closest(name, available_names)}"
             )
-    selected_results = [results for results in all_results if results.name in requested]
+    selected_results = [results for results in all_results if results.name in requested_names]
     return reader, selected_results, read_join_tables(reader, join or (), selected_results)
 
 
@@ -219,7 +221,7 @@ def _write(tables: "Mapping[str, pd.DataFrame]", out: Path | None) -> None:
 
 
 def _records(frame: "pd.DataFrame") -> list[dict[str, Any]]:
-    """Return a table's rows for JSON, with null in place of NaN."""
+    """Return the rows of a table as JSON values, with null in place of NaN."""
     records: list[dict[str, Any]] = json.loads(frame.to_json(orient="records"))
     return records
 

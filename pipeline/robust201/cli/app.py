@@ -54,7 +54,7 @@ from robust201.cli.rank import Epsilon, rank
 from robust201.cli.search import search
 from robust201.cli.study import study
 from robust201.cli.submit import submit_app
-from robust201.cli.train import plan_trainings, train
+from robust201.cli.train import plan_training_runs, train
 from robust201.cli.user_file import parse_space
 from robust201.core.errors import ConfigError
 from robust201.core.files import write_text
@@ -171,7 +171,7 @@ def plan(
             next=next_count,
             next_for=next_for,
         )
-        plan_trainings(sweep, limit=limit, check=check, as_json=as_json)
+        plan_training_runs(sweep, limit=limit, check=check, as_json=as_json)
         return
     from robust201.core.user_code import hash_files
     from robust201.planning.estimates import estimate
@@ -190,8 +190,8 @@ def plan(
     if next_count is not None:
         if budget is not None:
             raise ConfigError(
-                "Reading the command line failed for robust201 plan: --budget and --next exclude each other. Remove "
-                "one of them."
+                "Reading the command line failed for robust201 plan: --budget and --next are mutually exclusive. "
+                "Remove one of them."
             )
         goal = next_for or "ranking"
         plan_costs.show_next(config, like, next_count, goal, split_names(keys), datasets, as_json=as_json)
@@ -207,12 +207,12 @@ def plan(
         from robust201.planning.inputs import Inputs
 
         Inputs(config, console.say, keys=filters.keys, datasets=filters.datasets).check()
-    facts = assumed_facts(config)
-    filtered_plan = filters.narrow(make_plan(config, facts))
+    image_counts = assumed_facts(config)
+    filtered_plan = filters.narrow(make_plan(config, image_counts))
     summary = estimate(filtered_plan)
     reload = partial(load_any_sweep, sweep, execution={"workers": workers})
     summary |= plan_costs.summarise(filtered_plan, like, budget, reload)
-    uncounted_images = find_uncounted_images(config, facts)
+    uncounted_images = find_uncounted_images(config, image_counts)
     console.say_each([f"warning: {warning}" for warning in uncounted_images])
     summary["warnings"] = [str(warning) for warning in (*find_sweep_warnings(config), *uncounted_images)]
     if as_json:
@@ -313,8 +313,8 @@ def compact(
     from robust201.shards import ShardStore
 
     report = ShardStore.open(results_of(results)).compact(grace_seconds=3600 * grace_hours)
-    merged = console.format_count(report.inputs, "file")
-    typer.echo(f"Merged {merged} into {report.outputs:,}; deleted {report.deleted:,} that were merged earlier.")
+    merged_files = console.format_count(report.inputs, "file")
+    typer.echo(f"Merged {merged_files} into {report.outputs:,}; deleted {report.deleted:,} that were merged earlier.")
     console.say_each([f"damaged: {shard}" for shard in report.damaged])
     if report.damaged:
         console.say("Damaged files were not changed; robust201 run sets them aside and recomputes their evaluations.")
@@ -332,9 +332,9 @@ def merge(
 
     sources = [results_of(source) for source in sources]
     report, sources_with_other_plans = merge_results(sources, out)
-    were = "was" if report.present == 1 else "were"
+    was_or_were = "was" if report.present == 1 else "were"
     typer.echo(
-        f"Joined {console.format_count(report.added, 'result file')}; {report.present:,} {were} already present."
+        f"Joined {console.format_count(report.added, 'result file')}; {report.present:,} {was_or_were} already present."
     )
     for source in sources_with_other_plans:
         console.say(f"{source} has a different plan: its evaluations were added, and the plan of {sources[0]} is kept.")
@@ -448,7 +448,9 @@ def corrupt(
         str, typer.Option(help="Dataset whose test images are corrupted; with --data, a name for your own images.")
     ] = "digits",
     path: Annotated[Path | None, typer.Option("--data", help="Path of the images.")] = None,
-    form: Annotated[str | None, typer.Option("--format", help="Format of the images. Default: detected.")] = None,
+    image_format: Annotated[
+        str | None, typer.Option("--format", help="Format of the images. Default: detected.")
+    ] = None,
     image_size: ImageSize = None,
     resize: ResizeRule = None,
     keys: Annotated[
@@ -491,7 +493,7 @@ def corrupt(
             out,
             dataset=dataset,
             path=path,
-            form=form,
+            form=image_format,
             image_size=size,
             resize=rule,
             keys=None if key_names is None else expand_keys(key_names),
@@ -504,7 +506,9 @@ def corrupt(
             progress=progress,
         )
     if sheet is not None and not check_published:
-        images = load_images(dataset, path=path, form=form, count=count, seed=image_seed, image_size=size, resize=rule)
+        images = load_images(
+            dataset, path=path, form=image_format, count=count, seed=image_seed, image_size=size, resize=rule
+        )
         draw_corruption_sheet(out, images, sheet)
     typer.echo("\n".join(lines))
     raise typer.Exit(0 if is_valid else 3)

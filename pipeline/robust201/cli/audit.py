@@ -69,10 +69,10 @@ def _show(evaluations: "tuple[AuditedEvaluation, ...]") -> None:
             f"{evaluation.adjusted_p_value:.3g}{verdict}",
         )
     console.out.print(table)
-    differing = sum(evaluation.differs for evaluation in evaluations)
+    n_differing = sum(evaluation.differs for evaluation in evaluations)
     console.out.print(
         f"Compared {console.format_count(len(evaluations), 'evaluation')}: the engines differ in "
-        f"{differing or 'none'}.",
+        f"{n_differing or 'none'}.",
         markup=False,
         highlight=False,
     )

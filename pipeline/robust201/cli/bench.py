@@ -47,18 +47,18 @@ def bench(
         raise ConfigError(
             f"Reading the command line failed for --device: expected cpu or cuda, got {device!r}. Choose one."
         )
-    paper = Lengths()
+    paper_lengths = Lengths()
     lengths = Lengths(
         EPSILONS_255,
         EPSILONS_255,
-        pgd_steps=paper.pgd_steps // PAPER_BUDGET_DIVISOR,
-        apgd_steps=paper.apgd_steps // PAPER_BUDGET_DIVISOR,
-        queries=paper.queries // PAPER_BUDGET_DIVISOR,
+        pgd_steps=paper_lengths.pgd_steps // PAPER_BUDGET_DIVISOR,
+        apgd_steps=paper_lengths.apgd_steps // PAPER_BUDGET_DIVISOR,
+        queries=paper_lengths.queries // PAPER_BUDGET_DIVISOR,
     )
     contenders: list[Contender] = [*(Loop(layout, images) for layout in LAYOUTS), Sweep()]
     machine = Machine(threads, device)
-    with tempfile.TemporaryDirectory(prefix="robust201-bench-") as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory(prefix="robust201-bench-") as folder_name:
+        folder = Path(folder_name)
         subjects = random_subjects(split_names(architectures) or (), images, folder)
         console.say(
             f"Timing {console.format_count(len(subjects), 'network')}, each with two plain loops and with robust201. "
@@ -77,11 +77,11 @@ def _show(comparisons: "list[TimeComparison]", threads: int, device: str) -> Non
     clock = "CPU" if device == "cpu" else "wall"
     rows = []
     for comparison in comparisons:
-        seconds = [getattr(timed.attacks, clock.lower()) for timed in comparison.contenders]
+        seconds_by_contender = [getattr(times.attacks, clock.lower()) for times in comparison.contenders]
         rows.append(
             (
                 comparison.subject.label,
-                *(f"{attack_seconds:.1f}" for attack_seconds in seconds),
+                *(f"{attack_seconds:.1f}" for attack_seconds in seconds_by_contender),
                 f"{comparison.ratio(clock.lower()):.2f}",
                 f"{comparison.ratio('wall'):.2f}",
                 f"{comparison.ratio('wall', start_up=True):.2f}",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from robust201.cli import console
-from robust201.cli.estimates import say_unused_in
+from robust201.cli.estimates import say_unused_estimates_in
 from robust201.cli.evaluate import (
     DATA_OPTION,
     KEYS_HELP,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 _DATASET_NETWORK_PARAMETERS = ("networks", "dataset", "keys", "out", "as_json", "quiet", "estimates")
-"""Parameters of `compare` that are allowed with networks of a dataset."""
+"""Parameters of `compare` that may be set if the networks are networks of a dataset."""
 
 
 def compare(
@@ -110,7 +110,7 @@ def compare(
         return
     if folders:
         _reject_file_options(context)
-        say_unused_in(folders, "comparisons use")
+        say_unused_estimates_in(folders, "comparisons use")
         comparison = compare_networks(networks, keys=split_names(keys), data=dataset)
         _report(comparison, out, as_json, "images of the dataset")
         return
@@ -202,7 +202,10 @@ def _report(comparison: "Comparison", out: Path | None, as_json: bool, title: st
 def name_networks(
     networks: list[str], weights: list[Path], *, command: str, n_min: int = 2
 ) -> dict[str, tuple[str, Path | None]]:
-    """Return networks and their weights by unique names: FILE:FUNCTION, or the weights file if that is not unique."""
+    """Return networks and their weights files by unique names.
+
+    The names are FILE:FUNCTION, or the weights files if FILE:FUNCTION is not unique.
+    """
     if len(networks) == 1 and len(weights) > 1:
         networks = networks * len(weights)
     if len(networks) < n_min or (weights and len(weights) != len(networks)):
@@ -212,14 +215,14 @@ def name_networks(
             f"--weights or one per network, but got {console.format_count(len(networks), 'network')} and "
             f"{len(weights)} --weights. List each network as FILE:FUNCTION, or one network with several --weights."
         )
-    files: list[Path | None] = [*weights] or [None] * len(networks)
-    names = list(networks) if len({*networks}) == len(networks) else [str(file) for file in files]
+    weights_files: list[Path | None] = [*weights] or [None] * len(networks)
+    names = list(networks) if len({*networks}) == len(networks) else [str(file) for file in weights_files]
     if len({*names}) < len(names):
         raise ConfigError(
             f"Reading the command line failed for robust201 {command}: a network is listed more than once: "
             f"{', '.join(names)}. List each network once, or with different --weights."
         )
-    return dict(zip(names, zip(networks, files, strict=True), strict=True))
+    return dict(zip(names, zip(networks, weights_files, strict=True), strict=True))
 
 
 def _show(comparison: "Comparison", title: str) -> None:
@@ -232,7 +235,7 @@ _HEADINGS = ("first", "second", "key", "strength", "accuracies", "difference", "
 
 
 def _cells(row: Mapping[Any, Any]) -> tuple[str, ...]:
-    """Return the cells of a row; a tilde marks estimates."""
+    """Return the table cells for one comparison; a tilde marks estimated accuracies."""
     accuracies = [
         ("~" if row.get(f"{network}_estimated") else "") + f"{row[f'{network}_accuracy']:.4f}"
         for network in ("first", "second")

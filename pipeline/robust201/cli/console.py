@@ -47,18 +47,18 @@ if TYPE_CHECKING:  # commands import only what they run, so that others start qu
     from robust201.weights.importing import ImportReport
 
 _LOG_SECONDS = 10.0
-"""Minimum seconds between progress lines in a log file while work finishes."""
+"""Minimum number of seconds between progress lines in a log file while evaluations finish."""
 
 _QUIET_SECONDS = 60.0
-"""Seconds without finished work after which a progress line says so."""
+"""Number of seconds without a finished evaluation after which progress lines mention it."""
 
 _MAX_KEY_LENGTH = 40
-"""Maximum number of characters for a list of keys; longer lists are replaced by their number of keys."""
+"""Maximum length of a list of keys in characters; a longer list is replaced by the number of keys."""
 
 _MIN_RATE_PER_SECOND = 0.01
 """Minimum rate that is shown per second; lower rates are shown per hour."""
 
-_MAX_SHOWN_TRAININGS = 8
+_MAX_SHOWN_TRAINING_RUNS = 8
 
 _UNKNOWN_RATE = "rate and remaining time not known yet"
 
@@ -82,7 +82,7 @@ MAX_LINES = 20
 
 
 def first_lines(lines: Sequence[str], *, hint: str = "") -> Iterator[str]:
-    """Yield up to `MAX_LINES` lines, then the number of further lines; `hint` says where to find those."""
+    """Yield up to `MAX_LINES` lines, and then the number of further lines with a hint on where to find them."""
     yield from map(shorten, lines[:MAX_LINES])
     if len(lines) > MAX_LINES:
         yield f"and {len(lines) - MAX_LINES:,} more{f'; {hint}' if hint else ''}"
@@ -125,11 +125,11 @@ def _describe_steps(training: TrainingSteps) -> str:
 
 def describe_trainings_in_progress(beats: Sequence[LastBeat]) -> Iterator[str]:
     """Yield one line for each of the first training runs, then the number of further training runs."""
-    for beat in beats[:_MAX_SHOWN_TRAININGS]:
+    for beat in beats[:_MAX_SHOWN_TRAINING_RUNS]:
         if (training := beat.training) is not None:
             yield f"{beat.label}: step {training.step:,} of {training.last:,}, {_describe_steps(training)}"
-    if len(beats) > _MAX_SHOWN_TRAININGS:
-        yield f"and {format_count(len(beats) - _MAX_SHOWN_TRAININGS, 'more training run')} in progress"
+    if len(beats) > _MAX_SHOWN_TRAINING_RUNS:
+        yield f"and {format_count(len(beats) - _MAX_SHOWN_TRAINING_RUNS, 'more training run')} in progress"
 
 
 def show_preview(preview: RunPreview) -> None:
@@ -187,7 +187,7 @@ class RunDisplay:
                 speed += f"; nothing finished for {format_duration(progress.quiet_seconds)}"
         if not self._live.disable:
             rows = {self._activity: (done, total, f"{self._unit_name}; {speed}")}
-            for beat in progress.trainings[:_MAX_SHOWN_TRAININGS]:
+            for beat in progress.trainings[:_MAX_SHOWN_TRAINING_RUNS]:
                 if beat.training is not None and not is_complete:
                     text = f"steps; {_describe_steps(beat.training)}"
                     rows[escape(beat.label)] = (beat.training.step, beat.training.last, text)
@@ -199,7 +199,7 @@ class RunDisplay:
                 say_each([f"  {line}" for line in describe_trainings_in_progress(progress.trainings)])
 
     def _is_due(self, progress: RunProgress, event: Event | None) -> bool:
-        """Return whether to print a progress line: the last line is old enough, or a long run has ended."""
+        """Return whether to print a progress line: the last one is old enough, or a run that printed some has ended."""
         if progress.done_evaluations == progress.total_evaluations:
             return self._logged_done not in {None, progress.done_evaluations}
         return time.monotonic() - self._last_log >= (_LOG_SECONDS if event else _QUIET_SECONDS)
@@ -226,7 +226,7 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
 
 
 def show_plan(summary: Mapping[str, Any]) -> None:
-    """Print a plan's counts and estimates (see `planning.plan.Plan.summary`)."""
+    """Print a plan's counts and estimates (see `planning.estimates.estimate`)."""
     show_table(
         f"Sweep {summary['name']}",
         ("", "value"),
@@ -265,7 +265,7 @@ def format_hours(hours: float) -> str:
 
 
 def _describe_hours(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield worker-hours at the assumed speed, on GPUs and on CPUs if the run chooses the device."""
+    """Yield labels and worker-hours at the assumed speed: for GPUs and for CPUs if the run chooses the device."""
     speed, cpu_speed = summary["assumed_gmacs_per_second"], summary["assumed_cpu_gmacs_per_second"]
     hours = summary["estimated_worker_hours"]
     device = {"cuda": " on GPUs", "cpu": " on CPUs"}.get(summary["device"], " on GPUs" if cpu_speed is not None else "")
@@ -328,7 +328,7 @@ def showing_download(label: str) -> AbstractContextManager[Callable[[int, int | 
 
 
 def show_health_check(check: HealthCheck) -> None:
-    """Print the result of a check of `doctor`, and how to fix it if it failed."""
+    """Print the result of a check of `doctor`, and the remedy if it failed or warns."""
     label = "[red]fix [/red]" if not check.ok else "[yellow]warn[/yellow]" if check.warns else "[green]ok  [/green]"
     out.print(label, f"{check.what}: {escape(check.detail)}", highlight=False)
     if not check.ok or check.warns:
@@ -389,8 +389,8 @@ def _describe_valid_results(verdict: Verdict) -> str:
         gaps = f", {format_count(len(verdict.gaps), 'network-key pair')} with gaps" if verdict.gaps else ""
         checks.append(f"{verdict.n_missing:,} of {verdict.n_planned:,} missing{gaps}")
     if verdict.n_exported is not None:
-        agree = "agrees" if verdict.n_exported == 1 else "agree"
-        checks.append(f"the export's {format_count(verdict.n_exported, 'file')} {agree}")
+        agrees = "agrees" if verdict.n_exported == 1 else "agree"
+        checks.append(f"the export's {format_count(verdict.n_exported, 'file')} {agrees}")
     return f"{'; '.join([*checks, *_describe_networks(verdict)])}."
 
 
@@ -416,9 +416,13 @@ def show_dataset_verdict(verdict: DatasetVerdict, *, as_json: bool = False) -> i
         warnings += [network.message for network in verdict.weights.unexpected]
     say_each([f"warning: {line}" for line in warnings], hint=hint)
     if not as_json:
-        listed = "no SHA256SUMS" if verdict.n_listed is None else format_count(verdict.n_listed, "listed file")
-        checked = [f"{format_count(verdict.n_evaluations, 'evaluation')} valid", listed, *_describe_networks(verdict)]
-        result = f"{'; '.join(checked)}."
+        listed_files = "no SHA256SUMS" if verdict.n_listed is None else format_count(verdict.n_listed, "listed file")
+        check_results = [
+            f"{format_count(verdict.n_evaluations, 'evaluation')} valid",
+            listed_files,
+            *_describe_networks(verdict),
+        ]
+        result = f"{'; '.join(check_results)}."
         if verdict.problems:
             result = f"{format_count(len(verdict.problems), 'problem')} found"
         out.print(result, markup=False, highlight=False)
@@ -482,7 +486,7 @@ def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None
 
 
 def show_metrics(metrics: DerivedMetrics) -> None:
-    """Print rankings with intervals, metrics of the architectures, and the results that absent metrics require."""
+    """Print rankings with intervals, metrics of the architectures, and the results that missing metrics require."""
     rankings = [
         (
             f"{row.dataset} {row.key} {row.strength:g}",

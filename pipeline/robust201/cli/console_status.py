@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _Status = TypeVar("_Status", bound=Watched)
 
-_SHOWN_FAILURES = 3
+_MAX_SHOWN_FAILURES = 3
 _ALL_KEYS = "all"
 _FRAME_LINES = 7
 """Lines of the live table that are not rows of keys, including the cursor's line."""
@@ -44,12 +44,12 @@ def _percent(done: int, total: int) -> str:
 
 
 def _describe_failures(state: SweepStatus) -> str:
-    """Describe the failures by kind, then dead and preempted workers, which lose no finished work."""
+    """Describe the failures by kind, and the numbers of workers that died or were preempted."""
     counts_by_kind = ", ".join(f"{count} {kind}" for kind, count in state.failures_by_kind.items())
-    failed = f"{console.format_count(len(state.failures), 'failure')}" + (
+    failures = f"{console.format_count(len(state.failures), 'failure')}" + (
         f" ({counts_by_kind})" if counts_by_kind else ""
     )
-    return f"{failed}; {console.format_count(state.deaths, 'worker')} died, {state.preemptions:,} preempted"
+    return f"{failures}; {console.format_count(state.deaths, 'worker')} died, {state.preemptions:,} preempted"
 
 
 def _describe_workers(state: SweepStatus) -> str:
@@ -92,15 +92,18 @@ def show_status(state: SweepStatus) -> None:
     for line in (_describe_workers(state), _describe_rate_and_cost(state), _describe_failures(state)):
         out.print(line, markup=False, highlight=False)
     if state.stale:
-        stale = console.format_count(state.stale, "evaluation")
+        stale_evaluations = console.format_count(state.stale, "evaluation")
         were, are = ("was", "is") if state.stale == 1 else ("were", "are")
         out.print(
-            f"{stale} in the folder {were} computed with different settings or for another sweep, and {are} not used",
+            f"{stale_evaluations} in the folder {were} computed with different settings or for another sweep, "
+            f"and {are} not used",
             highlight=False,
         )
-    damaged = [f"damaged: {shard}" for shard in state.damaged]
-    failed = [f"failed ({failure['kind']}): {failure['label']}: {failure['message']}" for failure in state.failures]
-    for lines in (damaged, failed):
+    damaged_lines = [f"damaged: {shard}" for shard in state.damaged]
+    failure_lines = [
+        f"failed ({failure['kind']}): {failure['label']}: {failure['message']}" for failure in state.failures
+    ]
+    for lines in (damaged_lines, failure_lines):
         for line in console.first_lines(lines, hint="--json lists all"):
             out.print(line, markup=False)
     if state.failures:
@@ -180,7 +183,7 @@ class Display(Generic[_Status]):
 
 def _render_sweep(terminal: Console, state: SweepStatus, quiet_seconds: float) -> RenderableType:
     lines = [_describe_workers(state), _describe_rate_and_cost(state), _describe_failures(state)]
-    lines += [f"failed: {failure['label']}: {failure['message']}" for failure in state.failures[-_SHOWN_FAILURES:]]
+    lines += [f"failed: {failure['label']}: {failure['message']}" for failure in state.failures[-_MAX_SHOWN_FAILURES:]]
     if state.damaged:
         lines.append(console.format_count(len(state.damaged), "damaged result file"))
     texts = _fold([*lines, *_describe_inactivity(state, quiet_seconds)])
@@ -219,7 +222,7 @@ def _render_trainings(_terminal: Console, state: TrainingStatus, quiet_seconds: 
     lines = [
         describe_trainings(state),
         *in_progress,
-        *(f"failed: {message}" for message in state.failures[-_SHOWN_FAILURES:]),
+        *(f"failed: {message}" for message in state.failures[-_MAX_SHOWN_FAILURES:]),
     ]
     return Group(*_fold([*lines, *_describe_inactivity(state, quiet_seconds)]))
 
@@ -238,7 +241,7 @@ def display_trainings() -> Display[TrainingStatus]:
 def show_log_line(line: Mapping[str, Any], label: str = "") -> None:
     """Print a log line (see `runtime.work_log`), with its traceback below.
 
-    `label` is the network and key, to tell lines of several networks or keys apart.
+    `label` is the display name of the network and key, which distinguishes lines about several networks or keys.
     """
     other_fields = "  ".join(
         f"{name}={_format_value(value)}" for name, value in line.items() if name not in _SEPARATE_FIELDS
@@ -252,7 +255,7 @@ def show_log_line(line: Mapping[str, Any], label: str = "") -> None:
 
 
 def _format_value(value: Any) -> str:
-    """Render a field of a log line; floats in a list are shortened."""
+    """Render a field of a log line; in a list, floats have up to six significant digits."""
     if not isinstance(value, list):
         return str(value)
     return ",".join(f"{item:g}" if isinstance(item, float) else str(item) for item in value)

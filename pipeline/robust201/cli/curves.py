@@ -115,8 +115,8 @@ def curves(
         security_curves.save(out)
     if as_json:
         # JSON has no infinity or NaN: write null.
-        finite = security_curves.replace([math.inf, -math.inf], math.nan).astype(object)
-        rows = finite.where(finite.notna(), None).to_dict("records")
+        finite_curves = security_curves.replace([math.inf, -math.inf], math.nan).astype(object)
+        rows = finite_curves.where(finite_curves.notna(), None).to_dict("records")
         print_json({"summary": security_curves.summary.splitlines(), "networks": rows})
     else:
         _show(security_curves, f"{console.format_count(len(security_curves.distances), 'image')} of {data}, {norm}")

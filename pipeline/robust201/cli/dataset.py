@@ -21,7 +21,7 @@ KeyStyleText = Annotated[
     ),
 ]
 _KEY_STYLES: dict[str, "KeyStyle"] = {"plain": "paper", "with-norm": "published"}
-"""Key styles of `export_dataset` and sweep.json, by their names on the command line."""
+"""Names of key styles in `export_dataset` and sweep.json, by their names on the command line."""
 
 
 def read_key_style(text: str) -> "KeyStyle":
@@ -94,7 +94,7 @@ def export(
     compression = None if compress is None else parse_choice("compression", compress, get_args(Compression))
     formats = _choose_formats(not no_json, parquet)
     results = results_of(results)
-    planned, store = load_plan(results), ShardStore.open(results)
+    plan, store = load_plan(results), ShardStore.open(results)
     inventory = store.inventory(verify="all")
     if processes is not None and processes > (recommended_maximum := max_processes(parquet=parquet)):
         console.say(
@@ -103,7 +103,7 @@ def export(
         )
     with console.showing_progress("Exporting rows") as progress:
         written_export = export_dataset(
-            planned,
+            plan,
             store,
             inventory,
             out,
@@ -214,9 +214,9 @@ def convert(
 
     with console.showing_progress("Converting keys") as progress:
         report = convert_dataset(dataset, progress=progress)
-    existing = f"; {len(report.kept):,} already existed" if report.kept else ""
+    existing_note = f"; {len(report.kept):,} already existed" if report.kept else ""
     typer.echo(
-        f"Wrote {console.format_count(len(report.written), 'Parquet file')} into {dataset / 'parquet'}{existing}."
+        f"Wrote {console.format_count(len(report.written), 'Parquet file')} into {dataset / 'parquet'}{existing_note}."
     )
     for line in report.remarks:
         console.say(f"warning: {line}.")

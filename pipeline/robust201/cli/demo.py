@@ -19,7 +19,7 @@ DEMO_FIGURES = ("attacks", "corruptions", "rank-correlation", "clean-vs-robust")
 
 
 def choose_formats(dataset: Path) -> "tuple[Format, ...]":
-    """Return the formats to export; Parquet only if it exists already, because an export removes other files."""
+    """Return the formats to export. Parquet is included only if it exists, because an export removes other files."""
     return ("json", "parquet") if (dataset / "parquet").is_dir() else ("json",)
 
 

@@ -1,4 +1,4 @@
-"""Note that some commands print because they ignore a dataset's estimates."""
+"""Notes of commands that ignore the estimated accuracies of a dataset."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ def say_unused_estimates(files: "ResultFiles", activity: str) -> None:
     console.say_each([note for note in [estimates_note(files, activity)] if note])
 
 
-def say_unused_in(folders: "set[Path]", activity: str) -> None:
+def say_unused_estimates_in(folders: "set[Path]", activity: str) -> None:
     """Print the note of `say_unused_estimates` for each dataset folder."""
     from robust201.reader.dataset import RobustnessDataset
 

@@ -216,8 +216,10 @@ def evaluate(
 
 
 def _print_json(frame: "Evaluation", *, with_summary: bool, worst_case: bool) -> None:
-    finite = frame.replace([math.inf, -math.inf], math.nan).astype(object)  # JSON has no infinity or NaN: write null
-    rows = finite.where(finite.notna(), None).to_dict("records")
+    finite_frame = frame.replace([math.inf, -math.inf], math.nan).astype(
+        object
+    )  # JSON has no infinity or NaN: write null
+    rows = finite_frame.where(finite_frame.notna(), None).to_dict("records")
     payload: dict[str, Any] = {"rows": rows}
     if with_summary:
         payload["summary"] = frame.summary.splitlines()
@@ -256,7 +258,7 @@ def write_table(out: Path, table: "Evaluation | Comparison") -> None:
 
 
 def read_keys(keys: str | None, settings: Sequence[str]) -> dict[str, dict[str, Any]] | None:
-    """Parse comma-separated keys and their parameters, for `robust201.api.parse_keys`; None if `keys` is None."""
+    """Parse comma-separated keys and their parameters for `robust201.api.parse_keys`; return None if `keys` is None."""
     from robust201.tasks.parameters import STRENGTH_FIELDS
 
     if keys is None and settings:
@@ -271,7 +273,7 @@ def read_keys(keys: str | None, settings: Sequence[str]) -> dict[str, dict[str, 
         raise ConfigError(
             f"Reading the command line failed for {keys!r}: a key is listed more than once. List each key once."
         )
-    assigned: set[str] = set()
+    assigned_names: set[str] = set()
     for setting in settings:
         key, dot, assignment = setting.partition(".")
         parameter, equals, value = assignment.partition("=")
@@ -280,18 +282,18 @@ def read_keys(keys: str | None, settings: Sequence[str]) -> dict[str, dict[str, 
                 f"Reading the command line failed for --set {setting!r}: it is not of the form KEY.PARAMETER=VALUE, "
                 "such as pgd.epsilons_255=8. Correct the option."
             )
-        if setting.partition("=")[0] in assigned:
+        if setting.partition("=")[0] in assigned_names:
             raise ConfigError(
                 f"Reading the command line failed for --set {setting!r}: {key}.{parameter} is set more than once. Set "
                 "it once; separate several values with commas."
             )
-        assigned.add(setting.partition("=")[0])
+        assigned_names.add(setting.partition("=")[0])
         if key not in fields_by_key:
             raise ConfigError(
                 f"Reading the command line failed for --set {setting!r}: {key} is not among --keys."
                 f"{closest(key, fields_by_key)}"
             )
-        parsed = _read_value(value, is_list=parameter in (*STRENGTH_FIELDS, *_LIST_FIELDS))
+        parsed_value = _read_value(value, is_list=parameter in (*STRENGTH_FIELDS, *_LIST_FIELDS))
         group_name, dot, name = parameter.partition(".")
         fields = fields_by_key[key].setdefault(group_name, {}) if dot else fields_by_key[key]
         if not isinstance(fields, dict):
@@ -299,11 +301,11 @@ def read_keys(keys: str | None, settings: Sequence[str]) -> dict[str, dict[str, 
                 f"Reading the command line failed for --set {setting!r}: {key}.{group_name} is not a group of "
                 "parameters. Correct the option."
             )
-        fields[name or parameter] = parsed
+        fields[name or parameter] = parsed_value
     for fields in fields_by_key.values():
         if "file" in fields:  # check the file of a custom task, and announce that it will be executed
-            default = "measure" if fields.get("kind") == "measure" else "perturb"
-            parse_function(f"{fields['file']}:{fields.get('function', default)}")
+            default_function = "measure" if fields.get("kind") == "measure" else "perturb"
+            parse_function(f"{fields['file']}:{fields.get('function', default_function)}")
     return fields_by_key
 
 
@@ -312,7 +314,7 @@ _LIST_FIELDS = ("strengths", "columns")
 
 
 def _read_key(name: str) -> tuple[str, dict[str, Any]]:
-    """Parse a key and return it with its fields; the key of FILE.py or FILE.py:FUNCTION is the file's stem."""
+    """Return a key and its fields; the key of FILE.py or FILE.py:FUNCTION is the name of the file without .py."""
     file, colon, function = name.partition(".py:")
     if colon:
         return Path(file).name, {"file": f"{file}.py", "function": function}
@@ -320,7 +322,7 @@ def _read_key(name: str) -> tuple[str, dict[str, Any]]:
 
 
 def _read_value(text: str, *, is_list: bool) -> Any:
-    """Parse a number, true or false, and return other text as it is; commas separate the items of a list."""
+    """Parse a number, true or false; return other text unchanged. Commas separate the items of a list."""
     if is_list or "," in text:
         return [_read_value(item, is_list=False) for item in text.split(",")]
     try:
@@ -330,7 +332,7 @@ def _read_value(text: str, *, is_list: bool) -> Any:
 
 
 def read_normalisation(mean: str | None, std: str | None, *, option_prefix: str = "") -> "Normalisation | None":
-    """Parse --mean and --std, or options with a prefix such as --judge-mean; None if both are absent."""
+    """Parse --mean and --std, or options with a prefix such as --judge-mean; return None if both are absent."""
     mean_option, std_option = (f"--{option_prefix}{name}" for name in ("mean", "std"))
     from robust201.core.records import Normalisation
 

@@ -34,13 +34,13 @@ def run_to_exit_code(app: typer.Typer) -> int:
 
     It is 0 (complete), 2 (bad input), 3 (incomplete or interrupted) or 4 (storage error).
     """
-    show_other_warning = warnings.showwarning
+    original_showwarning = warnings.showwarning
 
     def show_warning(message: Warning | str, category: type[Warning], *arguments: Any, **options: Any) -> None:
         if issubclass(category, RobustWarning):
             console.say(shorten(f"warning: {str(message).rstrip('.')}."))
         else:
-            show_other_warning(message, category, *arguments, **options)
+            original_showwarning(message, category, *arguments, **options)
 
     try:
         with warnings.catch_warnings(), ending_signals_as_interrupt():
@@ -55,8 +55,8 @@ def run_to_exit_code(app: typer.Typer) -> int:
         return code
     except (KeyboardInterrupt, typer.Abort):
         pass
-    resumes = sys.argv[1:2] and sys.argv[1] in RESUMABLE_COMMANDS
-    note = " Finished work is kept; run the same command again to resume." if resumes else ""
+    is_resumable = sys.argv[1:2] and sys.argv[1] in RESUMABLE_COMMANDS
+    note = " Finished work is kept; run the same command again to resume." if is_resumable else ""
     console.say(f"Interrupted.{note}")
     return EvaluationError.exit_code
 

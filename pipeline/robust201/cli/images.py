@@ -166,7 +166,8 @@ def robustify(
     judge_normalisation = read_normalisation(judge_mean, judge_std, option_prefix="judge-")
     if judge is None and judge_normalisation is not None:
         raise ConfigError(
-            "Reading the command line failed for --judge-mean and --judge-std: they need --judge. Add it, or omit them."
+            "Reading the command line failed for --judge-mean and --judge-std: they need --judge. Add "
+            "--judge, or remove them."
         )
     images = load_images(dataset, path=path, split="train")
     if count is not None:
@@ -191,12 +192,13 @@ def robustify(
 def _check_labels(folder: Path, images: "ImageSet", judge: "Classifier") -> None:
     from robust201.training.label_check import TRUSTED_FRACTION, check_generated_labels
 
-    check = check_generated_labels(folder, images, judge)
+    label_check = check_generated_labels(folder, images, judge)
     console.say(
-        f"The independent network predicts the intended label for {check.own:.0%} of the images, and the label of the "
-        f"starting image for {check.origin:.0%} (on {check.n_images:,} images whose two labels differ)."
+        f"The independent network predicts the intended label for {label_check.own:.0%} of the images, and the label "
+        f"of the starting image for {label_check.origin:.0%} (on {label_check.n_images:,} images whose two labels "
+        "differ)."
     )
-    if not check.carries_labels:
+    if not label_check.carries_labels:
         console.say(
             f"warning: these are not robust features: another network predicts the intended label for fewer than "
             f"{TRUSTED_FRACTION:.0%} of the images, because NETWORK is not robust enough. Train it with a larger "
@@ -205,7 +207,7 @@ def _check_labels(folder: Path, images: "ImageSet", judge: "Classifier") -> None
 
 
 def _identify_network(network: str) -> dict[str, Any]:
-    """Return an identification of a network without its weights; it does not depend on paths or on spelling."""
+    """Return a JSON object that identifies a network without its weights, whatever its path or spelling."""
     if ":" in network:
         from robust201.core.user_code import hash_file
 

@@ -53,7 +53,7 @@ def metrics(
     if worst_case is not None:
         _show_worst_case(data, split_names(datasets) or data.data, _read_tasks(worst_case), as_json=as_json)
         return
-    derived = data.metrics(
+    derived_metrics = data.metrics(
         split_names(datasets),
         split_names(keys),
         reference=int(reference) if reference is not None and reference.isdecimal() else reference,
@@ -61,9 +61,9 @@ def metrics(
         n_draws=bootstrap,
     )
     if as_json:
-        print_json(derived.to_payload())
+        print_json(derived_metrics.to_payload())
     else:
-        console.show_metrics(derived)
+        console.show_metrics(derived_metrics)
 
 
 def _read_tasks(text: str) -> list[tuple[str, float]]:

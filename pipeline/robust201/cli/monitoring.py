@@ -44,8 +44,8 @@ def status(
     """
     if watch and as_json:
         raise ConfigError(
-            "Reading the command line failed for robust201 status: --watch and --json exclude each other. "
-            "Scripts can poll `robust201 status --json`."
+            "Reading the command line failed for robust201 status: --watch and --json are mutually exclusive. "
+            "Remove one of them; scripts can poll `robust201 status --json`."
         )
     from robust201.monitoring.training_status import training_folder
     from robust201.planning.loading import is_training
@@ -106,7 +106,7 @@ def _show_trainings(path: Path, *, watch: bool, every: float, patience: float, a
 def _watch(
     read_status: Callable[[], _Status], display: console_status.Display[_Status], *, every: float, patience: float
 ) -> int:
-    """Watch until everything is complete or the user quits; return the exit code: 0 (complete) or 3."""
+    """Watch until everything is complete, workers become inactive or the user quits; return the exit code."""
     from robust201.monitoring.watch import watch
 
     try:
@@ -143,8 +143,8 @@ def logs(
     from robust201.planning.plan_file import load_plan
 
     results = results_of(path)
-    planned = load_plan(results)
-    labels = find_units(unit, planned.units, results, planned.space_name)
+    plan = load_plan(results)
+    labels = find_units(unit, plan.units, results, plan.space_name)
     lines = follow_logs(results, labels, sleep=time.sleep) if follow else iter(read_logs(results, labels))
     n_lines = 0
     try:

@@ -74,7 +74,7 @@ def explicit_options(context: typer.Context) -> dict[str, str]:
 
 
 def split_names(text: str | None) -> tuple[str, ...] | None:
-    """Parse comma-separated names; None if the option is absent. A repeated name is a ConfigError."""
+    """Parse comma-separated names; return None if the option is absent, and raise ConfigError for a repeated name."""
     if text is None:
         return None
     names = tuple(name.strip() for name in text.split(",") if name.strip())
@@ -118,17 +118,21 @@ def make_filters(
     """Parse the options that select a subset of a sweep."""
     from robust201.planning.filters import Filters
 
-    selected = None if architectures is None else config.make_space({}).select(architectures)
+    selected_architectures = None if architectures is None else config.make_space({}).select(architectures)
     if limit is not None:
         sweep_architectures = config.selected_architectures
-        known = set(sweep_architectures)
+        known_architectures = set(sweep_architectures)
         # If the sweep has none of the selected architectures, keep them all, so that `Filters.check` names one.
         candidates = (
-            sweep_architectures if selected is None else tuple(name for name in selected if name in known) or selected
+            sweep_architectures
+            if selected_architectures is None
+            else tuple(name for name in selected_architectures if name in known_architectures) or selected_architectures
         )
-        selected = candidates[:limit]
+        selected_architectures = candidates[:limit]
     key_names = split_names(keys)
-    return Filters(selected, split_names(datasets), None if key_names is None else config.resolve_keys(key_names))
+    return Filters(
+        selected_architectures, split_names(datasets), None if key_names is None else config.resolve_keys(key_names)
+    )
 
 
 def option_argv(**options: object) -> tuple[str, ...]:
@@ -139,7 +143,7 @@ def option_argv(**options: object) -> tuple[str, ...]:
 
 
 def reject_selection_with_budget(**options: object) -> None:
-    """Reject selections of a subset of a sweep (options that are not None), because a budget is for the whole sweep."""
+    """Reject options that are not None, because they select a subset of a sweep and a budget is for the whole sweep."""
     for name, value in options.items():
         if value is not None:
             raise ConfigError(
@@ -149,7 +153,10 @@ def reject_selection_with_budget(**options: object) -> None:
 
 
 def reject_options(kind: str, **options: object) -> None:
-    """Reject options that are not None, because they do not apply to `kind` (``"sweep"`` or ``"training YAML"``)."""
+    """Reject options that are not None, because they do not apply to this kind of YAML.
+
+    `kind` is ``"sweep"`` or ``"training YAML"``.
+    """
     for name, value in options.items():
         if value is not None:
             required_yaml = "a sweep" if kind == "training YAML" else "a training YAML"

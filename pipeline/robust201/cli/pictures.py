@@ -111,14 +111,14 @@ def draw_corruption_sheet(folder: Path, images: "ImageSet", out: Path) -> None:
     from robust201.studies.drawings import draw_corruptions, save_figure
     from robust201.tasks import CORRUPTIONS
 
-    corrupted = {}
+    corrupted_images = {}
     for key in CORRUPTIONS:
         path = folder / f"{key}.npy"
         if path.is_file():
             # The file contains all images at severity 1, then all images at severity 2, and so on.
             first_images = np.load(path, mmap_mode="r", allow_pickle=False)[:: len(images)]
-            corrupted[key] = first_images.transpose(0, 3, 1, 2).astype(np.float32) / 255
-    save_figure(draw_corruptions(images.images[0].astype(np.float32) / 255, corrupted), out)
+            corrupted_images[key] = first_images.transpose(0, 3, 1, 2).astype(np.float32) / 255
+    save_figure(draw_corruptions(images.images[0].astype(np.float32) / 255, corrupted_images), out)
     console.say(f"Wrote {out}.")
 
 
@@ -130,10 +130,10 @@ def draw_blend_sheet(blends: Path, sources: "Sequence[ImageSet]", out: Path) -> 
     from robust201.studies.drawings import FIGURE_WIDTH, save_figure
 
     with np.load(blends, allow_pickle=False) as arrays:
-        blended = arrays["images"][:_N_BLENDS]
+        blended_images = arrays["images"][:_N_BLENDS]
         source_indices = [arrays[name][:_N_BLENDS] for name in ("first_rows", "second_rows")]
     originals = [images.images[indices] for images, indices in zip(sources, source_indices, strict=True)]
-    tiles = [[Tile(image.astype(np.float32) / 255) for image in row] for row in (*originals, blended)]
+    tiles = [[Tile(image.astype(np.float32) / 255) for image in row] for row in (*originals, blended_images)]
     labels = [*(images.dataset for images in sources), "blend"]
-    save_figure(draw_image_grid(tiles, columns=[""] * len(blended), row_labels=labels, width=FIGURE_WIDTH), out)
+    save_figure(draw_image_grid(tiles, columns=[""] * len(blended_images), row_labels=labels, width=FIGURE_WIDTH), out)
     console.say(f"Wrote {out}.")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from robust201.planning.config import SweepConfig
     from robust201.planning.plan import Plan
 
-_SHOWN_KEYS = 12
+_MAX_SHOWN_KEYS = 12
 
 _MIN_HOURS_FOR_DESIGNS = 1.0
 """Minimum worker-hours of a sweep for which `plan` shows cheaper designs."""
@@ -26,16 +26,18 @@ def summarise(
 
     Args:
         plan: the plan, narrowed by the command's options.
-        like: dataset whose outcomes predict the precision; if None, the results folder's pilot is used, if it is
-            complete.
+        like: dataset whose outcomes predict the precision; if None, the pilot in the results folder is used, provided
+            that it is complete.
         budget: budget such as ``500h``, for which three designs are added.
         reload: function that reads the sweep again with other fields.
     """
     from robust201.planning.costs import key_costs, measure_speeds, total_hours
-    from robust201.planning.designs import designs_for_budget, savings, worst_case
+    from robust201.planning.designs import designs_for_budget, halved_designs, worst_case
 
     precision = _choose_precision(plan, like)
-    simple, sampled = (worst_case, worst_case) if precision is None else (precision.simple, precision.sampled)
+    simple_precision, sampled_precision = (
+        (worst_case, worst_case) if precision is None else (precision.simple, precision.sampled)
+    )
     speeds = measure_speeds(plan, plan.config.results)
     hours, workers = total_hours(plan, speeds), plan.config.execution.workers
     costs: dict[str, Any] = {
@@ -43,17 +45,17 @@ def summarise(
         "workers": workers,
         "days": hours / 24 / (workers or 1),
         "hours_by_key": [cost._asdict() for cost in key_costs(plan, speeds)],
-        "savings": [design.to_payload() for design in savings(plan, speeds, simple)],
+        "savings": [design.to_payload() for design in halved_designs(plan, speeds, simple_precision)],
         "precision_from": None if precision is None else "pilot" if like is None else "like",
     }
     if budget is None:
         return {"costs": costs}
-    designs = designs_for_budget(plan.config, budget, speeds, sampled, reload)
+    designs = designs_for_budget(plan.config, budget, speeds, sampled_precision, reload)
     return {"costs": costs, "designs": [design.to_payload() for design in designs]}
 
 
 def _choose_precision(plan: "Plan", like: Path | None) -> "PilotPrecision | None":
-    """Return the precision predicted from a dataset, or else from the results folder's pilot; None without either."""
+    """Return the precision predicted from a dataset or, without one, from the pilot in the results folder, or None."""
     if like is None:
         try:
             return precision_of_pilot(plan)
@@ -65,8 +67,10 @@ def _choose_precision(plan: "Plan", like: Path | None) -> "PilotPrecision | None
     from robust201.reader.dataset import RobustnessDataset
 
     sampling, parameters = plan.config.sampling, plan.config.parameters
-    cheap = DEFAULT_CHEAP if sampling is None else sampling.cheap
-    return PilotPrecision(ReferenceDataset(RobustnessDataset(like), [key for key in cheap if key in parameters]).read)
+    cheap_keys = DEFAULT_CHEAP if sampling is None else sampling.cheap
+    return PilotPrecision(
+        ReferenceDataset(RobustnessDataset(like), [key for key in cheap_keys if key in parameters]).read
+    )
 
 
 def precision_of_pilot(plan: "Plan") -> "PilotPrecision | None":
@@ -82,8 +86,8 @@ def precision_of_pilot(plan: "Plan") -> "PilotPrecision | None":
     results = plan.config.results
     if not (results / PLAN_FILE).is_file():
         return None
-    stored = load_plan(results)
-    if stored.config.sampling is None:
+    stored_plan = load_plan(results)
+    if stored_plan.config.sampling is None:
         return None
     from robust201.analysis.pilot_precision import PilotPrecision, read_pilots
     from robust201.export.outcome_files import evaluated_images
@@ -92,18 +96,21 @@ def precision_of_pilot(plan: "Plan") -> "PilotPrecision | None":
 
     store = ShardStore.open(results)
     inventory = store.inventory(on_damage="report")
-    pilots = read_pilots(stored, store, inventory, lambda plan, name: evaluated_images(plan, name).labels)
+    pilots = read_pilots(stored_plan, store, inventory, lambda plan, name: evaluated_images(plan, name).labels)
     stored_payloads, payloads = (
-        {(planned.dataset, planned.key): source.protocols[planned.protocol].payload for planned in source.planned_keys}
-        for source in (stored, plan)
+        {
+            (planned_key.dataset, planned_key.key): source.protocols[planned_key.protocol].payload
+            for planned_key in source.planned_keys
+        }
+        for source in (stored_plan, plan)
     )
-    usable = {
+    usable_outcomes = {
         dataset_and_key: outcomes
         for dataset_and_key, outcomes in pilots.items()
         if dataset_and_key in payloads
         and equal_except_images(stored_payloads[dataset_and_key], payloads[dataset_and_key])
     }
-    return PilotPrecision(lambda dataset, key: usable.get((dataset, key))) if usable else None
+    return PilotPrecision(lambda dataset, key: usable_outcomes.get((dataset, key))) if usable_outcomes else None
 
 
 def show(summary: Mapping[str, Any], budget: str | None) -> None:
@@ -117,19 +124,19 @@ def show(summary: Mapping[str, Any], budget: str | None) -> None:
 
 
 def _show_costs(costs: dict[str, Any], *, has_precision: bool) -> None:
-    by_key: dict[str, dict[str, Any]] = {}
+    costs_by_key: dict[str, dict[str, Any]] = {}
     datasets = list(dict.fromkeys(cost["dataset"] for cost in costs["hours_by_key"]))
     for cost in costs["hours_by_key"]:
-        by_key.setdefault(cost["key"], {})[cost["dataset"]] = cost
-    ordered = sorted(by_key.items(), key=lambda item: -sum(cost["hours"] for cost in item[1].values()))
-    rows = [_key_row(key, cells, datasets) for key, cells in ordered[:_SHOWN_KEYS]]
-    if other_keys := ordered[_SHOWN_KEYS:]:
+        costs_by_key.setdefault(cost["key"], {})[cost["dataset"]] = cost
+    ordered_costs = sorted(costs_by_key.items(), key=lambda item: -sum(cost["hours"] for cost in item[1].values()))
+    rows = [_key_row(key, cells, datasets) for key, cells in ordered_costs[:_MAX_SHOWN_KEYS]]
+    if other_keys := ordered_costs[_MAX_SHOWN_KEYS:]:
         hours = sum(cost["hours"] for _, cells in other_keys for cost in cells.values())
         rows.append((f"{len(other_keys)} other keys", *[""] * len(datasets), console.format_hours(hours)))
-    measured = sum(cost["is_measured"] for cost in costs["hours_by_key"])
+    n_measured = sum(cost["is_measured"] for cost in costs["hours_by_key"])
     source = "at the assumed speed"
-    if measured:
-        source = f"m = measured speed ({measured} of {len(costs['hours_by_key'])}), otherwise assumed speed"
+    if n_measured:
+        source = f"m = measured speed ({n_measured} of {len(costs['hours_by_key'])}), otherwise assumed speed"
     console.show_table(f"Worker-hours by key, {source}", ("key", *datasets, "all"), rows)
     if costs["worker_hours"] < _MIN_HOURS_FOR_DESIGNS:
         return
@@ -211,22 +218,22 @@ def show_next(
     config: "SweepConfig",
     like: Path | None,
     count: int,
-    aim: str,
+    goal: str,
     keys: Sequence[str] | None,
     data: str | None,
     *,
     as_json: bool,
 ) -> None:
     """Print the cells to evaluate next as a field of the sweep YAML."""
-    cells = next_cells(config, like, count, aim, keys, data)
+    cells = next_cells(config, like, count, goal, keys, data)
     if as_json:
-        print_json({"architectures": cells, "for": aim})
+        print_json({"architectures": cells, "for": goal})
     else:
         console.out.print(f"architectures: {cells}", markup=False, highlight=False)
 
 
 def next_cells(
-    config: "SweepConfig", like: Path | None, count: int, aim: str, keys: Sequence[str] | None, data: str | None
+    config: "SweepConfig", like: Path | None, count: int, goal: str, keys: Sequence[str] | None, data: str | None
 ) -> list[int]:
     """Choose the cells of a sweep to evaluate next, given a dataset of evaluated cells.
 
@@ -242,10 +249,10 @@ def next_cells(
             "Reading the command line failed for --next: it needs --like DATASET, the export of the cells evaluated so "
             "far. Export the results, and name the folder."
         )
-    valid_aim = next((name for name in AIMS if name == aim), None)
-    if valid_aim is None:
+    valid_goal = next((name for name in AIMS if name == goal), None)
+    if valid_goal is None:
         raise ConfigError(
-            f"Reading the command line failed for --next-for: expected {' or '.join(AIMS)}, got {aim!r}. Choose one."
+            f"Reading the command line failed for --next-for: expected {' or '.join(AIMS)}, got {goal!r}. Choose one."
         )
     results = read_dataset_results([like], data)
     standard_errors = read_standard_errors(results)
@@ -257,5 +264,5 @@ def next_cells(
             f"Choosing cells failed for {config.name}: its space {config.space_name} is not the space of {like}. "
             "Choose another dataset or sweep."
         )
-    allowed = [name for name in config.selected_architectures if isinstance(name, int)]
-    return choose_next(results, keys, count, valid_aim, allowed=allowed, standard_errors=standard_errors)
+    candidate_cells = [name for name in config.selected_architectures if isinstance(name, int)]
+    return choose_next(results, keys, count, valid_goal, allowed=candidate_cells, standard_errors=standard_errors)

@@ -44,8 +44,8 @@ def examine_published_figures(
     """Evaluate #0 on `count` test images of CIFAR-10 (None: all), and compare it with every published accuracy.
 
     An accuracy agrees if the published accuracy lies in the 95% interval of the measured accuracy, widened by
-    `RANDOM_TOLERANCE`. If all images are evaluated, the interval is only the measured accuracy. Missing weights or
-    images are a failed check.
+    `RANDOM_TOLERANCE`. If all images are evaluated, the interval has zero width. Missing weights or images are
+    reported as a failed check.
     """
     try:
         model = load_model(ARCHITECTURE, DATASET, store or data_folder() / "checkpoints", epochs=EPOCHS, seed=SEED)
@@ -69,14 +69,14 @@ def _compare(
     frame: Any, images: ImageSet, n_all: int, published: Mapping[str, Mapping[float, float]]
 ) -> Iterator[HealthCheck]:
     for row in frame.itertuples():
-        expected = published[row.key][row.strength]
+        published_accuracy = published[row.key][row.strength]
         low, high = (row.accuracy, row.accuracy) if len(images) == n_all else (row.low, row.high)
-        agrees = low - RANDOM_TOLERANCE <= expected <= high + RANDOM_TOLERANCE
+        agrees = low - RANDOM_TOLERANCE <= published_accuracy <= high + RANDOM_TOLERANCE
         evaluation = "clean" if row.key == "clean" else f"{row.key} at {row.strength:g}/255"
         yield HealthCheck(
             f"#{ARCHITECTURE} {evaluation}",
             ok=agrees,
-            detail=f"{row.accuracy:.4f} on {len(images):,} images, published {expected:g}, "
-            f"difference {row.accuracy - expected:+.4f}",
+            detail=f"{row.accuracy:.4f} on {len(images):,} images, published {published_accuracy:g}, "
+            f"difference {row.accuracy - published_accuracy:+.4f}",
             fix=_IMPORT_REMEDY if row.key == "clean" else _PROTOCOL_REMEDY,
         )

@@ -186,8 +186,8 @@ def _reject_search_options(options: Mapping[str, str]) -> None:
     for parameter, option in options.items():
         if parameter not in ("folders", "data", "blackbox", "fidelity", "predictions", "estimates", "weights"):
             raise ConfigError(
-                f"Reading the command line failed for robust201 search: --blackbox and {option} exclude each "
-                f"other, because --blackbox exports all cells and does not search. Remove {option}."
+                f"Reading the command line failed for robust201 search: --blackbox and {option} are mutually "
+                f"exclusive, because --blackbox exports all cells and does not search. Remove {option}."
             )
 
 
@@ -195,19 +195,19 @@ def _choose_dataset(reader: "RobustnessDataset", data: str | None) -> str:
     from robust201.search.objectives import cell_space_of, datasets_with_accuracies
 
     cell_space_of(reader)  # raises an error if the dataset has no cells
-    searchable = datasets_with_accuracies(reader)
+    searchable_names = datasets_with_accuracies(reader)
     if data is not None:
         return data  # the search rejects an unknown name
-    if len(searchable) == 1:
-        return searchable[0]
-    if not searchable:
+    if len(searchable_names) == 1:
+        return searchable_names[0]
+    if not searchable_names:
         raise ResultsError(
             f"Searching failed for {reader.path}: it has no accuracies. Add a folder with accuracies, or export a key "
             "such as clean."
         )
     raise ConfigError(
-        f"Searching failed for {reader.path}: it has several image datasets: {', '.join(searchable)}. Choose one with "
-        "--dataset."
+        f"Searching failed for {reader.path}: it has several image datasets: {', '.join(searchable_names)}. Choose one "
+        "with --dataset."
     )
 
 
@@ -217,9 +217,9 @@ def _show(searches: "Sequence[RepeatedSearch]", predictions: Path | None) -> Non
 
     for repeated_search in searches:
         dataset, reported_on = repeated_search.dataset, repeated_search.reported_on
-        report = "" if reported_on == dataset else f", reported on {reported_on}"
+        report_note = "" if reported_on == dataset else f", reported on {reported_on}"
         title = (
-            f"Search on {dataset} {repeated_search.objective}{report}: {repeated_search.n_queries:,} queries, "
+            f"Search on {dataset} {repeated_search.objective}{report_note}: {repeated_search.n_queries:,} queries, "
             f"{console.format_count(repeated_search.n_runs, 'run')}, {repeated_search.n_members:,} cells; "
             "mean and 95% interval, accuracies in percent"
         )
@@ -259,9 +259,11 @@ def _show(searches: "Sequence[RepeatedSearch]", predictions: Path | None) -> Non
             f"In columns marked ~ the accuracies of {searches[0].n_estimated:,} cells are estimates from samples of "
             "the images. The highest estimate is on average too high: evaluate the best cells on all images."
         )
-    if absent := dict.fromkeys(name for repeated_search in searches for name in repeated_search.absent):
+    if absent_results := dict.fromkeys(name for repeated_search in searches for name in repeated_search.absent):
         cells = " for all predicted cells" if searches[0].n_predicted else ""
-        console.say(f"Not reported, because {searches[0].reported_on} lacks these results{cells}: {', '.join(absent)}.")
+        console.say(
+            f"Not reported, because {searches[0].reported_on} lacks these results{cells}: {', '.join(absent_results)}."
+        )
 
 
 def _format_number(value: float, *, in_percent: bool) -> str:

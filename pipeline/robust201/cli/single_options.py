@@ -11,7 +11,7 @@ class SingleOptionsCommand(TyperCommand):
     """A command whose options may be given once, except those that accept several values."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse arguments as Typer does; BadParameter if an option that takes one value is repeated."""
+        """Parse arguments as Typer does; raise BadParameter if an option that takes one value is repeated."""
         _, _, parameters = self.make_parser(ctx).parse_args(args=[*args])
         single_value_options = [
             parameter
@@ -22,5 +22,5 @@ class SingleOptionsCommand(TyperCommand):
             if count > 1:
                 option = max(parameter.opts, key=len)
                 raise typer.BadParameter(f"{option} is given {count} times. Give it once", ctx=ctx)
-        remaining: list[str] = super().parse_args(ctx, args)
-        return remaining
+        remaining_arguments: list[str] = super().parse_args(ctx, args)
+        return remaining_arguments

@@ -66,11 +66,12 @@ def study(
 
 
 def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path], consent: StepConsent) -> int:
-    """Run a study, write its page and return the exit code; if there are `exports`, only write the page from them.
+    """Run a study, write its page and return the exit code.
 
-    `root` is the context of the whole command line.
+    If `exports` are given, only the page is written, from these exported datasets. `root` is the context of the whole
+    command line.
     """
-    from robust201.planning.code_consent import check_consent, consent_arguments, files_to_consent
+    from robust201.planning.code_consent import check_consent, consent_arguments, files_needing_consent
     from robust201.planning.loading import load_config
     from robust201.studies.config import DynamicsStudy, load_study
 
@@ -79,20 +80,20 @@ def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path], consen
     if not exports:
         sweeps = {path: load_config(path) for path in config.sweeps}
         for path, sweep in sweeps.items():  # `run` also checks, but only after hours of training
-            check_consent(files_to_consent(sweep), path, consent.allowed)
+            check_consent(files_needing_consent(sweep), path, consent.allowed)
         steps = config.step_arguments()
         for argv in steps:
             _check_step_consent(root, argv, consent)
         make_folder(out)
-        allowed = consent_arguments(consent.allowed)
+        consent_options = consent_arguments(consent.allowed)
         for argv in steps:
-            if code := _run_command(root.command, [*argv, *allowed] if argv[0] == "train" else argv, consent):
+            if code := _run_command(root.command, [*argv, *consent_options] if argv[0] == "train" else argv, consent):
                 return code
         exports = [out / "datasets" / sweep.name for sweep in sweeps.values()]
         for (path, sweep), dataset in zip(sweeps.items(), exports, strict=True):
             outcomes = ["--outcomes", "bits"] if "predictions" in sweep.measurements else []
             export_argv = ["export", str(sweep.results), "--out", str(dataset), "--no-json", "--parquet", *outcomes]
-            for argv in (["run", str(path), *allowed], export_argv):
+            for argv in (["run", str(path), *consent_options], export_argv):
                 if code := _run_command(root.command, argv, consent):
                     return code
     from robust201.studies.networks import Exports
@@ -107,13 +108,13 @@ def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path], consen
 
 def _check_step_consent(root: Any, argv: list[str], consent: StepConsent) -> None:
     """Check that the user consents to executing the Python files in a step's arguments."""
-    from robust201.planning.code_consent import check_consent, files_to_consent
+    from robust201.planning.code_consent import check_consent, files_needing_consent
     from robust201.planning.loading import load_training
 
     parameters = root.command.get_command(root, argv[0]).make_context(argv[0], argv[1:], parent=root).params
     if argv[0] == "train":
         path = parameters["trainings"]
-        check_consent(files_to_consent(load_training(path)), path, consent.allowed)
+        check_consent(files_needing_consent(load_training(path)), path, consent.allowed)
     elif argv[0] == "robustify" and ":" in (network := parameters["network"]):
         check_consent([Path(network.rpartition(":")[0])], consent.study, consent.allowed)
 
@@ -140,10 +141,10 @@ def _check_published(name: str, as_json: bool) -> None:
 
 
 def _show_check(check: "PublishedCheck") -> None:
-    certain = check.certain
+    certain_comparisons = check.certain
     typer.echo(
-        f"{int(certain['agrees'].sum())} of {len(certain)} published decisions follow from the published means and "
-        f"standard deviations (Welch's test, two-sided, level 0.05, not corrected).\n"
+        f"{int(certain_comparisons['agrees'].sum())} of {len(certain_comparisons)} published decisions follow from the "
+        f"published means and standard deviations (Welch's test, two-sided, level 0.05, not corrected).\n"
         f"{len(check.left)} of {len(check.marks)} published significance marks remain after Holm's correction for "
         f"{len(check.comparisons)} tests."
     )
@@ -162,10 +163,10 @@ def _show_check(check: "PublishedCheck") -> None:
             for row in check.claims.to_dict("records")
         ],
     )
-    uncertain = check.comparisons[~check.comparisons["certain"]]
+    uncertain_comparisons = check.comparisons[~check.comparisons["certain"]]
     console.say(
-        f"{len(uncertain)} comparisons are not included: one published table has five rows without epochs, so the "
-        "epochs of three numbers are uncertain, and one number is missing. --json lists all comparisons."
+        f"{len(uncertain_comparisons)} comparisons are not included: one published table has five rows without epochs, "
+        "so the epochs of three numbers are uncertain, and one number is missing. --json lists all comparisons."
     )
 
 

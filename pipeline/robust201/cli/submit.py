@@ -224,11 +224,11 @@ def slurm(
 def _show_submission(submission: "Submission", noun: str, path: str) -> None:
     typer.echo(submission.job)
     n_finished = submission.n_shares - submission.n_tasks
-    tasks_submitted = console.format_count(submission.n_tasks, "task") + (
+    task_counts = console.format_count(submission.n_tasks, "task") + (
         f"; {n_finished} more are already complete" if n_finished else ""
     )
     for line in (
-        f"Submitted {console.format_count(submission.n_missing, noun)} as array {submission.job}: {tasks_submitted}.",
+        f"Submitted {console.format_count(submission.n_missing, noun)} as array {submission.job}: {task_counts}.",
         f"Watch it:  squeue --job {submission.job}; robust201 status {quote(path)}; logs: {submission.logs}",
         f"Cancel it: scancel {submission.job}",
         "Submit again to resume; finished work is kept.",
@@ -246,7 +246,7 @@ def _read_job(
     out: str | None,
     allow_code: Sequence[Path] | None,
 ) -> "Job":
-    """Load a sweep or training YAML with its selection, and check the consent to execute its Python files."""
+    """Load the selected part of a sweep or training YAML, and check consent to execute its Python files."""
     from robust201.planning.code_consent import announce_code
     from robust201.planning.loading import is_training, load_training
     from robust201.submission.slurm import Job

@@ -56,10 +56,10 @@ def train(
     check_device(config)
     announce_code(config, trainings, allowed=allow_code or (), say=console.say)
     check_code(config)
-    trained: list[Training] = []
+    planned_runs: list[Training] = []
 
     def show_preview(plan: TrainingPlan) -> None:
-        trained.extend(planned.training for planned in plan.trainings)
+        planned_runs.extend(planned_training.training for planned_training in plan.trainings)
         console.say(
             f"Planned {console.format_count(plan.n_evaluations, 'snapshot')} of "
             f"{console.format_count(len(plan.trainings), 'training run')}: {plan.n_done:,} done, "
@@ -75,7 +75,7 @@ def train(
             on_progress=display.update,
             say=console.say,
         )
-    console.say_each(_describe_accuracies(config.store, trained))
+    console.say_each(_describe_accuracies(config.store, planned_runs))
     completion_message = f"Complete. Evaluate the networks in a sweep with weights: {{path: {config.store}, recipe: …}}"
     code = console.show_tally(tally, "snapshot", completion_message)
     if slurm_task is not None:
@@ -87,14 +87,14 @@ def _describe_accuracies(store: Path, trainings: Sequence[Training]) -> list[str
     """Return a line with the test accuracy of each finished training run."""
     from robust201.weights.store import CheckpointStore
 
-    runs = set(trainings)
+    requested_runs = set(trainings)
     checkpoints = CheckpointStore(store)
     if not checkpoints.manifest.exists():  # no snapshot was saved yet
         return []
     return [
         f"{record.label}: test accuracy {record.recorded_accuracy:.4f}"
         for record in checkpoints.records()
-        if record.is_final and record.recorded_accuracy is not None and _training_of(record) in runs
+        if record.is_final and record.recorded_accuracy is not None and _training_of(record) in requested_runs
     ]
 
 
@@ -104,7 +104,7 @@ def _training_of(record: CheckpointRecord) -> Training:
     return Training(record.index, record.dataset, record.recipe, record.seed)
 
 
-def plan_trainings(path: Path, *, limit: Limit, check: bool, as_json: bool) -> None:
+def plan_training_runs(path: Path, *, limit: Limit, check: bool, as_json: bool) -> None:
     """Print the numbers of training runs and snapshots and the estimated hours; `check` also reads the inputs."""
     from robust201.core.user_code import hash_files
     from robust201.planning.loading import load_training

@@ -1,4 +1,4 @@
-"""Parsing of FILE:FUNCTION, a function in a user's Python file."""
+"""Parsing of FILE:FUNCTION, which names a function in a user's Python file."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StepConsent:
-    """Consent to execute the Python files of a study's steps, which come from the YAML and not from the user.
+    """Consent to execute the Python files of a study's steps; the YAML names these files, not the user.
 
     Attributes:
         study: study YAML.

@@ -1,1 +1,4 @@
-"""Foundations of all other packages: records, errors, files and processes. Importing them needs no torch or Ray."""
+"""Foundations of all other packages: records, errors, files and processes.
+
+These modules can be imported without importing torch or Ray.
+"""

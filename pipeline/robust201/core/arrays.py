@@ -1,7 +1,7 @@
 """Reader of NumPy's .npy format that raises ValueError for every damaged file.
 
 `numpy.load` evaluates the header as a Python expression, so a damaged header raises errors of Python's tokenizer or
-parser, and a damaged shape allocates memory. The module numpy.lib.format defines the format.
+parser, and a damaged shape can request a huge allocation. The module numpy.lib.format defines the format.
 """
 
 import math
@@ -44,7 +44,7 @@ def read_npy(path: Path, *, mapped: bool = False) -> NDArray[Any]:
 
 
 def parse_npy(open_content: Callable[[], BinaryIO], n_bytes: int) -> NDArray[Any]:
-    """Read a numeric array from a stream of `n_bytes`, such as an archive member.
+    """Open a stream of `n_bytes`, such as an archive member, and read a numeric array from it.
 
     Raises:
         ValueError: the stream is not a complete .npy file of numbers.
@@ -58,28 +58,28 @@ def parse_npy(open_content: Callable[[], BinaryIO], n_bytes: int) -> NDArray[Any
 
 
 def read_header(stream: BinaryIO) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
-    """Return the dtype, the shape, and whether the array is in Fortran order.
+    """Read the header of a .npy file; return the dtype, the shape, and whether the array is in Fortran order.
 
     Raises:
         ValueError: the stream does not begin with the header of a numeric array.
     """
     prefix = stream.read(len(_MAGIC) + 2)
-    length_bytes = _LENGTH_BYTES.get(prefix[-2]) if len(prefix) == len(_MAGIC) + 2 else None
-    if not prefix.startswith(_MAGIC) or length_bytes is None:
+    length_field_bytes = _LENGTH_BYTES.get(prefix[-2]) if len(prefix) == len(_MAGIC) + 2 else None
+    if not prefix.startswith(_MAGIC) or length_field_bytes is None:
         raise ValueError("not a .npy file")
-    header_bytes = int.from_bytes(stream.read(length_bytes), "little")
+    header_bytes = int.from_bytes(stream.read(length_field_bytes), "little")
     if header_bytes > _MAX_HEADER_BYTES:
         raise ValueError(f"an impossible header length of {header_bytes:,} bytes")
     header = stream.read(header_bytes).decode("latin-1")
     fields = dict(_FIELD.findall(header))
-    dtype = _DTYPE.fullmatch(fields.get("descr", ""))
-    if fields.keys() != {"descr", "fortran_order", "shape"} or dtype is None or fields["shape"][0] != "(":
+    dtype_match = _DTYPE.fullmatch(fields.get("descr", ""))
+    if fields.keys() != {"descr", "fortran_order", "shape"} or dtype_match is None or fields["shape"][0] != "(":
         raise ValueError(f"an unsupported header {header[:100]!r}")
     shape = tuple(int(size) for size in re.findall(r"\d+", fields["shape"]))
-    return np.dtype(dtype[1]), shape, fields["fortran_order"] == "True"
+    return np.dtype(dtype_match[1]), shape, fields["fortran_order"] == "True"
 
 
 def _check_size(n_bytes: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    expected = math.prod(shape) * dtype.itemsize
-    if n_bytes != expected:
-        raise ValueError(f"{n_bytes:,} bytes of data instead of {expected:,} for {dtype} {shape}")
+    expected_bytes = math.prod(shape) * dtype.itemsize
+    if n_bytes != expected_bytes:
+        raise ValueError(f"{n_bytes:,} bytes of data instead of {expected_bytes:,} for {dtype} {shape}")

@@ -1,4 +1,4 @@
-"""CSV files with text cells that spreadsheets do not evaluate as formulas."""
+"""Writing of CSV files whose text cells are not evaluated as formulas by spreadsheets."""
 
 import re
 from pathlib import Path
@@ -9,15 +9,15 @@ from robust201.core.files import write_text
 if TYPE_CHECKING:
     import pandas as pd
 
-_FORMULA = re.compile(r"(^|[;\t\r\n])(?=\s*[=+\-@＝＋－＠].)", re.DOTALL)
-"""Start of a formula, at the start of a cell or after a separator of another locale."""
+_FORMULA_START = re.compile(r"(^|[;\t\r\n])(?=\s*[=+\-@＝＋－＠].)", re.DOTALL)
+"""Start of a formula: at the start of a cell, or after a character that separates cells in some locale."""
 
 
 def write_csv(path: Path, frame: "pd.DataFrame", *, index: bool = False) -> None:
     """Write a CSV file, with an apostrophe before text that spreadsheets would evaluate as a formula.
 
-    Names of keys, recipes and architectures may come from untrusted files. Numbers, including negative ones, are
-    written with all digits.
+    Names of keys, recipes and architectures may come from untrusted files. Numbers are written with all digits, and
+    negative numbers get no apostrophe.
     """
     quoted = frame.rename(columns=_quote_formula, index=_quote_formula).rename_axis(index=_quote_formula)
     for position, dtype in enumerate(frame.dtypes):
@@ -27,7 +27,7 @@ def write_csv(path: Path, frame: "pd.DataFrame", *, index: bool = False) -> None
 
 
 def _quote_formula(cell: object) -> object:
-    return _FORMULA.sub(r"\1'", cell) if isinstance(cell, str) and not _is_number(cell) else cell
+    return _FORMULA_START.sub(r"\1'", cell) if isinstance(cell, str) and not _is_number(cell) else cell
 
 
 def _is_number(text: str) -> bool:

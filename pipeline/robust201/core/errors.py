@@ -4,7 +4,7 @@ The tree::
 
     RobustError
     ├── InputError            exit 2: bad input, nothing started
-    │   ├── ConfigError           the sweep YAML or a command-line argument
+    │   ├── ConfigError           a wrong sweep YAML or command-line argument
     │   ├── ArchitectureError     an invalid index or cell string
     │   ├── CheckpointError       weights that are missing, damaged, in an unknown format or for another network
     │   ├── NetworkError          a network that cannot be evaluated as it is (also an EvaluationError)
@@ -63,7 +63,7 @@ def describe_content(error: Exception) -> str:
 
 
 class RobustError(Exception):
-    """Base of every error that robust201 raises on purpose; long messages are shortened."""
+    """Base of every error that robust201 raises on purpose; it shortens long messages (see `shorten`)."""
 
     exit_code = 3
 
@@ -84,7 +84,7 @@ class ConfigError(InputError):
 class ArchitectureError(InputError, KeyError):
     """An index or string is not an architecture of the space.
 
-    It is also a KeyError, which the published helper class raises.
+    It is also a KeyError, because the paper's published helper class raises a KeyError in this case.
     """
 
     __str__ = Exception.__str__  # KeyError would show the message as a quoted literal
@@ -101,7 +101,7 @@ class DatasetError(InputError):
 class ResultsError(InputError, FileNotFoundError):
     """An exported dataset or a file of it is missing or damaged.
 
-    It is also a FileNotFoundError, which the published helper class raises.
+    It is also a FileNotFoundError, because the paper's published helper class raises one in this case.
     """
 
 
@@ -183,14 +183,16 @@ def closest(name: str, candidates: Iterable[str]) -> str:
     known_names = [str(candidate) for candidate in candidates]
     if not known_names:
         return ""
-    names_by_folded = {candidate.casefold(): candidate for candidate in reversed(known_names)}
+    names_by_folded_name = {candidate.casefold(): candidate for candidate in reversed(known_names)}
     query = name[:_MAX_COMPARED_CHARACTERS].casefold()
     with_prefix = [
-        candidate for candidate in names_by_folded if len(query) >= _MIN_PREFIX_LENGTH and candidate.startswith(query)
+        candidate
+        for candidate in names_by_folded_name
+        if len(query) >= _MIN_PREFIX_LENGTH and candidate.startswith(query)
     ]
-    matches = [query] if query in names_by_folded else sorted(with_prefix, key=len)
-    matches_or_similar = matches or difflib.get_close_matches(query, names_by_folded, n=1, cutoff=0.6)
+    matches = [query] if query in names_by_folded_name else sorted(with_prefix, key=len)
+    matches_or_similar = matches or difflib.get_close_matches(query, names_by_folded_name, n=1, cutoff=0.6)
     if matches_or_similar:
-        return f" Did you mean {names_by_folded[matches_or_similar[0]]!r}?"
+        return f" Did you mean {names_by_folded_name[matches_or_similar[0]]!r}?"
     name_list = ", ".join(known_names[:25])
     return f" Known: {name_list}{', …' if len(known_names) > 25 else ''}."

@@ -60,8 +60,9 @@ def open_file(path: Path, max_bytes: int | None, mode: str = "rb", *, buffering:
 
     Use it for every file that this process did not write itself.
 
-    A plain `open` of a named pipe blocks until its other end is opened, and signals cannot interrupt that in a thread;
-    reading a device may never end. `max_bytes` is None if the file may have any size, because it is read in chunks.
+    The built-in `open` waits at a named pipe until another process opens the other end, and in a thread no signal can
+    interrupt the wait. Reading a device may never end. Set `max_bytes` to None if the file is read in chunks and may
+    therefore have any size.
 
     Raises:
         OSError: the file cannot be opened (FileNotFoundError: it does not exist; IsADirectoryError: it is a folder).
@@ -140,7 +141,7 @@ MAX_STATE_BYTES = 1 << 20
 """Maximum size of a state file: lease, heartbeat, progress, format."""
 
 MAX_LISTED_BYTES = 16 << 30
-"""Maximum size of a file of an exported dataset; such files are read in chunks."""
+"""Maximum size of a file that an exported dataset lists in SHA256SUMS; such files are read in chunks."""
 
 
 def load_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> Any:
@@ -186,12 +187,12 @@ def make_folder(path: Path) -> None:
 
 
 def is_amount(value: object) -> bool:
-    """Return whether a value of a JSON file is a plausible amount: a number from 0 to below 1e30."""
+    """Return whether a value of a JSON file is a number that is at least 0 and below 1e30."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MAX_AMOUNT
 
 
 def visible_entries(folder: Path) -> list[str]:
-    """Return the sorted names in a folder without hidden ones; an empty list if the folder does not exist."""
+    """Return the sorted names of the files and folders in a folder, except hidden ones; empty if it does not exist."""
     return sorted(entry.name for entry in folder.iterdir() if entry.name[0] != ".") if folder.is_dir() else []
 
 
@@ -286,8 +287,8 @@ class NewFile:
     """An unfinished file (see `new_file`).
 
     Attributes:
-        stream: destination of the bytes.
-        name: final name; files that are named after their content set it at the end.
+        stream: stream to write the content to.
+        name: final name; the block sets it at the end if the name depends on the content.
     """
 
     stream: BinaryIO
@@ -348,16 +349,16 @@ def write_text(path: Path, text: str) -> None:
 LOCK_FILE = ".lock"
 
 _NO_LOCK_ERRNOS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
-"""Errors of a file system without locks."""
+"""Error numbers of `fcntl.flock` on a file system without locks."""
 
 
 @contextmanager
 def sole_writer(folder: Path, operation: str) -> Iterator[None]:
     """Keep other processes of this machine from writing into a folder during a block; create the folder if missing.
 
-    The lock is `fcntl.flock` on a file in the folder. It ends with its process; the file is removed after the block.
-    On a file system without such locks, nothing is locked. `operation` begins the error message, such as
-    ``"Exporting"``.
+    The lock is `fcntl.flock` on a file in the folder. The operating system releases it when the process ends. The file
+    is removed after the block. On a file system without such locks, nothing is locked. `operation` is the first word
+    of the error message, such as ``"Exporting"``.
 
     Raises:
         StorageError: another process has the lock, or the folder is not writable.
@@ -398,8 +399,8 @@ def bundled(name: str) -> Path:
     """Return the path of a file that ships with robust201, such as ``jobs/demo.yaml``, in a checkout or a wheel."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise InputError(
-            f"Looking up a bundled file failed for {name}: the path after bundled: must be relative, such as "
-            "jobs/demo.yaml. For any other file, write its path without bundled:"
+            f"Looking up a bundled file failed for {name}: the path after 'bundled:' must be relative, such as "
+            "jobs/demo.yaml. For a file that does not ship with robust201, remove 'bundled:' from the path."
         )
     for root in _bundled_roots():
         candidate = root / name

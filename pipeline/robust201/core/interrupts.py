@@ -1,11 +1,13 @@
-"""Handling of Ctrl-C, SIGTERM and SIGUSR1: a run drains, and every other command ends as on Ctrl-C.
+"""Handling of Ctrl-C, SIGTERM and SIGUSR1.
+
+A run drains: it finishes the evaluations in progress and starts no others. Every other command ends as on Ctrl-C.
 
 A batch system sends SIGUSR1 shortly before a job's time limit (`sbatch --signal`).
 
 Python calls a signal handler between any two instructions of the main thread. An exception raised in a destructor is
 printed and dropped, and one raised in an import leaves a half-imported module, which causes other errors. Therefore
-this module raises an interrupt only outside imports, raises it again if Python dropped it, and replaces the errors that
-it causes by the interrupt.
+this module raises an interrupt only outside imports, raises it again if Python dropped it, and raises it in place of
+the errors that it causes.
 """
 
 import signal
@@ -47,6 +49,8 @@ class DrainRequest:
     Attributes:
         signal: number of the signal that requested draining; None if there is no request yet.
         is_expired: whether the deadline for draining has passed.
+
+    Calling the object returns whether draining has been requested.
     """
 
     signal: int | None = None
@@ -77,7 +81,7 @@ class DrainRequest:
             self._is_interruptible = False
 
     def expire(self) -> None:
-        """Mark the deadline as passed and interrupt an interruptible block; must be called in the main thread."""
+        """Mark the deadline as passed, and interrupt an interruptible block; call it in the main thread only."""
         self.is_expired = True
         if self._is_interruptible:
             raise DrainDeadlineError
@@ -88,27 +92,27 @@ def _raise_interrupt(signum: int) -> None:
 
 
 @contextmanager
-def _interrupting() -> Iterator[Callable[[Callable[[], None], FrameType | None], None]]:
+def _provide_interrupt_function() -> Iterator[Callable[[Callable[[], None], FrameType | None], None]]:
     """Yield a function for signal handlers that raises an interrupt in the block.
 
-    Its first argument is a function that raises the interrupt; it is called outside imports, and again if Python
-    dropped the interrupt. Its second argument is the frame that the signal interrupted.
+    The first argument of the yielded function is a function that raises the interrupt. It is called outside imports,
+    and again if Python dropped the interrupt. The second argument is the frame that the signal interrupted.
 
     Raises:
         SignalInterrupt: an interrupt was raised; it also replaces all later exceptions.
     """
     raised_interrupt: SignalInterrupt | None = None
-    latest_raise: Callable[[], None] | None = None
+    latest_raise_interrupt: Callable[[], None] | None = None
     original_hook = sys.unraisablehook
     previous_alarm_handler: Any = None
 
     def interrupt(raise_interrupt: Callable[[], None], frame: FrameType | None, start: float | None = None) -> None:
-        nonlocal raised_interrupt, latest_raise
+        nonlocal raised_interrupt, latest_raise_interrupt
         start = start or time.monotonic()
         if _is_importing(frame) and time.monotonic() - start < _MAX_IMPORT_SECONDS:
             interrupt_later(raise_interrupt, start)
             return
-        latest_raise = raise_interrupt
+        latest_raise_interrupt = raise_interrupt
         try:
             raise_interrupt()
         except SignalInterrupt as error:
@@ -125,13 +129,16 @@ def _interrupting() -> Iterator[Callable[[Callable[[], None], FrameType | None],
             previous_alarm_handler = replaced_handler
         signal.setitimer(signal.ITIMER_REAL, _RETRY_SECONDS)
 
-    def retry_dropped(dropped: Any) -> None:
-        if isinstance(dropped.exc_value, SignalInterrupt | DrainDeadlineError) and latest_raise is not None:
-            interrupt_later(latest_raise)
+    def retry_dropped_interrupt(unraisable: Any) -> None:
+        if (
+            isinstance(unraisable.exc_value, SignalInterrupt | DrainDeadlineError)
+            and latest_raise_interrupt is not None
+        ):
+            interrupt_later(latest_raise_interrupt)
         else:
-            original_hook(dropped)
+            original_hook(unraisable)
 
-    sys.unraisablehook = retry_dropped
+    sys.unraisablehook = retry_dropped_interrupt
     try:
         yield interrupt
     except Exception as error:
@@ -168,24 +175,24 @@ def draining_on_signals(
     """
     request = DrainRequest()
     timer: threading.Timer | None = None
-    deadline_passed, is_over = threading.Event(), threading.Event()
-    ending_lock = threading.Lock()
+    deadline_passed, deadline_cancelled = threading.Event(), threading.Event()
+    deadline_lock = threading.Lock()
 
     def on_deadline() -> None:
         # Only a signal interrupts a wait of the main thread. Without our handler, that signal would end the process.
-        with ending_lock:
-            if not is_over.is_set():
+        with deadline_lock:
+            if not deadline_cancelled.is_set():
                 deadline_passed.set()
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
     def handle(signum: int, frame: FrameType | None) -> None:
         nonlocal timer
-        if deadline_passed.is_set() and not request.is_expired and not is_over.is_set():
+        if deadline_passed.is_set() and not request.is_expired and not deadline_cancelled.is_set():
             request.is_expired = True  # immediately, although the interrupt may be delayed
             interrupt(request.expire, frame)
             return
         if request():
-            is_over.set()  # the deadline must not replace this interrupt, which may be delayed
+            deadline_cancelled.set()  # it must not replace this interrupt, which may be delayed
             interrupt(partial(_raise_interrupt, signum), frame)
             return
         request.signal = signum
@@ -201,15 +208,15 @@ def draining_on_signals(
     if threading.current_thread() is not threading.main_thread():
         yield request  # signals reach the main thread only
         return
-    with _interrupting() as interrupt:
+    with _provide_interrupt_function() as interrupt:
         previous_handlers = {signum: signal.signal(signum, handle) for signum in (signal.SIGINT, *_STOP_SIGNALS)}
         try:
             yield request
         finally:
             if timer is not None:
                 timer.cancel()
-            with ending_lock:
-                is_over.set()
+            with deadline_lock:
+                deadline_cancelled.set()
             for signum, handler in previous_handlers.items():
                 signal.signal(signum, handler)
 
@@ -223,7 +230,7 @@ def ending_signals_as_interrupt() -> Iterator[None]:
     stop_signals = list(_STOP_SIGNALS)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         stop_signals.append(signal.SIGINT)
-    with _interrupting() as interrupt:
+    with _provide_interrupt_function() as interrupt:
 
         def handle(signum: int, frame: FrameType | None) -> None:
             interrupt(partial(_raise_interrupt, signum), frame)

@@ -27,9 +27,9 @@ def reduce_gc_frequency() -> None:
 
 
 def restore_gc_thresholds() -> None:
-    """Undo `reduce_gc_frequency` before computations, which can create large garbage.
+    """Undo `reduce_gc_frequency` before computations, which can leave large unused objects.
 
-    Objects that already exist are never scanned again. Thresholds set by other code stay.
+    Objects that already exist are never scanned again (`gc.freeze`). Thresholds set by other code stay.
     """
     if gc.get_threshold() == _RARE_THRESHOLDS:
         gc.freeze()
@@ -52,11 +52,14 @@ def give_back_freed_memory() -> None:
 
 @cache
 def keep_freed_memory() -> bool:
-    """Let glibc keep up to 1 GiB of freed memory in this process instead of returning it to the system.
+    """Let glibc keep up to 1 GiB of freed memory in this process instead of returning it to the operating system.
 
     Feature maps of a few MiB are allocated and freed with every batch. By default glibc returns them to the kernel,
     which must map and zero every page again; that takes up to a third of a gradient's time. The setting is
     process-wide, so the reference engine benefits from it, too. It does not affect results.
+
+    Returns:
+        Whether glibc accepted the setting; False if there is no glibc.
     """
     mallopt = _glibc_function("mallopt")
     if mallopt is None:

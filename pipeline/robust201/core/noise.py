@@ -1,8 +1,8 @@
-"""Counter-based random numbers, whose streams are named by their purpose.
+"""Counter-based random numbers in streams that are named after their purpose.
 
-They do not depend on the order of computation, the batch or the worker. A seed and a tuple of names (key, iteration,
-image index, …) define a stream: they are hashed to the 128-bit key of a Philox 4x64 counter generator (Salmon et al.,
-"Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+The numbers do not depend on the order of computation, the batch or the worker. A seed and a tuple of names (key,
+iteration, image index, …) define a stream, because they are hashed to the 128-bit key of a Philox 4x64 counter
+generator (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 """
 
 import hashlib
@@ -26,5 +26,5 @@ def generator(seed: int, *names: str | int | float) -> np.random.Generator:
 
 
 def derived_seed(seed: int, *names: str | int | float) -> int:
-    """Derive a seed from another seed and names of its purpose; it is in [0, 2**31), which every library accepts."""
+    """Derive a seed in [0, 2**31), which every library accepts, from another seed and the names of its purpose."""
     return int.from_bytes(_digest(seed, names)[:4], "little") >> 1

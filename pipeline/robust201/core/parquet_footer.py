@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 _MAGIC = b"PAR1"
-_END_BYTES = 8  # the length of the footer and the magic number, four bytes each
+_TRAILER_BYTES = 8  # after the footer: its length and the magic number, four bytes each
 _MAX_DEPTH = 16
 
 # Type codes of the compact protocol
@@ -20,21 +20,21 @@ _BOOLEAN_TYPES, _ONE_BYTE_TYPES, _INTEGER_TYPES, _LIST_TYPES = (1, 2), (1, 2, 3)
 # Field ids of parquet.thrift
 _ROW_GROUPS = 4
 _GROUP_COLUMNS, _GROUP_ROWS = 1, 3
-_CHUNK_METADATA, _CHUNK_ENCRYPTED = 3, (8, 9)
+_CHUNK_METADATA, _CHUNK_ENCRYPTION = 3, (8, 9)
 _COLUMN_PATH, _NUM_VALUES, _UNCOMPRESSED, _COMPRESSED, _STATISTICS = 3, 5, 6, 7, 12
 _MAX_VALUE, _MIN_VALUE = 5, 6
 
-_Fields = dict[int, Any]
-"""Fields to parse, by id; the value lists the fields to parse in a nested struct. All other fields are skipped."""
+_FieldSelection = dict[int, Any]
+"""Ids of the fields to parse. Each value selects the fields of a nested struct. All other fields are skipped."""
 
-_CHUNK: _Fields = {
+_CHUNK: _FieldSelection = {
     _CHUNK_METADATA: {
-        **{name: {} for name in (_COLUMN_PATH, _NUM_VALUES, _UNCOMPRESSED, _COMPRESSED)},
-        _STATISTICS: {name: {} for name in (_MAX_VALUE, _MIN_VALUE)},
+        **{field_id: {} for field_id in (_COLUMN_PATH, _NUM_VALUES, _UNCOMPRESSED, _COMPRESSED)},
+        _STATISTICS: {field_id: {} for field_id in (_MAX_VALUE, _MIN_VALUE)},
     },
-    **{name: {} for name in _CHUNK_ENCRYPTED},
+    **{field_id: {} for field_id in _CHUNK_ENCRYPTION},
 }
-_FOOTER_FIELDS: _Fields = {_ROW_GROUPS: {_GROUP_ROWS: {}, _GROUP_COLUMNS: _CHUNK}}
+_FOOTER_FIELDS: _FieldSelection = {_ROW_GROUPS: {_GROUP_ROWS: {}, _GROUP_COLUMNS: _CHUNK}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class ColumnChunk:
     Attributes:
         path: path of the column in the schema.
         n_values: number of values.
-        n_bytes: size before compression.
+        n_bytes: size in bytes before compression.
         n_compressed_bytes: size in bytes after compression.
         bounds: encoded smallest and largest values; None if the footer lacks them.
     """
@@ -69,35 +69,35 @@ class RowGroup:
 
 
 def read_footer_bytes(stream: BinaryIO) -> bytes:
-    """Read the footer of an open Parquet file; ValueError if it is missing or incomplete."""
+    """Read the footer of an open Parquet file; raise ValueError if it is missing or incomplete."""
     n_bytes = stream.seek(0, 2)
     start = max(0, n_bytes - (1 << 14))
     stream.seek(start)
     tail = stream.read()
-    length = int.from_bytes(tail[-_END_BYTES:-4], "little")
-    if tail[-4:] != _MAGIC or not 0 < length <= n_bytes - _END_BYTES:
+    length = int.from_bytes(tail[-_TRAILER_BYTES:-4], "little")
+    if tail[-4:] != _MAGIC or not 0 < length <= n_bytes - _TRAILER_BYTES:
         raise ValueError("no complete Parquet footer")
-    if length + _END_BYTES > len(tail):
-        stream.seek(n_bytes - length - _END_BYTES)
+    if length + _TRAILER_BYTES > len(tail):
+        stream.seek(n_bytes - length - _TRAILER_BYTES)
         tail = stream.read()
-    return tail[-length - _END_BYTES : -_END_BYTES]
+    return tail[-length - _TRAILER_BYTES : -_TRAILER_BYTES]
 
 
 def parse_row_groups(footer: bytes) -> list[RowGroup]:
-    """Return the row groups of a footer; ValueError if it is damaged or the file is encrypted."""
+    """Return the row groups of a footer; raise ValueError if it is damaged or the file is encrypted."""
     try:
         metadata, _ = _read_struct(footer, 0, _FOOTER_FIELDS, 0)
-        return [_row_group(fields) for fields in metadata.get(_ROW_GROUPS, ())]
+        return [_parse_row_group(fields) for fields in metadata.get(_ROW_GROUPS, ())]
     except (IndexError, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
         raise ValueError(f"a damaged Parquet footer ({error!r})") from error
 
 
-def _row_group(fields: dict[int, Any]) -> RowGroup:
-    return RowGroup(_check_count(fields[_GROUP_ROWS]), tuple(map(_column_chunk, fields[_GROUP_COLUMNS])))
+def _parse_row_group(fields: dict[int, Any]) -> RowGroup:
+    return RowGroup(_check_count(fields[_GROUP_ROWS]), tuple(map(_parse_column_chunk, fields[_GROUP_COLUMNS])))
 
 
-def _column_chunk(fields: dict[int, Any]) -> ColumnChunk:
-    if any(field_id in fields for field_id in _CHUNK_ENCRYPTED):
+def _parse_column_chunk(fields: dict[int, Any]) -> ColumnChunk:
+    if any(field_id in fields for field_id in _CHUNK_ENCRYPTION):
         raise ValueError("an encrypted column")
     metadata = fields[_CHUNK_METADATA]
     bounds = None
@@ -128,11 +128,11 @@ def _read_varint(footer: bytes, offset: int) -> tuple[int, int]:
             return value, offset + 1
         shift += 7
         if shift > 63:
-            raise ValueError("a damaged Parquet footer (a number without end)")
+            raise ValueError("a damaged Parquet footer (an unterminated varint)")
 
 
-def _read_struct(footer: bytes, offset: int, requested: _Fields, depth: int) -> tuple[dict[int, Any], int]:
-    """Return the requested fields of a struct by id, and the offset of its end."""
+def _read_struct(footer: bytes, offset: int, selection: _FieldSelection, depth: int) -> tuple[dict[int, Any], int]:
+    """Return the selected fields of a struct by id, and the offset of its end."""
     fields: dict[int, Any] = {}
     field_id = 0
     while header := footer[offset]:
@@ -144,15 +144,15 @@ def _read_struct(footer: bytes, offset: int, requested: _Fields, depth: int) -> 
             value, offset = _read_varint(footer, offset)
             field_id = (value >> 1) ^ -(value & 1)
         if type_code in _BOOLEAN_TYPES:
-            continue  # the header contains the value, and no boolean is requested
-        if field_id in requested:
-            fields[field_id], offset = _read_value(footer, offset, type_code, requested[field_id], depth + 1)
+            continue  # the header contains the value, and no boolean is selected
+        if field_id in selection:
+            fields[field_id], offset = _read_value(footer, offset, type_code, selection[field_id], depth + 1)
         else:
             offset = _skip(footer, offset, type_code, depth + 1)
     return fields, offset + 1
 
 
-def _read_value(footer: bytes, offset: int, type_code: int, requested: _Fields, depth: int) -> tuple[Any, int]:
+def _read_value(footer: bytes, offset: int, type_code: int, selection: _FieldSelection, depth: int) -> tuple[Any, int]:
     _check_depth(depth)
     if type_code in _INTEGER_TYPES:
         value, offset = _read_varint(footer, offset)
@@ -161,12 +161,12 @@ def _read_value(footer: bytes, offset: int, type_code: int, requested: _Fields, 
         length, offset = _read_varint(footer, offset)
         return footer[offset : offset + length], offset + length
     if type_code == _STRUCT:
-        return _read_struct(footer, offset, requested, depth)
+        return _read_struct(footer, offset, selection, depth)
     if type_code == _LIST:
-        size, type_code, offset = _read_list_head(footer, offset)
+        size, item_type, offset = _read_list_head(footer, offset)
         values = []
         for _ in range(size):
-            value, offset = _read_value(footer, offset, type_code, requested, depth + 1)
+            value, offset = _read_value(footer, offset, item_type, selection, depth + 1)
             values.append(value)
         return values, offset
     return None, _skip(footer, offset, type_code, depth)
@@ -178,6 +178,7 @@ def _check_depth(depth: int) -> None:
 
 
 def _read_list_head(footer: bytes, offset: int) -> tuple[int, int, int]:
+    """Return the size of a list, the type code of its items, and the offset of the first item."""
     header = footer[offset]
     size, offset = (header >> 4, offset + 1) if header < 0xF0 else _read_varint(footer, offset + 1)
     if size > len(footer) - offset:  # every value takes at least one byte
@@ -203,9 +204,9 @@ def _skip(footer: bytes, offset: int, type_code: int, depth: int) -> int:
                 offset = _skip(footer, offset, header & 15, depth + 1)
         return offset + 1
     if type_code in _LIST_TYPES:
-        size, type_code, offset = _read_list_head(footer, offset)
+        size, item_type, offset = _read_list_head(footer, offset)
         for _ in range(size):
-            offset = _skip(footer, offset, type_code, depth + 1)
+            offset = _skip(footer, offset, item_type, depth + 1)
         return offset
     if type_code in _ONE_BYTE_TYPES:  # in a list, a boolean takes one byte
         return offset + 1

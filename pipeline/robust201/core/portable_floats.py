@@ -1,8 +1,9 @@
 """The exponential function and fused multiply-adds in float64, bit-identical on every processor.
 
 Both consist of additions and multiplications, which IEEE 754 defines to the last bit. `numpy.exp` uses Intel's SVML on
-processors with AVX-512 and the C library elsewhere. SVML's last bit is wrong for 4% of arguments, and the C library's
-for 0.1%. The last bit is visible in images truncated to 8 bits: a blurred grey area becomes 254 or 255.
+processors with AVX-512 and the C library elsewhere. The last bit of the result is wrong for 4% of arguments with SVML
+and for 0.1% with the C library. It can change an image that is truncated to 8 bits: a pixel becomes
+254 instead of 255.
 """
 
 from decimal import Context, Decimal
@@ -14,8 +15,8 @@ from numpy.typing import NDArray
 
 _Floats: TypeAlias = NDArray[np.float64]
 
-_STEPS = 256
-"""Table entries per factor of 2."""
+_STEPS_PER_OCTAVE = 256
+"""Number of table entries per factor of 2."""
 
 _SPLITTER = 2.0**27 + 1
 """Factor that splits a float64 into two halves of 26 bits (Dekker, 1971)."""
@@ -27,9 +28,9 @@ _MIN_ARGUMENT = -745.2
 def exp(x: _Floats) -> _Floats:
     """Compute the exponential function, rounded to the nearest float64.
 
-    It uses exp(x) = 2^n 2^(i/256) exp(r) with |r| < 0.0014, computed with about 80 bits. A few results in a hundred
-    million are so close to the midpoint of two floats that they may be rounded to the wrong one. The wrong result is
-    the same on every processor.
+    It uses exp(x) = 2^n 2^(i/256) exp(r) with |r| < 0.0014, computed with about 80 significant bits. A few results in a
+    hundred million are so close to the midpoint of two floats that they may be rounded to the wrong one. Even then,
+    the result is the same on every processor.
 
     Args:
         x: values of at most 709, in an array of any shape.
@@ -46,7 +47,7 @@ def exp(x: _Floats) -> _Floats:
     remainder, error = _two_sum(reduced, -(n_steps * log_step[1]))
     error -= n_steps * log_step[2]
     table_steps = n_steps.astype(np.int64)
-    factor, low_factor = table[table_steps % _STEPS], low_table[table_steps % _STEPS]
+    factor, low_factor = table[table_steps % _STEPS_PER_OCTAVE], low_table[table_steps % _STEPS_PER_OCTAVE]
 
     square, square_error = _two_product(remainder, remainder)
     series_tail = remainder * square * (1 / 6 + remainder * (1 / 24 + remainder * (1 / 120 + remainder * (1 / 720))))
@@ -55,14 +56,15 @@ def exp(x: _Floats) -> _Floats:
     product, product_error = _two_product(factor, power)
     product_error += factor * power_error + low_factor * power + low_factor
     result, result_error = _two_sum(factor, product)
-    scaled: _Floats = np.ldexp(result + (result_error + product_error), table_steps // _STEPS)
+    scaled: _Floats = np.ldexp(result + (result_error + product_error), table_steps // _STEPS_PER_OCTAVE)
     return np.where(is_zero, 0.0, scaled)
 
 
 def fused_multiply_add(a: _Floats, b: _Floats, c: _Floats) -> _Floats:
-    """Compute a * b + c (with broadcasting), and add the errors of the product and the sum at the end.
+    """Compute a * b + c (with broadcasting) as if it were rounded only once.
 
-    Nearly all results are correctly rounded; a few in a billion are rounded to the wrong neighbouring float.
+    The rounding errors of the product and the sum are computed exactly and added to the rounded result. Nearly all
+    results are correctly rounded; a few in a billion are rounded to the wrong neighbouring float.
     """
     product, product_error = _two_product(a, b)
     total, total_error = _two_sum(product, c)
@@ -71,16 +73,16 @@ def fused_multiply_add(a: _Floats, b: _Floats, c: _Floats) -> _Floats:
 
 @cache
 def _tables() -> tuple[tuple[float, float, float], _Floats, _Floats]:
-    """Compute log(2) / 256 as a sum of three floats, and each power 2^(i/256) as a sum of two.
+    """Compute log(2) / 256 as a sum of three floats, and each power 2^(i/256) as a sum of two floats.
 
     The computation uses decimal arithmetic.
     """
     context = Context(prec=50)
-    log_step = context.divide(context.ln(Decimal(2)), Decimal(_STEPS))
+    log_step = context.divide(context.ln(Decimal(2)), Decimal(_STEPS_PER_OCTAVE))
     high_part = float(np.ldexp(np.rint(np.ldexp(float(log_step), 40)), -40))
     middle_part = float(np.ldexp(np.rint(np.ldexp(float(context.subtract(log_step, Decimal(high_part))), 74)), -74))
     low_part = float(context.subtract(context.subtract(log_step, Decimal(high_part)), Decimal(middle_part)))
-    powers = [context.exp(context.multiply(log_step, Decimal(i))) for i in range(_STEPS)]
+    powers = [context.exp(context.multiply(log_step, Decimal(i))) for i in range(_STEPS_PER_OCTAVE)]
     high = [float(power) for power in powers]
     low = [float(context.subtract(power, Decimal(high_power))) for power, high_power in zip(powers, high, strict=True)]
     return (high_part, middle_part, low_part), np.array(high), np.array(low)

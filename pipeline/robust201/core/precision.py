@@ -17,8 +17,8 @@ PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
 
 - ``fp32``: IEEE float32 throughout, on every device. TF32 is off.
 - ``tf32``: float32 tensors; convolutions and matrix products on CUDA reduce their inputs to TF32 (float32's range, 10
-  mantissa bits of 23) and accumulate the products in float32. It requires a CUDA device of compute capability 8.0 or
-  higher; other devices reject it.
+  mantissa bits instead of 23) and accumulate the products in float32. It requires a CUDA device of compute capability
+  8.0 or higher; other devices reject it.
 - ``bf16``: inputs and weights of convolutions, and the feature maps from the first convolution to the last cell's
   output, are bfloat16 (float32's range, 7 mantissa bits), and so are the gradients in the backward pass through them.
   Convolutions accumulate in float32; each kernel rounds its output once. BatchNorm, if not folded into a convolution,
@@ -36,7 +36,8 @@ def check_precision(name: str, device: "torch.device | None" = None) -> None:
     """Check that a precision exists, and that the device, if there is one, supports it.
 
     Raises:
-        ConfigError: there is no such precision (the message suggests the closest), or the device does not support it.
+        ConfigError: there is no such precision (the message suggests the closest name), or the device does not support
+            the precision.
     """
     if name not in PRECISIONS:
         raise ConfigError(
@@ -54,7 +55,7 @@ def check_precision(name: str, device: "torch.device | None" = None) -> None:
 
 
 def _describe_device_without_tf32(device: "torch.device") -> str:
-    """Describe a device that does not support TF32; return an empty string if it does."""
+    """Describe a device that does not support TF32; return an empty string for a device that does."""
     import torch
 
     if device.type != "cuda" or torch.version.cuda is None:

@@ -21,7 +21,7 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 def fork_server(modules: Sequence[str]) -> ForkServerContext:
     """Return a context that starts processes with `modules` already imported.
 
-    Only the first call in a process has an effect on the modules.
+    The fork server imports the modules of the first call only; later calls in the same process cannot change them.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*modules])
@@ -32,8 +32,9 @@ def fork_server(modules: Sequence[str]) -> ForkServerContext:
 def delaying_interrupts() -> Iterator[None]:
     """Delay Ctrl-C, SIGTERM and SIGUSR1 until the end of a block that starts a process.
 
-    An interrupted start would leave a process that nobody waits for, and that prints errors when its parent is gone. A
-    terminal sends Ctrl-C to all processes, but a fork server that the block starts, and its workers, never receive it.
+    If an interrupt stopped the block in the middle, a process would be left that nobody waits for and that prints
+    errors when its parent is gone. A terminal sends Ctrl-C to all processes. A fork server that the block starts and
+    its workers inherit a signal mask that blocks Ctrl-C, so they never receive it.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # signals reach the main thread only
@@ -42,11 +43,11 @@ def delaying_interrupts() -> Iterator[None]:
     previous_handlers = {
         signum: signal.signal(signum, lambda signum, _frame: pending_signals.append(signum)) for signum in _STOP_SIGNALS
     }
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
         for signum, handler in previous_handlers.items():
             signal.signal(signum, handler)
         if pending_signals:
@@ -64,8 +65,8 @@ def end_with_parent(stop_pipe: Connection | None = None) -> None:
 
 def _wait_and_end(stop_pipe: Connection | None) -> None:
     parent = multiprocessing.parent_process()
-    awaited: list[Any] = [] if parent is None else [parent.sentinel]
-    awaited += [] if stop_pipe is None else [stop_pipe]
-    if awaited:
-        wait_for(awaited)
+    awaited_objects: list[Any] = [] if parent is None else [parent.sentinel]
+    awaited_objects += [] if stop_pipe is None else [stop_pipe]
+    if awaited_objects:
+        wait_for(awaited_objects)
         os._exit(1)

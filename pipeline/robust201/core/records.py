@@ -1,6 +1,6 @@
-"""Dataclasses shared by all folders; this module needs neither torch nor Ray and does not access the disk.
+"""Dataclasses used by all packages. This module needs neither torch nor Ray and does not access the disk.
 
-ARCHITECTURE.md defines the words: architecture, key, strength, evaluation, unit, part, bundle, protocol, shard.
+ARCHITECTURE.md defines the terms architecture, key, strength, evaluation, unit, part, bundle, protocol and shard.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ class Normalisation:
 
     @property
     def problem(self) -> FieldProblem | None:
-        """Return the first field that is impossible for pixels in [0, 1]; None if both are valid."""
+        """The first field whose values are impossible for pixels in [0, 1]; None if both fields are valid."""
         for name, values in (("mean", self.mean), ("std", self.std)):
-            # NaN compares as false.
+            # Comparisons with NaN are false.
             if not all(0 <= value <= 1 for value in values) or (name == "std" and 0 in values):
                 expected = "numbers from 0 to 1" if name == "mean" else "numbers above 0 and up to 1"
-                shown = ", ".join(f"{value:g}" for value in values)
+                value_list = ", ".join(f"{value:g}" for value in values)
                 remedy = (
                     " If they are for pixels from 0 to 255, divide by 255." if max(values) > 1 else " Correct them."
                 )
-                return FieldProblem(name, f"expected {expected}, since pixels are in [0, 1], got {shown}.{remedy}")
+                return FieldProblem(name, f"expected {expected}, since pixels are in [0, 1], got {value_list}.{remedy}")
         return None
 
 
@@ -275,11 +275,11 @@ class Bundle:
         return self.dataset, self.architecture
 
     def keep(self, parts: Sequence[Part]) -> Bundle:
-        """Return a bundle of only `parts`; its estimated time is proportional to their images and strengths."""
-        total, remaining = (
+        """Return a bundle of only `parts`, with an estimated time proportional to their (image, strength) pairs."""
+        total_work, remaining_work = (
             sum(len(part.strengths) * (part.stop - part.start) for part in group) for group in (self.parts, parts)
         )
-        return Bundle(self.architecture, self.dataset, tuple(parts), self.seconds * remaining / total)
+        return Bundle(self.architecture, self.dataset, tuple(parts), self.seconds * remaining_work / total_work)
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,8 +292,8 @@ class EvaluationResult:
             `cm` (C, C) int32 or, with more than 256 classes and no matrix requested, `outcome_counts` (2,) int32; if
             requested, `confidence_label` (C, C), `confidence_argmax` (C, C), `confidence_prediction` (2,) float64 and
             `predictions` (n,) uint8 or uint16. A measure has its own columns, () or (n,) float64.
-        seconds: wall time of the evaluation. If the fused engine attacks several strengths at once, the time of all of
-            them is assigned to the strength that finishes first, and only the sum is meaningful.
+        seconds: wall time of the evaluation. If the fused engine attacks several strengths at once, their total time is
+            assigned to the strength that finishes first, so only the sum over strengths is meaningful.
         provenance: versions, host and device that computed the result; never part of an id.
     """
 

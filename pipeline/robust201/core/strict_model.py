@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 MAX_COUNT = 1_000_000
-"""Upper limit of fields that multiply the work, such as steps; a larger value is more likely a typing error."""
+"""Upper limit of numbers that multiply the work, such as attack steps; a larger number is probably a typing error."""
 
 PositiveInt = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Channels = Annotated[int, Field(ge=1, le=1_024)]
@@ -27,6 +27,6 @@ class StrictModel(BaseModel):
         items = value if isinstance(value, list | tuple) else (value,)
         booleans = [item for item in items if isinstance(item, bool)]
         if booleans and cls.model_fields[str(info.field_name)].annotation is not bool:
-            within = " in the list" if isinstance(value, list | tuple) else ""
-            raise ValueError(f"expected a value other than true or false, got {booleans[0]}{within}.")
+            location = " in the list" if isinstance(value, list | tuple) else ""
+            raise ValueError(f"expected a value other than true or false, got {booleans[0]}{location}.")
         return value

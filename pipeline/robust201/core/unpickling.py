@@ -33,7 +33,7 @@ _NDARRAY = "numpy.ndarray"
 _ALLOWED_DTYPE_KINDS = "biuf"
 
 # A function's __call__ is an immutable object, while a pickle's BUILD opcode could change the attributes of a function.
-_sealed: Callable[[Callable[..., Any]], Any] = attrgetter("__call__")
+_make_immutable: Callable[[Callable[..., Any]], Any] = attrgetter("__call__")
 
 # Errors that the unpickler, NumPy and torch raise on a damaged or malicious file.
 _DAMAGED_FILE_ERRORS = (
@@ -98,9 +98,9 @@ class _Array(np.ndarray[Any, np.dtype[Any]]):
     """An array under construction, whose pickled state contains a `_Dtype`."""
 
     def __setstate__(self, state: Any, /) -> None:
-        shape, dtype, fortran, raw = state[-4:]
+        shape, dtype, is_fortran, raw = state[-4:]
         raw = raw.encode("latin1") if isinstance(raw, str) else raw
-        super().__setstate__((1, shape, _dtype_of(dtype), int(fortran), raw))  # type: ignore[arg-type]
+        super().__setstate__((1, shape, _dtype_of(dtype), int(is_fortran), raw))  # type: ignore[arg-type]
 
 
 def _reconstruct_array(array_type: object, shape: object, _typecode: object) -> _Array:
@@ -157,7 +157,7 @@ def _forbidden_torch_global(error: BaseException) -> str | None:
     return None if match is None else match.group(1).rstrip(".")
 
 
-def _in_numpy_1_and_2(module: str, name: str, constructor: Any) -> dict[tuple[str, str], Any]:
+def _numpy_1_and_2_globals(module: str, name: str, constructor: Any) -> dict[tuple[str, str], Any]:
     # NumPy 2 renamed numpy.core to numpy._core; a file contains the name used by the NumPy that wrote it.
     return {(f"numpy.{package}.{module}", name): constructor for package in ("core", "_core")}
 
@@ -165,11 +165,11 @@ def _in_numpy_1_and_2(module: str, name: str, constructor: Any) -> dict[tuple[st
 NUMPY_GLOBALS: Mapping[tuple[str, str], Any] = MappingProxyType(
     {
         ("numpy", "ndarray"): _NDARRAY,
-        ("numpy", "dtype"): _sealed(_numpy_dtype),
-        ("_codecs", "encode"): _sealed(_encode_latin1),
-        **_in_numpy_1_and_2("multiarray", "_reconstruct", _sealed(_reconstruct_array)),
-        **_in_numpy_1_and_2("multiarray", "scalar", _sealed(_numpy_scalar)),
-        **_in_numpy_1_and_2("numeric", "_frombuffer", _sealed(_array_from_buffer)),
+        ("numpy", "dtype"): _make_immutable(_numpy_dtype),
+        ("_codecs", "encode"): _make_immutable(_encode_latin1),
+        **_numpy_1_and_2_globals("multiarray", "_reconstruct", _make_immutable(_reconstruct_array)),
+        **_numpy_1_and_2_globals("multiarray", "scalar", _make_immutable(_numpy_scalar)),
+        **_numpy_1_and_2_globals("numeric", "_frombuffer", _make_immutable(_array_from_buffer)),
     }
 )
 """Globals of numeric arrays and scalars, for CIFAR's Python version and ImageNet16 (with ``encoding="latin1"``)."""
@@ -177,10 +177,10 @@ NUMPY_GLOBALS: Mapping[tuple[str, str], Any] = MappingProxyType(
 NATS_GLOBALS: Mapping[tuple[str, str], Any] = MappingProxyType(
     {
         ("collections", "OrderedDict"): OrderedDict,
-        ("numpy", "dtype"): _sealed(_numpy_dtype),
-        **_in_numpy_1_and_2("multiarray", "scalar", _sealed(_numpy_scalar)),
-        ("torch._utils", "_rebuild_tensor_v2"): _sealed(_rebuild_tensor),
-        ("torch.storage", "_load_from_bytes"): _sealed(_load_storage),
+        ("numpy", "dtype"): _make_immutable(_numpy_dtype),
+        **_numpy_1_and_2_globals("multiarray", "scalar", _make_immutable(_numpy_scalar)),
+        ("torch._utils", "_rebuild_tensor_v2"): _make_immutable(_rebuild_tensor),
+        ("torch.storage", "_load_from_bytes"): _make_immutable(_load_storage),
     }
 )
 """Globals of NATS-Bench records: ordered dictionaries, NumPy scalars and CPU tensors."""
@@ -220,11 +220,11 @@ class _BoundedStream(io.RawIOBase):
         return len(chunk)
 
 
-def _without_subclasses(value: Any) -> Any:
+def _replace_array_subclasses(value: Any) -> Any:
     if isinstance(value, _Array):
         return value.view(np.ndarray)
     if type(value) is dict:
-        return {key: _without_subclasses(item) for key, item in value.items()}
+        return {key: _replace_array_subclasses(item) for key, item in value.items()}
     return value
 
 
@@ -249,7 +249,7 @@ def load_pickle(
     """
     bounded = io.BufferedReader(_BoundedStream(stream, max_bytes), buffer_size=1 << 16)
     try:
-        return _without_subclasses(_AllowListUnpickler(bounded, allowed, encoding).load())
+        return _replace_array_subclasses(_AllowListUnpickler(bounded, allowed, encoding).load())
     except _ForbiddenGlobalError as forbidden:
         allowed_names = ", ".join(sorted({".".join(key) for key in allowed}))
         raise error(
@@ -277,15 +277,15 @@ TORCH_MAGIC_BYTES = 8
 def is_torch_file(head: bytes) -> bool:
     """Return whether a file that begins with `head` looks like a `torch.save` file.
 
-    Such a file is a zip archive or, before PyTorch 1.6, a pickle. A safetensors file begins with an eight-byte length,
-    whose lower half may look like either, but whose upper half is 0.
+    Such a file is a zip archive or, before PyTorch 1.6, a pickle. A safetensors file begins with an eight-byte length.
+    Its first four bytes may look like either format, but its other four bytes are 0.
     """
     is_pickle = head[:1] == pickle.PROTO and head[1] in _PICKLE_PROTOCOLS
     return any(head[4:TORCH_MAGIC_BYTES]) and (is_pickle or head.startswith(_ZIP_MAGIC))
 
 
 def _check_torch_archive(stream: BinaryIO) -> str | None:
-    """Return the reason to reject an archive (TorchScript, or members larger than the archive), or None."""
+    """Return the reason to reject a zip archive (it is TorchScript or compressed), or None."""
     if stream.read(len(_ZIP_MAGIC)) != _ZIP_MAGIC:
         return None
     with zipfile.ZipFile(stream) as archive:
@@ -306,14 +306,14 @@ _SAVE_TENSORS = (
 
 
 def load_torch(stream: BinaryIO, name: str, *, what: str = "weights", error: type[InputError] = CheckpointError) -> Any:
-    """Read a `torch.save` file of containers, tensors (loaded to the CPU) and NumPy float64 scalars only.
+    """Read a `torch.save` file that contains only containers, tensors and NumPy float64 scalars.
 
-    The scalars occur in NAS-Bench-201's records (`params`). NumPy 2 renamed the module of their constructor, but the
-    published files contain the old name. The stream must be seekable and at the beginning of the file. `what` names
-    the content in error messages.
+    Tensors are loaded to the CPU. The scalars occur in NAS-Bench-201's records (`params`). NumPy 2 renamed the module
+    of their constructor, but the published files contain the old name. The stream must be seekable and at the beginning
+    of the file. `what` names the content in error messages.
 
     Raises:
-        InputError (its subclass `error`): the file names another global, is TorchScript, or is compressed, truncated
+        InputError (its subclass `error`): the file names any other global, is TorchScript, or is compressed, truncated
             or damaged.
     """
     import torch

@@ -1,4 +1,7 @@
-"""User functions in Python files, which are identified by a hash, executed in workers and fail with one-line errors."""
+"""User functions in Python files.
+
+A file is identified by its hash and executed in workers. Its failures are reported as one-line errors.
+"""
 
 import hashlib
 import importlib.abc
@@ -34,7 +37,7 @@ def hash_file(path: Path) -> str:
 
 
 def hash_files(files: Mapping[str, Path]) -> dict[str, str]:
-    """Return the SHA-256 of each file, by field."""
+    """Return the SHA-256 of each file, by the YAML field that names the file."""
     return {field: hash_file(path) for field, path in files.items()}
 
 
@@ -63,12 +66,12 @@ class UserFunction:
         return UserFunction(path, self.name, sha256, self.origin or self.path, self.distribution)
 
     def identity(self) -> dict[str, str]:
-        """Return the JSON value that identifies the function in a protocol; it does not contain the path."""
+        """Return the JSON object that identifies the function in a protocol; it does not contain the path."""
         origin = {"distribution": self.distribution} if self.distribution else {}
         return {"function": self.name, "file_sha256": self.sha256} | origin
 
     def load(self) -> Callable[..., Any]:
-        """Execute the file unless this process has executed the same content, and return the function.
+        """Return the function; execute the file first, unless this process has already executed the same content.
 
         Raises:
             ConfigError: the file no longer has the hash, cannot be executed, or does not define the function.
@@ -113,7 +116,7 @@ class _SourceLoader(importlib.abc.SourceLoader):
         return self._source
 
 
-def _execute(path: Path, source: bytes, module_name: str, label: str) -> None:
+def _execute(path: Path, source: bytes, module_name: str, display_path: str) -> None:
     loader = _SourceLoader(path, source)
     spec = importlib.util.spec_from_loader(module_name, loader)
     assert spec is not None  # noqa: S101 - there is a loader
@@ -127,7 +130,7 @@ def _execute(path: Path, source: bytes, module_name: str, label: str) -> None:
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         del sys.modules[module_name]
         raise ConfigError(
-            f"Loading {label} failed: executing the file raised {describe_failure(error)}. Correct the file."
+            f"Loading {display_path} failed: executing the file raised {describe_failure(error)}. Correct the file."
         ) from error
 
 

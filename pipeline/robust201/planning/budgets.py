@@ -1,9 +1,9 @@
 """Sample sizes for a budget: the number of images per key on which networks outside the pilot are evaluated.
 
-Under key k, each network is evaluated on n_k images at a cost of c_k per image. If all keys have equal variances, the
-sum of variances is smallest for n_k proportional to 1 / sqrt(c_k). A key with a hundredth of the cost per image
-therefore gets ten times as many images (Neyman's optimum allocation with costs; Cochran, "Sampling Techniques", 1977,
-section 5.5).
+Under key k, each network is evaluated on n_k images at a cost of c_k per image. If all keys have equal variances, then
+for a given total cost the sum of variances is smallest for n_k proportional to 1 / sqrt(c_k). A key with a hundredth of
+the cost per image therefore gets ten times as many images (Neyman's optimum allocation with costs; Cochran, "Sampling
+Techniques", 1977, section 5.5).
 """
 
 import math
@@ -17,7 +17,7 @@ from robust201.statistics.sampling import MIN_PER_STRATUM
 N_STRATA = 10
 """Number of strata of a sample."""
 
-_ROUNDING = 1e-9
+_ROUNDING_TOLERANCE = 1e-9
 """Relative rounding error that is tolerated when costs are compared."""
 
 SampledKey = tuple[str, str]
@@ -51,7 +51,7 @@ class SampleCosts:
 
 
 def smallest_sample(n_images: int) -> int:
-    """Return the minimum size of a sample from `n_images` images, which a variance in each stratum requires."""
+    """Return the minimum size of a sample from `n_images` images: enough to compute a variance in each stratum."""
     return min(n_images, MIN_PER_STRATUM * N_STRATA)
 
 
@@ -66,50 +66,50 @@ def sample_sizes(costs: SampleCosts, budget: Budget, name: str) -> dict[SampledK
     Raises:
         ConfigError: the budget is below the cost of the pilot, or gives a key fewer images than its strata need.
     """
-    if not costs.per_image:  # the images of all sampled keys cannot be counted yet
+    if not costs.per_image:  # no sampled key has images that can be counted yet
         return {}
     macs_of_hours = 0.0 if budget.hours is None else budget.hours * costs.macs_per_hour
-    allowed = macs_of_hours if budget.fraction is None else budget.fraction * costs.full_cost
-    smallest = {key: smallest_sample(count) for key, count in costs.n_images.items()}
+    allowed_macs = macs_of_hours if budget.fraction is None else budget.fraction * costs.full_cost
+    smallest_sizes = {key: smallest_sample(count) for key, count in costs.n_images.items()}
     min_cost = smallest_cost(costs)
     min_budget = _format_cost(costs, min_cost, round_up=True)
-    if smallest == dict(costs.n_images) and allowed < costs.full_cost * (1 - _ROUNDING):
+    if smallest_sizes == dict(costs.n_images) and allowed_macs < costs.full_cost * (1 - _ROUNDING_TOLERANCE):
         raise ConfigError(
             f"Sampling failed for {name}: expected more than {MIN_PER_STRATUM * N_STRATA} images, because a sample has "
-            f"at least {MIN_PER_STRATUM} from each of {N_STRATA} strata, got {max(smallest.values())}. Use more "
+            f"at least {MIN_PER_STRATUM} from each of {N_STRATA} strata, got {max(smallest_sizes.values())}. Use more "
             "images, or remove the section `sampling`."
         )
-    if allowed < costs.fixed:
+    if allowed_macs < costs.fixed:
         raise ConfigError(
             f"Sampling failed for {name}: expected a budget of at least {min_budget}, because the pilot and the keys "
-            f"that are not sampled take {_format_cost(costs, costs.fixed)}, got {_format_cost(costs, allowed)}. Raise "
-            "the budget, or choose a smaller pilot."
+            f"that are not sampled take {_format_cost(costs, costs.fixed)}, got {_format_cost(costs, allowed_macs)}. "
+            "Raise the budget, or choose a smaller pilot."
         )
-    if allowed < min_cost * (1 - _ROUNDING):
-        (dataset, key), count = next(iter(smallest.items()))
+    if allowed_macs < min_cost * (1 - _ROUNDING_TOLERANCE):
+        (dataset, key), count = next(iter(smallest_sizes.items()))
         raise ConfigError(
             f"Sampling failed for {name}: expected a budget of at least {min_budget}, which pays for {count} images "
             f"({MIN_PER_STRATUM} per stratum) of {key} on {dataset} and of each other sampled key, got "
-            f"{_format_cost(costs, allowed)}. Raise the budget, or choose a smaller pilot."
+            f"{_format_cost(costs, allowed_macs)}. Raise the budget, or choose a smaller pilot."
         )
-    if allowed >= costs.full_cost * (1 - _ROUNDING):
+    if allowed_macs >= costs.full_cost * (1 - _ROUNDING_TOLERANCE):
         return dict(costs.n_images)
-    return _divide(costs, smallest, allowed)
+    return _divide(costs, smallest_sizes, allowed_macs)
 
 
-def _divide(costs: SampleCosts, smallest: Mapping[SampledKey, int], allowed: float) -> dict[SampledKey, int]:
+def _divide(costs: SampleCosts, smallest_sizes: Mapping[SampledKey, int], allowed_macs: float) -> dict[SampledKey, int]:
     """Return sizes proportional to 1 / sqrt(cost per image), with the largest factor that fits, by bisection."""
 
     def sizes_at(factor: float) -> dict[SampledKey, int]:
         return {
-            key: max(smallest[key], min(costs.n_images[key], math.floor(factor / math.sqrt(cost))))
+            key: max(smallest_sizes[key], min(costs.n_images[key], math.floor(factor / math.sqrt(cost))))
             for key, cost in costs.per_image.items()
         }
 
     low, high = 0.0, max(count * math.sqrt(costs.per_image[key]) for key, count in costs.n_images.items()) + 1
     for _ in range(100):
         middle = (low + high) / 2
-        low, high = (middle, high) if costs.cost_with_sizes(sizes_at(middle)) <= allowed else (low, middle)
+        low, high = (middle, high) if costs.cost_with_sizes(sizes_at(middle)) <= allowed_macs else (low, middle)
     return sizes_at(low)
 
 
@@ -124,5 +124,5 @@ def _round(value: float, *, up: bool) -> str:
     """Format a number with three significant digits and without exponent; rounded up if `up` is set."""
     digits = 0 if not value else max(0, 2 - math.floor(math.log10(value)))
     scale: float = 10**digits
-    text = f"{math.ceil(value * scale * (1 - _ROUNDING)) / scale if up else value:.{digits}f}"
+    text = f"{math.ceil(value * scale * (1 - _ROUNDING_TOLERANCE)) / scale if up else value:.{digits}f}"
     return text.rstrip("0").rstrip(".") if digits else text

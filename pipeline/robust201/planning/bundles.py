@@ -27,9 +27,9 @@ BUNDLES_AHEAD = 4
 """Number of bundles per worker into which the remaining work is divided when the size of the next bundle is chosen.
 There are several because a worker has two bundles at a time, and estimated times are imprecise."""
 
-ANY_GMACS = 100.0
-"""Assumed billion multiply-accumulates per second of a worker on an unknown device, between those of a CPU and a
-GPU."""
+UNKNOWN_DEVICE_GMACS = 100.0
+"""Assumed speed of a worker on an unknown device in billion multiply-accumulates per second, between the speeds of a
+CPU and a GPU."""
 
 CPU_SLICE_SAMPLES = 64
 """Minimum number of (image, strength) pairs per slice of images on a CPU, which is a batch of the fused engine. In
@@ -47,47 +47,47 @@ def make_bundles(
     """Group parts by network and dataset, and cut long parts; return the bundles in the order of execution.
 
     Networks with the least work come first, because small networks take longer than their multiply-accumulates suggest,
-    and underestimated work must not come last. Bundles that would be too long for their position are moved forward.
+    and underestimated work must not come last. A bundle that is too long for its position is moved forward.
 
     A bundle's estimated time is at most `execution.part_minutes` and, with several workers, at most its fraction of the
     remaining work, unless it consists of one part that cannot be cut.
     """
     max_seconds = 60 * plan.config.execution.part_minutes
     cutter = _Cutter(plan, has_gpu, slice_seconds)
-    grouped: defaultdict[tuple[str, ArchitectureId, str], list[Part]] = defaultdict(list)
-    work: defaultdict[tuple[str, ArchitectureId, str], float] = defaultdict(float)
+    parts_by_network: defaultdict[tuple[str, ArchitectureId, str], list[Part]] = defaultdict(list)
+    seconds_by_network: defaultdict[tuple[str, ArchitectureId, str], float] = defaultdict(float)
     for part in parts:
         network = part.unit.dataset, part.unit.architecture, part.unit.checkpoint_sha256
-        grouped[network].append(part)
-        work[network] += cutter.seconds(part)
-    remaining_work = sum(work.values())
+        parts_by_network[network].append(part)
+        seconds_by_network[network] += cutter.seconds(part)
+    remaining_seconds = sum(seconds_by_network.values())
 
-    def choose_size(remaining_work: float) -> float:
+    def choose_bundle_seconds(remaining_seconds: float) -> float:
         return (
             max_seconds
             if n_workers == 1
-            else min(max_seconds, max(MIN_SECONDS, remaining_work / (BUNDLES_AHEAD * n_workers)))
+            else min(max_seconds, max(MIN_SECONDS, remaining_seconds / (BUNDLES_AHEAD * n_workers)))
         )
 
     bundles: list[tuple[float, Bundle]] = []
-    for network in sorted(grouped, key=lambda network: work[network]):
+    for network in sorted(parts_by_network, key=lambda network: seconds_by_network[network]):
         dataset, architecture, _ = network
         # Parts are taken from the end of the list, so parts with the longest minimum chunk come first.
-        uncut = sorted(grouped.pop(network), key=cutter.min_seconds)
-        while uncut:
-            size_seconds = choose_size(remaining_work)
+        uncut_parts = sorted(parts_by_network.pop(network), key=cutter.min_seconds)
+        while uncut_parts:
+            size_seconds = choose_bundle_seconds(remaining_seconds)
             chunks: list[tuple[float, Part]] = []
             bundle_seconds = 0.0
-            while uncut:
-                chunk, *remainder = cutter.cut(uncut[-1], size_seconds)
+            while uncut_parts:
+                chunk, *remainder = cutter.cut(uncut_parts[-1], size_seconds)
                 seconds = cutter.seconds(chunk)
                 if chunks and bundle_seconds + seconds > size_seconds:
                     break
-                uncut[-1:] = reversed(remainder)
+                uncut_parts[-1:] = reversed(remainder)
                 chunks.append((seconds, chunk))
                 bundle_seconds += seconds
-            remaining_work -= bundle_seconds
-            # Cheap parts come first, so that results appear early and less work is lost if a worker dies.
+            remaining_seconds -= bundle_seconds
+            # Short parts come first, so that results appear early and less work is lost if a worker dies.
             chunks.sort(key=lambda item: item[0])
             bundle = Bundle(architecture, dataset, tuple(chunk for _, chunk in chunks), bundle_seconds)
             bundles.append((max(size_seconds, bundle_seconds), bundle))
@@ -110,43 +110,47 @@ class _Cutter:
     def __init__(self, plan: Plan, has_gpu: bool | None, slice_seconds: float) -> None:
         execution = plan.config.execution
         self._plan = plan
-        self._rate = 1e9 * execution.assumed_gmacs(has_gpu)
+        self._macs_per_second = 1e9 * execution.assumed_gmacs(has_gpu)
         self._slice_seconds = min(60 * execution.part_minutes, slice_seconds)
         space = plan.config.make_space(plan.facts.code)
         is_float32 = plan.config.precision == "fp32"
         self._is_batch_invariant = space.is_batch_invariant and is_float32 and execution.is_on_cpu(has_gpu)
         # If networks of a space are batch-invariant on CPUs, fixed slices are needed on GPUs only.
-        self._slice_macs = 1e9 * slice_seconds * (GPU_GMACS if space.is_batch_invariant else ANY_GMACS)
+        self._slice_macs = 1e9 * slice_seconds * (GPU_GMACS if space.is_batch_invariant else UNKNOWN_DEVICE_GMACS)
 
     def seconds(self, part: Part) -> float:
-        return self._plan.macs(part) / self._rate
+        return self._plan.macs(part) / self._macs_per_second
 
     def min_seconds(self, part: Part) -> float:
         return self.seconds(self.cut(part, MIN_SECONDS)[0])
 
-    def cut(self, part: Part, limit: float) -> tuple[Part, ...]:
-        """Cut a chunk off a part that takes longer than `limit` seconds; return the chunk and the remainder."""
+    def cut(self, part: Part, max_seconds: float) -> tuple[Part, ...]:
+        """Cut a chunk of at most `max_seconds` off a part, and return the chunk and the remainder.
+
+        Return only the part if it is short enough or cannot be cut. The chunk may be longer if no shorter chunk can be
+        cut off.
+        """
         seconds = self.seconds(part)
         if not self._plan.tasks[part.unit.key].is_divisible:
             return (part,)
         if len(part.strengths) > 1 and self._plan.config.engine == "reference":
             # The reference engine computes and commits strengths independently.
-            if seconds <= limit:
+            if seconds <= max_seconds:
                 return (part,)
-            n_strengths = max(1, len(part.strengths) // math.ceil(seconds / limit))
+            n_strengths = max(1, len(part.strengths) // math.ceil(seconds / max_seconds))
             first_part = Part(part.unit, part.strengths[:n_strengths], part.start, part.stop)
             other_strengths = Part(part.unit, part.strengths[n_strengths:], part.start, part.stop)
-            return (*(self.cut(first_part, limit) if n_strengths == 1 else (first_part,)), other_strengths)
+            return (*(self.cut(first_part, max_seconds) if n_strengths == 1 else (first_part,)), other_strengths)
         n_images, batch_size = part.stop - part.start, self._plan.config.batch_size
         step, max_slices = batch_size, -(-n_images // batch_size)
         if self._plan.tasks[part.unit.key].shares_random_numbers_in_batch(self._plan.config.engine):
-            limit = min(limit, self._slice_seconds)
+            max_seconds = min(max_seconds, self._slice_seconds)
         elif self._is_batch_invariant:
-            limit = min(limit, self._slice_seconds)
+            max_seconds = min(max_seconds, self._slice_seconds)
             step, max_slices = 1, max(max_slices, n_images * len(part.strengths) // CPU_SLICE_SAMPLES)
         else:
             return self._cut_at_fixed_index(part)
-        n_slices = min(max_slices, math.ceil(seconds / limit))
+        n_slices = min(max_slices, math.ceil(seconds / max_seconds))
         if n_slices <= 1:
             return (part,)
         return _cut_at(part, part.start + step * (-(-n_images // step) // n_slices))

@@ -27,7 +27,7 @@ _DATA_MARKERS = (
 
 def find_data_marker(path: Path) -> Path | None:
     """Return a file that marks `path` or a parent folder as data, or None; also check the targets of symbolic links."""
-    absolute_path = Path(os.path.abspath(path))  # noqa: PTH100 - a link in a data folder counts, wherever it points
+    absolute_path = Path(os.path.abspath(path))  # noqa: PTH100 - a link in a data folder is data, wherever it points
     candidate_paths = dict.fromkeys((absolute_path, Path(os.path.realpath(path))))
     markers = (
         folder / name
@@ -46,21 +46,21 @@ def check_consent(files: Iterable[Path], source: Path, allowed: Sequence[Path]) 
     Raises:
         ConfigError: a file lacks consent.
     """
-    consented = {os.path.realpath(path) for path in allowed}
-    unconfirmed_paths = [path for path in dict.fromkeys(files) if os.path.realpath(path) not in consented]
+    consented_paths = {os.path.realpath(path) for path in allowed}
+    unconfirmed_paths = [path for path in dict.fromkeys(files) if os.path.realpath(path) not in consented_paths]
     markers = {path: find_data_marker(source) or find_data_marker(path) for path in unconfirmed_paths}
     unconfirmed_paths = [path for path in unconfirmed_paths if markers[path]]
     if unconfirmed_paths:
-        paths = ", ".join(map(show_path, unconfirmed_paths))
+        paths = ", ".join(map(quote_path, unconfirmed_paths))
         raise ConfigError(
-            f"Executing Python files failed for {show_path(source)}: executing {paths} requires your consent, because "
+            f"Executing Python files failed for {quote_path(source)}: executing {paths} requires your consent, because "
             f"the YAML or the code came with data ({markers[unconfirmed_paths[0]]}). Read the code first; to execute "
-            f"it, add: {' '.join(f'{ALLOW_CODE} {show_path(path)}' for path in unconfirmed_paths)}"
+            f"it, add: {' '.join(f'{ALLOW_CODE} {quote_path(path)}' for path in unconfirmed_paths)}"
         )
 
 
-def files_to_consent(config: SweepConfig | TrainingConfig) -> list[Path]:
-    """Return a configuration's Python files that need consent: all except those of installed packages."""
+def files_needing_consent(config: SweepConfig | TrainingConfig) -> list[Path]:
+    """Return the Python files of a configuration that need consent: all except those of installed packages."""
     installed = config.installed_code if config.code_files() else set()
     return [path for field, path in config.code_files().items() if field not in installed]
 
@@ -77,16 +77,16 @@ def announce_code(
             in every process that connects to it.
     """
     files = config.code_files()
-    check_consent(files_to_consent(config), _config_file(source), allowed)
+    check_consent(files_needing_consent(config), _config_file(source), allowed)
     address = config.execution.ray_address if config.execution.executor == "ray" else None
     if address not in (None, "auto") and (marker := find_data_marker(_config_file(source))):
         raise ConfigError(
-            f"Connecting to Ray failed for {show_path(source)}: a YAML that came with data ({marker}) must not set "
+            f"Connecting to Ray failed for {quote_path(source)}: a YAML that came with data ({marker}) must not set "
             f"execution.ray_address, because a cluster can execute code on this machine; got {address!r}. If you trust "
             "the cluster, copy the YAML to another folder; otherwise use --executor inline."
         )
     for field, path in files.items():
-        say(f"Will execute {show_path(path)} ({field}).")
+        say(f"Will execute {quote_path(path)} ({field}).")
 
 
 def announce_copies(
@@ -104,21 +104,21 @@ def announce_copies(
     field; a copy's name is its hash.
     """
     files = {field: code_copy_path(config.results, copy_hashes[field]) for field in config.code_files()}
-    consented = {os.path.realpath(path) for path in allowed}
+    consented_paths = {os.path.realpath(path) for path in allowed}
     for field, path in config.code_files().items():
-        if os.path.realpath(files[field]) in consented:
+        if os.path.realpath(files[field]) in consented_paths:
             continue
         if not path.is_file() or hash_file(path) != copy_hashes[field]:
             raise ConfigError(
-                f"Running with --share failed for {show_path(path)}: the file is missing or was changed after the "
+                f"Running with --share failed for {quote_path(path)}: the file is missing or was changed after the "
                 f"sweep was prepared (SHA-256 {copy_hashes[field][:16]}…). Prepare the sweep again with robust201 plan "
-                f"--save; to execute the earlier copy, add: {ALLOW_CODE} {show_path(files[field])}"
+                f"--save; to execute the earlier copy, add: {ALLOW_CODE} {quote_path(files[field])}"
             )
         files[field] = path
         if field not in config.installed_code:
             check_consent([path], _config_file(source), allowed)
     for field, path in files.items():
-        say(f"Will execute {show_path(path)} ({field}).")
+        say(f"Will execute {quote_path(path)} ({field}).")
 
 
 def _config_file(source: Path) -> Path:
@@ -130,6 +130,6 @@ def consent_arguments(files: Iterable[Path]) -> tuple[str, ...]:
     return tuple(argument for path in dict.fromkeys(files) for argument in (ALLOW_CODE, str(path)))
 
 
-def show_path(path: Path) -> str:
+def quote_path(path: Path) -> str:
     """Quote a path for the shell; escape it if it has line breaks or non-printable characters."""
     return quote(str(path)) if str(path).isprintable() else ascii(str(path))

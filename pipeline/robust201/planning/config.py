@@ -85,7 +85,7 @@ GPU_GMACS = 2000.0
 
 CPU_GMACS = 10.0
 """Billion multiply-accumulates per second that one CPU thread is assumed to sustain. The value was measured for cells
-that mostly pool, which are slow. With a higher value, parts of such cells would take too long."""
+that consist mostly of pooling, which are slow. With a higher value, parts of such cells would take too long."""
 
 MAX_IMAGE_SIZE = 4_096
 MAX_SECONDS = 30 * 24 * 3600.0
@@ -513,7 +513,7 @@ class WorkSection(Section):
         return self
 
     def make_space(self, code: Mapping[str, str]) -> Space:
-        """Build the space; networks of a user's file can be built only if `code` has its hash, under ``space``."""
+        """Build the space. Networks of a user's file can be built only if ``code["space"]`` is the hash of the file."""
         space: Space
         if isinstance(self.space, SpaceFile):
             function = UserFunction(
@@ -725,8 +725,8 @@ class SweepConfig(WorkSection):
     @model_validator(mode="after")
     def _check_steps(self) -> Self:
         if STEPS in self.measurements:
-            problems = (self.tasks[key].unsupported_steps_reason(self.engine) for key in self.parameters)
-            if problem := next((reason for reason in problems if reason is not None), None):
+            reasons = (self.tasks[key].unsupported_steps_reason(self.engine) for key in self.parameters)
+            if problem := next((reason for reason in reasons if reason is not None), None):
                 raise ValueError(f"measurements: {problem}")
         return self
 
@@ -764,7 +764,10 @@ class SweepConfig(WorkSection):
 
     @property
     def sampled_keys(self) -> tuple[str, ...]:
-        """Keys under which networks outside the pilot are evaluated on a sample: all attacks that are not cheap."""
+        """Keys under which networks outside the pilot are evaluated on a sample.
+
+        These are all attacks except transfers and the attacks in `sampling.cheap`.
+        """
         if self.sampling is None:
             return ()
         return tuple(
@@ -795,13 +798,13 @@ class SweepConfig(WorkSection):
         }
         if not transfers:
             return {}
-        space, resolved = self.make_space({}), {}
+        space, sources = self.make_space({}), {}
         for key, parameters in transfers.items():
             try:
-                resolved[key] = space.resolve(parameters.source)
+                sources[key] = space.resolve(parameters.source)
             except ArchitectureError as error:
                 raise ConfigError(f"keys.{key}.source: {error}") from error
-        return resolved
+        return sources
 
     @property
     def space_name(self) -> str:
@@ -809,11 +812,12 @@ class SweepConfig(WorkSection):
 
     @property
     def has_several_weights(self) -> bool:
-        """Whether networks may have several weights in this sweep; if so, its units name them."""
+        """Whether networks may have several sets of weights in this sweep; if so, every unit names its weights."""
         return self.weights is not None and self.weights.files is None
 
     @property
     def own_images(self) -> tuple[ImageSelection, ...]:
+        """Selections of images that measures use instead of the sweep's images, without duplicates."""
         return tuple(
             dict.fromkeys(parameters.own_images for parameters in self.parameters.values() if parameters.own_images)
         )
@@ -851,18 +855,18 @@ class SweepConfig(WorkSection):
 
     def resolve_keys(self, names: Iterable[str]) -> tuple[str, ...]:
         """Resolve published spellings and groups to keys of this sweep; other names are returned unchanged."""
-        by_published = {task.published_key: key for key, task in self.tasks.items()}
-        return expand_keys((by_published.get(name, name) for name in names), self.tasks)
+        keys_by_published_key = {task.published_key: key for key, task in self.tasks.items()}
+        return expand_keys((keys_by_published_key.get(name, name) for name in names), self.tasks)
 
     def keys_of(self, dataset: str) -> tuple[str, ...]:
         """Return the keys evaluated on a dataset: all keys, without corruptions if it has no corrupted images."""
-        corrupted = self.datasets[dataset].corruptions is not None
-        return tuple(key for key, task in self.tasks.items() if corrupted or task.kind != "corruption")
+        has_corrupted_images = self.datasets[dataset].corruptions is not None
+        return tuple(key for key, task in self.tasks.items() if has_corrupted_images or task.kind != "corruption")
 
     def omitted_keys(self, dataset: str) -> tuple[str, ...]:
         """Return the keys not evaluated on a dataset: corruptions, if it has no corrupted images."""
-        evaluated = set(self.keys_of(dataset))
-        return tuple(key for key in self.tasks if key not in evaluated)
+        evaluated_keys = set(self.keys_of(dataset))
+        return tuple(key for key in self.tasks if key not in evaluated_keys)
 
 
 def _find_sampling_problems(config: SweepConfig, section: SamplingSection) -> Iterator[str]:
@@ -906,7 +910,7 @@ def _find_sampling_problems(config: SweepConfig, section: SamplingSection) -> It
 
 
 def _excessive_cost_reason(task: Task, parameters: Parameters, n_classes: int) -> str | None:
-    """Return the reason why a key is too expensive, or None; the cost of a transfer is its attack on the source."""
+    """Return the reason why a key is too expensive, or None; for a transfer, check its attack on the source."""
     if isinstance(parameters, TransferParameters):
         return parameters.attack_task.excessive_cost_reason(parameters.attack, n_classes)
     return task.excessive_cost_reason(parameters, n_classes)

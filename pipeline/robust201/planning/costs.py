@@ -17,10 +17,8 @@ class KeyCost(NamedTuple):
     """Cost of one key on one dataset.
 
     Attributes:
-        dataset: the dataset.
-        key: the key.
-        hours: worker-hours.
-        is_measured: whether the hours are estimated from measured seconds.
+        hours: estimated worker-hours.
+        is_measured: whether the estimate is based on measured seconds; otherwise, it is based on the assumed speed.
     """
 
     dataset: str
@@ -30,12 +28,15 @@ class KeyCost(NamedTuple):
 
 
 def key_costs(plan: Plan, speeds: Speeds) -> list[KeyCost]:
-    """Estimate the hours by dataset and key, in the order of the plan; transfers exclude their sources."""
+    """Estimate the hours by dataset and key, in the order of the plan.
+
+    The hours of a transfer exclude the generation of its images on the source.
+    """
     assumed_speed = plan.config.execution.assumed_gmacs() * 1e9
     macs: dict[tuple[str, str], float] = {}
-    for planned in plan.planned_keys:
-        dataset_key = planned.dataset, planned.key
-        macs[dataset_key] = macs.get(dataset_key, 0.0) + sum(plan.unit_macs(planned))
+    for planned_key in plan.planned_keys:
+        dataset_key = planned_key.dataset, planned_key.key
+        macs[dataset_key] = macs.get(dataset_key, 0.0) + sum(plan.unit_macs(planned_key))
     return [
         KeyCost(*dataset_key, total_macs / speeds.get(dataset_key, assumed_speed) / 3600, dataset_key in speeds)
         for dataset_key, total_macs in macs.items()
@@ -43,7 +44,7 @@ def key_costs(plan: Plan, speeds: Speeds) -> list[KeyCost]:
 
 
 def total_hours(plan: Plan, speeds: Speeds) -> float:
-    """Estimate the hours of a plan, including the sources of its transfers."""
+    """Estimate the hours of a plan, including the generation of images for its transfers."""
     source_hours = plan.source_macs / (plan.config.execution.assumed_gmacs() * 1e9) / 3600
     return source_hours + sum(cost.hours for cost in key_costs(plan, speeds))
 
@@ -65,10 +66,12 @@ def measure_speeds(plan: Plan, results: Path) -> dict[tuple[str, str], float]:
     if not len(inventory):
         return {}
     planned_payloads = {
-        (planned.dataset, planned.key): plan.protocols[planned.protocol].payload for planned in plan.planned_keys
+        (planned_key.dataset, planned_key.key): plan.protocols[planned_key.protocol].payload
+        for planned_key in plan.planned_keys
     }
     passes = {
-        (planned.dataset, planned.key): plan.passes(planned.dataset, planned.key) for planned in plan.planned_keys
+        (planned_key.dataset, planned_key.key): plan.passes(planned_key.dataset, planned_key.key)
+        for planned_key in plan.planned_keys
     }
     row_units, start, stop = (inventory.row_column(name) for name in ("unit", "start", "stop"))
     image_counts = np.zeros(len(inventory.units))
@@ -85,7 +88,7 @@ def measure_speeds(plan: Plan, results: Path) -> dict[tuple[str, str], float]:
             continue
         try:
             pass_macs = plan.network_macs(stored_unit.dataset, stored_unit.architecture)
-        except KeyError:  # a network that the plan lacks
+        except KeyError:  # the plan does not have this network
             continue
         macs[dataset_key] = macs.get(dataset_key, 0.0) + pass_macs * passes[dataset_key] * float(image_counts[position])
         key_seconds[dataset_key] = key_seconds.get(dataset_key, 0.0) + float(seconds[position])
@@ -96,6 +99,9 @@ def measure_speeds(plan: Plan, results: Path) -> dict[tuple[str, str], float]:
     }
 
 
-def equal_except_images(stored: Mapping[str, object], planned: Mapping[str, object]) -> bool:
+def equal_except_images(stored_payload: Mapping[str, object], planned_payload: Mapping[str, object]) -> bool:
     """Return whether two protocol payloads of a key differ at most in their images."""
-    return all(stored.get(name) == planned.get(name) for name in ("parameters", "network", "engine", "precision"))
+    return all(
+        stored_payload.get(name) == planned_payload.get(name)
+        for name in ("parameters", "network", "engine", "precision")
+    )

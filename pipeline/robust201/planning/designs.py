@@ -1,4 +1,4 @@
-"""Cheaper designs of a sweep, with the cost and the precision of each, and designs that fit a budget."""
+"""Cheaper designs of a sweep with their costs and precisions, and designs that fit a budget."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -22,17 +22,17 @@ and the expected Kendall tau with the ranking on all images (None if unknown).""
 
 DEFAULT_PILOT = 20
 _MIN_FACTOR = 0.1
-"""Minimum fraction of its queries and steps that an attack keeps."""
+"""Minimum factor by which the queries and steps of attacks are reduced."""
 
 _TOLERANCE = 1.0001
 """Maximum ratio of hours to budget at which a design fits; above 1, because hours are rounded."""
 
-_EXPENSIVE = 0.01
-"""Minimum fraction of the sweep's cost for a key to be included in the median precision of the design with half the
-images."""
+_MIN_EXPENSIVE_FRACTION = 0.01
+"""Minimum fraction of the sweep's cost that a key must have to count in the median precision of the design with half
+the images."""
 
-_SCALED = ("queries", "steps")
-_SHOWN_NETWORKS = 8
+_REDUCED_FIELDS = ("queries", "steps")
+_MAX_LISTED_NETWORKS = 8
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class CheaperDesign:
     """A cheaper form of a sweep.
 
     Attributes:
-        name: what is reduced, such as "half the images".
+        name: description of what is reduced, such as "half the images".
         hours: worker-hours.
         half_width: median over sampled keys of the half-width of the 95% interval; 0 if all images are used, None if
             unknown.
@@ -48,7 +48,7 @@ class CheaperDesign:
             network that is not evaluated count as 0.
         loss: description of what is lost.
         yaml: fields of the sweep YAML to set.
-        over_budget: whether even this cheapest design of its kind exceeds the budget.
+        is_over_budget: whether the design exceeds the budget, although it is the cheapest of its kind.
     """
 
     name: str
@@ -57,7 +57,7 @@ class CheaperDesign:
     tau: float | None
     loss: str
     yaml: dict[str, Any]
-    over_budget: bool = False
+    is_over_budget: bool = False
 
     def to_payload(self) -> dict[str, Any]:
         return {
@@ -67,50 +67,60 @@ class CheaperDesign:
             "expected_kendall_tau": self.tau,
             "loss": self.loss,
             "yaml": self.yaml,
-            "over_budget": self.over_budget,
+            "over_budget": self.is_over_budget,
         }
 
 
 def worst_case(_dataset: str, _key: str, n_seen: int, n_images: int) -> tuple[float, float | None]:
-    """Return the maximum half-width for a simple random sample, which is at accuracy 0.5, and None for unknown tau."""
+    """Return the largest half-width for a simple random sample (at accuracy 0.5), and None for the unknown tau."""
     return NORMAL_QUANTILE * math.sqrt(0.25 / n_seen * max(0.0, 1 - n_seen / n_images)), None
 
 
-def savings(plan: Plan, speeds: Speeds, precision: Precision) -> list[CheaperDesign]:
-    """Return three designs: half the images, half the networks, and half the queries and steps of attacks.
+def halved_designs(plan: Plan, speeds: Speeds, precision: Precision) -> list[CheaperDesign]:
+    """Return up to three designs: half the images, half the networks, and half the queries and steps of attacks.
 
-    The list is empty for a sampled sweep, whose cost is its budget and whose intervals are not binomial.
+    The list is empty for a sampled sweep, because its cost is its budget and its intervals are not binomial. A design
+    is omitted if the sweep has too few networks, or no attack with queries or steps.
     """
     if plan.config.sampling is not None:
         return []
     full_hours = total_hours(plan, speeds)
     costs = key_costs(plan, speeds)
-    expensive = {(cost.dataset, cost.key) for cost in costs if cost.hours >= _EXPENSIVE * full_hours}
-    halves = {planned.protocol: max(1, planned.n_images // 2) for planned in plan.planned_keys}
+    expensive_keys = {(cost.dataset, cost.key) for cost in costs if cost.hours >= _MIN_EXPENSIVE_FRACTION * full_hours}
+    halved_counts = {planned_key.protocol: max(1, planned_key.n_images // 2) for planned_key in plan.planned_keys}
     half_width, tau = _medians(
         [
-            precision(planned.dataset, planned.key, halves[planned.protocol], planned.n_images)
-            for planned in plan.planned_keys
-            if planned.n_images and not planned.columns and (planned.dataset, planned.key) in expensive
+            precision(planned_key.dataset, planned_key.key, halved_counts[planned_key.protocol], planned_key.n_images)
+            for planned_key in plan.planned_keys
+            if planned_key.n_images
+            and not planned_key.columns
+            and (planned_key.dataset, planned_key.key) in expensive_keys
         ]
     )
-    counts = {planned.n_images for planned in plan.planned_keys}
+    counts = {planned_key.n_images for planned_key in plan.planned_keys}
     # `images.count` is the same for all datasets.
     fields = {"images": {"count": max(1, counts.pop() // 2)}} if len(counts) == 1 else {}
     designs = [CheaperDesign("half the images", full_hours / 2, half_width, tau, "wider intervals", fields)]
     names = plan.config.selected_architectures
     if len(names) > 3:
-        designs.append(_fewer_networks(plan, speeds, len(names) // 2, "half the networks"))
+        designs.append(_design_with_fewer_networks(plan, speeds, len(names) // 2, "half the networks"))
     weaker = weaken(plan.config, 0.5)
     if weaker is not None:
-        hours = total_hours(_same_networks(weaker, plan), speeds)
+        hours = total_hours(_plan_same_units(weaker, plan), speeds)
         designs.append(
-            CheaperDesign("half the queries and steps", hours, None, None, _WEAKER, _key_fields(weaker, plan))
+            CheaperDesign(
+                "half the queries and steps",
+                hours,
+                None,
+                None,
+                _LOSS_OF_WEAKER_ATTACKS,
+                _changed_key_fields(weaker, plan),
+            )
         )
     return designs
 
 
-_WEAKER = "weaker attacks: accuracies are too high by an unknown amount, and the protocol changes"
+_LOSS_OF_WEAKER_ATTACKS = "weaker attacks: accuracies are too high by an unknown amount, and the protocol changes"
 
 
 def designs_for_budget(
@@ -142,20 +152,20 @@ def designs_for_budget(
         raise ConfigError(f"Reading the command line failed for --budget: {error} Correct it.") from error
     plan = plan_without_samples(config, assumed_facts(config))
     full_hours = total_hours(plan, speeds)
-    allowed = hours if hours is not None else full_hours * (fraction or 0.0)
-    if allowed >= full_hours:
+    allowed_hours = hours if hours is not None else full_hours * (fraction or 0.0)
+    if allowed_hours >= full_hours:
         return []
     designs = [
-        _sampled_design(config, allowed, full_hours, speeds, precision, reload),
-        _networks_that_fit(plan, allowed, speeds),
-        _weaker_that_fits(plan, allowed, speeds),
+        _sampled_design(config, allowed_hours, full_hours, speeds, precision, reload),
+        _reduce_networks_to_fit(plan, allowed_hours, speeds),
+        _weaken_attacks_to_fit(plan, allowed_hours, speeds),
     ]
-    return [replace(design, over_budget=design.hours > allowed * _TOLERANCE) for design in designs]
+    return [replace(design, is_over_budget=design.hours > allowed_hours * _TOLERANCE) for design in designs]
 
 
 def _sampled_design(
     config: SweepConfig,
-    allowed: float,
+    allowed_hours: float,
     full_hours: float,
     speeds: Speeds,
     precision: Precision,
@@ -170,35 +180,35 @@ def _sampled_design(
     measurements = list(config.measurements) + [PREDICTIONS] * (PREDICTIONS not in config.measurements)
     section: dict[str, Any] = {} if config.sampling is None else config.sampling.model_dump(exclude_defaults=True)
 
-    def hours_for(amount: str) -> float:
-        section["budget"] = amount
+    def compute_hours(budget_text: str) -> float:
+        section["budget"] = budget_text
         sampled_config = reload(sampling=section, measurements=measurements)
         return total_hours(make_plan(sampled_config, assumed_facts(sampled_config)), speeds)
 
-    for pilot in _pilot_sizes(config):
-        section |= {"budget": "100%", "pilot": pilot}
+    for pilot_size in _pilot_sizes(config):
+        section |= {"budget": "100%", "pilot": pilot_size}
         full_config = reload(sampling=section, measurements=measurements)
         costs: SampleCosts = sample_costs(plan_without_samples(full_config, assumed_facts(full_config)))
         min_fraction = smallest_cost(costs) / costs.full_cost
-        hours = hours_for(_percent_text(min_fraction))
-        if hours <= allowed * _TOLERANCE:
+        hours = compute_hours(_percent_text(min_fraction))
+        if hours <= allowed_hours * _TOLERANCE:
             break
-    # `run` converts hours with the assumed speed. If measured speeds differ, the budget is written as a fraction.
-    fraction = allowed / full_hours
-    for _ in range(10 if hours * _TOLERANCE <= allowed else 0):
-        hours = hours_for(_percent_text(max(min_fraction, fraction)) if speeds else _hours_text(allowed))
-        if not speeds or hours <= allowed * _TOLERANCE:
+    # `run` converts hours with the assumed speed. If speeds were measured, the budget is written as a fraction instead.
+    fraction = allowed_hours / full_hours
+    for _ in range(10 if hours * _TOLERANCE <= allowed_hours else 0):
+        hours = compute_hours(_percent_text(max(min_fraction, fraction)) if speeds else _hours_text(allowed_hours))
+        if not speeds or hours <= allowed_hours * _TOLERANCE:
             break
-        fraction = max(min_fraction, fraction) * 0.999 * allowed / hours
+        fraction = max(min_fraction, fraction) * 0.999 * allowed_hours / hours
     sizes = sample_sizes(costs, parse_budget(section["budget"]), config.name)
-    expected = {
+    precisions = {
         dataset_key: precision(*dataset_key, count, costs.n_images[dataset_key])
         for dataset_key, count in sizes.items()
         if count
     }
-    half_width, tau = _medians(list(expected.values()))
+    half_width, tau = _medians(list(precisions.values()))
     max_half_widths: dict[str, float] = {}
-    for (_, key), (width, _) in expected.items():
+    for (_, key), (width, _) in precisions.items():
         max_half_widths[key] = max(width, max_half_widths.get(key, 0.0))
     fields: dict[str, Any] = {"sampling": section}
     if measurements != list(config.measurements):
@@ -209,11 +219,11 @@ def _sampled_design(
         if key in max_half_widths
     )
     loss = f"estimates with intervals; images: {images}"
-    if hours > allowed * _TOLERANCE:
+    if hours > allowed_hours * _TOLERANCE:
         fixed_hours = hours * costs.fixed / costs.cost_with_sizes(sizes)
         loss = (
-            f"the pilot of {pilot:,} networks and the keys that are not sampled take {fixed_hours:.3g} worker-hours; "
-            f"{loss}"
+            f"the pilot of {pilot_size:,} networks and the keys that are not sampled take {fixed_hours:.3g} "
+            f"worker-hours; {loss}"
         )
     return CheaperDesign("all networks, sampled images", hours, half_width, tau, loss, fields)
 
@@ -236,65 +246,81 @@ def _percent_text(fraction: float) -> str:
 
 
 def _smallest_by_key(sizes: Any) -> dict[str, int]:
-    """Return the smallest sample size of each key over datasets."""
-    by_key: dict[str, int] = {}
+    """Return the smallest sample size of each key among the datasets."""
+    smallest_sizes: dict[str, int] = {}
     for (_, key), count in sizes.items():
-        by_key[key] = min(count, by_key.get(key, count))
-    return by_key
+        smallest_sizes[key] = min(count, smallest_sizes.get(key, count))
+    return smallest_sizes
 
 
-def _networks_that_fit(plan: Plan, allowed: float, speeds: Speeds) -> CheaperDesign:
+def _reduce_networks_to_fit(plan: Plan, allowed_hours: float, speeds: Speeds) -> CheaperDesign:
     names = plan.config.selected_architectures
     low, high = 0, len(names)
     while low < high:
         middle = (low + high + 1) // 2
-        fits = total_hours(_narrow(plan, middle), speeds) <= allowed
+        fits = total_hours(_choose_networks(plan, middle), speeds) <= allowed_hours
         low, high = (middle, high) if fits else (low, middle - 1)
-    return _fewer_networks(plan, speeds, max(2, low), "fewer networks, all images")
+    return _design_with_fewer_networks(plan, speeds, max(2, low), "fewer networks, all images")
 
 
-def _fewer_networks(plan: Plan, speeds: Speeds, count: int, name: str) -> CheaperDesign:
-    total = len(plan.config.selected_architectures)
-    tau = count * (count - 1) / (total * (total - 1))
-    chosen = list(choose_pilot(plan.config.selected_architectures, count, 0))
-    loss = f"no results for {_count_networks(total - count)} (robust201 predict estimates them); exact for {count:,}"
-    return CheaperDesign(name, total_hours(_narrow(plan, count), speeds), 0.0, tau, loss, {"architectures": chosen})
+def _design_with_fewer_networks(plan: Plan, speeds: Speeds, count: int, name: str) -> CheaperDesign:
+    n_networks = len(plan.config.selected_architectures)
+    tau = count * (count - 1) / (n_networks * (n_networks - 1))
+    chosen_architectures = list(choose_pilot(plan.config.selected_architectures, count, 0))
+    loss = (
+        f"no results for {_count_networks(n_networks - count)} (robust201 predict estimates them); exact for {count:,}"
+    )
+    return CheaperDesign(
+        name,
+        total_hours(_choose_networks(plan, count), speeds),
+        0.0,
+        tau,
+        loss,
+        {"architectures": chosen_architectures},
+    )
 
 
 def _count_networks(count: int) -> str:
     return "1 network" if count == 1 else f"{count:,} networks"
 
 
-def _narrow(plan: Plan, count: int) -> Plan:
+def _choose_networks(plan: Plan, count: int) -> Plan:
     return plan.narrow(architectures=set(choose_pilot(plan.config.selected_architectures, count, 0)))
 
 
-def _weaker_that_fits(plan: Plan, allowed: float, speeds: Speeds) -> CheaperDesign:
-    """Weaken attacks as little as the budget requires; if a tenth of their work is too much, also reduce networks."""
+def _weaken_attacks_to_fit(plan: Plan, allowed_hours: float, speeds: Speeds) -> CheaperDesign:
+    """Weaken attacks as little as the budget requires; if a tenth of their work exceeds it, also use fewer networks."""
     low, high = _MIN_FACTOR, 1.0
-    fitting = None
+    fitting_plan = None
     for factor in (_MIN_FACTOR, *[None] * 12):
         middle = factor or (low + high) / 2
         config = weaken(plan.config, middle)
         weaker = plan if config is None else plan_without_samples(config, assumed_facts(config))
-        if total_hours(weaker, speeds) <= allowed:
-            low, fitting = middle, weaker
+        if total_hours(weaker, speeds) <= allowed_hours:
+            low, fitting_plan = middle, weaker
         elif factor is not None:
-            design = _networks_that_fit(weaker, allowed, speeds)
+            design = _reduce_networks_to_fit(weaker, allowed_hours, speeds)
             name = "a tenth of the queries and steps, fewer networks"
             return replace(
                 design,
                 name=name,
                 half_width=None,
                 tau=None,
-                loss=f"{_WEAKER}; {design.loss}",
-                yaml=_key_fields(weaker.config, plan) | design.yaml,
+                loss=f"{_LOSS_OF_WEAKER_ATTACKS}; {design.loss}",
+                yaml=_changed_key_fields(weaker.config, plan) | design.yaml,
             )
         else:
             high = middle
-    assert fitting is not None  # noqa: S101 - the smallest factor fits, or the loop has returned
-    hours = total_hours(fitting, speeds)
-    return CheaperDesign("fewer queries and steps", hours, None, None, _WEAKER, _key_fields(fitting.config, plan))
+    assert fitting_plan is not None  # noqa: S101 - the smallest factor fits, or the loop has returned
+    hours = total_hours(fitting_plan, speeds)
+    return CheaperDesign(
+        "fewer queries and steps",
+        hours,
+        None,
+        None,
+        _LOSS_OF_WEAKER_ATTACKS,
+        _changed_key_fields(fitting_plan.config, plan),
+    )
 
 
 def weaken(config: SweepConfig, factor: float) -> SweepConfig | None:
@@ -307,7 +333,7 @@ def weaken(config: SweepConfig, factor: float) -> SweepConfig | None:
         fields = keys.get(name)
         if fields is None or "file" in fields or "source" in fields or config.tasks[name].kind != "attack":
             continue
-        amounts = {field: getattr(parameters, field, None) for field in _SCALED}
+        amounts = {field: getattr(parameters, field, None) for field in _REDUCED_FIELDS}
         scaled = {field: max(1, round(factor * n)) for field, n in amounts.items() if isinstance(n, int) and n > 1}
         keys[name] = {**fields, **scaled}
         step_size, steps = getattr(parameters, "rel_stepsize", None), amounts["steps"]
@@ -316,18 +342,19 @@ def weaken(config: SweepConfig, factor: float) -> SweepConfig | None:
     return None if keys == config.keys else config.model_copy(update={"keys": keys, "sampling": None})
 
 
-def _same_networks(config: SweepConfig, plan: Plan) -> Plan:
-    networks = {network.architecture for planned in plan.planned_keys for network in planned.networks}
-    datasets = {planned.dataset for planned in plan.planned_keys}
-    keys = {planned.key for planned in plan.planned_keys}
-    everything = plan_without_samples(config, assumed_facts(config))
-    return everything.narrow(architectures=networks, datasets=datasets, keys=keys)
+def _plan_same_units(config: SweepConfig, plan: Plan) -> Plan:
+    """Plan another configuration for the networks, datasets and keys of a plan."""
+    networks = {network.architecture for planned_key in plan.planned_keys for network in planned_key.networks}
+    datasets = {planned_key.dataset for planned_key in plan.planned_keys}
+    keys = {planned_key.key for planned_key in plan.planned_keys}
+    full_plan = plan_without_samples(config, assumed_facts(config))
+    return full_plan.narrow(architectures=networks, datasets=datasets, keys=keys)
 
 
-def _key_fields(config: SweepConfig, plan: Plan) -> dict[str, Any]:
-    """Return the entries of `keys` that differ from the plan's."""
-    before = plan.config.keys
-    return {"keys": {name: fields for name, fields in config.keys.items() if fields != before.get(name)}}
+def _changed_key_fields(config: SweepConfig, plan: Plan) -> dict[str, Any]:
+    """Return the YAML field `keys` with only the keys whose fields differ from those of the plan."""
+    plan_keys = plan.config.keys
+    return {"keys": {name: fields for name, fields in config.keys.items() if fields != plan_keys.get(name)}}
 
 
 def _medians(precisions: Sequence[tuple[float, float | None]]) -> tuple[float | None, float | None]:
@@ -346,17 +373,18 @@ def yaml_lines(fields: dict[str, Any]) -> list[str]:
     """Format fields of a sweep as YAML lines, one per field; a long list of networks is shortened."""
     lines = []
     for name, value in fields.items():
-        if name == "architectures" and len(value) > _SHOWN_NETWORKS:
-            shown: Sequence[ArchitectureId] = value[:_SHOWN_NETWORKS]
-            lines.append(f"{name}: [{', '.join(map(str, shown))}, ...]  # {len(value):,}; --json lists all")
+        if name == "architectures" and len(value) > _MAX_LISTED_NETWORKS:
+            listed_networks: Sequence[ArchitectureId] = value[:_MAX_LISTED_NETWORKS]
+            lines.append(f"{name}: [{', '.join(map(str, listed_networks))}, ...]  # {len(value):,}; --json lists all")
         else:
-            lines.append(f"{name}: {_flow(value)}")
+            lines.append(f"{name}: {_format_flow(value)}")
     return lines
 
 
-def _flow(value: Any) -> str:
+def _format_flow(value: Any) -> str:
+    """Format a value in YAML's flow style, such as ``[1, 2]``."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{name}: {_flow(item)}" for name, item in value.items()) + "}"
+        return "{" + ", ".join(f"{name}: {_format_flow(item)}" for name, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_flow, value))}]"
+        return f"[{', '.join(map(_format_flow, value))}]"
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -17,22 +17,26 @@ def estimate(plan: Plan) -> dict[str, Any]:
     """Return the counts of a plan and estimates of its bytes and worker-hours, as a JSON value."""
     planned_keys = plan.planned_keys
     n_units_by_key = Counter[tuple[str, str]]()
-    for planned in planned_keys:
-        n_units_by_key[planned.dataset, planned.key] += len(planned.networks)
-    n_images = {(planned.dataset, planned.key): planned.n_images for planned in planned_keys}
+    for planned_key in planned_keys:
+        n_units_by_key[planned_key.dataset, planned_key.key] += len(planned_key.networks)
+    n_images = {(planned_key.dataset, planned_key.key): planned_key.n_images for planned_key in planned_keys}
     shard_bytes = json_bytes = 0
     for (dataset, key), n_units in n_units_by_key.items():
         n_rows = n_units * len(plan.strengths(dataset, key))
-        counts, means = _numbers_per_row(plan, dataset, key, n_images[dataset, key])
-        shard_bytes += n_rows * (_SHARD_BYTES_PER_ROW + counts * _SHARD_BYTES_PER_COUNT + means * _SHARD_BYTES_PER_MEAN)
-        json_bytes += n_rows * (counts * _JSON_BYTES_PER_COUNT + means * _JSON_BYTES_PER_MEAN)
-    macs = plan.source_macs + sum(sum(plan.unit_macs(planned)) for planned in planned_keys)
+        n_counts, n_means = _numbers_per_row(plan, dataset, key, n_images[dataset, key])
+        shard_bytes += n_rows * (
+            _SHARD_BYTES_PER_ROW + n_counts * _SHARD_BYTES_PER_COUNT + n_means * _SHARD_BYTES_PER_MEAN
+        )
+        json_bytes += n_rows * (n_counts * _JSON_BYTES_PER_COUNT + n_means * _JSON_BYTES_PER_MEAN)
+    macs = plan.source_macs + sum(sum(plan.unit_macs(planned_key)) for planned_key in planned_keys)
     return {
         "name": plan.config.name,
-        "architectures": len({network.architecture for planned in planned_keys for network in planned.networks}),
+        "architectures": len(
+            {network.architecture for planned_key in planned_keys for network in planned_key.networks}
+        ),
         "units": n_units_by_key.total(),
         "evaluations": plan.n_evaluations,
-        "evaluated_images": sum(planned.n_evaluations * planned.n_images for planned in planned_keys),
+        "evaluated_images": sum(planned_key.n_evaluations * planned_key.n_images for planned_key in planned_keys),
         "estimated_shard_bytes": shard_bytes,
         "estimated_json_bytes": json_bytes,
         **plan.config.execution.estimate_hours(macs),

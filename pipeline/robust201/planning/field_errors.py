@@ -15,8 +15,8 @@ _VALID_VALUES = {
     "greater_than_equal": "at least {ge:,.12g}",
     "less_than_equal": "at most {le:,.12g}",
     "less_than": "less than {lt:,.12g}",
-    "too_short": "at least {min_length} of them",
-    "too_long": "at most {max_length:,} of them",
+    "too_short": "{min_length} or more entries",
+    "too_long": "at most {max_length:,} entries",
     "string_too_long": "at most {max_length} characters",
     "string_pattern_mismatch": "letters, digits, dots, dashes and underscores",
     "literal_error": "{expected}",
@@ -25,7 +25,7 @@ _VALID_VALUES = {
     "int_from_float": "an integer",
     "float_type": "a number",
     "float_parsing": "a number",
-    "dict_type": "names, each with its fields",
+    "dict_type": "a mapping from names to fields",
     "model_type": "a mapping of fields",
     "path_type": "a path",
     "tuple_type": "a list",
@@ -34,7 +34,7 @@ _VALID_VALUES = {
     "bool_type": "true or false",
     "bool_parsing": "true or false",
 }
-"""Descriptions of valid values, by pydantic's error type; for other types, pydantic's own message is used."""
+"""Descriptions of valid values by pydantic's error type; for other error types, pydantic's own message is used."""
 
 
 def steps_of(location: Sequence[int | str]) -> tuple[str, ...]:

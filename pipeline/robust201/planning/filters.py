@@ -24,7 +24,7 @@ class Filters:
             ConfigError: the filters have an unknown name or select nothing.
         """
         datasets = self.datasets or tuple(config.datasets)
-        for selected_names, sweep_names, known_elsewhere, kind_name in (
+        for selected_names, sweep_names, all_known_names, noun in (
             (datasets, list(config.datasets), (), "dataset"),
             (self.keys or (), list(config.parameters), (*TASKS, *KEY_GROUPS), "key"),
         ):
@@ -33,12 +33,12 @@ class Filters:
                     # Suggest the sweep's names; if the name is misspelt, also suggest names that this sweep lacks.
                     candidates = (
                         sweep_names
-                        if name in known_elsewhere
-                        else [*sweep_names, *(key for key in known_elsewhere if key not in sweep_names)]
+                        if name in all_known_names
+                        else [*sweep_names, *(key for key in all_known_names if key not in sweep_names)]
                     )
-                    suggestion = closest_key(name, candidates) if kind_name == "key" else closest(name, candidates)
+                    suggestion = closest_key(name, candidates) if noun == "key" else closest(name, candidates)
                     raise ConfigError(
-                        f"Narrowing the sweep failed for {config.name}: expected one of its {kind_name}s, got "
+                        f"Narrowing the sweep failed for {config.name}: expected one of its {noun}s, got "
                         f"{name!r}.{suggestion}"
                     )
         keys = {key for dataset in datasets for key in config.keys_of(dataset)}

@@ -22,9 +22,9 @@ class DatasetFacts:
     Attributes:
         n_images: number of test images that the sweep selects.
         images_sha256: `ImageSet.sha256` of that selection.
-        corruptions: identity payload of the corrupted images of each key (source, hash and, if generated, recipe),
-            without keys whose images have not been generated.
-        own_images: facts of the images that measures use instead of the sweep's, by selection.
+        corruptions: by key, the payload that identifies the corrupted images (source, hash and, if generated, recipe);
+            keys whose images have not been generated are missing.
+        own_images: facts about the images that measures use instead of the sweep's images, by selection.
         decoder: libraries and settings that affect pixels of JPEG, PNG and resized images (see `ImageSet.decoder`).
     """
 
@@ -35,7 +35,7 @@ class DatasetFacts:
     decoder: Mapping[str, str] = field(default_factory=dict)
 
     def images(self, selection: ImageSelection | None) -> ImageFacts:
-        """Return the facts of a measure's selection, or of the sweep's selection if `selection` is None."""
+        """Return the facts about the images of a measure, or about the sweep's images if `selection` is None."""
         return ImageFacts(self.n_images, self.images_sha256) if selection is None else self.own_images[selection]
 
     def completed_by(self, other: "DatasetFacts") -> "DatasetFacts":
@@ -75,11 +75,11 @@ class InputFacts:
     """Hashes of all inputs of a sweep, from which the ids of its units are derived.
 
     Attributes:
-        datasets: facts of each dataset, by name.
+        datasets: facts about each dataset, by name.
         weights: weights to evaluate, by dataset and architecture.
         code: SHA-256 of each Python file of the sweep, by the YAML field that names it.
-        test_accuracies: accuracy on all test images that was recorded with the weights, by their SHA-256; it does not
-            affect results and is compared with the measured accuracy.
+        test_accuracies: accuracy on all test images that was recorded with the weights, by the SHA-256 of the weights.
+            It does not affect results; it is compared with the measured accuracy.
         samples: samples of images that have been drawn, which are stored in a separate file (`planning.samples`).
     """
 
@@ -129,7 +129,7 @@ class InputFacts:
 
 
 def _dump_weights(states: tuple[Weights, ...]) -> Any:
-    """Return the hash of a single, unnamed set of weights (as in format 1), or a list of payloads of several sets."""
+    """Return the hash if there is one unnamed set of weights (as in format 1), or else a list of payloads."""
     if len(states) == 1 and states[0] == Weights(states[0].sha256):
         return states[0].sha256
     return [state.to_payload() for state in states]

@@ -45,9 +45,10 @@ _REPORT_SECONDS = 30.0
 
 
 class Inputs:
-    """The inputs of a sweep, opened at first use; `say` is called with a line about each slow step.
+    """The inputs of a sweep, opened at first use.
 
-    Published corrupted images are opened only for `keys` and `datasets`; None means all keys or datasets of the sweep.
+    `say` is called with a line about each slow step. Published corrupted images are opened only for `keys` and
+    `datasets`; None means all keys or datasets of the sweep.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Inputs:
         return WeightsSource(self._config, self._config.make_space({}))
 
     def images(self, dataset: str, own_selection: ImageSelection | None = None) -> ImageSet:
-        """Return the images of a measure's selection, or by default the sweep's test images (cached)."""
+        """Return the images that a measure selects, or by default the sweep's test images (cached)."""
         selection = own_selection or ImageSelection("test", self._config.images.count, self._config.images.seed)
         if (dataset, own_selection) not in self._images:
             section, spec = self._config.datasets[dataset], self._config.dataset_spec(dataset)
@@ -151,7 +152,7 @@ class Inputs:
         return self._config.results / "corruptions"
 
     def _has_no_generated_images(self, section: CorruptionsSection) -> bool:
-        """Return whether no images were generated, without creating the textures, which takes half a second."""
+        """Return whether no images have been generated, without creating frost textures, which takes half a second."""
         return section.path is None and not self._generated_folder.exists()
 
     def _frost_textures(self, section: CorruptionsSection) -> FrostTextures:
@@ -191,7 +192,7 @@ class Inputs:
         return frozenset(unfinished_keys(self._corruptions_folder(dataset, section), versions))
 
     def generate_missing_corruptions(self, dataset: str, selected: Collection[str] | None = None) -> None:
-        """Generate the missing corruptions of a dataset; if `selected` is not None, only its keys."""
+        """Generate the missing corruptions of a dataset; if `selected` is not None, generate only these keys."""
         section = self._config.datasets[dataset].corruptions
         missing = self.missing_corruptions(dataset)
         keys = [
@@ -214,7 +215,7 @@ class Inputs:
         return AdversarialStore(folder, indices, self._config.batch_size)
 
     def missing_adversarial_blocks(self, plan: Plan, parts: Iterable[Part]) -> tuple[Part, ...]:
-        """Return the blocks of adversarial images that must be generated on sources before parts can be computed."""
+        """Return the blocks of adversarial images that sources must generate before transfer parts can be computed."""
         transfers = self._config.transfers
         needed_strengths: defaultdict[tuple[str, str], set[float]] = defaultdict(set)
         for part in parts:
@@ -372,14 +373,14 @@ def code_copy_path(results: Path, sha256: str) -> Path:
 
 def copy_code(path: Path, results: Path, sha256: str) -> None:
     """Copy a user's Python file to the results folder for workers; a damaged copy is replaced."""
-    copy = code_copy_path(results, sha256)
-    if not copy.is_file() or hash_file(copy) != copy.stem:
-        with atomic_write(copy) as stream:
+    copy_path = code_copy_path(results, sha256)
+    if not copy_path.is_file() or hash_file(copy_path) != copy_path.stem:
+        with atomic_write(copy_path) as stream:
             stream.write(read_code(path))
 
 
 def locate_tasks(config: SweepConfig, code: Mapping[str, str]) -> dict[str, Task]:
-    """Return a worker's tasks by key; custom tasks use the copies of their files in the results folder."""
+    """Return the tasks for a worker by key; custom tasks use the copies of their files in the results folder."""
     return {
         key: task.located(code_copy_path(config.results, code[f"keys.{key}"]), code[f"keys.{key}"])
         if isinstance(task, UserTask)
@@ -389,7 +390,7 @@ def locate_tasks(config: SweepConfig, code: Mapping[str, str]) -> dict[str, Task
 
 
 def locate_space(config: SweepConfig | TrainingConfig, code: Mapping[str, str]) -> Space:
-    """Return a worker's space; a user's space uses the copied file in the results folder."""
+    """Return the space for a worker; the space of a user's file uses the copy of the file in the results folder."""
     space = config.make_space(code)
     if isinstance(space, UserFileSpace):
         space.function = space.function.located(code_copy_path(config.results, code["space"]), code["space"])

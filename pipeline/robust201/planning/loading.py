@@ -1,4 +1,4 @@
-"""Loading of sweep and training YAML files; an error is one line with the field's location and the problem."""
+"""Loading of sweep and training YAML files. Errors are one line with the location of the field and the problem."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -23,8 +23,8 @@ _Model = TypeVar("_Model", bound=BaseModel)
 def load_config(path: Path, /, **overrides: Any) -> SweepConfig:
     """Read and check a sweep YAML.
 
-    Overrides replace fields of the file. A mapping replaces only its fields of a section, and None keeps the file's
-    value.
+    Overrides replace fields of the file. A mapping replaces only the fields that it names in a section, and None keeps
+    the value in the file.
 
     Raises:
         ConfigError: the file is missing or not valid YAML, or a field is unknown or invalid.
@@ -68,7 +68,10 @@ def load_training(path: Path, /, **overrides: Any) -> TrainingConfig:
 
 
 def _check_normalisations(datasets: Mapping[str, DatasetSection], content_name: str, locate: LocateField) -> None:
-    """Reject values that are implausible for pixels in [0, 1]; plans are not checked, as earlier ones may have them."""
+    """Reject values that are implausible for pixels in [0, 1].
+
+    Only YAML files are checked, because plans of earlier versions may contain such values.
+    """
     for dataset, section in datasets.items():
         fields = section.normalisation
         problem = None if fields is None else Normalisation(fields.mean, fields.std).problem
@@ -99,9 +102,9 @@ def _find_option(field_path: Sequence[str], overrides: Mapping[str, Any]) -> str
     return "--out" if field_path[0] in {"results", "store"} else f"--{field_path[-1]}"
 
 
-def _override_fields(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def _override_fields(fields: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     replaced_fields = dict(fields)
-    for name, value in changes.items():
+    for name, value in overrides.items():
         section = fields.get(name)
         if isinstance(value, Mapping) and (section is None or isinstance(section, Mapping)):
             replaced_fields[name] = _override_fields(section or {}, value)

@@ -37,7 +37,7 @@ class PlannedNetwork(NamedTuple):
 
 @dataclass(frozen=True)
 class PlannedKey:
-    """The units of one dataset and key: their common fields (see `core.records.Unit`) and at least one network."""
+    """The units of one dataset and key: their common fields (see `core.records.Unit`) and one or more networks."""
 
     space: str
     dataset: str
@@ -82,11 +82,11 @@ class PlannedKey:
 
 @dataclass(frozen=True)
 class Plan:
-    """All units of a sweep, grouped by dataset and key; `units` lists them individually (the paper has 290,970).
+    """All units of a sweep, grouped by dataset and key; `units` lists them individually (290,970 in the paper's sweep).
 
     Attributes:
-        planned_keys: sorted by dataset and key, their networks by architecture and weights.
-        protocols: by digest, in the order of datasets and keys.
+        planned_keys: units, sorted by dataset and key; the networks of each are sorted by architecture and weights.
+        protocols: protocols by digest, in the order of datasets and keys.
         facts: hashes of the sweep's inputs.
     """
 
@@ -99,34 +99,36 @@ class Plan:
     def of_units(
         cls, config: SweepConfig, units: Iterable[Unit], protocols: Mapping[str, EvaluationProtocol], facts: InputFacts
     ) -> "Plan":
-        def shared(unit: Unit) -> tuple[str, str, tuple[float, ...], int, str, tuple[str, ...], str]:
+        def common_fields(unit: Unit) -> tuple[str, str, tuple[float, ...], int, str, tuple[str, ...], str]:
             return unit.dataset, unit.key, unit.strengths, unit.n_images, unit.protocol, unit.columns, unit.images
 
-        planned = []
-        for fields, group in groupby(units, shared):
+        planned_keys = []
+        for fields, group in groupby(units, common_fields):
             networks = tuple(PlannedNetwork(u.architecture, u.checkpoint_sha256, u.weights) for u in group)
-            planned.append(PlannedKey(config.space_name, *fields[:-1], networks, fields[-1]))
-        return cls(config, tuple(planned), protocols, facts)
+            planned_keys.append(PlannedKey(config.space_name, *fields[:-1], networks, fields[-1]))
+        return cls(config, tuple(planned_keys), protocols, facts)
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
         """All units, sorted by dataset, key, architecture and weights."""
         return tuple(
-            planned.unit(position) for planned in self.planned_keys for position in range(len(planned.networks))
+            planned_key.unit(position)
+            for planned_key in self.planned_keys
+            for position in range(len(planned_key.networks))
         )
 
     @cached_property
     def n_units(self) -> int:
-        return sum(len(planned.networks) for planned in self.planned_keys)
+        return sum(len(planned_key.networks) for planned_key in self.planned_keys)
 
     @cached_property
     def unit_ids(self) -> NDArray[np.bytes_]:
-        ids = (name.encode() for planned in self.planned_keys for name in planned.ids())
+        ids = (name.encode() for planned_key in self.planned_keys for name in planned_key.ids())
         return np.fromiter(ids, dtype="S32", count=self.n_units)
 
     @cached_property
     def useful_ids(self) -> NDArray[np.bytes_]:
-        """Ids of the plan's units, and of the units on all images into which full samples are combined."""
+        """Ids of the plan's units, and of the units on all images that replace samples of all images."""
         if self.config.sampling is None:
             return self.unit_ids
         return np.union1d(self.unit_ids, counted_plan(self).unit_ids)
@@ -135,7 +137,7 @@ class Plan:
         """Return units by id; ids that are not in the plan are ignored."""
         if not ids:
             return {}
-        starts = np.cumsum([0, *(len(planned.networks) for planned in self.planned_keys)])
+        starts = np.cumsum([0, *(len(planned_key.networks) for planned_key in self.planned_keys)])
         units = {}
         for position in np.flatnonzero(np.isin(self.unit_ids, np.array([name.encode() for name in ids]))).tolist():
             key_index = int(np.searchsorted(starts, position, side="right")) - 1
@@ -176,25 +178,25 @@ class Plan:
         """Number of evaluations by dataset and key; all increments of a network's sample count as one evaluation."""
         counts: Counter[tuple[str, str]] = Counter()
         sampled: defaultdict[tuple[str, str], set[tuple[ArchitectureId, float]]] = defaultdict(set)
-        for planned in self.planned_keys:
-            if is_sampled(self, planned):
-                names = (network.architecture for network in planned.networks)
-                sampled[planned.dataset_and_key].update(itertools.product(names, planned.strengths))
+        for planned_key in self.planned_keys:
+            if is_sampled(self, planned_key):
+                names = (network.architecture for network in planned_key.networks)
+                sampled[planned_key.dataset_and_key].update(itertools.product(names, planned_key.strengths))
             else:
-                counts[planned.dataset_and_key] += planned.n_evaluations
+                counts[planned_key.dataset_and_key] += planned_key.n_evaluations
         counts.update({key: len(evaluations) for key, evaluations in sampled.items()})
         return counts
 
     @property
     def n_network_keys(self) -> int:
         """Number of combinations of network, key and dataset, each of which is one unit or several increments."""
-        increments = (planned for planned in self.planned_keys if is_sampled(self, planned))
+        increment_keys = (planned_key for planned_key in self.planned_keys if is_sampled(self, planned_key))
         n_networks = Counter[tuple[str, str]]()
-        for planned in increments:
-            key = planned.dataset_and_key
-            n_networks[key] = max(n_networks[key], len(planned.networks))
-        plain = (planned for planned in self.planned_keys if not is_sampled(self, planned))
-        return n_networks.total() + sum(len(planned.networks) for planned in plain)
+        for planned_key in increment_keys:
+            key = planned_key.dataset_and_key
+            n_networks[key] = max(n_networks[key], len(planned_key.networks))
+        unsampled_keys = (planned_key for planned_key in self.planned_keys if not is_sampled(self, planned_key))
+        return n_networks.total() + sum(len(planned_key.networks) for planned_key in unsampled_keys)
 
     @cached_property
     def n_evaluations(self) -> int:
@@ -203,8 +205,8 @@ class Plan:
     @cached_property
     def known_ids(self) -> frozenset[str]:
         """Ids of the units whose protocol is known (see `planning.identity.is_known`)."""
-        known = (planned for planned in self.planned_keys if is_known(self.protocols[planned.protocol]))
-        return frozenset(name for planned in known for name in planned.ids())
+        known = (planned_key for planned_key in self.planned_keys if is_known(self.protocols[planned_key.protocol]))
+        return frozenset(name for planned_key in known for name in planned_key.ids())
 
     def keys(self, dataset: str) -> tuple[str, ...]:
         """Return the keys evaluated on a dataset, in the order of the table of tasks."""
@@ -255,20 +257,22 @@ class Plan:
     ) -> "Plan":
         """Return a plan of the units that match all filters; None matches everything."""
         planned_keys = []
-        for planned in self.planned_keys:
-            if planned.dataset in (datasets or self.datasets) and (keys is None or planned.key in keys):
+        for planned_key in self.planned_keys:
+            if planned_key.dataset in (datasets or self.datasets) and (keys is None or planned_key.key in keys):
                 networks = tuple(
                     network
-                    for network in planned.networks
+                    for network in planned_key.networks
                     if architectures is None or network.architecture in architectures
                 )
-                planned_keys += [replace(planned, networks=networks)] if networks else []
+                planned_keys += [replace(planned_key, networks=networks)] if networks else []
         return replace(self, planned_keys=tuple(planned_keys))
 
-    def unit_macs(self, planned: PlannedKey) -> list[float]:
+    def unit_macs(self, planned_key: PlannedKey) -> list[float]:
         """Estimate the multiply-accumulates of each unit of a key, in the order of its networks."""
-        factor = self._passes[planned.dataset, planned.key] * len(planned.strengths) * planned.n_images
-        return [self._network_macs[planned.dataset, network.architecture] * factor for network in planned.networks]
+        factor = self._passes[planned_key.dataset, planned_key.key] * len(planned_key.strengths) * planned_key.n_images
+        return [
+            self._network_macs[planned_key.dataset, network.architecture] * factor for network in planned_key.networks
+        ]
 
     def macs(self, part: Part) -> float:
         unit = part.unit
@@ -289,28 +293,28 @@ class Plan:
         """Estimate the multiply-accumulates of generating the images of transfers on their sources."""
         sources = self.config.transfers
         return sum(
-            self._network_macs[planned.dataset, sources[planned.key]]
-            * self._source_passes[planned.dataset, planned.key]
-            * len(planned.strengths)
-            * planned.n_images
-            for planned in self.planned_keys
-            if planned.key in sources
+            self._network_macs[planned_key.dataset, sources[planned_key.key]]
+            * self._source_passes[planned_key.dataset, planned_key.key]
+            * len(planned_key.strengths)
+            * planned_key.n_images
+            for planned_key in self.planned_keys
+            if planned_key.key in sources
         )
 
     def source_unit(self, dataset: str, key: str) -> Unit:
         """Return the unit that generates a transfer's images on its source; it has no results and is in no plan."""
         architecture, parameters = self.config.transfers[key], self.parameters[key]
         assert isinstance(parameters, TransferParameters)  # noqa: S101 - `transfers` contains only these
-        planned = next(p for p in self.planned_keys if (p.dataset, p.key) == (dataset, key))
+        planned_key = next(p for p in self.planned_keys if (p.dataset, p.key) == (dataset, key))
         weights = parameters.choose_weights(self.facts.weights[dataset][architecture])
         return Unit(
-            id=unit_id(f"images on {self.space_name}", architecture, weights.sha256, planned.protocol),
+            id=unit_id(f"images on {self.space_name}", architecture, weights.sha256, planned_key.protocol),
             architecture=architecture,
             dataset=dataset,
             key=key,
-            strengths=planned.strengths,
-            n_images=planned.n_images,
-            protocol=planned.protocol,
+            strengths=planned_key.strengths,
+            n_images=planned_key.n_images,
+            protocol=planned_key.protocol,
             checkpoint_sha256=weights.sha256,
             weights=weights.name if self.config.has_several_weights else "",
             makes_images=True,
@@ -340,11 +344,15 @@ class Plan:
         space = self.config.make_space(self.facts.code)
         specs = {dataset: self.config.dataset_spec(dataset) for dataset in self.datasets}
         networks = {
-            (planned.dataset, network.architecture) for planned in self.planned_keys for network in planned.networks
+            (planned_key.dataset, network.architecture)
+            for planned_key in self.planned_keys
+            for network in planned_key.networks
         }
         transfers = self.config.transfers  # a narrowed plan may not contain the sources
         networks |= {
-            (planned.dataset, transfers[planned.key]) for planned in self.planned_keys if planned.key in transfers
+            (planned_key.dataset, transfers[planned_key.key])
+            for planned_key in self.planned_keys
+            if planned_key.key in transfers
         }
         return {
             (dataset, architecture): space.macs(
@@ -395,17 +403,17 @@ def sample_costs(plan: Plan) -> SampleCosts:
     assert section is not None  # noqa: S101 - called only for sampled sweeps
     pilot, sampled = set(pilot_of(plan)), set(plan.config.sampled_keys)
     fixed, per_image, n_images = plan.source_macs, dict[tuple[str, str], float](), dict[tuple[str, str], int]()
-    for planned in plan.planned_keys:
-        macs = plan.unit_macs(planned)
-        if planned.key not in sampled:
+    for planned_key in plan.planned_keys:
+        macs = plan.unit_macs(planned_key)
+        if planned_key.key not in sampled:
             fixed += sum(macs)
             continue
-        in_pilot = [network.architecture in pilot for network in planned.networks]
-        fixed += sum(cost for cost, is_pilot in zip(macs, in_pilot, strict=True) if is_pilot)
-        sampled_cost = sum(cost for cost, is_pilot in zip(macs, in_pilot, strict=True) if not is_pilot)
-        if planned.n_images:
-            key = planned.dataset_and_key
-            per_image[key], n_images[key] = sampled_cost / planned.n_images, planned.n_images
+        pilot_flags = [network.architecture in pilot for network in planned_key.networks]
+        fixed += sum(cost for cost, is_pilot in zip(macs, pilot_flags, strict=True) if is_pilot)
+        sampled_cost = sum(cost for cost, is_pilot in zip(macs, pilot_flags, strict=True) if not is_pilot)
+        if planned_key.n_images:
+            key = planned_key.dataset_and_key
+            per_image[key], n_images[key] = sampled_cost / planned_key.n_images, planned_key.n_images
     return SampleCosts(fixed, per_image, n_images, 3600e9 * plan.config.execution.assumed_gmacs())
 
 
@@ -421,25 +429,27 @@ def pilot_of(plan: Plan) -> tuple[ArchitectureId, ...]:
 def _plan_samples(plan: Plan) -> Plan:
     """For sampled keys, replace the units of networks outside the pilot by units on increments of samples.
 
-    If the budget allows more images than have been drawn, units with an empty image hash stand for the undrawn images.
+    If the budget allows more images than have been drawn, units with an empty image hash represent the undrawn images.
     """
     config, samples = plan.config, plan.facts.samples
     assert config.sampling is not None  # noqa: S101 - called only for sampled sweeps
     sizes = sample_sizes(sample_costs(plan), parse_budget(config.sampling.budget), config.name)
     protocols: dict[str, EvaluationProtocol] = {}
     planned_keys: list[PlannedKey] = []
-    for planned in plan.planned_keys:
-        protocol = plan.protocols[planned.protocol]
-        key = planned.dataset_and_key
+    for planned_key in plan.planned_keys:
+        protocol = plan.protocols[planned_key.protocol]
+        key = planned_key.dataset_and_key
         sample = None if samples is None else samples.keys.get(key)
         protocols[protocol.digest] = protocol
-        on_all_images = _networks_on_all_images(plan, key)
-        sampled_networks = tuple(network for network in planned.networks if network.architecture not in on_all_images)
-        if key not in sizes or not sampled_networks or (sample is None and sizes[key] == planned.n_images):
-            planned_keys.append(planned)
+        fully_evaluated = _networks_on_all_images(plan, key)
+        sampled_networks = tuple(
+            network for network in planned_key.networks if network.architecture not in fully_evaluated
+        )
+        if key not in sizes or not sampled_networks or (sample is None and sizes[key] == planned_key.n_images):
+            planned_keys.append(planned_key)
             continue
-        counted_networks = tuple(network for network in planned.networks if network.architecture in on_all_images)
-        planned_keys.append(replace(planned, networks=counted_networks))
+        full_networks = tuple(network for network in planned_key.networks if network.architecture in fully_evaluated)
+        planned_keys.append(replace(planned_key, networks=full_networks))
         increments = (
             [] if sample is None else [(increment.sha256, len(increment.positions)) for increment in sample.increments]
         )
@@ -449,7 +459,7 @@ def _plan_samples(plan: Plan) -> Plan:
             protocols[sample_protocol.digest] = sample_protocol
             planned_keys.append(
                 replace(
-                    planned,
+                    planned_key,
                     networks=sampled_networks,
                     n_images=count,
                     protocol=sample_protocol.digest,
@@ -466,7 +476,7 @@ def _networks_on_all_images(plan: Plan, dataset_and_key: tuple[str, str]) -> set
 
 
 def describe_smaller_budget(plan: Plan) -> str:
-    """Describe in one line the samples that are larger than a sampled sweep's budget allows; return "" for none."""
+    """Describe in one line the samples that are larger than the budget allows; return "" if there are none."""
     section, samples = plan.config.sampling, plan.facts.samples
     if section is None or samples is None:
         return ""
@@ -475,68 +485,74 @@ def describe_smaller_budget(plan: Plan) -> str:
     names = set(plan.config.selected_architectures)
     n_seen = {key: count for key, count in costs.n_images.items() if names <= _networks_on_all_images(plan, key)}
     n_seen |= {key: sample.n_seen for key, sample in samples.keys.items()}
-    larger = [
+    larger_samples = [
         f"{key} on {dataset} {n_seen[dataset, key]:,}, not {size:,}"
         for (dataset, key), size in sizes.items()
         if n_seen.get((dataset, key), 0) > size
     ]
-    if not larger:
+    if not larger_samples:
         return ""
     return (
         f"The budget {section.budget} pays for fewer images than an earlier budget of {plan.config.results} did. The "
-        f"larger samples stay in use: {'; '.join(larger)}."
+        f"larger samples stay in use: {'; '.join(larger_samples)}."
     )
 
 
 def counted_plan(plan: Plan) -> Plan:
-    """Return a plan of the units on all images, whose accuracies are counts; full samples become such units."""
+    """Return the plan of all units whose accuracies are exact because they are evaluated on all images.
+
+    If a sample contains all images of its key, units on all images replace the units on its increments. Other units on
+    samples are removed.
+    """
     if plan.config.sampling is None:
         return plan
     samples = {} if plan.facts.samples is None else plan.facts.samples.keys
     full_keys = {key for key, sample in samples.items() if sample.is_full}
-    everything = plan_without_samples(plan.config, plan.facts)
-    keys_of_plan = {planned.dataset_and_key for planned in plan.planned_keys}
+    full_plan = plan_without_samples(plan.config, plan.facts)
+    keys_of_plan = {planned_key.dataset_and_key for planned_key in plan.planned_keys}
     planned_keys = [
-        planned
-        for planned in everything.planned_keys
-        if planned.dataset_and_key in full_keys.intersection(keys_of_plan)
+        planned_key
+        for planned_key in full_plan.planned_keys
+        if planned_key.dataset_and_key in full_keys.intersection(keys_of_plan)
     ]
     planned_keys += [
-        planned
-        for planned in plan.planned_keys
-        if planned.dataset_and_key not in full_keys and not is_sampled(plan, planned)
+        planned_key
+        for planned_key in plan.planned_keys
+        if planned_key.dataset_and_key not in full_keys and not is_sampled(plan, planned_key)
     ]
-    sampled_keys = {planned.dataset_and_key for planned in plan.planned_keys if is_sampled(plan, planned)}
+    sampled_keys = {planned_key.dataset_and_key for planned_key in plan.planned_keys if is_sampled(plan, planned_key)}
     if not sampled_keys - full_keys:  # then the export must equal the export of a sweep without samples
-        everything = replace(everything, config=plan.config.model_copy(update={"sampling": None}))
-    order = {planned.dataset_and_key: index for index, planned in enumerate(everything.planned_keys)}
-    planned_keys.sort(key=lambda planned: order[planned.dataset_and_key])
-    return replace(everything, planned_keys=tuple(planned_keys))
+        full_plan = replace(full_plan, config=plan.config.model_copy(update={"sampling": None}))
+    order = {planned_key.dataset_and_key: index for index, planned_key in enumerate(full_plan.planned_keys)}
+    planned_keys.sort(key=lambda planned_key: order[planned_key.dataset_and_key])
+    return replace(full_plan, planned_keys=tuple(planned_keys))
 
 
 def check_sampled_protocols(plan: Plan) -> None:
-    """Raise ConfigError if samples were drawn for protocols that differ from the sweep's current ones."""
+    """Raise ConfigError if samples were drawn for protocols that differ from the sweep's current protocols."""
     samples = {} if plan.config.sampling is None or plan.facts.samples is None else plan.facts.samples.keys
-    for planned in plan.planned_keys:
-        sample = samples.get((planned.dataset, planned.key))
-        if sample is not None and not is_sampled(plan, planned) and planned.protocol != sample.protocol:
+    for planned_key in plan.planned_keys:
+        sample = samples.get((planned_key.dataset, planned_key.key))
+        if sample is not None and not is_sampled(plan, planned_key) and planned_key.protocol != sample.protocol:
             raise ConfigError(
-                f"Sampling failed for {planned.dataset} {planned.key} in {plan.config.results}: the parameters, seed, "
-                "images or code of the key changed after its sample was drawn. Restore them, or choose another results "
-                "folder."
+                f"Sampling failed for {planned_key.dataset} {planned_key.key} in {plan.config.results}: the "
+                "parameters, seed, images or code of the key changed after its sample was drawn. Restore them, or "
+                "choose another results folder."
             )
 
 
 def split_off_unsampled(plan: Plan) -> tuple[Plan, int]:
     """Return the plan without units of undrawn samples, and the number of evaluations removed."""
-    drawn = [planned for planned in plan.planned_keys if is_drawn(plan.protocols[planned.protocol])]
-    undrawn = (planned for planned in plan.planned_keys if not is_drawn(plan.protocols[planned.protocol]))
-    return replace(plan, planned_keys=tuple(drawn)), sum(planned.n_evaluations for planned in undrawn)
+    drawn_keys = [planned_key for planned_key in plan.planned_keys if is_drawn(plan.protocols[planned_key.protocol])]
+    undrawn_keys = (
+        planned_key for planned_key in plan.planned_keys if not is_drawn(plan.protocols[planned_key.protocol])
+    )
+    return replace(plan, planned_keys=tuple(drawn_keys)), sum(planned_key.n_evaluations for planned_key in undrawn_keys)
 
 
-def is_sampled(plan: Plan, planned: PlannedKey) -> bool:
-    """Return whether units are evaluated on a sample of the images, drawn or not."""
-    return "sample_of" in plan.protocols[planned.protocol].payload["images"]
+def is_sampled(plan: Plan, planned_key: PlannedKey) -> bool:
+    """Return whether units are evaluated on a sample of the images, which may not have been drawn yet."""
+    return "sample_of" in plan.protocols[planned_key.protocol].payload["images"]
 
 
 def _networks(config: SweepConfig, weights: Mapping[ArchitectureId, Sequence[Weights]]) -> Iterator[PlannedNetwork]:
@@ -565,7 +581,7 @@ def assumed_facts(config: SweepConfig) -> InputFacts:
 
 
 def _assumed_count(config: SweepConfig, dataset: str, selection: ImageSelection) -> int:
-    """Count selected images, without reading them if the table of datasets has their number, as for built-in ones."""
+    """Count selected images; read them only if the table of datasets lacks their number, as for custom datasets."""
     section, spec = config.datasets[dataset], config.dataset_spec(dataset)
     count = selection.count or (spec.n_test if selection.split == "test" else spec.n_train)
     if count != UNKNOWN_COUNT:

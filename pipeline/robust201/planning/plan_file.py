@@ -1,4 +1,4 @@
-"""The plan file in the results folder, so that status, export and shares need neither images nor weights."""
+"""The plan file in the results folder. With it, status, export and job shares need neither images nor weights."""
 
 import json
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def load_plan(results: Path) -> Plan:
         InputError: the path is not a results folder, or has no valid plan.
         FormatVersionError: another version wrote the folder or the plan.
     """
-    with _reading(results):
+    with _convert_read_errors(results):
         fields, facts = _read_payload(results)
         return make_plan(parse_config(fields, str(results / PLAN_FILE)), facts)
 
@@ -53,7 +53,7 @@ def load_plan(results: Path) -> Plan:
 def load_facts(results: Path) -> InputFacts | None:
     """Read the facts about the inputs from the last run's plan; None if there is none or it is damaged."""
     try:
-        with _reading(results):
+        with _convert_read_errors(results):
             return _read_payload(results)[1]
     except InputError:  # the calling run rewrites the plan
         return None
@@ -63,7 +63,7 @@ def load_any_sweep(path: Path, /, **overrides: Any) -> SweepConfig:
     """Read a sweep from a YAML, or from the plan of a results folder (see `planning.loading.load_config`)."""
     if not path.is_dir():
         return load_config(path, **overrides)
-    with _reading(path):
+    with _convert_read_errors(path):
         return override_config(_read_payload(path)[0], path / PLAN_FILE, overrides)
 
 
@@ -89,7 +89,7 @@ def _read_payload(results: Path) -> tuple[dict[str, Any], InputFacts]:
 
 
 @contextmanager
-def _reading(results: Path) -> Iterator[None]:
+def _convert_read_errors(results: Path) -> Iterator[None]:
     path = results / PLAN_FILE
     try:
         yield

@@ -1,6 +1,6 @@
 """Samples of images by dataset and key, the choice of the pilot networks, and the file that records both.
 
-A sample grows by increments, which are disjoint sets of images. Every network outside the pilot is evaluated on them.
+A sample grows by increments, which are disjoint sets of images. Networks outside the pilot are evaluated on them.
 `sample.json` in the results folder is written before an increment is computed, so that an interrupted run resumes with
 the same sample.
 """
@@ -32,7 +32,7 @@ class Increment:
     """Images that were added to a sample together.
 
     Attributes:
-        sizes: number of images of each stratum in the sample after the addition.
+        sizes: number of images of each stratum in the whole sample, including the added images.
         positions: (n,) int64, ascending positions of the added images in the dataset's selected images.
         sha256: hash of the added images (see `core.records.image_hash`).
     """
@@ -156,7 +156,7 @@ def choose_images(images: ImageSet, positions: NDArray[np.int64]) -> ImageSet:
 
 
 def choose_pilot(names: Sequence[ArchitectureId], count: int, seed: int) -> tuple[ArchitectureId, ...]:
-    """Choose networks pseudorandomly, equally on all machines; return them in the order of `names`."""
+    """Choose the same pseudorandom networks on every machine, and return them in the order of `names`."""
     by_hash = sorted(names, key=lambda name: hashlib.sha256(f"{seed}/pilot/{name}".encode()).digest())
     pilot = set(by_hash[:count])
     return tuple(name for name in names if name in pilot)

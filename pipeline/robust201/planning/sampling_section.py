@@ -18,7 +18,7 @@ class Budget(NamedTuple):
 
 
 def parse_budget(text: str) -> Budget:
-    """Parse a budget such as ``500h`` or ``2.5%``; ValueError if the text is not a budget."""
+    """Parse a budget such as ``500h`` or ``2.5%``; raise ValueError if the text is not a budget."""
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(h|%)\s*", text)
     amount = float(match[1]) if match else 0.0
     if match is None or amount <= 0 or (match[2] == "%" and amount > 100):
@@ -37,7 +37,9 @@ def _check_budget(value: object) -> object:
 
 def _check_pilot(value: int) -> int:
     if value < 2:
-        raise ValueError(f"expected at least 2 networks, because one does not show how networks differ, got {value}.")
+        raise ValueError(
+            f"expected at least 2 networks, because a single network does not show how networks differ, got {value}."
+        )
     return value
 
 
@@ -47,7 +49,7 @@ class SamplingSection(StrictModel):
     Attributes:
         budget: worker-hours, or a fraction of the cost of evaluating all images.
         pilot: number of networks that are evaluated on all images; samples are drawn from their outcomes.
-        cheap: keys under which every network is evaluated on all images. All keys that are not attacks are cheap.
+        cheap: keys under which every network is evaluated on all images. All keys that are not attacks count as cheap.
         seed: seed of the choice of the pilot networks and of the samples.
     """
 

@@ -26,44 +26,44 @@ def portable_fields(config: SweepConfig) -> dict[str, Any]:
         for name in ("classes", "image_size", "channels", "resize", "normalisation"):
             if dataset[name] is None:
                 del dataset[name]
-    portable: dict[str, Any] = _with_portable_paths(fields)
-    return portable
+    portable_sweep: dict[str, Any] = _make_paths_portable(fields)
+    return portable_sweep
 
 
 _PATH_FIELDS = {"path", "frost_path", "file"}
 
 
-def _with_portable_paths(value: Any) -> Any:
+def _make_paths_portable(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {
         name: portable_name(Path(member))
         if name in _PATH_FIELDS and isinstance(member, str)
-        else _with_portable_files(member)
+        else _make_files_portable(member)
         if name == "files"
-        else _with_portable_paths(member)
+        else _make_paths_portable(member)
         for name, member in value.items()
     }
 
 
-def _with_portable_files(value: Any) -> Any:
+def _make_files_portable(value: Any) -> Any:
     """Replace the paths of `weights.files`, by network or by dataset and network."""
     if isinstance(value, dict):
-        return {name: _with_portable_files(entry) for name, entry in value.items()}
+        return {name: _make_files_portable(entry) for name, entry in value.items()}
     return portable_name(Path(value)) if isinstance(value, str) else value
 
 
 def _dump_parameters(parameters: Mapping[str, Parameters]) -> dict[str, Any]:
-    dumped = {
+    fields_by_key = {
         # A custom task's defaults are omitted, because some of them are not allowed for its kind.
         key: key_parameters.model_dump(
             mode="json", by_alias=True, exclude_unset=isinstance(key_parameters, UserTaskParameters)
         )
         for key, key_parameters in parameters.items()
     }
-    first_corruption, *other_corruptions = (dumped.get(key) for key in CORRUPTIONS)
+    first_corruption, *other_corruptions = (fields_by_key.get(key) for key in CORRUPTIONS)
     if first_corruption is None or any(corruption != first_corruption for corruption in other_corruptions):
-        return dumped
-    return {key: key_parameters for key, key_parameters in dumped.items() if key not in CORRUPTIONS} | {
+        return fields_by_key
+    return {key: key_parameters for key, key_parameters in fields_by_key.items() if key not in CORRUPTIONS} | {
         CORRUPTION_GROUP: first_corruption
     }

@@ -1,4 +1,7 @@
-"""Safe parser of sweep and training YAML files: plain values only, no duplicate fields, and limited size and depth.
+"""Safe parser of sweep and training YAML files.
+
+It accepts only strings, numbers, booleans, dates, lists and mappings, rejects duplicate fields, and limits size and
+depth.
 
 Values may refer to environment variables, as ``${NAME}`` or ``${NAME:-default}``.
 """
@@ -64,7 +67,7 @@ class _StrictLoader(_SafeLoader):  # type: ignore[misc]
 def read_fields(path: Path, content_name: str = "sweep") -> dict[str, Any]:
     """Read the fields of a YAML file without validating them; `content_name` names the file's content in errors."""
     try:
-        payload = copy.deepcopy(_construct(_read_text(path)))
+        payload = copy.deepcopy(_build_value(_read_text(path)))
     except OSError as error:
         raise ConfigError(
             f"Reading the {content_name} failed for {path}: expected a YAML file, got {error.strerror}. See jobs/ for "
@@ -92,10 +95,9 @@ def _read_text(path: Path) -> str:
     return content.decode()
 
 
-@functools.lru_cache(
-    maxsize=1
-)  # commands first read a file to see whether it is a sweep, and then read it again to load it
-def _construct(text: str) -> Any:
+# Commands read a file twice: first to see whether it is a sweep, and then to load it.
+@functools.lru_cache(maxsize=1)
+def _build_value(text: str) -> Any:
     """Build the value of a YAML text; raise ValueError if it has too many values after expanding aliases."""
     _check_depth(text)
     loader = _StrictLoader(text)
@@ -136,7 +138,7 @@ def _count_nodes(node: yaml.Node, n_values: dict[int, int]) -> int:
 
 
 def find_line(path: Path, field_path: Sequence[str]) -> int | None:
-    """Return the line (from 1) of a field in a YAML file, or of the innermost existing field around it, or None.
+    """Return the line (from 1) of a field in a YAML file, or of the innermost existing field that encloses it, or None.
 
     `field_path` consists of field names and list positions, outermost first.
     """
@@ -190,7 +192,7 @@ def referenced_variables(value: object) -> frozenset[str]:
     return frozenset(match[1] for match in _VARIABLE.finditer(value)) if isinstance(value, str) else frozenset()
 
 
-def _expand(value: object) -> object:
+def _expand_path(value: object) -> object:
     """Substitute environment variables, and resolve ``bundled:`` to files that ship with robust201."""
     if not isinstance(value, str):
         return value
@@ -207,5 +209,5 @@ def _expand(value: object) -> object:
         raise ValueError(f"expected a path, got {path_text!r}: no such user. Write the full path.") from error
 
 
-ConfigPath = Annotated[Path, BeforeValidator(_expand)]
+ConfigPath = Annotated[Path, BeforeValidator(_expand_path)]
 """Type of paths in the YAML, with environment variables substituted."""

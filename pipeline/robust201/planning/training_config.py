@@ -187,7 +187,9 @@ class TrainingConfig(WorkSection):
         while current is not None and current[0] in self.recipes:
             if current in visited:
                 cycle = " from ".join(f"{link[0]} on {link[1]}" for link in (*visited, current))
-                raise ValueError(f"recipes.{recipe}.start: starts must not form a cycle, got {cycle}.")
+                raise ValueError(
+                    f"recipes.{recipe}.start: starts must not form a cycle, got {cycle}. Remove one of the starts."
+                )
             visited.append(current)
             start = self.recipes[current[0]].start
             current = None if start is None else (start.recipe, start.dataset)
@@ -217,7 +219,7 @@ class TrainingConfig(WorkSection):
         )
 
     def sources(self, recipe: str, dataset: str) -> tuple[str, ...]:
-        """Return the datasets whose images a recipe uses on `dataset`; for a mixture, natural images come first."""
+        """Return the datasets whose images a recipe uses to train on `dataset`; for a mixture, natural images first."""
         data = self.recipes[recipe].data
         if data is not None and data.fusion is not None:
             return data.fusion.first, data.fusion.second

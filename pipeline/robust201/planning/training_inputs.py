@@ -14,9 +14,10 @@ Hashes = Mapping[tuple[str, Split], str]
 
 
 class TrainingInputs:
-    """Images of training runs, opened at first use; `report` is called with a line about each slow step.
+    """Images of training runs, opened at first use.
 
-    If `copy_hashes` is not None, images are read from the copies written by `save_copies` of another instance.
+    `report` is called with a line about each slow step. If `copy_hashes` is not None, images are read from the copies
+    written by `save_copies` of another instance.
     """
 
     def __init__(

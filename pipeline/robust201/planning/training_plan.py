@@ -18,7 +18,7 @@ from robust201.weights.store import CheckpointStore, FinishedSnapshots
 
 DeviceKind = Literal["cpu", "cuda"]
 
-_PASSES = 3
+_PASSES_PER_GRADIENT = 3
 """Cost of a gradient in forward passes; a backward pass costs as much as two forward passes."""
 
 
@@ -91,15 +91,15 @@ class TrainingPlan:
     @property
     def n_evaluations(self) -> int:
         """Number of requested snapshots; progress is counted in snapshots."""
-        return sum(len(planned.steps) for planned in self.trainings)
+        return sum(len(planned_training.steps) for planned_training in self.trainings)
 
     @property
     def n_done(self) -> int:
-        return self.n_evaluations - sum(len(planned.missing) for planned in self.trainings)
+        return self.n_evaluations - sum(len(planned_training.missing) for planned_training in self.trainings)
 
     @cached_property
     def by_unit(self) -> dict[str, PlannedTraining]:
-        return {planned.training.digest: planned for planned in self.trainings}
+        return {planned_training.training.digest: planned_training for planned_training in self.trainings}
 
     @cached_property
     def _space(self) -> Space:
@@ -114,7 +114,7 @@ class TrainingPlan:
     def bundles(self, trainings: Iterable[PlannedTraining], has_gpu: bool) -> list[Bundle]:
         """Make one bundle per training, the longest first."""
         rate = self.config.execution.assumed_gmacs(has_gpu) * 1e9
-        parts = [planned.part() for planned in trainings]
+        parts = [planned_training.part() for planned_training in trainings]
         bundles = [Bundle(p.unit.architecture, p.unit.dataset, (p,), self.macs(p) / rate) for p in parts]
         return sorted(bundles, key=lambda bundle: -bundle.seconds)
 
@@ -151,7 +151,7 @@ def step_macs(config: TrainingConfig, space: Space, training: Training) -> float
     """Estimate the multiply-accumulates of one training step."""
     recipe, spec = config.recipes[training.recipe], config.dataset_spec(training.dataset)
     macs = space.macs(training.architecture, n_classes=spec.n_classes, image_size=spec.image_size)
-    return macs * _PASSES * recipe.batch_size * _count_gradients(recipe)
+    return macs * _PASSES_PER_GRADIENT * recipe.batch_size * _count_gradients(recipe)
 
 
 def _count_gradients(recipe: Recipe) -> int:
@@ -194,13 +194,13 @@ class TrainingPlanner:
             for run in self._with_predecessors(training):
                 if run not in planned_trainings:
                     planned_trainings[run] = self._plan(run, planned_trainings)
-        requested = set(trainings)
+        requested_trainings = set(trainings)
         for training in trainings:
             previous = self.config.start_of(training)
             if (
                 previous is not None
                 and previous in planned_trainings
-                and previous not in requested
+                and previous not in requested_trainings
                 and not planned_trainings[previous].is_done
             ):
                 raise self._missing_start_error(training, previous)
@@ -243,7 +243,7 @@ class TrainingPlanner:
         return PlannedTraining(training, steps, missing_steps, n_batches, training_id, recorded_fields, start)
 
     def _find_finished_steps(self, training: Training, training_id: str, fields: Mapping[str, Any]) -> set[int]:
-        """Return the steps of a training run's stored snapshots whose files pass the store's check."""
+        """Return the steps of a training run's snapshots in the store, without snapshots whose files are damaged."""
         finished_steps: set[int] = set()
         for record in self.store.of_network(training.architecture, training.dataset, self._space.weights_name):
             if (record.recipe, record.seed) != (training.recipe, training.seed):
@@ -276,16 +276,16 @@ class TrainingPlanner:
         previous = self.config.start_of(training)
         if previous is None:
             return None, False
-        planned = planned_trainings.get(previous)
-        if planned is not None and not planned.is_done:
+        planned_training = planned_trainings.get(previous)
+        if planned_training is not None and not planned_training.is_done:
             return None, True
         records = [
             record
             for record in self.store.of_network(previous.architecture, previous.dataset, self._space.weights_name)
             if (record.recipe, record.seed) == (previous.recipe, previous.seed)
         ]
-        if planned is not None:
-            records = [record for record in records if record.steps_done == planned.steps[-1]]
+        if planned_training is not None:
+            records = [record for record in records if record.steps_done == planned_training.steps[-1]]
         if not records:
             raise self._missing_start_error(training, previous)
         last_record = max(records, key=lambda record: (record.epochs, record.steps or 0))

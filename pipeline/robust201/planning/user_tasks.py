@@ -112,7 +112,7 @@ class UserTaskParameters(Parameters):
         return ImageSelection(self.split, self.images, self.image_seed)
 
     def identity(self) -> dict[str, Any]:
-        """Return the function's arguments and declared properties; the protocol also contains the hash of its file."""
+        """Return the function's arguments and properties; the protocol also contains the hash of its file."""
         origin = {"distribution": self.distribution} if self.distribution else {}
         return origin | {
             "kind": self.kind,

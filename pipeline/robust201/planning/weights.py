@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 
 WRONG_WEIGHTS_ADVICE = "Import the right weights, or correct `weights.files`."
-"""Advice in errors if weights do not fit the network."""
+"""Remedy in error messages about weights that do not fit the network."""
 
 _RANDOM_VERSION = 1
 """Version of random initialisation; incremented when a seed gives different weights than before."""
@@ -73,8 +73,10 @@ class WeightsSource:
         """Return the test accuracies recorded with a network's weights, by the weights' SHA-256."""
         if self._from_files or self._seeds:
             return {}
-        recorded = {record.sha256: record.recorded_accuracy for record in self._records(dataset, architecture)}
-        return {sha256: accuracy for sha256, accuracy in recorded.items() if accuracy is not None}
+        accuracies_by_hash = {
+            record.sha256: record.recorded_accuracy for record in self._records(dataset, architecture)
+        }
+        return {sha256: accuracy for sha256, accuracy in accuracies_by_hash.items() if accuracy is not None}
 
     def check(self, dataset: str, architecture: ArchitectureId) -> None:
         """Check from file headers that a network's weights exist, are complete and have the right names and shapes.
@@ -120,14 +122,15 @@ class WeightsSource:
                 steps=weights.steps,
                 seeds=weights.seeds,
             )
-        by_hash: dict[str, CheckpointRecord] = {}
+        records_by_hash: dict[str, CheckpointRecord] = {}
         for record in records:
             self._check_size(record, dataset)
-            duplicate = by_hash.setdefault(record.sha256, record)
-            if duplicate is not record:
+            earlier_record = records_by_hash.setdefault(record.sha256, record)
+            if earlier_record is not record:
                 raise CheckpointError(
                     f"Choosing weights failed for {record.label} in {self._store.root}: the weights are identical to "
-                    f"those of {duplicate.label}. Select one of the two with `recipe`, `epochs`, `steps` and `seeds`."
+                    f"those of {earlier_record.label}. Select one of the two with `recipe`, `epochs`, "
+                    "`steps` and `seeds`."
                 )
         return records
 
