@@ -10,7 +10,7 @@ import pytest
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.statistics.attack_flags import (
-    _FAMILIES,
+    _ATTACKS_BY_NORM,
     ZERO_GRADIENTS,
     AttackFlag,
     Transfer,
@@ -184,9 +184,9 @@ def test_each_family_contains_all_attacks_with_its_norm() -> None:
         if attack.key != "fgsm" and attack.constraint is not None:
             keys_by_norm.setdefault(attack.constraint.name, set()).add(attack.key)
     for norm, keys in keys_by_norm.items():
-        (family,) = (set(member.iterative) for member in _FAMILIES if keys & set(member.iterative))
+        (family,) = (set(member.iterative) for member in _ATTACKS_BY_NORM if keys & set(member.iterative))
         assert family == keys, norm
-    assert len(keys_by_norm) == len(_FAMILIES)
+    assert len(keys_by_norm) == len(_ATTACKS_BY_NORM)
 
 
 @pytest.mark.parametrize("key", ["fmn", "bb", "aa_rand"])

@@ -79,7 +79,7 @@ def test_unclipped_estimate_is_unbiased_and_has_the_design_variance(seed):
 def unclipped_estimate(design, correct, predicted):
     """Return the difference estimator, whose weights are inverse inclusion probabilities."""
     weights = np.zeros(design.n_images)
-    weights[design.positions] = 1 / design.inclusion[design.positions]
+    weights[design.positions] = 1 / design.inclusion_probabilities[design.positions]
     return (predicted.sum(axis=1) + ((correct - predicted) * weights).sum(axis=1)) / design.n_images
 
 
@@ -170,7 +170,7 @@ def test_images_of_equal_difficulty_have_equal_inclusion_probabilities():
     assert all(np.array_equal(design.stratum, designs[0].stratum) for design in designs)
     assert len(np.unique(designs[0].stratum[50:120])) > 1  # images of equal difficulty are in several strata
     frequency = np.bincount(np.concatenate([design.positions for design in designs]), minlength=n_images) / n_samples
-    expected = designs[0].inclusion
+    expected = designs[0].inclusion_probabilities
     standard_error = np.sqrt(expected * (1 - expected) / n_samples)
     assert np.all(np.abs(frequency - expected) < 5 * standard_error)
 
@@ -178,7 +178,7 @@ def test_images_of_equal_difficulty_have_equal_inclusion_probabilities():
 def test_inclusion_probabilities_add_up_to_the_sample_size():
     outcomes, _ = simulate_outcomes(4, 200, seed=5)
     design = allocate(stratify(outcomes, n_strata=4, seed=0, name="x"), outcomes, 50)
-    assert design.inclusion.sum() == pytest.approx(50)
+    assert design.inclusion_probabilities.sum() == pytest.approx(50)
     np.testing.assert_array_equal(np.bincount(design.stratum[design.positions], minlength=4), design.sizes)
 
 

@@ -117,7 +117,7 @@ def _correlation_row(
     intervals = {
         "kendall": kendall.interval(*pair),
         "spearman": spearman.interval(*pair),
-        "partial": kendall.partial(*pair, controls),
+        "partial": kendall.partial_correlation(*pair, controls),
         "gain": None if baseline is None else kendall.gain(pair[0], baseline, pair[1]),
     }
     row: dict[str, object] = {"beats_parameters": intervals["gain"] is not None and intervals["gain"].low > 0}
