@@ -70,7 +70,7 @@ def test_standing_of_a_mean_uses_paired_tests_over_images(results, dataset):
     assert standing.p_values[other_networks].tolist() == pytest.approx(holm_adjust([test.pvalue for test in tests]))
     interval = stats.ttest_1samp(scores[best], 0).confidence_interval()
     assert (standing.low[best], standing.high[best]) == pytest.approx((interval.low, interval.high))
-    assert standing.paired
+    assert standing.is_paired
 
 
 def test_answer_names_best_and_tied_networks(results):

@@ -129,7 +129,7 @@ def test_compare_rejects_mixing_stored_networks_with_modules(images, labels):
     table = robust201.evaluate(Linear(0), images, labels, ["clean"])
     for networks in ([stored, Linear(0)], {"a": table, "b": stored}):
         with pytest.raises(
-            ConfigError, match=r"cells-cifar10:21: networks in datasets and modules or tables cannot be compared"
+            ConfigError, match=r"cells-cifar10:21: a network in a dataset cannot be compared with modules"
         ):
             robust201.compare(networks, images, labels, ["clean"])
 

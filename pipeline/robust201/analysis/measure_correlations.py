@@ -1,8 +1,7 @@
 """Rank correlations of measures of networks with their accuracies under every key.
 
 The baseline is the number of parameters: a measure that correlates no better with accuracies contains no information
-beyond the network's size.
-Partial correlations control for the number of parameters and the clean accuracy.
+beyond the network's size. Partial correlations control for the number of parameters and the clean accuracy.
 """
 
 from collections.abc import Sequence
