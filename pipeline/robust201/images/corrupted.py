@@ -83,9 +83,10 @@ class CorruptedStore:
         positions_in_range = np.minimum(positions, len(self.indices) - 1)
         unselected_positions = np.flatnonzero(self.indices[positions_in_range] != indices)
         if len(unselected_positions):
+            row = int(indices[unselected_positions[0]])
             raise DatasetError(
-                f"Reading corrupted images failed for {self._path(key)}: row {int(indices[unselected_positions[0]])} of the "
-                f"test split is not among the {len(self.indices):,} selected images. Open the store with this image."
+                f"Reading corrupted images failed for {self._path(key)}: row {row} of the test split is not among the "
+                f"{len(self.indices):,} selected images. Open the store with this image."
             )
         pixels = self._open(key)[int(severity) - 1, self._rows[positions_in_range]]
         return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
