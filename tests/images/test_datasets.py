@@ -162,7 +162,7 @@ def replace_published(
     """Replace the checksums of a registry entry and the size of the test split by the values of fabricated files."""
     changed_entries = dict(registry.downloads())
     changed_entries[entry] = dataclasses.replace(changed_entries[entry], members=members)
-    monkeypatch.setattr(registry, "downloads", lambda: changed)
+    monkeypatch.setattr(registry, "downloads", lambda: changed_entries)
     monkeypatch.setitem(DATASETS, name, dataclasses.replace(DATASETS[name], n_test=count))
 
 
