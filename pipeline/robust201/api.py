@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from robust201.analysis.evaluation import Comparison, Evaluation, compare_evaluations
-from robust201.analysis.first_look import Costs, choose_first_look_keys, choose_image_count, describe_plan
+from robust201.analysis.first_look import Costs, choose_image_count, describe_plan, first_keys
 from robust201.analysis.robustbench import DATASET, N_CLASSES, N_IMAGES, Benchmark, find_benchmark
 from robust201.core.errors import ConfigError, DatasetError, RobustWarning, closest
 from robust201.core.files import bundled
@@ -253,7 +253,7 @@ def evaluate(
     with shown_progress(progress) as state, common_arguments.open_context(model, user_images) as context:
         image_set = _adapt_images(user_images, context.classifier)
         if parsed_keys is None:
-            first_look_keys = choose_first_look_keys(
+            first_look_keys = first_keys(
                 image_set.n_classes,
                 corruptions=_uncorruptible_reason(user_images) is None,
                 epsilon=epsilon,

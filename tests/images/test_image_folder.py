@@ -13,7 +13,7 @@ import yaml
 from robust201.core.errors import ConfigError, DatasetError
 from robust201.core.records import ImageSet
 from robust201.images import load_images
-from robust201.images.fusion import blend, pair_images, write_fusion
+from robust201.images.fusion import blend, pair, write_fusion
 from robust201.images.image_folder import describe_folder
 from robust201.images.specs import custom_dataset
 from robust201.images.torch_images import Rounding, import_torch_images
@@ -31,15 +31,15 @@ def read_folder(folder: Path, n_classes: int, size: int, split: str = "test") ->
     return load_images(spec, path=folder, split=split)  # type: ignore[arg-type]
 
 
-def test_pair_images_uses_each_image_at_most_once() -> None:
+def test_pair_uses_each_image_at_most_once() -> None:
     for n_first, n_second in ((40, 25), (25, 40), (30, 30)):
-        pairs = pair_images(n_first, n_second, seed=3)
+        pairs = pair(n_first, n_second, seed=3)
         count = min(n_first, n_second)
         assert (np.diff(pairs.first) > 0).all()
         assert len(pairs.first) == len(pairs.second) == len(set(pairs.second.tolist())) == count
         assert pairs.first.max() < n_first
         assert pairs.second.max() < n_second
-    assert not np.array_equal(pair_images(40, 25, 3).second, pair_images(40, 25, 4).second)
+    assert not np.array_equal(pair(40, 25, 3).second, pair(40, 25, 4).second)
 
 
 def test_write_fusion_writes_the_same_images_for_both_labels(tmp_path: Path) -> None:

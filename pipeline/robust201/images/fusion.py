@@ -82,7 +82,7 @@ class Pairs(NamedTuple):
     second: NDArray[np.int64]
 
 
-def pair_images(n_first: int, n_second: int, seed: int) -> Pairs:
+def pair(n_first: int, n_second: int, seed: int) -> Pairs:
     """Pair the images of two sets at random, each at most once.
 
     Every image of the smaller set is paired.
@@ -120,7 +120,7 @@ def write_fusion(
         "rounding": "half up to 8 bits",
     }
     find_split(folder, split, recipe)
-    pairs = pair_images(len(first), len(second), seed)
+    pairs = pair(len(first), len(second), seed)
     label_source, label_rows = (first, pairs.first) if label == "first" else (second, pairs.second)
     images = blend(first.images[pairs.first], second.images[pairs.second], alpha)
     return write_split(
