@@ -1,4 +1,4 @@
-"""`robust201` and `python -m robust201`."""
+"""Entry point of `robust201` and of `python -m robust201`."""
 
 import gc
 import os
@@ -20,7 +20,7 @@ def main() -> None:
 
         run()
     finally:
-        gc.freeze()  # skip garbage collection at exit, which can take longer than the command itself
+        gc.freeze()  # skips the garbage collection at exit, which can take longer than the command itself
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from robust201.analysis.evaluation import Comparison, Evaluation, compare_evaluations
-from robust201.analysis.first_look import Costs, choose_count, describe_plan, first_keys
+from robust201.analysis.first_look import Costs, choose_image_count, describe_plan, first_keys
 from robust201.analysis.robustbench import DATASET, N_CLASSES, N_IMAGES, Benchmark, find_benchmark
 from robust201.core.errors import ConfigError, DatasetError, RobustWarning, closest
 from robust201.core.files import bundled
@@ -85,14 +85,17 @@ def load_model(
     """Load a trained network with its normalisation inside.
 
     Args:
-        architecture: index or cell string of NAS-Bench-201 (isomorphic cells share weights), or a name of the zoo, such
-            as ``"resnet18"``.
+        architecture: index or cell string of NAS-Bench-201 (isomorphic cells share weights), or the name of a network
+            in the zoo, such as ``"resnet18"``.
         dataset: training dataset, a name in `robust201.images.DATASETS`; it determines normalisation and classes.
-        store: checkpoint store or its folder (see ``robust201 import-weights``), also ``bundled:…``.
+        store: checkpoint store or its folder (see ``robust201 import-weights``). The prefix ``bundled:`` selects a
+            store that ships with robust201.
         weights: safetensors or PyTorch file of the network's state_dict, instead of `store`.
-        epochs: training length, with `store`; None takes 200, or else the longest.
-        seed: training seed, with `store`; None takes 777, or else the lowest.
-        recipe: name of the training recipe, with `store`; ``""`` is the published one. Required if several match.
+        epochs: number of training epochs, for a `store`. None selects 200 or, if the store has no such training, the
+            highest number.
+        seed: training seed, for a `store`. None selects 777 or, if the store has no such training, the lowest seed.
+        recipe: name of the training recipe, for a `store`; ``""`` is the published recipe. The name is required if
+            several recipes match.
         device: device of the network.
 
     Returns:
@@ -139,7 +142,7 @@ def load_model(
 
 
 def _store_folder(store: str | Path) -> Path:
-    """Return a store's folder; the prefix ``bundled:`` means a store that ships with robust201, as in a sweep YAML."""
+    """Return a store's folder; as in a sweep YAML, the prefix ``bundled:`` means a store that ships with robust201."""
     name = str(store)
     return bundled(name.removeprefix("bundled:")) if name.startswith("bundled:") else Path(store)
 
@@ -169,8 +172,8 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate a network on clean, attacked and corrupted images.
 
-    Without `keys` this is a first look: clean images, FGSM, PGD, AutoAttack and three corruptions, on as many images as
-    take about a minute with a small network.
+    Without `keys`, the evaluation is a first look: clean images, FGSM, PGD, AutoAttack and three corruptions, on as
+    many images as take about a minute with a small network.
 
     The module is not changed. Attacks work as in a sweep (docs/protocol.md); an image's random numbers depend on the
     seed, the key and the image's position. Corruptions are generated with the parameters of CIFAR-10-C, scaled to the
@@ -181,8 +184,8 @@ def evaluate(
             its parameters are float16, bfloat16 or float64, it receives images and computes gradients in that type; its
             logits are converted to float32, and the result's `protocols` records the type.
         images: (N, 3, H, W) or (N, H, W, 3), NumPy or torch, uint8 or floats in [0, 1]; grey images have 1 channel.
-            Floats that are not multiples of 1/255 are not rounded, and the result's `protocols` records this. Also the
-            result of `robust201.images.load_images`; `labels` must then be None.
+            Floats that are not multiples of 1/255 are not rounded, and the result's `protocols` records this. The
+            result of `robust201.images.load_images` is accepted, too; `labels` must then be None.
         labels: (N,) integers in [0, C).
         keys: keys of `robust201.tasks.TASKS`, alone or with parameters: ``["clean", {"pgd": {"epsilons_255": [8]}}]``;
             ``"corruptions"`` means all corruptions, ``"autoattack"`` AutoAttack, ``"all"`` the keys of the paper. A
@@ -208,10 +211,11 @@ def evaluate(
 
     Returns:
         A DataFrame with one row per key and strength, in the order of `keys` and by ascending strength. Columns: `key`,
-        `strength` (epsilon in 1/255, for L2 and L1 in units of the pixel range; severity; otherwise 0), `accuracy`,
-        `low` and `high` (its 95% interval), `confidence` (mean softmax of the predicted class), `n_images`, `seconds`
-        (for strengths that are attacked together, only their sum is meaningful). A measure (kind ``measure``) has no
-        accuracy but columns of its own, such as `squared_norm`, which are NaN in other rows.
+        `strength` (epsilon in units of 1/255 for Linf, in units of the pixel range for L2 and L1, as a number of values
+        for L0; severity of a corruption; otherwise 0), `accuracy`, `low` and `high` (its 95% interval), `confidence`
+        (mean softmax of the predicted class), `n_images` and `seconds` (for strengths that are attacked together, only
+        their sum is meaningful). A measure (kind ``measure``) has no accuracy but columns of its own, such as
+        `squared_norm`, which are NaN in other rows.
         Properties: `outcomes` (which images were classified correctly), `distances` (smallest perturbations found by
         attacks such as `fmn`), `steps` (the step at which an attack fooled the network, per image) and `summary`
         (a text on accuracy under all attacks together).
@@ -224,7 +228,7 @@ def evaluate(
 
     Warns:
         RobustWarning: the module seems to end in a softmax or computes in half precision, steps are too short for their
-            epsilon, a weaker attack beats a stronger one, or another sign of a weak attack (docs/trust.md).
+            epsilon, a weaker attack beats a stronger one, or there is another sign of a weak attack (docs/trust.md).
     """
     leaderboard = None if benchmark is None else find_benchmark(benchmark)
     if leaderboard is not None:
@@ -243,9 +247,11 @@ def evaluate(
         _check_shape(user_images, task, parameters)
         _warn_of_parameters(task, parameters, randomised=randomised)
     network_name = type(model).__name__
-    setup = _Setup(as_normalisation(normalisation), n_classes, seed, engine, device, batch_size, randomised)
-    with shown_progress(progress) as state, setup.context(model, user_images) as context:
-        image_set = _image_set(user_images, context.classifier)
+    common_arguments = _CommonArguments(
+        as_normalisation(normalisation), n_classes, seed, engine, device, batch_size, randomised
+    )
+    with shown_progress(progress) as state, common_arguments.open_context(model, user_images) as context:
+        image_set = _adapt_images(user_images, context.classifier)
         if parsed_keys is None:
             first_look_keys = first_keys(
                 image_set.n_classes,
@@ -262,7 +268,7 @@ def evaluate(
         if keys is not None:
             _estimate_time(context, image_set, parsed_keys, state)
         corrupted = context.corrupted
-        if leaderboard is not None and leaderboard.is_corrupted:
+        if leaderboard is not None and leaderboard.uses_corrupted_images:
             corrupted = open_published(data_folder(), image_set, n_images=len(user_images.labels), keys=CORRUPTIONS)
         key_results = _evaluate_keys(
             dataclasses.replace(context, corrupted=corrupted), parsed_keys, image_set, state, progress
@@ -272,16 +278,16 @@ def evaluate(
     _warn_of_weak_attacks(key_results.rows, network_name, len(image_set), image_set.n_classes, zero_fraction)
     columns = ("key", "strength", "accuracy", "low", "high", "confidence", "n_images", "seconds")
     measure_columns = dict.fromkeys(column for task, _ in parsed_keys for column in task.columns)
-    shared_protocol = setup.shared_protocol(user_images, context.classifier)
+    shared_protocol = common_arguments.shared_protocol(user_images, context.classifier)
     if count is not None:
         subset = "class-stratified subset" if leaderboard is None else "first images"
         shared_protocol["images"] = f"{subset}, {count} of {user_images.n_split or len(user_images)}"
-    if leaderboard is not None and leaderboard.is_corrupted:
+    if leaderboard is not None and leaderboard.uses_corrupted_images:
         shared_protocol["corruptions"] = "published"
     protocols = {
         task.key: shared_protocol | parameters.identity() | _code_identity(task) for task, parameters in parsed_keys
     }
-    return Evaluation.of(
+    return Evaluation.build(
         key_results.rows,
         [*columns, *measure_columns],
         key_results.outcomes,
@@ -379,7 +385,7 @@ def _evaluate_keys(
     for task, parameters in parsed_keys:
         state.begin(task.key, parameters.strengths, len(image_set))
         results = []
-        # A randomised network uses torch's generator, so seed it from the seed and the key.
+        # A randomised network uses torch's generator, so the generator is seeded from the user's seed and the key.
         with dataclasses.replace(context, key=task.key).seeded(0):
             for result in _evaluate_key(context, task, parameters, image_set, state):
                 results.append(result)
@@ -387,7 +393,7 @@ def _evaluate_keys(
                 if not isinstance(progress, bool):
                     progress(state.evaluations_done, state.evaluations)
         results.sort(key=lambda result: result.strength)
-        key_results.rows.extend(map(_table_row, results))
+        key_results.rows.extend(map(_make_table_row, results))
         if task.finds_distances:
             key_results.distances[task.key] = distances_of(results[-1].values[DISTANCES])
         for result in results:
@@ -398,7 +404,7 @@ def _evaluate_keys(
     return key_results
 
 
-def _image_set(images: ImageSet, classifier: Classifier) -> ImageSet:
+def _adapt_images(images: ImageSet, classifier: Classifier) -> ImageSet:
     """Return the user's images with the classes and the normalisation of the network."""
     return dataclasses.replace(
         images, dataset="images", n_classes=classifier.n_classes, normalisation=_normalisation_of(classifier), sha256=""
@@ -452,14 +458,14 @@ def _plan_first_look(
     pilot = select(images, count=min(len(images), _N_SAMPLE_IMAGES, context.batch_size), seed=context.seed)
     pilot_parameters = parameters_by_key["pgd"].model_copy(update={"steps": 10, "rel_stepsize": 0.25})
     (pilot_result,) = _evaluate_key(context, find_task("pgd"), pilot_parameters, pilot, EvaluationProgress())
-    costs = dataclasses.replace(_measure_costs(context, pilot), resisting=float(pilot_result.values["accuracy"]))
+    costs = dataclasses.replace(_measure_costs(context, pilot), robust_fraction=float(pilot_result.values["accuracy"]))
     chooses_count = count is None
-    count = choose_count(costs, parameters_by_key, len(images)) if count is None else count
+    count = choose_image_count(costs, parameters_by_key, len(images)) if count is None else count
     n_split = images.n_split or len(images)
     state.say(
         describe_plan(count, n_split, context.seed, limited_by_time=chooses_count, costs=costs, keys=parameters_by_key)
     )
-    state.costs = {key: costs.seconds(key, parameters, count) for key, parameters in parameters_by_key.items()}
+    state.costs = {key: costs.estimate_seconds(key, parameters, count) for key, parameters in parameters_by_key.items()}
     state.seconds_per_cost = 1.0
     return count
 
@@ -475,7 +481,10 @@ def _measure_costs(context: Context, images: ImageSet) -> Costs:
 def _estimate_time(
     context: Context, images: ImageSet, parsed_keys: Sequence[tuple[Task, Parameters]], state: EvaluationProgress
 ) -> None:
-    """Estimate the cost of each key. If there are many passes and progress is shown, time a pass to get seconds."""
+    """Estimate the cost of each key, in passes of images.
+
+    If there are many passes and progress is shown, a pass is timed, and costs are in seconds.
+    """
     state.costs = {
         task.key: len(images) * len(parameters.strengths) * task.passes(parameters, images.n_classes)
         for task, parameters in parsed_keys
@@ -483,7 +492,9 @@ def _estimate_time(
     has_attack = any(task.kind == "attack" for task, _ in parsed_keys)
     if state.is_shown and has_attack and sum(state.costs.values()) > _MIN_TIMED_PASSES:
         costs = _measure_costs(context, images)
-        state.costs = {task.key: costs.seconds(task.key, parameters, len(images)) for task, parameters in parsed_keys}
+        state.costs = {
+            task.key: costs.estimate_seconds(task.key, parameters, len(images)) for task, parameters in parsed_keys
+        }
         state.seconds_per_cost = 1.0
 
 
@@ -533,8 +544,8 @@ def compare(
     stored_networks = [network for _, network in pairs if isinstance(network, str)]
     if 0 < len(stored_networks) < len(pairs):
         raise ConfigError(
-            f"Comparing networks failed for {stored_networks[0]}: networks in datasets and modules or tables "
-            "cannot be compared, because a dataset has its own images and protocol. Compare networks of one dataset "
+            f"Comparing networks failed for {stored_networks[0]}: a network in a dataset cannot be compared with "
+            "modules or tables, because a dataset has its own images and protocol. Compare networks of one dataset "
             "with each other."
         )
     _check_named_once([network for _, network in pairs if isinstance(network, str)])
@@ -571,7 +582,10 @@ def name_networks(networks: Sequence[NetworkT]) -> dict[str, NetworkT]:
 
 
 def _pair_with_names(networks: Mapping[str, _Network] | Sequence[_Network]) -> list[tuple[str, _Network]]:
-    """Pair networks with their names, which are mapping keys or class names; empty for a list's stored networks."""
+    """Pair networks with their names, which are the keys of a mapping or the class names in a list.
+
+    In a list, the names of stored networks are empty.
+    """
     if isinstance(networks, Mapping):
         return list(networks.items())
     names = zip(_class_names(networks), networks, strict=True)
@@ -680,8 +694,8 @@ def attack(
     image_set = as_image_set(images, labels)
     _check_shape(image_set, task, attack_parameters)
     _warn_of_parameters(task, attack_parameters)
-    setup = _Setup(as_normalisation(normalisation), n_classes, seed, engine, device, batch_size)
-    with setup.context(model, image_set, key=task.key) as context:
+    common_arguments = _CommonArguments(as_normalisation(normalisation), n_classes, seed, engine, device, batch_size)
+    with common_arguments.open_context(model, image_set, key=task.key) as context:
         torch_device = context.classifier.device
         pixels, classes = (
             torch.from_numpy(image_set.images).to(torch_device),
@@ -750,11 +764,11 @@ def _rank_accuracy(
     accuracies = frame[frame["strength"] == strength].set_index("architecture")["value"].dropna()
     if accuracies.empty:
         return row
-    better, equal = int((accuracies > accuracy).sum()), int((accuracies == accuracy).sum())
+    n_better, n_equal = int((accuracies > accuracy).sum()), int((accuracies == accuracy).sum())
     return row | {
-        "rank": 1 + better,
+        "rank": 1 + n_better,
         "architectures": len(accuracies),
-        "percentile": 100 * (len(accuracies) - better - equal / 2) / len(accuracies),
+        "percentile": 100 * (len(accuracies) - n_better - n_equal / 2) / len(accuracies),
         "median": float(accuracies.median()),
         "best": float(accuracies.max()),
         "best_architecture": accuracies.index[int(accuracies.argmax())],
@@ -762,7 +776,7 @@ def _rank_accuracy(
 
 
 @dataclass(frozen=True)
-class _Setup:
+class _CommonArguments:
     """Arguments that `evaluate` and `attack` have in common."""
 
     normalisation: Normalisation | None
@@ -774,7 +788,7 @@ class _Setup:
     randomised: bool = False
 
     @contextmanager
-    def context(self, model: nn.Module, images: ImageSet, key: str = "") -> Iterator[Context]:
+    def open_context(self, model: nn.Module, images: ImageSet, key: str = "") -> Iterator[Context]:
         """Check a model and labels, and yield the context of an evaluation."""
         if self.batch_size < 1:
             raise ConfigError(f"Reading arguments failed for batch_size: expected 1 or more, got {self.batch_size}.")
@@ -1014,7 +1028,7 @@ def _parse_parameters(task: Task, fields: object, engine: str) -> Parameters:
     reason = parameters.unsupported_engine_reason(engine)
     if reason is not None:
         raise ConfigError(f"Reading parameters failed for {task.key}: {reason}")
-    # The number of classes is unknown before the first pass. Use the minimum, since more classes cost more.
+    # The number of classes is unknown before the first pass. The minimum is assumed, since more classes cost more.
     if (reason := task.excessive_cost_reason(parameters, parameters.min_classes)) is not None:
         raise ConfigError(f"Reading parameters failed for {task.key}: {reason}")
     return parameters
@@ -1043,11 +1057,11 @@ def _warn_of_parameters(task: Task, parameters: Parameters, *, randomised: bool 
 
 
 _N_GRADIENT_IMAGES = 64
-"""Number of images whose gradients are checked. A gradient of exactly 0 makes attacks fail."""
+"""Number of images whose gradients are checked; an attack cannot follow a gradient of exactly 0."""
 
 
 def _measure_zero_gradients(context: Context, image_set: ImageSet) -> float:
-    """Return the fraction of images (of a sample) whose gradient of the loss is exactly 0."""
+    """Return the fraction of the images in a sample whose gradient of the loss is exactly 0."""
     pixels = to_float(torch.from_numpy(image_set.images[:_N_GRADIENT_IMAGES])).to(context.classifier.device)
     labels = torch.from_numpy(image_set.labels[:_N_GRADIENT_IMAGES]).to(context.classifier.device)
     _, _, gradient = context.classifier.loss_and_gradient(pixels, labels)
@@ -1065,19 +1079,19 @@ def _warn_of_weak_attacks(
         elif "zero_share" in row:
             results[ZERO_GRADIENTS] = {name: row["zero_share"]}
     flags = find_flags("", results, n_images=n_images, n_classes=n_classes, flag_any_difference=True)
-    by_sign: dict[str, list[AttackFlag]] = {}
+    flags_by_check: dict[str, list[AttackFlag]] = {}
     for flag in flags:
-        by_sign.setdefault(flag.check, []).append(flag)
-    for flags_of_sign in by_sign.values():
-        clearest = max(flags_of_sign, key=lambda flag: flag.networks[0][1] - flag.networks[0][2])
-        n_more = len(flags_of_sign) - 1
+        flags_by_check.setdefault(flag.check, []).append(flag)
+    for flags_of_check in flags_by_check.values():
+        clearest_flag = max(flags_of_check, key=lambda flag: flag.networks[0][1] - flag.networks[0][2])
+        n_more = len(flags_of_check) - 1
         further_cases = (
             f" The same sign appears in {n_more:,} more {'case' if n_more == 1 else 'cases'}." if n_more else ""
         )
-        warnings.warn(f"{clearest.message}{further_cases} See docs/trust.md.", RobustWarning, stacklevel=3)
+        warnings.warn(f"{clearest_flag.message}{further_cases} See docs/trust.md.", RobustWarning, stacklevel=3)
 
 
-def _table_row(result: EvaluationResult) -> dict[str, Any]:
+def _make_table_row(result: EvaluationResult) -> dict[str, Any]:
     values = result.values
     n_images = result.part.unit.n_images
     row: dict[str, Any] = {

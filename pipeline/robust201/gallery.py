@@ -1,4 +1,4 @@
-"""Figures of single images under attack: the clean image, the perturbation, the attacked image and predictions."""
+"""Figures of single images under attack: the clean image, the perturbation, the attacked image and the predictions."""
 
 import warnings
 from collections.abc import Sequence
@@ -43,7 +43,8 @@ def show(
 ) -> "Figure":
     """Attack images and draw them, with the predicted classes and their confidences (softmax probabilities).
 
-    The perturbation is drawn on grey and scaled so that its largest value fills the range. Its caption is the scale.
+    The perturbation is drawn on grey, and scaled so that its largest value fills the pixel range. Its caption is the
+    factor of this scaling.
 
     Args:
         model: see `evaluate`.
@@ -92,9 +93,9 @@ def show(
         warnings.simplefilter("ignore", RobustWarning)  # `attack` has already warned about the network
         classifier = stack.enter_context(as_classifier(model, clean, normalisation=as_normalisation(normalisation)))
         stack.enter_context(torch.no_grad())
-        labels_of_classes = _name_classes(class_names, classifier.n_classes)
+        display_names = _name_classes(class_names, classifier.n_classes)
         clean_captions, attacked_captions = (
-            _describe_predictions(classifier, pixels, labels_of_classes) for pixels in (clean, attacked)
+            _describe_predictions(classifier, pixels, display_names) for pixels in (clean, attacked)
         )
     changes = (attacked - clean).cpu().numpy()
     rows = []
@@ -107,12 +108,12 @@ def show(
             [Tile(clean_pixels, clean_captions[index]), change_tile, Tile(attacked_pixels, attacked_captions[index])]
         )
     attack_label = key_label(key) if radius is None else column_label(key, float(radius))
-    row_labels = [labels_of_classes[label] for label in image_set.labels]
+    row_labels = [display_names[label] for label in image_set.labels]
     return draw_image_grid(rows, columns=["clean", "change", attack_label], row_labels=row_labels, width=WIDTH)
 
 
 def _largest_radius(key: str) -> tuple[float | None, str | None]:
-    """Return an attack's largest default radius and its field; None if it has no radius."""
+    """Return an attack's largest default radius and the field that sets it; both are None if it has no radius."""
     parameters = find_task(key).parameters
     for field in ("epsilons_255", "epsilons"):
         if field in parameters.model_fields:

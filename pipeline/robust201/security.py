@@ -43,7 +43,7 @@ def curves(
         labels: see `evaluate`.
         norm: ``"Linf"``, ``"L2"``, ``"L1"`` or ``"L0"``.
         attacks: keys of minimum-norm attacks in this norm, alone or with parameters:
-            ``{"fmn_l2": {"steps": 1000}, "ddn_l2": {}}``. None takes `DEFAULT_ATTACKS`.
+            ``{"fmn_l2": {"steps": 1000}, "ddn_l2": {}}``. None means `DEFAULT_ATTACKS`.
         options: further arguments of `evaluate`, such as `count` and `seed`.
 
     Returns:
@@ -63,7 +63,7 @@ def curves(
         EvaluationError: see `evaluate`.
 
     Warns:
-        RobustWarning: an attack failed on some images at every distance, or see `evaluate`.
+        RobustWarning: the attacks did not fool a network on some images at any distance, or see `evaluate`.
     """
     if norm not in CONSTRAINTS:
         raise ConfigError(
@@ -79,7 +79,7 @@ def curves(
     tables = {
         name: evaluate(module, image_set, None, fields_by_key, **options) for name, module in networks_by_name.items()
     }
-    passes = sum(_passes(TASKS[key], fields) for key, fields in fields_by_key.items())
+    passes = sum(_count_passes(TASKS[key], fields) for key, fields in fields_by_key.items())
     costs = {
         "passes": [passes] * len(tables),
         "seconds": [float(table["seconds"].sum()) for table in tables.values()],
@@ -142,8 +142,8 @@ def _strength_field(task: Task) -> str:
     return next(name for name in STRENGTH_FIELDS if name in task.parameters.model_fields)
 
 
-def _passes(task: Task, fields: Mapping[str, Any]) -> float:
-    """Return the number of forward and backward passes per image, two per step; NaN for attacks with other passes."""
+def _count_passes(task: Task, fields: Mapping[str, Any]) -> float:
+    """Return the number of forward and backward passes per image, two per step; NaN for other attacks."""
     parameters = task.parameters(**fields)
     # Brendel and Bethge's attack first searches for a starting point, which takes an unknown number of passes.
     if isinstance(parameters, MinimumNorm) and not isinstance(parameters, BrendelBethge):

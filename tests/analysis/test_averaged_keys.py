@@ -75,8 +75,10 @@ def test_scores_lack_adversarial_mean_without_attack_in_ball(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("keys", "combines"), [(("pgd", "transfer_0"), False), (("pgd", "pgd_l2"), False), (("pgd", "mine"), True)]
+    ("keys", "has_worst_case"), [(("pgd", "transfer_0"), False), (("pgd", "pgd_l2"), False), (("pgd", "mine"), True)]
 )
-def test_worst_case_combines_attacks_in_the_same_ball(tmp_path: Path, keys: tuple[str, str], combines: bool) -> None:
+def test_worst_case_combines_attacks_in_the_same_ball(
+    tmp_path: Path, keys: tuple[str, str], has_worst_case: bool
+) -> None:
     # Without per-image outcomes, `needs` lists the worst case if there are evaluations to combine.
-    assert ("worst_case_accuracy" in write_dataset(tmp_path, *keys).metrics().needs) == combines
+    assert ("worst_case_accuracy" in write_dataset(tmp_path, *keys).metrics().needs) == has_worst_case

@@ -84,7 +84,7 @@ def test_summaries_prefer_parquet_to_json(dataset, tmp_path):
     assert_equal_summaries(read_summaries(tmp_path, "cm"), read_summaries(dataset, "cm"))
 
 
-def test_delaying_interrupts_defers_them():
+def test_delaying_interrupts_defers_an_interrupt_to_its_end():
     steps = []
     with pytest.raises(KeyboardInterrupt), delaying_interrupts():  # noqa: PT012
         signal.raise_signal(signal.SIGINT)
@@ -154,7 +154,7 @@ def test_summaries_reject_invalid_numbers_in_json(dataset, tmp_path, measure, in
 
 
 @pytest.mark.parametrize("measure", MEASURES)
-def test_summaries_detect_flipped_bits_in_parquet_pages(dataset, tmp_path, measure):
+def test_summaries_detect_flipped_bits_in_parquet_that_change_numbers(dataset, tmp_path, measure):
     shutil.copytree(dataset, tmp_path / "copy")
     path = tmp_path / "copy/parquet/dataset=cifar10/key=pgd/part-0.parquet"
     original, expected = path.read_bytes(), read_summaries(dataset, measure)
@@ -213,7 +213,7 @@ def test_iter_matrices_rejects_values_that_are_not_square_matrices(tmp_path, val
         list(iter_matrices(path, ["cm"], ["strength"], missing_ok=False))
 
 
-def test_iter_matrices_keeps_missing_means(tmp_path):
+def test_iter_matrices_reads_missing_values_as_nan(tmp_path):
     path = write_matrices(tmp_path / "m.parquet", [[[None, 2.0], [3.0, 4.0]]])
     ((_, (matrices,)),) = iter_matrices(path, ["cm"], [], missing_ok=True)
     np.testing.assert_array_equal(matrices, [[[np.nan, 2], [3, 4]]])

@@ -22,8 +22,8 @@ from tests.support.small_results import results_of, write_results
 def planted_accuracy(index: int) -> float:
     """Return a synthetic accuracy: 3x3 convolutions on two edges help, more so together, and pooling hurts."""
     operations = cells.parse(cells.specs()[index])
-    first, second = operations[0] == "nor_conv_3x3", operations[5] == "nor_conv_3x3"
-    return 0.3 + 0.1 * first + 0.2 * second + 0.1 * (first and second) - 0.02 * operations.count("avg_pool_3x3")
+    is_first, is_last = operations[0] == "nor_conv_3x3", operations[5] == "nor_conv_3x3"
+    return 0.3 + 0.1 * is_first + 0.2 * is_last + 0.1 * (is_first and is_last) - 0.02 * operations.count("avg_pool_3x3")
 
 
 @pytest.fixture(scope="module")

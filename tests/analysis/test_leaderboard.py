@@ -70,15 +70,15 @@ def test_standing_of_a_mean_uses_paired_tests_over_images(results, dataset):
     assert standing.p_values[other_networks].tolist() == pytest.approx(holm_adjust([test.pvalue for test in tests]))
     interval = stats.ttest_1samp(scores[best], 0).confidence_interval()
     assert (standing.low[best], standing.high[best]) == pytest.approx((interval.low, interval.high))
-    assert standing.paired
+    assert standing.is_paired
 
 
 def test_answer_names_best_and_tied_networks(results):
     board = make_leaderboard(results)
-    pgd = next(standing for standing in board.standings if standing.name == "pgd:1")
-    low, high = (100 * float(series.iloc[0]) for series in (pgd.low, pgd.high))
-    pgd_text = f"PGD ({pgd.accuracies.iloc[0]:.1%}, 95% interval {low:.1f} to {high:.1f}, tied with "
-    assert f"#{pgd.best} under " in board.answer
+    pgd_standing = next(standing for standing in board.standings if standing.name == "pgd:1")
+    low, high = (100 * float(series.iloc[0]) for series in (pgd_standing.low, pgd_standing.high))
+    pgd_text = f"PGD ({pgd_standing.accuracies.iloc[0]:.1%}, 95% interval {low:.1f} to {high:.1f}, tied with "
+    assert f"#{pgd_standing.best} under " in board.answer
     assert pgd_text in board.answer
     assert board.answer.count(". ") == 1
     assert "On CIFAR-10 at ε = 1/255, the most accurate network is #" in board.answer
@@ -108,8 +108,8 @@ def test_leaderboard_without_number_of_images_has_no_intervals_or_ties(tmp_path)
 def test_leaderboard_marks_ties_and_sorts_by_the_first_attack(results):
     board = make_leaderboard(results, ["clean", "pgd:1"], max_networks=3)
     frame = board.to_frame()
-    by_pgd = results.column("pgd", 1.0).sort_values(ascending=False, kind="stable")
-    assert frame["network"].tolist() == [*by_pgd.index[:3]] * 2
+    accuracies_under_pgd = results.column("pgd", 1.0).sort_values(ascending=False, kind="stable")
+    assert frame["network"].tolist() == [*accuracies_under_pgd.index[:3]] * 2
     assert board.networks == [*make_leaderboard(results, ["clean"], sort_by="pgd:1", max_networks=3).networks]
     latex = board.latex
     for row in frame[frame["evaluation"] == "pgd:1"].to_dict("records"):

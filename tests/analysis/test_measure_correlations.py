@@ -102,7 +102,7 @@ def test_figure_labels_measures_in_words(tmp_path: Path) -> None:
     assert list(matrix) == ["Clean", "PGD, ε = 1/255", "PGD, ε = 8/255"]
 
 
-def test_collect_measures_includes_sizes(tmp_path: Path) -> None:
+def test_collect_measures_includes_parameters_and_flops(tmp_path: Path) -> None:
     results, _ = make_planted_results(tmp_path)
     measures = collect_measures(results)
     assert list(measures) == ["parameters", "flops"]

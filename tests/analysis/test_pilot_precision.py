@@ -32,8 +32,8 @@ def test_expected_precision_matches_the_replays_in_docs(
     result_half_width, result_tau = precision.sampled("cifar10", key, n_seen, 10_000)
     assert result_half_width == pytest.approx(half_width, rel=0.15)
     assert result_tau == pytest.approx(tau, abs=0.07)
-    simple, _ = precision.simple("cifar10", key, 250, 10_000)
-    assert simple == pytest.approx(simple_half_width, rel=0.1)
+    half_width_of_simple_sample, _ = precision.simple("cifar10", key, 250, 10_000)
+    assert half_width_of_simple_sample == pytest.approx(simple_half_width, rel=0.1)
 
 
 def test_expected_precision_without_outcomes_is_the_worst_case(precision: PilotPrecision) -> None:
@@ -44,10 +44,10 @@ def test_expected_precision_without_outcomes_is_the_worst_case(precision: PilotP
 
 def test_cheap_key_is_not_predicted_from_itself() -> None:
     reader = RobustnessDataset(Path(CELLS))
-    default, clean_only = (
+    outcomes_by_default, outcomes_with_clean = (
         ReferenceDataset(reader).read("", "fgsm"),
         ReferenceDataset(reader, ["clean"]).read("", "fgsm"),
     )
-    assert default is not None
-    assert clean_only is not None
-    assert default.cheap.shape == clean_only.cheap.shape
+    assert outcomes_by_default is not None
+    assert outcomes_with_clean is not None
+    assert outcomes_by_default.cheap_outcomes.shape == outcomes_with_clean.cheap_outcomes.shape

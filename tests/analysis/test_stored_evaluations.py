@@ -70,8 +70,8 @@ def test_compare_command_accepts_networks_of_a_dataset(tmp_path: Path, robust201
         "13714 is significantly more accurate in 2 of 20 evaluations, with the largest difference for contrast at 3"
     )
     assert (tmp_path / "table.tex").read_text().startswith("\\begin{tabular}{llrr}")
-    with_set = robust201("compare", f"{CELLS}:13714", f"{CELLS}:21", "--set", "pgd.steps=10")
-    assert with_set.code == 2
-    assert "it applies only to FILE:FUNCTION" in with_set.err
-    without_data = robust201("compare", "net.py:build", "net.py:other")
-    assert (without_data.code, "FILE:FUNCTION needs images. Add --data" in without_data.err) == (2, True)
+    result_with_set = robust201("compare", f"{CELLS}:13714", f"{CELLS}:21", "--set", "pgd.steps=10")
+    assert result_with_set.code == 2
+    assert "it applies only to FILE:FUNCTION" in result_with_set.err
+    result_without_data = robust201("compare", "net.py:build", "net.py:other")
+    assert (result_without_data.code, "FILE:FUNCTION needs images. Add --data" in result_without_data.err) == (2, True)

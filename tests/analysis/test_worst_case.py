@@ -13,7 +13,7 @@ OUTCOMES = {
     ("pgd", 8.0): [0, 1, 1, 0, 0, 0, 1, 0, 1, 1],
     ("fog", 3.0): [1, 0, 1, 1, 1, 0, 1, 1, 1, 0],
 }
-EVALUATION = Evaluation.of(
+EVALUATION = Evaluation.build(
     [], [], {column: np.array(outcomes, bool) for column, outcomes in OUTCOMES.items()}, np.arange(10) * 2, "", {}
 )
 

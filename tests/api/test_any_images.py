@@ -19,7 +19,7 @@ PIXELS, LABELS = IMAGES.images, IMAGES.labels
 ATTACKS = ["clean", {"pgd": {"epsilons_255": [8], "steps": 3, "rel_stepsize": 0.5}}]
 
 
-def network(channels: int, n_classes: int = 5, size: int = 8) -> nn.Module:
+def make_network(channels: int, n_classes: int = 5, size: int = 8) -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Conv2d(channels, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * (size - 2) ** 2, n_classes))
 
@@ -29,44 +29,44 @@ def network(channels: int, n_classes: int = 5, size: int = 8) -> nn.Module:
 
 @pytest.mark.parametrize("axis", [1, 3])
 def test_attack_keeps_grey_images_within_ball(axis: int) -> None:
-    grey = PIXELS[:, :1] if axis == 1 else PIXELS[:, :1].transpose(0, 2, 3, 1)
+    grey_images = PIXELS[:, :1] if axis == 1 else PIXELS[:, :1].transpose(0, 2, 3, 1)
     keys = [*ATTACKS, {"pgd_l2": {"epsilons": [0.5], "steps": 8}}, {"aa_standard": {"steps": 2, "queries": 4}}]
-    table = evaluate(network(1), grey, LABELS, keys, normalisation=([0.5], [0.25]), progress=False)
+    table = evaluate(make_network(1), grey_images, LABELS, keys, normalisation=([0.5], [0.25]), progress=False)
     assert set(table["key"]) == {"clean", "pgd", "pgd_l2", "aa_standard"}
-    attacked = attack("fgsm", network(1), grey, LABELS, epsilon_255=[8])
+    attacked = attack("fgsm", make_network(1), grey_images, LABELS, epsilon_255=[8])
     assert attacked.shape == (1, len(LABELS), 1, 8, 8)
-    change = (attacked[0] - torch.from_numpy(PIXELS[:, :1]) / 255).abs().max()
-    assert float(change) == pytest.approx(8 / 255, rel=1e-5)
-    show(network(1), grey[:2], LABELS[:2], epsilon_255=8, steps=2, rel_stepsize=0.5)
+    largest_change = (attacked[0] - torch.from_numpy(PIXELS[:, :1]) / 255).abs().max()
+    assert float(largest_change) == pytest.approx(8 / 255, rel=1e-5)
+    show(make_network(1), grey_images[:2], LABELS[:2], epsilon_255=8, steps=2, rel_stepsize=0.5)
 
 
 def test_evaluate_rejects_grey_images_for_rgb_network() -> None:
     with pytest.raises(
         EvaluationError, match=r"images of shape \(21, 1, 8, 8\), it raised .*channels.*Correct the network"
     ):
-        evaluate(network(3), PIXELS[:, :1], LABELS, ["clean"], progress=False)
+        evaluate(make_network(3), PIXELS[:, :1], LABELS, ["clean"], progress=False)
     with pytest.raises(ConfigError, match=r"the normalisation has 3 channels, but the images have 1\. Both need"):
-        evaluate(network(1), PIXELS[:, :1], LABELS, ["clean"], normalisation=NORMALISATION, progress=False)
+        evaluate(make_network(1), PIXELS[:, :1], LABELS, ["clean"], normalisation=NORMALISATION, progress=False)
     with pytest.raises(DatasetError, match=r"'fog': corruptions need RGB images.* Leave the key out\."):
-        evaluate(network(1), PIXELS[:, :1], LABELS, ["fog"], progress=False)
+        evaluate(make_network(1), PIXELS[:, :1], LABELS, ["fog"], progress=False)
     with pytest.raises(DatasetError, match=r"shape \(21, 3, 8, 1\) is ambiguous"):
-        evaluate(network(1), PIXELS[:, :, :, :1], LABELS, ["clean"], progress=False)
+        evaluate(make_network(1), PIXELS[:, :, :, :1], LABELS, ["clean"], progress=False)
 
 
 # --- floats
 
 
 def test_attack_does_not_round_float_images() -> None:
-    floats = (PIXELS / np.float32(255)) * 0.999
-    table = evaluate(TinyNetwork(), floats, LABELS, ATTACKS, progress=False)
+    float_images = (PIXELS / np.float32(255)) * 0.999
+    table = evaluate(TinyNetwork(), float_images, LABELS, ATTACKS, progress=False)
     assert {protocol["pixels"] for protocol in table.protocols.values()} == {"floats, not multiples of 1/255"}
     with torch.no_grad():
-        predicted = TinyNetwork().eval()(torch.from_numpy(floats))[1].argmax(dim=1).numpy()
+        predicted = TinyNetwork().eval()(torch.from_numpy(float_images))[1].argmax(dim=1).numpy()
     assert table["accuracy"][0] == (predicted == LABELS).mean()
-    attacked = attack("fgsm", TinyNetwork(), floats, LABELS, epsilon_255=[2])[0].numpy()
-    assert np.abs(attacked - floats).max() == pytest.approx(2 / 255, rel=1e-4)
+    attacked = attack("fgsm", TinyNetwork(), float_images, LABELS, epsilon_255=[2])[0].numpy()
+    assert np.abs(attacked - float_images).max() == pytest.approx(2 / 255, rel=1e-4)
     with pytest.raises(DatasetError, match=r"'fog': corruptions need 8-bit pixels.*\.round\(\) / 255, or leave"):
-        evaluate(TinyNetwork(), floats, LABELS, ["fog"], progress=False)
+        evaluate(TinyNetwork(), float_images, LABELS, ["fog"], progress=False)
 
 
 def test_evaluate_treats_8_bit_floats_like_uint8() -> None:
@@ -113,14 +113,14 @@ def test_subset_keeps_image_indices_and_random_numbers(folder: Path) -> None:
 def test_evaluate_rejects_class_folders_that_do_not_match_the_network(folder: Path) -> None:
     images = load_images("mine", path=folder)
     with pytest.raises(DatasetError, match=r"5 class folders: the network has 6 classes.*labels\.json"):
-        evaluate(network(3, n_classes=6), images, keys=["clean"], progress=False)
+        evaluate(make_network(3, n_classes=6), images, keys=["clean"], progress=False)
 
 
 # --- many classes
 
 
 def test_evaluate_supports_thousand_classes() -> None:
-    model = network(3, n_classes=1000)
+    model = make_network(3, n_classes=1000)
     with torch.no_grad():
         labels = model(torch.from_numpy(PIXELS) / 255).argmax(dim=1).numpy()
     assert labels.max() > 255
@@ -149,6 +149,6 @@ def test_evaluate_rejects_more_than_maximum_classes() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_protocols_record_half_precision(dtype: torch.dtype) -> None:
     with pytest.warns(RobustWarning, match="computes in"):
-        table = evaluate(network(3).to(dtype), PIXELS, LABELS, ATTACKS, progress=False)
+        table = evaluate(make_network(3).to(dtype), PIXELS, LABELS, ATTACKS, progress=False)
     assert {protocol["precision"] for protocol in table.protocols.values()} == {str(dtype).removeprefix("torch.")}
-    assert "precision" not in evaluate(network(3), PIXELS, LABELS, ["clean"], progress=False).protocols["clean"]
+    assert "precision" not in evaluate(make_network(3), PIXELS, LABELS, ["clean"], progress=False).protocols["clean"]

@@ -167,7 +167,7 @@ def test_corruptions_depend_only_on_the_seed() -> None:
 # --- the caller's module
 
 
-def state_of(model: nn.Module) -> list[object]:
+def get_state(model: nn.Module) -> list[object]:
     return [
         *((module.training,) for module in model.modules()),
         *((tensor.requires_grad, tensor.grad, tensor.device) for tensor in model.parameters()),
@@ -182,7 +182,7 @@ def test_evaluate_does_not_change_the_module(make_model: type[nn.Module], raises
     first, second, *_ = model.parameters()
     first.requires_grad_(requires_grad=False)
     second.requires_grad_()
-    state_before, weights = state_of(model), copy.deepcopy(model.state_dict())
+    state_before, weights = get_state(model), copy.deepcopy(model.state_dict())
     with pytest.raises(EvaluationError) if raises_error else nullcontext():
         evaluate(
             model,
@@ -190,7 +190,7 @@ def test_evaluate_does_not_change_the_module(make_model: type[nn.Module], raises
             progress=False,
             n_classes=4 if raises_error else None,
         )
-    assert state_of(model) == state_before
+    assert get_state(model) == state_before
     assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())
 
 
@@ -198,11 +198,11 @@ def test_evaluate_does_not_change_the_module(make_model: type[nn.Module], raises
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that PyTorch can use")
 def test_evaluate_copies_module_to_other_device() -> None:
     model = TinyNetwork().train()
-    state_before, tf32 = state_of(model), torch.backends.cudnn.allow_tf32
+    state_before, tf32 = get_state(model), torch.backends.cudnn.allow_tf32
     evaluation = evaluate(model, PIXELS, LABELS, KEYS, device="cuda", **NORMALISED)
     expected = evaluate(model, PIXELS, LABELS, KEYS, **NORMALISED)
     assert evaluation["confidence"].to_numpy() == pytest.approx(expected["confidence"].to_numpy(), abs=1e-3)
-    assert (state_of(model), torch.backends.cudnn.allow_tf32) == (state_before, tf32)
+    assert (get_state(model), torch.backends.cudnn.allow_tf32) == (state_before, tf32)
     assert attack("fgsm", model, PIXELS, LABELS, epsilon_255=8, device="cuda").is_cuda
 
 
@@ -315,9 +315,9 @@ def test_attack_matches_accuracy_of_evaluate() -> None:
 # --- load_model
 
 
-@pytest.mark.parametrize("as_folder", [True, False])
-def test_load_model_returns_classifier_of_pixels(tiny_weights: Path, as_folder: bool) -> None:
-    store = tiny_weights if as_folder else CheckpointStore(tiny_weights)
+@pytest.mark.parametrize("uses_folder", [True, False])
+def test_load_model_returns_classifier_of_pixels(tiny_weights: Path, uses_folder: bool) -> None:
+    store = tiny_weights if uses_folder else CheckpointStore(tiny_weights)
     model = load_model(309, "digits", store)
     pixels = torch.rand(2, 3, 32, 32, requires_grad=True)
     logits = model(pixels)
@@ -402,10 +402,10 @@ def test_place_names_networks_of_custom_spaces(tmp_path: Path) -> None:
     export(tmp_path / "dataset", plan)
     dataset = RobustnessDataset(tmp_path / "dataset")
     result = pd.DataFrame({"key": ["clean", "fog"], "strength": [0.0, 1.0], "accuracy": [0.5, 0.5]})
-    placed = place(result, dataset, data="digits")
-    assert placed["architectures"].tolist() == [2, 0]
-    assert placed["best_architecture"][0] in ("resnet18", "resnet34")
-    assert placed["best_architecture"].isna().tolist() == [False, True]
+    placement = place(result, dataset, data="digits")
+    assert placement["architectures"].tolist() == [2, 0]
+    assert placement["best_architecture"][0] in ("resnet18", "resnet34")
+    assert placement["best_architecture"].isna().tolist() == [False, True]
 
 
 def test_place_ranks_among_evaluated_architectures(tmp_path: Path) -> None:
@@ -418,14 +418,14 @@ def test_place_ranks_among_evaluated_architectures(tmp_path: Path) -> None:
             "accuracy": [0.8, 0.25, 0.1, 0.5, 0.5],
         }
     )
-    placed = place(result, dataset)
-    assert placed["rank"].tolist()[:3] == [2, 2, 1]
-    assert placed["architectures"].tolist() == [4, 4, 4, 0, 0]
-    assert placed["percentile"].tolist()[:3] == [50, 75, 100]
-    assert placed["median"].tolist()[:3] == pytest.approx([0.8, 0.15, 0.0])
-    assert placed["best"].tolist()[:2] == [0.9, 0.3]
-    assert placed["best_architecture"].tolist()[:2] == [0, 3]
-    assert placed["rank"].isna().tolist() == [False, False, False, True, True]
+    placement = place(result, dataset)
+    assert placement["rank"].tolist()[:3] == [2, 2, 1]
+    assert placement["architectures"].tolist() == [4, 4, 4, 0, 0]
+    assert placement["percentile"].tolist()[:3] == [50, 75, 100]
+    assert placement["median"].tolist()[:3] == pytest.approx([0.8, 0.15, 0.0])
+    assert placement["best"].tolist()[:2] == [0.9, 0.3]
+    assert placement["best_architecture"].tolist()[:2] == [0, 3]
+    assert placement["rank"].isna().tolist() == [False, False, False, True, True]
     with pytest.raises(ConfigError, match=r"data='cifar01'.*Did you mean 'cifar10'"):
         place(result, dataset, data="cifar01")
     with pytest.raises(ConfigError, match="lacks the columns strength, accuracy"):

@@ -48,16 +48,16 @@ class WideNetwork(nn.Module):
         return self.head(pixels.flatten(1))
 
 
-class AlwaysDropping(nn.Dropout):
+class DropoutInEvaluationMode(nn.Dropout):
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         return nn.functional.dropout(features, self.p, training=True)
 
 
-def fail(_logits: torch.Tensor) -> None:
+def raise_error(_logits: torch.Tensor) -> None:
     raise RuntimeError("mat1 and mat2\ncannot be multiplied")
 
 
-MODELS = {
+INVALID_OUTPUTS = {
     "no batch axis": (
         lambda logits: logits.flatten(),
         r"expected logits of shape \(21, classes\), got torch.float32 of shape \(105,",
@@ -75,14 +75,14 @@ MODELS = {
         lambda logits: logits + torch.randn_like(logits),
         r"a second pass with the same images returned different logits",
     ),
-    "dropout in evaluation mode": (AlwaysDropping(0.1), r"returned different logits. Disable dropout"),
-    "exception": (fail, r"it raised RuntimeError: mat1 and mat2 cannot be multiplied"),
+    "dropout in evaluation mode": (DropoutInEvaluationMode(0.1), r"returned different logits. Disable dropout"),
+    "exception": (raise_error, r"it raised RuntimeError: mat1 and mat2 cannot be multiplied"),
 }
 
 
-@pytest.mark.parametrize("case", MODELS)
+@pytest.mark.parametrize("case", INVALID_OUTPUTS)
 def test_evaluate_rejects_models_that_do_not_return_logits(case: str) -> None:
-    change, message = MODELS[case]
+    change, message = INVALID_OUTPUTS[case]
     assert_evaluate_raises(
         EvaluationError,
         rf"^Checking the network failed for NetworkWithChangedLogits: .*{message}",
@@ -96,15 +96,15 @@ def test_evaluate_rejects_nan_in_later_batch() -> None:
     images, labels = np.tile(PIXELS, (5, 1, 1, 1)), np.tile(LABELS, 5)
     images[100] = 255
 
-    class Overflowing(nn.Module):
+    class NetworkWithNanForWhiteImages(nn.Module):
         def forward(self, pixels: torch.Tensor) -> torch.Tensor:
             white = pixels.flatten(1).amin(dim=1, keepdim=True) == 1
             return pixels.flatten(1)[:, :5].masked_fill(white, torch.nan)
 
     assert_evaluate_raises(
         EvaluationError,
-        "Overflowing images clean: expected finite logits, got NaN or infinity for 1 of 105",
-        model=Overflowing(),
+        "NetworkWithNanForWhiteImages images clean: expected finite logits, got NaN or infinity for 1 of 105",
+        model=NetworkWithNanForWhiteImages(),
         images=images,
         labels=labels,
     )
@@ -129,22 +129,22 @@ def test_evaluate_rejects_network_that_blocks_gradients(
 
 
 def test_evaluate_attacks_constant_logits_without_graph() -> None:
-    constant = NetworkWithChangedLogits(lambda logits: torch.zeros_like(logits).detach())
+    constant_network = NetworkWithChangedLogits(lambda logits: torch.zeros_like(logits).detach())
     with pytest.warns(RobustWarning, match="the gradient of the loss is zero"):
-        frame = evaluate(constant, PIXELS, LABELS, ["clean", {"fgsm": {"epsilons_255": [8]}}], progress=False)
+        frame = evaluate(constant_network, PIXELS, LABELS, ["clean", {"fgsm": {"epsilons_255": [8]}}], progress=False)
     assert frame["accuracy"].nunique() == 1
 
 
-@pytest.mark.parametrize(("n_copies", "n_labels", "warns"), [(50, 5, True), (50, 6, False), (49, 5, False)])
+@pytest.mark.parametrize(("n_copies", "n_labels", "has_warning"), [(50, 5, True), (50, 6, False), (49, 5, False)])
 def test_evaluate_warns_if_labels_use_only_the_first_half_of_the_classes(
-    n_copies: int, n_labels: int, warns: bool
+    n_copies: int, n_labels: int, has_warning: bool
 ) -> None:
     images, labels = np.repeat(PIXELS[:1], n_copies, axis=0), np.arange(n_copies) % n_labels
-    with warnings.catch_warnings(record=True) as warned:
+    with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
         evaluate(WideNetwork(n_classes=10), images, labels, ["clean"], progress=False)
-    assert len(warned) == int(warns)
-    for warning in warned:
+    assert len(caught_warnings) == int(has_warning)
+    for warning in caught_warnings:
         assert str(warning.message).startswith("The model has 10 classes, but all 50 labels are below 5. ")
         assert warning.filename == __file__
 
@@ -173,37 +173,37 @@ def test_evaluate_warns_about_epsilons_in_wrong_unit() -> None:
 @pytest.mark.filterwarnings("ignore:single step stronger")
 def test_evaluate_warns_about_steps_too_short_for_epsilon(keys: Any, message: str) -> None:
     ((key, parameters),) = keys.items()
-    with pytest.warns(RobustWarning, match=message) as warned:
+    with pytest.warns(RobustWarning, match=message) as caught_warnings:
         evaluate(TinyNetwork(), PIXELS, LABELS, keys, progress=False)
-    assert warned[0].filename == __file__
+    assert caught_warnings[0].filename == __file__
     with pytest.warns(RobustWarning, match=message):
         attack(key, TinyNetwork(), PIXELS, LABELS, **parameters)
 
 
 def test_evaluate_warns_if_weaker_attack_beats_stronger_one() -> None:
     keys = {"fgsm": {"epsilons_255": [16, 32]}, "pgd": {"epsilons_255": [16, 32], "rel_stepsize": 0.025}}
-    with pytest.warns(RobustWarning, match="single step stronger: fgsm against pgd at") as warned:
+    with pytest.warns(RobustWarning, match="single step stronger: fgsm against pgd at") as caught_warnings:
         frame = evaluate(TinyNetwork(), PIXELS, LABELS, keys, progress=False)
     fgsm, pgd = (frame[frame["key"] == key]["accuracy"].to_numpy() for key in keys)
     assert (pgd > fgsm).all()
-    (message,) = (str(warning.message) for warning in warned)
+    (message,) = (str(warning.message) for warning in caught_warnings)
     assert f"at 16: {pgd[0]:.4f} above {fgsm[0]:.4f}; one step should not beat many" in message
     assert "The same sign appears in 1 more case. See docs/trust.md." in message
 
 
 def test_evaluate_warns_about_zero_gradients() -> None:
-    saturated = NetworkWithChangedLogits(lambda logits: 1e6 * logits)
+    saturated_network = NetworkWithChangedLogits(lambda logits: 1e6 * logits)
     with pytest.warns(RobustWarning, match=r"zero gradients: input_gradient: [01]\.\d+ above 0\.0100; the gradient of"):
-        frame = evaluate(saturated, PIXELS, LABELS, ["input_gradient"], progress=False)
+        frame = evaluate(saturated_network, PIXELS, LABELS, ["input_gradient"], progress=False)
     assert frame["zero_share"].item() > 0.01
 
 
 @pytest.mark.parametrize(("last_layer", "expected"), [(nn.Softmax(1), 1), (nn.LogSoftmax(1), 0), (nn.Sigmoid(), 0)])
 def test_evaluate_warns_about_softmax_output(last_layer: nn.Module, expected: int) -> None:
-    with warnings.catch_warnings(record=True) as warned:
+    with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
         evaluate(NetworkWithChangedLogits(last_layer), PIXELS, LABELS, ["clean"], progress=False)
-    messages = [str(warning.message) for warning in warned]
+    messages = [str(warning.message) for warning in caught_warnings]
     assert len(messages) == expected
     assert all("NetworkWithChangedLogits seems to end in a softmax" in message for message in messages)
 

@@ -76,10 +76,10 @@ def test_compare_accepts_tables(images, labels):
     tables = [robust201.evaluate(Linear(seed), images, labels, KEYS) for seed in (0, 1)]
     comparison = robust201.compare(tables)
     assert comparison["first"].unique().tolist() == ["Evaluation 1"]
-    modules = robust201.compare([Linear(0), Linear(1)], images, labels, KEYS)
+    comparison_of_modules = robust201.compare([Linear(0), Linear(1)], images, labels, KEYS)
     pd.testing.assert_frame_equal(
         pd.DataFrame(comparison).drop(columns=["first", "second"]),
-        pd.DataFrame(modules).drop(columns=["first", "second"]),
+        pd.DataFrame(comparison_of_modules).drop(columns=["first", "second"]),
     )
 
 
@@ -92,18 +92,18 @@ def test_compare_rejects_incomparable_networks(images, labels):
         robust201.compare({"a": table})
     with pytest.raises(ConfigError, match=r"expected the table that robust201\.evaluate returns"):
         robust201.compare({"a": table, "b": pd.DataFrame(table)})
-    fgsm = robust201.evaluate(Linear(1), images, labels, ["fgsm"])
+    fgsm_table = robust201.evaluate(Linear(1), images, labels, ["fgsm"])
     with pytest.raises(ConfigError, match="a and b: they have no evaluated key and strength in common"):
-        robust201.compare({"a": table, "b": fgsm})
+        robust201.compare({"a": table, "b": fgsm_table})
 
 
 def test_compare_warns_about_parameters_once_per_call(images, labels):
     keys = {"pgd": {"epsilons_255": [8], "steps": 1}}
     for _ in range(2):
-        with warnings.catch_warnings(record=True) as warned:
+        with warnings.catch_warnings(record=True) as caught_warnings:
             warnings.simplefilter("always")
             robust201.compare([Linear(0), Linear(1), Linear(2)], images, labels, keys)
-        messages = [str(warning.message) for warning in warned if issubclass(warning.category, RobustWarning)]
+        messages = [str(warning.message) for warning in caught_warnings if issubclass(warning.category, RobustWarning)]
         assert len([message for message in messages if message.startswith("pgd.")]) == 1
 
 
@@ -114,28 +114,30 @@ def test_compare_rejects_tables_with_different_parameters(images, labels):
     )
     with pytest.raises(ConfigError, match=r"a and b: pgd has different parameters \(steps\)"):
         robust201.compare({"a": fewer_steps, "b": more_steps})
-    randomised = robust201.evaluate(Linear(1), images, labels, ["clean"], randomised=True)
-    deterministic = robust201.evaluate(Linear(0), images, labels, ["clean"])
-    for pair in ([randomised, deterministic], [deterministic, randomised]):
+    randomised_table = robust201.evaluate(Linear(1), images, labels, ["clean"], randomised=True)
+    deterministic_table = robust201.evaluate(Linear(0), images, labels, ["clean"])
+    for pair in ([randomised_table, deterministic_table], [deterministic_table, randomised_table]):
         with pytest.raises(ConfigError, match=r"clean has different parameters \(randomised\)"):
             robust201.compare(pair)
-    seeded = robust201.evaluate(Linear(1), images, labels, {"pgd": {"epsilons_255": [8], "steps": 31}}, seed=1)
+    table_with_other_seed = robust201.evaluate(
+        Linear(1), images, labels, {"pgd": {"epsilons_255": [8], "steps": 31}}, seed=1
+    )
     with pytest.raises(ConfigError, match=r"pgd has different parameters \(seed\)"):
-        robust201.compare([fewer_steps, seeded])
+        robust201.compare([fewer_steps, table_with_other_seed])
 
 
 def test_compare_rejects_mixing_stored_networks_with_modules(images, labels):
-    stored = "benchmark_data/cells-cifar10:21"
+    stored_network = "benchmark_data/cells-cifar10:21"
     table = robust201.evaluate(Linear(0), images, labels, ["clean"])
-    for networks in ([stored, Linear(0)], {"a": table, "b": stored}):
+    for networks in ([stored_network, Linear(0)], {"a": table, "b": stored_network}):
         with pytest.raises(
-            ConfigError, match=r"cells-cifar10:21: networks in datasets and modules or tables cannot be compared"
+            ConfigError, match=r"cells-cifar10:21: a network in a dataset cannot be compared with modules"
         ):
             robust201.compare(networks, images, labels, ["clean"])
 
 
-@pytest.mark.parametrize("kind", ["module", "table"])
-def test_compare_rejects_single_network(images, labels, kind):
-    network = Linear(0) if kind == "module" else robust201.evaluate(Linear(0), images, labels, ["clean"])
+@pytest.mark.parametrize("network_type", ["module", "table"])
+def test_compare_rejects_single_network(images, labels, network_type):
+    network = Linear(0) if network_type == "module" else robust201.evaluate(Linear(0), images, labels, ["clean"])
     with pytest.raises(ConfigError, match="a comparison needs two or more networks"):
         robust201.compare(network, images, labels)

@@ -9,7 +9,7 @@ from torch import nn
 import robust201
 from robust201.core.errors import ConfigError, RobustWarning
 from robust201.figures.security_curves import SecurityCurves
-from robust201.security import _passes
+from robust201.security import _count_passes
 from robust201.statistics.optimality import local_optimalities
 from robust201.tasks import TASKS
 from robust201.tasks.constraints import L0, LINF
@@ -35,13 +35,13 @@ class LogitsNetwork(nn.Module):
         return self.network(pixels)
 
 
-def curves(networks, norm, attacks, **options):
+def compute_curves(networks, norm, attacks, **options):
     return robust201.curves(networks, IMAGES.images, IMAGES.labels, norm, attacks, **OPTIONS, **options)
 
 
 @pytest.mark.parametrize(("norm", "key"), [("Linf", "fmn"), ("L2", "ddn_l2"), ("L0", "sigma_zero_l0")])
 def test_curves_match_accuracies_of_evaluate(norm, key):
-    table = curves({"tiny": LogitsNetwork()}, norm, {key: {"steps": 25}})
+    table = compute_curves({"tiny": LogitsNetwork()}, norm, {key: {"steps": 25}})
     distances = table.distances["tiny"].to_numpy()
     distances = np.sort(distances[np.isfinite(distances) & (distances > 0)])
     epsilons = [float(distances[len(distances) // 3]) * 1.0001, float(distances[-1]) * 1.0001]
@@ -58,10 +58,10 @@ def test_curves_match_accuracies_of_evaluate(norm, key):
 
 def test_curves_take_smallest_distance_over_attacks():
     distances_by_attack = {
-        key: curves([LogitsNetwork()], "L2", {key: {"steps": 15}}).distances["LogitsNetwork"].to_numpy()
+        key: compute_curves([LogitsNetwork()], "L2", {key: {"steps": 15}}).distances["LogitsNetwork"].to_numpy()
         for key in ("fmn_l2", "ddn_l2", "aa_fab_l2")
     }
-    table = curves(LogitsNetwork(), "L2", {key: {"steps": 15} for key in distances_by_attack})
+    table = compute_curves(LogitsNetwork(), "L2", {key: {"steps": 15} for key in distances_by_attack})
     assert table.distances["LogitsNetwork"].tolist() == np.min(list(distances_by_attack.values()), axis=0).tolist()
     assert len({*map(tuple, distances_by_attack.values())}) == 3
     optimality = table.optimality
@@ -74,13 +74,13 @@ def test_curves_take_smallest_distance_over_attacks():
 
 @pytest.mark.filterwarnings("ignore:zero gradients")
 def test_curves_of_constant_network_have_infinite_distances(tmp_path):
-    class Constant(nn.Module):
+    class ConstantNetwork(nn.Module):
         def forward(self, pixels):
             return 0.0 * pixels.flatten(1)[:, :5] + torch.arange(5.0)
 
     labels = np.full(len(IMAGES), 4)
     with pytest.warns(RobustWarning, match="constant: ddn_l2, fmn_l2 did not fool 20 of 20 images at any distance"):
-        table = robust201.curves({"constant": Constant()}, IMAGES.images, labels, "L2", progress=False)
+        table = robust201.curves({"constant": ConstantNetwork()}, IMAGES.images, labels, "L2", progress=False)
     row = table.iloc[0]
     assert (row["median_distance"], row["half_distance"], row["never_fooled"]) == (np.inf, np.inf, 1.0)
     assert "fewer than half of the images that it classifies correctly were fooled" in table.summary
@@ -91,7 +91,7 @@ def test_curves_of_constant_network_have_infinite_distances(tmp_path):
 
 def test_curves_files_show_every_network_and_are_reproducible(tmp_path):
     networks = {"one": LogitsNetwork(), "two": TinyNetwork(seed=1)}
-    table = curves(networks, "Linf", {"fmn": {"steps": 10}})
+    table = compute_curves(networks, "Linf", {"fmn": {"steps": 10}})
     svg = table.save(tmp_path / "curves.svg").read_text()
     assert all(f">{label}<" in svg for label in ("one", "two", "epsilon in 1/255", "accuracy"))
     assert "fmn; 20 images; bands: 95% intervals" in svg
@@ -103,7 +103,7 @@ def test_curves_files_show_every_network_and_are_reproducible(tmp_path):
 
 
 def test_curves_of_subset_keep_image_positions():
-    table = curves({"tiny": LogitsNetwork()}, "Linf", {"fmn": {"steps": 3}}, count=10, seed=2)
+    table = compute_curves({"tiny": LogitsNetwork()}, "Linf", {"fmn": {"steps": 3}}, count=10, seed=2)
     assert len(table.distances) == 10
     assert set(table.distances.index) <= set(range(20))
 
@@ -123,7 +123,7 @@ def test_curves_of_subset_keep_image_positions():
 )
 def test_curves_reject_wrong_arguments(arguments, message):
     with pytest.raises(ConfigError, match=message):
-        curves({"tiny": LogitsNetwork()}, *arguments)
+        compute_curves({"tiny": LogitsNetwork()}, *arguments)
 
 
 def test_curves_warn_about_too_few_steps():
@@ -171,10 +171,10 @@ def test_curves_summary_reports_zero_clean_accuracy():
     assert "fewer than half" not in table.summary
 
 
-def test_passes_are_counted_only_for_attacks_without_further_passes():
-    assert _passes(TASKS["ddn_l2"], {"steps": 7}) == 14
+def test_count_passes_returns_nan_for_attacks_with_further_passes():
+    assert _count_passes(TASKS["ddn_l2"], {"steps": 7}) == 14
     for key in ("aa_fab", "bb", "bb_l0"):
-        assert np.isnan(_passes(TASKS[key], {"steps": 7}))
+        assert np.isnan(_count_passes(TASKS[key], {"steps": 7}))
     task = TASKS["bb_l2"]
     # In planning, the search for a starting point counts once for all epsilons.
     parameters = task.parameters(steps=100, epsilons=(0.5, 1.0))

@@ -14,11 +14,11 @@ from tests.project.test_documents import examples
 def test_api_page_examples_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    def first_keys_with_few_steps(*arguments: Any, **options: Any) -> dict[str, dict[str, Any]]:
+    def choose_keys_with_few_steps(*arguments: Any, **options: Any) -> dict[str, dict[str, Any]]:
         keys = first_keys(*arguments, **options)
         return keys | {"aa_standard": keys["aa_standard"] | {"steps": 3, "queries": 10}}
 
-    monkeypatch.setattr(api, "first_keys", first_keys_with_few_steps)
+    monkeypatch.setattr(api, "first_keys", choose_keys_with_few_steps)
     monkeypatch.chdir(tmp_path)
     for page in ("docs/api.md", "docs/compare.md"):
         namespace: dict[str, Any] = {}

@@ -27,7 +27,7 @@ NORMALISED = {"normalisation": NORMALISATION, "progress": False}
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reduce AutoAttack's steps, since its defaults take seconds even on tiny networks."""
 
-    def first_keys_with_few_steps(*arguments: Any, **options: Any) -> dict[str, dict[str, Any]]:
+    def choose_keys_with_few_steps(*arguments: Any, **options: Any) -> dict[str, dict[str, Any]]:
         keys = first_keys(*arguments, **options)
         reduced_fields = {
             "aa_standard": {"steps": 5, "queries": 20},
@@ -36,7 +36,7 @@ def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         }
         return {key: fields | reduced_fields.get(key, {}) for key, fields in keys.items()}
 
-    monkeypatch.setattr(api, "first_keys", first_keys_with_few_steps)
+    monkeypatch.setattr(api, "first_keys", choose_keys_with_few_steps)
     monkeypatch.setattr("robust201.analysis.first_look.TARGET_SECONDS", 0.0)  # chooses the minimum count on any machine
 
 
@@ -45,20 +45,25 @@ def without_seconds(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def test_first_look_is_reproducible_from_count_and_seed(capsys: pytest.CaptureFixture[str]) -> None:
-    timed_table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, normalisation=NORMALISATION, seed=4)
+    table_without_count = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, normalisation=NORMALISATION, seed=4)
     captured = capsys.readouterr()
     assert "on 20 of 60 images (class-stratified, seed 4, as many as the time allows)" in captured.err
     assert captured.out == ""
-    assert (timed_table["n_images"] == 20).all()
-    assert timed_table.outcomes.index.tolist() == np.flatnonzero(np.isin(IMAGES.indices, subset(20, 4))).tolist()
-    assert {protocol["images"] for protocol in timed_table.protocols.values()} == {"class-stratified subset, 20 of 60"}
-    counted_table = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, count=20, seed=4, **NORMALISED)
-    pd.testing.assert_frame_equal(without_seconds(counted_table), without_seconds(timed_table))
-    assert counted_table.images_sha256 == timed_table.images_sha256
-    assert counted_table.protocols == timed_table.protocols
+    assert (table_without_count["n_images"] == 20).all()
+    assert (
+        table_without_count.outcomes.index.tolist()
+        == np.flatnonzero(np.isin(IMAGES.indices, select_indices(20, 4))).tolist()
+    )
+    assert {protocol["images"] for protocol in table_without_count.protocols.values()} == {
+        "class-stratified subset, 20 of 60"
+    }
+    table_with_count = robust201.evaluate(TinyNetwork(), PIXELS, LABELS, count=20, seed=4, **NORMALISED)
+    pd.testing.assert_frame_equal(without_seconds(table_with_count), without_seconds(table_without_count))
+    assert table_with_count.images_sha256 == table_without_count.images_sha256
+    assert table_with_count.protocols == table_without_count.protocols
 
 
-def subset(count: int, seed: int) -> np.ndarray:
+def select_indices(count: int, seed: int) -> np.ndarray:
     return select(IMAGES, count=count, seed=seed).indices
 
 

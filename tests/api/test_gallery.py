@@ -15,11 +15,11 @@ from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_images
 IMAGES = tiny_images()
 
 
-def captions(figure):
+def read_captions(figure):
     return [axes.get_xlabel() for axes in figure.axes if axes.get_visible()]
 
 
-def drawn_pixels(figure, index):
+def read_drawn_pixels(figure, index):
     return np.asarray(figure.axes[index].images[0].get_array()).transpose(2, 0, 1)
 
 
@@ -31,13 +31,13 @@ def test_show_draws_attacked_image_and_prediction():
     attacked = robust201.attack(
         "fgsm", network, IMAGES.images[:2], IMAGES.labels[:2], epsilon_255=8, normalisation=NORMALISATION
     )
-    np.testing.assert_array_equal(drawn_pixels(figure, 2), attacked[0, 0].numpy())
-    np.testing.assert_allclose(drawn_pixels(figure, 3), IMAGES.images[1] / 255, atol=1e-6)
+    np.testing.assert_array_equal(read_drawn_pixels(figure, 2), attacked[0, 0].numpy())
+    np.testing.assert_allclose(read_drawn_pixels(figure, 3), IMAGES.images[1] / 255, atol=1e-6)
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (NORMALISATION.mean, NORMALISATION.std))
     with torch.no_grad():
         logits = network.eval()((attacked[0] - mean) / std)[1]
     confidence, predicted = logits.softmax(dim=1).max(dim=1)
-    figure_captions = captions(figure)
+    figure_captions = read_captions(figure)
     assert figure_captions[2] == f"class {predicted[0]}, {confidence[0]:.0%}"
     assert figure_captions[5] == f"class {predicted[1]}, {confidence[1]:.0%}"
     assert figure_captions[1] == "× 16"
@@ -47,18 +47,18 @@ def test_show_draws_attacked_image_and_prediction():
 
 def test_show_accepts_one_image_and_uses_largest_default_radius():
     figure = robust201.show(TinyNetwork(), IMAGES.images[0], IMAGES.labels[0], "pgd_l2", steps=6)
-    change = drawn_pixels(figure, 2) - IMAGES.images[0] / 255
+    change = read_drawn_pixels(figure, 2) - IMAGES.images[0] / 255
     assert 0.4 < np.linalg.norm(change) <= 0.5 + 1e-5
-    assert len(captions(figure)) == 3
+    assert len(read_captions(figure)) == 3
 
 
 def test_show_warns_about_softmax_once():
     torch.manual_seed(0)
     network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 5), nn.Softmax(1))
-    with warnings.catch_warnings(record=True) as warned:
+    with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
         robust201.show(network, IMAGES.images[:2], IMAGES.labels[:2])
-    assert ["softmax" in str(warning.message) for warning in warned].count(True) == 1
+    assert ["softmax" in str(warning.message) for warning in caught_warnings].count(True) == 1
 
 
 def test_show_rejects_too_many_images_and_wrong_names():

@@ -69,10 +69,14 @@ def test_benchmark_protocols_match_leaderboards() -> None:
     attack_keys = {
         name: next(key for key in benchmark.keys if key != "clean") for name, benchmark in BENCHMARKS.items()
     }
-    linf = find_task(attack_keys["robustbench-linf"]).parameters(**BENCHMARKS["robustbench-linf"].keys["aa_standard"])
-    assert linf.strengths == (8.0,)
-    l2 = find_task(attack_keys["robustbench-l2"]).parameters(**BENCHMARKS["robustbench-l2"].keys["aa_standard_l2"])
-    assert l2.strengths == (0.5,)
+    linf_parameters = find_task(attack_keys["robustbench-linf"]).parameters(
+        **BENCHMARKS["robustbench-linf"].keys["aa_standard"]
+    )
+    assert linf_parameters.strengths == (8.0,)
+    l2_parameters = find_task(attack_keys["robustbench-l2"]).parameters(
+        **BENCHMARKS["robustbench-l2"].keys["aa_standard_l2"]
+    )
+    assert l2_parameters.strengths == (0.5,)
     assert [*BENCHMARKS["robustbench-corruptions"].keys] == ["clean", *CORRUPTIONS]
 
 
@@ -151,7 +155,7 @@ def test_evaluate_rejects_wrong_arguments(
         robust201.evaluate(**(options | changes))
 
 
-def test_benchmark_error_names_missing_file(data: Path, robust201: RunCommand) -> None:
+def test_evaluate_command_rejects_missing_files_and_wrong_benchmark_options(data: Path, robust201: RunCommand) -> None:
     (data / "CIFAR-10-C" / "fog.npy").unlink()
     argv = ("evaluate", "my_model.py:build", "--benchmark")
     assert "fog.npy" in robust201(*argv, "robustbench-corruptions").error_line(2)

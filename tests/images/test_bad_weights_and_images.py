@@ -22,11 +22,11 @@ from tests.conftest import RunCommand, WriteSweep, add_network, read_tree
 
 @pytest.fixture
 def weights(tiny_weights: Path, tmp_path: Path) -> Path:
-    """A checkpoint store that tests damage."""
+    """Return a copy of a checkpoint store, which tests damage."""
     return shutil.copytree(tiny_weights, tmp_path / "weights")
 
 
-def network_weights(index: int = 21, n_classes: int = 10) -> dict[str, torch.Tensor]:
+def make_network_weights(index: int = 21, n_classes: int = 10) -> dict[str, torch.Tensor]:
     torch.manual_seed(index)
     network = build_network(nasbench201.architecture(index).spec, channels=4, cells=1, n_classes=n_classes)
     return network.state_dict()
@@ -82,7 +82,7 @@ class Malicious:
 
 def write_weights(folder: Path, damage: str) -> None:
     folder.mkdir()
-    state = network_weights(n_classes=7 if damage == "another network" else 10)
+    state = make_network_weights(n_classes=7 if damage == "another network" else 10)
     if damage == "shapes":
         first_name = next(iter(state))
         state[first_name] = state[first_name].transpose(0, 1).contiguous()
@@ -126,7 +126,7 @@ def test_import_weights_keeps_going_after_a_rejected_network(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_weights(tmp_path / "source", "nan")
-    torch.save(network_weights(0), tmp_path / "source" / "000000.pth")
+    torch.save(make_network_weights(0), tmp_path / "source" / "000000.pth")
     options = ("--out", "store", "--datasets", "cifar10", "--keep-going")
     result = robust201("import-weights", "source", *options)
     assert (result.code, result.out) == (3, "Imported 1 network into store.\n")
@@ -148,7 +148,7 @@ RECORD_BYTES = 1 + 3 * 32 * 32
 def cifar10_weights(tmp_path: Path) -> Path:
     folder = tmp_path / "weights"
     with CheckpointStore(folder) as store:
-        add_network(store, 21, network_weights(), dataset="cifar10")
+        add_network(store, 21, make_network_weights(), dataset="cifar10")
     return folder
 
 
@@ -182,8 +182,8 @@ def test_commands_reject_missing_or_damaged_images(
         keys={"clean": {}},
     )
     original_paths = sorted(tmp_path.rglob("*"))
-    corrupt = ("corrupt", "--out", tmp_path / "out", "--dataset", "cifar10", "--data", tmp_path / "cifar10")
-    for arguments in (("run", sweep), ("plan", "--check", sweep), corrupt):
+    corrupt_command = ("corrupt", "--out", tmp_path / "out", "--dataset", "cifar10", "--data", tmp_path / "cifar10")
+    for arguments in (("run", sweep), ("plan", "--check", sweep), corrupt_command):
         result = robust201(*arguments)
         assert error_text in result.error_line(2)
         assert len(result.err.splitlines()) == 1

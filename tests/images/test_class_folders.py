@@ -158,7 +158,7 @@ def damage_folder(folder: Path, fault: str) -> None:
         (folder / "labels.json").write_text('{"owl": 70000, "finch": 2, "Zebra": 3}')
 
 
-INVALID = {
+MESSAGES_BY_FAULT = {
     "mixed sizes": r"c\.png: expected 8x8 pixels, got 9x8 pixels\. Resize the images, add a resize rule",
     "not square": r"a\.png: expected a square image, got 9x8 pixels\. .*resize rule",
     "unreadable": r"d\.png: expected a JPEG or PNG, got 20 bytes.* Replace or remove it\.",
@@ -172,10 +172,10 @@ INVALID = {
 }
 
 
-@pytest.mark.parametrize("fault", INVALID)
+@pytest.mark.parametrize("fault", MESSAGES_BY_FAULT)
 def test_load_images_rejects_invalid_class_folders(folder: Path, fault: str) -> None:
     damage_folder(folder, fault)
-    with pytest.raises(DatasetError, match=INVALID[fault]) as error:
+    with pytest.raises(DatasetError, match=MESSAGES_BY_FAULT[fault]) as error:
         load_images("birds", path=folder)
     assert "\n" not in str(error.value)
 

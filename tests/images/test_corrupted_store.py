@@ -47,15 +47,15 @@ def reopen(folder: Path, images: ImageSet) -> CorruptedStore:
 @pytest.fixture
 def published(tmp_path: Path) -> tuple[Path, ImageSet]:
     """Return a folder in the published layout for a split of 40 images, and that split."""
-    full = image_set(N_PUBLISHED)
-    full = replace(full, indices=np.arange(N_PUBLISHED))
+    full_split = image_set(N_PUBLISHED)
+    full_split = replace(full_split, indices=np.arange(N_PUBLISHED))
     folder = tmp_path / "CIFAR-10-C"
     folder.mkdir()
-    np.save(folder / "labels.npy", np.tile(full.labels, 5).astype(np.uint8))
-    pixels = full.images.transpose(0, 2, 3, 1)
+    np.save(folder / "labels.npy", np.tile(full_split.labels, 5).astype(np.uint8))
+    pixels = full_split.images.transpose(0, 2, 3, 1)
     for offset, key in enumerate(("fog", "snow")):
         np.save(folder / f"{key}.npy", np.concatenate([pixels + np.uint8(10 * offset + s) for s in range(5)]))
-    return folder, full
+    return folder, full_split
 
 
 def flip_last_bit(path: Path) -> None:
@@ -204,20 +204,20 @@ def test_identity_contains_version_seed_hash_and_frost(tmp_path: Path) -> None:
 
 def test_verify_detects_a_flipped_bit(tmp_path: Path) -> None:
     images = image_set(3)
-    planned = generate(tmp_path, images).identity("fog")
-    reopen(tmp_path, images).verify("fog", expected=planned)
+    planned_identity = generate(tmp_path, images).identity("fog")
+    reopen(tmp_path, images).verify("fog", expected=planned_identity)
     flip_last_bit(tmp_path / "fog.npy")
     with pytest.raises(DatasetError, match=r"fog\.npy: expected sha256 .* The file is damaged"):
-        reopen(tmp_path, images).verify("fog", expected=planned)
+        reopen(tmp_path, images).verify("fog", expected=planned_identity)
     (tmp_path / "fog.npy").unlink()
-    generate(tmp_path, images).verify("fog", expected=planned)
+    generate(tmp_path, images).verify("fog", expected=planned_identity)
 
 
 def test_verify_detects_settings_that_differ_from_the_plan(tmp_path: Path) -> None:
     images = image_set(3)
-    planned = generate(tmp_path / "seed 8", images, seed=8).identity("fog")
+    planned_identity = generate(tmp_path / "seed 8", images, seed=8).identity("fog")
     with pytest.raises(DatasetError, match=r"expected seed 8, got 7.*after planning"):
-        generate(tmp_path / "seed 7", images).verify("fog", expected=planned)
+        generate(tmp_path / "seed 7", images).verify("fog", expected=planned_identity)
 
 
 @pytest.mark.parametrize(
@@ -245,10 +245,10 @@ def test_open_generated_rejects_another_recipe(tmp_path: Path, settings: dict[st
 def test_open_generated_rejects_other_images(tmp_path: Path) -> None:
     images = image_set(4)
     generate(tmp_path, images)
-    changed = images.images.copy()
-    changed[2, 0, 0, 0] ^= 1
+    changed_images = images.images.copy()
+    changed_images[2, 0, 0, 0] ^= 1
     with pytest.raises(DatasetError, match=r"test image 6 is missing or has changed .* \(1 such images\)"):
-        reopen(tmp_path, replace(images, images=changed))
+        reopen(tmp_path, replace(images, images=changed_images))
     with pytest.raises(DatasetError, match="of all 4 selected images of cifar10, but test image 1"):
         reopen(tmp_path, image_set(4, first=1))
     with pytest.raises(DatasetError, match="expected images of cifar100, got images of cifar10"):
@@ -262,7 +262,7 @@ def test_open_generated_rejects_other_images(tmp_path: Path) -> None:
 def test_store_reports_missing_and_truncated_files(tmp_path: Path) -> None:
     images = image_set(3)
     store = generate(tmp_path, images, ("fog", "snow", "pixelate"))
-    with pytest.raises(DatasetError, match=r"jpeg_compression\.npy: there is no such file"):
+    with pytest.raises(DatasetError, match=r"jpeg_compression\.npy: expected an array .*, but there is no such file"):
         store("jpeg_compression", 1, images.indices)
     with pytest.raises(DatasetError, match="expected a severity from 1 to 5, got 6"):
         store("fog", 6, images.indices)
@@ -290,8 +290,8 @@ def test_open_generated_rejects_damaged_manifests_and_unknown_formats(tmp_path: 
     generate(tmp_path, images, ("fog",))
     path = tmp_path / "manifest.json"
     content = path.read_text()
-    for damaged in (content[:40], "[]", content.replace('"recipe"', '"receipt"')):
-        path.write_text(damaged)
+    for damaged_content in (content[:40], "[]", content.replace('"recipe"', '"receipt"')):
+        path.write_text(damaged_content)
         with pytest.raises(DatasetError, match=r"manifest\.json: the manifest is damaged .* Delete \S+ and generate"):
             reopen(tmp_path, images)
     path.write_text(content.replace('"format": 1', '"format": 2'))
@@ -302,25 +302,25 @@ def test_open_generated_rejects_damaged_manifests_and_unknown_formats(tmp_path: 
 def test_generated_and_published_folders_are_not_interchangeable(
     tmp_path: Path, published: tuple[Path, ImageSet]
 ) -> None:
-    folder, full = published
+    folder, full_split = published
     with pytest.raises(DatasetError, match=r"the folder has no manifest of generated images.*set `source: published`"):
-        reopen(folder, full)
+        reopen(folder, full_split)
     original_tree = read_tree(folder)
     with pytest.raises(DatasetError, match=r"contains \.npy files without a manifest, which seem to be published"):
-        generate(folder, full)
+        generate(folder, full_split)
     assert read_tree(folder) == original_tree
-    generated = tmp_path / "generated"
-    generate(generated, full)
+    generated_path = tmp_path / "generated"
+    generate(generated_path, full_split)
     for missing_file in ("", "manifest.json", "indices.npy"):
         if missing_file:
-            (generated / missing_file).unlink()
+            (generated_path / missing_file).unlink()
         with pytest.raises(DatasetError, match="got images that robust201 generated"):
-            open_published(generated, full, n_images=N_PUBLISHED)
+            open_published(generated_path, full_split, n_images=N_PUBLISHED)
 
 
 def test_open_published_reads_published_files(published: tuple[Path, ImageSet]) -> None:
-    folder, full = published
-    selection = select_positions(full, [3, 17, 39])
+    folder, full_split = published
+    selection = select_positions(full_split, [3, 17, 39])
     for path in (folder, folder.parent):
         store = open_published(path, selection, n_images=N_PUBLISHED)
         assert store.source == "published"
@@ -328,25 +328,25 @@ def test_open_published_reads_published_files(published: tuple[Path, ImageSet]) 
             expected = selection.images[[2, 0]] + np.uint8(10 + severity - 1)
             assert (store("snow", severity, np.array([39, 3])) == expected).all()
     assert store.identity("snow") == {"source": "published", "sha256": store.digest("snow")}
-    full_store = open_published(folder, full, n_images=N_PUBLISHED)
+    full_store = open_published(folder, full_split, n_images=N_PUBLISHED)
     assert full_store.digest("snow") != store.digest("snow")
     store.verify("snow", expected=store.identity("snow"))
 
 
 def test_verify_detects_a_changed_published_file(published: tuple[Path, ImageSet]) -> None:
-    folder, full = published
-    planned = open_published(folder, full, n_images=N_PUBLISHED).identity("fog")
+    folder, full_split = published
+    planned_identity = open_published(folder, full_split, n_images=N_PUBLISHED).identity("fog")
     flip_last_bit(folder / "fog.npy")
     with pytest.raises(DatasetError, match=r"fog\.npy: expected sha256 .* after planning"):
-        open_published(folder, full, n_images=N_PUBLISHED).verify("fog", expected=planned)
+        open_published(folder, full_split, n_images=N_PUBLISHED).verify("fog", expected=planned_identity)
 
 
 def test_open_published_checks_md5_if_verify_is_full(
     published: tuple[Path, ImageSet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, full = published
+    folder, full_split = published
     with pytest.raises(DatasetError, match=r"fog\.npy: expected md5 7b397314b5670f825465fbcd1f6e9ccd, got "):
-        open_published(folder, full, n_images=N_PUBLISHED, verify="full")
+        open_published(folder, full_split, n_images=N_PUBLISHED, verify="full")
 
     names = ("fog.npy", "snow.npy", "labels.npy")
     checksums = {name: Checksum("md5", hashlib.md5((folder / name).read_bytes()).hexdigest()) for name in names}
@@ -356,32 +356,32 @@ def test_open_published_checks_md5_if_verify_is_full(
 
     with monkeypatch.context() as patch:
         patch.setattr(corrupted_module, "download", with_checksums)
-        open_published(folder, full, n_images=N_PUBLISHED, verify="full")
+        open_published(folder, full_split, n_images=N_PUBLISHED, verify="full")
         flip_last_bit(folder / "snow.npy")
-        open_published(folder, full, n_images=N_PUBLISHED, verify="full", keys=["fog"])
+        open_published(folder, full_split, n_images=N_PUBLISHED, verify="full", keys=["fog"])
         with pytest.raises(DatasetError, match=r"snow\.npy: expected md5 "):
-            open_published(folder, full, n_images=N_PUBLISHED, verify="full")
+            open_published(folder, full_split, n_images=N_PUBLISHED, verify="full")
 
 
 def test_open_published_reports_invalid_files(published: tuple[Path, ImageSet]) -> None:
-    folder, full = published
-    with pytest.raises(DatasetError, match=r"frost\.npy: there is no such file"):
-        open_published(folder, full, n_images=N_PUBLISHED, keys=["frost"])
+    folder, full_split = published
+    with pytest.raises(DatasetError, match=r"frost\.npy: expected an array .*, but there is no such file"):
+        open_published(folder, full_split, n_images=N_PUBLISHED, keys=["frost"])
     with pytest.raises(DatasetError, match=r"labels\.npy: expected uint8 \(500,\), got uint8 \(200,\)"):
-        open_published(folder, full, n_images=100)
+        open_published(folder, full_split, n_images=100)
     with pytest.raises(DatasetError, match="this dataset has no published corruptions"):
-        open_published(folder, replace(full, dataset="digits"), n_images=N_PUBLISHED)
+        open_published(folder, replace(full_split, dataset="digits"), n_images=N_PUBLISHED)
     np.save(folder / "fog.npy", np.zeros((200, 32, 32), np.uint8))
     with pytest.raises(DatasetError, match=r"fog\.npy: expected uint8 \(200, 32, 32, 3\), got uint8 \(200, 32, 32\)"):
-        open_published(folder, full, n_images=N_PUBLISHED)
-    sorted_by_class = replace(full, labels=np.sort(full.labels))
+        open_published(folder, full_split, n_images=N_PUBLISHED)
+    sorted_by_class = replace(full_split, labels=np.sort(full_split.labels))
     with pytest.raises(DatasetError, match="the same images in another order"):
         open_published(folder, sorted_by_class, n_images=N_PUBLISHED)
     shutil.rmtree(folder)
     with pytest.raises(
         DatasetError, match=r"labels\.npy of CIFAR-10-C is neither .* Fetch the files with `robust201 fetch CIFAR-10-C`"
     ):
-        open_published(folder, full, n_images=N_PUBLISHED)
+        open_published(folder, full_split, n_images=N_PUBLISHED)
 
 
 def test_generate_rejects_a_folder_locked_by_another_process(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_npz_accepts_channels_first_and_any_integers(tmp_path: Path, dtype: type
     np.testing.assert_array_equal(loaded.labels, LABELS)
 
 
-INVALID = {
+INVALID_ARRAYS = {
     "no labels": ({"images": IMAGES}, r"expected arrays images and labels, got images\."),
     "floats": ({"images": IMAGES / 255, "labels": LABELS}, r"expected uint8 images .*got float64 \(13, 3, 8, 8\)"),
     "another size": ({"images": IMAGES[..., :7], "labels": LABELS}, r"\(N, 8, 8, 3\).*got uint8 \(13, 3, 8, 7\)"),
@@ -71,9 +71,9 @@ INVALID = {
 }
 
 
-@pytest.mark.parametrize("fault", INVALID)
+@pytest.mark.parametrize("fault", INVALID_ARRAYS)
 def test_npz_rejects_invalid_arrays(tmp_path: Path, fault: str) -> None:
-    arrays, message = INVALID[fault]
+    arrays, message = INVALID_ARRAYS[fault]
     file = save_npz(tmp_path / "mine.npz", **arrays)
     with pytest.raises(DatasetError, match=message) as error:
         load_images(SPEC, path=file)
@@ -90,9 +90,9 @@ def truncated_npz() -> bytes:
 def damaged_npz() -> bytes:
     stream = io.BytesIO()
     np.savez_compressed(stream, images=IMAGES, labels=LABELS)
-    raw = bytearray(stream.getvalue())
-    raw[600:700] = bytes(100)
-    return bytes(raw)
+    content = bytearray(stream.getvalue())
+    content[600:700] = bytes(100)
+    return bytes(content)
 
 
 def npz_without_arrays() -> bytes:

@@ -36,7 +36,7 @@ from tests.support.dataset_files import (
     write_table,
 )
 
-# --- the tables
+# --- tables of datasets and forms
 
 
 @pytest.mark.parametrize("name", DATASETS)
@@ -77,7 +77,7 @@ def test_load_images_does_not_import_heavy_libraries_for_digits() -> None:
     assert completed.stdout.strip() == "[]"
 
 
-# --- the forms
+# --- file forms
 
 
 @pytest.mark.parametrize("split", ["test", "train"])
@@ -160,13 +160,13 @@ def replace_published(
     monkeypatch: pytest.MonkeyPatch, name: str, entry: str, members: dict[str, registry.Checksum], count: int
 ) -> None:
     """Replace the checksums of a registry entry and the size of the test split by the values of fabricated files."""
-    changed = dict(registry.downloads())
-    changed[entry] = dataclasses.replace(changed[entry], members=members)
-    monkeypatch.setattr(registry, "downloads", lambda: changed)
+    changed_entries = dict(registry.downloads())
+    changed_entries[entry] = dataclasses.replace(changed_entries[entry], members=members)
+    monkeypatch.setattr(registry, "downloads", lambda: changed_entries)
     monkeypatch.setitem(DATASETS, name, dataclasses.replace(DATASETS[name], n_test=count))
 
 
-VERIFIED = [
+VERIFIED_FORMS = [
     ("cifar10", "python", "cifar10-python"),
     ("cifar100", "python", "cifar100-python"),
     ("ImageNet16-120", "imagenet16", "ImageNet16-120"),
@@ -175,7 +175,7 @@ VERIFIED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "form", "entry"), VERIFIED)
+@pytest.mark.parametrize(("name", "form", "entry"), VERIFIED_FORMS)
 def test_load_images_verifies_published_checksums(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, form: str, entry: str
 ) -> None:
@@ -265,12 +265,12 @@ def valid_images(count: int = 3, size: int = 32) -> list[bytes | None]:
 
 
 def test_load_images_decodes_jpeg_and_grey_images_to_rgb(tmp_path: Path) -> None:
-    uniform = np.stack([np.full((32, 32), channel_value, np.uint8) for channel_value in (200, 40, 90)])
+    uniform_image = np.stack([np.full((32, 32), channel_value, np.uint8) for channel_value in (200, 40, 90)])
     grey = io.BytesIO()
     Image.new("L", (32, 32), 77).save(grey, "PNG")
-    file = write_table(tmp_path / "mine.parquet", [encode(uniform, "JPEG"), grey.getvalue()], [1, 2])
+    file = write_table(tmp_path / "mine.parquet", [encode(uniform_image, "JPEG"), grey.getvalue()], [1, 2])
     images = load_images("cifar10", path=file).images
-    assert np.abs(images[0].astype(int) - uniform).max() <= 3
+    assert np.abs(images[0].astype(int) - uniform_image).max() <= 3
     assert (images[1] == 77).all()
 
 
@@ -383,13 +383,13 @@ def test_load_images_upscales_mnist(tmp_path: Path) -> None:
 )
 def test_load_images_rejects_damaged_idx_files(tmp_path: Path, damage: Callable[[bytes], bytes], message: str) -> None:
     _, file = write_mnist(tmp_path)
-    damaged = damage(gzip.decompress(file.read_bytes()))
-    file.write_bytes(gzip.compress(damaged))
+    damaged_content = damage(gzip.decompress(file.read_bytes()))
+    file.write_bytes(gzip.compress(damaged_content))
     with pytest.raises(DatasetError, match=message) as error:
         load_images("mnist", path=tmp_path, verify=False)
     assert "\n" not in str(error.value)
     file.unlink()
-    file.with_suffix("").write_bytes(damaged)
+    file.with_suffix("").write_bytes(damaged_content)
     with pytest.raises(DatasetError, match=message):
         load_images("mnist", path=tmp_path, verify=False)
 

@@ -69,7 +69,7 @@ def test_upscale_matches_bilinear_interpolation(size: int, max_pixel: int, rng: 
 # --- selections
 
 
-def image_set(labels: list[int]) -> ImageSet:
+def make_image_set(labels: list[int]) -> ImageSet:
     images = np.arange(len(labels) * 3, dtype=np.uint8).reshape(-1, 3, 1, 1)
     label_array, indices = np.array(labels, np.int64), np.arange(len(labels), dtype=np.int64) * 2
     normalisation = Normalisation((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
@@ -78,7 +78,7 @@ def image_set(labels: list[int]) -> ImageSet:
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 40), st.integers(0, 2**31 - 1))
 def test_select_is_stratified_ascending_and_nested(labels: list[int], count: int, seed: int) -> None:
-    all_images = image_set(labels)
+    all_images = make_image_set(labels)
     count = min(count, len(all_images))
     selected = select(all_images, count=count, seed=seed)
     assert len(selected) == count

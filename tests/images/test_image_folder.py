@@ -133,7 +133,7 @@ SAVE_OPTIONS = {
 }
 
 
-def write_published(folder: Path, images: object, labels: object, file_format: str = "zip") -> tuple[Path, Path]:
+def write_torch_files(folder: Path, images: object, labels: object, file_format: str = "zip") -> tuple[Path, Path]:
     folder.mkdir(exist_ok=True)
     files = folder / "CIFAR_ims", folder / "CIFAR_lab"
     for file, content in zip(files, (images, labels), strict=True):
@@ -141,22 +141,22 @@ def write_published(folder: Path, images: object, labels: object, file_format: s
     return files
 
 
-def published_tensors(count: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
+def make_tensors(count: int = 12) -> tuple[torch.Tensor, torch.Tensor]:
     rng = torch.Generator().manual_seed(0)
     return torch.rand((count, 3, 8, 8), generator=rng), torch.randint(0, 10, (count,), generator=rng)
 
 
 @pytest.mark.parametrize("file_format", SAVE_OPTIONS)
-@pytest.mark.parametrize("in_batches", [False, True])
+@pytest.mark.parametrize("has_batches", [False, True])
 @pytest.mark.parametrize("rounding", ["half-up", "down"])
 def test_import_torch_images_converts_published_images(
-    tmp_path: Path, file_format: str, in_batches: bool, rounding: Rounding
+    tmp_path: Path, file_format: str, has_batches: bool, rounding: Rounding
 ) -> None:
-    images, labels = published_tensors()
+    images, labels = make_tensors()
     images.flatten()[:3] = torch.tensor([0.0, 1.0, 0.5])
     images.requires_grad_()  # like images computed by gradient descent
-    saved = (list(images.split(5)), list(labels.split(5))) if in_batches else (images, labels)
-    write_published(tmp_path / "source", *saved, file_format)
+    saved = (list(images.split(5)), list(labels.split(5))) if has_batches else (images, labels)
+    write_torch_files(tmp_path / "source", *saved, file_format)
     assert import_torch_images(tmp_path / "source", tmp_path / "out", n_classes=10, rounding=rounding) == 8
     loaded = read_folder(tmp_path / "out", 10, 8, "train")
     exact = images.detach().double().numpy() * 255
@@ -198,7 +198,7 @@ def test_import_torch_images_converts_published_images(
         (
             torch.zeros(3, 3, 8, 8).to_sparse(),
             torch.zeros(3, dtype=torch.int64),
-            "expected dense tensors on the CPU",
+            "expected dense tensors on the CPU, .* Save dense CPU tensors",
         ),
         (
             torch.zeros(3, 3, 8, 8, device="meta"),
@@ -216,7 +216,7 @@ def test_import_torch_images_converts_published_images(
 def test_import_torch_images_rejects_invalid_files(
     tmp_path: Path, images: object, labels: object, message: str
 ) -> None:
-    write_published(tmp_path / "source", images, labels)
+    write_torch_files(tmp_path / "source", images, labels)
     with pytest.raises(DatasetError, match=message) as error:
         import_torch_images(tmp_path / "source", tmp_path / "out", n_classes=10)
     assert "\n" not in str(error.value)
@@ -224,8 +224,8 @@ def test_import_torch_images_rejects_invalid_files(
 
 
 def test_import_torch_images_accepts_empty_batches(tmp_path: Path) -> None:
-    images, labels = published_tensors()
-    write_published(tmp_path / "source", [images[:0], images], [labels[:0], labels])
+    images, labels = make_tensors()
+    write_torch_files(tmp_path / "source", [images[:0], images], [labels[:0], labels])
     import_torch_images(tmp_path / "source", tmp_path / "out", n_classes=10)
     np.testing.assert_array_equal(read_folder(tmp_path / "out", 10, 8, "train").labels, labels)
 
@@ -241,9 +241,9 @@ class Malicious:
 @pytest.mark.parametrize("file_format", SAVE_OPTIONS)
 @pytest.mark.parametrize("malicious_file", [0, 1])
 def test_import_torch_images_does_not_execute_pickles(tmp_path: Path, file_format: str, malicious_file: int) -> None:
-    contents: list[object] = [*published_tensors()]
+    contents: list[object] = [*make_tensors()]
     contents[malicious_file] = Malicious(tmp_path / "executed")
-    write_published(tmp_path / "source", *contents, file_format)
+    write_torch_files(tmp_path / "source", *contents, file_format)
     with pytest.raises(DatasetError, match=r"got a file that names (posix|os|nt)\.system"):
         import_torch_images(tmp_path / "source", tmp_path / "out", n_classes=10)
     assert not (tmp_path / "executed").exists()
@@ -252,7 +252,7 @@ def test_import_torch_images_does_not_execute_pickles(tmp_path: Path, file_forma
 @pytest.mark.parametrize("file_format", SAVE_OPTIONS)
 @pytest.mark.parametrize("end", [0, 2, 100, -50])
 def test_import_torch_images_rejects_truncated_files(tmp_path: Path, file_format: str, end: int) -> None:
-    images_path, _ = write_published(tmp_path / "source", *published_tensors(), file_format)
+    images_path, _ = write_torch_files(tmp_path / "source", *make_tensors(), file_format)
     images_path.write_bytes(images_path.read_bytes()[:end])
     with pytest.raises(DatasetError, match=r"expected a torch\.save file") as error:
         import_torch_images(tmp_path / "source", tmp_path / "out", n_classes=10)
@@ -260,7 +260,7 @@ def test_import_torch_images_rejects_truncated_files(tmp_path: Path, file_format
 
 
 def test_import_images_converts_folders_and_reports_missing_files(robust201: RunCommand, tmp_path: Path) -> None:
-    (_, labels_path) = write_published(tmp_path / "source", *published_tensors())
+    (_, labels_path) = write_torch_files(tmp_path / "source", *make_tensors())
     result = robust201("import-images", tmp_path / "source", "--out", tmp_path / "robust")
     assert (result.code, result.err) == (0, "")
     section = {"path": str(tmp_path / "robust"), "classes": 10, "image_size": 8}

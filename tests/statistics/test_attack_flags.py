@@ -10,7 +10,7 @@ import pytest
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.statistics.attack_flags import (
-    _FAMILIES,
+    _ATTACKS_BY_NORM,
     ZERO_GRADIENTS,
     AttackFlag,
     Transfer,
@@ -21,7 +21,7 @@ from robust201.tasks import TASKS
 from tests.conftest import RunCommand
 from tests.support.small_results import write_results
 
-PLAUSIBLE = {
+PLAUSIBLE_RESULTS = {
     ("clean", 0.0): {0: 0.9, 1: 0.8},
     ("fgsm", 1.0): {0: 0.5, 1: 0.4},
     ("fgsm", 8.0): {0: 0.2, 1: 0.1},
@@ -36,7 +36,7 @@ PLAUSIBLE = {
 
 
 def find_flags_with(changes: dict[tuple[str, float], dict[int, float]], n_images: int = 10_000) -> list[AttackFlag]:
-    return find_flags("cifar10", PLAUSIBLE | changes, n_images=n_images, n_classes=10)
+    return find_flags("cifar10", PLAUSIBLE_RESULTS | changes, n_images=n_images, n_classes=10)
 
 
 def test_find_flags_returns_none_for_plausible_curves() -> None:
@@ -74,23 +74,27 @@ def test_transfer_is_compared_with_white_box_attacks_except_on_its_source() -> N
     ]
     transfers = transfers_of(protocols)
     assert transfers == {"transfer": Transfer("fgsm", 0), "transfer_l2": Transfer("pgd_l2", 0)}
-    transferred = {
+    transfer_results = {
         ("transfer", 1.0): {0: 0.1, 1: 0.1},
         ("transfer_l2", 1.0): {0: 0.1, 1: 0.1},
         ("transfer", 8.0): {0: 0.0, 1: 0.2},
     }
-    result = find_flags("cifar10", PLAUSIBLE | transferred, n_images=10_000, n_classes=10, transfers=transfers)
+    result = find_flags(
+        "cifar10", PLAUSIBLE_RESULTS | transfer_results, n_images=10_000, n_classes=10, transfers=transfers
+    )
     assert [(flag.check, flag.where) for flag in result] == [
         ("transfer stronger", "transfer against pgd at 1"),
         ("transfer stronger", "transfer against aa_apgd-ce at 1"),
     ]
     assert [[name for name, _, _ in flag.networks] for flag in result] == [[1], [1]]
-    assert find_flags_with(transferred) == []
+    assert find_flags_with(transfer_results) == []
 
 
 def test_find_flags_compares_only_attacks_with_the_same_norm() -> None:
-    l2 = {("aa_square_l2", 0.5): {0: 0.2, 1: 0.2}, ("aa_apgd-ce_l2", 0.5): {0: 0.6, 1: 0.1}}
-    (flag,) = find_flags_with(l2 | {("aa_apgd-ce", 0.5): {0: 0.9, 1: 0.9}, ("aa_apgd-ce_l1", 0.5): {0: 0.9, 1: 0.9}})
+    l2_results = {("aa_square_l2", 0.5): {0: 0.2, 1: 0.2}, ("aa_apgd-ce_l2", 0.5): {0: 0.6, 1: 0.1}}
+    (flag,) = find_flags_with(
+        l2_results | {("aa_apgd-ce", 0.5): {0: 0.9, 1: 0.9}, ("aa_apgd-ce_l1", 0.5): {0: 0.9, 1: 0.9}}
+    )
     assert (flag.where, [name for name, _, _ in flag.networks]) == ("aa_square_l2 against aa_apgd-ce_l2 at 0.5", [0])
 
 
@@ -115,14 +119,14 @@ def test_find_flags_ignores_a_difference_that_few_images_may_cause() -> None:
         ({("aa_standard", 1.0): {0: 0.51}}, "ensemble weaker", "fgsm against aa_standard at 1"),
     ],
 )
-def test_find_flags_reports_any_difference_with_at_all(changes: Any, check: str, where: str) -> None:
-    one_network: Any = {"n_images": 100, "n_classes": 10, "flag_any_difference": True}
-    result = find_flags("", PLAUSIBLE | changes, **one_network)
+def test_find_flags_reports_any_difference_if_requested(changes: Any, check: str, where: str) -> None:
+    options: Any = {"n_images": 100, "n_classes": 10, "flag_any_difference": True}
+    result = find_flags("", PLAUSIBLE_RESULTS | changes, **options)
     assert (check, where) in [(flag.check, flag.where) for flag in result]
-    assert find_flags("", PLAUSIBLE | changes, **one_network | {"flag_any_difference": False}) == []
-    assert find_flags("", PLAUSIBLE, **one_network) == []
+    assert find_flags("", PLAUSIBLE_RESULTS | changes, **options | {"flag_any_difference": False}) == []
+    assert find_flags("", PLAUSIBLE_RESULTS, **options) == []
     # Attacks at different epsilons are separate runs, so one more correct image at the larger epsilon may be chance.
-    assert not find_flags("", {("pgd", 1.0): {0: 0.45}, ("pgd", 8.0): {0: 0.46}}, **one_network)
+    assert not find_flags("", {("pgd", 1.0): {0: 0.45}, ("pgd", 8.0): {0: 0.46}}, **options)
 
 
 def test_chance_differences_are_not_flagged() -> None:
@@ -148,45 +152,47 @@ def test_verify_and_report_show_flags(tmp_path: Path, robust201: RunCommand) -> 
     epsilons = dict.fromkeys(("aa_apgd-ce", "aa_square"), (1.0, 8.0))
     (folder / "meta.json").write_text(nasbench201.meta_text(epsilons))
     assert "signs of weak attacks" not in robust201("verify", folder).out
-    verified = robust201("verify", folder, "--attack-flags")
-    assert verified.code == 0
+    verify_result = robust201("verify", folder, "--attack-flags")
+    assert verify_result.code == 0
     message = "black-box stronger: cifar10 aa_square against aa_apgd-ce at 1: 1 of 2 networks, such as #1 (0.4500 above"
-    assert f"warning: {message}" in verified.err
-    assert "2 signs of weak attacks" in " ".join(verified.out.split())
+    assert f"warning: {message}" in verify_result.err
+    assert "2 signs of weak attacks" in " ".join(verify_result.out.split())
     payload = json.loads(robust201("verify", folder, "--attack-flags", "--json").out)
     assert [flag["where"] for flag in payload["flags"]] == [f"aa_square against aa_apgd-ce at {e}" for e in (1, 8)]
     assert payload["flags"][0]["networks"] == [{"architecture": 1, "higher": 0.45, "lower": 0.1}]
 
 
 def test_report_of_a_sweep_shows_flags(finished: Path, robust201: RunCommand, tmp_path: Path) -> None:
-    exported = tmp_path / "exported"
-    assert robust201("export", finished, "--out", exported).code == 0
-    file = exported / "digits" / "fgsm_accuracy.json"
+    export_folder = tmp_path / "exported"
+    assert robust201("export", finished, "--out", export_folder).code == 0
+    file = export_folder / "digits" / "fgsm_accuracy.json"
     content = json.loads(file.read_text())
-    assert RobustnessDataset(exported).strengths("digits", "fgsm") == (1.0, 8.0)
-    sweep = exported / "sweep.json"
+    assert RobustnessDataset(export_folder).strengths("digits", "fgsm") == (1.0, 8.0)
+    sweep = export_folder / "sweep.json"
     sweep_json = sweep.read_text()
     assert '"fgsm": [\n' in sweep_json
     sweep.write_text(sweep_json.replace("8.0", "255.0"))
-    meta = exported / "meta.json"
+    meta = export_folder / "meta.json"
     meta.write_text(meta.read_text().replace("8.0", "255.0"))
     content["digits"]["fgsm"]["accuracy"] = {"0": [0.5, 0.1], "21": [0.5, 0.9]}
     file.write_text(json.dumps(content))
-    assert robust201("report", exported, "--out", tmp_path / "page.html").code == 0
+    assert robust201("report", export_folder, "--out", tmp_path / "page.html").code == 0
     page = (tmp_path / "page.html").read_text()
     assert "Signs of weak attacks: <ul><li>far from chance: digits fgsm at 255: 1 of 2 networks, such as #21" in page
 
 
-def test_each_family_contains_all_attacks_with_its_norm() -> None:
+def test_attacks_by_norm_contain_all_attacks_of_the_task_table() -> None:
     attacks = [attack for attack in TASKS.values() if attack.kind == "attack" and attack.constraint is not None]
     keys_by_norm: dict[str, set[str]] = {}
     for attack in attacks:
         if attack.key != "fgsm" and attack.constraint is not None:
             keys_by_norm.setdefault(attack.constraint.name, set()).add(attack.key)
     for norm, keys in keys_by_norm.items():
-        (family,) = (set(member.iterative) for member in _FAMILIES if keys & set(member.iterative))
-        assert family == keys, norm
-    assert len(keys_by_norm) == len(_FAMILIES)
+        (norm_keys,) = (
+            set(norm_attacks.iterative) for norm_attacks in _ATTACKS_BY_NORM if keys & set(norm_attacks.iterative)
+        )
+        assert norm_keys == keys, norm
+    assert len(keys_by_norm) == len(_ATTACKS_BY_NORM)
 
 
 @pytest.mark.parametrize("key", ["fmn", "bb", "aa_rand"])

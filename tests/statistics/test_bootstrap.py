@@ -42,9 +42,11 @@ def test_bootstrap_samples_depend_only_on_the_seed() -> None:
 
 def test_paired_rank_intervals_are_narrower_than_unpaired_ones() -> None:
     correct = make_outcomes(8, 500, shared_difficulty=True)
-    paired = rank_intervals(resampled_counts(pack_outcomes(correct), 500))
-    unpaired = rank_intervals(binomial_counts(correct.mean(axis=1), 500))
-    assert (paired.high - paired.low).sum() < (unpaired.high - unpaired.low).sum()
+    paired_intervals = rank_intervals(resampled_counts(pack_outcomes(correct), 500))
+    unpaired_intervals = rank_intervals(binomial_counts(correct.mean(axis=1), 500))
+    assert (paired_intervals.high - paired_intervals.low).sum() < (
+        unpaired_intervals.high - unpaired_intervals.low
+    ).sum()
 
 
 def test_ranks_of_matches_scipy() -> None:

@@ -18,8 +18,8 @@ def test_accuracy_curve_returns_the_fraction_of_distances_above_each_epsilon():
 
 
 def test_median_distance_uses_all_images_and_half_distance_only_correct_images():
-    # For B ~ binomial(8, 1/2), P(B <= 0) = 0.0039 and P(B <= 1) = 0.035, so the interval is from the first to the last
-    # distance.
+    # The number B of distances below the true median is binomial(8, 1/2). P(B <= 0) = 0.0039 is below 2.5%, and
+    # P(B <= 1) = 0.035 is above, so the 95% interval is from the first to the last distance.
     assert median_distance(DISTANCES) == (0.3, 0.0, np.inf)
     assert half_distance(DISTANCES) == 0.3
     assert median_distance([1.0, 3.0, np.inf, np.inf]).value == np.inf
@@ -38,8 +38,8 @@ def test_half_distance_is_the_smallest_epsilon_that_fools_half_of_the_images():
 
 
 def test_median_distance_interval_matches_published_tables():
-    # B ~ binomial(20, 1/2) has P(B <= 5) = 0.0207 and P(B <= 6) = 0.0577, so the ends have ranks 6 and 15, as
-    # published.
+    # The number B of distances below the true median is binomial(20, 1/2). P(B <= 5) = 0.0207 is below 2.5%, and
+    # P(B <= 6) = 0.0577 is above, so the ends have ranks 6 and 15, as published.
     assert median_distance(np.arange(1.0, 21.0)) == (10.5, 6.0, 15.0)
     assert median_distance([1.0, 2.0, 3.0]) == (2.0, 0.0, np.inf)
 

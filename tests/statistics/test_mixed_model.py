@@ -10,17 +10,17 @@ from robust201.statistics.mixed_model import combine_estimates, fit_random_inter
 from robust201.statistics.variance import variance_components
 
 
-def group_design(groups):
+def make_group_design(groups):
     return np.eye(max(groups) + 1)[list(groups)]
 
 
 def fit_table(table):
     """Fit a model to a full table that has one row per cluster and one column per group."""
     clusters, groups = (index.ravel() for index in np.indices(table.shape))
-    return fit_random_intercept(group_design(groups), table.ravel(), clusters)
+    return fit_random_intercept(make_group_design(groups), table.ravel(), clusters)
 
 
-def simulate(seed, n_clusters=6, n_groups=4, cluster_sd=1.0, residual_sd=0.7):
+def simulate_table(seed, n_clusters=6, n_groups=4, cluster_sd=1.0, residual_sd=0.7):
     rng = np.random.default_rng(seed)
     intercepts = cluster_sd * rng.normal(size=(n_clusters, 1))
     return np.arange(n_groups) + intercepts + residual_sd * rng.normal(size=(n_clusters, n_groups))
@@ -37,7 +37,7 @@ COEFFICIENTS, CLUSTER_VARIANCE, RESIDUAL_VARIANCE = [0.4946185, 0.3169217, 0.188
 
 @pytest.mark.parametrize("seed", range(5))
 def test_balanced_fit_matches_the_analysis_of_variance(seed):
-    table = simulate(seed)
+    table = simulate_table(seed)
     model, expected = fit_table(table), variance_components(table, ("cluster", "group"))
     assert expected["cluster"] > 0
     assert model.cluster_variance == pytest.approx(expected["cluster"], rel=1e-5)
@@ -60,7 +60,7 @@ def test_fit_with_zero_cluster_variance_matches_least_squares():
 
 
 def restricted_log_likelihood(cluster_variance, residual_variance):
-    x, y = group_design(UNBALANCED_GROUPS), np.array(UNBALANCED_VALUES)
+    x, y = make_group_design(UNBALANCED_GROUPS), np.array(UNBALANCED_VALUES)
     same_cluster = np.array([[first == second for second in UNBALANCED_CLUSTERS] for first in UNBALANCED_CLUSTERS])
     variance = residual_variance * np.eye(len(y)) + cluster_variance * same_cluster
     inverse = np.linalg.inv(variance)
@@ -78,7 +78,7 @@ def profile_log_likelihood(cluster_fraction):
 
 
 def test_unbalanced_fit_maximises_the_likelihood_and_has_a_profile_likelihood_interval():
-    model = fit_random_intercept(group_design(UNBALANCED_GROUPS), UNBALANCED_VALUES, UNBALANCED_CLUSTERS)
+    model = fit_random_intercept(make_group_design(UNBALANCED_GROUPS), UNBALANCED_VALUES, UNBALANCED_CLUSTERS)
     maximum = restricted_log_likelihood(model.cluster_variance, model.residual_variance)
     for factor in (0.95, 1.05):
         assert restricted_log_likelihood(factor * model.cluster_variance, model.residual_variance) < maximum
@@ -90,7 +90,7 @@ def test_unbalanced_fit_maximises_the_likelihood_and_has_a_profile_likelihood_in
 
 
 def test_unbalanced_fit_matches_statsmodels():
-    model = fit_random_intercept(group_design(UNBALANCED_GROUPS), UNBALANCED_VALUES, UNBALANCED_CLUSTERS)
+    model = fit_random_intercept(make_group_design(UNBALANCED_GROUPS), UNBALANCED_VALUES, UNBALANCED_CLUSTERS)
     assert model.coefficients == pytest.approx(COEFFICIENTS, abs=1e-5)
     assert model.cluster_variance == pytest.approx(CLUSTER_VARIANCE, rel=1e-3)
     assert model.residual_variance == pytest.approx(RESIDUAL_VARIANCE, rel=1e-3)
@@ -98,7 +98,7 @@ def test_unbalanced_fit_matches_statsmodels():
 
 
 def test_combined_estimates_match_welch_test():
-    tables = [simulate(1, n_clusters=7), simulate(2, n_clusters=5, cluster_sd=0.5, residual_sd=0.2)]
+    tables = [simulate_table(1, n_clusters=7), simulate_table(2, n_clusters=5, cluster_sd=0.5, residual_sd=0.2)]
     result = combine_estimates([fit_table(table).estimate([0.25] * 4) for table in tables], [1, -1])
     expected = welch_test(*(summarise_group(table.mean(axis=1)) for table in tables))
     assert result.value == pytest.approx(expected.difference)
@@ -108,12 +108,12 @@ def test_combined_estimates_match_welch_test():
 
 @pytest.mark.parametrize("clusters", [[0, 0, 0, 0], [0, 1, 2, 3]])
 def test_fit_is_nan_if_the_values_do_not_determine_the_variances(clusters):
-    model = fit_random_intercept(group_design([0, 0, 1, 1]), [1.0, 2.0, 4.0, 3.0], clusters)
+    model = fit_random_intercept(make_group_design([0, 0, 1, 1]), [1.0, 2.0, 4.0, 3.0], clusters)
     assert np.isnan([model.cluster_variance, model.residual_variance, model.share]).all()
     assert np.isnan(model.estimate([1, -1])).all()
 
 
-def test_equal_values_give_zero_variance_and_nan_p_value():
+def test_fit_of_equal_values_has_zero_variance_and_nan_p_value():
     model = fit_table(np.tile([0.1, 0.3], (3, 1)))
     assert (model.cluster_variance, model.residual_variance) == (0, 0)
     difference = model.estimate([-1, 1])

@@ -27,6 +27,6 @@ def test_front_and_hypervolume_match_brute_force(m: int, seed: int) -> None:
     assert len(np.unique(front, axis=0)) == len(front)
 
 
-def test_hypervolume_ignores_points_without_positive_objectives() -> None:
+def test_hypervolume_ignores_points_with_a_nonpositive_objective() -> None:
     assert hypervolume(np.array([[5.0, 0.0], [-1.0, 9.0]])) == 0.0
     assert hypervolume(np.empty((0, 2))) == 0.0

@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from robust201.statistics.prediction import GaussianProcess, choose_for_best, choose_for_ranking, jackknife_plus
+from robust201.statistics.prediction import (
+    GaussianProcess,
+    choose_for_best,
+    choose_for_ranking,
+    jackknife_plus_intervals,
+)
 
 
 def make_points(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -22,7 +27,7 @@ def test_leave_one_out_matches_fits_without_each_point() -> None:
         is_other = np.arange(25) != left_out
         covariance = kernel(points[is_other]) + (noise + 1e-8) * np.eye(24)
         expected = kernel(points[[left_out]], points[is_other]) @ np.linalg.solve(covariance, standardised[is_other])
-        prediction = process.standardise(process.leave_one_out()[[left_out]])
+        prediction = process.standardise(process.predict_leave_one_out()[[left_out]])
         np.testing.assert_allclose(prediction, expected, atol=1e-6)
 
 
@@ -37,9 +42,9 @@ def test_predict_intervals_cover_new_points_at_the_requested_level() -> None:
 
 
 def test_jackknife_plus_intervals_are_infinite_with_too_few_residuals() -> None:
-    low, high = jackknife_plus(np.zeros((1, 8)), np.ones(8), 0.9)
+    low, high = jackknife_plus_intervals(np.zeros((1, 8)), np.ones(8), 0.9)
     assert (low[0], high[0]) == (-np.inf, np.inf)
-    low, high = jackknife_plus(np.zeros((1, 9)), np.arange(9.0), 0.9)
+    low, high = jackknife_plus_intervals(np.zeros((1, 9)), np.arange(9.0), 0.9)
     assert (low[0], high[0]) == (-8.0, 8.0)
 
 

@@ -52,12 +52,12 @@ def test_intervals_match_a_bootstrap_over_rows(coefficient: str) -> None:
     def standard_error(low: float, high: float) -> float:
         return (high - low) / (2 * 1.96)
 
-    pair, partial, gain = result.interval(0, 2), result.partial(0, 1, [2, 3]), result.gain(1, 2, 0)
+    pair, partial, gain = result.interval(0, 2), result.partial_correlation(0, 1, [2, 3]), result.gain(1, 2, 0)
     assert standard_error(pair.low, pair.high) == pytest.approx(
         bootstrap_error([sample.values[0, 2] for sample in samples]), rel=0.2
     )
     assert standard_error(partial.low, partial.high) == pytest.approx(
-        bootstrap_error([sample.partial(0, 1, [2, 3]).value for sample in samples]), rel=0.2
+        bootstrap_error([sample.partial_correlation(0, 1, [2, 3]).value for sample in samples]), rel=0.2
     )
     assert standard_error(gain.low, gain.high) == pytest.approx(
         bootstrap_error([sample.gain(1, 2, 0).value for sample in samples]), rel=0.2
@@ -68,21 +68,23 @@ def test_partial_tau_matches_kendalls_formula() -> None:
     result = correlate_ranks(tied_columns(80)).kendall
     xy, xz, yz = result.values[0, 1], result.values[0, 2], result.values[1, 2]
     expected = (xy - xz * yz) / np.sqrt((1 - xz**2) * (1 - yz**2))
-    assert result.partial(0, 1, [2]).value == pytest.approx(expected)
+    assert result.partial_correlation(0, 1, [2]).value == pytest.approx(expected)
 
 
 def test_correlation_with_a_constant_column_is_nan() -> None:
     columns = np.column_stack([np.arange(5.0), np.ones(5), [2.0, 1, 4, 3, 5]])
     result = correlate_ranks(columns).kendall
     assert np.isnan(result.interval(0, 1)).all()
-    assert np.isnan(result.partial(0, 2, [1])).all()
+    assert np.isnan(result.partial_correlation(0, 2, [1])).all()
     assert result.interval(0, 2).value == pytest.approx(0.6)
-    assert np.isnan(result.partial(0, 2, [0, 2]).low) or result.partial(0, 2, [0, 2]).value == pytest.approx(0.6)
+    assert np.isnan(result.partial_correlation(0, 2, [0, 2]).low) or result.partial_correlation(
+        0, 2, [0, 2]
+    ).value == pytest.approx(0.6)
 
 
 @pytest.mark.parametrize("columns", [np.ones((2, 2)), np.array([[1.0, np.nan]] * 4), np.ones(4)])
 def test_correlate_ranks_rejects_columns_without_ranks(columns: NDArray[np.float64]) -> None:
-    with pytest.raises(ValueError, match="3 rows or more without NaN"):
+    with pytest.raises(ValueError, match="without NaN in 3 rows or more"):
         correlate_ranks(columns)
 
 

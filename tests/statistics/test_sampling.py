@@ -34,7 +34,7 @@ def simulate_outcomes(n_networks, n_images, seed, offsets=(0.0, -1.5, -3.0), noi
     return (margin + rng.normal(0, noise, margin.shape) > 0), cheap_margin > 0
 
 
-def pilot_design(outcomes, cheap, count, n_strata=4, seed=0):
+def fit_pilot(outcomes, cheap, count, n_strata=4, seed=0):
     """Fit a model to a pilot, and return the model and a design with a sample of `count` images."""
     network_features = pilot_features(outcomes, cheap)
     model = OutcomeModel().fit(network_features, outcomes)
@@ -43,7 +43,7 @@ def pilot_design(outcomes, cheap, count, n_strata=4, seed=0):
     return model, allocate(design, outcomes, count, predicted)
 
 
-def all_designs(stratum, sizes):
+def iter_designs(stratum, sizes):
     """Yield one design for every possible sample with these sizes of its strata."""
     strata = [np.flatnonzero(stratum == index) for index in range(len(sizes))]
     combinations = [itertools.combinations(images, size) for images, size in zip(strata, sizes, strict=True)]
@@ -61,7 +61,7 @@ def test_unclipped_estimate_is_unbiased_and_has_the_design_variance(seed):
     correct = rng.random((2, 9)) < 0.5
     predicted = 0.3 + 0.2 * rng.random((2, 9))
     accuracy = correct.mean(axis=1)
-    designs = list(all_designs(stratum, sizes))
+    designs = list(iter_designs(stratum, sizes))
     clipped = np.array([estimate(design, correct[:, design.positions], predicted).value for design in designs])
     unclipped = np.array([unclipped_estimate(design, correct, predicted) for design in designs])
     assert len(designs) == math.comb(5, 3) * math.comb(4, 2)
@@ -79,13 +79,13 @@ def test_unclipped_estimate_is_unbiased_and_has_the_design_variance(seed):
 def unclipped_estimate(design, correct, predicted):
     """Return the difference estimator, whose weights are inverse inclusion probabilities."""
     weights = np.zeros(design.n_images)
-    weights[design.positions] = 1 / design.inclusion[design.positions]
+    weights[design.positions] = 1 / design.inclusion_probabilities[design.positions]
     return (predicted.sum(axis=1) + ((correct - predicted) * weights).sum(axis=1)) / design.n_images
 
 
 def test_estimate_matches_the_difference_estimator():
     outcomes, cheap = simulate_outcomes(6, 300, seed=1)
-    model, design = pilot_design(outcomes[:5], cheap[:5], 60)
+    model, design = fit_pilot(outcomes[:5], cheap[:5], 60)
     predicted = model.predict(features(outcomes[:5], cheap[5], cheap[:5]))
     result = estimate(design, outcomes[5][:, design.positions], predicted)
     np.testing.assert_allclose(result.value, unclipped_estimate(design, outcomes[5], predicted), atol=1e-12)
@@ -109,15 +109,18 @@ def test_full_sample_gives_the_exact_accuracy_with_zero_error(seed, n_images):
 def test_allocate_gives_nested_samples_that_do_not_depend_on_intermediate_sizes(seed, n_strata):
     rng = np.random.default_rng(seed)
     outcomes = rng.random((3, 2, 60)) < rng.random(60)
-    empty = stratify(outcomes, n_strata=n_strata, seed=seed, name="x")
-    previous = empty
+    empty_design = stratify(outcomes, n_strata=n_strata, seed=seed, name="x")
+    previous_design = empty_design
     for count in range(2 * n_strata, 61):
-        direct, grown = allocate(empty, outcomes, count), allocate(previous, outcomes, count)
-        assert len(direct.positions) == count
-        assert set(previous.positions) <= set(direct.positions)
-        np.testing.assert_array_equal(direct.positions, grown.positions)
-        assert direct.sizes.min() >= 2
-        previous = direct
+        direct_design, grown_design = (
+            allocate(empty_design, outcomes, count),
+            allocate(previous_design, outcomes, count),
+        )
+        assert len(direct_design.positions) == count
+        assert set(previous_design.positions) <= set(direct_design.positions)
+        np.testing.assert_array_equal(direct_design.positions, grown_design.positions)
+        assert direct_design.sizes.min() >= 2
+        previous_design = direct_design
 
 
 def test_allocation_has_the_smallest_expected_variance():
@@ -170,7 +173,7 @@ def test_images_of_equal_difficulty_have_equal_inclusion_probabilities():
     assert all(np.array_equal(design.stratum, designs[0].stratum) for design in designs)
     assert len(np.unique(designs[0].stratum[50:120])) > 1  # images of equal difficulty are in several strata
     frequency = np.bincount(np.concatenate([design.positions for design in designs]), minlength=n_images) / n_samples
-    expected = designs[0].inclusion
+    expected = designs[0].inclusion_probabilities
     standard_error = np.sqrt(expected * (1 - expected) / n_samples)
     assert np.all(np.abs(frequency - expected) < 5 * standard_error)
 
@@ -178,7 +181,7 @@ def test_images_of_equal_difficulty_have_equal_inclusion_probabilities():
 def test_inclusion_probabilities_add_up_to_the_sample_size():
     outcomes, _ = simulate_outcomes(4, 200, seed=5)
     design = allocate(stratify(outcomes, n_strata=4, seed=0, name="x"), outcomes, 50)
-    assert design.inclusion.sum() == pytest.approx(50)
+    assert design.inclusion_probabilities.sum() == pytest.approx(50)
     np.testing.assert_array_equal(np.bincount(design.stratum[design.positions], minlength=4), design.sizes)
 
 
@@ -188,7 +191,7 @@ def test_inclusion_probabilities_add_up_to_the_sample_size():
 def test_estimate_has_nominal_coverage_and_less_variance_than_random_sampling(count, offsets, max_variance_ratio):
     # In the last case, accuracies are within a few percent of 0 and 1, so results depend on a few rare images.
     outcomes, cheap = simulate_outcomes(12, 2000, seed=6, offsets=offsets)
-    model, design = pilot_design(outcomes[:6], cheap[:6], count, n_strata=6)
+    model, design = fit_pilot(outcomes[:6], cheap[:6], count, n_strata=6)
     predicted = np.concatenate(
         [model.predict(features(outcomes[:6], network_cheap, cheap[:6])) for network_cheap in cheap[6:]]
     )
@@ -231,7 +234,7 @@ def test_outcome_model_explains_most_variance_and_predicts_constant_outcomes():
 
 def test_expected_half_widths_match_the_mean_over_repeated_samples():
     outcomes, cheap = simulate_outcomes(10, 1500, seed=9, offsets=(0.0, -1.0))
-    model, design = pilot_design(outcomes[1:], cheap[1:], 150)
+    model, design = fit_pilot(outcomes[1:], cheap[1:], 150)
     predicted = model.predict(features(outcomes[1:], cheap[0], cheap[1:]))
     expected = expected_half_widths(design, outcomes[0], predicted)
     rng = np.random.default_rng(0)
@@ -274,6 +277,6 @@ DESIGN = allocate(stratify(OUTCOMES, n_strata=2, seed=0, name="x"), OUTCOMES, 6)
         (lambda: SampleDesign(np.zeros(3, np.int64), np.arange(3), np.array([4])), "expected sizes from 0"),
     ],
 )
-def test_invalid_input_is_rejected(call, message):
+def test_sampling_functions_reject_invalid_input(call, message):
     with pytest.raises(ValueError, match=message):
         call()

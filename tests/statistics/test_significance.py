@@ -62,20 +62,20 @@ def test_ties_with_best_uses_mcnemars_test_if_outcomes_are_passed() -> None:
     n = 1_000
     correct = make_outcomes([0.9, 0.892, 0.885, 0.87, 0.5], n, shared_fraction=1.0)
     accuracies = correct.mean(axis=1)
-    paired = ties_with_best(accuracies, n, outcomes=pack_outcomes(correct))
+    ties_of_outcomes = ties_with_best(accuracies, n, outcomes=pack_outcomes(correct))
     best_index = int(accuracies.argmax())
     raw_p_values = [
         binomtest(int((correct[best_index] & ~outcomes).sum()), int((correct[best_index] != outcomes).sum())).pvalue
         for outcomes in correct[1:]
     ]
-    assert paired.best == best_index == 0
-    np.testing.assert_allclose(paired.p_values[1:], holm_adjust(raw_p_values))
-    assert paired.paired
-    unpaired = ties_with_best(accuracies, n)
+    assert ties_of_outcomes.best == best_index == 0
+    np.testing.assert_allclose(ties_of_outcomes.p_values[1:], holm_adjust(raw_p_values))
+    assert ties_of_outcomes.paired
+    ties_of_accuracies = ties_with_best(accuracies, n)
     # If the same images are hard for all networks, a small difference is significant for outcomes but not accuracies.
-    assert paired.tied.sum() < unpaired.tied.sum()
-    assert not unpaired.tied[-1]
-    assert not unpaired.paired
+    assert ties_of_outcomes.tied.sum() < ties_of_accuracies.tied.sum()
+    assert not ties_of_accuracies.tied[-1]
+    assert not ties_of_accuracies.paired
 
 
 def test_ties_with_best_include_the_best_and_equal_networks() -> None:

@@ -48,8 +48,8 @@ def test_expected_range_allows_only_rounding_if_all_images_are_evaluated() -> No
     check = check_accuracies([clean_accuracy(accuracy, 0.9, 10_000, 10_000) for accuracy in (0.8989, 0.9, 0.9011)])
     assert check.n_checked == 3
     assert [network.accuracy.measured for network in check.unexpected] == [0.8989, 0.9011]
-    rounded = replace(clean_accuracy(0.893, 0.9, 10_000, 10_000), rounding=ROUNDING["bf16"])
-    assert not check_accuracies([rounded]).unexpected
+    bf16_accuracy = replace(clean_accuracy(0.893, 0.9, 10_000, 10_000), rounding=ROUNDING["bf16"])
+    assert not check_accuracies([bf16_accuracy]).unexpected
 
 
 def test_check_accuracies_is_stricter_for_many_networks() -> None:
@@ -116,13 +116,13 @@ def test_commands_report_networks_with_unexpected_accuracy(
     assert not (tmp_path / "measured" / RECORDED_FILE).exists()
     assert json.loads(robust201("verify", tmp_path / "results", "--json").out)["weights"]["checked"] == 0
     sweep = recorded_sweep({0: measured_accuracies[0], 21: measured_accuracies[21] + 0.1})
-    verified = robust201("verify", tmp_path / "results")
-    assert verified.code == 0
-    assert verified.err.startswith("warning: Checking weights failed for #21 digits: expected 0.")
-    assert "#0" not in verified.err
-    assert "recorded with the weights for 1 of 2 networks" in " ".join(verified.out.split())
-    examined = json.loads(robust201("doctor", sweep, "--json").out)
-    (check,) = (check for check in examined if check["what"] == "clean accuracy")
+    verify_result = robust201("verify", tmp_path / "results")
+    assert verify_result.code == 0
+    assert verify_result.err.startswith("warning: Checking weights failed for #21 digits: expected 0.")
+    assert "#0" not in verify_result.err
+    assert "recorded with the weights for 1 of 2 networks" in " ".join(verify_result.out.split())
+    doctor_checks = json.loads(robust201("doctor", sweep, "--json").out)
+    (check,) = (check for check in doctor_checks if check["what"] == "clean accuracy")
     assert not check["ok"]
     assert "#21 digits" in check["fix"]
     exported = tmp_path / "exported"

@@ -14,22 +14,25 @@ from robust201.reader.rankings import StoredResults
 from robust201.reader.value_checks import CLEAN
 from robust201.statistics.outcomes import count_by_image
 
-N_SHOWN = 8
+_N_SHOWN = 8
 """Number of images that are shown from each end of the ranking."""
 
 
 class BrokenImages(NamedTuple):
     """Images ranked by how often attacks and corruptions turn a correct prediction into a wrong prediction.
 
+    An attack or corruption breaks an image for a network that classifies the clean image correctly and the perturbed
+    image wrongly.
+
     Attributes:
-        images: one row per image that at least half of the networks classify correctly, the most often broken first:
-            `row` in the dataset's split, `label`, `sha256` of its pixels, `n_clean_correct` (number of networks that
-            classify the clean image correctly) and `broken_fraction` (fraction of these networks' evaluations under
-            attacks and corruptions that are wrong, in [0, 1]). The index is the position among the evaluated images.
-        counts: (K, N) number of networks that classify the clean image correctly and the perturbed image wrongly, by
-            evaluation and image.
+        images: one row per image that at least half of the networks classify correctly, the most often broken first.
+            The columns are `row` (in the dataset's split), `label`, `sha256` (of the pixels), `n_clean_correct` (number
+            of networks that classify the clean image correctly) and `broken_fraction` (fraction of these networks'
+            evaluations under attacks and corruptions that are wrong, in [0, 1]). The index is the position among the
+            evaluated images.
+        counts: (K, N) number of networks for which each image is broken, by evaluation and image.
         evaluations: the K pairs of key and strength.
-        n_networks: number of networks whose outcomes are counted.
+        n_networks: number of networks whose outcomes the counts include.
     """
 
     images: pd.DataFrame
@@ -39,12 +42,12 @@ class BrokenImages(NamedTuple):
 
     @property
     def most_broken(self) -> pd.DataFrame:
-        return self.images.head(N_SHOWN)
+        return self.images.head(_N_SHOWN)
 
     @property
     def least_broken(self) -> pd.DataFrame:
         """The least often broken images, the least broken first; disjoint from `most_broken`."""
-        return self.images.iloc[N_SHOWN:].tail(N_SHOWN)[::-1]
+        return self.images.iloc[_N_SHOWN:].tail(_N_SHOWN)[::-1]
 
     def n_broken_networks(self, position: int) -> dict[tuple[str, float], int]:
         """Return how many networks each attack or corruption causes to misclassify an image, by key and strength."""
@@ -52,7 +55,7 @@ class BrokenImages(NamedTuple):
 
 
 def find_broken_images(results: DatasetResults) -> BrokenImages | None:
-    """Return the images that are broken most and least often; None if per-image outcomes are not stored."""
+    """Rank images by how often they are broken; return None if per-image outcomes are not stored."""
     stored = StoredResults(results.reader.files, results.name, {})
     clean = _read_outcomes(stored, results, CLEAN, CLEAN_STRENGTH) if results.keys(CLEAN) else None
     if clean is None:

@@ -30,7 +30,7 @@ def names_at_epsilon(results: DatasetResults, epsilon: str | None) -> list[str]:
     try:
         radius = float(parse_radius(epsilon))
     except ValueError as error:
-        raise ConfigError(f"Reading the command line failed for --epsilon: {error} Correct it.") from error
+        raise ConfigError(f"Reading the command line failed for --epsilon: {error} Correct this option.") from error
     names, available_epsilons = [], []
     for key in (*results.keys("attack"), *results.keys("other")):
         ball = results.reader.files.norm_ball_of(key)

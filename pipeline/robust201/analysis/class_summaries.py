@@ -1,7 +1,8 @@
 """Confidences and confusion matrices for figures: a few numbers per architecture, or a sum over all architectures.
 
-Their files are the largest of a dataset: the confidences of all architectures on CIFAR-100 under one key are 14 GB of
-JSON. Therefore Parquet is read by row group and only in the necessary columns, and JSON is parsed as a stream.
+The files of confidences and confusion matrices are the largest of a dataset: the confidences of all architectures on
+CIFAR-100 under one key are 14 GB of JSON. Therefore Parquet files are read by row group and only in the necessary
+columns, and JSON files are parsed as a stream.
 """
 
 from collections.abc import Iterator, Sequence
@@ -49,7 +50,9 @@ def summarise_classes(
 def iter_class_summaries(
     files: ResultFiles, dataset: str, keys: Sequence[str], measure: str
 ) -> Iterator[tuple[str, float, Array]]:
-    """Iterate over the summaries that figures show; only the values of one key are in memory at a time.
+    """Iterate over the summaries that figures show.
+
+    Only the values of one key are in memory at a time.
 
     Yields:
         Key, strength and summary, in the order of `keys` and of ascending strengths. For ``cm``, the summary is the sum
@@ -69,9 +72,9 @@ def iter_class_summaries(
             continue
         file = files.sole_file(dataset, key, measure)
         if file is not None and file.suffix == ".parquet":
-            blocks = _parquet_blocks(files, file, dataset, key, measure)
+            blocks = _iter_parquet_blocks(files, file, dataset, key, measure)
         else:
-            blocks = _json_blocks(files, dataset, key, measure)
+            blocks = _iter_json_blocks(files, dataset, key, measure)
         summaries: dict[float, list[Array]] = {}
         for block in blocks:
             n_classes = block.n_classes if n_classes is None else n_classes
@@ -102,22 +105,22 @@ def confidence_quartiles(files: ResultFiles, dataset: str, keys: Sequence[str]) 
         classes = [-1] * len(CONFIDENCES) + [*range(n_classes)] * len(CLASS_CONFIDENCES)
         frame = pd.DataFrame({"key": key, "strength": strength, "confidence": confidence_names, "class": classes})
         n_architectures = (~np.isnan(values)).sum(axis=0)
-        has_any = n_architectures > 0
-        if not has_any.any():
+        has_values = n_architectures > 0
+        if not has_values.any():
             continue
-        quartiles = np.nanquantile(values[:, has_any], (0.25, 0.5, 0.75), axis=0)
-        frame = frame[has_any].assign(**dict(zip(("q1", "median", "q3"), quartiles, strict=True)))
-        frames.append(frame.assign(n=n_architectures[has_any]))
+        quartiles = np.nanquantile(values[:, has_values], (0.25, 0.5, 0.75), axis=0)
+        frame = frame[has_values].assign(**dict(zip(("q1", "median", "q3"), quartiles, strict=True)))
+        frames.append(frame.assign(n=n_architectures[has_values]))
     columns = ["key", "strength", "confidence", "class", "q1", "median", "q3", "n"]
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
 
 
-def _json_blocks(files: ResultFiles, dataset: str, key: str, measure: str) -> Iterator[_Block]:
+def _iter_json_blocks(files: ResultFiles, dataset: str, key: str, measure: str) -> Iterator[_Block]:
     strengths = files.strengths(dataset, key)
     for rows, arrays in files.iter_stacks(dataset, key, measure):
         if arrays is None or len(next(iter(arrays.values()))[0]) != len(strengths):
             for identifier, architecture_value in rows.items():
-                yield from _blocks_of_value(
+                yield from _split_value(
                     f"#{identifier} {dataset} {key} {measure}", architecture_value, key, strengths, measure
                 )
             continue
@@ -137,7 +140,7 @@ def _json_blocks(files: ResultFiles, dataset: str, key: str, measure: str) -> It
                 )
 
 
-def _blocks_of_value(
+def _split_value(
     source: str, architecture_value: Any, key: str, strengths: Sequence[float], measure: str
 ) -> Iterator[_Block]:
     values_of_strengths = (
@@ -156,7 +159,7 @@ def _blocks_of_value(
             yield _Block(source, strength, _summarise_confidences(label, argmax, prediction), label.shape[1])
 
 
-def _parquet_blocks(files: ResultFiles, file: Path, dataset: str, key: str, measure: str) -> Iterator[_Block]:
+def _iter_parquet_blocks(files: ResultFiles, file: Path, dataset: str, key: str, measure: str) -> Iterator[_Block]:
     from robust201.reader.parquet_results import iter_matrices
 
     source = f"{dataset} {key} {measure}"

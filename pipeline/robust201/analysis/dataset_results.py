@@ -50,7 +50,7 @@ MAX_ROUNDING_ERROR = 5e-5
 """Maximum difference between an accuracy rounded to four decimals and the exact fraction."""
 
 
-class Ranked(NamedTuple):
+class RankedArchitecture(NamedTuple):
     """An architecture's rank by an accuracy.
 
     Attributes:
@@ -78,8 +78,8 @@ class DatasetResults:
         mean: weighting of keys and strengths in `scores`, a name of `MEANS`.
         folder: results of all the folder's datasets, including these, for figures across datasets.
         measure_weights: name of the weights that `measures` belong to; None for the weights of the accuracies.
-        measure_folders: further folders, whose measures are correlated with the accuracies.
-        shown_class: number of the class in figures of the confidences in a single class.
+        measure_folders: readers of further folders, whose measures are correlated with the accuracies.
+        shown_class: number of the class that figures of the confidences in a single class show.
     """
 
     name: str
@@ -97,7 +97,7 @@ class DatasetResults:
 
     @cached_property
     def n_images(self) -> int | None:
-        """Number of images per accuracy; None if the folder does not record it or the accuracies contradict it."""
+        """Number of images of each accuracy; None if the folder does not record it or the accuracies contradict it."""
         if isinstance(self.reader.files, OverlaidFiles):  # folders may have different numbers of images
             return None
         images: Any = {} if self.reader.sweep is None else self.reader.sweep.get("sweep", {}).get("images")
@@ -165,7 +165,10 @@ class DatasetResults:
         return [strength for name, strength in self.columns if name == key]
 
     def starts_with_clean(self, key: str) -> bool:
-        """Return whether figures show clean images as the key's strength 0, because the key was not evaluated at 0."""
+        """Return whether figures show the clean accuracy as the key's accuracy at strength 0.
+
+        They do so for the key `clean`, and for keys that were not evaluated at strength 0.
+        """
         return key == CLEAN or CLEAN_STRENGTH not in self.reader.files.strengths(self.name, key)
 
     def column(self, key: str, strength: float = CLEAN_STRENGTH) -> pd.Series:
@@ -180,9 +183,10 @@ class DatasetResults:
 
     @cached_property
     def scores(self) -> pd.DataFrame:
-        """The scores of `SCORES` for which the results suffice, by architecture.
+        """The scores of `SCORES` that the results suffice for, by architecture.
 
-        `mean` is the weighting of the means. A mean is NaN if the architecture lacks any of the averaged accuracies.
+        The attribute `mean` is the weighting of the mean scores. A mean is NaN if the architecture lacks any of the
+        averaged accuracies.
         """
         columns: dict[str, Any] = {}
         if (CLEAN, CLEAN_STRENGTH) in self.columns:
@@ -198,7 +202,7 @@ class DatasetResults:
             columns[score] = averaged_accuracies.mean(axis=1, skipna=False).round(MEAN_DECIMALS)
         return pd.DataFrame(columns, index=self.accuracies.index)
 
-    def ranked(self, accuracies: pd.Series) -> list[Ranked]:
+    def ranked(self, accuracies: pd.Series) -> list[RankedArchitecture]:
         """Rank architectures by an accuracy, the best first; architectures that lack the accuracy are left out.
 
         Ties are ordered by the results' scores, in the order of `SCORES`, and then by ascending id.
@@ -212,7 +216,7 @@ class DatasetResults:
             sorted_accuracies.groupby(sorted_accuracies).transform("size"),
         )
         columns = (frame.index.tolist(), sorted_accuracies.tolist(), ranks.astype(int).tolist(), n_tied.tolist())
-        return [Ranked(*fields) for fields in zip(*columns, strict=True)]
+        return [RankedArchitecture(*fields) for fields in zip(*columns, strict=True)]
 
     @property
     def best_architecture(self) -> ArchitectureId:

@@ -61,7 +61,7 @@ def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]", *
     Raises:
         ResultsError: the architectures are not cells, or a cell's class was not evaluated.
     """
-    space = _cells_of(results)
+    space = _require_cell_space(results)
     specs = space.specs()
     isomorphs = np.asarray(space.isomorphs())
     accuracies_by_class = accuracies.dropna()
@@ -72,7 +72,7 @@ def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]", *
             f"{len(set(isomorphs)):,} classes of cells, such as {missing_classes[0]}, have no accuracy. Effects can be "
             "separated only if all cells are evaluated. Export a dataset of all cells."
         )
-    codes = _codes_of_cells(space)
+    codes = _operation_codes_of_space(space)
     cell_accuracies: _Floats = np.asarray(accuracies_by_class.loc[isomorphs], np.float64)
     n_operations, n_edges = len(space.operations), len(space.edges)
     table = np.empty((n_operations,) * n_edges)
@@ -105,7 +105,7 @@ def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]", *
             (label, f"{operation_labels[i]} & {operation_labels[j]}", float(means[i, j]), float(interaction[i, j]))
             for i, j in np.ndindex(interaction.shape)
         ]
-    explained_sums = sum(freedom for _, freedom, _ in variance), sum(variance_part for *_, variance_part in variance)
+    explained_sums = sum(freedom for _, freedom, _ in variance), sum(component for *_, component in variance)
     variance.append((REMAINDER_LABEL, len(specs) - 1 - explained_sums[0], max(0.0, total_variance - explained_sums[1])))
     variance_table = pd.DataFrame(variance, columns=["edges", "freedom", "share"])
     variance_table["share"] /= total_variance or np.nan
@@ -116,15 +116,15 @@ def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]", *
     )
 
 
-@functools.cache  # parsing all cells takes as long as computing the effects on a score
-def _codes_of_cells(space: CellSpace) -> NDArray[np.int64]:
-    """Return the operations on the edges of all cells, as (N, E) indices into `space.operations`."""
+@functools.cache  # because parsing all cells takes as long as computing the effects on one score
+def _operation_codes_of_space(space: CellSpace) -> NDArray[np.int64]:
+    """Return the operations on the E edges of all N cells of a space, as (N, E) indices into `space.operations`."""
     return np.array([[space.operations.index(name) for name in space.parse(spec)] for spec in space.specs()])
 
 
 def classes_without_accuracy(results: DatasetResults, accuracies: "pd.Series[float]") -> NDArray[np.int64]:
     """Return the isomorphism classes of cells that have no accuracy, as ids of their representatives."""
-    return np.setdiff1d(_cells_of(results).isomorphs(), accuracies.dropna().index.to_numpy())
+    return np.setdiff1d(_require_cell_space(results).isomorphs(), accuracies.dropna().index.to_numpy())
 
 
 def _effect_intervals(
@@ -156,8 +156,8 @@ def describe_tree(results: DatasetResults, accuracies: "pd.Series[float]") -> st
     """
     from sklearn.tree import DecisionTreeRegressor, export_text
 
-    space, known_accuracies = _cells_of(results), accuracies.dropna()
-    codes = _codes(results, known_accuracies)
+    space, known_accuracies = _require_cell_space(results), accuracies.dropna()
+    codes = _operation_codes(results, known_accuracies)
     feature_names, columns = [], []
     for edge, label in enumerate(space.edge_labels):
         for code, operation in enumerate(space.operations):
@@ -183,7 +183,7 @@ def predict_from_cells(results: DatasetResults, accuracies: "pd.Series[float]", 
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     known_accuracies = accuracies.dropna()
-    codes, accuracy_values = _codes(results, known_accuracies), known_accuracies.to_numpy(np.float64)
+    codes, accuracy_values = _operation_codes(results, known_accuracies), known_accuracies.to_numpy(np.float64)
     rng = np.random.default_rng(seed)
     rows = []
     for size in TRAINING_SIZES:
@@ -233,7 +233,7 @@ def pareto_table(columns: pd.DataFrame, *, maximise: Sequence[str], minimise: Se
     return front.sort_values(first_objective, ascending=first_objective in minimise, kind="stable")
 
 
-def _cells_of(results: DatasetResults) -> CellSpace:
+def _require_cell_space(results: DatasetResults) -> CellSpace:
     if results.space is None:
         raise ResultsError(
             f"Analysing cells failed for {results.name}: its architectures are not cells. Use robust201 correlate, "
@@ -242,9 +242,9 @@ def _cells_of(results: DatasetResults) -> CellSpace:
     return results.space
 
 
-def _codes(results: DatasetResults, accuracies: "pd.Series[float]") -> NDArray[np.int64]:
-    """Return the operations of the architectures in `accuracies`, as (N, E) indices into `space.operations`."""
-    space = _cells_of(results)
+def _operation_codes(results: DatasetResults, accuracies: "pd.Series[float]") -> NDArray[np.int64]:
+    """Return the operations of the N architectures in `accuracies`, as (N, E) indices into `space.operations`."""
+    space = _require_cell_space(results)
     if len(accuracies) < 2 * MIN_LEAF_CELLS:
         raise ResultsError(
             f"Analysing cells failed for {results.name}: it has {len(accuracies)} evaluated cells, and at least "

@@ -1,6 +1,6 @@
-"""Estimates from a sampled sweep, in rankings that also contain counts of all images.
+"""Estimated accuracies from a sampled sweep, in rankings that also contain measured accuracies.
 
-A count is an accuracy that was measured on all images; an estimate comes from a sample of the images.
+An estimate comes from a sample of the images. An accuracy is called measured if it comes from all images.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class EstimatedAccuracies(NamedTuple):
 
 
 class EstimateTable:
-    """The estimates of one dataset, read once."""
+    """The estimates of one dataset, which are read only once."""
 
     def __init__(self, results: "DatasetResults") -> None:
         """Read the estimates of a dataset; it may have none.
@@ -59,7 +59,7 @@ class EstimateTable:
         """Return the estimates under some evaluations, averaged over the evaluations; None if there are no estimates.
 
         The standard error of a mean is the mean of the standard errors, which is an upper bound because all evaluations
-        are on the same images. Counts have no error.
+        are on the same images. Measured accuracies have no error.
         """
         if self.rows.empty:
             return None
@@ -72,13 +72,13 @@ class EstimateTable:
         for name in ("value", "standard_error", "low", "high"):
             table = by_evaluation[name].unstack(["key", "strength"])
             for column in evaluations:
-                if column not in table.columns:  # counted
-                    counts = accuracies[column].reindex(table.index)
-                    table[column] = 0.0 if name == "standard_error" else counts
+                if column not in table.columns:  # all networks are measured
+                    measured = accuracies[column].reindex(table.index)
+                    table[column] = 0.0 if name == "standard_error" else measured
             columns[name] = table[list(evaluations)].mean(axis=1, skipna=False).dropna()
         names = columns["value"].index.intersection(accuracies.index)
-        # The intervals account for the degrees of freedom, so they may be wider than normal intervals. The error is
-        # raised accordingly, so that a normal test agrees with them.
+        # The intervals account for the degrees of freedom, so they may be wider than normal intervals. The standard
+        # error is raised accordingly, so that a normal test agrees with the intervals.
         half_width = (columns["high"] - columns["low"]) / 2
         standard_error = columns["standard_error"].clip(lower=half_width / NORMAL_QUANTILE)
         return EstimatedAccuracies(
@@ -91,7 +91,7 @@ class EstimateTable:
         )
 
     def find_missing(self, evaluation: tuple[str, float]) -> "tuple[EstimatedAccuracies, pd.Index[Any]] | None":
-        """Return the estimates under an evaluation, and the networks that have an estimate but no count.
+        """Return the estimates under an evaluation, and the networks that have an estimate but no measured accuracy.
 
         The result is None if there are no estimates.
         """
@@ -102,24 +102,32 @@ class EstimateTable:
         return estimates, estimates.value.index[is_missing.to_numpy()]
 
 
-def describe_estimates(results: "DatasetResults", labels: Sequence[str], n_counted: Sequence[int]) -> str:
-    """Describe which columns of a ranking mix estimates with counts, and what their intervals refer to."""
+def describe_estimates(results: "DatasetResults", labels: Sequence[str], n_measured: Sequence[int]) -> str:
+    """Describe which columns of a ranking contain estimates, and what their intervals refer to.
+
+    Args:
+        results: results of the networks.
+        labels: labels of the columns that contain estimates.
+        n_measured: number of networks in each of these columns whose accuracy was measured on all images.
+    """
     rows = EstimateTable(results).rows
-    min_counted, max_counted = min(n_counted), max(n_counted)
-    n_counted_text = f"{min_counted:,}" if min_counted == max_counted else f"{min_counted:,} to {max_counted:,}"
+    min_measured, max_measured = min(n_measured), max(n_measured)
+    n_measured_text = f"{min_measured:,}" if min_measured == max_measured else f"{min_measured:,} to {max_measured:,}"
     low, high = int(rows["n_seen"].min()), int(rows["n_seen"].max())
     n_seen_text = f"{low:,}" if low == high else f"{low:,} to {high:,}"
     return (
         f"Under {'; '.join(labels)}, accuracies marked ~ are estimates from {n_seen_text} "
-        f"of {int(rows['n_images'].max()):,} images; {n_counted_text} networks were counted on all. In these "
-        "columns, 95% intervals and ties refer to the accuracy on all images, so counts have no error."
+        f"of {int(rows['n_images'].max()):,} images; the accuracies of {n_measured_text} networks were measured on all "
+        "images. In these columns, 95% intervals and ties refer to the accuracy on all images, so measured accuracies "
+        "have no error."
     )
 
 
 def fill_in_estimates(results: "DatasetResults") -> tuple["DatasetResults", str]:
-    """Fill in missing counts with estimates; return the results, and a note to show with them.
+    """Replace missing measured accuracies by estimates.
 
-    The note is empty if there are no estimates.
+    Returns:
+        The results, and a note to show with them, which is empty if there are no estimates.
     """
     frame, table = results.accuracies.copy(), EstimateTable(results)
     n_filled: dict[str, int] = {}
@@ -132,14 +140,14 @@ def fill_in_estimates(results: "DatasetResults") -> tuple["DatasetResults", str]
         return results, ""
     filled = ", ".join(f"{key}: {count:,} of {len(frame):,}" for key, count in n_filled.items())
     note = (
-        f"Some accuracies of {results.name} are estimates from samples of the images, because they were not counted "
-        f"({filled} networks); their errors weaken correlations."
+        f"Some accuracies of {results.name} are estimates from samples of the images, because they were not measured "
+        f"on all images ({filled} networks). The errors of the estimates weaken correlations."
     )
     return replace(results, accuracies=frame), note
 
 
 def read_standard_errors(results: "DatasetResults") -> pd.DataFrame:
-    """Return the standard errors of the accuracies that `fill_in_estimates` returns; 0 for counts."""
+    """Return the standard errors of the accuracies that `fill_in_estimates` returns; 0 for measured ones."""
     errors = pd.DataFrame(0.0, index=results.accuracies.index, columns=results.accuracies.columns)
     table = EstimateTable(results)
     for evaluation in results.columns:

@@ -44,12 +44,12 @@ class EstimatedComparison(NamedTuple):
 def compare_estimated(
     networks: Sequence[str], *, keys: Sequence[str] | None = None, data: str | None = None
 ) -> EstimatedComparison:
-    """Compare every two networks of a dataset folder by their estimates, or by an estimate and a count.
+    """Compare every two networks of a dataset folder if the accuracy of at least one of them is an estimate.
 
-    The two errors are treated as independent although both networks are evaluated on the same sample. For the
-    outcomes in docs/sampling.md this is nearly true, because predictions explain what networks have in common: the
-    variance of a difference is 0.66 to 1.2 times the sum of the variances (median 0.98). Counts have no error because
-    the target is the accuracy on all images.
+    The errors of two estimates are treated as independent, although both networks are evaluated on the same sample.
+    For the outcomes in docs/sampling.md, this is nearly true, because predictions explain what networks have in common:
+    the variance of a difference is 0.66 to 1.2 times the sum of the variances (median 0.98). Accuracies that were
+    measured on all images have no error, because the comparison refers to the accuracy on all images.
 
     Args:
         networks: two or more, as ``DATASET:ARCHITECTURE``.
@@ -65,10 +65,10 @@ def compare_estimated(
     results = choose_results(read_results(reader), data, folder, "Comparing networks")
     architectures = [_find_network(results, name) for name in names]
     estimate_table = EstimateTable(results)
-    columns = _columns(results, estimate_table, keys)
+    columns = _choose_columns(results, estimate_table, keys)
     estimates = {column: estimate_table.find([column]) for column in columns}
     accuracies = {
-        (network, column): _accuracy(results, estimates[column], network, column)
+        (network, column): _find_accuracy(results, estimates[column], network, column)
         for network in architectures
         for column in columns
     }
@@ -81,8 +81,8 @@ def compare_estimated(
     ]
     if not rows:
         raise ConfigError(
-            f"Comparing networks failed for {folder}: all accuracies are counts, and --estimates compares estimates. "
-            "Leave --estimates out to compare counts by image."
+            f"Comparing networks failed for {folder}: all accuracies were measured on all images, but --estimates "
+            "compares estimates. Leave --estimates out to compare the outcomes of single images."
         )
     table = pd.DataFrame(rows)
     table["adjusted_p_value"] = holm_adjust(table["p_value"])
@@ -91,22 +91,23 @@ def compare_estimated(
 
 
 def _split_networks(networks: Sequence[str]) -> tuple[Path, list[str]]:
-    split = []
+    folders_and_names = []
     for text in dict.fromkeys(networks):
-        parts = split_network(text)
-        if parts is None:
+        folder_and_name = split_network(text)
+        if folder_and_name is None:
             raise ConfigError(
                 f"Comparing networks failed for {text!r}: --estimates needs networks of a dataset. Write them as "
                 "DATASET:ARCHITECTURE."
             )
-        split.append(parts)
-    folders = list(dict.fromkeys(folder for folder, _ in split))
-    if len(split) < 2 or len(folders) > 1:
+        folders_and_names.append(folder_and_name)
+    folders = list(dict.fromkeys(folder for folder, _ in folders_and_names))
+    if len(folders_and_names) < 2 or len(folders) > 1:
         raise ConfigError(
             f"Comparing networks failed for {', '.join(networks)}: --estimates needs at least two different networks "
-            f"of one dataset folder, got {len(split)} of {len(folders)} folders. Name them as DATASET:ARCHITECTURE."
+            f"of one dataset folder, got {len(folders_and_names)} networks of {len(folders)} folders. Write "
+            "them as DATASET:ARCHITECTURE."
         )
-    return folders[0], [name for _, name in split]
+    return folders[0], [name for _, name in folders_and_names]
 
 
 def _find_network(results: DatasetResults, name: str) -> ArchitectureId:
@@ -122,7 +123,7 @@ def _find_network(results: DatasetResults, name: str) -> ArchitectureId:
     return matches[0]
 
 
-def _columns(
+def _choose_columns(
     results: DatasetResults, estimate_table: EstimateTable, keys: Sequence[str] | None
 ) -> list[tuple[str, float]]:
     if keys is not None:
@@ -131,33 +132,33 @@ def _columns(
     return [(key, nearest_strength(key, results.strengths(key))) for key in estimated_keys if results.strengths(key)]
 
 
-def _accuracy(
+def _find_accuracy(
     results: DatasetResults, estimates: EstimatedAccuracies | None, network: ArchitectureId, column: tuple[str, float]
 ) -> _Accuracy:
-    counted = float(results.accuracies[column].get(network, np.nan))
-    if not np.isnan(counted):
-        return _Accuracy(counted, 0.0, False)
+    measured = float(results.accuracies[column].get(network, np.nan))
+    if not np.isnan(measured):
+        return _Accuracy(measured, 0.0, False)
     if estimates is None or network not in estimates.value.index:
         key, strength = column
         raise ConfigError(
-            f"Comparing networks failed for {network}: it has neither a count nor an estimate under {key} "
-            f"{strength:g}. Choose other --keys, or finish the sweep and export it again."
+            f"Comparing networks failed for {network}: it has neither a measured nor an estimated accuracy under "
+            f"{key} {strength:g}. Choose other --keys, or finish the sweep and export it again."
         )
     return _Accuracy(float(estimates.value[network]), float(estimates.standard_error[network]), True)
 
 
 def _compare(first: _Accuracy, second: _Accuracy) -> dict[str, Any]:
     difference = second.value - first.value
-    error = float(np.hypot(first.standard_error, second.standard_error))
+    standard_error = float(np.hypot(first.standard_error, second.standard_error))
     return {
         "first_accuracy": first.value,
         "second_accuracy": second.value,
         "first_estimated": first.is_estimate,
         "second_estimated": second.is_estimate,
         "difference": difference,
-        "low": max(-1.0, difference - NORMAL_QUANTILE * error),
-        "high": min(1.0, difference + NORMAL_QUANTILE * error),
-        "p_value": float(normal_p_values(difference, error)),
+        "low": max(-1.0, difference - NORMAL_QUANTILE * standard_error),
+        "high": min(1.0, difference + NORMAL_QUANTILE * standard_error),
+        "p_value": float(normal_p_values(difference, standard_error)),
     }
 
 
@@ -173,11 +174,11 @@ def _summarise(table: pd.DataFrame, n_images: int) -> str:
             if len(wins)
         ]
         result = "; ".join(clauses) or f"{first} and {second} do not differ significantly"
-        n_evaluations = f"{len(rows)} evaluation{'' if len(rows) == 1 else 's'}"
-        lines.append(f"In {n_evaluations}, {result} (normal approximation, Holm's correction, level {LEVEL:g}).")
+        evaluations_text = f"{len(rows)} evaluation{'' if len(rows) == 1 else 's'}"
+        lines.append(f"In {evaluations_text}, {result} (normal approximation, Holm's correction, level {LEVEL:g}).")
     lines.append(
-        f"Accuracies marked ~ are estimates for all {n_images:,} images from samples of them; others were counted on "
-        "all images. Intervals treat the errors of two estimates as independent."
+        f"Accuracies marked ~ are estimates for all {n_images:,} images from samples of them; the others were measured "
+        "on all images. Intervals treat the errors of two estimates as independent."
     )
     return "\n".join(lines)
 

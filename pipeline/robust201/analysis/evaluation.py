@@ -43,12 +43,12 @@ class WorstCase(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """Sentence with the accuracy, its interval and the keys."""
+        """Sentence with the accuracy, its interval and the keys of the evaluations."""
         names = list(dict.fromkeys(key for key, _ in self.evaluations))
-        n_evaluations = f"{len(self.evaluations):,} evaluations" if len(self.evaluations) > 1 else "1 evaluation"
+        evaluations_text = f"{len(self.evaluations):,} evaluations" if len(self.evaluations) > 1 else "1 evaluation"
         return (
             f"{self.accuracy:.1%} ({self.low:.1%} to {self.high:.1%}) of {len(self.outcomes):,} images withstand each "
-            f"of {n_evaluations}: {', '.join(names)}."
+            f"of {evaluations_text}: {', '.join(names)}."
         )
 
 
@@ -70,7 +70,7 @@ class Evaluation(pd.DataFrame):
     _steps: dict[tuple[str, float], NDArray[np.float64]]
 
     @classmethod
-    def of(
+    def build(
         cls,
         rows: Sequence[Mapping[str, Any]],
         columns: Sequence[str],
@@ -206,7 +206,7 @@ class Evaluation(pd.DataFrame):
 
     @property
     def summary(self) -> str:
-        """Sentences: the clean accuracy, and for each norm ball the fraction of images that withstand every attack."""
+        """Sentences with the clean accuracy and, by norm ball, the fraction of images that withstand every attack."""
         balls: dict[tuple[Constraint, float], list[str]] = {}
         for key, strength in self._outcomes:
             if (constraint := self._constraint_of(key)) is not None:
@@ -228,13 +228,13 @@ class Evaluation(pd.DataFrame):
         return TASKS[key].constraint if key in TASKS else CONSTRAINTS.get(self._protocols[key].get("norm") or "")
 
     def _describe_ball(self, constraint: Constraint, strength: float, keys: Sequence[str]) -> str:
-        withstood = np.all([self._outcomes[key, strength] for key in keys], axis=0)
+        withstands_all = np.all([self._outcomes[key, strength] for key in keys], axis=0)
         unit = "/255" if constraint.divisor == 255 else ""
         worst_case_note = ", each image under its worst attack" if len(keys) > 1 else ""
         ensembles = [key for key, task in TASKS.items() if task.constraint == constraint and key.startswith(ENSEMBLES)]
         autoattack_note = " AutoAttack may fool more images." if ensembles and not {*keys} & {*ensembles} else ""
         return (
-            f"{_format_fraction(withstood)} withstand {', '.join(keys)} at epsilon {strength:g}{unit} "
+            f"{_format_fraction(withstands_all)} withstand {', '.join(keys)} at epsilon {strength:g}{unit} "
             f"({constraint.name}){worst_case_note}.{autoattack_note}"
         )
 
@@ -342,7 +342,7 @@ def _describe_pair(first: str, second: str, rows: pd.DataFrame) -> str:
     differences = rows["difference"].to_numpy(np.float64)
     is_significant = rows["adjusted_p_value"].to_numpy(np.float64) < LEVEL
     n_images = int(rows["n_images"].iloc[0])
-    n_evaluations = "1 evaluation" if len(rows) == 1 else f"{len(rows)} evaluations"
+    evaluations_text = "1 evaluation" if len(rows) == 1 else f"{len(rows)} evaluations"
     basis = f"({n_images:,} images, McNemar's exact test, Holm's correction, level {LEVEL:g})"
     findings = []
     for network, is_more_accurate in (
@@ -353,20 +353,21 @@ def _describe_pair(first: str, second: str, rows: pd.DataFrame) -> str:
             largest_index = int(np.argmax(np.where(is_more_accurate, np.abs(differences), -1.0)))
             largest_difference = _describe_difference(rows.iloc[largest_index])
             findings.append(
-                f"{network} is significantly more accurate in {int(is_more_accurate.sum())} of {n_evaluations}, with "
-                f"the largest difference for {largest_difference}"
+                f"{network} is significantly more accurate in {int(is_more_accurate.sum())} of {evaluations_text}, "
+                f"with the largest difference for {largest_difference}"
             )
     if not findings:
         n_uncorrected = int((rows["p_value"].to_numpy(np.float64) < LEVEL).sum())
         hint = ""
         if n_uncorrected:
             hint = (
-                f" {n_uncorrected} would differ without the correction: compare fewer evaluations, chosen in advance."
+                f" Without the correction, {n_uncorrected} would differ significantly. Compare fewer evaluations, "
+                "which you choose in advance."
             )
         if not (rows["only_first"] + rows["only_second"]).any():
             hint = " They have the same outcome on every image, as if they were the same network."
         any_of = "any of " if len(rows) > 1 else ""
-        return f"{first} and {second} do not differ significantly in {any_of}{n_evaluations} {basis}.{hint}"
+        return f"{first} and {second} do not differ significantly in {any_of}{evaluations_text} {basis}.{hint}"
     n_undecided = int((~is_significant).sum())
     undecided = f"; {n_undecided} show no significant difference" if n_undecided > 1 else ""
     undecided = "; 1 shows no significant difference" if n_undecided == 1 else undecided

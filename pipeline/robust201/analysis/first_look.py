@@ -1,7 +1,7 @@
-"""The default evaluation of `robust201.evaluate`, called the first look: its keys and its number of images.
+"""Choose the keys and the number of images of a first look, which is the default evaluation of `robust201.evaluate`.
 
-The strongest attack is always among the keys, even if the time allows only a few images, because a weaker attack on
-more images would make the network look more robust than it is.
+The strongest attack is always among the keys, even if the time allows only a few images. A weaker attack on more images
+would make the network look more robust than it is.
 """
 
 from collections.abc import Mapping
@@ -22,10 +22,10 @@ SEVERITY = 5
 """Severity of the corruptions: the highest, so that the default does not flatter a network."""
 
 IMAGE_COUNTS = (20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000)
-"""Candidate numbers of images; the first is the minimum. There are few, so that similar machines choose the same."""
+"""Candidate numbers of images; the first is the minimum. The list is short, so that similar machines choose equally."""
 
 _CORRUPTIONS = ("gaussian_noise", "defocus_blur", "jpeg_compression")
-"""One corruption each of the groups noise, blur and digital."""
+"""One corruption from each of the groups noise, blur and digital."""
 
 
 @dataclass(frozen=True)
@@ -33,32 +33,33 @@ class Costs:
     """Measured costs of a network.
 
     Attributes:
-        fixed: seconds per forward pass of a batch, independent of the number of images.
-        per_image: additional seconds per image of a forward pass.
-        batch: images per batch.
+        seconds_per_batch: seconds per forward pass of a batch, independent of the number of images.
+        seconds_per_image: additional seconds per image of a forward pass.
+        batch_size: number of images per batch.
         n_classes: number of classes.
-        resisting: fraction of images that are classified correctly under PGD with few steps; None if unknown.
+        robust_fraction: fraction of images that are classified correctly under PGD with few steps; None if unknown.
     """
 
-    fixed: float
-    per_image: float
-    batch: int
+    seconds_per_batch: float
+    seconds_per_image: float
+    batch_size: int
     n_classes: int
-    resisting: float | None = None
+    robust_fraction: float | None = None
 
-    def seconds(self, key: str, parameters: Parameters, n_images: int) -> float:
+    def estimate_seconds(self, key: str, parameters: Parameters, n_images: int) -> float:
         """Estimate the time for evaluating a key at all its strengths on `n_images` images, in seconds."""
         passes = sequential_passes = TASKS[key].passes(parameters, self.n_classes)
         if key == "aa_standard":
-            passes = standard_passes(parameters, self.n_classes, self.resisting)
+            passes = standard_passes(parameters, self.n_classes, self.robust_fraction)
             sequential_passes = standard_passes(parameters, self.n_classes, 1.0)
-        n_batches = -(-n_images // self.batch)
-        per_strength = sequential_passes * self.fixed * n_batches + passes * self.per_image * n_images
-        return per_strength * len(parameters.strengths)
+        n_batches = -(-n_images // self.batch_size)
+        batch_seconds = sequential_passes * self.seconds_per_batch * n_batches
+        image_seconds = passes * self.seconds_per_image * n_images
+        return (batch_seconds + image_seconds) * len(parameters.strengths)
 
-    def total(self, keys: Mapping[str, Parameters], n_images: int) -> float:
+    def estimate_total_seconds(self, keys: Mapping[str, Parameters], n_images: int) -> float:
         """Estimate the time for evaluating several keys on `n_images` images, in seconds."""
-        return sum(self.seconds(key, parameters, n_images) for key, parameters in keys.items())
+        return sum(self.estimate_seconds(key, parameters, n_images) for key, parameters in keys.items())
 
 
 def first_keys(
@@ -88,8 +89,8 @@ def first_keys(
     attacks = {
         key: {"epsilons": [float(radius)]} for key in ("fgsm", "pgd", *_strongest_attacks(n_classes, randomised))
     }
-    corrupted = _CORRUPTIONS if corruptions else ()
-    return {"clean": {}, **attacks, **{key: {"severities": [SEVERITY]} for key in corrupted}}
+    corruption_keys = _CORRUPTIONS if corruptions else ()
+    return {"clean": {}, **attacks, **{key: {"severities": [SEVERITY]} for key in corruption_keys}}
 
 
 def _strongest_attacks(n_classes: int, randomised: bool) -> tuple[str, ...]:
@@ -100,28 +101,30 @@ def _strongest_attacks(n_classes: int, randomised: bool) -> tuple[str, ...]:
     return ("aa_apgd-ce", *(("aa_apgd-dlr",) if n_classes == 3 else ()), "aa_fab", "aa_square")
 
 
-def choose_count(costs: Costs, keys: Mapping[str, Parameters], n_images: int) -> int:
+def choose_image_count(costs: Costs, keys: Mapping[str, Parameters], n_images: int) -> int:
     """Return the largest of `IMAGE_COUNTS`, or all images, whose evaluation takes at most `TARGET_SECONDS`.
 
     The smallest number is returned even if it takes longer.
     """
     image_counts = [*(count for count in IMAGE_COUNTS if count < n_images), n_images]
-    return max([image_counts[0], *(count for count in image_counts if costs.total(keys, count) <= TARGET_SECONDS)])
+    affordable_counts = (count for count in image_counts if costs.estimate_total_seconds(keys, count) <= TARGET_SECONDS)
+    return max([image_counts[0], *affordable_counts])
 
 
 def describe_plan(
     count: int, n_images: int, seed: int, *, limited_by_time: bool, costs: Costs, keys: Mapping[str, Parameters]
 ) -> str:
     """Return the announcement of a first look: keys, images and time, and the time of full evaluations."""
-    paper_seconds = costs.total({key: TASKS[key].parameters() for key in PAPER_KEYS}, n_images)
+    paper_seconds = costs.estimate_total_seconds({key: TASKS[key].parameters() for key in PAPER_KEYS}, n_images)
     full_evaluations = [f'keys "all" (the paper\'s, with their epsilons) about {format_time(paper_seconds)}']
     image_description = f"all {n_images:,} images"
     if count < n_images:
         time_note = ", as many as the time allows" if limited_by_time else ""
         image_description = f"{count:,} of {n_images:,} images (class-stratified, seed {seed}{time_note})"
-        full_evaluations.insert(0, f"these keys about {format_time(costs.total(keys, n_images))}")
+        full_evaluations.insert(0, f"these keys about {format_time(costs.estimate_total_seconds(keys, n_images))}")
+    seconds = costs.estimate_total_seconds(keys, count)
     sentences = [
-        f"First look: {', '.join(keys)} on {image_description}, about {format_time(costs.total(keys, count))}.",
+        f"First look: {', '.join(keys)} on {image_description}, about {format_time(seconds)}.",
         f"Full evaluation, on all images: {', '.join(full_evaluations)}.",
     ]
     if limited_by_time and count < n_images:

@@ -24,10 +24,14 @@ def evaluation_latex(table: pd.DataFrame) -> str:
         table: columns `key`, `strength`, `accuracy`, `low` and `high`; rows without an accuracy are left out.
     """
     rows = [
-        [*_evaluation_cells(row["key"], row["strength"]), _percent(row["accuracy"]), _interval(row["low"], row["high"])]
+        [
+            *_evaluation_cells(row["key"], row["strength"]),
+            _format_percent(row["accuracy"]),
+            _format_interval(row["low"], row["high"]),
+        ]
         for row in table.dropna(subset="accuracy").to_dict("records")
     ]
-    return _tabular("llrr", ["Key", "Strength", "Accuracy", r"95\% interval"], rows)
+    return _format_tabular("llrr", ["Key", "Strength", "Accuracy", r"95\% interval"], rows)
 
 
 def comparison_latex(table: pd.DataFrame, level: float) -> str:
@@ -35,7 +39,8 @@ def comparison_latex(table: pd.DataFrame, level: float) -> str:
 
     Args:
         table: result of `compare_evaluations`.
-        level: significance level; a network is tied with the best if their adjusted p-value is at least `level`.
+        level: significance level; a network is tied with the best if the adjusted p-value of their difference is at
+            least `level`.
     """
     networks = list(dict.fromkeys([*table["first"], *table["second"]]))
     rows = []
@@ -44,15 +49,15 @@ def comparison_latex(table: pd.DataFrame, level: float) -> str:
         accuracies |= dict(zip(pairs["second"], pairs["second_accuracy"], strict=True))
         best_network = max(accuracies, key=lambda name: accuracies[name])
         best_pairs = pairs[(pairs["first"] == best_network) | (pairs["second"] == best_network)]
-        tied = best_pairs[best_pairs["adjusted_p_value"] >= level]
-        bold = {best_network, *tied["first"], *tied["second"]}
-        percentages = [_percent(accuracies[name]) if name in accuracies else "--" for name in networks]
+        tied_pairs = best_pairs[best_pairs["adjusted_p_value"] >= level]
+        bold_networks = {best_network, *tied_pairs["first"], *tied_pairs["second"]}
+        percentages = [_format_percent(accuracies[name]) if name in accuracies else "--" for name in networks]
         cells = [
-            rf"\textbf{{{percentage}}}" if name in bold else percentage
+            rf"\textbf{{{percentage}}}" if name in bold_networks else percentage
             for name, percentage in zip(networks, percentages, strict=True)
         ]
         rows.append([*_evaluation_cells(str(key), float(str(strength))), *cells])
-    return _tabular("ll" + "r" * len(networks), ["Key", "Strength", *map(_escape, networks)], rows)
+    return _format_tabular("ll" + "r" * len(networks), ["Key", "Strength", *map(_escape, networks)], rows)
 
 
 def leaderboard_latex(table: pd.DataFrame, labels: Mapping[str, str]) -> str:
@@ -73,32 +78,32 @@ def leaderboard_latex(table: pd.DataFrame, labels: Mapping[str, str]) -> str:
         [_escape(str(network)), *(cells.get((network, evaluation), "--") for evaluation in labels)]
         for network in dict.fromkeys(table["network"])
     ]
-    return _tabular("l" + "r" * len(labels), ["Network", *map(_escape, labels.values())], rows)
+    return _format_tabular("l" + "r" * len(labels), ["Network", *map(_escape, labels.values())], rows)
 
 
-def _leaderboard_cell(accuracy: float, low: float, high: float, tied: bool, estimated: bool) -> str:
-    percentage = rf"${{\sim}}${_percent(accuracy)}" if estimated else _percent(accuracy)
-    cell = rf"\textbf{{{percentage}}}" if tied else percentage
-    return cell if math.isnan(low) else rf"{cell} {{\scriptsize {_interval(low, high)}}}"
+def _leaderboard_cell(accuracy: float, low: float, high: float, is_tied: bool, is_estimated: bool) -> str:
+    percentage = rf"${{\sim}}${_format_percent(accuracy)}" if is_estimated else _format_percent(accuracy)
+    cell = rf"\textbf{{{percentage}}}" if is_tied else percentage
+    return cell if math.isnan(low) else rf"{cell} {{\scriptsize {_format_interval(low, high)}}}"
 
 
 def _evaluation_cells(key: str, strength: float) -> list[str]:
     return [_escape(key_label(key)), _escape(strength_label(key, strength))]
 
 
-def _percent(fraction: float) -> str:
+def _format_percent(fraction: float) -> str:
     return f"{100 * fraction:.1f}"
 
 
-def _interval(low: float, high: float) -> str:
-    return f"[{_percent(low)}, {_percent(high)}]"
+def _format_interval(low: float, high: float) -> str:
+    return f"[{_format_percent(low)}, {_format_percent(high)}]"
 
 
 def _escape(text: str) -> str:
     return re.sub("[" + re.escape("".join(_ESCAPES)) + "]", lambda match: _ESCAPES[match[0]], text)
 
 
-def _tabular(columns: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _format_tabular(columns: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     table_lines = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", " & ".join(header) + r" \\", r"\hline"]
     table_lines += [" & ".join(row) + r" \\" for row in rows]
     return "\n".join([*table_lines, r"\hline", r"\end{tabular}", ""])

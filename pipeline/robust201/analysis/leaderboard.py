@@ -31,6 +31,7 @@ from robust201.statistics.significance import (
 
 REFERENCE_EPSILON_255 = 1.0
 REFERENCE_SEVERITY = 3.0
+"""Strengths that rankings prefer by default: epsilon in units of 1/255 for Linf balls, and severity of corruptions."""
 
 _MAX_NAMED = 3
 """Maximum number of tied networks that a sentence names."""
@@ -50,7 +51,7 @@ class Standing(NamedTuple):
         high: upper end of each interval.
         p_values: p-values of the differences from the best network, adjusted with Holm's method; NaN if the number of
             images is unknown.
-        paired: whether per-image outcomes were compared; otherwise, only accuracies were compared.
+        is_paired: whether per-image outcomes were compared; otherwise, only accuracies were compared.
         n_images: number of images; None if unknown.
         estimated: networks whose accuracies are estimates from samples of the images.
     """
@@ -61,7 +62,7 @@ class Standing(NamedTuple):
     low: "pd.Series[float]"
     high: "pd.Series[float]"
     p_values: "pd.Series[float]"
-    paired: bool
+    is_paired: bool
     n_images: int | None
     estimated: frozenset[ArchitectureId] = frozenset()
 
@@ -155,7 +156,7 @@ class Leaderboard:
 
     @property
     def basis(self) -> str:
-        """Note on the number of images, and on the tests behind ties and intervals."""
+        """Note on the number of images, and on the tests that ties and intervals are based on."""
         if not self.standings:
             return ""
         first_standing = self.standings[0]
@@ -165,17 +166,17 @@ class Leaderboard:
             standing.estimated for standing in self.standings
         ):
             return f"Intervals are 95% intervals over {first_standing.n_images:,} images."
-        counted_standings = [standing for standing in self.standings if not standing.estimated]
-        if len(counted_standings) < len(self.standings):
+        measured_standings = [standing for standing in self.standings if not standing.estimated]
+        if len(measured_standings) < len(self.standings):
             estimated_standings = [standing for standing in self.standings if standing.estimated]
-            n_counted = [len(standing.accuracies) - len(standing.estimated) for standing in estimated_standings]
-            note = describe_estimates(self.results, [standing.label for standing in estimated_standings], n_counted)
-            return f"{note} {self._describe_counts(counted_standings)}" if counted_standings else note
-        return self._describe_counts(self.standings)
+            n_measured = [len(standing.accuracies) - len(standing.estimated) for standing in estimated_standings]
+            note = describe_estimates(self.results, [standing.label for standing in estimated_standings], n_measured)
+            return f"{note} {self._describe_tests(measured_standings)}" if measured_standings else note
+        return self._describe_tests(self.standings)
 
-    def _describe_counts(self, standings: Sequence[Standing]) -> str:
+    def _describe_tests(self, standings: Sequence[Standing]) -> str:
         first_standing = standings[0]
-        paired_values = {standing.paired for standing in standings}
+        paired_values = {standing.is_paired for standing in standings}
         tests = (
             "paired tests"
             if paired_values == {True}
@@ -248,10 +249,10 @@ def _rank_networks(
     results: DatasetResults, stored: StoredResults, estimate_table: EstimateTable, name: str
 ) -> Standing:
     evaluations = require_evaluations(results, name)
-    single = evaluations[0] if len(evaluations) == 1 else None
-    if single is not None:
-        accuracies = results.column(*single)
-        label = column_label(*single, results.strengths(single[0]))
+    single_evaluation = evaluations[0] if len(evaluations) == 1 else None
+    if single_evaluation is not None:
+        accuracies = results.column(*single_evaluation)
+        label = column_label(*single_evaluation, results.strengths(single_evaluation[0]))
     elif name in results.scores:
         accuracies, label = results.scores[name], SCORES[name]
     else:
@@ -265,13 +266,13 @@ def _rank_networks(
     if n_images is None:
         unknown_numbers = pd.Series(np.nan, accuracies.index)
         return Standing(name, label, accuracies, unknown_numbers, unknown_numbers, unknown_numbers, False, None)
-    weights_evaluations = results.mean == OVER_EVALUATIONS or name not in (ADVERSARIAL, CORRUPTION)
-    if single is None and outcomes is not None and weights_evaluations:
+    weights_evaluations_equally = results.mean == OVER_EVALUATIONS or name not in (ADVERSARIAL, CORRUPTION)
+    if single_evaluation is None and outcomes is not None and weights_evaluations_equally:
         n_correct = _count_by_image(outcomes)
         ties = mean_ties_with_best(n_correct, len(evaluations), level=LEVEL)
         low, high = image_mean_intervals(n_correct, len(evaluations))
     else:
-        single_outcomes = outcomes[0] if single is not None and outcomes is not None else None
+        single_outcomes = outcomes[0] if single_evaluation is not None and outcomes is not None else None
         ties, _ = find_ties(accuracies, n_images, single_outcomes, level=LEVEL, label=f"{results.name} {name}")
         low, high = accuracy_intervals(accuracies, n_images)
     low_ends, high_ends, p_values = (
@@ -280,23 +281,27 @@ def _rank_networks(
     return Standing(name, label, accuracies, low_ends, high_ends, p_values, ties.paired, n_images)
 
 
-def _estimated_standing(name: str, label: str, counted: "pd.Series[float]", estimates: EstimatedAccuracies) -> Standing:
+def _estimated_standing(
+    name: str, label: str, measured: "pd.Series[float]", estimates: EstimatedAccuracies
+) -> Standing:
     """Rank measured and estimated accuracies together.
 
-    Each accuracy is compared with the best by a z test that treats the errors of both as independent, although both are
-    based on the same images. In replays on `benchmark_data/cells-cifar10`, the variance of a difference was 0.66 to 1.2
-    times the sum of both variances, with a median near 1.
+    Each accuracy is compared with the best by a z test that treats the errors of both estimates as independent,
+    although both are based on the same images. In replays on `benchmark_data/cells-cifar10`, the variance of a
+    difference was 0.66 to 1.2 times the sum of both variances, with a median near 1.
     """
-    accuracies = pd.concat([counted.dropna(), estimates.value[~estimates.value.index.isin(counted.dropna().index)]])
+    accuracies = pd.concat([measured.dropna(), estimates.value[~estimates.value.index.isin(measured.dropna().index)]])
     accuracies = accuracies.sort_values(ascending=False, kind="stable")
-    is_estimate = accuracies.index.isin(estimates.value.index) & ~accuracies.index.isin(counted.dropna().index)
+    is_estimate = accuracies.index.isin(estimates.value.index) & ~accuracies.index.isin(measured.dropna().index)
     estimated_networks = frozenset(accuracies.index[is_estimate])
-    errors = estimates.standard_error.reindex(accuracies.index).where(is_estimate, 0.0).to_numpy(np.float64)
+    standard_errors = estimates.standard_error.reindex(accuracies.index).where(is_estimate, 0.0).to_numpy(np.float64)
     low = estimates.low.reindex(accuracies.index).where(is_estimate, accuracies)
     high = estimates.high.reindex(accuracies.index).where(is_estimate, accuracies)
     p_values = np.ones(len(accuracies))
     p_values[1:] = holm_adjust(
-        normal_p_values(accuracies.iloc[0] - accuracies.to_numpy()[1:], np.hypot(errors[0], errors[1:]))
+        normal_p_values(
+            accuracies.iloc[0] - accuracies.to_numpy()[1:], np.hypot(standard_errors[0], standard_errors[1:])
+        )
     )
     return Standing(
         name,
@@ -337,11 +342,11 @@ def _count_by_image(all_outcomes: Sequence[Outcomes]) -> NDArray[np.uint16]:
 
 def _describe_attacks(standings: Sequence[Standing], results: DatasetResults) -> str:
     """Return a sentence that names the most accurate network under each attack; attacks are grouped by network."""
-    attacks = [_label_parts(standing, results) for standing in standings]
-    strengths = {strength for _, strength in attacks}
+    key_and_strength_labels = [_label_parts(standing, results) for standing in standings]
+    strengths = {strength for _, strength in key_and_strength_labels}
     shared_strength = strengths.pop() if len(strengths) == 1 else ""
     conditions_by_network: dict[str, list[str]] = {}
-    for standing, (key, strength) in zip(standings, attacks, strict=True):
+    for standing, (key, strength) in zip(standings, key_and_strength_labels, strict=True):
         condition = key if shared_strength or not strength else f"{key} at {strength}"
         best_label = "" if _is_near_chance(standing, results) else results.network_label(standing.best)
         conditions_by_network.setdefault(best_label, []).append(

@@ -1,8 +1,7 @@
 """Rank correlations of measures of networks with their accuracies under every key.
 
 The baseline is the number of parameters: a measure that correlates no better with accuracies contains no information
-beyond the network's size.
-Partial correlations control for the number of parameters and the clean accuracy.
+beyond the network's size. Partial correlations control for the number of parameters and the clean accuracy.
 """
 
 from collections.abc import Sequence
@@ -117,7 +116,7 @@ def _correlation_row(
     intervals = {
         "kendall": kendall.interval(*pair),
         "spearman": spearman.interval(*pair),
-        "partial": kendall.partial(*pair, controls),
+        "partial": kendall.partial_correlation(*pair, controls),
         "gain": None if baseline is None else kendall.gain(pair[0], baseline, pair[1]),
     }
     row: dict[str, object] = {"beats_parameters": intervals["gain"] is not None and intervals["gain"].low > 0}

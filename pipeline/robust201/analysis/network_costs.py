@@ -10,10 +10,10 @@ from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.networks import trained_architecture
 
 PARAMETERS, MACS = "parameters", "flops"
-"""Names of the costs; multiply-accumulates have the name that is usual in tables of networks."""
+"""Names of the costs. Multiply-accumulates are called flops, as is usual in tables of networks."""
 
 _IMAGE_SIZE = 32
-"""Image size that is assumed for unknown datasets; the ranking by multiply-accumulates does not depend on it."""
+"""Assumed image size of unknown datasets; the ranking of networks by multiply-accumulates does not depend on it."""
 
 
 def network_costs(

@@ -26,36 +26,48 @@ from robust201.statistics.expected_precision import (
 )
 
 MAX_NETWORKS = 20
-"""Maximum number of a dataset's networks to use: as many as in a pilot, because more would take long and make the
-precision look better than in a sweep.
+"""Maximum number of a dataset's networks to use, which is as many as in a pilot.
+
+More networks would take long, and make the precision look better than in a sweep.
 """
 
 _Bools = NDArray[np.bool_]
 
 
 class KnownOutcomes(NamedTuple):
-    """Outcomes of A networks on N images: under a key (A, S, N), and under the cheap keys (A, C, N)."""
+    """Outcomes of A networks on N images.
+
+    Attributes:
+        outcomes: (A, S, N) outcomes under a key at S strengths.
+        cheap_outcomes: (A, C, N) outcomes under the keys that a sweep evaluates on all networks and images.
+    """
 
     outcomes: _Bools
-    cheap: _Bools
+    cheap_outcomes: _Bools
 
 
 class PilotPrecision:
-    """Expected precision of estimates under each key, from known outcomes; without outcomes, it is the worst case.
+    """Compute the expected precision of estimates under each key from known outcomes.
+
+    Without known outcomes, the precision is that of the worst case.
 
     `sampled` and `simple` have the parameters and results that `planning.designs.Precision` documents.
     """
 
     def __init__(self, read: Callable[[str, str], KnownOutcomes | None]) -> None:
-        """Use `read`, which returns the outcomes of a dataset and a key, or None if it has too few networks."""
+        """Set the function that reads known outcomes.
+
+        Args:
+            read: returns the outcomes for a dataset and a key, or None if too few networks have outcomes.
+        """
         self._read = read
-        self._known: dict[tuple[str, str], KnownOutcomes | None] = {}
+        self._known_outcomes: dict[tuple[str, str], KnownOutcomes | None] = {}
         self._folds: dict[tuple[str, str], list[Fold]] = {}
         self._precision: dict[tuple[str, str, int, int], tuple[float, float | None]] = {}
 
     def sampled(self, dataset: str, key: str, n_seen: int, n_images: int) -> tuple[float, float | None]:
         """Return the half-width and tau of estimates from a stratified sample, with predictions."""
-        known = self._outcomes(dataset, key)
+        known = self._read_once(dataset, key)
         if known is None:
             return worst_case(dataset, key, n_seen, n_images)
         if n_seen >= n_images:
@@ -72,27 +84,27 @@ class PilotPrecision:
 
     def simple(self, dataset: str, key: str, n_seen: int, n_images: int) -> tuple[float, float | None]:
         """Return the half-width and tau of accuracies on a simple random sample of images."""
-        known = self._outcomes(dataset, key)
+        known = self._read_once(dataset, key)
         if known is None:
             return worst_case(dataset, key, n_seen, n_images)
         return simple_precision(known.outcomes, n_seen, n_images)
 
-    def _outcomes(self, dataset: str, key: str) -> KnownOutcomes | None:
+    def _read_once(self, dataset: str, key: str) -> KnownOutcomes | None:
         cache_key = dataset, key
-        if cache_key not in self._known:
-            self._known[cache_key] = self._read(dataset, key)
-        return self._known[cache_key]
+        if cache_key not in self._known_outcomes:
+            self._known_outcomes[cache_key] = self._read(dataset, key)
+        return self._known_outcomes[cache_key]
 
 
 class ReferenceDataset:
-    """Outcomes of the first dataset in a folder that has outcomes; they stand in for every dataset of a plan."""
+    """Known outcomes of the first dataset in a folder that has outcomes; every dataset of a plan uses them."""
 
     def __init__(self, reader: RobustnessDataset, cheap: Sequence[str] = DEFAULT_CHEAP) -> None:
         """Index the keys that have outcomes.
 
         Args:
             reader: reader of the folder.
-            cheap: keys under which the sweep evaluates all networks on all images.
+            cheap: keys that are cheap to evaluate, under which the sweep evaluates all networks on all images.
 
         Raises:
             ConfigError: no key has outcomes.
@@ -114,9 +126,10 @@ class ReferenceDataset:
         return has_outcomes_of(self._reader.files, dataset, key)
 
     def read(self, _dataset: str, key: str) -> KnownOutcomes | None:
-        """Return the outcomes of the networks that have all strengths and cheap keys, or of a sample of these networks.
+        """Return the outcomes of the networks that were evaluated at all strengths and under all cheap keys.
 
-        There is a sample if there are more than `MAX_NETWORKS`. The name of the requested dataset is ignored.
+        If there are more than `MAX_NETWORKS` such networks, the outcomes of a sample of them are returned. The name of
+        the requested dataset is ignored.
         """
         target = paper_key(key)
         if target not in self._keys:
@@ -127,14 +140,19 @@ class ReferenceDataset:
             name: [read_outcomes(files, dataset, self._keys[name], strength) for strength in self._strengths(name)]
             for name in (target, *cheap)
         }
-        common = set.intersection(*({*item.architectures} for outcomes in tables.values() for item in outcomes))
-        names = [name for name in tables[target][0].architectures if name in common]
-        if len(names) < MIN_NETWORKS:
+        common_networks = set.intersection(
+            *({*outcomes.architectures} for tables_of_key in tables.values() for outcomes in tables_of_key)
+        )
+        networks = [name for name in tables[target][0].architectures if name in common_networks]
+        if len(networks) < MIN_NETWORKS:
             return None
-        sampled = choose_pilot(names, MAX_NETWORKS, 0)
-        arrays = {name: np.stack([item.of(sampled).correct for item in tables[name]], axis=1) for name in tables}
-        outcomes = arrays.pop(target)
-        return KnownOutcomes(outcomes, np.concatenate([outcomes[:, :0], *arrays.values()], axis=1))
+        sampled_networks = choose_pilot(networks, MAX_NETWORKS, 0)
+        arrays = {
+            name: np.stack([outcomes.of(sampled_networks).correct for outcomes in tables[name]], axis=1)
+            for name in tables
+        }
+        target_outcomes = arrays.pop(target)
+        return KnownOutcomes(target_outcomes, np.concatenate([target_outcomes[:, :0], *arrays.values()], axis=1))
 
     def _strengths(self, key: str) -> list[float]:
         return list(self._reader.files.strengths(self._dataset, self._keys[key]))

@@ -44,7 +44,7 @@ class Benchmark:
     accuracy_field: str
 
     @property
-    def is_corrupted(self) -> bool:
+    def uses_corrupted_images(self) -> bool:
         """Whether the evaluation uses the images of CIFAR-10-C."""
         return self.eps is None
 

@@ -1,4 +1,4 @@
-"""Evaluations of a dataset's networks for comparisons, read from the per-image outcomes in an export."""
+"""Read the evaluations of a dataset's networks for comparisons from the per-image outcomes in an export."""
 
 import hashlib
 from collections.abc import Sequence
@@ -24,15 +24,15 @@ _NON_PARAMETER_FIELDS = ("network", "images", "dataset", "key")
 
 def split_network(text: str) -> tuple[Path, str] | None:
     """Split ``DATASET:NETWORK`` into a dataset's folder and a network's name; return None for other text."""
-    for index in (index for index, character in enumerate(text) if character == ":"):
-        folder, name = Path(text[:index]), text[index + 1 :]
+    for colon in (index for index, character in enumerate(text) if character == ":"):
+        folder, name = Path(text[:colon]), text[colon + 1 :]
         if name and folder.is_dir() and is_dataset(folder):
             return folder, name
     return None
 
 
 def read_evaluations(text: str, *, keys: Sequence[str] | None = None, data: str | None = None) -> dict[str, Evaluation]:
-    """Read the evaluations of the networks that ``DATASET:NETWORK`` names; return them by network.
+    """Return the evaluations of the networks that ``DATASET:NETWORK`` names, by network.
 
     Args:
         text: a dataset's folder, and either an architecture (with all its weights) or ``ARCHITECTURE@WEIGHTS``.
@@ -84,7 +84,7 @@ def _read_evaluation(
     image_lines = (f"{pixels} {label}\n" for pixels, label in zip(images["sha256"], images["label"], strict=True))
     digest = hashlib.sha256("".join(image_lines).encode())
     protocols = {key: _protocol_parameters(results, key) for key, _ in outcomes}
-    return Evaluation.of(rows, _COLUMNS, outcomes, images["row"], digest.hexdigest(), protocols)
+    return Evaluation.build(rows, _COLUMNS, outcomes, images["row"], digest.hexdigest(), protocols)
 
 
 def _protocol_parameters(results: DatasetResults, key: str) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def require_evaluations(results: DatasetResults, name: str) -> list[tuple[str, f
 def collect_measures(
     results: DatasetResults, tables: Sequence[pd.DataFrame] = (), *, with_result_measures: bool = True
 ) -> pd.DataFrame:
-    """Return the numbers of architectures other than accuracies.
+    """Return all numbers of the architectures except accuracies.
 
     Args:
         results: results of a dataset.
@@ -97,11 +97,11 @@ def collect_measures(
     columns: dict[str, pd.Series] = {str(name): values for name, values in costs.items()}
     for key_measurement_strength, values in results.measures.items() if with_result_measures else ():
         columns[measure_name(*key_measurement_strength)] = values  # type: ignore[misc]
-    accuracies = {*SCORES, *_evaluation_names(results)}
+    accuracy_names = {*SCORES, *_evaluation_names(results)}
     for table in tables:
         for name, values in _rows_of_dataset(table, results).set_index("architecture").items():
             reindexed = values.reindex(list(map(trained_architecture, results.architectures)))
-            columns[unique_column_name(str(name), {*columns, *accuracies})] = reindexed.set_axis(
+            columns[unique_column_name(str(name), {*columns, *accuracy_names})] = reindexed.set_axis(
                 results.accuracies.index
             )
     return pd.DataFrame(columns).reindex(results.accuracies.index)

@@ -1,7 +1,7 @@
 """Images of every dataset: the table of datasets, the table of file formats (forms), and selections of images.
 
 A new dataset needs an entry in `images.specs`. If its files have a new form, it also needs a module with a `find` and a
-`load` function, and an entry in `FORMS`. The table-wide tests then cover it.
+`load` function, and an entry in `FORMS`. The tests of all entries of the tables then cover it.
 
 No module of this folder imports torch, except `images.torch_images` when it reads a file. The loaders that need
 pyarrow, Pillow or scikit-learn import them.
@@ -54,7 +54,7 @@ class Loader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """File format of datasets, called a form.
+    """File format of datasets; formats are called forms here and in the YAML.
 
     Attributes:
         name: name in the YAML and on the command line.
@@ -125,7 +125,7 @@ def load_images(
         DatasetError: images are missing, damaged, or have the wrong form, size or labels; or `count` is out of range.
     """
     path = None if path is None else Path(path)
-    spec = _spec_of(name, path, image_size, resize)
+    spec = _find_spec(name, path, image_size, resize)
     if form is not None and form not in spec.forms:
         raise ConfigError(
             f"Looking up a file form failed for {spec.name}: expected one of {', '.join(spec.forms)}, got {form!r}."
@@ -137,7 +137,7 @@ def load_images(
         for folder in dict.fromkeys((root, root / spec.name, root / spec.folder_name)):
             source = candidate.find(spec, folder, split)
             if source is not None:
-                return _image_set(spec, candidate.load(spec, source, split, verify=verify), count, seed)
+                return _make_image_set(spec, candidate.load(spec, source, split, verify=verify), count, seed)
     expected = "; or ".join(f"{candidate.describe_files(spec)} ({candidate.name})" for candidate in candidates)
     got = "none of these" if root.exists() else "no such file or folder"
     fetch_advice = f"Run `robust201 fetch {spec.folder_name}`, or " if spec.folder_name in downloads() else ""
@@ -149,7 +149,9 @@ def load_images(
     )
 
 
-def _spec_of(name: str | DatasetSpec, path: Path | None, image_size: int | None, resize: Resize | None) -> DatasetSpec:
+def _find_spec(
+    name: str | DatasetSpec, path: Path | None, image_size: int | None, resize: Resize | None
+) -> DatasetSpec:
     if isinstance(name, DatasetSpec):
         return name
     if name in DATASETS or path is None:
@@ -161,7 +163,7 @@ def _spec_of(name: str | DatasetSpec, path: Path | None, image_size: int | None,
     return custom_dataset(name, image_size=image_size or UNKNOWN_COUNT, resize=resize)
 
 
-def _image_set(spec: DatasetSpec, loaded: LabelledImages | ImageFiles, count: int | None, seed: int) -> ImageSet:
+def _make_image_set(spec: DatasetSpec, loaded: LabelledImages | ImageFiles, count: int | None, seed: int) -> ImageSet:
     class_names = loaded.class_names if isinstance(loaded, ImageFiles) else ()
     n_classes = spec.n_classes or len(class_names) or int(loaded.labels.max()) + 1
     rows = None if count is None else select_rows(loaded.labels, n_classes, count=count, seed=seed, name=spec.name)
@@ -180,7 +182,7 @@ def _image_set(spec: DatasetSpec, loaded: LabelledImages | ImageFiles, count: in
         normalisation=spec.normalisation,
         sha256=image_hash(images, labels, indices),
         class_names=class_names,
-        decoder=loaded.decoder.decoder if isinstance(loaded, ImageFiles) else loaded.decoder,
+        decoder=loaded.decoder.libraries if isinstance(loaded, ImageFiles) else loaded.decoder,
         n_split=len(loaded.labels),
     )
 
@@ -203,12 +205,12 @@ def select(images: ImageSet, *, count: int, seed: int) -> ImageSet:
 def select_rows(labels: NDArray[np.int64], n_classes: int, *, count: int, seed: int, name: str) -> NDArray[np.int64]:
     """Return the ascending rows of the class-stratified subset of images with these labels (see `select`)."""
     check_selection(count, len(labels), name)
-    class_order = _shuffled(seed, n_classes, "image selection", "classes")
+    class_order = _permute(seed, n_classes, "image selection", "classes")
     # Images are ranked by their position within their class, then by class, so the first `count` ranks are stratified.
     ranks = np.empty(len(labels), np.int64)
     for class_position, label in enumerate(class_order):
         members = np.flatnonzero(labels == label)
-        members = members[_shuffled(seed, len(members), "image selection", int(label))]
+        members = members[_permute(seed, len(members), "image selection", int(label))]
         ranks[members] = np.arange(len(members)) * n_classes + class_position
     return np.sort(np.argsort(ranks, kind="stable")[:count])
 
@@ -222,7 +224,7 @@ def check_selection(count: int, n_images: int, name: str) -> None:
         )
 
 
-def _shuffled(seed: int, count: int, *names: str | int) -> NDArray[np.int64]:
+def _permute(seed: int, count: int, *names: str | int) -> NDArray[np.int64]:
     """Return a permutation of `range(count)` that is the same for every version of NumPy.
 
     NumPy guarantees the raw stream of a bit generator, but not the results of `permutation`.

@@ -1,4 +1,4 @@
-"""Adversarial images of a source network on disk, created once and used to evaluate every other network.
+"""Adversarial images of a source network on disk, which are created once and used to evaluate other networks.
 
 The images are stored in blocks: `<folder>/<strength>-<start>-<stop>-<16 hex digits of the file's SHA-256>.npy` has the
 images at the positions [start, stop) of the selection, (n, 3, H, W) float32 in [0, 1]. Block boundaries are fixed and
@@ -45,7 +45,7 @@ class AdversarialStore:
         """Yield the strengths, start and stop of each range of positions with missing blocks."""
         existing = {path.name.rpartition("-")[0] for path in self.folder.glob("*.npy")}
         for start in range(0, len(self._indices), self._images_per_block):
-            stop = self._stop(start)
+            stop = self._block_stop(start)
             missing_strengths = tuple(
                 strength for strength in strengths if _block_name(strength, start, stop) not in existing
             )
@@ -62,32 +62,34 @@ class AdversarialStore:
             file.write(content)
 
     def __call__(self, strength: float, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the adversarial images of `rows`, which are rows (n,) int64 of the full test split in the selection.
+        """Return the adversarial images of `rows`, which are (n,) int64 row numbers in the full test split.
+
+        All rows must be in the selection.
 
         Raises:
             DatasetError: a block is missing or damaged.
         """
         positions = np.searchsorted(self._indices, rows)
         starts = positions // self._images_per_block * self._images_per_block
-        images = np.empty((len(rows), *self._block(strength, int(starts[0])).shape[1:]), np.float32)
+        images = np.empty((len(rows), *self._open_block(strength, int(starts[0])).shape[1:]), np.float32)
         for start in np.unique(starts).tolist():
-            images[starts == start] = self._block(strength, start)[positions[starts == start] - start]
+            images[starts == start] = self._open_block(strength, start)[positions[starts == start] - start]
         return images
 
-    def _stop(self, start: int) -> int:
+    def _block_stop(self, start: int) -> int:
         return min(start + self._images_per_block, len(self._indices))
 
-    def _block(self, strength: float, start: int) -> NDArray[np.float32]:
+    def _open_block(self, strength: float, start: int) -> NDArray[np.float32]:
         """Memory-map a block, and check its hash once per process."""
         if (strength, start) not in self._blocks:
-            block_name = _block_name(strength, start, self._stop(start))
+            block_name = _block_name(strength, start, self._block_stop(start))
             paths = sorted(self.folder.glob(f"{block_name}-*.npy"))
             if not paths:
                 raise DatasetError(
                     f"Reading adversarial images failed for {self.folder / block_name}: the block is missing. "
                     "Start the run again to create it."
                 )
-            self._blocks[strength, start] = _read_block(paths[0], self._stop(start) - start)
+            self._blocks[strength, start] = _read_block(paths[0], self._block_stop(start) - start)
         return self._blocks[strength, start]
 
 

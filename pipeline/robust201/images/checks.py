@@ -14,7 +14,7 @@ from robust201.core.records import Split
 from robust201.images.downloads.registry import SUMS_FILE, Checksum
 from robust201.images.specs import UNKNOWN_COUNT, DatasetSpec
 
-_MAX_IMAGE_BYTES = 4 << 30
+_MAX_FILE_BYTES = 4 << 30
 
 
 class LabelledImages(NamedTuple):
@@ -38,7 +38,7 @@ def read_verified(path: Path, checksum: Checksum | None) -> bytes:
         DatasetError: the file is missing, unreadable, or differs from the published file.
     """
     try:
-        content = read_file(path, _MAX_IMAGE_BYTES)
+        content = read_file(path, _MAX_FILE_BYTES)
     except OSError as error:
         raise DatasetError(
             f"Reading images failed for {path}: {error.strerror}. Check the path, or fetch the dataset again."
@@ -97,7 +97,7 @@ def read_files(
 ) -> LabelledImages:
     """Read and concatenate the files of a split.
 
-    `read` loads one file. With published checksums, the number of images is checked, too.
+    `read` loads one file. If `published` has checksums, the number of images is checked, too.
     """
     batches = [read(folder / name, published[name] if published else None) for name in file_names]
     images = np.concatenate([batch.images for batch in batches])

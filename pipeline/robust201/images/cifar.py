@@ -1,4 +1,4 @@
-"""Reader of the official CIFAR-10 and CIFAR-100, binary and Python versions.
+"""Reader of the official CIFAR-10 and CIFAR-100, in their binary and Python versions.
 
 In the binary version (defined on A. Krizhevsky's CIFAR page), a record consists of the label byte (for CIFAR-100, the
 coarse label and then the fine label) and 3,072 bytes of pixels, channels first. The Python version consists of pickles
@@ -27,13 +27,13 @@ class _Layout:
     Attributes:
         download: name in the registry of downloads, which has the folder's name and the checksums of the files.
         files: file names of each split, in order.
-        label: position of the label byte in a binary record, or key of the labels in a pickle.
+        label_field: position of the label byte in a binary record, or key of the labels in a pickle.
         label_bytes: number of label bytes before the pixels of a binary record.
     """
 
     download: str
     files: Mapping[Split, tuple[str, ...]]
-    label: int | str
+    label_field: int | str
     label_bytes: int = 0
 
 
@@ -41,19 +41,19 @@ BINARY = {
     "cifar10": _Layout(
         "cifar10",
         {"test": ("test_batch.bin",), "train": tuple(f"data_batch_{number}.bin" for number in range(1, 6))},
-        label=0,
+        label_field=0,
         label_bytes=1,
     ),
-    "cifar100": _Layout("cifar100", {"test": ("test.bin",), "train": ("train.bin",)}, label=1, label_bytes=2),
+    "cifar100": _Layout("cifar100", {"test": ("test.bin",), "train": ("train.bin",)}, label_field=1, label_bytes=2),
 }
 
 PYTHON = {
     "cifar10": _Layout(
         "cifar10-python",
         {"test": ("test_batch",), "train": tuple(f"data_batch_{number}" for number in range(1, 6))},
-        label="labels",
+        label_field="labels",
     ),
-    "cifar100": _Layout("cifar100-python", {"test": ("test",), "train": ("train",)}, label="fine_labels"),
+    "cifar100": _Layout("cifar100-python", {"test": ("test",), "train": ("train",)}, label_field="fine_labels"),
 }
 
 
@@ -74,7 +74,8 @@ def folder_name(layouts: Mapping[str, _Layout], spec: DatasetSpec) -> str:
 def load_binary(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
     """Load the images of a split from the binary version, (N, 3, 32, 32) uint8, in the order of the files.
 
-    `verify` checks the number of images, and the files' sizes, since their checksums are not published.
+    `verify` checks the number of images and the files' sizes. Checksums of these files are not published, but hashes
+    that were recorded when `robust201 fetch` unpacked the archive are checked, too.
 
     Raises:
         DatasetError: a file is missing or has the wrong size or a label out of range.
@@ -90,7 +91,7 @@ def load_binary(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) ->
                 f"{len(content):,} bytes. The file is truncated or does not belong to {spec.name}; fetch it again."
             )
         records = np.frombuffer(content, np.uint8).reshape(-1, record_bytes)
-        labels = records[:, int(layout.label)].astype(np.int64)
+        labels = records[:, int(layout.label_field)].astype(np.int64)
         check_labels(file, labels, spec.n_classes)
         images = records[:, layout.label_bytes :].reshape(-1, 3, spec.image_size, spec.image_size)
         return LabelledImages(images, labels)
@@ -110,7 +111,7 @@ def load_python(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) ->
     layout = PYTHON[spec.name]
 
     def read(file: Path, checksum: Checksum | None) -> LabelledImages:
-        batch = read_batch(file, checksum, str(layout.label), spec.image_size)
+        batch = read_batch(file, checksum, str(layout.label_field), spec.image_size)
         check_labels(file, batch.labels, spec.n_classes)
         return batch
 

@@ -1,9 +1,9 @@
 """Folders of JPEG or PNG files, one folder per class, in the order of torchvision's `ImageFolder`.
 
 Classes are numbered in the order of their folders' names, unless a file `labels.json` next to the folders numbers them.
-It is a JSON object that maps the name of each folder to its label, so that, for example, ten classes of ImageNet can
-keep their labels among a thousand. Files without the suffix of an image are ignored. Images other than JPEG and PNG are
-rejected instead of ignored, because torchvision reads them.
+This file is a JSON object that maps the name of each folder to its label, so that, for example, ten classes of ImageNet
+can have the labels that they have among all thousand classes. Files without the suffix of an image are ignored. Images
+other than JPEG and PNG are rejected instead of ignored, because torchvision reads them.
 """
 
 import json
@@ -42,6 +42,7 @@ class ImageFiles:
         files: N paths in torchvision's order.
         labels: (N,) int64.
         class_names: class names by label; empty if `labels.json` gives the labels.
+        decoder: decoder of the files.
     """
 
     files: tuple[Path, ...]
@@ -58,7 +59,8 @@ class ImageFiles:
 def find_folders(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
     """Return the folder that contains the class folders, or None.
 
-    It is `test` or `val` in `root` or `root` itself for the test split, and `train` in `root` for the training split.
+    For the test split, it is `test` or `val` in `root`, or `root` itself. For the training split, it is `train` in
+    `root`.
     """
     candidates = [root / folder_name for folder_name in _SPLIT_FOLDERS[split]] + ([root] if split == "test" else [])
     return next((folder for folder in candidates if _has_classes(folder)), None)
@@ -97,7 +99,7 @@ def load_folders(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -
 def _has_classes(folder: Path) -> bool:
     if not folder.is_dir():
         return False
-    return any(next(_walk(folder / name), None) is not None for name in _class_names(folder))
+    return any(next(_iter_images(folder / name), None) is not None for name in _class_names(folder))
 
 
 def _class_names(folder: Path) -> tuple[str, ...]:
@@ -105,7 +107,7 @@ def _class_names(folder: Path) -> tuple[str, ...]:
 
 
 def _list_images(folder: Path) -> list[Path]:
-    files = list(_walk(folder))
+    files = list(_iter_images(folder))
     if not files:
         raise DatasetError(
             f"Reading images failed for {folder}: this class folder has no JPEG or PNG file. Fill or remove it."
@@ -118,7 +120,7 @@ def _list_images(folder: Path) -> list[Path]:
     return files
 
 
-def _walk(folder: Path) -> Iterator[Path]:
+def _iter_images(folder: Path) -> Iterator[Path]:
     """Yield the image files of a folder and its subfolders in torchvision's order."""
     for parent, _, file_names in sorted(os.walk(folder, followlinks=True)):
         for file_name in sorted(file_names):

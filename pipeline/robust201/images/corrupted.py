@@ -20,7 +20,7 @@ from robust201.core.files import digest_of, sha256_of
 from robust201.core.records import ImageSet, canonical_json
 from robust201.images.downloads.registry import download
 from robust201.images.generated_folder import (
-    BASE,
+    CLEAN_HASHES,
     INDICES,
     LABELS,
     N_SEVERITIES,
@@ -81,11 +81,12 @@ class CorruptedStore:
             )
         positions = np.searchsorted(self.indices, indices)
         positions_in_range = np.minimum(positions, len(self.indices) - 1)
-        unselected = np.flatnonzero(self.indices[positions_in_range] != indices)
-        if len(unselected):
+        unselected_positions = np.flatnonzero(self.indices[positions_in_range] != indices)
+        if len(unselected_positions):
+            row = int(indices[unselected_positions[0]])
             raise DatasetError(
-                f"Reading corrupted images failed for {self._path(key)}: row {int(indices[unselected[0]])} of the test "
-                f"split is not among the {len(self.indices):,} selected images. Open the store with this image."
+                f"Reading corrupted images failed for {self._path(key)}: row {row} of the test split is not among the "
+                f"{len(self.indices):,} selected images. Open the store with this image."
             )
         pixels = self._open(key)[int(severity) - 1, self._rows[positions_in_range]]
         return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
@@ -93,8 +94,8 @@ class CorruptedStore:
     def digest(self, key: str) -> str:
         """Return the hash of the selected images of a corruption at all five severities.
 
-        It is the SHA-256 of the shape, the selected rows of the test split and the pixels, and is computed once per
-        process.
+        The hash is the SHA-256 of the shape, the selected rows of the test split and the pixels. It is computed once
+        per process.
 
         Raises:
             DatasetError: the file is missing or has the wrong shape, or a generated file has changed.
@@ -106,17 +107,17 @@ class CorruptedStore:
             shape = [N_SEVERITIES, len(self._rows), *array.shape[2:]]
             digest = hashlib.sha256(canonical_json(shape).encode())
             digest.update(self.indices.astype("<i8").tobytes())
-            for block in array:
+            for severity_images in array:
                 for start in range(0, len(self._rows), _BLOCK_ROWS):
-                    digest.update(block[self._rows[start : start + _BLOCK_ROWS]].tobytes())
+                    digest.update(severity_images[self._rows[start : start + _BLOCK_ROWS]].tobytes())
             self._digests[key] = digest.hexdigest()
         return self._digests[key]
 
     def identity(self, key: str) -> dict[str, Any]:
         """Return the protocol fields (JSON) that identify the pixels of a corruption.
 
-        They are `source` and `sha256` (see `digest`). Generated images also have `generator_version`, `seed` and, for
-        the corruption frost, `frost` (name and hash of the textures).
+        The fields are `source` and `sha256` (see `digest`). Generated images also have `generator_version`, `seed` and,
+        for the corruption frost, `frost` (name and hash of the textures).
         """
         identity: dict[str, Any] = {"source": self.source, "sha256": self.digest(key)}
         if self._manifest is not None:
@@ -168,7 +169,7 @@ def open_published(
     verify: Literal["shape", "full"] = "shape",
     keys: Sequence[str] | None = None,
 ) -> CorruptedStore:
-    """Open published corrupted images: `.npy` files in a folder, or in the published archive's folder below it.
+    """Open published corrupted images: `.npy` files in a folder or in its subfolder with the archive's name.
 
     `n_images` is the size of the full test split. With `verify` ``"full"``, each file is checked against its published
     MD5. `keys` are the corruptions to check immediately; None checks all existing files.
@@ -232,7 +233,7 @@ def open_generated(folder: Path, images: ImageSet, recipe: GeneratorRecipe) -> C
 def _find_rows(folder: Path, images: ImageSet, n_images: int) -> NDArray[np.int64]:
     """Return the rows of the selected images among the corrupted images, after comparing indices and pixels."""
     corrupted_indices: NDArray[np.int64] = _load_npy(folder / INDICES, (n_images,), "int64", "generated")
-    clean_digests = _load_npy(folder / BASE, (n_images, 32), "uint8", "generated")
+    clean_digests = _load_npy(folder / CLEAN_HASHES, (n_images, 32), "uint8", "generated")
     rows = np.minimum(np.searchsorted(corrupted_indices, images.indices), n_images - 1)
     is_same = (corrupted_indices[rows] == images.indices) & (clean_digests[rows] == image_digests(images.images)).all(
         axis=1
@@ -272,8 +273,8 @@ def _map_npy(path: Path, shape: tuple[int, ...], source: str, dtype: str = "uint
         array = read_npy(path, mapped=True)
     except FileNotFoundError as error:
         raise DatasetError(
-            f"Opening {source} corruptions failed for {path}: there is no such file (an array of shape {shape}). "
-            f"{remedy}, or remove the key from the sweep."
+            f"Opening {source} corruptions failed for {path}: expected an array of shape {shape}, but there is no such "
+            f"file. {remedy}, or remove the key from the sweep."
         ) from error
     except (OSError, ValueError) as error:
         raise DatasetError(

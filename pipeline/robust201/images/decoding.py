@@ -1,8 +1,8 @@
 """Decoding of JPEG and PNG files to arrays of one image size.
 
 The pixels of a JPEG depend on the JPEG library inside Pillow, and the pixels of a resized image on Pillow. The hash of
-an image set includes its pixels, so libraries that give different pixels give different hashes. `ImageDecoder.decoder`
-records the libraries.
+an image set includes its pixels, so libraries that give different pixels give different hashes.
+`ImageDecoder.libraries` records the libraries.
 """
 
 import io
@@ -34,12 +34,12 @@ class ImageDecoder:
     Attributes:
         spec: the dataset, with its channels, image size and resize rule.
         image_size: height and width of every image; taken from the first image if the dataset does not define them.
-        decoder: name and version of the library that performed each step, by step (``"jpeg"`` or ``"resize"``).
+        libraries: name and version of the library that performed each step, by step (``"jpeg"`` or ``"resize"``).
     """
 
     spec: DatasetSpec
     image_size: int = field(init=False)
-    decoder: dict[str, str] = field(default_factory=dict, init=False)
+    libraries: dict[str, str] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.image_size = self.spec.image_size
@@ -77,7 +77,7 @@ class ImageDecoder:
                         f"{encoded[_BIT_DEPTH_OFFSET]} bits. Convert the image."
                     )
                 is_jpeg = image.format == "JPEG"
-                pixels = np.asarray(self._resized(image.convert(_MODES[self.spec.channels])))
+                pixels = np.asarray(self._apply_resize_rule(image.convert(_MODES[self.spec.channels])))
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             # Pillow's message for unknown bytes names only the object in memory.
             reason = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
@@ -85,8 +85,8 @@ class ImageDecoder:
             raise DatasetError(
                 f"Decoding an image failed for {label}: expected a JPEG or PNG, got {got}. Replace or remove it."
             ) from error
-        if is_jpeg and "jpeg" not in self.decoder:
-            self.decoder["jpeg"] = _jpeg_library()
+        if is_jpeg and "jpeg" not in self.libraries:
+            self.libraries["jpeg"] = _jpeg_library()
         return np.ascontiguousarray(pixels.transpose(2, 0, 1) if pixels.ndim == 3 else pixels[None])
 
     def _check_mode_and_size(self, label: str, image: "Image") -> None:
@@ -111,7 +111,7 @@ class ImageDecoder:
                 f"Pillow mode {image.mode}. Convert the image, or set the number of channels to 3."
             )
 
-    def _resized(self, image: "Image") -> "Image":
+    def _apply_resize_rule(self, image: "Image") -> "Image":
         """Apply the resize rule and round like torchvision: the longer side down, the crop's offsets half to even."""
         rule = self.spec.resize
         if rule is None:
@@ -123,7 +123,7 @@ class ImageDecoder:
             longer_side = int(rule.shorter_side * max(width, height) / min(width, height))
             size = (rule.shorter_side, longer_side) if width <= height else (longer_side, rule.shorter_side)
             image = image.resize(size, Image.Resampling[rule.resampling.upper()])
-            self.decoder["resize"] = f"Pillow {__version__}"
+            self.libraries["resize"] = f"Pillow {__version__}"
         left, top = (round((length - self.image_size) / 2) for length in image.size)
         return image.crop((left, top, left + self.image_size, top + self.image_size))
 

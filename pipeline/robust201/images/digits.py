@@ -1,8 +1,8 @@
 """The handwritten digits of scikit-learn: real images without a download, for the demo and the tests.
 
 `sklearn.datasets.load_digits` has 1,797 images of 8x8 pixels from 0 to 16 (the test part of Alpaydin and Kaynak, 1998).
-They are upscaled to 3x32x32 (see `images.upscaling`) and have a fixed split into 1,347 training and 450 test
-images.
+They are upscaled to 3x32x32 (see `images.upscaling`), and divided in a fixed way into 1,347 training images and 450
+test images.
 """
 
 import functools
@@ -43,8 +43,8 @@ def choose_test_rows(labels: NDArray[np.int64], n_test: int) -> NDArray[np.int64
     classes, class_sizes = np.unique(labels, return_counts=True)
     quotas = class_sizes * n_test / len(labels)
     test_counts = np.floor(quotas).astype(np.int64)
-    # Rounding down leaves some images unassigned. Assign them to the classes with the largest remainders; the lower
-    # class wins ties.
+    # Rounding down leaves some test images unassigned. They go to the classes with the largest remainders, and of
+    # classes with equal remainders to those with the lower numbers.
     by_remainder = np.argsort(test_counts - quotas, kind="stable")
     test_counts[by_remainder[: n_test - test_counts.sum()]] += 1
     rows = []
@@ -63,13 +63,13 @@ def _read_source() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     if file is not None and file.is_file():
         with open_file(file, MAX_STATE_BYTES) as packed, gzip.open(packed, "rt") as stream:
             rows = np.loadtxt(stream, delimiter=",")
-        images, target = rows[:, :-1].reshape(-1, 8, 8), rows[:, -1]
+        images, labels = rows[:, :-1].reshape(-1, 8, 8), rows[:, -1]
     else:
         from sklearn import datasets as sklearn_datasets
 
         source = sklearn_datasets.load_digits()
-        images, target = source.images, source.target
-    return images.astype(np.uint8), target.astype(np.int64)
+        images, labels = source.images, source.target
+    return images.astype(np.uint8), labels.astype(np.int64)
 
 
 def load_digits(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
@@ -87,7 +87,7 @@ def load_digits(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) ->
             f"Verifying failed for the digits of scikit-learn: expected SHA-256 {_SOURCE_SHA256}, got {digest}. "
             "Install scikit-learn again."
         )
-    in_test = np.zeros(len(labels), np.bool_)
-    in_test[choose_test_rows(labels, spec.n_test)] = True
-    in_split = in_test if split == "test" else ~in_test
-    return LabelledImages(upscale(pixels[in_split], spec.image_size, _MAX_PIXEL), labels[in_split])
+    is_test = np.zeros(len(labels), np.bool_)
+    is_test[choose_test_rows(labels, spec.n_test)] = True
+    is_in_split = is_test if split == "test" else ~is_test
+    return LabelledImages(upscale(pixels[is_in_split], spec.image_size, _MAX_PIXEL), labels[is_in_split])

@@ -24,7 +24,7 @@ def exact_fraction(alpha: float) -> Fraction:
     Raises:
         ConfigError: alpha is out of range.
     """
-    # NaN compares as false.
+    # The comparison is false for NaN, too.
     if not 0 <= alpha <= 1:
         raise ConfigError(f"Reading alpha failed: expected a number from 0 to 1, got {alpha}. Correct alpha.")
     return Fraction(repr(float(alpha)))
@@ -71,14 +71,22 @@ def _blended_values(alpha: float) -> NDArray[np.uint8]:
 
 
 class Pairs(NamedTuple):
-    """Images to blend: ascending rows (n,) int64 of the first set, and the rows (n,) int64 of their partners."""
+    """Rows of the images to blend.
+
+    Attributes:
+        first: (n,) int64, ascending rows of the first set.
+        second: (n,) int64, the row of the second set that is blended with each of them.
+    """
 
     first: NDArray[np.int64]
     second: NDArray[np.int64]
 
 
 def pair(n_first: int, n_second: int, seed: int) -> Pairs:
-    """Pair the images of two sets at random, each at most once. Every image of the smaller set is paired."""
+    """Pair the images of two sets at random, each at most once.
+
+    Every image of the smaller set is paired.
+    """
     n_pairs = min(n_first, n_second)
     # NumPy guarantees the raw stream of a bit generator across versions, but not the results of `permutation`.
     rows = [

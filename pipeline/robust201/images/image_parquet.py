@@ -1,6 +1,6 @@
 """Parquet files with one row per image, in the columns `image` (JPEG or PNG bytes) and `label` (integers).
 
-Only this module and `shards` import pyarrow. `images.decoding` decodes the images.
+This is the only module of `images` that imports pyarrow. `images.decoding` decodes the images.
 """
 
 from pathlib import Path
@@ -40,7 +40,7 @@ def load_parquet(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -
     encoded = ((f"{path}, row {row}", cell.as_py) for row, cell in enumerate(table["image"]))
     images = decoder.decode_all(encoded, len(labels))
     # Without a resize rule, protocols have no decoder, so that ids of older results stay valid.
-    return LabelledImages(images, labels, {} if spec.resize is None else decoder.decoder)
+    return LabelledImages(images, labels, {} if spec.resize is None else decoder.libraries)
 
 
 def _read_columns(path: Path) -> Any:

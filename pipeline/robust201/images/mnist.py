@@ -19,7 +19,7 @@ from robust201.images.downloads import registry
 from robust201.images.specs import DatasetSpec
 from robust201.images.upscaling import upscale
 
-_SIZE = 28
+_IMAGE_SIZE = 28
 _MAX_PIXEL = 255
 _UNSIGNED_BYTES = 8
 _MAX_BYTES = 1 << 30
@@ -50,10 +50,10 @@ def load_idx(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> La
     """
     pixels, labels = (_read_array(path, file_name, verify=verify) for file_name in _FILES[split])
     paths = [path / file_name for file_name in _FILES[split]]
-    if pixels.shape[1:] != (_SIZE, _SIZE):
+    if pixels.shape[1:] != (_IMAGE_SIZE, _IMAGE_SIZE):
         raise DatasetError(
-            f"Reading images failed for {paths[0]}: expected images of {_SIZE}x{_SIZE} pixels, got an array "
-            f"of shape {pixels.shape}. Check the name of the dataset."
+            f"Reading images failed for {paths[0]}: expected images of {_IMAGE_SIZE}x{_IMAGE_SIZE} pixels, got an "
+            f"array of shape {pixels.shape}. Check the name of the dataset."
         )
     if labels.shape != pixels.shape[:1]:
         raise DatasetError(

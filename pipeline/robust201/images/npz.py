@@ -35,7 +35,7 @@ def load_npz(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> La
             label is out of range.
     """
     arrays = _read_arrays(path)
-    images = _channels_first(path, arrays["images"], spec)
+    images = _move_channels_first(path, arrays["images"], spec)
     labels = arrays["labels"]
     if labels.dtype.kind not in "iu" or labels.shape != (len(images),):
         raise DatasetError(
@@ -79,7 +79,7 @@ def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[A
     return parse_npy(lambda: cast(BinaryIO, archive.open(member)), member.file_size)
 
 
-def _channels_first(path: Path, images: NDArray[Any], spec: DatasetSpec) -> NDArray[np.uint8]:
+def _move_channels_first(path: Path, images: NDArray[Any], spec: DatasetSpec) -> NDArray[np.uint8]:
     n_channels, size = spec.channels, spec.image_size
     if size == UNKNOWN_COUNT and images.ndim == 4:
         size = images.shape[2]  # rows or columns, depending on the axis of the channels

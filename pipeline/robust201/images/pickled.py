@@ -32,7 +32,7 @@ def read_batch(path: Path, checksum: Checksum | None, label_key: str, image_size
             f"Reading images failed for {path}: expected a pickled batch with 'data' and {label_key!r}, got {got}. "
             "Check the dataset's name and form."
         )
-    pixels, labels = np.asarray(batch["data"]), _integers(path, batch[label_key])
+    pixels, labels = np.asarray(batch["data"]), _as_integers(path, batch[label_key])
     if pixels.dtype != np.uint8 or pixels.shape != (len(labels), 3 * image_size**2):
         raise DatasetError(
             f"Reading images failed for {path}: expected 'data' of shape ({len(labels)}, {3 * image_size**2}) uint8, "
@@ -41,7 +41,7 @@ def read_batch(path: Path, checksum: Checksum | None, label_key: str, image_size
     return LabelledImages(pixels.reshape(-1, 3, image_size, image_size), labels)
 
 
-def _integers(path: Path, label_values: Any) -> NDArray[np.int64]:
+def _as_integers(path: Path, label_values: Any) -> NDArray[np.int64]:
     labels = np.asarray(label_values)
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
         raise DatasetError(

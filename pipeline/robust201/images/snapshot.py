@@ -1,4 +1,4 @@
-"""The selected images of a sweep as .npy files for workers, independent of the form of the dataset.
+"""Writes and reads the selected images of a sweep as .npy files for workers, for every file form of datasets.
 
 Thus workers never open pickles or decode JPEGs, and all machines read the same bytes.
 """

@@ -69,11 +69,14 @@ def _read_tensors(file: Path, content_name: str) -> Sequence[Any]:
             f"Reading {content_name} failed for {file}: expected a tensor or a list of tensors, got {got}. Check the "
             "path."
         )
-    unusable = [tensor for tensor in tensors if tensor.layout is not torch.strided or tensor.device.type != "cpu"]
-    if unusable:
+    unusable_tensors = [
+        tensor for tensor in tensors if tensor.layout is not torch.strided or tensor.device.type != "cpu"
+    ]
+    if unusable_tensors:
         raise DatasetError(
             f"Reading {content_name} failed for {file}: expected dense tensors on the CPU, got a tensor with layout "
-            f"{unusable[0].layout} on device {unusable[0].device}. Check the path."
+            f"{unusable_tensors[0].layout} on device {unusable_tensors[0].device}. Save dense "
+            "CPU tensors."
         )
     return [tensor.detach() for tensor in tensors]
 
@@ -122,7 +125,7 @@ def _read_images(file: Path, count: int, rounding: Rounding) -> NDArray[np.uint8
 
 def _check_range(file: Path, pixels: NDArray[np.float64]) -> None:
     lowest, highest = pixels.min(), pixels.max()
-    if not (lowest >= 0 and highest <= 1):  # NaN compares as false
+    if not (lowest >= 0 and highest <= 1):  # also true for NaN
         raise DatasetError(
             f"Reading images failed for {file}: expected pixels in [0, 1], got {lowest:g} to {highest:g}. Use images "
             "without normalisation."

@@ -10,7 +10,7 @@ from robust201.core.errors import DatasetError, RobustWarning
 from robust201.core.records import NO_NORMALISATION, ImageSet
 
 _ROUNDING_TOLERANCE = 1e-3
-"""Tolerance for 255 times a float to count as an integer, far more than the rounding error of k / 255 in float32."""
+"""Maximum distance of 255 times a float from an integer, far more than the rounding error of k / 255 in float32."""
 
 _MIN_IMAGES_TO_COMPARE_CLASSES = 50
 """Minimum number of images for a warning that labels use few of a model's classes.
@@ -115,7 +115,7 @@ def _as_pixels(pixels: NDArray[Any]) -> NDArray[Any]:
             f"Reading arguments failed for images: expected {_PIXEL_TYPES}, got {pixels.dtype}. Convert the images."
         )
     lowest, highest = float(pixels.min()), float(pixels.max())
-    if not (lowest >= 0 and highest <= 1):  # NaN compares as false
+    if not (lowest >= 0 and highest <= 1):  # also true for NaN
         raise DatasetError(
             f"Reading arguments failed for images: expected {_PIXEL_TYPES}, got {lowest:g} to {highest:g}. Pass "
             "pixels divided by 255, without normalisation."

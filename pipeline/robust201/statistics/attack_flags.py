@@ -34,7 +34,7 @@ ARITHMETIC_TOLERANCE = 1e-3
 """Difference in accuracy on equal images that floating-point arithmetic may cause (see `weights_check.ROUNDING`)."""
 
 ZERO_GRADIENTS = ("input_gradient zero_share", CLEAN_STRENGTH)
-"""Key and strength under which `find_flags` expects the fraction of images whose gradient is exactly zero."""
+"""Key and strength under which `find_flags` looks up the fraction of images whose gradient is exactly zero."""
 
 MAX_ZERO_FRACTION = 0.01
 """Maximum fraction of images with a zero gradient that is not flagged; our choice, as the source has no threshold."""
@@ -42,8 +42,15 @@ MAX_ZERO_FRACTION = 0.01
 _CLEAN, _FGSM = "clean", "fgsm"
 
 
-class _Family(NamedTuple):
-    """Attacks in balls of one norm, whose strengths are therefore comparable."""
+class _NormAttacks(NamedTuple):
+    """Keys of the attacks in balls of one norm; the strengths of these attacks can therefore be compared.
+
+    Attributes:
+        white_box: attacks that use gradients.
+        black_box: attacks without gradients.
+        standard: AutoAttack's standard version, if it exists for the norm.
+        other_attacks: FAB and the Brendel-Bethge attack, which no check compares with black-box attacks.
+    """
 
     white_box: tuple[str, ...]
     black_box: tuple[str, ...]
@@ -52,25 +59,25 @@ class _Family(NamedTuple):
 
     @property
     def iterative(self) -> tuple[str, ...]:
-        """All iterative attacks; each should fool more images in a larger ball."""
+        """Keys of all iterative attacks; each attack should fool more images in a larger ball."""
         return (*self.white_box, *self.black_box, *self.standard, *self.other_attacks)
 
 
-def _family(suffix: str, *first_white_box: str) -> _Family:
+def _make_attacks(suffix: str, *first_white_box: str) -> _NormAttacks:
     white_box = *first_white_box, *(f"aa_{name}{suffix}" for name in ("apgd-ce", "apgd-dlr", "apgd-t")), f"fmn{suffix}"
     other_attacks = f"aa_fab{suffix}", f"aa_fab-t{suffix}", f"bb{suffix}"
-    return _Family(white_box, (f"aa_square{suffix}",), (f"aa_standard{suffix}",), other_attacks)
+    return _NormAttacks(white_box, (f"aa_square{suffix}",), (f"aa_standard{suffix}",), other_attacks)
 
 
-_FAMILIES = (
-    _family("", "pgd", "pgd_linf7", "aa_rand"),
-    _family("_l2", "pgd_l2", "aa_rand_l2", "ddn_l2"),
-    _family("_l1"),
-    _Family(("fmn_l0", "sigma_zero_l0"), (), (), ("bb_l0",)),
+_ATTACKS_BY_NORM = (
+    _make_attacks("", "pgd", "pgd_linf7", "aa_rand"),
+    _make_attacks("_l2", "pgd_l2", "aa_rand_l2", "ddn_l2"),
+    _make_attacks("_l1"),
+    _NormAttacks(("fmn_l0", "sigma_zero_l0"), (), (), ("bb_l0",)),
 )
-"""All attacks of the task table except FGSM, by norm (checked in `tests/statistics/test_attack_flags.py`)."""
+"""All attacks of the task table except FGSM, one entry per norm; a test checks that none is missing."""
 
-_LINF = _FAMILIES[0]
+_LINF_ATTACKS = _ATTACKS_BY_NORM[0]
 
 Accuracies = Mapping[ArchitectureId, float]
 """Fraction of correctly classified images, by network."""
@@ -91,7 +98,8 @@ class AttackFlag:
             ``ensemble weaker``, ``not monotone``, ``far from chance``, ``changed at zero`` or ``zero gradients``.
         where: keys and strengths, such as ``aa_square against aa_apgd-ce at 8``.
         reason: possible cause, and the threshold.
-        networks: networks with the sign in descending order of its size, each with the two compared numbers.
+        networks: networks that show the sign, each with the two compared numbers, the higher one first. The network
+            with the clearest sign comes first.
         n_checked: number of networks that have both numbers.
     """
 
@@ -104,7 +112,7 @@ class AttackFlag:
 
     @property
     def message(self) -> str:
-        """Sentence with the observation, the networks and the possible cause."""
+        """Text with the observation, an example network and the possible cause."""
         name, high, low = self.networks[0]
         if not self.dataset:
             return f"{self.check}: {self.where}: {high:.4f} above {low:.4f}; {self.reason}."
@@ -159,11 +167,11 @@ def find_flags(
     A difference is flagged if two independent samples of `n_images` images would exceed it by chance with a probability
     of at most `FLAG_LEVEL` per dataset (one-sided, normal approximation, Bonferroni over networks and strengths). Both
     samples are in fact the same images, so their difference varies less and the checks are conservative. With
-    `flag_any_difference`, any difference between two attacks in the same ball is flagged, because an image that only
-    the weaker attack fools is a fact instead of an estimate.
+    `flag_any_difference`, any difference between two attacks in the same ball is flagged, because outcomes on these
+    images then prove that only the weaker attack fools some of them.
     """
     n_sampled_images = None if flag_any_difference else n_images
-    # On its source network, a transfer attack is simply the attack, so this network is not compared.
+    # On its source network, a transfer attack equals the original attack, so this network is not compared.
     results_without_sources: dict[Evaluated, Accuracies] = {
         (key, strength): {name: accuracy for name, accuracy in accuracies.items() if name != transfers[key].source}
         if key in transfers
@@ -172,13 +180,13 @@ def find_flags(
     }
     flags = [
         flag
-        for check, (reason, pairs) in _weaker_and_stronger(transfers).items()
-        for flag in _compare(check, reason, results_without_sources, pairs, n_sampled_images)
+        for check, (reason, pairs) in _list_attack_pairs(transfers).items()
+        for flag in _compare_attacks(check, reason, results_without_sources, pairs, n_sampled_images)
     ]
-    flags += _not_monotone(results, n_images)
-    flags += _far_from_chance(results, n_classes)
-    flags += _changed_at_zero(results)
-    flags += _zero_gradients(results)
+    flags += _check_monotonicity(results, n_images)
+    flags += _check_large_epsilons(results, n_classes)
+    flags += _check_strength_zero(results)
+    flags += _check_gradients(results)
     return [AttackFlag(dataset, *flag) for flag in flags]
 
 
@@ -186,30 +194,30 @@ _Flag = tuple[str, str, str, tuple[tuple[ArchitectureId, float, float], ...], in
 """The fields of an `AttackFlag` except the dataset."""
 
 
-def _weaker_and_stronger(transfers: Mapping[str, Transfer]) -> dict[str, tuple[str, list[tuple[str, str]]]]:
+def _list_attack_pairs(transfers: Mapping[str, Transfer]) -> dict[str, tuple[str, list[tuple[str, str]]]]:
     """Return the reason and the pairs (weaker attack, stronger attack) of each check, by name."""
     transfer_pairs = [
         (key, stronger)
         for key, transfer in transfers.items()
-        for family in _FAMILIES
-        if transfer.attack in family.iterative or (transfer.attack == _FGSM and family is _LINF)
-        for stronger in family.white_box
+        for norm_attacks in _ATTACKS_BY_NORM
+        if transfer.attack in norm_attacks.iterative or (transfer.attack == _FGSM and norm_attacks is _LINF_ATTACKS)
+        for stronger in norm_attacks.white_box
     ]
     ensemble_pairs = [
-        (stronger, standard)
-        for family in _FAMILIES
-        for standard in family.standard
-        for stronger in ((_FGSM,) if family is _LINF else ()) + family.iterative
-        if stronger != standard
+        (attack, standard)
+        for norm_attacks in _ATTACKS_BY_NORM
+        for standard in norm_attacks.standard
+        for attack in ((_FGSM,) if norm_attacks is _LINF_ATTACKS else ()) + norm_attacks.iterative
+        if attack != standard
     ]
     return {
         "black-box stronger": (
             "an attack without gradients should not beat one with them: gradients may be masked",
             [
                 (weaker, stronger)
-                for family in _FAMILIES
-                for weaker in family.black_box
-                for stronger in family.white_box
+                for norm_attacks in _ATTACKS_BY_NORM
+                for weaker in norm_attacks.black_box
+                for stronger in norm_attacks.white_box
             ],
         ),
         "transfer stronger": (
@@ -218,7 +226,7 @@ def _weaker_and_stronger(transfers: Mapping[str, Transfer]) -> dict[str, tuple[s
         ),
         "single step stronger": (
             "one step should not beat many: the iterative attack may be stuck, or its step too small",
-            [(_FGSM, stronger) for stronger in _LINF.white_box],
+            [(_FGSM, stronger) for stronger in _LINF_ATTACKS.white_box],
         ),
         "ensemble weaker": (
             "no attack should fool an image that AutoAttack's standard version does not fool",
@@ -227,14 +235,14 @@ def _weaker_and_stronger(transfers: Mapping[str, Transfer]) -> dict[str, tuple[s
     }
 
 
-def _compare(
+def _compare_attacks(
     check: str,
     reason: str,
     results: Mapping[Evaluated, Accuracies],
     pairs: Sequence[tuple[str, str]],
     n_images: int | None,
 ) -> Iterator[_Flag]:
-    """Flag networks that the supposedly weaker attack of a pair fools more often than the stronger one."""
+    """Flag networks whose accuracy under the supposedly stronger attack of a pair exceeds that under the weaker one."""
     comparisons = [
         (weak, strong, strength)
         for weak, strong in pairs
@@ -244,19 +252,19 @@ def _compare(
     for weak, strong, strength in comparisons:
         weak_accuracies, strong_accuracies = results[weak, strength], results[strong, strength]
         margin = 0.0 if n_images is None else _ChanceMargin(n_images, len(comparisons) * len(weak_accuracies))
-        yield from _flag(
+        yield from _flag_excess(
             check, f"{weak} against {strong} at {strength:g}", reason, strong_accuracies, weak_accuracies, margin
         )
 
 
-def _not_monotone(results: Mapping[Evaluated, Accuracies], n_images: int) -> Iterator[_Flag]:
+def _check_monotonicity(results: Mapping[Evaluated, Accuracies], n_images: int) -> Iterator[_Flag]:
     adjacent_strengths = []
-    for key in (key for family in _FAMILIES for key in family.iterative):
+    for key in (key for norm_attacks in _ATTACKS_BY_NORM for key in norm_attacks.iterative):
         strengths = sorted(strength for name, strength in results if name == key)
         adjacent_strengths += [(key, low, high) for low, high in pairwise(strengths)]
     for key, low, high in adjacent_strengths:
         smaller, larger = results[key, low], results[key, high]
-        yield from _flag(
+        yield from _flag_excess(
             "not monotone",
             f"{key} at {high:g} against {low:g}",
             "a larger ball contains the smaller one: the attack at the larger epsilon did not converge",
@@ -266,61 +274,66 @@ def _not_monotone(results: Mapping[Evaluated, Accuracies], n_images: int) -> Ite
         )
 
 
-def _far_from_chance(results: Mapping[Evaluated, Accuracies], n_classes: int) -> Iterator[_Flag]:
+def _check_large_epsilons(results: Mapping[Evaluated, Accuracies], n_classes: int) -> Iterator[_Flag]:
     limit = min(1.0, 1 / n_classes + NEAR_CHANCE)
     reason = f"at such a large epsilon, the accuracy should be at most {limit:g} ({NEAR_CHANCE:g} above chance)"
     for (key, strength), accuracies in sorted(results.items(), key=lambda item: item[0]):
-        if key in (_FGSM, *_LINF.iterative) and strength >= MIN_HUGE_EPSILON_255:
+        if key in (_FGSM, *_LINF_ATTACKS.iterative) and strength >= MIN_HUGE_EPSILON_255:
             limits = dict.fromkeys(accuracies, limit)
-            yield from _flag("far from chance", f"{key} at {strength:g}", reason, accuracies, limits)
+            yield from _flag_excess("far from chance", f"{key} at {strength:g}", reason, accuracies, limits)
 
 
-def _changed_at_zero(results: Mapping[Evaluated, Accuracies]) -> Iterator[_Flag]:
-    """Flag accuracies at strength 0 that differ from clean; only other programs write them, as sweeps reject 0."""
+def _check_strength_zero(results: Mapping[Evaluated, Accuracies]) -> Iterator[_Flag]:
+    """Flag accuracies at strength 0 that differ from the clean accuracy.
+
+    Sweeps reject strength 0, so only results of other programs contain such accuracies.
+    """
     clean = results.get((_CLEAN, CLEAN_STRENGTH), {})
     reason = f"at epsilon 0 the images are clean, so accuracies should differ by at most {ARITHMETIC_TOLERANCE:g}"
-    known_keys = {_FGSM, *(key for family in _FAMILIES for key in family.iterative)}
+    known_keys = {_FGSM, *(key for norm_attacks in _ATTACKS_BY_NORM for key in norm_attacks.iterative)}
     for (key, strength), accuracies in sorted(results.items(), key=lambda item: item[0]):
         if key in known_keys and strength == 0:
             for higher, lower in ((accuracies, clean), (clean, accuracies)):
-                yield from _flag(
+                yield from _flag_excess(
                     "changed at zero", f"{key} at 0 against clean", reason, higher, lower, ARITHMETIC_TOLERANCE
                 )
 
 
-def _zero_gradients(results: Mapping[Evaluated, Accuracies]) -> Iterator[_Flag]:
+def _check_gradients(results: Mapping[Evaluated, Accuracies]) -> Iterator[_Flag]:
     fractions = results.get(ZERO_GRADIENTS, {})
     reason = (
         f"the gradient of the loss is zero on more than {MAX_ZERO_FRACTION:g} of the images, "
         "so attacks that follow the gradient do not change them"
     )
-    yield from _flag("zero gradients", "input_gradient", reason, fractions, dict.fromkeys(fractions, MAX_ZERO_FRACTION))
+    yield from _flag_excess(
+        "zero gradients", "input_gradient", reason, fractions, dict.fromkeys(fractions, MAX_ZERO_FRACTION)
+    )
 
 
 class _ChanceMargin(NamedTuple):
-    """Margin that a difference of two accuracies exceeds by chance with probability `FLAG_LEVEL` at most."""
+    """Margin that any of several differences of accuracies exceeds by chance with probability `FLAG_LEVEL` at most."""
 
     n_images: int
     n_comparisons: int
 
-    def difference(self, high: _Floats, low: _Floats) -> _Floats:
+    def compute(self, high: _Floats, low: _Floats) -> _Floats:
         from scipy.special import ndtri
 
         quantile = -float(ndtri(FLAG_LEVEL / max(1, self.n_comparisons)))
         # The variance is at least that of one image, because an estimated variance of zero would be too small.
         variance = np.maximum(high * (1 - high) + low * (1 - low), 1 / self.n_images)
-        spread: _Floats = quantile * np.sqrt(variance / self.n_images)
-        return spread
+        margin: _Floats = quantile * np.sqrt(variance / self.n_images)
+        return margin
 
 
-def _flag(
+def _flag_excess(
     check: str, where: str, reason: str, higher: Accuracies, lower: Accuracies, margin: _ChanceMargin | float = 0.0
 ) -> Iterator[_Flag]:
-    """Yield one flag with the networks whose `higher` accuracy exceeds `lower` by more than a margin, if any."""
+    """Yield one flag if there are networks whose `higher` accuracy exceeds `lower` by more than a margin."""
     common_networks = [name for name in higher if name in lower]
     high = np.array([higher[name] for name in common_networks], np.float64)
     low = np.array([lower[name] for name in common_networks], np.float64)
-    excess = high - low - (margin.difference(high, low) if isinstance(margin, _ChanceMargin) else margin)
+    excess = high - low - (margin.compute(high, low) if isinstance(margin, _ChanceMargin) else margin)
     order = np.argsort(-excess, kind="stable")
     flagged = [
         (common_networks[index], float(high[index]), float(low[index])) for index in order[excess[order] > 0].tolist()

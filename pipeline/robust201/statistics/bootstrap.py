@@ -31,7 +31,8 @@ class Estimate(NamedTuple):
     Attributes:
         value: the estimate on the original images.
         low: lower end of the interval: the value minus a multiple of the standard deviation over bootstrap samples.
-        high: upper end, in the same way. The interval covers the mean result over other image sets of the same size.
+        high: upper end: the value plus the same multiple. The interval refers to the mean result over other image sets
+            of the same size.
         bias: mean over bootstrap samples minus the value, which estimates the effect of sampling noise in the
             accuracies. With infinitely many images, the result would be about the value minus the bias. The bias is
             mostly underestimated, so the result may be even further from the value.
@@ -93,7 +94,13 @@ def ranks_of(counts: ArrayLike) -> NDArray[np.int64]:
 
 
 class RankIntervals(NamedTuple):
-    """Interval of each network's rank over bootstrap samples, and the fraction of samples where it is best or tied."""
+    """Interval of each network's rank over bootstrap samples, and how often the network is best.
+
+    Attributes:
+        low: lower end of the interval.
+        high: upper end of the interval.
+        best_share: fraction of the samples in which the network is the best or tied with the best.
+    """
 
     low: NDArray[np.int64]
     high: NDArray[np.int64]
@@ -131,7 +138,9 @@ def kendall_estimate(
 
 
 def _estimate(value: float, sampled: NDArray[np.float64], level: float, limits: tuple[float, float]) -> Estimate:
-    """Return the standard bootstrap interval, clipped to the limits; its ends are NaN if any sample gives NaN.
+    """Return the estimate with its standard bootstrap interval, clipped to the limits.
+
+    The ends of the interval are NaN if any bootstrap sample gives NaN.
 
     Percentile intervals would contain the bias twice, because resampling adds noise to accuracies that already have it.
 

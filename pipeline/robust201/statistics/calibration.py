@@ -23,10 +23,10 @@ SOFTMAX_REQUIREMENT = (
     "the softmax of every image (N x C), which no dataset stores: compute it with your network, and pass it to "
     "robust201.statistics.calibration"
 )
-"""Description for users of the input of `calibration_errors`."""
+"""Text for users that says which input `calibration_errors` needs."""
 
 BINS_REQUIREMENT = "the measurement `calibration`"
-"""Description for users of the input of `binned_calibration`."""
+"""Text for users that says which input `binned_calibration` needs."""
 
 
 class CalibrationErrors(NamedTuple):
@@ -67,12 +67,12 @@ def calibration_errors(softmax: ArrayLike, labels: ArrayLike, n_bins: int = N_BI
     probabilities, classes = _check_probabilities(softmax, labels)
     predicted_classes = probabilities.argmax(axis=1)
     confidence, correct = probabilities.max(axis=1), (predicted_classes == classes).astype(np.float64)
-    gaps, fractions = _bin_gaps(confidence, correct, _width_bins(confidence, n_bins), n_bins)
-    mass_gaps, mass_fractions = _bin_gaps(confidence, correct, _mass_bins(confidence, n_bins), n_bins)
+    gaps, fractions = _bin_gaps(confidence, correct, _equal_width_bins(confidence, n_bins), n_bins)
+    mass_gaps, mass_fractions = _bin_gaps(confidence, correct, _equal_mass_bins(confidence, n_bins), n_bins)
     one_hot_labels = np.eye(probabilities.shape[1])[classes]
     class_errors = [
-        np.dot(*_bin_gaps(column, is_class, _width_bins(column, n_bins), n_bins))
-        for column, is_class in zip(probabilities.T, one_hot_labels.T, strict=True)
+        np.dot(*_bin_gaps(class_probabilities, is_class, _equal_width_bins(class_probabilities, n_bins), n_bins))
+        for class_probabilities, is_class in zip(probabilities.T, one_hot_labels.T, strict=True)
     ]
     return CalibrationErrors(
         ece=float(gaps @ fractions),
@@ -189,12 +189,12 @@ def _check_probabilities(softmax: ArrayLike, labels: ArrayLike) -> tuple[_Floats
     return probabilities, classes.astype(np.int64)
 
 
-def _width_bins(confidence: _Floats, n_bins: int) -> NDArray[np.int64]:
+def _equal_width_bins(confidence: _Floats, n_bins: int) -> NDArray[np.int64]:
     """Return the bin index m of each confidence; bin m of M is (m / M, (m + 1) / M], and bin 0 also contains 0."""
     return np.clip(np.ceil(confidence * n_bins).astype(np.int64) - 1, 0, n_bins - 1)
 
 
-def _mass_bins(confidence: _Floats, n_bins: int) -> NDArray[np.int64]:
+def _equal_mass_bins(confidence: _Floats, n_bins: int) -> NDArray[np.int64]:
     """Return the bin index of each confidence, for bins whose numbers of images differ by at most one."""
     bins = np.empty(len(confidence), np.int64)
     bins[np.argsort(confidence, kind="stable")] = np.arange(len(confidence)) * n_bins // len(confidence)

@@ -54,11 +54,11 @@ def accuracy_curve(distances: ArrayLike, epsilons: ArrayLike) -> AccuracyCurve:
 
 
 def median_distance(distances: ArrayLike, level: float = 0.95) -> MedianDistance:
-    """Compute the median over images, with an interval whose ends are two order statistics.
+    """Compute the median over images, with an interval whose ends are two of the observed distances.
 
     The number of distances below the true median is binomial with probability 1/2 (Hahn and Meeker, "Statistical
-    Intervals", 1991, section 5.2). With fewer than six images, no interval between order statistics covers 95%, so the
-    ends are 0 and infinity.
+    Intervals", 1991, section 5.2). With fewer than six images, no interval between observed distances covers 95%, so
+    its ends are 0 and infinity.
     """
     from scipy.stats import binom
 
@@ -95,7 +95,7 @@ def _check_distances(distances: ArrayLike) -> _Floats:
     is_invalid = ~(array >= 0)  # true for NaN
     if array.ndim != 1 or not len(array) or is_invalid.any():
         raise ConfigError(
-            f"Reading distances failed: expected one or more numbers from 0 to infinity, got shape {array.shape}, "
-            f"{int(is_invalid.sum())} of them negative or NaN. Pass infinity for images that are not fooled."
+            f"Reading distances failed: expected one or more numbers from 0 to infinity, got shape {array.shape} "
+            f"with {int(is_invalid.sum())} negative or NaN. Pass infinity for images that are not fooled."
         )
     return array

@@ -1,8 +1,8 @@
 """Expected precision of estimates from a sample of images, computed before sampling.
 
-It needs some networks whose outcomes on all images are known. They are divided into groups, and each group is left out
-in turn. The model, the strata and the sample sizes are computed from the other networks alone, which serve as the
-pilot. The residuals of the predictions for the left-out networks then give the precision.
+The computation needs some networks whose outcomes on all images are known. These networks are divided into groups, and
+each group is left out in turn. The model, the strata and the sample sizes are computed from the other networks alone,
+which serve as the pilot. The residuals of the predictions for the left-out networks then give the precision.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ MIN_NETWORKS = 3
 
 _N_FOLDS = 4
 _EXTREME_MARGIN = 0.02
-"""Accuracies within this distance of 0 or 1 are extreme, and are ignored if there are others."""
+"""Accuracies within this distance of 0 or 1 are called extreme; they are ignored if there are others."""
 
 _Floats = NDArray[np.float64]
 _Bools = NDArray[np.bool_]
@@ -58,7 +58,8 @@ def leave_out_folds(outcomes: ArrayLike, cheap_outcomes: ArrayLike) -> list[Fold
 
     Args:
         outcomes: (A, S, N) bool, outcomes under the key at S strengths.
-        cheap_outcomes: (A, C, N) bool, outcomes under cheap keys, which are known for every network; C may be 0.
+        cheap_outcomes: (A, C, N) bool, outcomes under keys that are cheap to evaluate and therefore known for every
+            network, one row per key and strength; C may be 0.
 
     Raises:
         ValueError: there are fewer than three networks.
@@ -118,8 +119,8 @@ def sampled_precision(
         ]
         accuracy = outcomes.mean(axis=2)
         accuracies.append(accuracy)
-        certainties.append(_pairwise_certainty(design, accuracy, outcomes - predicted))
-    return _median_without_extremes(np.stack(half_widths), np.concatenate(accuracies)), _mean(
+        certainties.append(_order_certainties(design, accuracy, outcomes - predicted))
+    return _median_without_extremes(np.stack(half_widths), np.concatenate(accuracies)), _mean_or_nan(
         np.concatenate(certainties)
     )
 
@@ -140,28 +141,30 @@ def simple_precision(outcomes: ArrayLike, count: int, n_images: int) -> tuple[fl
     certainties = []
     for i, j in zip(first, second, strict=True):
         variance = (correct[i].astype(np.int8) - correct[j]).var(axis=1) * variance_factor
-        certainties.append(_certainty(accuracy[[i]], accuracy[[j]], variance[None]))
-    return _median_without_extremes(half_width, accuracy), _mean(np.concatenate([np.zeros(0), *certainties]))
+        certainties.append(_order_certainty(accuracy[[i]], accuracy[[j]], variance[None]))
+    return _median_without_extremes(half_width, accuracy), _mean_or_nan(np.concatenate([np.zeros(0), *certainties]))
 
 
-def _pairwise_certainty(design: SampleDesign, accuracy: _Floats, residual: _Floats) -> _Floats:
+def _order_certainties(design: SampleDesign, accuracy: _Floats, residual: _Floats) -> _Floats:
     first, second = np.triu_indices(len(accuracy), 1)
     if not len(first):
         return np.zeros(0)
-    return _certainty(accuracy[first], accuracy[second], design_variance(design, residual[first] - residual[second]))
+    return _order_certainty(
+        accuracy[first], accuracy[second], design_variance(design, residual[first] - residual[second])
+    )
 
 
-def _certainty(first: _Floats, second: _Floats, variance: _Floats) -> _Floats:
+def _order_certainty(first: _Floats, second: _Floats, variance: _Floats) -> _Floats:
     """Return the probability of the correct order minus the probability of the wrong order for each pair of networks.
 
-    `first`, `second` (accuracies) and `variance` (of their difference) are (M, S). Pairs of equal or extreme accuracies
-    are omitted, so the result is (K,).
+    `first`, `second` (accuracies) and `variance` (of their difference) have shape (M, S). Pairs of equal or extreme
+    accuracies are omitted, so the result (K,) may have fewer than M * S numbers.
     """
     difference, standard_error = np.abs(first - second), np.sqrt(variance)
     z_scores = np.full(difference.shape, np.inf)
     np.divide(difference, standard_error, out=z_scores, where=standard_error > 0)
-    is_counted = (difference > 0) & _is_not_extreme(first) & _is_not_extreme(second)
-    certainty: _Floats = 2 * ndtr(z_scores[is_counted]) - 1
+    is_included = (difference > 0) & _is_not_extreme(first) & _is_not_extreme(second)
+    certainty: _Floats = 2 * ndtr(z_scores[is_included]) - 1
     return certainty
 
 
@@ -174,9 +177,9 @@ def _median_without_extremes(half_width: _Floats, accuracy: _Floats) -> float:
 
     Strengths whose accuracies are mostly extreme are ignored, unless this applies to all strengths.
     """
-    is_counted = _is_not_extreme(accuracy).mean(axis=0) > 0.5
-    return float(np.median(half_width[:, is_counted] if is_counted.any() else half_width))
+    is_included = _is_not_extreme(accuracy).mean(axis=0) > 0.5
+    return float(np.median(half_width[:, is_included] if is_included.any() else half_width))
 
 
-def _mean(values: _Floats) -> float:
+def _mean_or_nan(values: _Floats) -> float:
     return float(values.mean()) if len(values) else float("nan")

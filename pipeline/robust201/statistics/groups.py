@@ -46,7 +46,7 @@ class MeanTest(NamedTuple):
 
 
 class EffectSize(NamedTuple):
-    """Hedges' g with its interval."""
+    """Hedges' g with its 95% interval."""
 
     value: _Floats
     low: _Floats
@@ -94,10 +94,10 @@ def welch_test(first: Groups, second: Groups) -> MeanTest:
     )
     variance = first_variance + second_variance
     with np.errstate(invalid="ignore", divide="ignore"):
-        degrees_of_freedom = variance**2 / (
+        df = variance**2 / (
             first_variance**2 / np.maximum(first.size - 1, 1) + second_variance**2 / np.maximum(second.size - 1, 1)
         )
-    return _t_test(first.mean - second.mean, np.sqrt(variance), degrees_of_freedom)
+    return _t_test(first.mean - second.mean, np.sqrt(variance), df)
 
 
 def paired_test(first: ArrayLike, second: ArrayLike) -> MeanTest:
@@ -119,17 +119,17 @@ def paired_test(first: ArrayLike, second: ArrayLike) -> MeanTest:
     return _t_test(differences.mean, standard_error, differences.size - 1)
 
 
-def _t_test(difference: _Floats, standard_error: _Floats, degrees: _Floats) -> MeanTest:
+def _t_test(difference: _Floats, standard_error: _Floats, df: _Floats) -> MeanTest:
     from scipy.special import stdtr
 
     statistic = np.full(np.shape(difference), np.nan)
     np.divide(difference, standard_error, out=statistic, where=standard_error > 0)
-    p_value: _Floats = 2 * stdtr(degrees, -np.abs(statistic))
-    return MeanTest(np.asarray(difference), statistic, np.asarray(degrees), np.asarray(p_value))
+    p_value: _Floats = 2 * stdtr(df, -np.abs(statistic))
+    return MeanTest(np.asarray(difference), statistic, np.asarray(df), np.asarray(p_value))
 
 
 def hedges_g(first: Groups, second: Groups) -> EffectSize:
-    """Return the difference of means in pooled standard deviations, corrected for small groups.
+    """Return Hedges' g: the difference of means in pooled standard deviations, corrected for small groups.
 
     The 95% interval is an approximation for large groups of equal variance, so use it to judge the size of the effect,
     not its significance. All numbers are NaN if the pooled deviation is 0 or unknown.
@@ -139,15 +139,15 @@ def hedges_g(first: Groups, second: Groups) -> EffectSize:
     """
     from scipy.special import gammaln, ndtri
 
-    degrees = np.asarray(first.size + second.size - 2)
+    df = np.asarray(first.size + second.size - 2)
     squares = (first.size - 1) * first.deviation**2 + (second.size - 1) * second.deviation**2
-    pooled_deviation = np.full(np.shape(squares), np.nan)
-    np.divide(squares, degrees, out=pooled_deviation, where=degrees > 0)
-    pooled_deviation = np.sqrt(pooled_deviation)
+    pooled_variance = np.full(np.shape(squares), np.nan)
+    np.divide(squares, df, out=pooled_variance, where=df > 0)
+    pooled_deviation = np.sqrt(pooled_variance)
     value = np.full(np.shape(squares), np.nan)
     np.divide(first.mean - second.mean, pooled_deviation, out=value, where=pooled_deviation > 0)
-    half_degrees = np.maximum(degrees, 2) / 2
-    value = value * np.exp(gammaln(half_degrees) - gammaln(half_degrees - 0.5) - np.log(half_degrees) / 2)
+    half_df = np.maximum(df, 2) / 2
+    value = value * np.exp(gammaln(half_df) - gammaln(half_df - 0.5) - np.log(half_df) / 2)
     n_networks = np.maximum(first.size + second.size, 1)
     half_width = ndtri(0.5 + 0.95 / 2) * np.sqrt(
         n_networks / np.maximum(first.size * second.size, 1) + value**2 / (2 * n_networks)

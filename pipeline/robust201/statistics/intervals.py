@@ -53,7 +53,7 @@ def accuracy_intervals(accuracies: ArrayLike, n_images: ArrayLike, level: float 
 
     fractions, n_image_array = np.broadcast_arrays(np.asarray(accuracies, np.float64), np.asarray(n_images, np.float64))
     quantile = NORMAL_QUANTILE if level == 0.95 else float(ndtri(0.5 + level / 2))
-    low, high = _wilson(fractions, n_image_array, quantile)
+    low, high = _wilson_intervals(fractions, n_image_array, quantile)
     correct = np.rint(fractions * n_image_array)
     is_exact = np.minimum(correct, n_image_array - correct) < FEW_IMAGES
     exact_low, exact_high = clopper_pearson_intervals(
@@ -62,12 +62,12 @@ def accuracy_intervals(accuracies: ArrayLike, n_images: ArrayLike, level: float 
     return np.where(is_exact, exact_low, low), np.where(is_exact, exact_high, high)
 
 
-def _wilson(fractions: Any, n_images: Any, quantile: float) -> tuple[Any, Any]:
+def _wilson_intervals(fractions: Any, n_images: Any, quantile: float) -> tuple[Any, Any]:
     weight = quantile**2 / n_images
     centre = fractions + weight / 2
-    spread = quantile * np.sqrt(fractions * (1 - fractions) / n_images + weight / (4 * n_images))
-    low = np.where(fractions == 0, 0.0, (centre - spread) / (1 + weight))
-    return low, np.where(fractions == 1, 1.0, (centre + spread) / (1 + weight))
+    half_width = quantile * np.sqrt(fractions * (1 - fractions) / n_images + weight / (4 * n_images))
+    low = np.where(fractions == 0, 0.0, (centre - half_width) / (1 + weight))
+    return low, np.where(fractions == 1, 1.0, (centre + half_width) / (1 + weight))
 
 
 def mean_intervals(samples: ArrayLike, level: float = 0.95) -> tuple[_Floats, _Floats, _Floats]:

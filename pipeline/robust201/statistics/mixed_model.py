@@ -15,8 +15,8 @@ _Floats = NDArray[np.float64]
 _EIGENVALUE_TOLERANCE = 1e-9
 """Relative size below which an eigenvalue counts as 0."""
 
-_NO_VARIATION = 1e-24
-"""Residual sum of squares, relative to the values' sum of squares, that rounding errors (1e-12 of values) may cause."""
+_MAX_ROUNDING_RESIDUAL = 1e-24
+"""Residual sum of squares that rounding errors of 1e-12 may cause, as a fraction of the values' sum of squares."""
 
 _MAX_SHARE = 1 - 1e-9
 """Maximum fraction of the variance due to clusters; at 1, the residual variance is 0 and the likelihood unbounded."""
@@ -27,7 +27,7 @@ class ContrastEstimate(NamedTuple):
 
     Attributes:
         value: value of the combination.
-        error: standard error.
+        error: standard error of the value.
         degrees: degrees of freedom, from Satterthwaite's approximation.
         low: lower end of the interval.
         high: upper end of the interval.
@@ -44,7 +44,7 @@ class ContrastEstimate(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RandomIntercept:
-    """A fitted model, values = design @ coefficients + intercept of the cluster + residual.
+    """A fitted model: values = design @ coefficients + intercept of the cluster + residual.
 
     All attributes except `n` and `n_clusters` are NaN if the values do not determine the variances. To determine them,
     at least two clusters are needed, and more values than clusters and coefficients can explain.
@@ -71,7 +71,7 @@ class RandomIntercept:
     share_high: float
     n: int
     n_clusters: int
-    _slopes: tuple[_Floats, _Floats]  # derivatives of the covariance with respect to both variances
+    _covariance_derivatives: tuple[_Floats, _Floats]  # of `covariance`, with respect to both variances
     _variance_covariance: _Floats  # (2, 2) covariance of the estimates of both variances
 
     def estimate(self, weights: ArrayLike) -> ContrastEstimate:
@@ -79,11 +79,11 @@ class RandomIntercept:
         factors = np.asarray(weights, np.float64)
         variance = float(factors @ self.covariance @ factors)
         if self.cluster_variance == 0:
-            degrees = float(self.n - len(self.coefficients))
+            df = float(self.n - len(self.coefficients))
         else:
-            slopes = np.array([factors @ slope @ factors for slope in self._slopes])
-            degrees = 2 * variance**2 / float(slopes @ self._variance_covariance @ slopes)
-        return _make_estimate(float(factors @ self.coefficients), variance, degrees)
+            slopes = np.array([factors @ slope @ factors for slope in self._covariance_derivatives])
+            df = 2 * variance**2 / float(slopes @ self._variance_covariance @ slopes)
+        return _make_estimate(float(factors @ self.coefficients), variance, df)
 
 
 def combine_estimates(estimates: Sequence[ContrastEstimate], weights: ArrayLike) -> ContrastEstimate:
@@ -92,22 +92,22 @@ def combine_estimates(estimates: Sequence[ContrastEstimate], weights: ArrayLike)
     estimated_values = np.array([estimate.value for estimate in estimates])
     variances = factors**2 * np.array([estimate.error**2 for estimate in estimates])
     total_variance = float(variances.sum())
-    inverse_degrees = float((variances**2 / [estimate.degrees for estimate in estimates]).sum())
-    degrees = (
-        total_variance**2 / inverse_degrees
-        if inverse_degrees > 0
+    squares_per_df = float((variances**2 / [estimate.degrees for estimate in estimates]).sum())
+    df = (
+        total_variance**2 / squares_per_df
+        if squares_per_df > 0
         else float(sum(estimate.degrees for estimate in estimates))
     )
-    return _make_estimate(float(factors @ estimated_values), total_variance, degrees)
+    return _make_estimate(float(factors @ estimated_values), total_variance, df)
 
 
-def _make_estimate(value: float, variance: float, degrees: float) -> ContrastEstimate:
+def _make_estimate(value: float, variance: float, df: float) -> ContrastEstimate:
     from scipy.special import stdtr, stdtrit
 
-    error = float(np.sqrt(variance))
-    half_width = float(stdtrit(degrees, 0.975)) * error
-    p_value = float(2 * stdtr(degrees, -abs(value) / error)) if error > 0 else float("nan")
-    return ContrastEstimate(value, error, degrees, value - half_width, value + half_width, p_value)
+    standard_error = float(np.sqrt(variance))
+    half_width = float(stdtrit(df, 0.975)) * standard_error
+    p_value = float(2 * stdtr(df, -abs(value) / standard_error)) if standard_error > 0 else float("nan")
+    return ContrastEstimate(value, standard_error, df, value - half_width, value + half_width, p_value)
 
 
 def fit_random_intercept(design: ArrayLike, values: ArrayLike, clusters: ArrayLike) -> RandomIntercept:
@@ -136,30 +136,30 @@ def fit_random_intercept(design: ArrayLike, values: ArrayLike, clusters: ArrayLi
     n_clusters = len(np.unique(labels))
     same_cluster = (labels[:, None] == labels).astype(np.float64)
     # The contrasts are orthogonal to the design. Along each of `directions`, the values are independent with variance
-    # residual_variance + root * cluster_variance.
+    # residual_variance + eigenvalue * cluster_variance.
     contrasts = np.linalg.qr(x, mode="complete")[0][:, p:]
-    roots, directions = np.linalg.eigh(contrasts.T @ same_cluster @ contrasts)
-    roots = np.where(roots > _EIGENVALUE_TOLERANCE * n, roots, 0.0)
+    eigenvalues, directions = np.linalg.eigh(contrasts.T @ same_cluster @ contrasts)
+    eigenvalues = np.where(eigenvalues > _EIGENVALUE_TOLERANCE * n, eigenvalues, 0.0)
     squares = (directions.T @ (contrasts.T @ y)) ** 2
-    if not (roots > 0).any() or not (roots == 0).any():
+    if not (eigenvalues > 0).any() or not (eigenvalues == 0).any():
         return _undetermined_fit(p, n, n_clusters)
-    if squares.sum() <= _NO_VARIATION * (y @ y):  # the design fits the values exactly up to rounding
+    if squares.sum() <= _MAX_ROUNDING_RESIDUAL * (y @ y):  # the design fits the values exactly up to rounding
         coefficients: _Floats = np.asarray(np.linalg.lstsq(x, y)[0], np.float64)
         nan, zero = float("nan"), np.zeros((p, p))
         return RandomIntercept(
             coefficients, zero, 0.0, 0.0, nan, nan, nan, n, n_clusters, (zero, zero), np.zeros((2, 2))
         )
-    share, share_low, share_high = _fit_share(roots, squares)
-    total_variance = float((squares / (1 - share + share * roots)).mean())
+    share, share_low, share_high = _fit_share(eigenvalues, squares)
+    total_variance = float((squares / (1 - share + share * eigenvalues)).mean())
     cluster_variance, residual_variance = share * total_variance, (1 - share) * total_variance
     value_covariance = residual_variance * np.eye(n) + cluster_variance * same_cluster
     weighted_design = np.linalg.solve(value_covariance, x)
     covariance: _Floats = np.asarray(np.linalg.inv(x.T @ weighted_design), np.float64)
     derivatives = (weighted_design.T @ same_cluster @ weighted_design, weighted_design.T @ weighted_design)
-    slopes = (covariance @ derivatives[0] @ covariance, covariance @ derivatives[1] @ covariance)
-    direction_variances = residual_variance + roots * cluster_variance
-    powers = [float((roots**power / direction_variances**2).sum()) / 2 for power in range(3)]
-    information = np.array([[powers[2], powers[1]], [powers[1], powers[0]]])
+    covariance_derivatives = (covariance @ derivatives[0] @ covariance, covariance @ derivatives[1] @ covariance)
+    direction_variances = residual_variance + eigenvalues * cluster_variance
+    power_sums = [float((eigenvalues**power / direction_variances**2).sum()) / 2 for power in range(3)]
+    information = np.array([[power_sums[2], power_sums[1]], [power_sums[1], power_sums[0]]])
     return RandomIntercept(
         covariance @ (weighted_design.T @ y),
         covariance,
@@ -170,7 +170,7 @@ def fit_random_intercept(design: ArrayLike, values: ArrayLike, clusters: ArrayLi
         share_high,
         n,
         n_clusters,
-        slopes,
+        covariance_derivatives,
         np.linalg.inv(information),
     )
 
@@ -208,13 +208,13 @@ def _undetermined_fit(p: int, n: int, n_clusters: int) -> RandomIntercept:
     )
 
 
-def _fit_share(roots: _Floats, squares: _Floats) -> tuple[float, float, float]:
-    """Return the cluster fraction of the variance that maximises the restricted likelihood, and its 95% interval."""
+def _fit_share(eigenvalues: _Floats, squares: _Floats) -> tuple[float, float, float]:
+    """Return the fraction of the variance due to clusters with the maximum restricted likelihood, and its interval."""
     from scipy.optimize import brentq, minimize_scalar
 
     def deviance(fraction: Any) -> Any:
-        relative_variances = 1 + np.multiply.outer(fraction, roots - 1)
-        log_scale = len(roots) * np.log((squares / relative_variances).mean(axis=-1))
+        relative_variances = 1 + np.multiply.outer(fraction, eigenvalues - 1)
+        log_scale = len(eigenvalues) * np.log((squares / relative_variances).mean(axis=-1))
         return log_scale + np.log(relative_variances).sum(axis=-1)
 
     grid = np.linspace(0, _MAX_SHARE, 101)

@@ -31,14 +31,14 @@ def local_optimalities(distances: Mapping[str, ArrayLike]) -> dict[str, float]:
 
     The envelope is the smallest distance of each image over all attacks. Accuracies are integrated from 0 to the
     envelope's largest finite distance. An optimality of 1 means that the attack has the smallest distance on every
-    image, and 0 means that it fools none of the correctly classified images in this range.
+    image. An optimality of 0 means that it fools none of the correctly classified images in this range.
 
     Args:
         distances: distances (N,) of the same images, by attack; more attacks give a better envelope. An image with
             distance 0 for any attack counts as misclassified without a perturbation.
 
     Returns:
-        Optimality in [0, 1] by attack; NaN if no attack fools an image.
+        Optimality in [0, 1] by attack; NaN if no attack fools any image.
 
     Raises:
         ConfigError: there are no attacks, or the numbers of images differ.
@@ -47,8 +47,9 @@ def local_optimalities(distances: Mapping[str, ArrayLike]) -> dict[str, float]:
     shapes = {array.shape for array in arrays.values()}
     if len(shapes) != 1 or len(next(iter(shapes))) != 1 or shapes == {(0,)}:
         raise ConfigError(
-            f"Computing optimality failed: expected distances of the same images for at least one attack, got shapes "
-            f"{', '.join(map(str, sorted(shapes))) or 'of no attack'}. Evaluate all attacks on the same images."
+            f"Computing optimality failed: expected distances of the same images for at least one attack, got "
+            f"{'shapes ' + ', '.join(map(str, sorted(shapes))) if shapes else 'no attack'}. Evaluate all attacks on "
+            "the same images."
         )
     envelope = smallest_distances(list(arrays.values()))
     # Attacks may disagree about misclassified images, for example because rounding differs between batches.
@@ -64,5 +65,5 @@ def _local_optimality(distances: NDArray[np.float64], envelope: NDArray[np.float
     finite_distances = envelope[np.isfinite(envelope)]
     largest = float(finite_distances.max(initial=0.0))
     clean_area = largest * float((envelope > 0).mean())  # area for an attack that fools no image
-    gain = clean_area - robustness_area(envelope, largest)
-    return float("nan") if gain <= 0 else (clean_area - robustness_area(distances, largest)) / gain
+    envelope_gain = clean_area - robustness_area(envelope, largest)
+    return float("nan") if envelope_gain <= 0 else (clean_area - robustness_area(distances, largest)) / envelope_gain

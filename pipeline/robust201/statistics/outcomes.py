@@ -73,7 +73,7 @@ def image_difficulty(packed: Packed, n_images: int) -> NDArray[np.float64]:
 def count_by_image(packed: Packed, n_images: int) -> NDArray[np.int64]:
     """Return the number of rows in which each image is correct: (A, B) uint8 to (N,)."""
     counts = np.zeros(n_images, np.int64)
-    for block in _blocks(packed):
+    for block in _split_rows(packed):
         counts += unpack_outcomes(block, n_images).sum(axis=0)
     return counts
 
@@ -122,11 +122,11 @@ def weighted_counts(packed: Packed, weights: NDArray[np.float32]) -> NDArray[np.
     Weights must be integers whose sums are below 2**24, because float32 adds these exactly in any order.
     """
     counts = np.empty((weights.shape[1], len(packed)), np.int32)
-    for index, block in enumerate(_blocks(packed)):
+    for index, block in enumerate(_split_rows(packed)):
         outcomes = unpack_outcomes(block, len(weights)).astype(np.float32)
         counts[:, index * _BLOCK_ROWS : index * _BLOCK_ROWS + len(block)] = (outcomes @ weights).T
     return counts
 
 
-def _blocks(packed: Packed) -> Iterator[Any]:
+def _split_rows(packed: Packed) -> Iterator[Any]:
     return (packed[start : start + _BLOCK_ROWS] for start in range(0, len(packed), _BLOCK_ROWS))

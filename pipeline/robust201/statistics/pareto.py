@@ -36,10 +36,10 @@ def on_front(values: _Floats) -> NDArray[np.bool_]:
     """
     is_on_front = np.zeros(len(values), dtype=bool)
     complete_indices = np.flatnonzero(~np.isnan(values).any(axis=1))
-    distinct, members = np.unique(values[complete_indices], axis=0, return_inverse=True)
+    distinct, distinct_indices = np.unique(values[complete_indices], axis=0, return_inverse=True)
     is_distinct_on_front = np.zeros(len(distinct), dtype=bool)
     is_distinct_on_front[front_indices(distinct)] = True
-    is_on_front[complete_indices] = is_distinct_on_front[members.reshape(-1)]
+    is_on_front[complete_indices] = is_distinct_on_front[distinct_indices.reshape(-1)]
     return is_on_front
 
 

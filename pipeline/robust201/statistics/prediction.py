@@ -18,7 +18,10 @@ from numpy.typing import NDArray
 _Floats = NDArray[np.float64]
 
 MAX_KERNEL_POINTS = 300
-"""Maximum number of observations for fitting the kernel, which takes cubic time; of more, a random subset is used."""
+"""Maximum number of observations for fitting the kernel; of more observations, a random subset is used.
+
+Fitting takes a time proportional to the cube of this number.
+"""
 
 _BLOCK_ROWS = 2_000
 """Number of rows per block of predictions, to limit memory."""
@@ -67,9 +70,9 @@ class GaussianProcess:
         self._mean, self._scale = targets.mean(axis=0), targets.std(axis=0)
         standardised = (targets - self._mean) / self._scale
         known_variances = np.zeros(len(points)) if variances is None else (variances / self._scale**2).mean(axis=1)
-        signal = ConstantKernel(0.1, (1e-6, 1e2)) * DotProduct(sigma_0=1.0, sigma_0_bounds="fixed")
-        signal += ConstantKernel(1.0, (1e-4, 1e3)) * RBF(3.0, (0.3, 100.0))
-        kernel: Any = signal + WhiteKernel(0.1, (1e-6, 2.0))
+        signal_kernel = ConstantKernel(0.1, (1e-6, 1e2)) * DotProduct(sigma_0=1.0, sigma_0_bounds="fixed")
+        signal_kernel += ConstantKernel(1.0, (1e-4, 1e3)) * RBF(3.0, (0.3, 100.0))
+        kernel: Any = signal_kernel + WhiteKernel(0.1, (1e-6, 2.0))
         sample = np.random.default_rng(self._seed).permutation(len(points))[:MAX_KERNEL_POINTS]
         process = GaussianProcessRegressor(kernel, alpha=known_variances[sample] + 1e-8)
         with warnings.catch_warnings():
@@ -78,10 +81,10 @@ class GaussianProcess:
         self._kernel = process.kernel_.k1
         self.noise = float(process.kernel_.k2.noise_level)
         covariance = self._kernel(points) + np.diag(known_variances + self.noise + 1e-8)
-        self._inverse: _Floats = np.linalg.inv(covariance)
+        self._inverse_covariance: _Floats = np.linalg.inv(covariance)
         self._targets = standardised
-        self._weights: _Floats = self._inverse @ standardised
-        self._residuals: _Floats = self._weights / np.diag(self._inverse)[:, None]
+        self._weights: _Floats = self._inverse_covariance @ standardised
+        self._residuals: _Floats = self._weights / np.diag(self._inverse_covariance)[:, None]
         return self
 
     def predict(self, points: _Floats) -> _Floats:
@@ -90,7 +93,7 @@ class GaussianProcess:
         predictions: _Floats = values * self._scale + self._mean
         return predictions
 
-    def leave_one_out(self) -> _Floats:
+    def predict_leave_one_out(self) -> _Floats:
         """Return the predictions (n, C) of each observation from all other observations."""
         predictions: _Floats = (self._targets - self._residuals) * self._scale + self._mean
         return predictions
@@ -101,20 +104,20 @@ class GaussianProcess:
         low, high = np.empty_like(value), np.empty_like(value)
         for start in range(0, len(points), _BLOCK_ROWS):
             rows = slice(start, start + _BLOCK_ROWS)
-            influence = self._kernel(points[rows], self._points) @ self._inverse  # (m, n)
+            influence = self._kernel(points[rows], self._points) @ self._inverse_covariance  # (m, n)
             for column in range(value.shape[1]):
                 residuals = self._residuals[:, column]
                 point_predictions = (value[rows, column] - self._mean[column]) / self._scale[column]
                 # (m, n) predictions of each point without each observation
                 leave_one_out = point_predictions[:, None] - influence * residuals
-                ends = jackknife_plus(leave_one_out, np.abs(residuals), level)
+                ends = jackknife_plus_intervals(leave_one_out, np.abs(residuals), level)
                 low[rows, column], high[rows, column] = (end * self._scale[column] + self._mean[column] for end in ends)
         return IntervalPredictions(value, low, high)
 
     def posterior_covariance(self, points: _Floats) -> _Floats:
         """Return the covariance (M, M) of the predictions, in units of the prior variance of standardised targets."""
-        cross = self._kernel(points, self._points)
-        covariance: _Floats = self._kernel(points) - cross @ self._inverse @ cross.T
+        cross_covariance = self._kernel(points, self._points)
+        covariance: _Floats = self._kernel(points) - cross_covariance @ self._inverse_covariance @ cross_covariance.T
         return covariance
 
     def standardise(self, values: _Floats) -> _Floats:
@@ -123,8 +126,8 @@ class GaussianProcess:
         return standardised
 
 
-def jackknife_plus(leave_one_out: _Floats, residuals: _Floats, level: float) -> tuple[_Floats, _Floats]:
-    """Return the ends (m,) of jackknife+ intervals.
+def jackknife_plus_intervals(leave_one_out: _Floats, residuals: _Floats, level: float) -> tuple[_Floats, _Floats]:
+    """Return the lower and upper ends (m,) of jackknife+ intervals.
 
     Args:
         leave_one_out: (m, n) predictions of each point without each of n observations.
@@ -164,7 +167,7 @@ def choose_for_ranking(covariance: _Floats, candidates: NDArray[np.bool_], noise
 def choose_for_best(
     mean: _Floats, covariance: _Floats, candidates: NDArray[np.bool_], noise: float, count: int, *, width: float = 2.0
 ) -> list[int]:
-    """Choose points one by one by upper confidence bounds; each chosen point then counts as observed.
+    """Choose points one by one by upper confidence bounds; each chosen point is then treated as observed.
 
     Source: Desautels, Krause and Burdick, "Parallelizing exploration-exploitation tradeoffs in Gaussian process bandit
     optimization", JMLR 15 (2014).
@@ -185,9 +188,9 @@ def choose_for_best(
     return chosen_points
 
 
-def _choose_and_observe(covariance: _Floats, merit: _Floats, noise: float) -> int:
-    """Return the point of highest merit, and update the covariance as if the point had been observed."""
-    point = int(np.argmax(merit))
+def _choose_and_observe(covariance: _Floats, scores: _Floats, noise: float) -> int:
+    """Return the point of highest scores, and update the covariance as if the point had been observed."""
+    point = int(np.argmax(scores))
     column = covariance[:, point].copy()
     covariance -= np.outer(column, column / (column[point] + noise))
     return point

@@ -56,7 +56,7 @@ class Coefficients:
         value = abs(self.values[measure, target]) - abs(self.values[baseline, target])
         return _interval(float(value), influence, bound=2.0)
 
-    def partial(self, first: int, second: int, controls: Sequence[int]) -> Interval:
+    def partial_correlation(self, first: int, second: int, controls: Sequence[int]) -> Interval:
         """Return the partial correlation of two columns, controlled for other columns.
 
         It is computed from the inverse of the columns' correlation matrix, and is NaN if this matrix is singular.
@@ -68,12 +68,14 @@ class Coefficients:
         inverse = np.linalg.inv(matrix)
         value = float(-inverse[0, 1] / np.sqrt(inverse[0, 0] * inverse[1, 1]))
         # d(inverse) = -inverse · d(matrix) · inverse, and the coefficient depends on three elements of the inverse.
-        influence = -np.einsum("ai,nij,jb->nab", inverse[:2], self.influence[:, columns][:, :, columns], inverse[:, :2])
-        scale = np.sqrt(inverse[0, 0] * inverse[1, 1])
-        slope = -influence[:, 0, 1] / scale - value * (
-            influence[:, 0, 0] / (2 * inverse[0, 0]) + influence[:, 1, 1] / (2 * inverse[1, 1])
+        inverse_influence = -np.einsum(
+            "ai,nij,jb->nab", inverse[:2], self.influence[:, columns][:, :, columns], inverse[:, :2]
         )
-        return _interval(value, slope)
+        scale = np.sqrt(inverse[0, 0] * inverse[1, 1])
+        influence = -inverse_influence[:, 0, 1] / scale - value * (
+            inverse_influence[:, 0, 0] / (2 * inverse[0, 0]) + inverse_influence[:, 1, 1] / (2 * inverse[1, 1])
+        )
+        return _interval(value, influence)
 
 
 class RankCorrelations(NamedTuple):
@@ -94,7 +96,7 @@ def correlate_ranks(columns: ArrayLike) -> RankCorrelations:
     """
     column_array = np.asarray(columns, np.float64)
     if column_array.ndim != 2 or len(column_array) < 3 or np.isnan(column_array).any():
-        raise ValueError(f"expected (N, P) numbers of 3 rows or more without NaN, got shape {column_array.shape}")
+        raise ValueError(f"expected numbers (N, P) without NaN in 3 rows or more, got shape {column_array.shape}")
     n, p = column_array.shape
     codes = np.stack([np.unique(column, return_inverse=True)[1] for column in column_array.T]).astype(
         np.int32
@@ -102,9 +104,9 @@ def correlate_ranks(columns: ArrayLike) -> RankCorrelations:
     ranks = np.stack([_mean_signs(column) for column in codes])  # (P, N): mean over k of sign(x_j - x_k)
     concordance = np.empty((n, p, p), np.float32)  # mean over j of sign(x_i - x_j) sign(y_i - y_j)
     rank_shifts = np.empty((n, p, p), np.float32)  # mean over j of sign(x_j - x_i) rank(y_j)
-    block = max(1, _BLOCK_BYTES // (4 * n * p))
-    for start in range(0, n, block):
-        rows = slice(start, min(n, start + block))
+    block_rows = max(1, _BLOCK_BYTES // (4 * n * p))
+    for start in range(0, n, block_rows):
+        rows = slice(start, min(n, start + block_rows))
         signs = np.sign(codes[:, rows, None] - codes[:, None, :]).astype(np.float32).transpose(1, 0, 2)  # (B, P, N)
         concordance[rows] = signs @ signs.transpose(0, 2, 1) / n
         rank_shifts[rows] = -(signs @ ranks.T.astype(np.float32)) / n
@@ -196,10 +198,11 @@ def _tau(x: NDArray[Any], y: NDArray[Any]) -> float:
     x_ties, y_ties = _count_ties(x), _count_ties(y)
     if n_pairs in (x_ties, y_ties):
         return math.nan
-    tie_groups = np.cumsum((x[1:] != x[:-1]) | (y[1:] != y[:-1]))
-    both_ties = _count_ties(np.concatenate([[0], tie_groups]))
-    balance = n_pairs - x_ties - y_ties + both_ties - 2 * _count_inversions(y)
-    tau = balance / math.sqrt(n_pairs - x_ties) / math.sqrt(n_pairs - y_ties)
+    joint_codes = np.cumsum((x[1:] != x[:-1]) | (y[1:] != y[:-1]))
+    joint_ties = _count_ties(np.concatenate([[0], joint_codes]))
+    n_untied_pairs = n_pairs - x_ties - y_ties + joint_ties
+    n_concordant_excess = n_untied_pairs - 2 * _count_inversions(y)  # concordant minus discordant pairs
+    tau = n_concordant_excess / math.sqrt(n_pairs - x_ties) / math.sqrt(n_pairs - y_ties)
     return min(1.0, max(-1.0, tau))
 
 
@@ -216,24 +219,26 @@ def _count_inversions(values: NDArray[Any]) -> int:
     positions in each combination of block and bucket.
     """
     # This size balances the time for comparisons and for the table of counts.
-    size = 4 * math.isqrt(len(values)) // 5 + 1
-    n_blocks = -(-len(values) // size)
+    block_size = 4 * math.isqrt(len(values)) // 5 + 1
+    n_blocks = -(-len(values) // block_size)
     # The last block is padded with positions that are also last in the order of values.
-    positions: NDArray[Any] = np.arange(n_blocks * size, dtype=np.int16 if n_blocks * size < 1 << 15 else np.int64)
+    positions: NDArray[Any] = np.arange(
+        n_blocks * block_size, dtype=np.int16 if n_blocks * block_size < 1 << 15 else np.int64
+    )
     order = positions.copy()
     order[: len(values)] = np.argsort(values, kind="stable")
     ranks = np.empty_like(positions)
     ranks[order] = positions
-    blocks, buckets = positions // size, ranks // size
-    in_block = _count_inversions_by_row(ranks.reshape(n_blocks, size))
-    in_bucket = _count_inversions_by_row(blocks[order].reshape(n_blocks, size))
+    blocks, buckets = positions // block_size, ranks // block_size
+    n_within_blocks = _count_inversions_by_row(ranks.reshape(n_blocks, block_size))
+    n_within_buckets = _count_inversions_by_row(blocks[order].reshape(n_blocks, block_size))
     cells = blocks.astype(np.int64) * n_blocks + buckets
     counts = np.bincount(cells, minlength=n_blocks**2).reshape(n_blocks, n_blocks)
-    # Positions in earlier blocks are counted first by bucket, then over all later buckets.
+    # For each block and bucket, count the positions that are in earlier blocks and in later buckets.
     in_earlier_blocks = np.cumsum(counts, axis=0, dtype=np.int32) - counts.astype(np.int32)
     n_earlier = in_earlier_blocks.sum(axis=1, keepdims=True, dtype=np.int32)
     in_later_buckets = n_earlier - in_earlier_blocks.cumsum(axis=1, dtype=np.int32)
-    return in_block + in_bucket + int(np.vdot(counts, in_later_buckets))
+    return n_within_blocks + n_within_buckets + int(np.vdot(counts, in_later_buckets))
 
 
 def _count_inversions_by_row(rows: NDArray[Any]) -> int:

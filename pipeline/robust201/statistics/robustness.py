@@ -101,10 +101,10 @@ def sensitivity(accuracies: ArrayLike, n_classes: int, n_images: int) -> _Floats
     from scipy.special import ndtr
 
     noise = np.linspace(-8.0, 16.0, 2_401)
-    others_below = ndtr(noise) ** (n_classes - 1)
+    probability_others_below = ndtr(noise) ** (n_classes - 1)
     signals = np.linspace(-8.0, 8.0, 1_601)
     density = np.exp(-np.square(noise - signals[:, None]) / 2) / np.sqrt(2 * np.pi)
-    correct_probabilities = np.trapezoid(density * others_below, noise, axis=-1)
+    correct_probabilities = np.trapezoid(density * probability_others_below, noise, axis=-1)
     fractions = np.clip(np.asarray(accuracies, np.float64), 0.5 / n_images, 1 - 0.5 / n_images)
     return np.interp(fractions, correct_probabilities, signals)
 
@@ -126,22 +126,28 @@ def corruption_errors(accuracies: ArrayLike, reference: ArrayLike) -> _Floats:
     ICLR 2019, section 4.2, whose reference is AlexNet.
     """
     errors = (1 - np.asarray(accuracies, np.float64)).sum(axis=-1)
-    return _ratio(errors, (1 - np.asarray(reference, np.float64)).sum(axis=-1))
+    return _divide_errors(errors, (1 - np.asarray(reference, np.float64)).sum(axis=-1))
 
 
 def relative_corruption_errors(
     accuracies: ArrayLike, clean: ArrayLike, reference: ArrayLike, reference_clean: float
 ) -> _Floats:
-    """Return the increase in error over clean images under each corruption, relative to the reference network's.
+    """Return the increase in error under each corruption, relative to the increase for the reference network.
 
-    `clean` has the clean accuracies (…) of the networks. The result is NaN if the reference network makes no more
-    errors under a corruption than on clean images. See `corruption_errors` for the other arguments.
+    The increase is over the error on clean images. The result is NaN if the reference network makes no more errors
+    under a corruption than on clean images.
+
+    Args:
+        accuracies: see `corruption_errors`.
+        clean: (…) clean accuracies of the networks.
+        reference: see `corruption_errors`.
+        reference_clean: clean accuracy of the reference network.
     """
     excess_errors = (np.asarray(clean, np.float64)[..., None, None] - np.asarray(accuracies, np.float64)).sum(axis=-1)
-    return _ratio(excess_errors, (reference_clean - np.asarray(reference, np.float64)).sum(axis=-1))
+    return _divide_errors(excess_errors, (reference_clean - np.asarray(reference, np.float64)).sum(axis=-1))
 
 
-def _ratio(errors: _Floats, reference: _Floats) -> _Floats:
+def _divide_errors(errors: _Floats, reference: _Floats) -> _Floats:
     ratios = np.full(errors.shape, np.nan)
     np.divide(errors, reference, out=ratios, where=reference > 0)
     return ratios
@@ -159,7 +165,7 @@ class PsychometricCurve(NamedTuple):
         lower: accuracy far above the midpoint.
         midpoint: strength at which the accuracy is half-way between `upper` and `lower`.
         scale: width of the decrease in units of strength; above 0.
-        error: root mean square of the residuals.
+        error: root mean square of the residuals of the fit.
     """
 
     upper: float
@@ -216,7 +222,7 @@ def fit_psychometric(strengths: ArrayLike, accuracies: ArrayLike) -> Psychometri
         return PsychometricCurve(upper, lower, midpoint, scale, error=0.0).accuracy(points) - accuracy_values
 
     half_accuracy = (accuracy_values.max() + accuracy_values.min()) / 2
-    start = (
+    initial_parameters = (
         accuracy_values.max(),
         accuracy_values.min(),
         points[np.abs(accuracy_values - half_accuracy).argmin()],
@@ -224,7 +230,7 @@ def fit_psychometric(strengths: ArrayLike, accuracies: ArrayLike) -> Psychometri
     )
     # The midpoint may be below the first strength, because curves of non-robust networks decrease from the start.
     bounds = ([0.0, 0.0, points[0] - span, span / 1000], [2.0, 1.0, points[-1] + span, 10 * span])
-    solution = least_squares(residuals, np.clip(start, *bounds), bounds=bounds)
+    solution = least_squares(residuals, np.clip(initial_parameters, *bounds), bounds=bounds)
     error = float(np.sqrt(np.mean(np.square(solution.fun))))
     upper, lower, midpoint, scale = map(float, solution.x)
     return PsychometricCurve(upper, lower, midpoint, scale, error)

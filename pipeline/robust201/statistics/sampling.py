@@ -3,9 +3,9 @@
 The networks of a pilot are evaluated on all N images at S strengths of a key. Images are divided into strata by the
 uncertainty of their outcomes, and the sample size of each stratum is proportional to its number of images and to the
 standard deviation of a model's residuals (Neyman, 1934). For every other network, the model predicts the outcome for
-each image from the pilot's outcomes and from the network's own outcomes under cheap keys. The residuals of the sample
-correct the mean prediction (difference estimator: Särndal, Swensson and Wretman, "Model Assisted Survey Sampling",
-1992). The model is not fitted to the sample, so the estimate is unbiased for any model.
+each image from the pilot's outcomes and from the network's own outcomes under keys that are cheap to evaluate. The
+residuals of the sample correct the mean prediction (difference estimator: Särndal, Swensson and Wretman, "Model
+Assisted Survey Sampling", 1992). The model is not fitted to the sample, so the estimate is unbiased for any model.
 
 `estimate` handles one sample of one network. For many samples of one network, `sum_strata` does the common work once,
 and `estimate_with_sums` uses the result. docs/protocol/statistics.md has the formulas and sources.
@@ -27,7 +27,8 @@ PRIOR_DEGREES = 16.0
 MAX_DEGREES = 1e6
 """Degrees of freedom that are treated as infinite."""
 
-LEVEL = 0.95
+INTERVAL_LEVEL = 0.95
+"""Nominal coverage of the intervals of estimates."""
 
 _PREDICTION_STEP = 1 / 1024
 """Predictions are rounded to multiples of this number, so that their sums are exact.
@@ -39,7 +40,9 @@ _MIN_PROBABILITY = _PREDICTION_STEP
 """Minimum distance of predictions from 0 and 1 in the model's variance: a small pilot cannot justify certainty."""
 
 _RIDGE = 2.0
-_NEWTON_STEPS = 25
+"""Weight of the ridge penalty on standardised features."""
+
+_MAX_NEWTON_STEPS = 25
 
 _Floats = NDArray[np.float64]
 _Ints = NDArray[np.int64]
@@ -52,7 +55,7 @@ class SampleDesign:
 
     Attributes:
         stratum: (N,) int64, stratum of each image, 0 to H - 1.
-        order: (N,) int64, a permutation. A stratum's sample consists of its images that come first in this order.
+        order: (N,) int64, a permutation. The sample of a stratum consists of its first images in this order.
         sizes: (H,) int64, number of sampled images of each stratum.
     """
 
@@ -91,8 +94,8 @@ class SampleDesign:
         return np.flatnonzero(rank < self.sizes[self.stratum])
 
     @property
-    def inclusion(self) -> _Floats:
-        """(N,) float64, probability with which each image is in the sample."""
+    def inclusion_probabilities(self) -> _Floats:
+        """(N,) float64, probability that each image is in the sample."""
         fractions: _Floats = self.sizes / np.maximum(self.stratum_counts, 1)
         return fractions[self.stratum]
 
@@ -104,7 +107,8 @@ class Estimates:
     Attributes:
         value: (S,) accuracy in [0, 1].
         standard_error: (S,), 0 if every image is in the sample.
-        low, high: (S,) bounds of the 95% interval.
+        low: (S,) lower ends of the 95% intervals.
+        high: (S,) upper ends of the 95% intervals.
         n_seen: number of images in the sample.
     """
 
@@ -118,7 +122,7 @@ class Estimates:
 def stratify(
     outcomes: ArrayLike, *, n_strata: int, seed: int, name: str, predicted: ArrayLike | None = None
 ) -> SampleDesign:
-    """Divide images into strata by the uncertainty of their outcomes; the sample of the result is empty.
+    """Divide images into strata by the uncertainty of their outcomes, and return a design with an empty sample.
 
     Images are sorted by the expected standard deviation of their outcomes, and divided so that strata have equal
     totals: Wright, "Finite population sampling with multivariate auxiliary information", JASA 78 (1983).
@@ -156,7 +160,9 @@ def stratify(
 
 
 def allocate(design: SampleDesign, outcomes: ArrayLike, count: int, predicted: ArrayLike | None = None) -> SampleDesign:
-    """Return the design with a sample of `count` images; samples are nested, so a larger `count` only adds images.
+    """Return the design with a sample of `count` images.
+
+    Samples are nested, so a larger `count` only adds images.
 
     The sizes of the strata minimise the sum over strengths of the expected variance. They are found by the method of
     equal proportions, whose integers never decrease as `count` grows: Wright, "The equivalence of Neyman optimum
@@ -240,22 +246,22 @@ class OutcomeModel:
         self._scale = np.ones(0)
         self._weights = np.zeros((0, 0))
 
-    def fit(self, pilot: ArrayLike, outcomes: ArrayLike) -> Self:
+    def fit(self, inputs: ArrayLike, outcomes: ArrayLike) -> Self:
         """Fit the model.
 
         Args:
-            pilot: (P, N, F) features of the pilot networks (see `pilot_features`).
+            inputs: (P, N, F) features of the pilot networks (see `pilot_features`).
             outcomes: (P, S, N) bool.
 
         Raises:
             ValueError: the shapes do not match.
         """
-        inputs, correct = np.asarray(pilot, np.float64), np.asarray(outcomes, bool)
-        if inputs.ndim != 3 or correct.ndim != 3 or inputs.shape[:2] != (correct.shape[0], correct.shape[2]):
+        input_array, correct = np.asarray(inputs, np.float64), np.asarray(outcomes, bool)
+        if input_array.ndim != 3 or correct.ndim != 3 or input_array.shape[:2] != (correct.shape[0], correct.shape[2]):
             raise ValueError(
-                f"expected (P, N, F) features and (P, S, N) outcomes, got {inputs.shape} and {correct.shape}"
+                f"expected (P, N, F) features and (P, S, N) outcomes, got {input_array.shape} and {correct.shape}"
             )
-        rows = inputs.reshape(-1, inputs.shape[2])
+        rows = input_array.reshape(-1, input_array.shape[2])
         self._mean, deviation = rows.mean(axis=0), rows.std(axis=0)
         # Log-odds of equal outcomes differ only by rounding errors, so such features are ignored.
         self._scale = np.where(deviation > 1e-6, deviation, np.inf)
@@ -278,9 +284,9 @@ class OutcomeModel:
         return np.concatenate([np.ones((len(rows), 1)), (rows - self._mean) / self._scale], axis=1)
 
 
-def predict_pilots(model: OutcomeModel, pilot: ArrayLike) -> _Floats:
+def predict_pilots(model: OutcomeModel, inputs: ArrayLike) -> _Floats:
     """Return the model's predictions (P, S, N) for the pilot networks' features (P, N, F)."""
-    return np.stack([model.predict(network_features) for network_features in np.asarray(pilot, np.float64)])
+    return np.stack([model.predict(network_features) for network_features in np.asarray(inputs, np.float64)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,12 +296,12 @@ class StratumSums:
     Attributes:
         predicted: (S, H), sums of the predicted probabilities.
         variance: (S, H), mean variances of the outcomes according to the model.
-        fourth: (S, H), mean fourth central moments of the outcomes according to the model.
+        fourth_moment: (S, H), mean fourth central moments of the outcomes according to the model.
     """
 
     predicted: _Floats
     variance: _Floats
-    fourth: _Floats
+    fourth_moment: _Floats
 
 
 def sum_strata(design: SampleDesign, predicted: ArrayLike) -> StratumSums:
@@ -312,9 +318,9 @@ def sum_strata(design: SampleDesign, predicted: ArrayLike) -> StratumSums:
     clipped = np.clip(probability, _MIN_PROBABILITY, 1 - _MIN_PROBABILITY)
     variance = clipped * (1 - clipped)
     moments = np.concatenate([probability, variance, variance * (1 - 3 * variance)])
-    predicted_sums, second, fourth = np.split(_sum_strata(moments, design.stratum, len(design.sizes)), 3)
+    predicted_sums, variance_sums, fourth_sums = np.split(_sum_strata(moments, design.stratum, len(design.sizes)), 3)
     counts = np.maximum(design.stratum_counts, 1)
-    return StratumSums(predicted_sums, second / counts, fourth / counts)
+    return StratumSums(predicted_sums, variance_sums / counts, fourth_sums / counts)
 
 
 def estimate(design: SampleDesign, sampled_outcomes: ArrayLike, predicted: ArrayLike) -> Estimates:
@@ -327,7 +333,6 @@ def estimate(design: SampleDesign, sampled_outcomes: ArrayLike, predicted: Array
     The variance is a weighted mean of the variance of the sample's residuals and the variance that the model expects.
     Therefore a small sample without prediction errors does not give an interval of width 0. Intervals use Student's t
     distribution with Satterthwaite's degrees of freedom.
-
 
     Args:
         design: the sample, with at least two images (or all) of each stratum.
@@ -355,7 +360,7 @@ def estimate_with_sums(
     in_sample = design.stratum[positions]
     residual = correct - probability
     mean_residual = _sum_strata(residual, in_sample, len(counts)) / np.maximum(design.sizes, 1)
-    # Strata with all images in the sample are counted, so that a full sample gives the exact fraction.
+    # In strata whose images are all in the sample, correct images are counted, so that a full sample is exact.
     n_correct = _sum_strata(correct.astype(np.float64), in_sample, len(counts))
     totals = np.where(design.sizes == counts, n_correct, sums.predicted + counts * mean_residual)
     n_seen_correct = correct.sum(axis=1)
@@ -363,11 +368,11 @@ def estimate_with_sums(
     max_value = (n_images - len(positions) + n_seen_correct) / n_images
     value = np.clip(totals.sum(axis=1) / n_images, min_value, max_value)
     squares = _sum_strata((residual - mean_residual[:, in_sample]) ** 2, in_sample, len(counts))
-    variance, degrees = _variance(design, squares, sums)
-    error = np.sqrt(variance)
-    half_width = _t_quantile(degrees) * error
+    variance, df = _estimate_variance(design, squares, sums)
+    standard_error = np.sqrt(variance)
+    half_width = _t_quantile(df) * standard_error
     low, high = np.maximum(value - half_width, min_value), np.minimum(value + half_width, max_value)
-    return Estimates(value, error, low, high, len(positions))
+    return Estimates(value, standard_error, low, high, len(positions))
 
 
 def expected_half_widths(design: SampleDesign, outcomes: ArrayLike, predicted: ArrayLike) -> _Floats:
@@ -384,8 +389,8 @@ def expected_half_widths(design: SampleDesign, outcomes: ArrayLike, predicted: A
     _check_sizes(design)
     sums = sum_strata(design, predicted)
     variances = _stratum_variances(design, np.asarray(outcomes, bool) - np.asarray(predicted, np.float64))
-    variance, degrees = _variance(design, variances * np.maximum(design.sizes - 1, 0), sums)
-    half_widths: _Floats = _t_quantile(degrees) * np.sqrt(variance)
+    variance, df = _estimate_variance(design, variances * np.maximum(design.sizes - 1, 0), sums)
+    half_widths: _Floats = _t_quantile(df) * np.sqrt(variance)
     return half_widths
 
 
@@ -416,11 +421,11 @@ def _check_predictions(predicted: ArrayLike, correct: _Bools) -> _Floats:
 
 
 def _check_sizes(design: SampleDesign) -> None:
-    small = np.flatnonzero(design.sizes < np.minimum(MIN_PER_STRATUM, design.stratum_counts))
-    if len(small):
+    undersized_strata = np.flatnonzero(design.sizes < np.minimum(MIN_PER_STRATUM, design.stratum_counts))
+    if len(undersized_strata):
         raise ValueError(
             f"expected at least {MIN_PER_STRATUM} sampled images in every stratum (or all of its images), got "
-            f"{design.sizes[small[0]]} in stratum {small[0]}"
+            f"{design.sizes[undersized_strata[0]]} in stratum {undersized_strata[0]}"
         )
 
 
@@ -434,7 +439,7 @@ def _random_order(n_images: int, seed: int, name: str) -> _Ints:
 
 
 def _smoothed_mean(correct: _Bools) -> _Floats:
-    """Return the mean over P networks (P, …), with half a correct and half a wrong one added to avoid 0 and 1."""
+    """Return the mean over P networks (P, …); half a correct and half a wrong outcome are added to avoid 0 and 1."""
     mean: _Floats = (correct.sum(axis=0) + 0.5) / (len(correct) + 1)
     return mean
 
@@ -454,8 +459,8 @@ def _sum_strata(values: _Floats, stratum: _Ints, n_strata: int) -> _Floats:
 def _residual_deviations(design: SampleDesign, correct: _Bools, predicted: ArrayLike | None) -> _Floats:
     """Return the root of the mean variance, over networks and strengths, of the pilot's residuals in each stratum.
 
-    It is at least a tenth of its mean over strata, because small residuals of the pilot in a stratum do not guarantee
-    small residuals of other networks.
+    Each result is at least a tenth of the mean over strata, because small residuals of the pilot in a stratum do not
+    guarantee small residuals of other networks.
     """
     if predicted is None:
         probability = ((correct.sum(axis=0) - correct) + 0.5) / len(correct)  # mean of the other networks
@@ -485,7 +490,7 @@ def _variance_weights(design: SampleDesign) -> _Floats:
     return weights
 
 
-def _variance(design: SampleDesign, squares: _Floats, sums: StratumSums) -> tuple[_Floats, _Floats]:
+def _estimate_variance(design: SampleDesign, squares: _Floats, sums: StratumSums) -> tuple[_Floats, _Floats]:
     """Estimate variances (S,) and their degrees of freedom from sums of squared residuals, centred in strata (S, H).
 
     The variance is the mean of the sample's variance and the model's variance, weighted by their degrees of freedom. If
@@ -493,32 +498,34 @@ def _variance(design: SampleDesign, squares: _Floats, sums: StratumSums) -> tupl
     Therefore the sample's degrees of freedom are computed from the fourth moment that the model expects.
     """
     weights, expected = _variance_weights(design), sums.variance
-    n_degrees = np.maximum(design.sizes - 1, 0)
-    excess = np.maximum(sums.fourth - expected**2, 1e-12)
-    degrees = _satterthwaite(weights * expected, np.minimum(n_degrees, 2 * n_degrees * expected**2 / excess))
-    observed = (squares / np.maximum(n_degrees, 1)) @ weights
-    total = degrees + PRIOR_DEGREES
-    variance: _Floats = (degrees * observed + PRIOR_DEGREES * (expected @ weights)) / total
-    return variance, total
+    stratum_df = np.maximum(design.sizes - 1, 0)
+    variance_of_squares = np.maximum(sums.fourth_moment - expected**2, 1e-12)
+    sample_df = _satterthwaite(
+        weights * expected, np.minimum(stratum_df, 2 * stratum_df * expected**2 / variance_of_squares)
+    )
+    observed = (squares / np.maximum(stratum_df, 1)) @ weights
+    df = sample_df + PRIOR_DEGREES
+    variance: _Floats = (sample_df * observed + PRIOR_DEGREES * (expected @ weights)) / df
+    return variance, df
 
 
-def _satterthwaite(variances: _Floats, stratum_degrees: _Floats) -> _Floats:
+def _satterthwaite(variances: _Floats, stratum_df: _Floats) -> _Floats:
     """Return the degrees of freedom (S,) of sums over strata of independent variances (S, H).
 
     Variances of 0 are ignored; a positive variance without degrees of freedom gives 0.
     """
     ratios = np.full_like(variances, np.inf)
-    np.divide(variances**2, stratum_degrees, out=ratios, where=stratum_degrees > 0)
+    np.divide(variances**2, stratum_df, out=ratios, where=stratum_df > 0)
     ratio_sums = np.where(variances > 0, ratios, 0).sum(axis=1)
-    degrees: _Floats = np.full(len(variances), MAX_DEGREES)
-    np.divide(variances.sum(axis=1) ** 2, ratio_sums, out=degrees, where=ratio_sums > 0)
-    return np.minimum(degrees, MAX_DEGREES)
+    df: _Floats = np.full(len(variances), MAX_DEGREES)
+    np.divide(variances.sum(axis=1) ** 2, ratio_sums, out=df, where=ratio_sums > 0)
+    return np.minimum(df, MAX_DEGREES)
 
 
-def _t_quantile(degrees: _Floats) -> _Floats:
+def _t_quantile(df: _Floats) -> _Floats:
     from scipy.special import stdtrit
 
-    return np.asarray(stdtrit(degrees, 0.5 + LEVEL / 2), np.float64)
+    return np.asarray(stdtrit(df, 0.5 + INTERVAL_LEVEL / 2), np.float64)
 
 
 def _fit_logistic(rows: _Floats, target: _Floats) -> _Floats:
@@ -529,18 +536,18 @@ def _fit_logistic(rows: _Floats, target: _Floats) -> _Floats:
     rate = (target.sum() + 0.5) / (len(target) + 1)
     weights[0] = np.log(rate / (1 - rate))
     loss, probability = _logistic_loss(rows, target, weights, penalty)
-    for _ in range(_NEWTON_STEPS):
+    for _ in range(_MAX_NEWTON_STEPS):
         gradient = rows.T @ (target - probability) - penalty * weights
-        curvature = (rows * (probability * (1 - probability))[:, None]).T @ rows + np.diag(penalty)
-        step = np.linalg.solve(curvature, gradient)
-        length = 1.0
+        hessian = (rows * (probability * (1 - probability))[:, None]).T @ rows + np.diag(penalty)
+        step = np.linalg.solve(hessian, gradient)
+        step_fraction = 1.0
         new_loss, new_probability = _logistic_loss(rows, target, weights + step, penalty)
-        while new_loss > loss and length > 1e-4:  # far from the optimum, a full step can overshoot
-            length /= 2
-            new_loss, new_probability = _logistic_loss(rows, target, weights + length * step, penalty)
+        while new_loss > loss and step_fraction > 1e-4:  # far from the optimum, a full step can overshoot
+            step_fraction /= 2
+            new_loss, new_probability = _logistic_loss(rows, target, weights + step_fraction * step, penalty)
         if new_loss > loss - 1e-4:
             break
-        weights, loss, probability = weights + length * step, new_loss, new_probability
+        weights, loss, probability = weights + step_fraction * step, new_loss, new_probability
     return weights
 
 

@@ -71,7 +71,10 @@ def normal_p_values(differences: ArrayLike, standard_errors: ArrayLike) -> _Floa
 
 
 def holm_adjust(p_values: ArrayLike) -> _Floats:
-    """Adjust the p-values of several tests, so that rejecting at a level bounds the family-wise error rate by it.
+    """Adjust the p-values of several tests by Holm's method.
+
+    If the hypotheses whose adjusted p-value is at most a level are rejected, the family-wise error rate is at most this
+    level.
 
     Source: Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6
     (1979).
@@ -88,7 +91,7 @@ class Ties(NamedTuple):
     """Result of comparing each network with the best network.
 
     Attributes:
-        best: index of the network with the highest accuracy (the first such network); -1 if there is no accuracy.
+        best: index of the first network with the highest accuracy; -1 if there is no accuracy.
         p_values: (A,) Holm-adjusted p-values of the differences from the best network; 1 for the best network, NaN for
             networks without an accuracy.
         tied: (A,) whether the difference is not significant; true for the best network.
@@ -109,7 +112,7 @@ def ties_with_best(
     Each network is compared with the most accurate network, by McNemar's exact test if outcomes are passed and by the
     two-proportion test otherwise. P-values are adjusted with Holm's method. The best network was selected on the same
     images, which favours it, so some of many equally good networks will seem worse. Tied networks cannot be
-    distinguished from the best network on these images. A network that is not tied may still be as good, with a
+    distinguished from the best network on these images. A network that is not tied may still be equally good, with a
     probability of about `level`.
 
     Args:
@@ -158,17 +161,15 @@ def mean_ties_with_best(counts: NDArray[np.uint16], n_evaluations: int, *, level
     best_index = int(np.argmax(counts.sum(axis=1, dtype=np.int64)))
     p_values = np.ones(len(counts))
     other_indices = np.array([network for network in range(len(counts)) if network != best_index], np.int64)
-    differences = np.zeros(len(other_indices)), np.zeros(len(other_indices))
-    for index, other_index in enumerate(
-        other_indices
-    ):  # one network at a time, because all differences would need much memory
+    mean, deviation = np.zeros(len(other_indices)), np.zeros(len(other_indices))
+    # One network is processed at a time, because the differences of all networks would need much memory.
+    for index, other_index in enumerate(other_indices):
         difference = (counts[best_index].astype(np.float64) - counts[other_index]) / n_evaluations
-        differences[0][index], differences[1][index] = difference.mean(), _deviation(difference)
-    mean, deviation = differences
+        mean[index], deviation[index] = difference.mean(), _standard_deviation(difference)
     t = np.divide(mean, deviation / np.sqrt(n_images), out=np.zeros(len(other_indices)), where=deviation > 0)
     p_others = 2 * stdtr(n_images - 1, -np.abs(t))
-    constant = deviation == 0
-    p_others[constant] = mcnemar_p_values(n_images * (mean[constant] > 0), 0)
+    is_constant = deviation == 0
+    p_others[is_constant] = mcnemar_p_values(n_images * (mean[is_constant] > 0), 0)
     p_values[other_indices] = holm_adjust(p_others)
     return Ties(best_index, p_values, p_values > level, paired=True)
 
@@ -176,8 +177,8 @@ def mean_ties_with_best(counts: NDArray[np.uint16], n_evaluations: int, *, level
 def image_mean_intervals(counts: NDArray[np.uint16], n_evaluations: int) -> tuple[_Floats, _Floats]:
     """Return 95% intervals, for the sampling of images, of accuracies averaged over evaluations.
 
-    They use Student's t distribution. If all images have the same mean outcome, the interval of `accuracy_intervals` is
-    used instead. See `mean_ties_with_best` for the arguments.
+    The intervals use Student's t distribution. If all images have the same mean outcome, the interval of
+    `accuracy_intervals` is used instead. See `mean_ties_with_best` for the arguments.
 
     Returns:
         Lower and upper ends (A,), within [0, 1].
@@ -186,7 +187,9 @@ def image_mean_intervals(counts: NDArray[np.uint16], n_evaluations: int) -> tupl
 
     n_images = counts.shape[1]
     mean = counts.mean(axis=1, dtype=np.float64) / n_evaluations
-    deviation = np.array([_deviation(image_counts.astype(np.float64)) for image_counts in counts]) / n_evaluations
+    deviation = (
+        np.array([_standard_deviation(image_counts.astype(np.float64)) for image_counts in counts]) / n_evaluations
+    )
     half_width = stdtrit(max(n_images - 1, 1), 0.975) * deviation / np.sqrt(n_images)
     low, high = accuracy_intervals(mean, n_images)
     varies = deviation > 0
@@ -195,7 +198,7 @@ def image_mean_intervals(counts: NDArray[np.uint16], n_evaluations: int) -> tupl
     )
 
 
-def _deviation(values: _Floats) -> float:
+def _standard_deviation(values: _Floats) -> float:
     """Return the standard deviation (ddof 1), which is exactly 0 for equal values or a single value."""
     return 0.0 if (values == values[0]).all() else float(values.std(ddof=1))
 
@@ -256,6 +259,7 @@ def paired_difference_intervals(
     Source: Newcombe, "Improved confidence intervals for the difference between binomial proportions based on paired
     data", Statistics in Medicine 17 (1998), method 10, with this module's intervals for single accuracies.
     """
+    # The cells of the 2 x 2 table of outcomes have the names of Newcombe's article.
     a, b, c = (np.asarray(argument, np.float64) for argument in (both, only_second, only_first))
     d = n_images - a - b - c
     second, first = (a + b) / n_images, (a + c) / n_images

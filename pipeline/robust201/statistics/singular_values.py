@@ -1,11 +1,11 @@
-"""Singular values of the channels of images, which are matrices: distribution of energy, and effective ranks."""
+"""Singular values of image channels, each of which is a matrix: fractions of the energy, and effective ranks."""
 
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-_BLOCK = 1_000
+_BLOCK_IMAGES = 1_000
 """Number of images per call of the singular value decomposition, to limit memory."""
 
 
@@ -25,7 +25,7 @@ class Spectra(NamedTuple):
     effective_rank: NDArray[np.float64]
 
     def rank_of_energy(self, fraction: float) -> NDArray[np.float64]:
-        """Return the number of largest singular values of each image with at least this fraction of the energy.
+        """Return how many of each image's largest singular values together have at least this fraction of the energy.
 
         The result (N,) is NaN for an image of zeros.
         """
@@ -41,11 +41,13 @@ def singular_spectra(images: NDArray[np.uint8], *, centred: bool = False) -> Spe
         centred: whether to subtract the mean of each channel first. Otherwise, the mean, which is a matrix of rank 1,
             dominates the spectrum of a bright image.
     """
-    blocks = [_spectra(images[start : start + _BLOCK], centred) for start in range(0, len(images), _BLOCK)]
+    blocks = [
+        _block_spectra(images[start : start + _BLOCK_IMAGES], centred) for start in range(0, len(images), _BLOCK_IMAGES)
+    ]
     return Spectra(*(np.concatenate(block_arrays) for block_arrays in zip(*blocks, strict=True)))
 
 
-def _spectra(images: NDArray[np.uint8], centred: bool) -> Spectra:
+def _block_spectra(images: NDArray[np.uint8], centred: bool) -> Spectra:
     matrices = images.astype(np.float64)
     if centred:
         matrices -= matrices.mean(axis=(2, 3), keepdims=True)

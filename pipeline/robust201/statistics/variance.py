@@ -24,8 +24,8 @@ def summarise_seeds(accuracies: ArrayLike) -> tuple[NDArray[np.float64], float]:
     accuracy_array = np.asarray(accuracies, np.float64)
     seed_summary = summarise_group(accuracy_array)
     squares = np.where(np.isnan(accuracy_array), 0, accuracy_array - seed_summary.mean[:, None]) ** 2
-    degrees = int(np.maximum(seed_summary.size - 1, 0).sum())
-    pooled_deviation = float(np.sqrt(squares.sum() / degrees)) if degrees else float("nan")
+    df = int(np.maximum(seed_summary.size - 1, 0).sum())
+    pooled_deviation = float(np.sqrt(squares.sum() / df)) if df else float("nan")
     return seed_summary.deviation, pooled_deviation
 
 
@@ -75,6 +75,6 @@ def _mean_square(values: NDArray[np.float64], subset: set[int]) -> float:
     effect = values.mean(axis=tuple(axis for axis in range(values.ndim) if axis not in subset), keepdims=True)
     for axis in subset:
         effect = effect - effect.mean(axis=axis, keepdims=True)
-    degrees = np.prod([values.shape[axis] - 1 for axis in subset])
-    repeats = np.prod([values.shape[axis] for axis in range(values.ndim) if axis not in subset])
-    return float((effect**2).sum() * repeats / degrees)
+    df = np.prod([values.shape[axis] - 1 for axis in subset])
+    n_repeats = np.prod([values.shape[axis] for axis in range(values.ndim) if axis not in subset])
+    return float((effect**2).sum() * n_repeats / df)

