@@ -136,7 +136,7 @@ class Case:
         """Check that the attack did not fool the network, because it makes fewer steps for images that fool it.
 
         Raises:
-            RuntimeError: more than one sample in a thousand fooled the network. A few may, close to a decision boundary.
+            RuntimeError: more than one sample in a thousand fooled the network. A few near a decision boundary may.
         """
         n_fooling = sum(
             int((self.compiled.logits(images).argmax(dim=1) != self.labels[positions]).count_nonzero())
