@@ -4,8 +4,8 @@
     python -m benchmarks.export --gigabytes 0.2      a quick trial
 
 The sweep has 100 classes, like CIFAR-100. Its rows are mean softmax vectors of simulated networks with different
-confidence, so their numbers have as many digits as those of trained networks, and as many are tiny. Results are
-committed as by a worker, and compacted. Then the shards are exported with each number of processes, while the memory
+confidence, so that the numbers resemble those of trained networks in digits and size. Results are committed as by a
+worker, and compacted. Then the shards are exported with each number of processes, while the memory
 of all processes (proportional set size) is sampled. `benchmarks.store` measures an export of the size of the paper's
 sweep.
 """
@@ -81,7 +81,7 @@ class SyntheticPlan:
 
 
 def make_values(rng: np.random.Generator, bank: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return a random result of a bank; its classes are rotated by a random shift, so that rows differ."""
+    """Return a random result from a bank, with classes rotated by a random shift, so that rows differ."""
     result = bank[rng.integers(len(bank))]
     shift = int(rng.integers(len(result["cm"])))
     rotated = {

@@ -67,7 +67,7 @@ def select_steps(names: Sequence[str], prefixes: Sequence[str]) -> list[str]:
 
 
 def table_of(plan: Plan, name: str) -> Iterator[str]:
-    """Yield the lines of a step's heading and table; no lines if the step has not run."""
+    """Yield the lines of a step's heading and table; if the step has not run, yield none."""
     values = read_values(plan.folder, name)
     if values is not None:
         yield f"\n## {name}\n\n{values['machine']}\n"
@@ -105,7 +105,7 @@ def main() -> int:
     for name in names:
         is_missing = not options.tables and read_values(folder, name) is None
         if is_missing and options.budget_minutes and time.monotonic() - start > 60 * options.budget_minutes:
-            error_messages[name] = "not started: the time budget is used up"
+            error_messages[name] = "not started, because the time budget is used up"
             continue
         if is_missing:
             error_message = run_in_process(options.device, folder, name, options.minutes)

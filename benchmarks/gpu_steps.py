@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.engine_case import (
-    CLASSES,
+    COST_CLASSES,
     HARMLESS_EPSILON_255,
     IMAGE_SIZE,
     N_PAPER_EPSILONS,
@@ -64,7 +64,7 @@ class Plan:
 
     device: str
     folder: Path
-    networks: tuple[int, ...] = tuple(CLASSES)
+    networks: tuple[int, ...] = tuple(COST_CLASSES)
     images: int = 4000
     batches: tuple[int, int] = (USUAL_BATCH, 4000)
     rounds: int = 2
@@ -78,8 +78,8 @@ class Plan:
         """The device as a `torch.device`."""
         return torch.device(self.device)
 
-    def arithmetic(self, precision: Precision) -> Precision:
-        """Return the precision to use: a CPU has no tf32, so it uses fp32 instead."""
+    def supported_precision(self, precision: Precision) -> Precision:
+        """Return the precision, or fp32 instead of tf32 on a CPU, which does not support tf32."""
         return "fp32" if self.device == "cpu" and precision == "tf32" else precision
 
 
@@ -129,7 +129,7 @@ class Step:
 
 
 def steps_of(plan: Plan) -> list[Step]:
-    """Return all steps. Parity and memory come first, because the speed does not count if one of them fails."""
+    """Return all steps. Parity and memory come first, because speed is meaningless if one of them fails."""
     speed_steps = [
         Step(f"speed-{index}-{precision}", partial(measure_speed, index, precision), show_speed)
         for precision in PRECISIONS
@@ -206,7 +206,7 @@ GRAPHS = Setup("graphs")
 
 
 def setups_of(plan: Plan) -> list[Setup]:
-    """Return all set-ups. cuDNN caches its choice of algorithm by shape, so only one has the usual batch size."""
+    """Return all set-ups. Only one has the usual batch size, because cuDNN caches its choice of algorithm by shape."""
     usual, largest = plan.batches
     return [
         Setup("usual", usual),
@@ -285,7 +285,7 @@ def passes_of(case: Case, model: Any, capacity: Capacity) -> dict[str, tuple[Cal
 
 
 def peak_bytes(device: torch.device, task: Callable[[], object]) -> int | None:
-    """Return the bytes of memory that a task reserves in addition; None on a CPU, where they cannot be measured.
+    """Return the additional bytes of memory that a task reserves; None on a CPU, where they cannot be measured.
 
     Reserved rather than allocated memory is measured, because no other code can use the memory of a captured graph.
     """
@@ -337,7 +337,8 @@ def show_memory(values: Values) -> Iterator[str]:
         yield f"| #{row['network']} | {' | '.join(cells)} |"
     yield ""
     yield (
-        f"Whole attacks; {_gib(values['total'])} GiB in total; batch sizes are planned for {USED_FRACTION:.0%} of it"
+        f"Whole attacks. The device has {_gib(values['total'])} GiB; batch sizes are planned for "
+        f"{USED_FRACTION:.0%} of it."
     )
     yield ""
     yield "| network | attack | peak reserved, GiB |"
@@ -367,13 +368,17 @@ def _seconds_per_sample(task: Callable[[], object], n_samples: int, clock: Clock
 
 def measure_speed(index: int, precision: Precision, plan: Plan) -> Values:
     """Measure seconds per image for the passes and attack steps of one network, with each set-up."""
-    arithmetic, clock, capacity = plan.arithmetic(precision), make_clock(plan.torch_device), capacity_of(plan)
-    configure(GRAPHS, arithmetic)
-    case = make_case(index, arithmetic, plan)
+    used_precision, clock, capacity = (
+        plan.supported_precision(precision),
+        make_clock(plan.torch_device),
+        capacity_of(plan),
+    )
+    configure(GRAPHS, used_precision)
+    case = make_case(index, used_precision, plan)
     seconds: dict[str, dict[str, float]] = {}
     errors = {}
     for setup in setups_of(plan):
-        configure(setup, arithmetic)
+        configure(setup, used_precision)
         measurements, release = prepare_measurements(case, setup, capacity)
         try:
             for measure in measurements.values():
@@ -396,7 +401,7 @@ def measure_speed(index: int, precision: Precision, plan: Plan) -> Values:
 
 
 def show_speed(values: Values) -> Iterator[str]:
-    """Yield the lines of a table with one row per set-up, fastest last."""
+    """Yield the lines of a table with one row per set-up; the fastest is last."""
     seconds, suite = values["seconds"], values["suite"]
     fused_suite = suite[GRAPHS.label]
     library_labels = [label for label in suite if not label.startswith("fused")]

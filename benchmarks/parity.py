@@ -3,7 +3,7 @@
     ROBUST201_DATA=FOLDER python -m benchmarks.parity --networks 21 309 --images 32
     ROBUST201_DATA=FOLDER python -m benchmarks.parity --paper --networks 21 --attacks fgsm pgd aa_square --images 16
 
-The data folder holds `cifar10/test.parquet` and trained NAS-Bench-201 networks in
+The data folder contains `cifar10/test.parquet` and trained NAS-Bench-201 networks in
 `checkpoints/NATS-tss-v1_0-3ffb9-full`. For each network, the compiled network is compared with the published one. Then
 each attack runs on one thread:
 
@@ -84,8 +84,8 @@ def short_parameters(key: str, n_classes: int) -> Parameters:
 
 def paper_parameters(key: str) -> Parameters:
     """Return parameters with all strengths and the full length; Square has 500 queries."""
-    changes: dict[str, Any] = {"queries": 500} if key == "aa_square" else {}
-    return TASKS[key].parameters(**changes)
+    overrides: dict[str, Any] = {"queries": 500} if key == "aa_square" else {}
+    return TASKS[key].parameters(**overrides)
 
 
 class Case:

@@ -3,7 +3,7 @@
     python -m benchmarks.sampling DATASET [DATASET ...] --draws 1000 --figure sampling.svg
 
 DATASET is an export with per-image outcomes (docs/statistics.md); several exports are merged. In each repetition,
-models are fitted on a random pilot of networks. The other networks are estimated from samples of the images, and the
+models are fitted to a random pilot of networks. The other networks are estimated from samples of the images, and the
 estimates are compared with the full outcomes. The baseline is simple random sampling of equal cost. The cost is
 forward passes times images, for a sweep of 6,466 networks that includes a pilot of 20 networks and the keys evaluated
 on all images (`clean`, `fgsm` and corruptions).
@@ -137,13 +137,13 @@ def sample_sizes(cost: float, passes: Mapping[str, float], n_images: int) -> dic
 
 @dataclass
 class Tally:
-    """Results for one key and cost, with one array per sample; `simple_…` has the results of simple random samples.
+    """Results for one key and cost, with one array per sample, of T networks to estimate at S strengths.
 
-    There are T networks to estimate and S strengths.
+    The attributes `simple_…` have the results of simple random samples.
     """
 
     truth: list[_Floats] = field(default_factory=list)  # (T, S)
-    not_extreme: list[_Bools] = field(default_factory=list)  # (T, S), whether the accuracy is not extreme
+    is_not_extreme: list[_Bools] = field(default_factory=list)  # (T, S), whether the accuracy is not extreme
     covered: list[_Bools] = field(default_factory=list)
     half_width: list[_Floats] = field(default_factory=list)
     error: list[_Floats] = field(default_factory=list)
@@ -155,11 +155,13 @@ class Tally:
         """Return the values of one row of the table."""
         from scipy.special import ndtr
 
-        not_extreme = np.stack(self.not_extreme)
-        n_not_extreme = not_extreme.sum(axis=(0, 1))
-        is_included = n_not_extreme > 0.5 * not_extreme.shape[0] * not_extreme.shape[1]
-        coverage = (np.stack(self.covered) & not_extreme).sum(axis=(0, 1))[is_included] / n_not_extreme[is_included]
-        variance_ratio = self._mean_square(self.simple_error, not_extreme) / self._mean_square(self.error, not_extreme)
+        is_not_extreme = np.stack(self.is_not_extreme)
+        n_not_extreme = is_not_extreme.sum(axis=(0, 1))
+        is_included = n_not_extreme > 0.5 * is_not_extreme.shape[0] * is_not_extreme.shape[1]
+        coverage = (np.stack(self.covered) & is_not_extreme).sum(axis=(0, 1))[is_included] / n_not_extreme[is_included]
+        variance_ratio = self._mean_square(self.simple_error, is_not_extreme) / self._mean_square(
+            self.error, is_not_extreme
+        )
         truth, error = np.stack(self.truth), np.stack(self.error)
         first, second = np.triu_indices(truth.shape[1], 1)
         deviation = np.sqrt(((error[:, first] - error[:, second]) ** 2).mean(axis=(0, 1)))
@@ -180,8 +182,8 @@ class Tally:
         }
 
     @staticmethod
-    def _mean_square(errors: list[_Floats], not_extreme: _Bools) -> _Floats:
-        squares: _Floats = (np.stack(errors) ** 2 * not_extreme).sum(axis=(0, 1))
+    def _mean_square(errors: list[_Floats], is_not_extreme: _Bools) -> _Floats:
+        squares: _Floats = (np.stack(errors) ** 2 * is_not_extreme).sum(axis=(0, 1))
         return np.maximum(squares, 1e-300)
 
 
@@ -261,7 +263,7 @@ class Networks:
             n_simple_correct = correct[:, simple_images].sum(axis=1).reshape(shape)
             simple_low, simple_high = accuracy_intervals(n_simple_correct / simple_size, simple_size)
             tally.truth.append(truth)
-            tally.not_extreme.append((truth > EXTREME_MARGIN) & (truth < 1 - EXTREME_MARGIN))
+            tally.is_not_extreme.append((truth > EXTREME_MARGIN) & (truth < 1 - EXTREME_MARGIN))
             tally.covered.append((low <= truth + 1e-12) & (truth <= high + 1e-12))
             tally.half_width.append((high - low) / 2)
             tally.error.append(estimates - truth)
@@ -313,8 +315,8 @@ def format_row(cost: float, sample_size: int, key: str, row: Mapping[str, Any], 
 def spread_of(outcomes: _Bools) -> float:
     """Return the standard deviation of accuracies between networks (A, S, N), as the median over strengths."""
     accuracy = outcomes.mean(axis=2)
-    not_extreme = ((accuracy > EXTREME_MARGIN) & (accuracy < 1 - EXTREME_MARGIN)).all(axis=0)
-    return float(np.median(accuracy.std(axis=0, ddof=1)[not_extreme]))
+    is_not_extreme = ((accuracy > EXTREME_MARGIN) & (accuracy < 1 - EXTREME_MARGIN)).all(axis=0)
+    return float(np.median(accuracy.std(axis=0, ddof=1)[is_not_extreme]))
 
 
 def draw_figure(path: Path, rows: Mapping[tuple[str, float], Mapping[str, Any]]) -> None:

@@ -42,11 +42,11 @@ class SimulatedWorker:
     """A worker that computes nothing."""
 
     def run(self, bundle: Bundle) -> Iterator[Receipt | UnitFailure]:
-        """Yield a receipt for each unit, with the process ID in place of a shard's name."""
+        """Yield a receipt for each unit, with the process ID instead of a shard's name."""
         for part in bundle.parts:
             yield Receipt(part.unit.id, part.strengths, part.start, part.stop, str(os.getpid()), 0.0)
         if "torch" in sys.modules:
-            raise RuntimeError("a simulated worker imported torch")
+            raise RuntimeError("A simulated worker imported torch.")
 
     def drain(self) -> None:
         """Do nothing: a benchmark runs to its end."""
@@ -63,7 +63,7 @@ class Observer:
 
     Attributes:
         n_units: number of units in the run.
-        memory: megabytes of the driver at the first unit and after each quarter of the units.
+        memory: megabytes of memory of the driver at the first unit and after each quarter of the units.
         workers: process IDs of the workers that have answered.
         counting_start: time of the last worker's first answer, and number of units that were received until then.
         n_received: number of received units.
@@ -117,9 +117,11 @@ def measure(n_units: int, n_workers: int, results: Path) -> str:
     compute(driver, plan, parts, lambda plan: RayProcess(plan.config, start_worker))
     tally = driver.finish()
     if not tally.complete or tally.parts != len(plan.units) or len(observer.workers) != n_workers:
-        raise RuntimeError(f"The run was not complete, or a unit was repeated, or a worker had no unit: {tally}")
+        raise RuntimeError(
+            f"The run was not complete, a unit was repeated, or a worker had no unit. The scheduler counted: {tally}"
+        )
     if "torch" in sys.modules:
-        raise RuntimeError("the driver imported torch")
+        raise RuntimeError("The driver imported torch.")
     return (
         f"| {n_workers} | {tally.parts:,} | {observer.units_per_second:,.0f} | {' '.join(map(str, observer.memory))} |"
     )

@@ -48,11 +48,11 @@ QUERY_FRACTIONS = {"cifar10": 0.42, "cifar100": 0.21, "ImageNet16-120": 0.06}
 """Fraction of Square's queries that are made, by dataset, from published medians (docs/protocol/statistics.md)."""
 
 QUERY_SPREAD = 0.2
-"""Assumed standard deviation of the logarithm of a network's factor on `QUERY_FRACTIONS`."""
+"""Assumed standard deviation of the logarithm of a network's random factor, which multiplies `QUERY_FRACTIONS`."""
 
 
 class PartCosts:
-    """GPU seconds of parts; they deviate from the plan's estimates as in a real sweep.
+    """GPU seconds of parts, which deviate from the plan's estimates as in a real sweep.
 
     Args:
         config: configuration of the sweep.
@@ -141,7 +141,7 @@ def simulate(bundles: Sequence[Bundle], seconds_of: Callable[[Part], float], mac
     tally = Scheduler(cluster).run(bundles)
     cluster.close()
     if not tally.complete or tally.parts != len(costs):
-        raise RuntimeError(f"The run did not compute each of {len(costs)} parts once: {tally}")
+        raise RuntimeError(f"The run did not compute each of {len(costs)} parts once. The scheduler counted: {tally}")
     return Outcome(
         tally=tally,
         hours=dict(cluster.hours),

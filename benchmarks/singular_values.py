@@ -1,4 +1,4 @@
-"""Compare the singular values of MNIST, CIFAR-10 and their blends (docs/image-distribution.md).
+"""Compare the singular values of MNIST, CIFAR-10 and their blends (docs/image-spectra.md).
 
     python -m benchmarks.singular_values --fusion runs/image-distribution-lenet/fusion-digit
     python -m benchmarks.singular_values --figure docs/images/singular-values.svg
@@ -27,7 +27,7 @@ from robust201.studies.drawings import SERIES_COLOURS, save_figure
 
 ENERGY = 0.99
 
-FORM_LABELS = {False: "raw pixels", True: "channel means subtracted"}
+PIXEL_LABELS = {False: "raw pixels", True: "channel means subtracted"}
 """Labels in tables and figures, by whether channel means are subtracted."""
 
 
@@ -45,13 +45,13 @@ def read_sets(fusion: Path | None, count: int | None) -> dict[str, NDArray[np.ui
 
 def print_table(spectra: Mapping[str, Mapping[bool, Spectra]]) -> None:
     """Print means ± standard deviations over images."""
-    print("| images | number | pixels | effective rank | values for 99% of the energy | energy of the largest |")
+    print("| set | images | pixels | effective rank | values for 99% of the energy | energy of the largest |")
     print("| --- | --: | --- | --: | --: | --: |")
-    for name, by_form in spectra.items():
-        for is_centred, spectrum in by_form.items():
+    for name, spectrum_by_centring in spectra.items():
+        for is_centred, spectrum in spectrum_by_centring.items():
             columns = (spectrum.effective_rank, spectrum.rank_of_energy(ENERGY), spectrum.energy[:, 0])
             cells = [f"{np.nanmean(column):.2f} ± {np.nanstd(column, ddof=1):.2f}" for column in columns]
-            print(f"| {name} | {len(spectrum.energy):,} | {FORM_LABELS[is_centred]} | {' | '.join(cells)} |")
+            print(f"| {name} | {len(spectrum.energy):,} | {PIXEL_LABELS[is_centred]} | {' | '.join(cells)} |")
 
 
 def draw_spectra(spectra: Mapping[str, Mapping[bool, Spectra]], path: Path) -> None:
@@ -59,14 +59,14 @@ def draw_spectra(spectra: Mapping[str, Mapping[bool, Spectra]], path: Path) -> N
     figure, panels = parts.make_axes_grid(
         2, 7.2, 3.0, 2.2, label="fraction of the energy", limits=(1e-7, 2), extra_height=0.5
     )
-    for axes, is_centred in zip(panels, FORM_LABELS, strict=True):
-        for (_, by_form), colour in zip(spectra.items(), SERIES_COLOURS, strict=False):
-            mean = np.nanmean(by_form[is_centred].energy, axis=0)
+    for axes, is_centred in zip(panels, PIXEL_LABELS, strict=True):
+        for (_, spectrum_by_centring), colour in zip(spectra.items(), SERIES_COLOURS, strict=False):
+            mean = np.nanmean(spectrum_by_centring[is_centred].energy, axis=0)
             axes.plot(np.arange(1, len(mean) + 1), mean, color=colour, linewidth=1.1)
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(LogFormatterSciNotation())
         axes.minorticks_off()
-        axes.set_title(FORM_LABELS[is_centred], fontsize=TITLE_SIZE, color=INK)
+        axes.set_title(PIXEL_LABELS[is_centred], fontsize=TITLE_SIZE, color=INK)
         axes.set_xlabel("singular value, largest first", fontsize=TEXT_SIZE, color=INK)
     colours = zip(spectra, SERIES_COLOURS, strict=False)
     parts.draw_legend(figure, [Line2D([], [], color=colour, linewidth=1.4, label=name) for name, colour in colours])
@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--figure", type=Path, help="SVG file for a figure of the mean spectra")
     arguments = parser.parse_args()
     spectra = {
-        name: {is_centred: singular_spectra(images, centred=is_centred) for is_centred in FORM_LABELS}
+        name: {is_centred: singular_spectra(images, centred=is_centred) for is_centred in PIXEL_LABELS}
         for name, images in read_sets(arguments.fusion, arguments.count).items()
     }
     print_table(spectra)

@@ -3,10 +3,10 @@
     python -m benchmarks.store [--folder FOLDER] [--scale 1.0]
     python -m benchmarks.store --only exported --scale 0.01
 
-The output is a table with step, counts, seconds and peak memory. Each line is a separate process, measured from its
-start to its end, including Python's start and imports (a second or two). "Cold" means without the index and without
-pages of the results in the file cache; names and sizes of files stay in the kernel's cache, and so do all pages if
-FOLDER is in memory (tmpfs). All other lines have warm caches. At scale 1, FOLDER needs 12 GB of space.
+The output is a table of steps with counts, seconds and peak memory. Each step is a separate process, measured from its
+start to its end, including the start of Python and imports (a second or two). "Cold" means without the index, and
+without pages of the results in the file cache. Names and sizes of files remain in the kernel's cache, as do all pages
+if FOLDER is in memory (tmpfs). All other steps have warm caches. At scale 1, FOLDER needs 12 GB of space.
 
 The results are synthetic, with the identities and sizes of `jobs/paper.yaml`, in four folders (`--only`):
 
@@ -57,7 +57,7 @@ N_ARCHITECTURES = 6466
 COMPACTED_ARCHITECTURES = 250
 """Number of architectures whose shards are compacted: 45 shards each, 5.6 GB in total, several files per dataset."""
 
-CLASSES = {"cifar10": 10, "cifar100": 100, "ImageNet16-120": 120}
+N_CLASSES_BY_DATASET = {"cifar10": 10, "cifar100": 100, "ImageNet16-120": 120}
 MIB = 1 << 20
 
 MakeTables = Callable[[Sequence[tuple[Unit, float]], Sequence[str]], Iterator[Any]]
@@ -95,7 +95,7 @@ def make_results_folder(
 
 def make_result(unit: Unit, strength: float, generator: np.random.Generator, *, confidences: bool) -> EvaluationResult:
     """Return a synthetic result with realistic shapes."""
-    n_classes = CLASSES[unit.dataset]
+    n_classes = N_CLASSES_BY_DATASET[unit.dataset]
     counts = generator.multinomial(unit.n_images, np.full(n_classes**2, 1 / n_classes**2)) if confidences else None
     cm = (
         np.zeros((n_classes, n_classes), np.int32) if counts is None else counts.reshape(n_classes, -1).astype(np.int32)
@@ -141,10 +141,10 @@ def write_compacted_shards(store: ShardStore, plan: Plan, tables: MakeTables) ->
 
 
 _N_CLASSES = 10
-"""Number of classes of all datasets in compacted shards; larger matrices take minutes to write, and scans skip them."""
+"""Number of classes of all datasets in compacted shards: larger matrices take minutes to write, and scans skip them."""
 
 
-def zero_tables(rows: Sequence[tuple[Unit, float]], columns: Sequence[str]) -> Iterator[Any]:
+def make_zero_tables(rows: Sequence[tuple[Unit, float]], columns: Sequence[str]) -> Iterator[Any]:
     """Yield row groups whose values are all zero."""
     from robust201.tasks.columns import COLUMNS
 
@@ -154,7 +154,7 @@ def zero_tables(rows: Sequence[tuple[Unit, float]], columns: Sequence[str]) -> I
     return _tables(rows, columns, zeros)
 
 
-def valid_tables(rows: Sequence[tuple[Unit, float]], columns: Sequence[str]) -> Iterator[Any]:
+def make_valid_tables(rows: Sequence[tuple[Unit, float]], columns: Sequence[str]) -> Iterator[Any]:
     """Yield row groups with valid values."""
 
     @functools.cache
@@ -221,9 +221,9 @@ def resume_step(folder: Path) -> str:
         check_hash(shard, sha256)
 
     store.folder.check_hash = record_hash  # type: ignore[method-assign]
-    started = time.perf_counter()
+    start = time.perf_counter()
     inventory = store.inventory(verify="unverified", on_damage="set_aside")
-    seconds = time.perf_counter() - started
+    seconds = time.perf_counter() - start
     n_finished = preview_run(plan, plan, inventory).done
     n_bytes = sum(entry.n_bytes for entry in store.folder.backend.entries() if entry.name in hashed_shards)
     rate = f", {n_bytes / 1e9:.2f} GB hashed at {n_bytes / seconds / 1e6:.0f} MB/s" if hashed_shards else ""
@@ -256,9 +256,9 @@ def compact_step(folder: Path) -> str:
     """Merge small shards."""
     store = ShardStore.open(folder)
     n_bytes = sum(entry.n_bytes for entry in store.folder.backend.entries())
-    started = time.perf_counter()
+    start = time.perf_counter()
     report = store.compact()
-    rate = n_bytes / (time.perf_counter() - started) / 1e6
+    rate = n_bytes / (time.perf_counter() - start) / 1e6
     return f"{report.inputs:,} shards, {n_bytes / 1e9:.2f} GB at {rate:.0f} MB/s into {report.outputs}"
 
 
@@ -286,7 +286,7 @@ def export_step(folder: Path) -> str:
             formats=("json", "parquet"),
             processes=processes,
         )
-    return f"{report.n_bytes / 1e9:.2f} GB, {processes} processes, {1e9 * peak['all'] / MIB:.0f} MiB together"
+    return f"{report.n_bytes / 1e9:.2f} GB, {processes} processes, {1e9 * peak['all'] / MIB:.0f} MiB in total"
 
 
 def report_step(folder: Path) -> str:
@@ -314,15 +314,15 @@ STEPS: dict[str, Callable[[Path], str]] = {
 
 
 def measure(name: str, step: str, folder: Path) -> None:
-    """Run a step in a separate process, and print its line of the table."""
+    """Run a step in a separate process, and print its row of the table."""
     command = [sys.executable, "-m", "benchmarks.store", "--step", step, "--folder", str(folder)]
-    started = time.perf_counter()
+    start = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     *_, summary, peak = process.stdout.read().splitlines()
     if process.wait():
         raise SystemExit(f"{name} failed with exit code {process.returncode}")
-    seconds = time.perf_counter() - started
+    seconds = time.perf_counter() - start
     print(f"{name:<42}{summary:<62}{seconds:>8.2f} s{float(peak):>8.0f} MiB", flush=True)
 
 
@@ -339,17 +339,17 @@ def evict_from_cache(results: Path) -> None:
 
 
 def backdate_shards(store: ShardStore) -> None:
-    """Set modification times a minute back, because shards that are hashed seconds after writing are hashed again."""
+    """Set modification times back by a minute: shards that are hashed seconds after writing are hashed again."""
     for entry in store.folder.backend.entries():
         os.utime(store.folder.shards.joinpath(entry.name), (entry.modified - 60, entry.modified - 60))
 
 
 def measure_finished(folder: Path, scale: float) -> None:
-    """Measure planning, and the resuming, status and comparison of a finished sweep."""
+    """Measure planning of the paper's sweep, and resuming, status and comparison of a finished sweep."""
     measure("plan the paper's sweep", "plan", folder / "plan")
     finished = folder / "finished"
     plan, store = make_results_folder(finished, scale=scale)
-    write_compacted_shards(store, plan, zero_tables)
+    write_compacted_shards(store, plan, make_zero_tables)
     backdate_shards(store)
     evict_from_cache(finished)
     measure("finished sweep: first resume, cold", "resume", finished)
@@ -365,7 +365,7 @@ def measure_exported(folder: Path, scale: float) -> None:
     """Measure the verification, export and report of a finished sweep."""
     exported = folder / "exported"
     plan, store = make_results_folder(exported, MEASUREMENTS, scale)
-    write_compacted_shards(store, plan, valid_tables)
+    write_compacted_shards(store, plan, make_valid_tables)
     measure("finished sweep: verify", "verify", exported)
     measure("finished sweep: export, JSON and Parquet", "export", exported)
     measure("exported dataset: report", "report", exported)

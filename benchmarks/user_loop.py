@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from math import exp, log
 from pathlib import Path
 
-from benchmarks.engine_case import ARCHIVE, CLASSES, load_trained, stratified_sample
+from benchmarks.engine_case import ARCHIVE, COST_CLASSES, load_trained, stratified_sample
 from robust201.bench.comparison import Contender, Lengths, Machine, Subject, Sweep, TimeComparison, compare, loops
 from robust201.bench.generated import random_network, write_subject
 from robust201.core.records import ImageSet
@@ -60,8 +60,8 @@ def print_header(contenders: Sequence[Contender]) -> None:
 
 def print_row(comparison: TimeComparison, *, is_trained: bool, clock: str) -> None:
     name = comparison.subject.label
-    if name.startswith("#") and int(comparison.subject.name) in CLASSES:
-        name += f" ({CLASSES[int(comparison.subject.name)]})"
+    if name.startswith("#") and int(comparison.subject.name) in COST_CLASSES:
+        name += f" ({COST_CLASSES[int(comparison.subject.name)]})"
     seconds = [getattr(timed.attacks, clock) for timed in comparison.contenders]
     cells = [name, "trained" if is_trained else "random", *(f"{value:.1f}" for value in seconds)]
     ratios = comparison.ratio("wall"), comparison.ratio(clock, start_up=True), comparison.largest_difference
@@ -75,7 +75,7 @@ def print_summary(comparisons: Sequence[TimeComparison], clock: str) -> None:
     fused_seconds = sum(getattr(comparison.sweeps[0].attacks, clock) for comparison in comparisons)
     mean_ratio = exp(sum(log(comparison.ratio(clock)) for comparison in comparisons) / len(comparisons))
     print(
-        f"\n{len(comparisons)} networks: speed-up {loop_seconds / fused_seconds:.2f} by cost, "
+        f"\n{len(comparisons)} networks: speed-up {loop_seconds / fused_seconds:.2f} by total cost, "
         f"geometric mean {mean_ratio:.2f} ({clock} time)"
     )
 
@@ -83,7 +83,10 @@ def print_summary(comparisons: Sequence[TimeComparison], clock: str) -> None:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--networks", nargs="*", default=[str(index) for index in CLASSES], help="indices of architectures, or resnet18"
+        "--networks",
+        nargs="*",
+        default=[str(index) for index in COST_CLASSES],
+        help="indices of architectures, or resnet18",
     )
     parser.add_argument("--sample", type=int, default=0, help="number of networks in the stratified sample, 0 for none")
     parser.add_argument("--images", type=int, default=24)

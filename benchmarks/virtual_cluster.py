@@ -57,18 +57,22 @@ class Machines:
 
 @dataclass
 class _Gpu:
-    """A machine and its worker, with the current activity and its start time.
+    """A machine and its worker.
 
     Attributes:
-        generation: number of workers that it has lost; events of earlier workers are ignored.
+        number: index of the machine.
+        activity: current activity of the worker.
+        activity_start: virtual time at which the activity started.
+        generation: number of workers that the machine has lost; events of earlier workers are ignored.
+        queue: assigned bundles; the worker computes the first one.
         part_index: index of the part in progress within the first bundle.
         network: the loaded network.
-        listed_length: queue length under which the cluster lists it as open; None if it accepts no bundle.
+        listed_length: queue length under which the cluster lists the worker as open; None if it accepts no bundle.
     """
 
     number: int
     activity: Activity = "starting"
-    since: float = 0.0
+    activity_start: float = 0.0
     generation: int = 0
     queue: deque[Bundle] = field(default_factory=deque)
     part_index: int = 0
@@ -104,7 +108,7 @@ class VirtualCluster:
         self._order = itertools.count()
         self._waiting: deque[Bundle] = deque()
         self._in_flight = 0
-        self._draining = False
+        self._is_draining = False
         # Numbers of the workers that accept bundles, by queue length. The dicts serve as ordered sets.
         self._open_by_length: list[dict[int, None]] = [{} for _ in range(machines.window)]
         self.now = 0.0
@@ -116,7 +120,9 @@ class VirtualCluster:
     def free_slots(self) -> int:
         """Return the free slots in the common queue and in all workers' queues, including workers that are starting."""
         return (
-            0 if self._draining else self._machines.n_gpus * self._machines.window + LOOKAHEAD_BUNDLES - self._in_flight
+            0
+            if self._is_draining
+            else self._machines.n_gpus * self._machines.window + LOOKAHEAD_BUNDLES - self._in_flight
         )
 
     def submit(self, bundle: Bundle) -> None:
@@ -137,15 +143,15 @@ class VirtualCluster:
             if generation != gpu.generation:
                 continue
             if time < self.now:
-                raise RuntimeError(f"the virtual clock would go back from {self.now} to {time}")
+                raise RuntimeError(f"The virtual clock would go back from {self.now} to {time}.")
             self.now = time
             if events := handle(gpu):
                 return events
-        raise RuntimeError(f"there are no more events on {self._machines.n_gpus} machines")
+        raise RuntimeError(f"There are no more events on {self._machines.n_gpus} machines.")
 
     def drain(self) -> None:
         """Accept no more bundles; finish those that were accepted."""
-        self._draining = True
+        self._is_draining = True
 
     def close(self) -> None:
         """End every worker's activity, which completes `hours`; may be called twice."""
@@ -155,11 +161,14 @@ class VirtualCluster:
     def _schedule(self, seconds: float, gpu: _Gpu, handle: Callable[[_Gpu], list[Event]]) -> None:
         heapq.heappush(self._heap, (self.now + seconds, next(self._order), gpu, gpu.generation, handle))
 
-    def _switch_activity(self, gpu: _Gpu, activity: Activity, *, lost: bool = False) -> None:
-        """Add the time of a worker's activity to `hours`, and start another activity."""
-        cause: Cause = "lost" if lost and gpu.activity == "computing" else gpu.activity
-        self.hours[cause] += (self.now - gpu.since) / 3600
-        gpu.activity, gpu.since = activity, self.now
+    def _switch_activity(self, gpu: _Gpu, activity: Activity, *, is_lost: bool = False) -> None:
+        """Add the time of a worker's activity to `hours`, and start another activity.
+
+        If `is_lost` is true, computing time is added to the hours of the cause ``lost``.
+        """
+        cause: Cause = "lost" if is_lost and gpu.activity == "computing" else gpu.activity
+        self.hours[cause] += (self.now - gpu.activity_start) / 3600
+        gpu.activity, gpu.activity_start = activity, self.now
 
     def _update_open(self, gpu: _Gpu) -> None:
         """Update `_open_by_length` after a change to a worker's queue or activity."""
@@ -222,7 +231,9 @@ class VirtualCluster:
         """Finish a part, and start the next one."""
         bundle = gpu.queue[0]
         part = bundle.parts[gpu.part_index]
-        events: list[Event] = [Receipt(part.unit.id, part.strengths, part.start, part.stop, "", self.now - gpu.since)]
+        events: list[Event] = [
+            Receipt(part.unit.id, part.strengths, part.start, part.stop, "", self.now - gpu.activity_start)
+        ]
         self._switch_activity(gpu, "idle")
         gpu.part_index += 1
         if gpu.part_index == len(bundle.parts):
@@ -239,25 +250,25 @@ class VirtualCluster:
 
     def _crash(self, gpu: _Gpu) -> list[Event]:
         self.crashes += 1
-        return self._lose_worker(gpu, preempted=False)
+        return self._lose_worker(gpu, is_preempted=False)
 
     def _preempt(self, gpu: _Gpu) -> list[Event]:
         self.preemptions += 1
-        return self._lose_worker(gpu, preempted=True)
+        return self._lose_worker(gpu, is_preempted=True)
 
-    def _lose_worker(self, gpu: _Gpu, *, preempted: bool) -> list[Event]:
+    def _lose_worker(self, gpu: _Gpu, *, is_preempted: bool) -> list[Event]:
         """End a worker, and schedule the start of the next one on the same machine or on its replacement."""
-        self._switch_activity(gpu, "absent" if preempted else "starting", lost=True)
+        self._switch_activity(gpu, "absent" if is_preempted else "starting", is_lost=True)
         gpu.generation += 1
         events: list[Event] = [
-            BundleLost(bundle, started=bundle is gpu.queue[0], preempted=preempted, reason="its machine was lost")
+            BundleLost(bundle, started=bundle is gpu.queue[0], preempted=is_preempted, reason="its machine was lost")
             for bundle in gpu.queue
         ]
         self._in_flight -= len(events)
         gpu.queue.clear()
         gpu.part_index, gpu.network = 0, None
         self._update_open(gpu)
-        if preempted:
+        if is_preempted:
             self._schedule(self._machines.replacement_seconds, gpu, self._arrive)
         else:
             self._schedule(self._machines.start_seconds, gpu, self._start)

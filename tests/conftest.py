@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from robust201.weights.store import CheckpointStore
 
-# Examples have no deadline, because a busy machine is slow. A commit is tested with the same examples everywhere, so
-# that a new failure is caused by a change of the code; `pytest --hypothesis-profile explore` tries out new examples.
+# Examples have no deadline, because a busy machine is slow. By default, examples are equal everywhere, so that only
+# a change of the code can cause a new failure; `pytest --hypothesis-profile explore` tries out new examples.
 hypothesis.settings.register_profile("robust201", deadline=None, derandomize=True, max_examples=30)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile("robust201")
@@ -63,7 +63,7 @@ THREE_KEYS = {key: TINY_KEYS[key] for key in ("clean", "fgsm", "brightness")}
 
 @pytest.fixture(scope="session", autouse=True)
 def without_fsync() -> Iterator[None]:
-    """Disable `os.fsync`: it takes ten milliseconds on a busy disk, and only protects against power cuts."""
+    """Disable `os.fsync`, which takes ten milliseconds on a busy disk and only protects against power cuts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _descriptor: None)
         yield
@@ -71,7 +71,7 @@ def without_fsync() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def without_rebuilding_command_line() -> Iterator[None]:
-    """Build the command line only once: this takes as long as a small command, and tests do not change the result."""
+    """Build the command line only once, because building takes as long as a small command and gives equal results."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
         yield
@@ -139,7 +139,7 @@ def failing_fgsm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def covered_values(case: pytest.Function) -> set[tuple[object, ...]]:
-    """Return the values of a case: for each parametrisation, the names of the arguments and the ids of the values."""
+    """Return the parameter values of a case, each with the names of its arguments and the ids of the objects."""
     argument_names = [
         str(marker.args[0]) if isinstance(marker.args[0], str) else ",".join(marker.args[0])
         for marker in case.iter_markers("parametrize")
@@ -169,7 +169,7 @@ def mark_cases_slow(items: Sequence[pytest.Item]) -> None:
 
 
 SLOWEST_FOLDERS = ("faults", "runtime", "cli", "figures", "tasks", "spaces", "shards", "dataset", "project", "planning")
-"""Folders with the slowest tests. They run in this order before all others, so that all processes end together."""
+"""Folders with the slowest tests. These run first, in this order, so that all processes end at about the same time."""
 
 FILES_SHARING_RAY = tuple(
     f"tests/runtime/test_{name}.py" for name in ("executors", "user_code", "sweep", "training_run")

@@ -4,9 +4,9 @@
 
 Each package runs in a separate process, on the same network (a residual network in torchvision's style with random
 weights) and on the same random images, which are labelled with the network's predictions. Epsilon is so small that no
-image is fooled, so all four attacks make all of their steps on every image; this is the most expensive case. Fewer
-steps and queries than AutoAttack's 100 and 5,000 shorten the attacks of both packages alike. The time is the attack's
-CPU time. The memory is what the process needs in addition to libraries, network and images.
+image fools the network, so all four attacks make all steps on every image, which is the most expensive case. Both
+packages make fewer than AutoAttack's 100 steps and 5,000 queries. The time is the attack's CPU time. The memory is the
+peak of the process without libraries, network and images.
 """
 
 import argparse

@@ -6,10 +6,10 @@ the previous demo.
     python -m tests.golden.compare_demo DATASET
 
 Images, ids, random numbers, accuracies and confusion matrices are the same on every tested CPU. Only the last bits of a
-confidence depend on the CPU's instruction set. `demo-export.sha256` was recorded with AVX512 on an Intel Xeon. After
-the demo's PGD got larger steps on 2026-11-23, its files and `croissant.json` were recorded again on an AMD EPYC (family
-25, model 17), where all other files were equal to the recorded files. `demo-export-avx2.sha256` lists the files that
-differ on a CPU with AVX2 only. It was recorded on an AMD EPYC (family 25, model 1), where other kernels of MKL,
+confidence depend on the CPU's instruction set. `demo-export.sha256` was recorded with AVX512 on an Intel Xeon. On
+2026-11-23, the demo's PGD got larger steps. Its files and `croissant.json` were then recorded again on an AMD EPYC
+(family 25, model 17), where all other files were equal to the recorded files. `demo-export-avx2.sha256` lists the files
+that differ on a CPU with AVX2 only. It was recorded on an AMD EPYC (family 25, model 1), where other kernels of MKL,
 OpenBLAS and NumPy gave the same files.
 
 The hashes were recorded by version 0.1.0. Four files contain the version, or the hash of a file that contains it.
@@ -63,7 +63,7 @@ def expected_hashes(capability: str) -> dict[str, str]:
 
 
 def recorded_version_hashes(dataset: Path) -> dict[str, str]:
-    """Return the hash of each versioned file with `RECORDED_VERSION` in place of the current version.
+    """Return the hash of each versioned file with `RECORDED_VERSION` instead of the current version.
 
     The version must have the same length, because the files also contain file sizes.
     """

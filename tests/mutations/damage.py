@@ -1,4 +1,4 @@
-"""Kinds of random damage to a file."""
+"""Functions that damage a file at random."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from tests.support.irregular_files import OBSTACLES
 
 Rng = np.random.Generator
 Damage = Callable[[Path, Sequence[Path], Rng], None]
-"""Function that damages a file, given other files of the same kind and a random generator."""
+"""Function that damages a file; it receives the file, other files of the same kind and a random generator."""
 
 
 def _flip_bit(path: Path, _siblings: Sequence[Path], rng: Rng) -> None:
@@ -59,7 +59,7 @@ def _damage_and_rename(path: Path, siblings: Sequence[Path], rng: Rng) -> None:
 WRONG_VALUES: tuple[Any, ...] = (None, "text", -1, 2.5, True, [], {}, [None], 10**30, "x" * 5000, {"a": {"b": 1}})
 
 
-def _mistype(path: Path, _siblings: Sequence[Path], rng: Rng) -> None:
+def _set_wrong_type(path: Path, _siblings: Sequence[Path], rng: Rng) -> None:
     """Replace a random value in a JSON file, or in a random line of a JSON Lines file, with a wrong value."""
     lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
     line_index = int(rng.integers(len(lines)))
@@ -87,7 +87,7 @@ DAMAGES: dict[str, Damage] = {
     "swapped": _swap,
     **{name: _replacement(make) for name, make in OBSTACLES.items() if name != "a folder"},
     "renamed to its hash": _damage_and_rename,
-    "another type": _mistype,
+    "another type": _set_wrong_type,
 }
 
 

@@ -133,8 +133,8 @@ PROBES: dict[str, dict[str, Probe]] = {
     **dict.fromkeys(("weights", "weights manifest", "corruptions", "corruptions manifest"), _INPUTS_PROBES),
     "dataset JSON": _JSON_PROBES,
     "dataset Parquet": _PARQUET_PROBES,
-    "dataset listing": _JSON_PROBES | {f"{name} (Parquet)": probe for name, probe in _PARQUET_PROBES.items()},
-    "dataset facts": {
+    "dataset checksums": _JSON_PROBES | {f"{name} (Parquet)": probe for name, probe in _PARQUET_PROBES.items()},
+    "dataset metadata": {
         "read": _JSON_PROBES["read"],
         "read (Parquet)": Probe(_PARQUET_PROBES["read"].run, is_compared=False),
         **{name: _JSON_PROBES[name] for name in ("report", "verify export", "verify")},
@@ -152,8 +152,8 @@ def find_problem(probe: Probe, result: CommandResult, data: Any, undamaged_data:
         return f"stderr has {len(result.err):,} characters: {result.err[:200]}"
     if result.peak_bytes > MAX_BYTES:
         return f"the command used {result.peak_bytes >> 20} MiB of memory"
-    is_silent = not _WARNING.search(result.out + result.err)
-    if probe.is_compared and result.code == 0 and data != undamaged_data and is_silent:
+    has_warned = _WARNING.search(result.out + result.err) is not None
+    if probe.is_compared and result.code == 0 and data != undamaged_data and not has_warned:
         actual, expected = (json.dumps(value, default=str)[:2000] for value in (data, undamaged_data))
         return f"the data differs without a warning: {actual} instead of {expected}"
     return ""

@@ -35,8 +35,8 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     "corruptions manifest": ("corruptions/**/manifest.json",),
     "dataset JSON": ("json/digits/*.json",),
     "dataset Parquet": ("parquet/parquet/*/*/*.parquet",),
-    "dataset listing": ("json/SHA256SUMS", "parquet/SHA256SUMS", "parquet/parquet_files.json"),
-    "dataset facts": ("json/meta.json", "json/sweep.json", "parquet/sweep.json", "parquet/meta.json"),
+    "dataset checksums": ("json/SHA256SUMS", "parquet/SHA256SUMS", "parquet/parquet_files.json"),
+    "dataset metadata": ("json/meta.json", "json/sweep.json", "parquet/sweep.json", "parquet/meta.json"),
 }
 """Path patterns by kind of file."""
 
@@ -82,7 +82,7 @@ class Workspace:
 
     def __init__(self, folder: Path) -> None:
         self.root = root = folder / "work"
-        self._undamaged = folder / "pristine"
+        self._undamaged = folder / "undamaged"
         root.mkdir(parents=True)
         with CheckpointStore(root / "weights") as store:
             for index in ARCHITECTURES:

@@ -1,4 +1,4 @@
-"""Examples in the documentation run unchanged on a dataset like the demo's; its commands and links are valid."""
+"""Examples in the documentation run unchanged on a dataset like the demo's; commands and links in it are valid."""
 
 import ast
 import itertools

@@ -38,9 +38,9 @@ LAYERS = (
 """Folders of the package from the bottom up. Each folder may import the folders before it."""
 
 ROOT = {"__init__.py", "__main__.py", "api.py", "gallery.py", "security.py"}
-"""Modules at the package's root, such as the API and the entry point."""
+"""Modules in the package's root folder, such as the API and the entry point."""
 
-# Modules and folders that may import a heavy library. Ray has two: the executor and the client of its Jobs API.
+# Modules and folders that may import a heavy library. Ray has two importers: the executor and the Jobs API client.
 ALLOWED_IMPORTERS = {
     "ray": {
         "runtime/executors/ray.py",
@@ -90,15 +90,15 @@ def imports_by_module() -> dict[Path, set[str]]:
 
 
 def test_folders_import_downward(imports_by_module: Mapping[Path, set[str]]) -> None:
-    upward = []
+    upward_imports = []
     for path, names in imports_by_module.items():
         folder = path.parts[0]
         for parts in (name.split(".") for name in names if folder not in ROOT):
             is_in_layer = parts[0] == "robust201" and len(parts) > 1 and parts[1] in LAYERS
             if is_in_layer and LAYERS.index(parts[1]) > LAYERS.index(folder):
-                upward.append(f"{path} imports {'.'.join(parts)}")
+                upward_imports.append(f"{path} imports {'.'.join(parts)}")
     assert len(imports_by_module) > 300
-    assert upward == []
+    assert upward_imports == []
 
 
 def test_heavy_libraries_are_imported_only_in_listed_modules(imports_by_module: Mapping[Path, set[str]]) -> None:

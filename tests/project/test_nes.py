@@ -57,7 +57,7 @@ def test_nes_stays_in_ball_and_skips_misclassified_images(nes, network):
     assert fooled_fraction > (network(random_corners).argmax(dim=1) != labels)[:48].float().mean() + 0.2
 
 
-def test_nes_runs_in_a_sweep(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path):
+def test_nes_runs_in_sweep(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path):
     path = write_sweep(
         name="nes",
         architectures=[21],
@@ -74,7 +74,7 @@ def test_nes_runs_in_a_sweep(robust201: RunCommand, write_sweep: WriteSweep, tmp
 
 
 @pytest.mark.parametrize("dataset", ["mnist", "cifar10"])
-def test_sweeps_have_equal_strengths_for_pgd_and_nes(monkeypatch, dataset):
+def test_nes_sweeps_have_equal_strengths_for_pgd_and_nes(monkeypatch, dataset):
     monkeypatch.setenv("ROBUST201_DATA", "data")
     monkeypatch.chdir(REPOSITORY)
     keys = yaml.safe_load((REPOSITORY / f"jobs/nes/{dataset}.yaml").read_text())["keys"]

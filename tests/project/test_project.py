@@ -21,10 +21,10 @@ def find_install_commands(text: str) -> list[str]:
 
 
 def test_ci_runs_readme_test_command() -> None:
-    demo, tests = find_install_commands((REPOSITORY / "README.md").read_text())
-    assert demo.endswith("robust201 demo")
-    assert tests.endswith("-m pytest")
-    assert tests in find_install_commands((REPOSITORY / ".ci/run").read_text())
+    demo_command, test_command = find_install_commands((REPOSITORY / "README.md").read_text())
+    assert demo_command.endswith("robust201 demo")
+    assert test_command.endswith("-m pytest")
+    assert test_command in find_install_commands((REPOSITORY / ".ci/run").read_text())
 
 
 def test_constraints_satisfy_version_ranges() -> None:

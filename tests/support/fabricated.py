@@ -140,7 +140,7 @@ class FabricatedStore:
 
     Attributes:
         n_classes: number of classes of all datasets.
-        lacking: architecture, key and strength of the evaluations that are missing.
+        lacking: architecture, key and strength of each missing evaluation.
     """
 
     n_classes: int = 3
@@ -227,7 +227,7 @@ _CACHED_FILES: dict[str, dict[str, bytes]] = {}
 
 
 def export_copy(out: Path, plan: FabricatedPlan, store: FabricatedStore | None = None, **options: Any) -> None:
-    """Write the same files as `export`, but cache them in the process, for tests that start from an export."""
+    """Write the files of `export`, which are cached in the process, for tests that start from an export."""
     cache_key = repr((plan, type(store), vars(store or FabricatedStore()), sorted(options.items())))
     if cache_key not in _CACHED_FILES:
         export(out, plan, store, **options)

@@ -22,7 +22,7 @@ LIBRARY_BATCHES = Batching(samples=1, pool=1, as_library=True)
 
 
 class Difference(NamedTuple):
-    """Differences between an attack by the library and the fused attack.
+    """Differences between the library's attack and the fused attack.
 
     Attributes:
         image_bits: number of differing bits in the attacked images.
@@ -158,8 +158,8 @@ def fused_images(key, classifier, images, labels, epsilons, seed, parameters, *,
     The attacked model is `model` (default: `classifier`).
     """
     device = classifier.device if key in FOOLBOX else "cpu"
-    shrinks = getattr(parameters, "larger_epsilons", key == "aa_standard_l1")
-    random_numbers_class = LargerBallRandomNumbers if shrinks else ReplayedRandomNumbers
+    has_shrinking_ball = getattr(parameters, "larger_epsilons", key == "aa_standard_l1")
+    random_numbers_class = LargerBallRandomNumbers if has_shrinking_ball else ReplayedRandomNumbers
     job = AttackJob(
         model=model or classifier,
         batching=LIBRARY_BATCHES,

@@ -22,6 +22,7 @@ QUALITY = np.array([0.0, 0.020, 0.030, 0.045, 0.010])
 by 1, 1.1, 1.2 and so on."""
 
 ROBUSTNESS = np.array([0.000, 0.030, 0.020, -0.010, 0.025])
+"""Effect of each operation on robustness, like `QUALITY`."""
 
 SMALL_KEYS: Mapping[str, Sequence[float]] = {"clean": (), "fgsm": (0.5, 1.0, 8.0), "pgd": (0.5, 1.0, 4.0)}
 
@@ -33,7 +34,7 @@ def operation_table() -> NDArray[np.int64]:
 
 
 def planted_effects(effects: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return each cell's sum of effects over its edges, (15,625,); isomorphic cells have their evaluated cell's sum."""
+    """Return the sum of effects over the edges of each cell's isomorphic evaluated cell, (15,625,)."""
     weights = 1 + 0.1 * np.arange(len(EDGES))
     sums = effects[operation_table()] @ weights
     return sums[np.array(isomorphs())]

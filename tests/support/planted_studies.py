@@ -40,7 +40,7 @@ def make_weights(
 
 
 def correct_images(accuracy: float, offset: int = 0) -> np.ndarray:
-    """Return (N,) booleans, true for correctly classified images, which begin at `offset`, for a given accuracy."""
+    """Return (N,) booleans, of which the fraction `accuracy` is true, from index `offset` on."""
     return (np.arange(N_IMAGES) - offset) % N_IMAGES < round(accuracy * N_IMAGES)
 
 
@@ -69,14 +69,14 @@ def write_study(
                     units.append(replace(unit, n_images=N_IMAGES))
 
     def change(unit: Unit, strength: float, values: Values) -> Values:
-        correct = correct_images(
+        is_correct = correct_images(
             accuracy(str(unit.architecture), unit.dataset, weights_by_name[unit.weights], unit.key, strength)
         )
         labels = np.arange(N_IMAGES) % N_CLASSES
-        predictions = np.where(correct, labels, (labels + 1) % N_CLASSES)
+        predictions = np.where(is_correct, labels, (labels + 1) % N_CLASSES)
         cm = np.zeros((N_CLASSES, N_CLASSES), np.int32)
         np.add.at(cm, (labels, predictions), 1)
-        return {"accuracy": np.array(correct.mean()), "cm": cm, "predictions": predictions.astype(np.uint8)}
+        return {"accuracy": np.array(is_correct.mean()), "cm": cm, "predictions": predictions.astype(np.uint8)}
 
     plan = _Plan(
         tuple(units), MEASUREMENTS if outcomes else MEASUREMENTS[:2], weights=weights_by_name, space_name="zoo"
@@ -232,7 +232,7 @@ EQUIVARIANCE = EquivarianceStudy.model_validate(
 
 
 def spatial(architecture: str, dataset: str, weights: Weights, key: str, strength: float) -> float:
-    """Return an accuracy that is higher with depth 34 and with D*; between learning rates, it differs only by noise."""
+    """Return an accuracy that is higher with depth 34 and with D*, and differs between learning rates only by noise."""
     rng = np.random.default_rng([len(architecture), int(architecture[-1]), *weights.name.encode(), len(key)])
     return 0.5 + 0.2 * ("*" in weights.recipe) + 0.05 * architecture.endswith("34") + 0.02 * rng.random()
 

@@ -21,7 +21,7 @@ from robust201.images.upscaling import upscale
 from robust201.statistics.sampling import OutcomeModel, allocate, pilot_features, predict_pilots, stratify
 from robust201.tasks.corruptions.folder import generate_corruptions
 from robust201.tasks.corruptions.generator import CORRUPTION_FUNCTIONS, corrupt, synthetic_frost
-from tests.support.natural_images import natural_images, raw, stripes
+from tests.support.natural_images import natural_images, raw_integers, stripes
 
 N_IMAGES = 4
 
@@ -34,10 +34,10 @@ def digest(arrays: Iterable[NDArray[Any]]) -> str:
 
 
 def sample_images(size: int) -> NDArray[np.uint8]:
-    """Return two natural images, an image with flat colours (truncation reveals the last bit of sums), and noise."""
+    """Return two natural images, an image of flat colours (where truncation shows the last bit of sums), and noise."""
     images = natural_images(N_IMAGES, size)
-    images[2] = raw("flat", shape=(2, 2, 3), below=256).repeat(size // 2, 0).repeat(size // 2, 1)
-    images[3] = raw("noise", size, shape=images[3].shape, below=256)
+    images[2] = raw_integers("flat", shape=(2, 2, 3), below=256).repeat(size // 2, 0).repeat(size // 2, 1)
+    images[3] = raw_integers("noise", size, shape=images[3].shape, below=256)
     return images
 
 
@@ -51,7 +51,7 @@ def corrupted_images(key: str, size: int) -> Iterator[NDArray[np.uint8]]:
 def snow_of_noise() -> Iterator[NDArray[np.uint8]]:
     """Yield snow on noise. Its pixels depend on the last bits of grey values, which OpenBLAS would change."""
     indices = np.array([1, 21, 30, 32, 67])
-    images = raw("noise", 64, shape=(indices.max() + 1, 64, 64, 3), below=256)[indices].astype(np.uint8)
+    images = raw_integers("noise", 64, shape=(indices.max() + 1, 64, 64, 3), below=256)[indices].astype(np.uint8)
     yield corrupt(images, "snow", 5, seed=0, indices=indices, frost=stripes())
 
 
@@ -73,7 +73,7 @@ def _random_numbers() -> Iterator[tuple[str, Iterable[NDArray[Any]]]]:
     yield "draw training", [uniform(epoch_random_words(0, 1, "order", 99)), image_random_words(0, 1, "start", 2, 99)]
     images = np.ascontiguousarray(natural_images(16).transpose(0, 3, 1, 2))
     # Augmentations with colour jitter are not included: PyTorch sums an image's mean in an order that depends on the
-    # processor (docs/training.md).
+    # processor (docs/protocol/images-and-processors.md).
     for name in ("flip-crop", "std*-tf"):
         augment = Augmenter(AUGMENTATIONS[name], n_ids=16, seed=0, device=torch.device("cpu"))
         yield f"augmentation {name}", [augment(images, np.arange(16), 0).numpy()]
@@ -82,7 +82,7 @@ def _random_numbers() -> Iterator[tuple[str, Iterable[NDArray[Any]]]]:
 def _images() -> Iterator[tuple[str, Iterable[NDArray[Any]]]]:
     yield "snow of noise", snow_of_noise()
     yield "synthetic frost", synthetic_frost(0).images
-    grey = raw("grey", shape=(20, 28, 28), below=256).astype(np.uint8)
+    grey = raw_integers("grey", shape=(20, 28, 28), below=256).astype(np.uint8)
     for size in (32, 96):
         yield f"upscaled to {size}", [upscale(grey, size, 255)]
     original, reversed_images = natural_images(2), natural_images(2)[::-1]
@@ -93,7 +93,7 @@ def _images() -> Iterator[tuple[str, Iterable[NDArray[Any]]]]:
 
 def _samples() -> Iterator[tuple[str, Iterable[NDArray[Any]]]]:
     n_networks, n_strengths, n_images = 6, 2, 600
-    random_numbers = raw("outcomes", shape=(n_networks, n_strengths + 1, n_images), below=1000)
+    random_numbers = raw_integers("outcomes", shape=(n_networks, n_strengths + 1, n_images), below=1000)
     difficulty = np.arange(n_images) * 1000 // n_images
     outcomes = random_numbers + difficulty < np.array([1500, 1200, 900])[:, None]
     pilot_inputs = pilot_features(outcomes[:, 1:], outcomes[:, :1])
@@ -117,7 +117,7 @@ def hashes(sizes: Iterable[int]) -> dict[str, str]:
 
 
 def _controls() -> dict[str, str]:
-    """Return hashes that change with the test's environment variables if these have an effect."""
+    """Return hashes that depend on the environment variables of the test, to show that the variables have an effect."""
     import torch
 
     matrix = np.random.default_rng(0).random((64, 64), np.float32)

@@ -19,7 +19,7 @@ from robust201.tasks.measurements import Accumulator
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HOUR = 3600.0
-CLOCK_TWO_HOURS_AHEAD = lambda: time.time() + 2 * HOUR  # noqa: E731 - a clock two hours ahead
+CLOCK_TWO_HOURS_AHEAD = lambda: time.time() + 2 * HOUR  # noqa: E731 - a function that stands for a clock
 ALL = ("accuracy", "confidence", "cm", "predictions")
 DEFAULT = ("accuracy", "confidence", "cm")
 
@@ -76,7 +76,7 @@ def inventory_state(inventory):
 
 
 def state_without_index(store):
-    """Return the inventory's state from a scan without an index; the index is not changed."""
+    """Return the state of an inventory that is scanned without the index, and restore the index."""
     moved_index = store.root / "index-aside"
     if store.folder.index.exists():
         store.folder.index.rename(moved_index)
@@ -88,7 +88,7 @@ def state_without_index(store):
 
 
 def flip_middle_bit(store, shard, *, keep_time):
-    """Flip a bit in the middle of a shard; with `keep_time`, keep its modification time."""
+    """Flip a bit in the middle of a shard; with `keep_time`, restore its modification time."""
     path = store.folder.shards.joinpath(shard)
     file_status = path.stat()
     flip(path)

@@ -93,8 +93,8 @@ class SlurmCluster:
     def start_requeued(self, job: str) -> None:
         """Start a requeued job as soon as its first run has ended.
 
-        Slurm would delay the job for two minutes, because a node could mistake the second run for the first run, whose
-        credential it has just revoked.
+        By itself, Slurm would wait for two minutes, because a node could mistake the second run for the first one,
+        whose credential it has just revoked.
         """
         step = f"[{self.job(job)['JobId']}.batch]"
         self.wait_for(lambda: not any(step in title for title in _process_titles()))

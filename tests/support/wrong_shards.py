@@ -1,4 +1,4 @@
-"""Shards with invalid contents, whose names nevertheless have the right hashes."""
+"""Shards with invalid contents, although their names contain the right hashes."""
 
 import hashlib
 import json
