@@ -77,14 +77,14 @@ def run_child(descriptor: int, folder: str) -> None:
             raise ConfigError("Starting workers failed for 9 of them: expected fewer, got 9. Lower it.")
         return _Executor(order)
 
-    end_session = ray_process.end_session
+    kill_session = ray_process.kill_session
 
     def delayed_end_session(*arguments: Any, **options: Any) -> None:
-        ray_process.end_session = end_session
+        ray_process.kill_session = kill_session
         time.sleep(2)
-        end_session(*arguments, **options)
+        kill_session(*arguments, **options)
 
     if order == "be slow":
-        ray_process.end_session = delayed_end_session
+        ray_process.kill_session = delayed_end_session
     ray_process._start_executor = start_executor
     ray_process.run_child(descriptor, folder)

@@ -173,11 +173,11 @@ def test_steps_of_saved_snapshot_are_not_counted_twice(tmp_path: Path, clock: Cl
     assert seconds_left == pytest.approx(510 * 39 / 390)
     clock.now += 1.0
     tracker.count(Receipt(part.unit.id, (500.0,), 0, 1, "file", 40.0), RunTally())
-    assert tracker.progress.steps_macs == 0.0
+    assert tracker.progress.unsaved_macs == 0.0
     assert (tracker.progress.done_macs, tracker.progress.remaining_macs) == (400e6, 500e6)
     assert tracker.progress.seconds_left == pytest.approx(500 * 40 / 400)
     tracker.note_steps([beat(part, 600, begun=100, seconds=50.0)])
-    assert tracker.progress.steps_macs == 100e6
+    assert tracker.progress.unsaved_macs == 100e6
 
 
 def test_late_heartbeat_does_not_shorten_time_left(tmp_path: Path, clock: Clock) -> None:
@@ -191,4 +191,4 @@ def test_late_heartbeat_does_not_shorten_time_left(tmp_path: Path, clock: Clock)
     clock.now += 1.0
     tracker.count(Receipt(part.unit.id, (500.0,), 0, 1, "file", 40.0), RunTally())
     tracker.note_steps([late_beat])
-    assert (tracker.progress.remaining_macs, tracker.progress.steps_macs) == (500e6, 0.0)
+    assert (tracker.progress.remaining_macs, tracker.progress.unsaved_macs) == (500e6, 0.0)

@@ -206,11 +206,11 @@ class StatusReader:
         plan = self._plan
         self._done, self._macs_left = count_done(plan, inventory), 0.0
         self._stale = sum(inventory.foreign(plan.useful_ids).values())
-        for covered in count_coverage(plan, inventory):
-            planned, unfinished = covered.planned, covered.unfinished
+        for coverage in count_coverage(plan, inventory):
+            planned, unfinished = coverage.planned, coverage.unfinished
             macs = plan.unit_macs(planned) if unfinished else []
             for position in unfinished:
-                if covered.has_rows[position]:
+                if coverage.has_rows[position]:
                     missing = inventory.missing(planned.unit(position), plan.measurements)
                     self._macs_left += sum(map(plan.macs, missing))
                 else:  # the usual case, which does not need a search in the inventory

@@ -95,9 +95,9 @@ def record_counted_networks(plan: Plan, inventory: Inventory) -> Samples | None:
     pilot, counted = set(pilot_of(plan)), dict(recorded.counted)
     everything = plan_without_samples(plan.config, plan.facts)
     planned_keys = tuple(planned for planned in everything.planned_keys if planned.dataset_and_key in undrawn)
-    for covered in count_coverage(replace(everything, planned_keys=planned_keys), inventory):
-        planned = covered.planned
-        unfinished = {planned.networks[position].architecture for position in covered.unfinished}
+    for coverage in count_coverage(replace(everything, planned_keys=planned_keys), inventory):
+        planned = coverage.planned
+        unfinished = {planned.networks[position].architecture for position in coverage.unfinished}
         networks = dict.fromkeys(network.architecture for network in planned.networks)
         complete = (name for name in networks if name not in unfinished and name not in pilot)
         if names := tuple(dict.fromkeys([*counted.get(planned.dataset_and_key, ()), *complete])):

@@ -55,17 +55,17 @@ class Worker(PartWorker):
         configure_torch(self._config.execution.threads, self._config.precision)
         yield from super().run(bundle)
 
-    def _attempt(self, part: Part, heartbeat: Heartbeat) -> Iterator[Receipt | UnitFailure]:
+    def _compute_with_retries(self, part: Part, heartbeat: Heartbeat) -> Iterator[Receipt | UnitFailure]:
         # Smaller micro-batches for one part must not change the last bits of the next part's results.
         self._micro_batch = self._config.execution.micro_batch
-        yield from super()._attempt(part, heartbeat)
+        yield from super()._compute_with_retries(part, heartbeat)
 
     def use_less_memory(self, part: Part) -> bool:
         """Halve the micro-batch; return False if it already has the minimum size."""
         network = self._networks.loaded
-        if network is None or network.shown <= network.min_batch_size:
+        if network is None or network.last_batch_size <= network.min_batch_size:
             return False
-        self._micro_batch = network.shown // 2
+        self._micro_batch = network.last_batch_size // 2
         network.limit(self._micro_batch)  # frees the memory of CUDA graphs before the next attempt
         unit = part.unit
         self._metrics.record("robust201_micro_batch_halvings_total", dataset=unit.dataset, key=unit.key)
