@@ -160,7 +160,9 @@ def test_submitted_sweep_completes_and_resubmission_computes_nothing(
     assert "10 missing" in first_run.out
     assert "submit the sweep again" in first_run.err
     assert robust201("export", tmp_path / "results", "--out", tmp_path / "by-ray").code == 0
-    assert "there is a job with this id in state SUCCEEDED" in robust201(*submit, "--job-id", "first").err
+    assert (
+        "the cluster already has a job with this id, in state SUCCEEDED" in robust201(*submit, "--job-id", "first").err
+    )
 
     resubmitted = robust201(*submit, "--detach")
     assert resubmitted.code == 0

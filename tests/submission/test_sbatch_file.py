@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from robust201.core.errors import ConfigError
 from robust201.planning.config import ExecutionSection, SweepConfig
 from robust201.runtime.share_run import DRAIN_VARIABLE
-from robust201.submission.sbatch_file import ArrayOptions, format_ranges, parse_time, render, resources
+from robust201.submission.sbatch_file import ArrayOptions, format_ranges, parse_time_limit, render, task_resources
 from tests.conftest import MakeSweep, RunCommand, WriteSweep, read_tree
 from tests.support.slurm_support import command, directives
 from tests.support.tiny_trainings import training_fields
@@ -108,7 +108,7 @@ def test_task_requests_the_resources_of_its_workers(
 ) -> None:
     options = ArrayOptions(gpus_per_task=gpus)
     config = make_sweep(execution=execution)
-    assert resources(options, config.execution) == expected
+    assert task_resources(options, config.execution) == expected
     arguments = command(render_file(config, options))
     if expected[2] == 1:
         assert "--workers" not in arguments
@@ -154,7 +154,7 @@ def test_batch_file_rejects_a_path_that_sbatch_cannot_read(make_sweep: MakeSweep
     ],
 )
 def test_parse_time_accepts_the_formats_of_sbatch(time_limit: str, seconds: int) -> None:
-    assert parse_time(time_limit) == seconds
+    assert parse_time_limit(time_limit) == seconds
 
 
 def test_drain_time_is_a_quarter_of_a_short_time_limit() -> None:
@@ -239,7 +239,7 @@ def test_dry_run_prints_a_valid_script_and_writes_nothing(
 def test_task_with_all_trainings_requests_the_resources_of_its_workers(
     execution: dict[str, Any], options: dict[str, Any], expected: tuple[str | None, int, int]
 ) -> None:
-    requested_resources = resources(
+    requested_resources = task_resources(
         ArrayOptions(**options), ExecutionSection.model_validate(execution), is_only_task=True
     )
     assert requested_resources == expected

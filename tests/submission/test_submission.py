@@ -189,7 +189,7 @@ def test_shipment_above_the_limit_names_its_largest_files(
     monkeypatch.setattr("robust201.submission.shipment.UPLOAD_LIMIT_BYTES", 200_000)
     shipment = make_shipment(write_sweep(), {})
     with pytest.raises(
-        ConfigError, match=r"expected at most 0\.2 MiB.*got \d\.\d MiB; largest: robust201/large\.py \(0\.3 MiB\)"
+        ConfigError, match=r"expected at most 0\.2 MiB.*got \d\.\d MiB; largest files: robust201/large\.py \(0\.3 MiB\)"
     ):
         pack(shipment, tmp_path / "job.zip")
 
@@ -239,7 +239,7 @@ def make_job_details(status: str, exit_code: int | None = None, message: str | N
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_jobs, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(ray_jobs, "_RECONNECT_SECONDS", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_submit_job_passes_variables_and_drain_time(write_sweep: WriteSweep, tmp
         "env_vars": {"FOLDER": "/elsewhere", "RAY_JOB_STOP_WAIT_TIME_S": "660"},
     }
     for job_id, advice in (("running", "Follow the job with --follow running"), ("ended", "finished work is kept")):
-        with pytest.raises(ConfigError, match=f"there is a job with this id in state .*{advice}"):
+        with pytest.raises(ConfigError, match=f"the cluster already has a job with this id, in state .*{advice}"):
             ray_jobs.submit_job(client, shipment, tmp_path / "job.zip", job_id)
     client.submit_job = lambda **_: (_ for _ in ()).throw(RuntimeError("Request failed with status code 500: full"))
     with pytest.raises(ConfigError, match=r"the head did not accept the job \(Request failed"):

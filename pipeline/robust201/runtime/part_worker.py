@@ -53,7 +53,7 @@ class PartWorker:
                 if self._draining.is_set():
                     return
                 heartbeat.begin(part)
-                with self._log.about(part):
+                with self._log.about_part(part):
                     images = f"{part.start}:{part.stop}" if part.unit.n_images > 1 else None
                     self._log.write("part_started", strengths=part.strengths, images=images)
                     for outcome in self._compute_with_retries(part, heartbeat):
