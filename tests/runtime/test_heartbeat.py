@@ -74,10 +74,10 @@ def test_heartbeat_reports_training_steps(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_training_steps_give_epochs_rate_and_time_left() -> None:
     assert (STEPS.epoch, STEPS.epochs, STEPS.steps_per_second, STEPS.seconds_left) == (2, 5, 10.0, 148.5)
-    finished = replace(STEPS, step=1955)
-    assert (finished.epoch, finished.seconds_left) == (5, 0.0)
-    resumed = replace(STEPS, begun=470)
-    assert (resumed.steps_per_second, resumed.seconds_left) == (None, None)
+    final_steps = replace(STEPS, step=1955)
+    assert (final_steps.epoch, final_steps.seconds_left) == (5, 0.0)
+    resumed_steps = replace(STEPS, begun=470)
+    assert (resumed_steps.steps_per_second, resumed_steps.seconds_left) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -117,14 +117,14 @@ def test_heartbeat_of_killed_process_becomes_silent_and_is_removed(tmp_path: Pat
     finally:
         child.send_signal(signal.SIGKILL)
         child.wait()
-    (stale,) = (tmp_path / HEARTBEATS_FOLDER).glob("*.json")
+    (silent_file,) = (tmp_path / HEARTBEATS_FOLDER).glob("*.json")
     remove_silent_heartbeats(tmp_path)
-    assert stale.exists()  # the file is so recent that its process may be alive
-    os.utime(stale, (time.time() - 60,) * 2)
+    assert silent_file.exists()  # the file is so recent that its process may be alive
+    os.utime(silent_file, (time.time() - 60,) * 2)
     assert find_active_shares(tmp_path) == ()
     assert [beat.is_silent for beat in read_beats(tmp_path)] == [True]
     remove_silent_heartbeats(tmp_path)
-    assert not stale.exists()
+    assert not silent_file.exists()
 
 
 def test_heartbeat_in_unwritable_folder_has_no_effect(tmp_path: Path) -> None:
