@@ -1,4 +1,4 @@
-"""Cluster files are valid for Ray or KubeRay, and have none of the problems that this validation does not find."""
+"""Cluster files are valid for Ray and for KubeRay, and have no other known problems."""
 
 import copy
 import re
