@@ -11,7 +11,7 @@ _Original = ray_executor._WorkerActor
 
 
 class _WorkerActor(_Original):
-    """The executor's actor, which first injects the trial's faults into its process.
+    """The executor's actor, extended to inject the trial's faults into its process first.
 
     The tests find the processes of workers by the name of this class, which must not change.
     """

@@ -1,4 +1,4 @@
-"""Other faults: too little memory, a unit that kills workers, signals, clocks that jump, and a second driver."""
+"""Other faults: too little memory, a unit that kills its worker, signals, clocks that jump, and a second driver."""
 
 import json
 import re
@@ -11,14 +11,14 @@ import pytest
 from tests.faults.trial import ARCHITECTURES, INLINE, KEYS, Command, Trial
 from tests.faults.verdict import export
 
-POISON = (ARCHITECTURES[1], "pgd")
+POISONOUS_UNIT = (ARCHITECTURES[1], "pgd")
 _SLOW_KEY = next(reversed(KEYS))
 
 HOUR = 3600.0
-JUMPS = (0.0, 3 * HOUR, -2 * HOUR, 72 * HOUR, -48 * HOUR, 1.5)
+CLOCK_JUMPS = (0.0, 3 * HOUR, -2 * HOUR, 72 * HOUR, -48 * HOUR, 1.5)
 """Seconds that are added to the wall clock. Each time a process reads the clock, it adds the next value."""
 
-_OTHER_HOST = (
+_OTHER_HOST_WRAPPER = (
     *("unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"),
     *("sh", "-c", 'hostname robust201-other && exec "$0" "$@"'),
 )
@@ -40,11 +40,11 @@ def poison_unit(trial: Trial) -> None:
     completes the sweep.
     """
     trial.write_sweep()
-    trial.set_faults(poison=[POISON])
-    command = trial.run(expected={3})
+    trial.set_faults(poison=[POISONOUS_UNIT])
+    command = trial.run(expected_codes={3})
     trial.injection_counts["workers killed by the unit"] += len(trial.occurrences("poison-"))
     assert trial.injection_counts["workers killed by the unit"] >= 3, "the unit was abandoned too early"
-    index, key = POISON
+    index, key = POISONOUS_UNIT
     command.expect_output(f"#{index} digits {key}")
     failures = [json.loads(line) for line in (trial.results / "failures.jsonl").read_text().splitlines()]
     assert [failure["kind"] for failure in failures] == ["killed"], f"other failures: {failures}"
@@ -55,7 +55,7 @@ def poison_unit(trial: Trial) -> None:
 
 def _check_other_evaluations(trial: Trial) -> None:
     """Check that the rows of all other evaluations are equal to those of the undisturbed run."""
-    index, key = str(POISON[0]), POISON[1]
+    index, key = str(POISONOUS_UNIT[0]), POISONOUS_UNIT[1]
     exported = export(trial.results, trial.folder / "partial", partial=True)
     for name, content in trial.expected_files.items():
         if name.startswith("digits/"):
@@ -122,7 +122,7 @@ def jump_clock(trial: Trial) -> None:
     lose results.
     """
     trial.write_sweep()
-    trial.set_faults(clock=JUMPS, seconds_per_part=0.5)
+    trial.set_faults(clock=CLOCK_JUMPS, seconds_per_part=0.5)
     run = trial.start_run(*INLINE)
     trial.wait_for_shards(4, run)
     _check_status(trial, is_running=True)
@@ -141,7 +141,7 @@ def jump_clock(trial: Trial) -> None:
 
 
 def _check_status(trial: Trial, *, is_running: bool) -> None:
-    """Check that `status` reports no negative rates or times, nor that a run that has ended is still running."""
+    """Check that `status` reports no negative rates or times, and does not report a run that has ended as running."""
     command = trial.start("status", str(trial.results), "--json")
     trial.finish(command, {0})
     status = json.loads(command.text())
@@ -166,10 +166,10 @@ def start_second_driver_elsewhere(trial: Trial) -> None:
     """Start a second driver on another host; it is rejected until the first driver is killed."""
     _require_namespaces()
     first_driver = _start_first_driver(trial)
-    _expect_rejection(trial, _OTHER_HOST)
+    _expect_rejection(trial, _OTHER_HOST_WRAPPER)
     trial.kill_driver(first_driver)
     trial.set_faults()
-    second_driver = trial.start_run(*INLINE, wrapper=_OTHER_HOST)
+    second_driver = trial.start_run(*INLINE, wrapper=_OTHER_HOST_WRAPPER)
     trial.finish(second_driver, {0})
     second_driver.expect_output("watching its heartbeat")
 
@@ -180,7 +180,7 @@ def suspend_driver_until_takeover(trial: Trial) -> None:
     first_driver = _start_first_driver(trial)
     first_driver.process.send_signal(signal.SIGSTOP)
     trial.injection_counts["drivers suspended"] += 1
-    second_driver = trial.start_run(*INLINE, wrapper=_OTHER_HOST)
+    second_driver = trial.start_run(*INLINE, wrapper=_OTHER_HOST_WRAPPER)
     trial.wait_for_shards(trial.count_shards() + 1, second_driver)
     first_driver.process.send_signal(signal.SIGCONT)
     trial.finish(first_driver, {4})
@@ -206,6 +206,6 @@ def _expect_rejection(trial: Trial, wrapper: tuple[str, ...]) -> None:
 
 
 def _require_namespaces() -> None:
-    result = subprocess.run([*_OTHER_HOST, "true"], check=False, capture_output=True, text=True)
+    result = subprocess.run([*_OTHER_HOST_WRAPPER, "true"], check=False, capture_output=True, text=True)
     if result.returncode:
         pytest.skip(f"namespaces cannot be created: {result.stderr.strip()}")

@@ -1,4 +1,4 @@
-"""Faults that kill workers (also during a commit), the driver, or Ray's processes (also while they start)."""
+"""Faults that kill workers, the driver or Ray's processes, also while a worker commits or Ray starts."""
 
 import time
 from collections.abc import Callable
@@ -11,13 +11,13 @@ from tests.faults.processes import is_connecting_child, is_head, is_ray, is_rayl
 from tests.faults.trial import INLINE, N_UNITS, Command, Trial
 
 _WITHOUT_RAY_SECONDS = 90.0
-"""Time limit for collecting dead children if Ray was killed: a driver searches for Ray for 20 s before it ends."""
+"""Time within which a parent must collect dead children if Ray was killed: a driver searches for Ray for 20 s."""
 
 _SECONDS_PER_PART = 1.0
 """Delay of each part in seconds, so that processes can be killed in the middle of a run."""
 
 _MAX_PAUSE_SECONDS = 25.0
-"""Maximum time between two random kills; a run starts in less time, unless the machine is overloaded."""
+"""Maximum time between two random kills. A run needs less time to start, unless the machine is overloaded."""
 
 _VICTIMS: dict[str, Callable[[psutil.Process], bool]] = {
     "raylet": is_raylet,
@@ -55,7 +55,7 @@ def kill_raylet(trial: Trial) -> None:
     _kill_ray(trial, "raylet")
 
 
-def kill_head(trial: Trial) -> None:
+def kill_all_of_ray(trial: Trial) -> None:
     """Kill all processes of Ray at the same time."""
     _kill_ray(trial, "all of Ray")
 
@@ -73,10 +73,10 @@ def _kill_ray(trial: Trial, victim: str) -> None:
 
 
 def kill_while_starting(trial: Trial) -> None:
-    """Kill raylet, head, the connecting child or all of Ray, one second later in each run; in every second run, twice.
+    """Kill the raylet, the head, the connecting child or all of Ray while Ray starts.
 
-    After one kill, Ray is restarted and the run continues. After two kills, the run ends with exit code 3 and a
-    one-line error.
+    Each run is killed one second later than the run before, and every second run is killed twice. After one kill, Ray
+    is restarted and the run continues. After two kills, the run ends with exit code 3 and a one-line error.
     """
     trial.zombie_seconds = _WITHOUT_RAY_SECONDS
     trial.write_sweep(workers=1)
@@ -95,7 +95,7 @@ def kill_while_starting(trial: Trial) -> None:
 def _kill_after_appearance(
     trial: Trial, command: Command, is_victim: Callable[[psutil.Process], bool], seconds: float
 ) -> bool:
-    """Kill processes of a command `seconds` after the first appears; return False if none is alive then."""
+    """Kill a command's victims `seconds` after the first has appeared; return False if none is alive then."""
     while command.is_running and not any(map(is_victim, trial.live_processes())):
         time.sleep(0.1)
     _pause(trial, command, seconds)
@@ -126,7 +126,7 @@ def kill_while_committing(trial: Trial) -> None:
 
 
 def kill_at_random(trial: Trial) -> None:
-    """Kill the driver, the connecting child, head, raylet, all of Ray or a worker at random times; then resume."""
+    """Kill a worker, the driver, the connecting child, head, raylet or all of Ray at random times; then resume."""
     trial.zombie_seconds = _WITHOUT_RAY_SECONDS
     trial.write_sweep()
     trial.set_faults(seconds_per_part=_SECONDS_PER_PART)
@@ -139,18 +139,18 @@ def kill_at_random(trial: Trial) -> None:
         while trial.injection_counts.total() < trial.repeats and _pause(
             trial, command, trial.rng.uniform(0, _MAX_PAUSE_SECONDS)
         ):
-            _kill_random_kind(trial, command)
+            _kill_random_processes(trial, command)
         trial.finish(command, {0, 3, -9})
         assert "Traceback" not in command.text(), command.text()[-400:]
     trial.set_faults()
     trial.resume()
 
 
-def _kill_random_kind(trial: Trial, command: Command) -> None:
-    """Kill all live processes of a random kind, or a single worker."""
+def _kill_random_processes(trial: Trial, command: Command) -> None:
+    """Kill all live processes that have a randomly chosen role, or one of the workers."""
     live_processes = trial.live_processes()
-    processes_by_kind = {kind: list(filter(is_victim, live_processes)) for kind, is_victim in _VICTIMS.items()}
-    processes_by_kind["worker"] = list(filter(is_worker, live_processes))[:1]
-    processes_by_kind["driver"] = [process for process in live_processes if process.pid == command.process.pid]
-    kind = trial.rng.choice(sorted(kind for kind, victims in processes_by_kind.items() if victims) or ["driver"])
-    trial.injection_counts[f"{kind} killed"] += bool(kill(processes_by_kind[kind]))
+    processes_by_role = {role: list(filter(is_victim, live_processes)) for role, is_victim in _VICTIMS.items()}
+    processes_by_role["worker"] = list(filter(is_worker, live_processes))[:1]
+    processes_by_role["driver"] = [process for process in live_processes if process.pid == command.process.pid]
+    role = trial.rng.choice(sorted(role for role, victims in processes_by_role.items() if victims) or ["driver"])
+    trial.injection_counts[f"{role} killed"] += bool(kill(processes_by_role[role]))

@@ -23,7 +23,7 @@ DISCONNECTED_SECONDS = 30.0
 def _separate_ray_folder(trial: Trial) -> Iterator[None]:
     """Use a separate folder for Ray's files, with a short path, because the length of socket paths is limited."""
     folder = tempfile.mkdtemp(prefix="r201-")
-    trial.settings["RAY_TMPDIR"] = folder
+    trial.extra_environment["RAY_TMPDIR"] = folder
     try:
         yield
     finally:
@@ -119,7 +119,7 @@ def _ip(*arguments: str) -> None:
 
 def disconnect_host(trial: Trial) -> None:
     """Disconnect the second host for 30 s while its worker computes; the run continues."""
-    trial.settings |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": trial.marker}
+    trial.extra_environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": trial.marker}
     with _separate_ray_folder(trial):
         hosts = Hosts(trial)
         try:

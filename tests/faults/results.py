@@ -10,7 +10,7 @@ from tests.faults.trial import INLINE, N_UNITS, Trial, stray_files
 
 
 def damage_shards(trial: Trial) -> None:
-    """Damage four shards (a bit flipped in the data, a bit flipped in the footer, truncated, empty); then resume."""
+    """Damage four shards: flip a bit of the data or of the footer, or truncate or empty the file; then resume."""
     trial.write_sweep()
     trial.run(*INLINE)
     shards = sorted((trial.results / "shards").rglob("[!.]*.parquet"))
@@ -40,16 +40,16 @@ def _damage(trial: Trial, content: bytes, damage: str) -> bytes:
 
 
 def fill_disk(trial: Trial) -> None:
-    """Write results to a file system with space for half of the missing shards; then enlarge it and resume."""
-    _fill(trial, *INLINE)
+    """Run on a file system with space for half of the missing shards; then enlarge it and resume."""
+    _fill_disk(trial, *INLINE)
 
 
 def fill_disk_of_workers(trial: Trial) -> None:
     """Fill the disk like `fill_disk`, in a run whose workers are separate processes."""
-    _fill(trial)
+    _fill_disk(trial)
 
 
-def _fill(trial: Trial, *options: str) -> None:
+def _fill_disk(trial: Trial, *options: str) -> None:
     trial.write_sweep()
     trial.results.mkdir()
     _mount(trial.results)
@@ -59,7 +59,7 @@ def _fill(trial: Trial, *options: str) -> None:
             # A shard takes two pages of 4 kB. Progress, lease and temporary files also need some space.
             n_shards = (N_UNITS - trial.count_shards()) // 2
             _resize(trial.results, shutil.disk_usage(trial.results).used // 1024 + 8 * n_shards + 16)
-            trial.run(*options, expected={4}).expect_output("the disk is full")
+            trial.run(*options, expected_codes={4}).expect_output("the disk is full")
             trial.injection_counts["disk full"] += 1
             assert not stray_files(trial.results)
             assert 0 < trial.count_shards() < N_UNITS

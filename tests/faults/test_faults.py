@@ -1,4 +1,4 @@
-"""Runs with injected faults. `pytest` runs the two short faults, and `pytest -n 0 -m faults` runs the others."""
+"""Runs with injected faults. `pytest` injects the two short faults, and `pytest -n 0 -m faults` the others."""
 
 import os
 import random
@@ -19,7 +19,7 @@ SEED = int(os.environ.get("FAULT_SEED", "1"))
 """Seed for the random times of faults."""
 
 _MARGIN_BYTES = 128 * 2**20
-"""Threshold for changes of free GPU memory: less than CUDA needs per process, but more than other programs change."""
+"""Threshold for changes of free GPU memory: less than CUDA needs per process, but more than other programs cause."""
 
 
 class Fault(NamedTuple):
@@ -28,7 +28,7 @@ class Fault(NamedTuple):
     Attributes:
         name: ID of the test case.
         inject: function that injects the fault.
-        repeats: number of repetitions.
+        repeats: number of times to inject the fault.
         check: function that checks the results.
         is_short: whether the default test run includes the fault.
     """
@@ -44,12 +44,18 @@ FAULTS = (
     Fault("worker-killed", kills.kill_worker, repeats=4),
     Fault("driver-killed", kills.kill_driver, repeats=2),
     Fault("raylet-killed", kills.kill_raylet),
-    Fault("head-killed", kills.kill_head),
+    Fault("head-killed", kills.kill_all_of_ray),
     Fault("ray-killed-starting", kills.kill_while_starting, repeats=12),
     Fault("node-lost", machines.kill_node),
-    Fault("network-cut", machines.disconnect_host, check=partial(check_sweep, may_duplicate=True)),
+    Fault("network-cut", machines.disconnect_host, check=partial(check_sweep, allows_duplicate_rows=True)),
     Fault("commit-killed", kills.kill_while_committing, repeats=4),
-    Fault("memory-exhausted", interruptions.run_out_of_memory, 1, partial(check_sweep, tolerant=True), is_short=True),
+    Fault(
+        "memory-exhausted",
+        interruptions.run_out_of_memory,
+        1,
+        partial(check_sweep, allows_small_differences=True),
+        is_short=True,
+    ),
     Fault("unit-poisonous", interruptions.poison_unit),
     Fault("disk-full", results.fill_disk, is_short=True),
     Fault("disk-full-for-workers", results.fill_disk_of_workers, repeats=2),
@@ -63,7 +69,7 @@ FAULTS = (
     Fault(
         "stopped-driver-elsewhere",
         interruptions.suspend_driver_until_takeover,
-        check=partial(check_sweep, may_duplicate=True),
+        check=partial(check_sweep, allows_duplicate_rows=True),
     ),
     Fault("chaos", kills.kill_at_random, repeats=5),
     Fault("trainer-killed", trainings.kill_worker, 2, trainings.check_trainings),

@@ -8,7 +8,7 @@ import yaml
 from robust201.cli.console import format_count
 from tests.faults.processes import kill
 from tests.faults.trial import INLINE, Command, Trial, stray_files
-from tests.faults.verdict import age
+from tests.faults.verdict import make_old
 from tests.support.tiny_trainings import weight_files
 
 _STEP_SECONDS = 0.2
@@ -97,13 +97,13 @@ def kill_driver_inline(trial: Trial) -> None:
 
 
 def check_trainings(trial: Trial) -> None:
-    """Check that weights equal those of an undisturbed run, and that no process or stray file remains."""
+    """Check that weights equal those of an undisturbed run, and that no process and no stray file remains."""
     trial.wait_for_end()
     store, expected_hashes = _store_folder(trial), weight_files(trial.folder / "undisturbed")
     assert len(expected_hashes) == _N_SNAPSHOTS
     assert weight_files(store) == expected_hashes
     # Temporary files of killed processes may remain for a day. After that, the next run must remove them.
-    age(stray_files(store))
+    make_old(stray_files(store))
     rerun = _start(trial, *INLINE)
     trial.finish(rerun, {0})
     rerun.expect_output(f": {_N_SNAPSHOTS} done, 0 missing")

@@ -1,4 +1,4 @@
-"""Trials, each of which consists of a small sweep in a separate folder, commands that run it, and injected faults."""
+"""Trials: each has a small sweep in a separate folder, commands that run the sweep, and injected faults."""
 
 import json
 import os
@@ -98,7 +98,9 @@ class Command:
 
 @dataclass
 class Trial:
-    """Environment of a fault. Methods raise AssertionError if robust201 does not behave as expected.
+    """A sweep that is run while a fault is injected.
+
+    Methods raise AssertionError if robust201 does not behave as expected.
 
     Attributes:
         folder: folder for all files.
@@ -108,7 +110,7 @@ class Trial:
         injection_counts: number of injected faults, by description.
         zombie_seconds: time within which a live parent must collect a dead child, even on a busy machine.
         marker: value of the environment variable that identifies the trial's processes.
-        settings: additional environment variables of commands.
+        extra_environment: additional environment variables of commands.
         commands: all started commands.
     """
 
@@ -119,9 +121,9 @@ class Trial:
     injection_counts: Counter[str] = field(default_factory=Counter)
     zombie_seconds: float = 60.0
     marker: str = field(default_factory=lambda: secrets.token_hex(32))
-    settings: dict[str, str] = field(default_factory=dict)
+    extra_environment: dict[str, str] = field(default_factory=dict)
     commands: list[Command] = field(default_factory=list)
-    _observed: dict[int, psutil.Process] = field(default_factory=dict)
+    _known_processes: dict[int, psutil.Process] = field(default_factory=dict)
     _dead_since: dict[int, float] = field(default_factory=dict)
     _next_check: float = 0.0
 
@@ -150,7 +152,7 @@ class Trial:
             MARKER_VARIABLE: self.marker,
             "PYTHONPATH": os.pathsep.join((str(REPOSITORY / "pipeline"), str(REPOSITORY))),
             "OMP_NUM_THREADS": "1",
-            **self.settings,
+            **self.extra_environment,
         }
 
     def start_process(self, argv: Sequence[str]) -> Command:
@@ -193,10 +195,10 @@ class Trial:
         )
         return exit_code
 
-    def run(self, *options: str, expected: Collection[int] = (0,)) -> Command:
+    def run(self, *options: str, expected_codes: Collection[int] = (0,)) -> Command:
         """Run `robust201 run` on the sweep, and wait for its end."""
         command = self.start_run(*options)
-        self.finish(command, expected)
+        self.finish(command, expected_codes)
         return command
 
     def resume(self, *options: str, attempts: int = 4) -> None:
@@ -232,7 +234,7 @@ class Trial:
     def live_processes(self) -> list[psutil.Process]:
         """Return the live processes of the trial, and record them for `check_zombies`."""
         processes = live_processes(self.marker)
-        self._observed |= {process.pid: process for process in processes}
+        self._known_processes |= {process.pid: process for process in processes}
         return processes
 
     def check_zombies(self) -> None:
@@ -246,7 +248,7 @@ class Trial:
             return
         self._next_check = now + _CHECK_SECONDS
         self.live_processes()
-        dead = {process.pid: process for process in find_zombies(self._observed.values())}
+        dead = {process.pid: process for process in find_zombies(self._known_processes.values())}
         self._dead_since = {pid: self._dead_since.get(pid, now) for pid in dead}
         for pid, since in self._dead_since.items():
             parent = dead[pid].parent()

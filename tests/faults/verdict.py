@@ -1,4 +1,4 @@
-"""Checks after a fault: complete results without duplicates, equal exports, and no remaining processes or files."""
+"""Checks after a fault: results are complete, exports are equal, and no processes or files remain."""
 
 import json
 import os
@@ -26,22 +26,22 @@ def export(results: Path, out: Path, *, partial: bool = False) -> dict[str, byte
     return read_tree(out)
 
 
-def check_sweep(trial: Trial, *, tolerant: bool = False, may_duplicate: bool = False) -> None:
+def check_sweep(trial: Trial, *, allows_small_differences: bool = False, allows_duplicate_rows: bool = False) -> None:
     """Check a trial's results after its last command has ended and its sweep is complete.
 
     Args:
         trial: the trial.
-        tolerant: allow counts to differ by one image per strength and confidences by 1e-3. This is needed if
-            micro-batches were halved.
-        may_duplicate: allow duplicate rows. This is needed if a worker was disconnected or its driver was replaced,
-            because such a worker continues for a while.
+        allows_small_differences: allow counts to differ by one image per strength and confidences by 1e-3. This is
+            needed if micro-batches were halved.
+        allows_duplicate_rows: allow duplicate rows. This is needed if a worker was disconnected or its driver was
+            replaced, because such a worker continues for a while.
     """
     trial.wait_for_end()
-    _check_shards(trial.results, may_duplicate=may_duplicate)
+    _check_shards(trial.results, allows_duplicate_rows=allows_duplicate_rows)
     actual = export(trial.results, trial.folder / "json")
     file_names = trial.expected_files.keys() | actual.keys()
     differing = [name for name in file_names if trial.expected_files.get(name) != actual.get(name)]
-    if tolerant:
+    if allows_small_differences:
         assert trial.expected_files.keys() == actual.keys()
         for name in differing:
             if "/" in name and name.endswith(".json"):
@@ -52,12 +52,12 @@ def check_sweep(trial: Trial, *, tolerant: bool = False, may_duplicate: bool = F
     # Temporary files of killed processes may remain for a day. After that, the next run must remove them.
     if strays := stray_files(trial.results):
         trial.injection_counts["stray files left for a day"] += len(strays)
-        age(strays)
+        make_old(strays)
         trial.run(*INLINE)
         assert stray_files(trial.results) == []
 
 
-def _check_shards(results: Path, *, may_duplicate: bool) -> None:
+def _check_shards(results: Path, *, allows_duplicate_rows: bool) -> None:
     store, plan = ShardStore.open(results), load_plan(results)
     inventory = store.inventory(verify="all", on_damage="report")
     assert not inventory.damaged
@@ -66,7 +66,7 @@ def _check_shards(results: Path, *, may_duplicate: bool) -> None:
     assert not missing_parts, f"missing: {missing_parts}"
     columns = [inventory.row_column(name).tolist() for name in ("unit", "strength", "start", "stop")]
     row_counts = Counter(zip(*columns, strict=True))
-    assert may_duplicate or set(row_counts.values()) == {1}, f"duplicate rows: {row_counts.most_common(3)}"
+    assert allows_duplicate_rows or set(row_counts.values()) == {1}, f"duplicate rows: {row_counts.most_common(3)}"
 
 
 def _check_nearly_equal(name: str, expected: bytes, actual: bytes) -> None:
@@ -86,7 +86,7 @@ def _flatten(value: Any) -> list[float]:
     return [float("nan") if value is None else float(value)] if isinstance(value, int | float | None) else []
 
 
-def age(paths: Iterable[Path]) -> None:
+def make_old(paths: Iterable[Path]) -> None:
     """Set the modification times of files to two days ago, so that the next run removes them."""
     long_ago = time.time() - _TWO_DAYS
     for path in paths:

@@ -1,4 +1,4 @@
-"""Status of active runs and parts in flight, as time passes and at the end of a run."""
+"""Status of active runs and of the parts that their workers compute."""
 
 import io
 import json
@@ -28,10 +28,10 @@ from robust201.runtime.progress import PROGRESS_FILE, RATE_SECONDS, RunProgress,
 from robust201.runtime.sweep import run_sweep
 from robust201.shards import ShardStore
 from tests.conftest import MakeSweep
-from tests.monitoring.test_watch import HALF
+from tests.monitoring.test_watch import RUNNING
 
 NOW = 1_900_000_000.0
-RUN = {"measured_seconds": 100.0, "macs_per_second": 10.0, "evaluations_per_second": 0.5}
+RUN_PROGRESS = {"measured_seconds": 100.0, "macs_per_second": 10.0, "evaluations_per_second": 0.5}
 
 
 @pytest.fixture
@@ -53,9 +53,9 @@ def write_heartbeat(
     os.utime(path, (file_time, file_time))
 
 
-def write_driver(results: Path, state: dict[str, Any]) -> None:
-    """Write the lease and progress of a driver that has run since `NOW`."""
-    (results / PROGRESS_FILE).write_text(json.dumps(RUN | {"state": "running"} | state))
+def write_driver(results: Path, progress_fields: dict[str, Any]) -> None:
+    """Write the lease and progress file of a driver that was active at `NOW`."""
+    (results / PROGRESS_FILE).write_text(json.dumps(RUN_PROGRESS | {"state": "running"} | progress_fields))
     (results / LEASE_NAME).write_bytes(Holder.new(HostId("there", "n", "c", "q"), 5.0).to_bytes())
     for name in (PROGRESS_FILE, LEASE_NAME):
         os.utime(results / name, (NOW, NOW))
@@ -123,7 +123,7 @@ def test_status_shows_a_part_while_it_is_computed(half_finished_plan: Plan, monk
     assert not list((half_finished_plan.config.results / HEARTBEATS_FOLDER).iterdir())
 
 
-def test_status_of_a_folder_without_heartbeats(half_finished_plan: Plan) -> None:
+def test_status_counts_results_without_heartbeats(half_finished_plan: Plan) -> None:
     shutil.rmtree(half_finished_plan.config.results / HEARTBEATS_FOLDER)
     status = read_status_at(half_finished_plan, NOW)
     assert (status.done, status.running, status.parts_in_flight, status.silent_workers) == (2, False, (), ())
@@ -142,7 +142,7 @@ def test_status_of_a_read_only_folder_uses_the_clock_of_the_machine(
 
 
 @pytest.mark.parametrize("is_alive", [True, False])
-def test_dead_driver_on_same_host_is_reported_immediately(half_finished_plan: Plan, is_alive: bool) -> None:
+def test_status_reports_dead_driver_on_same_host_immediately(half_finished_plan: Plan, is_alive: bool) -> None:
     results = half_finished_plan.config.results
     write_driver(results, {})
     holder = Holder.new(HostId("here", "m", "b", "p"), 5.0)
@@ -193,8 +193,8 @@ def test_progress_and_status_show_draining(make_sweep: MakeSweep, monkeypatch: p
     assert observed[:2] == ["running", "draining"]
     assert "draining: run on " in observed[2]
     assert read_progress(config.results)["state"] == "drained"
-    assert replace(HALF, state="draining", driver=None).running
-    assert "running: 1 run with --share" in status_line(replace(HALF, state="draining", driver=None), 0.0)
+    assert replace(RUNNING, state="draining", driver=None).running
+    assert "running: 1 run with --share" in status_line(replace(RUNNING, state="draining", driver=None), 0.0)
 
 
 def test_display_shows_time_since_last_result(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +202,7 @@ def test_display_shows_time_since_last_result(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(console, "err", Console(file=output, width=200))
     monkeypatch.setattr(console, "_QUIET_SECONDS", 0.0)
     monkeypatch.setattr("robust201.runtime.progress.time.monotonic", lambda: 1200.0)
-    progress = RunProgress(20, evaluations_before=4, started=1000.0, measured=1100.0)
+    progress = RunProgress(20, evaluations_before=4, started=1000.0, last_result_time=1100.0)
     progress.evaluations_of_this_run, progress.done_macs, progress.remaining_macs = 5.0, 50.0, 100.0
     display = console.RunDisplay()
     display.update(progress, None)
@@ -214,8 +214,8 @@ def test_display_shows_time_since_last_result(monkeypatch: pytest.MonkeyPatch) -
     ]
 
 
-def test_rate_is_not_settled_after_short_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rate_counts_as_settled_only_after_rate_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("robust201.runtime.progress.time.monotonic", lambda: 1500.0)
-    progress = RunProgress(20, evaluations_of_this_run=5.0, done_macs=1.0, started=1000.0, measured=1000.5)
-    assert not progress.is_settled  # even if the next part takes long
-    assert replace(progress, measured=1000.0 + RATE_SECONDS).is_settled
+    progress = RunProgress(20, evaluations_of_this_run=5.0, done_macs=1.0, started=1000.0, last_result_time=1000.5)
+    assert not progress.is_settled  # although the last result was long ago
+    assert replace(progress, last_result_time=1000.0 + RATE_SECONDS).is_settled

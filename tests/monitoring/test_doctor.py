@@ -1,4 +1,4 @@
-"""`robust201 doctor`: each problem is reported with a fix."""
+"""`robust201 doctor` reports each problem with advice on how to fix it."""
 
 import json
 import socket
@@ -92,10 +92,10 @@ def test_doctor_reports_which_cpu_kernels_are_used(monkeypatch: pytest.MonkeyPat
 
 
 def test_doctor_reports_missing_images_and_missing_corruptions(make_sweep: MakeSweep, tmp_path: Path) -> None:
-    nowhere = {"path": str(tmp_path / "no"), "corruptions": {"source": "published", "path": str(tmp_path / "no-C")}}
-    failed = {check.what: check for check in examine(make_sweep(datasets={"cifar10": nowhere})) if not check.ok}
-    assert {"cifar10", "cifar10 corruptions"} <= set(failed)
-    assert "fetch CIFAR-10-C" in failed["cifar10 corruptions"].fix
+    section = {"path": str(tmp_path / "no"), "corruptions": {"source": "published", "path": str(tmp_path / "no-C")}}
+    problems = {check.what: check for check in examine(make_sweep(datasets={"cifar10": section})) if not check.ok}
+    assert {"cifar10", "cifar10 corruptions"} <= set(problems)
+    assert "fetch CIFAR-10-C" in problems["cifar10 corruptions"].fix
 
 
 @pytest.fixture
@@ -168,8 +168,8 @@ def test_doctor_reports_a_token_readable_by_others(head: SimpleNamespace) -> Non
     check = next(iter(examine_cluster(None, None)))  # without a cluster, this is only a warning
     assert (check.ok, check.warns, "other users can read it" in check.detail, "chmod 600" in check.fix) == (True,) * 4
     head.token_file.chmod(0o600)
-    safe = next(iter(examine_cluster(None, None)))
-    assert (safe.ok, safe.warns, "other users can" in safe.detail) == (True, False, False)
+    check = next(iter(examine_cluster(None, None)))
+    assert (check.ok, check.warns, "other users can" in check.detail) == (True, False, False)
 
 
 def test_doctor_prints_warnings_with_their_fix(capsys: pytest.CaptureFixture[str]) -> None:
@@ -254,9 +254,10 @@ def test_doctor_connects_to_the_ray_address_of_a_sweep(make_sweep: MakeSweep, mo
     assert examine_address("auto").ok
 
 
-def run_without(packages: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    blocked = dict.fromkeys(packages.split(","))
-    program = f"import sys; sys.modules.update({blocked}); from robust201.cli.app import main; main()"
+def run_without(modules: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process that cannot import these modules, which are separated by commas."""
+    blocked_modules = dict.fromkeys(modules.split(","))
+    program = f"import sys; sys.modules.update({blocked_modules}); from robust201.cli.app import main; main()"
     command = [sys.executable, "-W", "ignore", "-c", program, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPOSITORY)
 
@@ -276,14 +277,16 @@ def test_doctor_reports_a_missing_package_and_all_other_checks(write_sweep: Writ
     statuses = {
         line.split(":")[0].split()[-1]: line.split()[0] for line in result.stdout.splitlines() if line[0] != " "
     }
-    affected = {"torch": {"kernels", "gpus", "device", "disk", "digits"}, "pyarrow": {"disk"}, "ray": set()}[package]
+    affected_checks = {"torch": {"kernels", "gpus", "device", "disk", "digits"}, "pyarrow": {"disk"}, "ray": set()}[
+        package
+    ]
     assert statuses.keys() >= {"python", "torch", "gpus", "token", "device", "results", "disk", "clock", "digits"}
-    assert {check_name for check_name, status in statuses.items() if status == "fix"} <= affected | {
+    assert {check_name for check_name, status in statuses.items() if status == "fix"} <= affected_checks | {
         "checkpoints",
         package,
     }
     assert result.returncode == (2 if "fix" in statuses.values() else 0)
-    assert not affected or "fix" in statuses.values()
+    assert not affected_checks or "fix" in statuses.values()
 
 
 def test_doctor_reports_a_broken_package(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,14 +372,14 @@ def test_doctor_writes_to_the_shards_url(
 
 
 @pytest.mark.parametrize(
-    "module", [pytest.param("numpy", marks=pytest.mark.slow), "numpy,orjson,pandas,scipy,PIL,yaml,sklearn,pyarrow"]
+    "modules", [pytest.param("numpy", marks=pytest.mark.slow), "numpy,orjson,pandas,scipy,PIL,yaml,sklearn,pyarrow"]
 )
-def test_doctor_reports_missing_packages_that_other_checks_need(module: str) -> None:
-    result = run_without(module, "doctor", "--json")
+def test_doctor_reports_missing_packages_that_other_checks_need(modules: str) -> None:
+    result = run_without(modules, "doctor", "--json")
     assert (result.returncode, result.stderr) == (2, "")
     missing_packages = {check["what"] for check in json.loads(result.stdout) if check["detail"].endswith("is missing")}
     distribution_names = {"PIL": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn"}
-    assert missing_packages == {distribution_names.get(name, name) for name in module.split(",")}
+    assert missing_packages == {distribution_names.get(name, name) for name in modules.split(",")}
 
 
 def test_command_without_its_packages_gives_a_one_line_error() -> None:

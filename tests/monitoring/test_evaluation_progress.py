@@ -48,7 +48,7 @@ def test_describe_includes_key_epsilons_images_and_time(clock: Clock) -> None:
     assert progress.describe() == "fog at severity 5: 0 of 20 images, 0:02:00 elapsed, about 0:01:00 left"
 
 
-def test_estimate_is_not_corrected_by_cheap_keys(clock: Clock) -> None:
+def test_estimate_is_not_corrected_by_keys_of_small_cost(clock: Clock) -> None:
     progress = EvaluationProgress(costs={"clean": 1.0, "aa_standard_l2": 100.0}, seconds_per_cost=1.0)
     progress.begin("clean", (0.0,), 20)
     clock.seconds += 10
@@ -63,7 +63,7 @@ def test_time_left_is_unknown_before_any_measurement(clock: Clock) -> None:
 
 
 def evaluate_slowly(monkeypatch: pytest.MonkeyPatch, **options: object) -> None:
-    """Evaluate with a progress line every 10 ms."""
+    """Evaluate a network, showing the progress every 10 ms."""
     monkeypatch.setattr(evaluation_progress, "LINE_SECONDS", 0.01)
     monkeypatch.setattr(evaluation_progress, "_BAR_SECONDS", 0.01)
     keys = ["clean", {"pgd": {"epsilons_255": [1, 8]}}]

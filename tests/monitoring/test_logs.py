@@ -1,4 +1,4 @@
-"""`robust201 logs`: lines about one unit from all workers, sorted by time."""
+"""`robust201 logs` prints the lines about one unit from all workers, sorted by time."""
 
 import json
 from dataclasses import replace
@@ -46,12 +46,14 @@ def test_read_logs_sorts_the_lines_of_all_workers_by_time(logs: Path) -> None:
     assert [line["event"] for line in read_logs(logs, [UNIT.id])] == ["part_started", "worker_died", "shard_written"]
 
 
-TWIN = next(a.index for a in map(nasbench201.architecture, range(15_625)) if a.isomorph == 21 and a.index != 21)
+ISOMORPHIC_INDEX = next(
+    a.index for a in map(nasbench201.architecture, range(15_625)) if a.isomorph == 21 and a.index != 21
+)
 
 
 @pytest.mark.parametrize(
     "name",
-    [UNIT.id, UNIT.id[:10], "21/cifar10/pgd", "#21 cifar10 pgd", " 21/cifar10/pgd", f"{TWIN}/cifar10/pgd"],
+    [UNIT.id, UNIT.id[:10], "21/cifar10/pgd", "#21 cifar10 pgd", " 21/cifar10/pgd", f"{ISOMORPHIC_INDEX}/cifar10/pgd"],
 )
 def test_find_units_accepts_ids_and_labels(logs: Path, name: str) -> None:
     assert find_units(name, UNITS, logs) == {UNIT.id: "21/cifar10/pgd"}

@@ -1,4 +1,4 @@
-"""`robust201 status --watch`: its display, and when it ends."""
+"""`robust201 status --watch`: what it displays, and when it ends."""
 
 import io
 import json
@@ -27,7 +27,7 @@ from robust201.shards import Inventory, ShardStore
 from robust201.tasks import PAPER_KEYS
 from tests.conftest import MakeSweep, RunCommand, WriteSweep
 
-HALF = SweepStatus(
+RUNNING = SweepStatus(
     name="tiny",
     keys=(KeyStatus("cifar10", "clean", 10, 10), KeyStatus("cifar10", "pgd", 999, 1000)),
     failures=(
@@ -47,8 +47,8 @@ HALF = SweepStatus(
     worker_seconds=7200.0,
     cost=Cost(4.0, "GPU-hours"),
 )
-IDLE = replace(HALF, driver=None, shares=(), state="drained")
-COMPLETE = replace(IDLE, keys=(KeyStatus("cifar10", "clean", 10, 10),), state="finished", failures=())
+DRAINED = replace(RUNNING, driver=None, shares=(), state="drained")
+FINISHED = replace(DRAINED, keys=(KeyStatus("cifar10", "clean", 10, 10),), state="finished", failures=())
 
 
 class Clock:
@@ -66,11 +66,11 @@ class Clock:
 @pytest.mark.parametrize(
     ("states", "patience", "ending", "seconds"),
     [
-        ([HALF, HALF, COMPLETE], 60, "complete", 20),
-        ([COMPLETE], 0, "complete", 0),
-        ([IDLE] * 8, 60, "abandoned", 60),
-        ([IDLE] * 5 + [HALF] + [IDLE] * 8, 60, "abandoned", 120),  # an active run restarts the waiting time
-        ([HALF] * 50 + [COMPLETE], 0, "complete", 500),
+        ([RUNNING, RUNNING, FINISHED], 60, "complete", 20),
+        ([FINISHED], 0, "complete", 0),
+        ([DRAINED] * 8, 60, "abandoned", 60),
+        ([DRAINED] * 5 + [RUNNING] + [DRAINED] * 8, 60, "abandoned", 120),  # an active run restarts the waiting time
+        ([RUNNING] * 50 + [FINISHED], 0, "complete", 500),
     ],
 )
 def test_watch_ends_on_completion_or_after_inactivity(
@@ -94,8 +94,8 @@ def test_display_without_a_terminal_writes_one_line_per_reading() -> None:
     output = io.StringIO()
     display = display_sweep(Console(file=output, width=400), clock=lambda: 0.0)
     with display.showing():
-        display.update(HALF, 0.0)
-        display.update(IDLE, 30.0)
+        display.update(RUNNING, 0.0)
+        display.update(DRAINED, 30.0)
     first_line, second_line = output.getvalue().splitlines()
     assert first_line == (
         "1970-01-01T00:00:00Z 1,009/1,010 evaluations (99.9%); 2.50 evaluations/s, "
@@ -110,15 +110,18 @@ def test_display_without_a_terminal_writes_one_line_per_reading() -> None:
 @pytest.mark.parametrize(
     ("state", "rate"),
     [
-        (HALF, "2.50 evaluations/s, about 1:00:00 left; 2.00 worker-hours of finished work (4.00 GPU-hours)"),
-        (replace(HALF, seconds_left=None), "2.50 evaluations/s; 2.00 worker-hours of finished work (4.00 GPU-hours)"),
+        (RUNNING, "2.50 evaluations/s, about 1:00:00 left; 2.00 worker-hours of finished work (4.00 GPU-hours)"),
         (
-            replace(HALF, evaluations_per_second=None, seconds_left=None),
+            replace(RUNNING, seconds_left=None),
+            "2.50 evaluations/s; 2.00 worker-hours of finished work (4.00 GPU-hours)",
+        ),
+        (
+            replace(RUNNING, evaluations_per_second=None, seconds_left=None),
             "2.00 worker-hours of finished work (4.00 GPU-hours)",
         ),
-        (IDLE, "2.00 worker-hours of finished work (4.00 GPU-hours)"),
-        (COMPLETE, "2.00 worker-hours of finished work (4.00 GPU-hours)"),
-        (replace(HALF, keys=COMPLETE.keys), "2.00 worker-hours of finished work (4.00 GPU-hours)"),
+        (DRAINED, "2.00 worker-hours of finished work (4.00 GPU-hours)"),
+        (FINISHED, "2.00 worker-hours of finished work (4.00 GPU-hours)"),
+        (replace(RUNNING, keys=FINISHED.keys), "2.00 worker-hours of finished work (4.00 GPU-hours)"),
     ],
 )
 def test_status_line_has_a_rate_only_for_active_unfinished_sweeps(state: SweepStatus, rate: str) -> None:
@@ -129,8 +132,8 @@ def test_display_on_a_terminal_leaves_a_table() -> None:
     terminal = Console(file=io.StringIO(), width=100, height=40, force_terminal=True, record=True)
     display = display_sweep(terminal)
     with display.showing():
-        display.update(HALF, 0.0)
-        display.update(IDLE, 30.0)
+        display.update(RUNNING, 0.0)
+        display.update(DRAINED, 30.0)
     output = terminal.export_text()
     assert "999/1,000  99.9%" in output
     assert "10/10   100%" in output
@@ -146,7 +149,7 @@ def test_display_wraps_lines_longer_than_the_terminal() -> None:
     terminal = Console(file=io.StringIO(), width=60, height=40, force_terminal=True, record=True)
     display = display_sweep(terminal)
     with display.showing():
-        display.update(replace(HALF, failures=(failure,)), 0.0)
+        display.update(replace(RUNNING, failures=(failure,)), 0.0)
     output = terminal.export_text()
     assert "…" not in output
     assert " ".join(output.split()).count("no such luck at the very end") >= 1
@@ -159,7 +162,7 @@ def test_display_on_a_short_terminal_combines_corruptions() -> None:
         terminal = Console(file=io.StringIO(), width=100, height=height, force_terminal=True, record=True)
         display = display_sweep(terminal)
         with display.showing():
-            display.update(replace(HALF, keys=keys), 0.0)
+            display.update(replace(RUNNING, keys=keys), 0.0)
         # The last state is shown twice: at its update and when the display ends.
         table_lines = [line for line in terminal.export_text().splitlines() if "  50.0%" in line]
         assert len(table_lines) == 2 * (n_lines + 1)
@@ -186,7 +189,9 @@ def test_watch_ends_without_message_on_ctrl_c(
     assert "mutually exclusive" in robust201("status", results, "--watch", "--json").error_line(2)
 
 
-def test_status_reader_recounts_only_after_changes(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_reader_recounts_only_after_shards_change(
+    make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}})
     run_sweep(config, make_executor, filters=Filters(keys=("clean",)))
     plan, store = load_plan(config.results), ShardStore.open(config.results)
@@ -197,9 +202,9 @@ def test_status_reader_recounts_only_after_changes(make_sweep: MakeSweep, monkey
         return reader.read(store.inventory())
 
     def count_and_record(plan: Plan, inventory: Inventory) -> Iterator[Coverage]:
-        for covered in count_coverage(plan, inventory):
-            counted_keys.append(covered.planned.key)
-            yield covered
+        for coverage in count_coverage(plan, inventory):
+            counted_keys.append(coverage.planned.key)
+            yield coverage
 
     monkeypatch.setattr("robust201.monitoring.status.count_coverage", count_and_record)
     first_status = read()
@@ -224,10 +229,10 @@ def test_status_reports_the_driver_and_the_cost(make_sweep: MakeSweep) -> None:
     (config.results / "lease.json").write_text("a lease of another version")
     for file_name in ("progress.json", "lease.json"):
         os.utime(config.results / file_name, (1000.0, 1000.0))
-    state = StatusReader(plan, clock=lambda: 1010.0).read(inventory)
-    assert state.cost == Cost(inventory.seconds / 7200, "GPU-hours")
-    assert (state.running, state.driver, state.last_heartbeat) == (True, "unknown", 10.0)
-    assert (state.deaths, state.preemptions) == (2, 3)
+    status = StatusReader(plan, clock=lambda: 1010.0).read(inventory)
+    assert status.cost == Cost(inventory.seconds / 7200, "GPU-hours")
+    assert (status.running, status.driver, status.last_heartbeat) == (True, "unknown", 10.0)
+    assert (status.deaths, status.preemptions) == (2, 3)
     assert not StatusReader(plan, clock=lambda: 1031.0).read(inventory).running
 
 
@@ -238,7 +243,7 @@ def test_percent_is_100_only_for_complete_sweeps() -> None:
 
 def test_watch_retries_failed_readings() -> None:
     clock, failure = Clock(), InputError("expected a results folder, got none")
-    readings = iter([HALF, failure, OSError("stale"), failure, HALF, failure, failure, failure, COMPLETE])
+    readings = iter([RUNNING, failure, OSError("stale"), failure, RUNNING, failure, failure, failure, FINISHED])
 
     def read() -> SweepStatus:
         if isinstance(state := next(readings), Exception):
@@ -248,11 +253,11 @@ def test_watch_retries_failed_readings() -> None:
     shown_states: list[SweepStatus] = []
     record = lambda state, _quiet: shown_states.append(state)  # noqa: E731 - shorter than a function
     assert watch(read, record, every=10, patience=0, clock=clock, sleep=clock.sleep) == "complete"
-    assert (shown_states, clock.now) == ([HALF, HALF, COMPLETE], 180.0)
-    readings = iter([HALF, *[failure] * 4, COMPLETE])
+    assert (shown_states, clock.now) == ([RUNNING, RUNNING, FINISHED], 180.0)
+    readings = iter([RUNNING, *[failure] * 4, FINISHED])
     with pytest.raises(InputError, match="got none"):
         watch(read, record, every=10, patience=0, clock=clock, sleep=clock.sleep)
-    assert next(readings) == COMPLETE
+    assert next(readings) == FINISHED
 
 
 def test_watch_ends_if_the_folder_is_deleted(

@@ -247,7 +247,7 @@ def test_simultaneous_driver_and_share_are_reported_and_give_same_export(make_sw
     second_config = config.model_copy(update={"results": tmp_path / "second_run"})
     with Heartbeat(second_config.results, share=Share(1, 1).name):
         assert run_sweep(second_config, make_executor, say=messages.append).complete
-    assert any(message.startswith("1 run with --share active") for message in messages)
+    assert any(message.startswith("1 run with --share is active") for message in messages)
     for path in (second_config.results / "shards").rglob("*.parquet"):
         shutil.copy(path, config.results / path.relative_to(second_config.results))
     inventory = ShardStore.open(config.results).inventory()

@@ -1,7 +1,7 @@
 """Simulation of the child process that connects to Ray.
 
-The environment variable SIMULATED_CHILD_FOLDER names a folder with a file `orders`, whose n-th line is the order for
-the n-th child.
+The environment variable SIMULATED_CHILD_FOLDER names a folder with a file `orders`. Its n-th line is the order that
+the n-th child follows, such as "die at a poll".
 """
 
 import os
@@ -27,7 +27,7 @@ class _Executor:
         self.metrics = Metrics()
         self.order = order
         self.submitted: list[Bundle] = []
-        self.polls = 0
+        self.n_polls = 0
 
     def free_slots(self) -> int:
         return 4 - len(self.submitted)
@@ -42,12 +42,12 @@ class _Executor:
         (Path(os.environ["SIMULATED_CHILD_FOLDER"]) / "closed").touch()
 
     def poll(self, timeout: float) -> list[Event]:
-        self.polls += 1
-        if self.order == "die at a poll" or (self.order == "die after a receipt" and self.polls > 2):
+        self.n_polls += 1
+        if self.order == "die at a poll" or (self.order == "die after a receipt" and self.n_polls > 2):
             os._exit(1)
         if self.order == "reject at a poll":
             raise ConfigError("Running workers failed: one of them raised an error. Correct it.")
-        if self.polls == 1 or self.order == "be slow":
+        if self.n_polls == 1 or self.order == "be slow":
             time.sleep(timeout)
             return []
         receipts = [Receipt("unit", (1.0,), 0, 10, "shard", 1.0)] if self.order == "die after a receipt" else []
@@ -77,14 +77,14 @@ def run_child(descriptor: int, folder: str) -> None:
             raise ConfigError("Starting workers failed for 9 of them: expected fewer, got 9. Lower it.")
         return _Executor(order)
 
-    end_session = ray_process.end_session
+    kill_session = ray_process.kill_session
 
-    def delayed_end_session(*arguments: Any, **options: Any) -> None:
-        ray_process.end_session = end_session
+    def kill_session_late(*arguments: Any, **options: Any) -> None:
+        ray_process.kill_session = kill_session
         time.sleep(2)
-        end_session(*arguments, **options)
+        kill_session(*arguments, **options)
 
     if order == "be slow":
-        ray_process.end_session = delayed_end_session
+        ray_process.kill_session = kill_session_late
     ray_process._start_executor = start_executor
     ray_process.run_child(descriptor, folder)

@@ -1,4 +1,4 @@
-"""Sweeps on resized images in class folders, with more than 256 classes, and on single-channel images."""
+"""Sweeps on resized images in class folders with more than 256 classes, and on single-channel images."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ def photos(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def write_custom(write_sweep: WriteSweep, tmp_path: Path) -> WriteSweep:
+def write_custom_sweep(write_sweep: WriteSweep, tmp_path: Path) -> WriteSweep:
     def write(dataset: dict[str, Any], **changes: Any) -> Path:
         (tmp_path / "models.py").write_text(MODELS)
         fields: dict[str, Any] = {
@@ -63,16 +63,16 @@ def dataset_section(photos: Path, **changes: Any) -> dict[str, Any]:
 
 
 def test_sweep_on_class_folders_with_many_classes(
-    photos: Path, write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path
+    photos: Path, write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
-    sweep = write_custom(dataset_section(photos), measurements=["accuracy", "predictions"])
+    sweep = write_custom_sweep(dataset_section(photos), measurements=["accuracy", "predictions"])
     result = robust201("run", sweep)
     assert result.code == 0, result.err
     assert robust201("verify", tmp_path / "results").code == 0
-    exported = robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--parquet", "--outcomes", "bits")
-    assert exported.code == 0, exported.err
-    exported = robust201("export", tmp_path / "results", "--out", tmp_path / "both", "--parquet")
-    assert exported.code == 0, exported.err
+    result = robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--parquet", "--outcomes", "bits")
+    assert result.code == 0, result.err
+    result = robust201("export", tmp_path / "results", "--out", tmp_path / "both", "--parquet")
+    assert result.code == 0, result.err
     data = RobustnessDataset(tmp_path / "both")
     assert 0 <= data.accuracy("colour", "mine", "fgsm", 8.0) <= 1
     (file,) = (tmp_path / "both" / "parquet").rglob("key=clean/*.parquet")
@@ -90,9 +90,9 @@ def test_sweep_on_class_folders_with_many_classes(
 
 
 def test_protocol_records_resize_rule_and_plan_records_decoder(
-    photos: Path, write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path
+    photos: Path, write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
-    assert robust201("run", write_custom(dataset_section(photos), keys={"clean": {}})).code == 0
+    assert robust201("run", write_custom_sweep(dataset_section(photos), keys={"clean": {}})).code == 0
     assert robust201("export", tmp_path / "results", "--out", tmp_path / "out").code == 0
     record = json.loads((tmp_path / "out" / "sweep.json").read_text())
     (protocol,) = record["sweep"]["protocols"]
@@ -108,24 +108,24 @@ def test_protocol_records_resize_rule_and_plan_records_decoder(
     ("measurements", "expected"),
     [(None, ("accuracy",)), (["cm"], ("cm",)), (["accuracy", "confidence"], ("accuracy", "confidence"))],
 )
-def test_matrices_of_many_classes_are_measured_only_on_request(
-    photos: Path, write_custom: WriteSweep, measurements: list[str] | None, expected: tuple[str, ...]
+def test_confusion_matrices_of_many_classes_are_measured_only_on_request(
+    photos: Path, write_custom_sweep: WriteSweep, measurements: list[str] | None, expected: tuple[str, ...]
 ) -> None:
     changes = {} if measurements is None else {"measurements": measurements}
-    assert load_config(write_custom(dataset_section(photos), **changes)).measurements == expected
-    with_256_classes = load_config(write_custom(dataset_section(photos, classes=256), **changes)).measurements
+    assert load_config(write_custom_sweep(dataset_section(photos), **changes)).measurements == expected
+    with_256_classes = load_config(write_custom_sweep(dataset_section(photos, classes=256), **changes)).measurements
     assert with_256_classes == (("accuracy", "confidence", "cm") if measurements is None else expected)
 
 
-def test_sweep_on_grey_images(write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+def test_sweep_on_grey_images(write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     images = generator.integers(0, 256, (N_IMAGES, 1, 9, 9), dtype=np.uint8)
     np.savez(tmp_path / "test.npz", images=images, labels=np.arange(N_IMAGES) % 5)
     dataset = {"path": str(tmp_path / "test.npz"), "classes": 5, "image_size": 9, "channels": 1}
-    normalised = dataset | {"normalisation": {"mean": [0.5], "std": [0.25]}}
-    result = robust201("run", write_custom(normalised, architectures=["grey"]))
+    normalised_dataset = dataset | {"normalisation": {"mean": [0.5], "std": [0.25]}}
+    result = robust201("run", write_custom_sweep(normalised_dataset, architectures=["grey"]))
     assert result.code == 0, result.err
-    result = robust201("run", write_custom(dataset, results=str(tmp_path / "other")))
+    result = robust201("run", write_custom_sweep(dataset, results=str(tmp_path / "other")))
     assert result.code == 3
     assert "1 channels instead" in result.err
 
@@ -140,10 +140,12 @@ INVALID_SECTIONS = {
 }
 
 
-@pytest.mark.parametrize("mistake", INVALID_SECTIONS)
+@pytest.mark.parametrize("fault", INVALID_SECTIONS)
 def test_invalid_dataset_section_gives_one_line_error(
-    photos: Path, write_custom: WriteSweep, robust201: RunCommand, mistake: str
+    photos: Path, write_custom_sweep: WriteSweep, robust201: RunCommand, fault: str
 ) -> None:
-    changes, message = INVALID_SECTIONS[mistake]
-    error_line = robust201("plan", write_custom(dataset_section(photos, **changes), measurements=["cm"])).error_line(2)
+    changes, message = INVALID_SECTIONS[fault]
+    error_line = robust201(
+        "plan", write_custom_sweep(dataset_section(photos, **changes), measurements=["cm"])
+    ).error_line(2)
     assert message in error_line

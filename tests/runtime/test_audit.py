@@ -20,7 +20,7 @@ FIELDS: dict[str, Any] = {
     "keys": {"clean": {}, "pgd": {"epsilons_255": [8, 16], "steps": 3, "rel_stepsize": 0.4}, "fog": {}},
     "images": {"count": None},
 }
-AUDIT = ("--networks", 1, "--count", 60, "--seed", 3)
+AUDIT_OPTIONS = ("--networks", 1, "--count", 60, "--seed", 3)
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def sweep(write_sweep: WriteSweep) -> Path:
 
 
 def test_audit_of_equal_engines_passes(sweep: Path, robust201: RunCommand, tmp_path: Path) -> None:
-    result = robust201("audit", sweep, *AUDIT, "--json")
+    result = robust201("audit", sweep, *AUDIT_OPTIONS, "--json")
     assert result.code == 0, result.err
     evaluations = json.loads(result.out)
     assert [(evaluation["key"], evaluation["strength"], evaluation["n_images"]) for evaluation in evaluations] == [
@@ -40,28 +40,28 @@ def test_audit_of_equal_engines_passes(sweep: Path, robust201: RunCommand, tmp_p
     assert len({evaluation["architecture"] for evaluation in evaluations}) == 1
     assert not (tmp_path / "results").exists()
     assert {path.name for path in (tmp_path / "results-audit").iterdir()} == {"reference", "fused"}
-    text_result = robust201("audit", sweep, *AUDIT)
+    text_result = robust201("audit", sweep, *AUDIT_OPTIONS)
     assert text_result.code == 0
     assert "Compared 2 evaluations: the engines differ in none." in text_result.out
-    assert json.loads(robust201("audit", sweep, *AUDIT, "--json").out) == evaluations
+    assert json.loads(robust201("audit", sweep, *AUDIT_OPTIONS, "--json").out) == evaluations
 
 
 def test_audit_detects_weak_attack(sweep: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fused attack is replaced by one that returns the images unchanged."""
+    """The attack of the fused engine is replaced by one that returns the images unchanged."""
 
     def fused(job: AttackJob, _parameters: Any) -> Iterator[Any]:
         for samples in job.chunks(np.arange(len(job.images))):
             yield from batches_by_strength(samples, samples.clean)
 
     monkeypatch.setattr(pgd, "fused", fused)
-    result = robust201("audit", sweep, *AUDIT, "--json")
+    result = robust201("audit", sweep, *AUDIT_OPTIONS, "--json")
     assert result.code == 3
     evaluation = json.loads(result.out)[1]
     assert evaluation["differs"]
-    correct, only_correct_with = evaluation["correct"], evaluation["only_one"]
-    assert correct["fused"] - correct["reference"] == only_correct_with["fused"] - only_correct_with["reference"] > 20
+    n_correct, n_only_one = evaluation["correct"], evaluation["only_one"]
+    assert n_correct["fused"] - n_correct["reference"] == n_only_one["fused"] - n_only_one["reference"] > 20
     assert evaluation["p_value"] < evaluation["adjusted_p_value"] < 1e-5
-    assert "the engines differ in" in robust201("audit", sweep, *AUDIT).out
+    assert "the engines differ in" in robust201("audit", sweep, *AUDIT_OPTIONS).out
 
 
 @pytest.mark.parametrize(

@@ -34,12 +34,12 @@ def test_drained_sweep_is_resumed(make_sweep: MakeSweep, execution: dict[str, ob
             interrupted_receipts.append(event)
             signal.raise_signal(signal.SIGTERM)
 
-    drained = run_sweep(config, make_executor, on_progress=interrupt)
-    assert drained.drained
-    assert 0 < drained.evaluations < N_EVALUATIONS
-    resumed = run_sweep(make_sweep(keys=KEYS), make_executor)  # with the inline executor
-    assert resumed.complete
-    assert drained.evaluations + resumed.evaluations == N_EVALUATIONS
+    drained_tally = run_sweep(config, make_executor, on_progress=interrupt)
+    assert drained_tally.drained
+    assert 0 < drained_tally.evaluations < N_EVALUATIONS
+    resumed_tally = run_sweep(make_sweep(keys=KEYS), make_executor)  # with the inline executor
+    assert resumed_tally.complete
+    assert drained_tally.evaluations + resumed_tally.evaluations == N_EVALUATIONS
 
 
 def test_transfer_images_are_generated_before_evaluation(make_sweep: MakeSweep, execution: dict[str, object]) -> None:
@@ -60,13 +60,13 @@ def test_error_in_worker_fails_only_its_parts(
     shutil.copytree(tiny_weights, weights)
     config = make_sweep(keys=KEYS, execution=execution | {"workers": 1}, checkpoints={"path": str(weights)})
 
-    def damage_then_start(plan):
-        # The disk is damaged after the driver's check and before the worker's check.
+    def damage_weights_and_start(plan):
+        # The file is damaged between the driver's check and the worker's check.
         store = CheckpointStore(weights)
         (weights / store.find(21, "digits").file).write_bytes(b"no tensors")
         return make_executor(plan)
 
-    tally = run_sweep(config, damage_then_start)
+    tally = run_sweep(config, damage_weights_and_start)
     assert {failure.part.unit.architecture for failure in tally.failures} == {21}
     assert {failure.kind for failure in tally.failures} == {"application"}
     assert tally.evaluations == N_EVALUATIONS // 2

@@ -166,7 +166,7 @@ def test_missing_train_images_error_names_keys(write_sweep: WriteSweep, robust20
 
 
 @pytest.fixture
-def two_recipes(tmp_path: Path) -> Path:
+def store_with_two_recipes(tmp_path: Path) -> Path:
     """Write a store with two networks, each trained with two recipes, for 1 and 2 epochs, with seeds 0 and 1."""
     folder = tmp_path / "recipes"
     with CheckpointStore(folder) as store:
@@ -184,10 +184,12 @@ def two_recipes(tmp_path: Path) -> Path:
 
 
 def test_sweep_evaluates_several_weights_per_network(
-    make_sweep: MakeSweep, two_recipes: Path, robust201: RunCommand
+    make_sweep: MakeSweep, store_with_two_recipes: Path, robust201: RunCommand
 ) -> None:
     def sweep(**selection: object) -> SweepConfig:
-        return make_sweep(checkpoints=None, weights={"path": str(two_recipes), **selection}, keys=JACOBIAN_KEYS)
+        return make_sweep(
+            checkpoints=None, weights={"path": str(store_with_two_recipes), **selection}, keys=JACOBIAN_KEYS
+        )
 
     config = sweep(recipe="pgd7", epochs=[1], seeds=[0, 1])
     tally, preview = run(config)
@@ -243,14 +245,14 @@ def test_snapshots_within_epoch_are_evaluated_and_exported(
         (None, 6),
         (2, 8),
     ]
-    one_name = ("--out", tmp_path / "one", "--weights-name", "ours-i6-s777")
-    assert robust201("export", preview.plan.config.results, *one_name).code == 0
-    unknown_name = ("--out", tmp_path / "none", "--weights-name", "ours-i7-s777")
-    assert "ours-i6-s777" in robust201("export", preview.plan.config.results, *unknown_name).error_line(2)
+    known_name_options = ("--out", tmp_path / "one", "--weights-name", "ours-i6-s777")
+    assert robust201("export", preview.plan.config.results, *known_name_options).code == 0
+    unknown_name_options = ("--out", tmp_path / "none", "--weights-name", "ours-i7-s777")
+    assert "ours-i6-s777" in robust201("export", preview.plan.config.results, *unknown_name_options).error_line(2)
 
 
-def test_checkpoints_and_weights_sections_give_same_units(make_sweep: MakeSweep, two_recipes: Path) -> None:
-    store = str(_remove_pgd7_recipe(two_recipes))
+def test_checkpoints_and_weights_sections_give_same_units(make_sweep: MakeSweep, store_with_two_recipes: Path) -> None:
+    store = str(_remove_pgd7_recipe(store_with_two_recipes))
     run(make_sweep(checkpoints={"path": store, "epochs": 2, "seed": 1}, keys=CLEAN))
     weights_config = make_sweep(checkpoints=None, weights={"path": store, "epochs": [2], "seeds": [1]}, keys=CLEAN)
     _, preview = run(weights_config)
@@ -265,18 +267,18 @@ def _remove_pgd7_recipe(store: Path) -> Path:
 
 @pytest.mark.parametrize("section", ["checkpoints", "weights"])
 def test_run_rejects_unnamed_recipe_if_store_has_several(
-    write_sweep: WriteSweep, robust201: RunCommand, two_recipes: Path, tmp_path: Path, section: str
+    write_sweep: WriteSweep, robust201: RunCommand, store_with_two_recipes: Path, tmp_path: Path, section: str
 ) -> None:
-    sweep = write_sweep(**({"checkpoints": None} | {section: {"path": str(two_recipes)}}), keys=CLEAN)
+    sweep = write_sweep(**({"checkpoints": None} | {section: {"path": str(store_with_two_recipes)}}), keys=CLEAN)
     error_line = robust201("run", sweep).error_line(2)
     assert 'there are weights of 2 recipes: "" (the unnamed recipe), pgd7. Set `recipe`' in error_line
     assert not (tmp_path / "results").exists()
 
 
-def test_planned_weights_can_be_loaded_after_store_grows(make_sweep: MakeSweep, two_recipes: Path) -> None:
-    config = make_sweep(checkpoints={"path": str(_remove_pgd7_recipe(two_recipes))}, keys=CLEAN)
+def test_planned_weights_can_be_loaded_after_store_grows(make_sweep: MakeSweep, store_with_two_recipes: Path) -> None:
+    config = make_sweep(checkpoints={"path": str(_remove_pgd7_recipe(store_with_two_recipes))}, keys=CLEAN)
     _, preview = run(config)
-    with CheckpointStore(two_recipes) as store:
+    with CheckpointStore(store_with_two_recipes) as store:
         for index in (0, 21):
             network = build_network(cells.specs()[index], channels=4, cells=1, n_classes=10)
             add_network(store, index, network.state_dict(), recipe="new", epochs=200)
@@ -296,12 +298,12 @@ def test_planned_weights_can_be_loaded_after_store_grows(make_sweep: MakeSweep, 
 def test_run_rejects_missing_combination_of_weights(
     write_sweep: WriteSweep,
     robust201: RunCommand,
-    two_recipes: Path,
+    store_with_two_recipes: Path,
     tmp_path: Path,
     selection: dict[str, Any],
     expected: str,
 ) -> None:
-    sweep = write_sweep(checkpoints=None, weights={"path": str(two_recipes), **selection}, keys=CLEAN)
+    sweep = write_sweep(checkpoints=None, weights={"path": str(store_with_two_recipes), **selection}, keys=CLEAN)
     error_line = robust201("run", sweep).error_line(2)
     assert f"expected {expected}, got" in error_line
     assert not (tmp_path / "results").exists()

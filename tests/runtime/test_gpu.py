@@ -51,7 +51,7 @@ CELLS = {name: format_spec(SPECIAL_CELLS[name]) for name in ("constant map with 
 
 
 @pytest.fixture(autouse=True)
-def _configured() -> None:
+def _configure_torch() -> None:
     configure_torch(threads=1)
 
 
@@ -102,7 +102,7 @@ class RecordingModel:
 
 @pytest.mark.parametrize("key", ["pgd", "aa_apgd-ce", "aa_square"])
 def test_production_random_numbers_match_cpu(device, key):
-    """With constant logits no image is fooled, so the model only receives starting points and proposals."""
+    """The logits are constant, so no attack succeeds, and the model receives all starting points and proposals."""
     images_by_device = []
     image_set = tiny_images(8, labels=[0] * 8)
     length = {"queries": 50} if key == "aa_square" else {"steps": 3}

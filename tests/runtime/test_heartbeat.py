@@ -20,8 +20,8 @@ from robust201.runtime.heartbeat import (
     Heartbeat,
     LastBeat,
     TrainingSteps,
-    active_shares,
     file_server_time,
+    find_active_shares,
     read_heartbeats,
     remove_silent_heartbeats,
 )
@@ -41,7 +41,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def test_heartbeat_reports_current_part_until_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(heartbeat, "_MIN_BEAT_SECONDS", 0.01)
     with Heartbeat(tmp_path) as beats:
         wait_for(beats.path.exists)
         beats.begin(Part(UNIT, (8.0,), 2, 5))
@@ -60,7 +60,7 @@ STEPS = TrainingSteps(step=470, begun=100, last=1955, per_epoch=391, seconds=37.
 
 
 def test_heartbeat_reports_training_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(heartbeat, "_MIN_BEAT_SECONDS", 0.01)
     monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.02)
     with Heartbeat(tmp_path) as beats:
         beats.begin(Part(UNIT, (1.0, 8.0), 0, 10))
@@ -74,10 +74,10 @@ def test_heartbeat_reports_training_steps(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_training_steps_give_epochs_rate_and_time_left() -> None:
     assert (STEPS.epoch, STEPS.epochs, STEPS.steps_per_second, STEPS.seconds_left) == (2, 5, 10.0, 148.5)
-    finished = replace(STEPS, step=1955)
-    assert (finished.epoch, finished.seconds_left) == (5, 0.0)
-    resumed = replace(STEPS, begun=470)
-    assert (resumed.steps_per_second, resumed.seconds_left) == (None, None)
+    final_steps = replace(STEPS, step=1955)
+    assert (final_steps.epoch, final_steps.seconds_left) == (5, 0.0)
+    resumed_steps = replace(STEPS, begun=470)
+    assert (resumed_steps.steps_per_second, resumed_steps.seconds_left) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -97,13 +97,13 @@ def test_heartbeat_with_damaged_training_steps_is_ignored(tmp_path: Path, change
 
 
 def test_heartbeat_continues_during_long_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(heartbeat, "_MIN_BEAT_SECONDS", 0.01)
     monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.02)
     with Heartbeat(tmp_path, share="3-of-64") as beats:
         wait_for(beats.path.exists)
         beats.path.unlink()  # after a cleanup, the next beat creates the file again
         wait_for(beats.path.exists)
-        assert active_shares(tmp_path) == ("3-of-64",)
+        assert find_active_shares(tmp_path) == ("3-of-64",)
 
 
 def test_heartbeat_of_killed_process_becomes_silent_and_is_removed(tmp_path: Path) -> None:
@@ -113,18 +113,18 @@ def test_heartbeat_of_killed_process_becomes_silent_and_is_removed(tmp_path: Pat
     )
     child = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)])
     try:
-        wait_for(lambda: active_shares(tmp_path) == ("1-of-2",))
+        wait_for(lambda: find_active_shares(tmp_path) == ("1-of-2",))
     finally:
         child.send_signal(signal.SIGKILL)
         child.wait()
-    (stale,) = (tmp_path / HEARTBEATS_FOLDER).glob("*.json")
+    (silent_file,) = (tmp_path / HEARTBEATS_FOLDER).glob("*.json")
     remove_silent_heartbeats(tmp_path)
-    assert stale.exists()  # the file is so recent that its process may be alive
-    os.utime(stale, (time.time() - 60,) * 2)
-    assert active_shares(tmp_path) == ()
+    assert silent_file.exists()  # the file is so recent that its process may be alive
+    os.utime(silent_file, (time.time() - 60,) * 2)
+    assert find_active_shares(tmp_path) == ()
     assert [beat.is_silent for beat in read_beats(tmp_path)] == [True]
     remove_silent_heartbeats(tmp_path)
-    assert not stale.exists()
+    assert not silent_file.exists()
 
 
 def test_heartbeat_in_unwritable_folder_has_no_effect(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_heartbeat_that_cannot_be_removed_looks_silent(tmp_path: Path, monkeypat
 
     with Heartbeat(tmp_path, share="1-of-2") as beat:
         wait_for(beat.path.exists)
-        assert active_shares(tmp_path) == ("1-of-2",)
+        assert find_active_shares(tmp_path) == ("1-of-2",)
         monkeypatch.setattr(Path, "unlink", raise_read_only)
     assert beat.path.exists()
-    assert active_shares(tmp_path) == ()
+    assert find_active_shares(tmp_path) == ()

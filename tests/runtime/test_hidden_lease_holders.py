@@ -20,9 +20,9 @@ def test_live_holder_with_hidden_process_is_judged_by_heartbeat(tmp_path, monkey
     monkeypatch.setattr(host, "_PROC", tmp_path / "hidden")
     if error is not None:
         monkeypatch.setattr(os, "kill", lambda _pid, _signal: (_ for _ in ()).throw(error()))
-    beats = Clock(lambda _now: (tmp_path / LEASE_NAME).write_bytes(holder.next_beat().to_bytes()))
+    clock = Clock(lambda _now: (tmp_path / LEASE_NAME).write_bytes(holder.next_beat().to_bytes()))
     with pytest.raises(LeaseHeldError, match="which is alive"):
-        acquire(tmp_path, beats, host_id=THIS_HOST)
+        acquire(tmp_path, clock, host_id=THIS_HOST)
     holder = write_stale_lease(tmp_path, **changes)
     clock = Clock()
     with acquire(tmp_path, clock, host_id=THIS_HOST):
@@ -36,9 +36,9 @@ def test_live_holder_with_unknown_start_is_judged_by_heartbeat(tmp_path):
         assert clock.now > 0
 
 
-@pytest.mark.parametrize("start", [-1, 1])
-def test_ended_holder_is_dead_even_if_processes_are_hidden(tmp_path, monkeypatch, start):
-    write_stale_lease(tmp_path, pid=dead_pid(), process_start=start)
+@pytest.mark.parametrize("process_start", [-1, 1])
+def test_ended_holder_is_dead_even_if_processes_are_hidden(tmp_path, monkeypatch, process_start):
+    write_stale_lease(tmp_path, pid=dead_pid(), process_start=process_start)
     monkeypatch.setattr(host, "_PROC", tmp_path / "hidden")
     clock = Clock()
     with acquire(tmp_path, clock, host_id=THIS_HOST):

@@ -130,9 +130,9 @@ def test_live_holder_on_another_host_keeps_lease(tmp_path):
 def test_lease_does_not_compare_wall_clocks(tmp_path):
     holder = write_stale_lease(tmp_path, OTHER_HOST, since="1999-01-01T00:00:00+00:00")
     os.utime(tmp_path / LEASE_NAME, (0, 0))
-    beats = Clock(lambda _now: (tmp_path / LEASE_NAME).write_bytes(holder.next_beat().to_bytes()))
+    clock = Clock(lambda _now: (tmp_path / LEASE_NAME).write_bytes(holder.next_beat().to_bytes()))
     with pytest.raises(LeaseHeldError):
-        acquire(tmp_path, beats)
+        acquire(tmp_path, clock)
 
 
 def test_holder_in_another_container_is_judged_by_heartbeat(tmp_path):
@@ -191,20 +191,20 @@ def test_holder_that_cannot_beat_loses_lease_after_stale_intervals(tmp_path, mon
 
 
 def test_dead_successor_is_replaced(tmp_path):
-    dead = write_stale_lease(tmp_path, process_start=1)
+    dead_holder = write_stale_lease(tmp_path, process_start=1)
     dead_successor = dataclasses.replace(Holder.new(THIS_HOST, 5.0), process_start=1)
-    (tmp_path / f".lease.{dead.nonce}.successor").write_bytes(dead_successor.to_bytes())
+    (tmp_path / f".lease.{dead_holder.nonce}.successor").write_bytes(dead_successor.to_bytes())
     with acquire(tmp_path) as lease:
         assert Holder.read(tmp_path / LEASE_NAME).nonce == lease.holder.nonce
         assert leftover_files(tmp_path) == []
 
 
 def test_live_successor_keeps_claim(tmp_path):
-    dead = write_stale_lease(tmp_path, process_start=1)
-    (tmp_path / f".lease.{dead.nonce}.successor").write_bytes(Holder.new(THIS_HOST, 5.0).to_bytes())
+    dead_holder = write_stale_lease(tmp_path, process_start=1)
+    (tmp_path / f".lease.{dead_holder.nonce}.successor").write_bytes(Holder.new(THIS_HOST, 5.0).to_bytes())
     with pytest.raises(LeaseHeldError):
         acquire(tmp_path)
-    assert Holder.read(tmp_path / LEASE_NAME) == dead
+    assert Holder.read(tmp_path / LEASE_NAME) == dead_holder
 
 
 def test_late_successor_detects_replaced_lease(tmp_path, monkeypatch):

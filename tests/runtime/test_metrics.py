@@ -52,15 +52,15 @@ def test_tracker_records_events_in_metrics_and_logs(make_sweep: MakeSweep) -> No
     log, metrics = WorkLog(config.results, "driver"), RecordingMetrics()
     tracker = Tracker(preview.plan, preview.missing, config.results, preview.done, log)
     tracker.attach(metrics=metrics, gpus_per_worker=0.5)
-    clean, fgsm = (Part(unit, unit.strengths, 0, unit.n_images) for unit in load_plan(config.results).units)
-    bundle = make_bundles(preview.plan, [clean, fgsm])[0]
+    clean_part, fgsm_part = (Part(unit, unit.strengths, 0, unit.n_images) for unit in load_plan(config.results).units)
+    bundle = make_bundles(preview.plan, [clean_part, fgsm_part])[0]
     for event in (
         base.BundleLost(bundle, started=True, preempted=True, reason="the machine was preempted"),
         base.BundleLost(bundle, started=False, preempted=False, reason="it waited"),
-        Receipt(clean.unit.id, (0.0,), 0, 4, "a", 2.0),
-        Receipt(clean.unit.id, (0.0,), 4, 10, "b", 3.0),
+        Receipt(clean_part.unit.id, (0.0,), 0, 4, "a", 2.0),
+        Receipt(clean_part.unit.id, (0.0,), 4, 10, "b", 3.0),
         base.BundleLost(bundle, started=True, preempted=False, reason="out of luck"),
-        UnitFailure(fgsm, "killed", "its worker died each time", "", 3),
+        UnitFailure(fgsm_part, "killed", "its worker died each time", "", 3),
     ):
         tracker.count(event, RunTally(deaths=4, preemptions=7))
     tracker.write(state="finished")
@@ -87,7 +87,7 @@ def test_tracker_records_events_in_metrics_and_logs(make_sweep: MakeSweep) -> No
     ]
 
 
-_SCRAPE = """
+_SCRAPING_PROGRAM = """
 import json, os, sys, time, urllib.request
 os.environ["RAY_metrics_report_interval_ms"] = "200"
 from robust201.planning.loading import parse_config
@@ -136,7 +136,7 @@ def test_ray_agent_exposes_metrics_to_prometheus(sweep_fields: MakeFields, tmp_p
     )
     environment = os.environ | {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
     result = subprocess.run(
-        [sys.executable, "-c", _SCRAPE],
+        [sys.executable, "-c", _SCRAPING_PROGRAM],
         input=json.dumps(fields),
         capture_output=True,
         text=True,

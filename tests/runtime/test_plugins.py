@@ -33,7 +33,9 @@ small = shift_package.declared:SMALL
 """
 
 
-def install(site: Path, name: str = "shift-package", version: str = "1.2", entry_points: str = ENTRY_POINTS) -> Path:
+def install_package(
+    site: Path, name: str = "shift-package", version: str = "1.2", entry_points: str = ENTRY_POINTS
+) -> Path:
     """Write the files of an installed package, with the layout that pip creates."""
     site.mkdir()
     package = site / "shift_package"
@@ -54,11 +56,11 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(site)
     for name in [name for name in sys.modules if name.startswith("shift_package")]:
         monkeypatch.delitem(sys.modules, name)
-    return install(site)
+    return install_package(site)
 
 
 @pytest.fixture
-def write_plugins(write_sweep: WriteSweep) -> WriteSweep:
+def write_plugin_sweep(write_sweep: WriteSweep) -> WriteSweep:
     def write(keys: dict[str, Any], **changes: Any) -> Path:
         fields = {"space": "small", "architectures": ["narrow"], "network": {}, "checkpoints": None}
         return write_sweep(**(fields | {"weights": {"random": {"seeds": [0]}}, "keys": keys} | changes))
@@ -66,8 +68,8 @@ def write_plugins(write_sweep: WriteSweep) -> WriteSweep:
     return write
 
 
-def test_plugin_identity_has_package_version_and_file_hash(package: Path, write_plugins: WriteSweep) -> None:
-    config = load_config(write_plugins({"clean": {}, "shift": {"strengths": [2]}, "answers": {}}))
+def test_plugin_identity_has_package_version_and_file_hash(package: Path, write_plugin_sweep: WriteSweep) -> None:
+    config = load_config(write_plugin_sweep({"clean": {}, "shift": {"strengths": [2]}, "answers": {}}))
     assert {field: path.name for field, path in config.code_files().items()} == {
         "space": "networks.py",
         "keys.shift": "shift.py",
@@ -78,13 +80,13 @@ def test_plugin_identity_has_package_version_and_file_hash(package: Path, write_
     sha256 = hash_file(package / "networks.py")
     space = config.make_space({"space": sha256}).identity()
     assert space == {"function": "build", "file_sha256": sha256, "distribution": "shift-package==1.2"}
-    portable = portable_fields(config)
-    assert (portable["space"]["file"], portable["keys"]["shift"]["file"]) == ("networks.py", "shift.py")
+    record = portable_fields(config)
+    assert (record["space"]["file"], record["keys"]["shift"]["file"]) == ("networks.py", "shift.py")
     assert make_plan(config, assumed_facts(config)).planned_keys
 
 
-def test_plugins_run_like_user_files(package: Path, write_plugins: WriteSweep, robust201: RunCommand) -> None:
-    path = write_plugins({"clean": {}, "shift": {}, "answers": {}})
+def test_plugins_run_like_user_files(package: Path, write_plugin_sweep: WriteSweep, robust201: RunCommand) -> None:
+    path = write_plugin_sweep({"clean": {}, "shift": {}, "answers": {}})
     result = robust201("run", path)
     assert result.code == 0, result.err
     assert "Will execute" in result.err
@@ -92,9 +94,9 @@ def test_plugins_run_like_user_files(package: Path, write_plugins: WriteSweep, r
 
 
 def test_installed_plugin_needs_no_consent(
-    package: Path, write_plugins: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    package: Path, write_plugin_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write_plugins({"shift": {}})
+    path = write_plugin_sweep({"shift": {}})
     config = load_config(path)
     (path.parent / "SHA256SUMS").touch()  # now the YAML is part of a dataset
     output: list[str] = []
@@ -103,7 +105,7 @@ def test_installed_plugin_needs_no_consent(
     # A YAML cannot avoid consent by claiming a distribution for its own file.
     (tmp_path / "mine.py").write_text(ATTACK)
     claim = {"file": str(tmp_path / "mine.py"), "distribution": "shift-package==1.2", "norm": "Linf", "strengths": [1]}
-    claiming_config = load_config(write_plugins({"mine": claim}))
+    claiming_config = load_config(write_plugin_sweep({"mine": claim}))
     with pytest.raises(ConfigError, match=r"executing .*mine\.py requires your consent"):
         announce_code(claiming_config, path, allowed=(), say=output.append)
     for name in [name for name in sys.modules if name.startswith("shift_package")]:
@@ -115,25 +117,25 @@ def test_installed_plugin_needs_no_consent(
 
 
 def test_plugin_errors_name_the_problem(
-    package: Path, write_plugins: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    package: Path, write_plugin_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(
         ConfigError, match=r"keys\.shift\.norm: expected one of strengths, .* since shift-package==1\.2 sets"
     ):
-        load_config(write_plugins({"shift": {"norm": "L2"}}))
+        load_config(write_plugin_sweep({"shift": {"norm": "L2"}}))
     with pytest.raises(ConfigError, match=r"keys\.shitf: expected a known key, got 'shitf'\. Did you mean 'shift'"):
-        load_config(write_plugins({"shitf": {}}))
+        load_config(write_plugin_sweep({"shitf": {}}))
     with pytest.raises(ConfigError, match="Did you mean 'small'"):
-        load_config(write_plugins({"clean": {}}, space="smal"))
+        load_config(write_plugin_sweep({"clean": {}}, space="smal"))
     other_entry_points = (
         "[robust201.tasks]\nanswers = shift_package.declared:ANSWERS\nnothing = shift_package.declared:__name__"
     )
     monkeypatch.syspath_prepend(tmp_path / "other")
-    install(tmp_path / "other", "other-package", "0.1", other_entry_points)
+    install_package(tmp_path / "other", "other-package", "0.1", other_entry_points)
     with pytest.raises(ConfigError, match=r"got other-package==0\.1, shift-package==1\.2\. Uninstall all but one"):
         find_plugin(TASKS_GROUP, "answers")
     with pytest.raises(ConfigError, match="to be a mapping with the field `file`"):
-        load_config(write_plugins({"nothing": {}}))
+        load_config(write_plugin_sweep({"nothing": {}}))
 
 
 def test_plugins_are_not_imported_before_use(package: Path) -> None:

@@ -1,4 +1,4 @@
-"""Results of different precisions are never mixed in ids, resumption, merging and export."""
+"""Results of different precisions are never mixed: not by unit ids, resumption, merging or export."""
 
 import json
 import shutil
@@ -28,9 +28,9 @@ def test_unit_ids_depend_on_precision(make_sweep: MakeSweep, engine: str) -> Non
     n_units = len(plans[0].units)
     assert n_units == 2 * len(TINY_KEYS)
     assert len({unit.id for plan in plans for unit in plan.units}) == len(PRECISIONS) * n_units
-    default = make_sweep(engine=engine)
-    assert make_plan(default, assumed_facts(default)).units == plans[0].units
-    facts: InputFacts = assumed_facts(default)
+    default_config = make_sweep(engine=engine)
+    facts: InputFacts = assumed_facts(default_config)
+    assert make_plan(default_config, facts).units == plans[0].units
     for config in configs:
         payload = protocol_payload(config, "digits", "pgd", facts)
         assert payload["precision"] == config.precision
@@ -49,7 +49,7 @@ def export(results: Path, out: Path) -> dict[str, bytes]:
     return read_tree(out)
 
 
-def exported_precisions(files: dict[str, bytes]) -> set[str]:
+def find_precisions(files: dict[str, bytes]) -> set[str]:
     text = files["sweep.json"].decode()
     assert json.loads(text)
     return {precision for precision in PRECISIONS if f'"{precision}"' in text}
@@ -102,7 +102,7 @@ def copy_results(results_by_precision: dict[str, Path], tmp_path: Path):
 
 def test_bf16_sweep_does_not_use_fp32_results(make_precision_sweep, copy_results, tmp_path: Path) -> None:
     copy_results("fp32", "shared")
-    fp32 = export(tmp_path / "shared", tmp_path / "json")
+    fp32_files = export(tmp_path / "shared", tmp_path / "json")
     rerun, preview = run(make_precision_sweep("bf16", "shared"))
     assert (preview.done, rerun.evaluations) == (0, load_plan(tmp_path / "shared").n_evaluations)
     assert len(preview.stale) == 6
@@ -112,17 +112,17 @@ def test_bf16_sweep_does_not_use_fp32_results(make_precision_sweep, copy_results
     # export.
     with pytest.raises(InputError, match="with the same name but different protocols"):
         export(tmp_path / "shared", tmp_path / "json")
-    bf16 = export(tmp_path / "shared", tmp_path / "bf16-json")
+    bf16_files = export(tmp_path / "shared", tmp_path / "bf16-json")
     copy_results("bf16", "separate")
-    assert bf16 == export(tmp_path / "separate", tmp_path / "separate-json")
-    assert (exported_precisions(fp32), exported_precisions(bf16)) == ({"fp32"}, {"bf16"})
-    assert bf16.keys() == fp32.keys()
-    assert bf16["digits/clean_confidence.json"] != fp32["digits/clean_confidence.json"]
+    assert bf16_files == export(tmp_path / "separate", tmp_path / "separate-json")
+    assert (find_precisions(fp32_files), find_precisions(bf16_files)) == ({"fp32"}, {"bf16"})
+    assert bf16_files.keys() == fp32_files.keys()
+    assert bf16_files["digits/clean_confidence.json"] != fp32_files["digits/clean_confidence.json"]
 
     # All fp32 results are unchanged.
     _, preview = run(make_precision_sweep("fp32", "shared"))
     assert preview.missing == ()
-    assert export(tmp_path / "shared", tmp_path / "json") == fp32
+    assert export(tmp_path / "shared", tmp_path / "json") == fp32_files
 
 
 def test_merging_does_not_mix_precisions(copy_results, tmp_path: Path) -> None:
@@ -131,6 +131,6 @@ def test_merging_does_not_mix_precisions(copy_results, tmp_path: Path) -> None:
     report, folders_with_other_plans = merge_results([tmp_path / "bf16", tmp_path / "fp32"], tmp_path / "both")
     assert report.conflicts == ()
     assert folders_with_other_plans == (tmp_path / "fp32",)
-    merged = export(tmp_path / "both", tmp_path / "both-json")
-    assert exported_precisions(merged) == {"bf16"}
-    assert merged == export(tmp_path / "bf16", tmp_path / "bf16-json")
+    merged_files = export(tmp_path / "both", tmp_path / "both-json")
+    assert find_precisions(merged_files) == {"bf16"}
+    assert merged_files == export(tmp_path / "bf16", tmp_path / "bf16-json")

@@ -24,7 +24,7 @@ Requests = list[tuple[str, tuple[str, ...]]]
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
-    """Simulate published corruptions of the digits; return the list of requests (kind of verification, keys)."""
+    """Simulate published corruptions of the digits; return a list of all requests (verification, keys)."""
     requests: Requests = []
 
     def open_published(

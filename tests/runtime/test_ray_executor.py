@@ -19,12 +19,12 @@ BUNDLES = [Bundle(0, "digits", ()), Bundle(21, "digits", ())]
 
 
 class FakeRay:
-    """Simulation of Ray: only the first `n_starting` actors start, and all of them fail with the same error."""
+    """Simulation of Ray: only the first `n_starting` actors start; if there is an `error`, all of them fail with it."""
 
     def __init__(self, error=None, n_starting=1000, **resources):
         self.error, self.resources = error, {"CPU": 8.0, **resources}
         self.n_starting = n_starting
-        self.actors, self.killed, self.options, self.assigned = [], [], [], []
+        self.actors, self.killed_actors, self.options, self.assigned_bundles = [], [], [], []
 
     def shutdown(self):
         """Do nothing."""
@@ -43,7 +43,7 @@ class FakeRay:
             return SimpleNamespace(options=lambda **_: call(name), remote=lambda *_: (name, actor_index, object()))
 
         def run(bundle):
-            self.assigned.append((actor_index, bundle))
+            self.assigned_bundles.append((actor_index, bundle))
             return "run", actor_index, object()
 
         self.actors.append(
@@ -69,28 +69,28 @@ class FakeRay:
         raise self.error
 
     def kill(self, actor):
-        self.killed.append(actor)
+        self.killed_actors.append(actor)
 
 
 @pytest.fixture
-def start(monkeypatch):
-    def start(fake, precision="fp32", **execution):
+def start_executor(monkeypatch):
+    def start_executor(fake, precision="fp32", **execution):
         monkeypatch.setattr(executor_module, "ray", fake)
         monkeypatch.setattr(RayExecutor, "_start_ray", lambda _executor, _folder: None)
         monkeypatch.setattr(RayExecutor, "_start_watch", lambda _executor: None)
         config = SimpleNamespace(execution=ExecutionSection(**execution), precision=precision)
         return RayExecutor(config, start_worker=None, folder=Path("unused"))
 
-    return start
+    return start_executor
 
 
 @pytest.mark.parametrize(
     "death",
     [ActorDiedError(), ActorUnavailableError("no answer", None), OutOfMemoryError("the node ran low on memory")],
 )
-def test_lost_worker_is_replaced_and_its_bundles_are_returned(start, death) -> None:
+def test_lost_worker_is_replaced_and_its_bundles_are_returned(start_executor, death) -> None:
     fake = FakeRay(death)
-    executor = start(fake, workers=1)
+    executor = start_executor(fake, workers=1)
     for bundle in BUNDLES:
         executor.submit(bundle)
     assert executor.poll(0.1) == []  # the worker started
@@ -100,86 +100,86 @@ def test_lost_worker_is_replaced_and_its_bundles_are_returned(start, death) -> N
         (BUNDLES[0], True, False),
         (BUNDLES[1], False, False),
     ]
-    assert fake.killed == fake.actors[:1]
+    assert fake.killed_actors == fake.actors[:1]
     assert (len(fake.actors), executor.free_slots()) == (2, 2 + LOOKAHEAD_BUNDLES)
 
 
 class PartlyFatalRay(FakeRay):
-    """Simulation of Ray in which the actors in `dying` die; the other actors compute for ever."""
+    """Simulation of Ray in which the actors in `dying_actors` die; the other actors compute for ever."""
 
     def __init__(self) -> None:
         super().__init__(ActorDiedError())
-        self.dying: set[int] = set()
+        self.dying_actors: set[int] = set()
 
     def _has_finished(self, name, actor_index, call):
-        return super()._has_finished(name, actor_index, call) and (name == "ready" or actor_index in self.dying)
+        return super()._has_finished(name, actor_index, call) and (name == "ready" or actor_index in self.dying_actors)
 
 
-def test_idle_dead_worker_is_replaced_before_next_part(start) -> None:
+def test_idle_dead_worker_is_replaced_before_next_part(start_executor) -> None:
     fake = PartlyFatalRay()
-    executor = start(fake, workers=2, window=1)
+    executor = start_executor(fake, workers=2, window=1)
     for bundle in BUNDLES:
         executor.submit(bundle)
-    while len(fake.assigned) < 2:
+    while len(fake.assigned_bundles) < 2:
         assert executor.poll(0.1) == []
     executor._slots[1].queue.clear()  # its bundle is complete, and no bundle is waiting
-    fake.dying = {1}
+    fake.dying_actors = {1}
     assert executor.poll(0.1) == [WorkerLost(preempted=False, reason=str(fake.error))]
-    assert fake.killed == fake.actors[1:2]
+    assert fake.killed_actors == fake.actors[1:2]
     executor.submit(BUNDLES[0])
     executor.poll(0.1)
-    assert [actor_index for actor_index, _ in fake.assigned] == [0, 1, 2]
+    assert [actor_index for actor_index, _ in fake.assigned_bundles] == [0, 1, 2]
 
 
-def test_dead_workers_are_not_replaced_while_draining(start) -> None:
+def test_dead_workers_are_not_replaced_while_draining(start_executor) -> None:
     fake = PartlyFatalRay()
-    executor = start(fake, workers=2, window=1)
+    executor = start_executor(fake, workers=2, window=1)
     for bundle in BUNDLES:
         executor.submit(bundle)
-    while len(fake.assigned) < 2:
+    while len(fake.assigned_bundles) < 2:
         executor.poll(0.1)
     executor.drain()
-    fake.dying = {0, 1}
+    fake.dying_actors = {0, 1}
     events = [event for _ in range(2) for event in executor.poll(0.1)]
     assert sorted((event.bundle.architecture, event.started) for event in events) == [(0, True), (21, True)]
     assert (len(fake.actors), executor.poll(0.1)) == (2, [])
     executor.close()
-    assert fake.killed == fake.actors
+    assert fake.killed_actors == fake.actors
 
 
-def test_worker_lost_at_start_reports_reason(start) -> None:
+def test_worker_lost_at_start_reports_reason(start_executor) -> None:
     error = RayTaskError("__init__", "Traceback:\nConfigError: expected a GPU", ConfigError("expected a GPU"))
-    executor = start(FakeRay(ActorDiedError(error)), workers=1)
+    executor = start_executor(FakeRay(ActorDiedError(error)), workers=1)
     executor.submit(BUNDLES[0])
     assert executor.poll(0.1) == [WorkerLost(preempted=False, reason="ConfigError: expected a GPU")]
     assert executor.free_slots() == 1 + LOOKAHEAD_BUNDLES  # the bundle waits for the next worker
 
 
 @pytest.mark.parametrize("address", [None, "10.0.0.1:6379"])
-def test_vanished_machine_counts_as_preempted(start, address) -> None:
+def test_vanished_machine_counts_as_preempted(start_executor, address) -> None:
     node_died = ActorDiedError()
     node_died.error_msg = "The actor died unexpectedly.\nThe actor died because its node has died. Node Id: 5"
     unreachable = ActorUnavailableError("Socket closed", None)
     for death, preempted in ((node_died, True), (unreachable, address is not None), (ActorDiedError(), False)):
-        executor = start(FakeRay(death), workers=1, ray_address=address)
+        executor = start_executor(FakeRay(death), workers=1, ray_address=address)
         executor.submit(BUNDLES[0])
         assert executor.poll(0.1) == []
         assert [event.preempted for event in executor.poll(0.1)] == [preempted]
 
 
-def test_bundles_are_assigned_to_started_workers_only(start) -> None:
+def test_bundles_are_assigned_to_started_workers_only(start_executor) -> None:
     fake = FakeRay(n_starting=1)
-    executor = start(fake, workers=2)
+    executor = start_executor(fake, workers=2)
     bundles = [Bundle(index, "digits", ()) for index in range(4)]
     for bundle in bundles:
         executor.submit(bundle)
-    assert fake.assigned == []
+    assert fake.assigned_bundles == []
     assert executor.poll(0.1) == []
-    assert fake.assigned == [(0, bundles[0]), (0, bundles[1])]
+    assert fake.assigned_bundles == [(0, bundles[0]), (0, bundles[1])]
     assert executor.free_slots() == LOOKAHEAD_BUNDLES
     fake.n_starting = 2
     assert executor.poll(0.1) == []
-    assert fake.assigned[2:] == [(1, bundles[2]), (1, bundles[3])]
+    assert fake.assigned_bundles[2:] == [(1, bundles[2]), (1, bundles[3])]
 
 
 class ObedientRay(FakeRay):
@@ -187,56 +187,56 @@ class ObedientRay(FakeRay):
 
     def __init__(self) -> None:
         super().__init__()
-        self.finishing: set[int] = set()
+        self.finishing_actors: set[int] = set()
 
     def _has_finished(self, name, actor_index, call):
-        return name == "ready" or (name == "collect" and actor_index in self.finishing)
+        return name == "ready" or (name == "collect" and actor_index in self.finishing_actors)
 
     def get(self, call):
         if call[0] == "ready":
             return True
-        self.finishing.discard(call[1])
+        self.finishing_actors.discard(call[1])
         return [None]
 
 
-def test_worker_continues_with_loaded_network(start) -> None:
+def test_worker_continues_with_loaded_network(start_executor) -> None:
     fake = ObedientRay()
-    executor = start(fake, workers=2)
+    executor = start_executor(fake, workers=2)
     bundles = [Bundle(number, "digits", (), 100.0) for number in (0, 21, 0, 309, 21)]
     for bundle in bundles:
         executor.submit(bundle)
     executor.poll(0.1)
-    assert fake.assigned == [(0, bundles[0]), (1, bundles[1])]
+    assert fake.assigned_bundles == [(0, bundles[0]), (1, bundles[1])]
     for worker, bundle in ((1, bundles[4]), (0, bundles[2]), (1, bundles[3])):
-        fake.finishing = {worker}
+        fake.finishing_actors = {worker}
         assert [type(event) for event in executor.poll(0.1)] == [BundleDone]
-        assert fake.assigned[-1] == (worker, bundle)
+        assert fake.assigned_bundles[-1] == (worker, bundle)
 
 
 @pytest.mark.parametrize(("seconds", "n_assigned"), [(SHORT_BUNDLE_SECONDS, 3), (SHORT_BUNDLE_SECONDS + 1, 2)])
-def test_bundle_is_not_queued_behind_long_bundle(start, seconds: float, n_assigned: int) -> None:
+def test_bundle_is_not_queued_behind_long_bundle(start_executor, seconds: float, n_assigned: int) -> None:
     """Another worker may become idle long before the long bundle is complete."""
     fake = FakeRay()
-    executor = start(fake, workers=2)
+    executor = start_executor(fake, workers=2)
     for _ in range(3):
         executor.submit(Bundle(0, "digits", (), seconds))
     executor.poll(0.1)
-    assert len(fake.assigned) == n_assigned
+    assert len(fake.assigned_bundles) == n_assigned
 
 
-def test_drain_does_not_wait_for_starting_workers(start) -> None:
+def test_drain_does_not_wait_for_starting_workers(start_executor) -> None:
     fake = FakeRay(n_starting=0)
-    executor = start(fake, workers=2)
+    executor = start_executor(fake, workers=2)
     for bundle in BUNDLES:
         executor.submit(bundle)
     executor.drain()
     assert [event.bundle for event in executor.poll(0.1)] == BUNDLES
-    assert (executor.poll(0.1), fake.assigned) == ([], [])
+    assert (executor.poll(0.1), fake.assigned_bundles) == ([], [])
 
 
-def test_storage_error_of_worker_is_raised_unchanged(start) -> None:
+def test_storage_error_of_worker_is_raised_unchanged(start_executor) -> None:
     storage_error = StorageFullError("Writing failed for x: expected free space on the device, got none.")
-    executor = start(FakeRay(RayTaskError("run", "Traceback: …", storage_error)), workers=1)
+    executor = start_executor(FakeRay(RayTaskError("run", "Traceback: …", storage_error)), workers=1)
     executor.submit(BUNDLES[0])
     executor.poll(0.1)
     with pytest.raises(StorageFullError) as raised:
@@ -256,9 +256,9 @@ def test_storage_error_of_worker_is_raised_unchanged(start) -> None:
         ({}, {"workers": 4, "ray_address": "auto", "precision": "tf32"}, 4, 1),
     ],
 )
-def test_number_of_workers_follows_from_resources(start, resources, execution, n_workers, n_gpus) -> None:
+def test_number_of_workers_follows_from_resources(start_executor, resources, execution, n_workers, n_gpus) -> None:
     fake = FakeRay(**resources)
-    executor = start(fake, **execution)
+    executor = start_executor(fake, **execution)
     assert (executor.n_workers, executor.free_slots()) == (n_workers, 2 * n_workers + LOOKAHEAD_BUNDLES)
     assert {options["num_gpus"] for options in fake.options} == {n_gpus}
 
@@ -274,16 +274,16 @@ def test_number_of_workers_follows_from_resources(start, resources, execution, n
         ({"GPU": 1.0}, {"gpus_per_worker": 2}),
     ],
 )
-def test_ray_executor_rejects_workers_without_resources(start, resources, execution) -> None:
+def test_ray_executor_rejects_workers_without_resources(start_executor, resources, execution) -> None:
     with pytest.raises(ConfigError, match=r"Starting (\d+ )?workers failed"):
-        start(FakeRay(**resources), **execution)
+        start_executor(FakeRay(**resources), **execution)
 
 
 RECEIPTS = [Receipt(f"unit {index}", (1.0,), 0, 10, "shard", 1.0) for index in range(1000)]
 
 
 class ReportingWorker:
-    """Worker that reports many receipts at once, and then fails if it has an error."""
+    """Worker that reports many receipts at once, and then raises `error` unless it is None."""
 
     def __init__(self, _metrics, error=None):
         self.error = error

@@ -1,4 +1,4 @@
-"""Sampled sweeps: the pilot, samples and their increments, interruptions, merging, estimates, and their readers."""
+"""Sampled sweeps: the pilot, samples and their increments, interruptions, merging, and estimates and their readers."""
 
 import json
 import re
@@ -72,7 +72,7 @@ def sampled_fields(budget: str | None, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def sampled(make_sweep: MakeSweep, tmp_path: Path) -> MakeSampled:
+def make_sampled(make_sweep: MakeSweep, tmp_path: Path) -> MakeSampled:
     """Return a function that makes sweeps of four untrained networks, of which two are the pilot.
 
     Without a budget, the sweep is not sampled.
@@ -121,13 +121,13 @@ def increment_sizes(config: SweepConfig) -> dict[str, list[int]]:
     }
 
 
-def test_predictions_on_sample_equal_predictions_on_all_images(sampled: MakeSampled) -> None:
-    config, plain = sampled("80%"), sampled(None, "plain")
+def test_predictions_on_sample_equal_predictions_on_all_images(make_sampled: MakeSampled) -> None:
+    config, unsampled_config = make_sampled("80%"), make_sampled(None, "plain")
     run(config)
-    run(plain)
+    run(unsampled_config)
     plan, store = load_plan(config.results), ShardStore.open(config.results)
-    plain_store = ShardStore.open(plain.results)
-    plain_units = {(unit.architecture, unit.key): unit for unit in load_plan(plain.results).units}
+    unsampled_store = ShardStore.open(unsampled_config.results)
+    unsampled_units = {(unit.architecture, unit.key): unit for unit in load_plan(unsampled_config.results).units}
     samples, n_compared = read_samples(config.results), 0
     assert samples is not None
     for unit in plan.units:
@@ -135,94 +135,96 @@ def test_predictions_on_sample_equal_predictions_on_all_images(sampled: MakeSamp
             (increment,) = samples.keys["digits", unit.key].increments
             for strength in unit.strengths:
                 predictions = store.values(unit, strength, store.inventory(), MEASUREMENTS)["predictions"]
-                plain_unit = plain_units[unit.architecture, unit.key]
-                expected = plain_store.values(plain_unit, strength, plain_store.inventory(), MEASUREMENTS)
+                unsampled_unit = unsampled_units[unit.architecture, unit.key]
+                expected = unsampled_store.values(unsampled_unit, strength, unsampled_store.inventory(), MEASUREMENTS)
                 assert np.array_equal(predictions, expected["predictions"][increment.positions])
                 n_compared += 1
     assert n_compared == 6  # two networks, three evaluations
 
 
 def test_larger_budget_adds_images_and_full_budget_exports_same_bytes_as_unsampled_sweep(
-    sampled: MakeSampled, tmp_path: Path
+    make_sampled: MakeSampled, tmp_path: Path
 ) -> None:
-    run(sampled("80%"))
-    sizes_at_80 = increment_sizes(sampled("80%"))
+    run(make_sampled("80%"))
+    sizes_at_80 = increment_sizes(make_sampled("80%"))
     assert all(20 <= sum(sizes) < N_IMAGES for sizes in sizes_at_80.values())
-    values_at_80 = values_by_evaluation(sampled("80%"))
-    run(sampled("90%"))
-    sizes_at_90 = increment_sizes(sampled("90%"))
+    values_at_80 = values_by_evaluation(make_sampled("80%"))
+    run(make_sampled("90%"))
+    sizes_at_90 = increment_sizes(make_sampled("90%"))
     growing_keys = [key for key, sizes in sizes_at_80.items() if sum(sizes) < N_IMAGES]
     assert all(sizes_at_90[key][0] == sizes_at_80[key][0] and len(sizes_at_90[key]) == 2 for key in growing_keys)
-    assert values_at_80.items() <= values_by_evaluation(sampled("90%")).items()
-    assert run(sampled("80%")).computed == 0  # a smaller budget keeps all images
+    assert values_at_80.items() <= values_by_evaluation(make_sampled("90%")).items()
+    assert run(make_sampled("80%")).computed == 0  # a smaller budget keeps all images
     assert (tmp_path / "sampled" / SAMPLE_FILE).exists()
-    config = sampled("100%")
+    config = make_sampled("100%")
     run(config)
     assert all(sum(sizes) == N_IMAGES for sizes in increment_sizes(config).values())
-    plain = sampled(None, "plain")
-    run(plain)
+    unsampled_config = make_sampled(None, "plain")
+    run(unsampled_config)
     files = export_files(config, tmp_path / "of-samples")
-    expected = export_files(plain, tmp_path / "of-plain")
+    expected = export_files(unsampled_config, tmp_path / "of-plain")
     assert {name for name in {*files, *expected} if files.get(name) != expected.get(name)} == set()
     store = ShardStore.open(config.results)
     status = StatusReader(load_plan(config.results)).read(store.inventory())
     assert (status.complete, status.stale, store.verify()) == (True, 0, [])
 
 
-def test_full_budget_from_the_start_draws_no_samples(sampled: MakeSampled) -> None:
-    config, plain = sampled("100%"), sampled(None, "plain")
+def test_full_budget_from_the_start_draws_no_samples(make_sampled: MakeSampled) -> None:
+    config, unsampled_config = make_sampled("100%"), make_sampled(None, "plain")
     run(config)
-    run(plain)
+    run(unsampled_config)
     assert not (config.results / SAMPLE_FILE).exists()
-    assert values_by_evaluation(config) == values_by_evaluation(plain)
+    assert values_by_evaluation(config) == values_by_evaluation(unsampled_config)
 
 
 @pytest.mark.parametrize("stage", [1, 2])
 def test_killed_run_resumes_with_same_sample_and_estimates(
-    sampled: MakeSampled, sweep_fields: MakeFields, tmp_path: Path, stage: int
+    make_sampled: MakeSampled, sweep_fields: MakeFields, tmp_path: Path, stage: int
 ) -> None:
     """The driver is killed by SIGKILL while the pilot is computed, or after the samples were drawn."""
-    uninterrupted, killed = sampled("80%", "uninterrupted"), sampled("80%", "killed")
-    run(uninterrupted)
+    uninterrupted_config, killed_config = make_sampled("80%", "uninterrupted"), make_sampled("80%", "killed")
+    run(uninterrupted_config)
     path = tmp_path / "sweep.yaml"
-    path.write_text(yaml.safe_dump(sweep_fields(results=str(killed.results), **sampled_fields("80%"))))
+    path.write_text(yaml.safe_dump(sweep_fields(results=str(killed_config.results), **sampled_fields("80%"))))
     command = [sys.executable, "-m", "robust201", "run", str(path)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    n_shards = len([*(uninterrupted.results / "shards").rglob("*.parquet")])
+    n_shards = len([*(uninterrupted_config.results / "shards").rglob("*.parquet")])
 
     def has_reached_stage() -> bool:
-        n_done = len([*(killed.results / "shards").rglob("*.parquet")])
-        is_drawn = (killed.results / SAMPLE_FILE).exists()
+        n_done = len([*(killed_config.results / "shards").rglob("*.parquet")])
+        is_drawn = (killed_config.results / SAMPLE_FILE).exists()
         return (stage == 1 and n_done >= 3) or (stage == 2 and is_drawn)
 
     while process.poll() is None and not has_reached_stage():
         time.sleep(0.002)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert len([*(killed.results / "shards").rglob("*.parquet")]) < n_shards
-    assert (killed.results / SAMPLE_FILE).exists() == (stage == 2)
-    run(killed)
-    assert (killed.results / SAMPLE_FILE).read_bytes() == (uninterrupted.results / SAMPLE_FILE).read_bytes()
-    assert values_by_evaluation(killed) == values_by_evaluation(uninterrupted)
-    files = export_files(killed, tmp_path / "a"), export_files(uninterrupted, tmp_path / "b")
+    assert len([*(killed_config.results / "shards").rglob("*.parquet")]) < n_shards
+    assert (killed_config.results / SAMPLE_FILE).exists() == (stage == 2)
+    run(killed_config)
+    assert (killed_config.results / SAMPLE_FILE).read_bytes() == (
+        uninterrupted_config.results / SAMPLE_FILE
+    ).read_bytes()
+    assert values_by_evaluation(killed_config) == values_by_evaluation(uninterrupted_config)
+    files = export_files(killed_config, tmp_path / "a"), export_files(uninterrupted_config, tmp_path / "b")
     assert files[0][ESTIMATES_FILE] == files[1][ESTIMATES_FILE]
 
 
-def test_shares_compute_pilot_and_then_samples_drawn_by_plan(sampled: MakeSampled, tmp_path: Path) -> None:
-    driven, shared = sampled("80%", "driven"), sampled("80%", "shared")
-    run(driven)
+def test_shares_compute_pilot_and_then_samples_drawn_by_plan(make_sampled: MakeSampled, tmp_path: Path) -> None:
+    driver_config, shares_config = make_sampled("80%", "driven"), make_sampled("80%", "shared")
+    run(driver_config)
     for stage in (1, 2):
-        prepare_sweep(shared)
-        assert (shared.results / SAMPLE_FILE).exists() == (stage == 2)
-        tallies = [run_share(shared, Share(index, 2), make_executor) for index in (1, 2)]
+        prepare_sweep(shares_config)
+        assert (shares_config.results / SAMPLE_FILE).exists() == (stage == 2)
+        tallies = [run_share(shares_config, Share(index, 2), make_executor) for index in (1, 2)]
         assert (sum(tally.remaining for tally in tallies) > 0) == (stage == 1)
-    assert values_by_evaluation(shared) == values_by_evaluation(driven)
-    files = export_files(shared, tmp_path / "a"), export_files(driven, tmp_path / "b")
+    assert values_by_evaluation(shares_config) == values_by_evaluation(driver_config)
+    files = export_files(shares_config, tmp_path / "a"), export_files(driver_config, tmp_path / "b")
     assert files[0][ESTIMATES_FILE] == files[1][ESTIMATES_FILE]
 
 
-def test_plan_estimates_precision_from_complete_pilot(sampled: MakeSampled) -> None:
-    config = sampled("90%", sampling={"budget": "90%", "pilot": 3})
+def test_plan_estimates_precision_from_complete_pilot(make_sampled: MakeSampled) -> None:
+    config = make_sampled("90%", sampling={"budget": "90%", "pilot": 3})
     plan = make_plan(config, assumed_facts(config))
     assert plan_costs.precision_of_pilot(plan) is None
     run(config)
@@ -235,26 +237,28 @@ def test_plan_estimates_precision_from_complete_pilot(sampled: MakeSampled) -> N
     )  # not sampled
 
 
-def test_precision_of_pilot_excludes_keys_with_other_parameters(sampled: MakeSampled) -> None:
+def test_precision_of_pilot_excludes_keys_with_other_parameters(make_sampled: MakeSampled) -> None:
     fields = {"sampling": {"budget": "90%", "pilot": 3}}
-    run(sampled("90%", **fields))
-    config = sampled("90%", **fields, keys=KEYS | {"pgd": {"epsilons_255": [1, 8], "steps": 4}})
+    run(make_sampled("90%", **fields))
+    config = make_sampled("90%", **fields, keys=KEYS | {"pgd": {"epsilons_255": [1, 8], "steps": 4}})
     precision = plan_costs.precision_of_pilot(make_plan(config, assumed_facts(config)))
     assert precision is not None
     assert precision.sampled("digits", "pgd", 25, N_IMAGES) == worst_case("digits", "pgd", 25, N_IMAGES)
     assert precision.sampled("digits", "aa_square", 25, N_IMAGES) != worst_case("digits", "aa_square", 25, N_IMAGES)
 
 
-def test_plan_reports_why_damaged_pilot_is_not_used(sampled: MakeSampled, capsys: pytest.CaptureFixture[str]) -> None:
-    config = sampled("90%", sampling={"budget": "90%", "pilot": 3})
+def test_plan_reports_why_damaged_pilot_is_not_used(
+    make_sampled: MakeSampled, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = make_sampled("90%", sampling={"budget": "90%", "pilot": 3})
     run(config)
     (config.results / SAMPLE_FILE).write_text("{}")
     plan_costs.summarise(make_plan(config, assumed_facts(config)), None, None, lambda **_: config)
     assert "is not used for half-widths: Reading the samples failed for" in capsys.readouterr().err
 
 
-def test_estimates_are_exported_separately_from_counts(sampled: MakeSampled, tmp_path: Path) -> None:
-    config = sampled("80%")
+def test_estimates_are_exported_separately_from_counts(make_sampled: MakeSampled, tmp_path: Path) -> None:
+    config = make_sampled("80%")
     run(config)
     export_files(config, tmp_path / "out")
     reader = RobustnessDataset(tmp_path / "out")
@@ -267,19 +271,19 @@ def test_estimates_are_exported_separately_from_counts(sampled: MakeSampled, tmp
     assert {item["key"] for item in reader.sweep["sampling"]["samples"]} == {"pgd", "aa_square"}
     assert "estimates" in (tmp_path / "out" / "README.md").read_text()
     shutil.copytree(tmp_path / "out", tmp_path / "copy")
-    both = RobustnessDataset(tmp_path / "out", tmp_path / "copy")
-    assert len(both.estimates()) == len(estimates)
+    both_exports = RobustnessDataset(tmp_path / "out", tmp_path / "copy")
+    assert len(both_exports.estimates()) == len(estimates)
     path = tmp_path / "copy" / ESTIMATES_FILE
     table = pq.read_table(path).to_pandas().assign(value=0.5)
     pq.write_table(pa.Table.from_pandas(table, preserve_index=False), path)
     with pytest.raises(ResultsError, match="got several from different folders"):
-        both.estimates()
+        both_exports.estimates()
 
 
 def test_readers_do_not_mistake_estimates_for_counts(
-    sampled: MakeSampled, tmp_path: Path, robust201: RunCommand
+    make_sampled: MakeSampled, tmp_path: Path, robust201: RunCommand
 ) -> None:
-    config, out = sampled("80%"), tmp_path / "out"
+    config, out = make_sampled("80%"), tmp_path / "out"
     run(config)
     export_files(config, out)
     assert verify_results(config.results, export=out).export == ()
@@ -297,9 +301,9 @@ def test_readers_do_not_mistake_estimates_for_counts(
 
 
 def test_search_uses_and_marks_estimates_on_request(
-    sampled: MakeSampled, tmp_path: Path, robust201: RunCommand
+    make_sampled: MakeSampled, tmp_path: Path, robust201: RunCommand
 ) -> None:
-    config, out = sampled("80%"), tmp_path / "out"
+    config, out = make_sampled("80%"), tmp_path / "out"
     run(config)
     export_files(config, out)
     arguments = ("search", out, "--methods", "random", "--runs", 2, "--queries", 2, "--processes", 1)
@@ -310,8 +314,8 @@ def test_search_uses_and_marks_estimates_on_request(
     assert estimates["estimated"] == ["pgd:8"]  # clean is not estimated
     assert estimates["n_members"] > counts["n_members"]
     values = RobustnessDataset(out).estimates("digits", "pgd")
-    highest = values[values["strength"] == 8.0]["value"].max()
-    assert estimates["optimum"]["pgd:8"] == max(counts["optimum"]["pgd:8"], highest)
+    highest_estimate = values[values["strength"] == 8.0]["value"].max()
+    assert estimates["optimum"]["pgd:8"] == max(counts["optimum"]["pgd:8"], highest_estimate)
     table = tmp_path / "table.csv"
     figure = tmp_path / "regret.svg"
     result = robust201(*arguments, "--estimates", "--out", table, "--figure", figure)
@@ -320,30 +324,30 @@ def test_search_uses_and_marks_estimates_on_request(
     assert "estimates from samples" in result.err
     assert "~" not in robust201(*arguments, "--figure", figure).out
     assert ">pgd:8<" in figure.read_text()
-    marks = pd.read_csv(table).set_index("column")["from_estimates"]
-    assert marks.to_dict() == {"clean": False, "pgd:8": True}
+    from_estimates = pd.read_csv(table).set_index("column")["from_estimates"]
+    assert from_estimates.to_dict() == {"clean": False, "pgd:8": True}
 
 
 def test_compare_uses_and_marks_estimates_on_request(
-    sampled: MakeSampled, tmp_path: Path, robust201: RunCommand
+    make_sampled: MakeSampled, tmp_path: Path, robust201: RunCommand
 ) -> None:
-    config, out = sampled("80%"), tmp_path / "out"
+    config, out = make_sampled("80%"), tmp_path / "out"
     run(config)
     export_files(config, out)
     pilot = choose_pilot(config.selected_architectures, 2, 0)
-    estimated = [name for name in config.selected_architectures if name not in pilot]
-    networks = [f"{out}:{name}" for name in (*estimated, pilot[0])]
+    estimated_networks = [name for name in config.selected_architectures if name not in pilot]
+    networks = [f"{out}:{name}" for name in (*estimated_networks, pilot[0])]
     options = ("--keys", "pgd:8", "--estimates")
     rows = json.loads(robust201("compare", *networks, *options, "--json").out)["comparisons"]
     estimates = RobustnessDataset(out).estimates("digits", "pgd")
     names = estimates["architecture"].astype(str)
     estimates = estimates[estimates["strength"] == 8.0].assign(name=names).set_index("name")
     assert [(row["first"], row["second"]) for row in rows] == [
-        (str(estimated[0]), str(estimated[1])),
-        (str(estimated[0]), str(pilot[0])),
-        (str(estimated[1]), str(pilot[0])),
+        (str(estimated_networks[0]), str(estimated_networks[1])),
+        (str(estimated_networks[0]), str(pilot[0])),
+        (str(estimated_networks[1]), str(pilot[0])),
     ]
-    first, second = (estimates.loc[str(name)] for name in estimated)
+    first, second = (estimates.loc[str(name)] for name in estimated_networks)
     assert rows[0]["difference"] == pytest.approx(second["value"] - first["value"])
     half_width = np.hypot(*((estimate["high"] - estimate["low"]) / 2 for estimate in (first, second)))
     assert rows[0]["high"] - rows[0]["difference"] >= 0.999 * half_width  # not narrower than both intervals imply
@@ -360,20 +364,20 @@ def test_compare_uses_and_marks_estimates_on_request(
 
 
 def test_compare_with_estimates_rejects_networks_without_estimates(
-    sampled: MakeSampled, tmp_path: Path, robust201: RunCommand
+    make_sampled: MakeSampled, tmp_path: Path, robust201: RunCommand
 ) -> None:
-    config, out = sampled("80%"), tmp_path / "out"
+    config, out = make_sampled("80%"), tmp_path / "out"
     run(config)
     export_files(config, out)
-    counted = [f"{out}:{name}" for name in choose_pilot(config.selected_architectures, 2, 0)]
-    assert "all accuracies were measured on all images" in robust201("compare", *counted, "--estimates").error_line(2)
-    assert "at least two different networks" in robust201("compare", counted[0], "--estimates").error_line(2)
-    assert "DATASET:ARCHITECTURE" in robust201("compare", "my.py:net", counted[0], "--estimates").error_line(2)
-    assert ".csv" in robust201("compare", *counted, "--estimates", "--out", tmp_path / "t.tex").error_line(2)
+    pilot_networks = [f"{out}:{name}" for name in choose_pilot(config.selected_architectures, 2, 0)]
+    assert "all accuracies were measured on all images" in robust201("compare", *pilot_networks, "--estimates").error_line(2)
+    assert "at least two different networks" in robust201("compare", pilot_networks[0], "--estimates").error_line(2)
+    assert "DATASET:ARCHITECTURE" in robust201("compare", "my.py:net", pilot_networks[0], "--estimates").error_line(2)
+    assert ".csv" in robust201("compare", *pilot_networks, "--estimates", "--out", tmp_path / "t.tex").error_line(2)
 
 
-def test_export_writes_json_of_estimates_only_on_request(sampled: MakeSampled, tmp_path: Path) -> None:
-    config, out = sampled("80%"), tmp_path / "out"
+def test_export_writes_json_of_estimates_only_on_request(make_sampled: MakeSampled, tmp_path: Path) -> None:
+    config, out = make_sampled("80%"), tmp_path / "out"
     run(config)
     assert not any(name.startswith("estimated/") for name in export_files(config, tmp_path / "without"))
     files = export_files(config, out, estimates=True)
@@ -387,8 +391,8 @@ def test_export_writes_json_of_estimates_only_on_request(sampled: MakeSampled, t
     assert verify_results(config.results, export=out).export == ()
 
 
-def test_ranking_marks_estimates(sampled: MakeSampled, tmp_path: Path) -> None:
-    config = sampled("80%")
+def test_ranking_marks_estimates(make_sampled: MakeSampled, tmp_path: Path) -> None:
+    config = make_sampled("80%")
     run(config)
     export_files(config, tmp_path / "out")
     (results,) = read_results(RobustnessDataset(tmp_path / "out"))
@@ -399,21 +403,21 @@ def test_ranking_marks_estimates(sampled: MakeSampled, tmp_path: Path) -> None:
     assert set(pgd_rows.loc[~pgd_rows["estimated"], "network"]) == pilot
     assert len(pgd_rows) == 4
     assert not frame.loc[frame["evaluation"] == "clean", "estimated"].any()
-    counted = pgd_rows[~pgd_rows["estimated"]]
-    assert (counted["low"] == counted["accuracy"]).all()
+    counted_rows = pgd_rows[~pgd_rows["estimated"]]
+    assert (counted_rows["low"] == counted_rows["accuracy"]).all()
     assert "are estimates from" in board.basis
     assert board.standings[-1].estimated
     estimates = RobustnessDataset(tmp_path / "out").estimates("digits", "pgd").query("strength == 1")
     estimated_accuracies = pgd_rows[pgd_rows["estimated"]].set_index("network")["accuracy"]
     assert estimated_accuracies.to_dict() == estimates.set_index("architecture")["value"].to_dict()
-    filled, message = fill_in_estimates(results)
-    assert filled.column("pgd", 1.0).notna().all()
+    completed_results, message = fill_in_estimates(results)
+    assert completed_results.column("pgd", 1.0).notna().all()
     assert results.column("pgd", 1.0).notna().sum() == 2
     assert "pgd: 2 of 4" in message
 
 
-def test_unfinished_sample_requires_partial_export(sampled: MakeSampled, tmp_path: Path) -> None:
-    config = sampled("80%")
+def test_unfinished_sample_requires_partial_export(make_sampled: MakeSampled, tmp_path: Path) -> None:
+    config = make_sampled("80%")
     run(config, filters=Filters(keys=("clean", "fgsm", "pgd")))
     with pytest.raises(
         IncompleteError, match=r"\(digits aa_square 2\) and 2 estimates \(digits aa_square 2\); no sample is drawn"
@@ -423,8 +427,8 @@ def test_unfinished_sample_requires_partial_export(sampled: MakeSampled, tmp_pat
     assert set(RobustnessDataset(tmp_path / "out").estimates()["key"]) == {"pgd"}
 
 
-def test_run_without_pilot_draws_no_samples(sampled: MakeSampled) -> None:
-    config = sampled("80%")
+def test_run_without_pilot_draws_no_samples(make_sampled: MakeSampled) -> None:
+    config = make_sampled("80%")
     lines: list[str] = []
     pilot = choose_pilot(config.selected_architectures, 2, 0)
     other_networks = Filters(architectures=tuple(name for name in config.selected_architectures if name not in pilot))
@@ -451,9 +455,9 @@ def test_run_without_pilot_draws_no_samples(sampled: MakeSampled) -> None:
         ({"weights": {"random": {"seeds": [0, 1]}}}, r"sampling: expected one set of weights per network, got 2"),
     ],
 )
-def test_invalid_sampling_section_is_rejected(sampled: MakeSampled, changes: dict[str, Any], message: str) -> None:
+def test_invalid_sampling_section_is_rejected(make_sampled: MakeSampled, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        sampled("80%", **changes)
+        make_sampled("80%", **changes)
 
 
 @pytest.mark.parametrize(
@@ -464,8 +468,8 @@ def test_invalid_sampling_section_is_rejected(sampled: MakeSampled, changes: dic
         ("60%", r"pays for 20 images \(2 per stratum\) of aa_square on digits"),
     ],
 )
-def test_run_with_too_small_budget_writes_nothing(sampled: MakeSampled, budget: str, message: str) -> None:
-    config = sampled(budget)
+def test_run_with_too_small_budget_writes_nothing(make_sampled: MakeSampled, budget: str, message: str) -> None:
+    config = make_sampled(budget)
     with pytest.raises(ConfigError, match=message):
         run(config)
     assert not config.results.exists()
@@ -484,17 +488,17 @@ def test_run_with_too_small_budget_writes_nothing(sampled: MakeSampled, budget: 
         ({"images": {"count": N_IMAGES, "seed": 1}}, "changed after its sample was drawn|expected the images"),
     ],
 )
-def test_changed_sampling_design_is_rejected(sampled: MakeSampled, changes: dict[str, Any], message: str) -> None:
-    config = sampled("85%")
+def test_changed_sampling_design_is_rejected(make_sampled: MakeSampled, changes: dict[str, Any], message: str) -> None:
+    config = make_sampled("85%")
     run(config)
-    before = {path: path.read_bytes() for path in config.results.glob("*.json")}
+    contents_before = {path: path.read_bytes() for path in config.results.glob("*.json")}
     with pytest.raises(ConfigError, match=message):
-        run(sampled("85%", **changes))
-    assert {path: path.read_bytes() for path in before} == before
+        run(make_sampled("85%", **changes))
+    assert {path: path.read_bytes() for path in contents_before} == contents_before
 
 
-def test_error_names_damaged_record_of_samples(sampled: MakeSampled) -> None:
-    config = sampled("80%")
+def test_error_names_damaged_record_of_samples(make_sampled: MakeSampled) -> None:
+    config = make_sampled("80%")
     run(config)
     path = config.results / SAMPLE_FILE
     path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
@@ -502,9 +506,9 @@ def test_error_names_damaged_record_of_samples(sampled: MakeSampled) -> None:
         load_plan(config.results)
 
 
-def test_status_and_run_count_increments_as_one_evaluation(sampled: MakeSampled, robust201: RunCommand) -> None:
-    run(sampled("80%"))
-    config, previews, n_done = sampled("85%"), list[RunPreview](), list[int]()
+def test_status_and_run_count_increments_as_one_evaluation(make_sampled: MakeSampled, robust201: RunCommand) -> None:
+    run(make_sampled("80%"))
+    config, previews, n_done = make_sampled("85%"), list[RunPreview](), list[int]()
     tally = run(
         config,
         on_preview=previews.append,
@@ -524,67 +528,67 @@ def test_status_and_run_count_increments_as_one_evaluation(sampled: MakeSampled,
     assert "Planned 24 evaluations of 16 network-key pairs" in result.err
 
 
-def test_run_names_images_kept_if_budget_is_smaller(sampled: MakeSampled) -> None:
-    run(sampled("90%"))
+def test_run_names_images_kept_if_budget_is_smaller(make_sampled: MakeSampled) -> None:
+    run(make_sampled("90%"))
     lines: list[str] = []
-    assert run(sampled("80%"), say=lines.append).computed == 0
-    n_pgd = sum(increment_sizes(sampled("80%"))["pgd"])
+    assert run(make_sampled("80%"), say=lines.append).computed == 0
+    n_pgd = sum(increment_sizes(make_sampled("80%"))["pgd"])
     (line,) = [line for line in lines if "pays for fewer images" in line]
     assert line.startswith("The budget 80% pays for fewer images than an earlier budget of ")
     assert re.search(rf"pgd on digits {n_pgd}, not \d\d", line)
     assert re.search(r"aa_square on digits 50, not \d\d", line)  # 90% is enough for all images
     lines.clear()
-    run(sampled("90%"), say=lines.append)
+    run(make_sampled("90%"), say=lines.append)
     assert not any("fewer images" in line for line in lines)
 
 
-def test_smaller_budget_keeps_counts_on_all_images(sampled: MakeSampled, tmp_path: Path) -> None:
-    run(sampled(None))
-    expected = export_files(sampled(None), tmp_path / "a")
-    config = sampled("80%")
+def test_smaller_budget_keeps_counts_on_all_images(make_sampled: MakeSampled, tmp_path: Path) -> None:
+    run(make_sampled(None))
+    expected = export_files(make_sampled(None), tmp_path / "a")
+    config = make_sampled("80%")
     assert run(config).computed == 0
     assert export_files(config, tmp_path / "b") == expected
     assert increment_sizes(config) == {}
 
 
-def test_networks_added_after_counts_are_sampled(sampled: MakeSampled, tmp_path: Path) -> None:
-    config = sampled("80%", architectures=[0, 21, 9999, 4000, 15000, 1000])
+def test_networks_added_after_counts_are_sampled(make_sampled: MakeSampled, tmp_path: Path) -> None:
+    config = make_sampled("80%", architectures=[0, 21, 9999, 4000, 15000, 1000])
     networks = config.selected_architectures
     pilot = choose_pilot(networks, 2, 0)
-    counted, added = np.split(np.array([name for name in networks if name not in pilot]), [2])
-    run(sampled(None, architectures=[*pilot, *counted.tolist()]))
+    counted_networks, added_networks = np.split(np.array([name for name in networks if name not in pilot]), [2])
+    run(make_sampled(None, architectures=[*pilot, *counted_networks.tolist()]))
     lines: list[str] = []
     run(config, say=lines.append)
     samples, plan = read_samples(config.results), load_plan(config.results)
     assert samples is not None
-    assert samples.counted == {("digits", key): tuple(counted) for key in ("aa_square", "pgd")}
-    assert {unit.architecture for unit in plan.units if unit.images} == {*added}
+    assert samples.counted == {("digits", key): tuple(counted_networks) for key in ("aa_square", "pgd")}
+    assert {unit.architecture for unit in plan.units if unit.images} == {*added_networks}
     assert not any("fewer images" in line for line in lines)
     export_files(config, tmp_path / "a")
-    assert {*RobustnessDataset(tmp_path / "a").estimates()["architecture"].astype(int)} == {*added}
+    assert {*RobustnessDataset(tmp_path / "a").estimates()["architecture"].astype(int)} == {*added_networks}
     assert run(config).computed == 0
 
 
-def test_merge_keeps_larger_samples_and_rejects_different_ones(sampled: MakeSampled, tmp_path: Path) -> None:
-    smaller, larger = sampled("80%", "smaller"), sampled("85%", "larger")
-    run(smaller)
-    run(sampled("80%", "larger"))
-    run(larger)
-    for name, sources in (("a", (smaller, larger)), ("b", (larger, smaller))):
+def test_merge_keeps_larger_samples_and_rejects_different_ones(make_sampled: MakeSampled, tmp_path: Path) -> None:
+    smaller_config, larger_config = make_sampled("80%", "smaller"), make_sampled("85%", "larger")
+    run(smaller_config)
+    run(make_sampled("80%", "larger"))
+    run(larger_config)
+    for name, sources in (("a", (smaller_config, larger_config)), ("b", (larger_config, smaller_config))):
         merge_results([source.results for source in sources], tmp_path / name)
-        assert (tmp_path / name / SAMPLE_FILE).read_bytes() == (larger.results / SAMPLE_FILE).read_bytes()
-        merged = sampled("85%", name)
-        assert run(merged).computed == 0
-        assert values_by_evaluation(merged) == values_by_evaluation(larger)
-    different = sampled("90%", "different", sampling={"budget": "90%", "pilot": 2, "seed": 1})
-    run(different)
+        assert (tmp_path / name / SAMPLE_FILE).read_bytes() == (larger_config.results / SAMPLE_FILE).read_bytes()
+        merged_config = make_sampled("85%", name)
+        assert run(merged_config).computed == 0
+        assert values_by_evaluation(merged_config) == values_by_evaluation(larger_config)
+    different_config = make_sampled("90%", "different", sampling={"budget": "90%", "pilot": 2, "seed": 1})
+    run(different_config)
     with pytest.raises(InputError, match=r"different.* differ from the samples of the folders before it"):
-        merge_results([smaller.results, different.results], tmp_path / "c")
+        merge_results([smaller_config.results, different_config.results], tmp_path / "c")
     assert not (tmp_path / "c" / SAMPLE_FILE).exists()
 
 
-def test_run_writes_no_sample_after_losing_lease(sampled: MakeSampled, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = sampled("80%")
+def test_run_writes_no_sample_after_losing_lease(make_sampled: MakeSampled, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = make_sampled("80%")
     copy_sample_images, check = Inputs.copy_sample_images, Lease.check
     is_copied = False
 
@@ -605,50 +609,52 @@ def test_run_writes_no_sample_after_losing_lease(sampled: MakeSampled, monkeypat
     assert not (config.results / SAMPLE_FILE).exists()
 
 
-def test_run_draws_lost_sample_again_and_reports_it(sampled: MakeSampled, tmp_path: Path) -> None:
-    config = sampled("80%")
+def test_run_draws_lost_sample_again_and_reports_it(make_sampled: MakeSampled, tmp_path: Path) -> None:
+    config = make_sampled("80%")
     run(config)
-    record, files = (config.results / SAMPLE_FILE).read_bytes(), export_files(config, tmp_path / "a")
+    sample_record, files = (config.results / SAMPLE_FILE).read_bytes(), export_files(config, tmp_path / "a")
     (config.results / SAMPLE_FILE).unlink()
     lines, previews = list[str](), list[RunPreview]()
     assert run(config, say=lines.append, on_preview=previews.append).computed == 0
-    assert (config.results / SAMPLE_FILE).read_bytes() == record
+    assert (config.results / SAMPLE_FILE).read_bytes() == sample_record
     assert export_files(config, tmp_path / "b") == files
     (line,) = [line for line in lines if "drawn again" in line]
     assert line.endswith("from the pilot: aa_square on digits, pgd on digits as before.")
-    (stale,) = previews[0].stale
-    assert stale.startswith("6 evaluations on samples (aa_square, pgd) are kept but not used: sample.json is missing")
+    (stale_line,) = previews[0].stale
+    assert stale_line.startswith(
+        "6 evaluations on samples (aa_square, pgd) are kept but not used: sample.json is missing"
+    )
 
 
-def test_run_reports_unused_increments_once(sampled: MakeSampled) -> None:
-    run(sampled("80%"))
-    run(sampled("85%"))
-    config = sampled("85%")
+def test_run_reports_unused_increments_once(make_sampled: MakeSampled) -> None:
+    run(make_sampled("80%"))
+    run(make_sampled("85%"))
+    config = make_sampled("85%")
     (config.results / SAMPLE_FILE).unlink()
     lines, previews = list[str](), list[RunPreview]()
     assert run(config, say=lines.append).computed > 0
     assert any("with other images than before, so earlier results are not used" in line for line in lines)
     run(config, on_preview=previews.append)
-    (stale,) = previews[0].stale  # one line for any number of increments
-    assert stale.endswith("are kept but not used: their images differ from the images in sample.json")
+    (stale_line,) = previews[0].stale  # one line for any number of increments
+    assert stale_line.endswith("are kept but not used: their images differ from the images in sample.json")
     previews.clear()
-    run(sampled(None), on_preview=previews.append)
-    (stale,) = previews[0].stale
-    assert stale.endswith("are kept but not used: the sweep has no section sampling")
+    run(make_sampled(None), on_preview=previews.append)
+    (stale_line,) = previews[0].stale
+    assert stale_line.endswith("are kept but not used: the sweep has no section sampling")
 
 
-def test_run_names_keys_of_combined_samples(sampled: MakeSampled) -> None:
-    run(sampled("80%"))
+def test_run_names_keys_of_combined_samples(make_sampled: MakeSampled) -> None:
+    run(make_sampled("80%"))
     lines: list[str] = []
-    run(sampled("100%"), say=lines.append)
+    run(make_sampled("100%"), say=lines.append)
     assert [line for line in lines if "combined" in line] == [
         f"The sample of {key} on digits now has all images: combined the results of 2 networks"
         for key in ("aa_square", "pgd")
     ]
 
 
-def test_export_error_names_missing_counts_and_estimates(sampled: MakeSampled, tmp_path: Path) -> None:
-    config = sampled("80%")
+def test_export_error_names_missing_counts_and_estimates(make_sampled: MakeSampled, tmp_path: Path) -> None:
+    config = make_sampled("80%")
     pilot = choose_pilot(config.selected_architectures, 2, 0)
     run(config, filters=Filters(architectures=pilot, keys=("clean", "fgsm", "pgd")))
     with pytest.raises(IncompleteError) as raised:
@@ -668,30 +674,37 @@ def test_export_error_names_missing_counts_and_estimates(sampled: MakeSampled, t
     }
 
 
-def test_blackbox_names_estimated_objectives(sampled: MakeSampled, tmp_path: Path, robust201: RunCommand) -> None:
-    config, out = sampled("80%"), tmp_path / "out"
+def test_blackbox_names_estimated_objectives(make_sampled: MakeSampled, tmp_path: Path, robust201: RunCommand) -> None:
+    config, out = make_sampled("80%"), tmp_path / "out"
     run(config)
     export_files(config, out)
     folders = tmp_path / "counts", tmp_path / "estimates"
     assert "estimates of 2 networks" in robust201("search", out, "--blackbox", folders[0]).err
     assert robust201("search", out, "--blackbox", folders[1], "--estimates").code == 0
-    names = [json.loads((folder / "metadata.json").read_text())["objectives_names"] for folder in folders]
-    counted, estimated = ["clean", "fgsm_1", "fgsm_8"], ["aa_square_4", "pgd_1", "pgd_8"]
-    assert {*names[0]} == {"metric_elapsed_time", *(f"metric_error_{name}" for name in (*counted, *estimated))}
-    marked = {f"metric_estimated_error_{name}" for name in estimated}
-    assert {*names[1]} == {"metric_elapsed_time", *(f"metric_error_{name}" for name in counted), *marked}
+    objective_names = [json.loads((folder / "metadata.json").read_text())["objectives_names"] for folder in folders]
+    counted_objectives, estimated_objectives = ["clean", "fgsm_1", "fgsm_8"], ["aa_square_4", "pgd_1", "pgd_8"]
+    assert {*objective_names[0]} == {
+        "metric_elapsed_time",
+        *(f"metric_error_{name}" for name in (*counted_objectives, *estimated_objectives)),
+    }
+    marked_metrics = {f"metric_estimated_error_{name}" for name in estimated_objectives}
+    assert {*objective_names[1]} == {
+        "metric_elapsed_time",
+        *(f"metric_error_{name}" for name in counted_objectives),
+        *marked_metrics,
+    }
     arrays = [np.load(folder / "objectives_evaluations.npy")[0, :, 0, 0] for folder in folders]
     assert len(arrays[0]) < len(arrays[1])
     values = RobustnessDataset(out).estimates("digits", "pgd").query("strength == 8")["value"]
     for value in values:
-        assert np.isclose(arrays[1][:, names[1].index("metric_estimated_error_pgd_8")], 1 - value).any()
+        assert np.isclose(arrays[1][:, objective_names[1].index("metric_estimated_error_pgd_8")], 1 - value).any()
     command = ("search", out, "--blackbox", tmp_path / "no", "--estimates", "--fidelity", "images")
     assert "estimates and a fidelity cannot be combined" in robust201(*command).error_line(2)
     assert not (tmp_path / "no").exists()
 
 
-def test_predict_uses_estimates_on_request(sampled: MakeSampled, tmp_path: Path, robust201: RunCommand) -> None:
-    config, out = sampled("80%", architectures=["0-15"]), tmp_path / "out"
+def test_predict_uses_estimates_on_request(make_sampled: MakeSampled, tmp_path: Path, robust201: RunCommand) -> None:
+    config, out = make_sampled("80%", architectures=["0-15"]), tmp_path / "out"
     run(config)
     export_files(config, out)
     arguments = ("predict", out, "--keys", "pgd:8")
@@ -710,8 +723,8 @@ def test_predict_uses_estimates_on_request(sampled: MakeSampled, tmp_path: Path,
     assert (pgd_errors.loc[estimates.index] >= estimates["standard_error"]).all()
 
 
-def test_measured_speeds_reproduce_time_of_results(sampled: MakeSampled) -> None:
-    config = sampled("80%")
+def test_measured_speeds_reproduce_time_of_results(make_sampled: MakeSampled) -> None:
+    config = make_sampled("80%")
     plan = make_plan(config, assumed_facts(config))
     assert measure_speeds(plan, config.results) == {}  # no results folder yet
     run(config)
@@ -725,7 +738,7 @@ def test_measured_speeds_reproduce_time_of_results(sampled: MakeSampled) -> None
     # The estimate for the finished work equals its measured time.
     assert total_hours(saved_plan, speeds) == pytest.approx(inventory.seconds / 3600)
     assert all(cost.is_measured for cost in key_costs(saved_plan, speeds))
-    changed_config = sampled("80%", keys=KEYS | {"pgd": {"epsilons_255": [1, 8], "steps": 4}})
+    changed_config = make_sampled("80%", keys=KEYS | {"pgd": {"epsilons_255": [1, 8], "steps": 4}})
     assert ("digits", "pgd") not in measure_speeds(
         make_plan(changed_config, assumed_facts(changed_config)), config.results
     )
@@ -736,8 +749,8 @@ def _seconds_of(inventory: Inventory, key: str) -> float:
     return float(inventory.row_column("seconds")[np.isin(inventory.row_column("unit"), unit_indices)].sum())
 
 
-def test_measured_speeds_are_empty_if_results_are_damaged(sampled: MakeSampled) -> None:
-    config = sampled("80%")
+def test_measured_speeds_are_empty_if_results_are_damaged(make_sampled: MakeSampled) -> None:
+    config = make_sampled("80%")
     config.results.mkdir()
     (config.results / "format.json").write_text("{")
     assert measure_speeds(make_plan(config, assumed_facts(config)), config.results) == {}
@@ -745,15 +758,15 @@ def test_measured_speeds_are_empty_if_results_are_damaged(sampled: MakeSampled) 
 
 @pytest.mark.slow
 def test_two_killed_shares_resume_with_same_bytes(
-    sampled: MakeSampled, sweep_fields: MakeFields, tmp_path: Path
+    make_sampled: MakeSampled, sweep_fields: MakeFields, tmp_path: Path
 ) -> None:
     """Both shares run concurrently in separate processes, are killed by SIGKILL, and run concurrently again."""
-    longer = {"aa_square": {"epsilons_255": [4], "queries": 200}, "pgd": {"epsilons_255": [1, 8], "steps": 40}}
-    fields = sampled_fields("70%", keys=KEYS | longer, architectures=["0-15"])
-    unshared, shared = (sampled(None, folder, **fields) for folder in ("unshared", "shared"))
-    run(unshared)
+    longer_attacks = {"aa_square": {"epsilons_255": [4], "queries": 200}, "pgd": {"epsilons_255": [1, 8], "steps": 40}}
+    fields = sampled_fields("70%", keys=KEYS | longer_attacks, architectures=["0-15"])
+    driver_config, shares_config = (make_sampled(None, folder, **fields) for folder in ("unshared", "shared"))
+    run(driver_config)
     path = tmp_path / "sweep.yaml"
-    path.write_text(yaml.safe_dump(sweep_fields(results=str(shared.results), **fields)))
+    path.write_text(yaml.safe_dump(sweep_fields(results=str(shares_config.results), **fields)))
     command = [sys.executable, "-m", "robust201", "run", str(path), "--share"]
 
     def start() -> list[subprocess.Popen[bytes]]:
@@ -763,21 +776,25 @@ def test_two_killed_shares_resume_with_same_bytes(
     def count_shards(config: SweepConfig) -> int:
         return len([*(config.results / "shards").rglob("*.parquet")])
 
-    prepare_sweep(shared)
+    prepare_sweep(shares_config)
     assert [process.wait() for process in start()] == [3, 3]  # the pilot is complete, but no samples are drawn
-    prepare_sweep(shared)
-    assert (shared.results / SAMPLE_FILE).read_bytes() == (unshared.results / SAMPLE_FILE).read_bytes()
-    n_before = count_shards(shared)
+    prepare_sweep(shares_config)
+    assert (shares_config.results / SAMPLE_FILE).read_bytes() == (driver_config.results / SAMPLE_FILE).read_bytes()
+    n_before = count_shards(shares_config)
     processes = start()
-    while count_shards(shared) < n_before + 4 and all(process.poll() is None for process in processes):
+    while count_shards(shares_config) < n_before + 4 and all(process.poll() is None for process in processes):
         time.sleep(0.002)
     for process in processes:
         process.send_signal(signal.SIGKILL)
     assert [process.wait() for process in processes] == [-signal.SIGKILL, -signal.SIGKILL]
-    assert not StatusReader(load_plan(shared.results)).read(ShardStore.open(shared.results).inventory()).complete
-    assert n_before < count_shards(shared) < count_shards(unshared)
+    assert (
+        not StatusReader(load_plan(shares_config.results))
+        .read(ShardStore.open(shares_config.results).inventory())
+        .complete
+    )
+    assert n_before < count_shards(shares_config) < count_shards(driver_config)
     assert [process.wait() for process in start()] == [0, 0]
-    assert values_by_evaluation(shared) == values_by_evaluation(unshared)
-    files, expected = export_files(shared, tmp_path / "a"), export_files(unshared, tmp_path / "b")
+    assert values_by_evaluation(shares_config) == values_by_evaluation(driver_config)
+    files, expected = export_files(shares_config, tmp_path / "a"), export_files(driver_config, tmp_path / "b")
     assert files[ESTIMATES_FILE] == expected[ESTIMATES_FILE]
     assert files == expected

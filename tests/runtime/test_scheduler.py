@@ -19,7 +19,7 @@ def make_bundle(architecture: int, keys: tuple[str, ...] = ("clean", "pgd", "fog
     return Bundle(architecture, "digits", parts)
 
 
-def receipt(part: Part) -> Receipt:
+def make_receipt(part: Part) -> Receipt:
     return Receipt(part.unit.id, part.strengths, part.start, part.stop, "shard", 1.0)
 
 
@@ -27,21 +27,21 @@ class ScriptedExecutor:
     """Executor that computes bundles in order, with room for two.
 
     Args:
-        deadly: number of times that a unit kills its worker, by unit ID.
-        preempting: number of times that a unit's worker is preempted, by unit ID.
-        failing: IDs of units that fail with an application error.
+        n_deaths: number of times that a unit kills its worker, by unit ID.
+        n_preemptions: number of times that a unit's worker is preempted, by unit ID.
+        failing_units: IDs of units that fail with an application error.
     """
 
     def __init__(
         self,
         *,
-        deadly: dict[str, int] | None = None,
-        preempting: dict[str, int] | None = None,
-        failing: frozenset[str] = frozenset(),
+        n_deaths: dict[str, int] | None = None,
+        n_preemptions: dict[str, int] | None = None,
+        failing_units: frozenset[str] = frozenset(),
     ):
-        self.deadly = dict(deadly or {})
-        self.preempting = dict(preempting or {})
-        self.failing = failing
+        self.n_deaths = dict(n_deaths or {})
+        self.n_preemptions = dict(n_preemptions or {})
+        self.failing_units = failing_units
         self.queue: deque[Bundle] = deque()
         self.computed: list[str] = []
         self.draining = False
@@ -67,7 +67,7 @@ class ScriptedExecutor:
         for part in bundle.parts:
             if self.draining:
                 break
-            for remaining_losses, preempted in ((self.preempting, True), (self.deadly, False)):
+            for remaining_losses, preempted in ((self.n_preemptions, True), (self.n_deaths, False)):
                 if remaining_losses.get(part.unit.id, 0) > 0:
                     remaining_losses[part.unit.id] -= 1
                     events.append(BundleLost(bundle, started=True, preempted=preempted, reason="died"))
@@ -76,11 +76,11 @@ class ScriptedExecutor:
                     )
                     self.queue.clear()
                     return events
-            if part.unit.id in self.failing:
+            if part.unit.id in self.failing_units:
                 events.append(UnitFailure(part, "application", "broken", "", 1))
                 continue
             self.computed.append(part.unit.id)
-            events.append(receipt(part))
+            events.append(make_receipt(part))
         events.append(BundleDone(bundle))
         return events
 
@@ -96,7 +96,7 @@ def test_scheduler_computes_each_part_once() -> None:
 
 
 def test_part_that_always_kills_its_worker_is_isolated_and_given_up() -> None:
-    executor = ScriptedExecutor(deadly={"1-pgd": 99})
+    executor = ScriptedExecutor(n_deaths={"1-pgd": 99})
     tally = Scheduler(executor, max_attempts=3).run([make_bundle(a) for a in range(3)])
     assert sorted(executor.computed) == sorted(set(ALL_UNITS) - {"1-pgd"})
     assert [(f.part.unit.id, f.kind, f.attempt) for f in tally.failures] == [("1-pgd", "killed", 3)]
@@ -104,32 +104,32 @@ def test_part_that_always_kills_its_worker_is_isolated_and_given_up() -> None:
 
 
 @pytest.mark.parametrize("n_harmless", [0, 12])
-def test_many_killing_parts_do_not_end_run(n_harmless: int) -> None:
-    deadly = {f"{architecture}-pgd": 99 for architecture in range(12)}
+def test_many_parts_that_kill_their_workers_do_not_end_run(n_harmless: int) -> None:
+    n_deaths = {f"{architecture}-pgd": 99 for architecture in range(12)}
     deadly_bundles = [make_bundle(architecture, ("pgd",)) for architecture in range(12)]
     harmless_bundles = [make_bundle(12 + index, ("clean",)) for index in range(n_harmless)]
-    tally = Scheduler(ScriptedExecutor(deadly=deadly), max_attempts=3).run(harmless_bundles + deadly_bundles)
+    tally = Scheduler(ScriptedExecutor(n_deaths=n_deaths), max_attempts=3).run(harmless_bundles + deadly_bundles)
     assert {(failure.part.unit.id, failure.kind, failure.attempt) for failure in tally.failures} == {
-        (unit, "killed", 3) for unit in deadly
+        (unit, "killed", 3) for unit in n_deaths
     }
     assert (tally.deaths, tally.parts, tally.remaining) == (36, n_harmless, 0)
 
 
 def test_part_that_kills_its_worker_once_is_retried() -> None:
-    executor = ScriptedExecutor(deadly={"0-fog": 1, "2-clean": 2})
+    executor = ScriptedExecutor(n_deaths={"0-fog": 1, "2-clean": 2})
     tally = Scheduler(executor, max_attempts=3).run([make_bundle(a) for a in range(3)])
     assert sorted(executor.computed) == sorted(ALL_UNITS)
     assert tally.failures == []
 
 
 def test_suspect_part_is_retried_in_middle_of_queue() -> None:
-    executor = ScriptedExecutor(deadly={"0-clean": 1})
+    executor = ScriptedExecutor(n_deaths={"0-clean": 1})
     Scheduler(executor).run([make_bundle(a, ("clean",)) for a in range(40)])
     assert 10 < executor.computed.index("0-clean") < 30
 
 
-def test_partial_bundle_estimate_is_proportional_to_remaining_work() -> None:
-    """The estimate matters because an executor queues a bundle only behind a short bundle."""
+def test_estimated_seconds_of_partial_bundle_are_proportional_to_remaining_work() -> None:
+    """Executors use the estimate: they queue a bundle only behind a short bundle."""
     bundle = replace(make_bundle(0), seconds=600.0)
     assert bundle.keep(bundle.parts) == bundle
     clean, pgd, _ = bundle.parts
@@ -142,7 +142,7 @@ def test_partial_bundle_estimate_is_proportional_to_remaining_work() -> None:
             submitted_seconds.append(bundle.seconds)
             super().submit(bundle)
 
-    Scheduler(RecordingExecutor(deadly={"0-pgd": 1})).run([bundle])
+    Scheduler(RecordingExecutor(n_deaths={"0-pgd": 1})).run([bundle])
     assert submitted_seconds == pytest.approx([600, 200, 200])
 
 
@@ -156,19 +156,19 @@ def test_remaining_counts_each_missing_strength() -> None:
     ]
     assert Scheduler(executor, should_drain=lambda: True).run([bundle]).remaining == 2
     assert Scheduler(ScriptedExecutor(), should_drain=lambda: True).run(single_strength_bundles).remaining == 2
-    tally = Scheduler(ScriptedExecutor(deadly={"0-pgd": 1})).run(single_strength_bundles)
+    tally = Scheduler(ScriptedExecutor(n_deaths={"0-pgd": 1})).run(single_strength_bundles)
     assert (tally.evaluations, tally.remaining) == (2, 0)
 
 
 def test_preemptions_do_not_count_as_deaths() -> None:
-    executor = ScriptedExecutor(preempting={"0-clean": 25})
+    executor = ScriptedExecutor(n_preemptions={"0-clean": 25})
     tally = Scheduler(executor, max_attempts=1).run([make_bundle(a) for a in range(3)])
     assert sorted(executor.computed) == sorted(ALL_UNITS)
     assert (tally.preemptions, tally.deaths, tally.failures) == (25, 0, [])
 
 
 def test_application_error_is_not_retried() -> None:
-    executor = ScriptedExecutor(failing=frozenset({"2-fog"}))
+    executor = ScriptedExecutor(failing_units=frozenset({"2-fog"}))
     tally = Scheduler(executor).run([make_bundle(a) for a in range(3)])
     assert [(f.part.unit.id, f.kind) for f in tally.failures] == [("2-fog", "application")]
     assert tally.evaluations == 16
@@ -207,8 +207,8 @@ def test_run_ends_if_all_workers_die() -> None:
 class UnreportingExecutor(ScriptedExecutor):
     """Executor whose worker's receipts are lost if it dies in the same poll."""
 
-    def __init__(self, deadly: dict[str, int]):
-        super().__init__(deadly=deadly)
+    def __init__(self, n_deaths: dict[str, int]):
+        super().__init__(n_deaths=n_deaths)
         self.committed: list[Receipt] = []
 
     def poll(self, timeout: float):

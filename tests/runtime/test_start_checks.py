@@ -1,4 +1,4 @@
-"""Checks of workers, weights and files before anything is computed."""
+"""Checks of the number of workers and of weights before anything is computed."""
 
 import os
 from collections.abc import Callable
@@ -117,7 +117,7 @@ def test_check_shapes_builds_no_weights_of_zoo_network(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "problem"),
+    ("change_shapes", "message"),
     [
         (
             lambda shapes: shapes.pop("classifier.bias"),
@@ -133,10 +133,10 @@ def test_check_shapes_builds_no_weights_of_zoo_network(name: str) -> None:
         ),
     ],
 )
-def test_check_shapes_reports_wrong_shapes(change: Callable[[dict[str, Any]], Any], problem: str) -> None:
+def test_check_shapes_reports_wrong_shapes(change_shapes: Callable[[dict[str, Any]], Any], message: str) -> None:
     shapes: dict[str, tuple[int, ...]] = dict(CELLS.tensor_shapes(21, n_classes=10))
-    change(shapes)
-    with pytest.raises(CheckpointError, match=problem):
+    change_shapes(shapes)
+    with pytest.raises(CheckpointError, match=message):
         check_shapes(CELLS, 21, shapes, n_classes=10, name="a file", advice="Correct it.")
 
 

@@ -84,11 +84,13 @@ def test_splitting_and_order_of_parts_do_not_change_results(
         strengths = list(part.strengths)
         rng.shuffle(strengths)
         subparts = []
-        for selected in (strengths[:1], strengths[1:]):
+        for part_strengths in (strengths[:1], strengths[1:]):
             positions = [position for position in range(part.start + 1, part.stop) if position % step == 0]
             cuts = sorted(rng.sample(positions, min(len(positions), rng.randrange(3))))
             edges = itertools.pairwise([part.start, *cuts, part.stop])
-            subparts += [Part(part.unit, tuple(sorted(selected)), start, stop) for start, stop in edges if selected]
+            subparts += [
+                Part(part.unit, tuple(sorted(part_strengths)), start, stop) for start, stop in edges if part_strengths
+            ]
         return subparts
 
     def make_bundles(_plan: Plan, parts: Sequence[Part], **_options: object) -> list[Bundle]:

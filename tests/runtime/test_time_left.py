@@ -14,9 +14,9 @@ from robust201.runtime.scheduler import RunTally
 from robust201.runtime.work_log import WorkLog
 
 COSTS = {"clean": (1, 40), "fgsm": (5, 12), "pgd": (17, 19), "square": (17, 60), "apgd": (33, 18)}
-"""Forward passes per evaluation, and worker seconds per 10^11 multiply-accumulates, by key, similar to the demo's keys.
+"""Forward passes per evaluation, and worker seconds per 10^11 multiply-accumulates, by key.
 
-Corruptions have the costs of clean images.
+The numbers are similar to those of the demo. Corruptions have the costs of clean images.
 """
 CORRUPTIONS = [f"corruption{index}" for index in range(15)]
 NETWORKS = range(16)
@@ -38,7 +38,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class FakePlan:
-    """Simulated plan; the function `macs` returns the multiply-accumulates per evaluation of a unit."""
+    """Simulated plan; its argument `macs` returns the multiply-accumulates of one evaluation of a unit."""
 
     def __init__(self, macs: Callable[[Unit], float]) -> None:
         self._macs = macs
@@ -121,7 +121,7 @@ def test_unmeasured_key_has_cost_per_mac_of_most_similar_key() -> None:
     assert costs.slowness == 1.0
 
 
-def beat(part: Part, step: int, *, begun: int, seconds: float, age: float = 0.0) -> LastBeat:
+def make_beat(part: Part, step: int, *, begun: int, seconds: float, age: float = 0.0) -> LastBeat:
     training = TrainingSteps(step, begun, int(part.strengths[-1]), 100, seconds, 0.5, 0.9)
     return LastBeat(age, None, part.unit.id, part.strengths, (0, 1), seconds, part.label, training)
 
@@ -137,9 +137,9 @@ def test_training_steps_determine_time_left_before_snapshot(tmp_path: Path, cloc
         steps = int(10 * seconds)
         tracker.note_steps(
             [
-                beat(parts[0], steps, begun=0, seconds=seconds),
-                beat(parts[1], 250 + steps, begun=250, seconds=seconds) if seconds < 25 else LastBeat(0.0),
-                beat(parts[2], 1, begun=0, seconds=90.0, age=60.0),  # its worker was killed
+                make_beat(parts[0], steps, begun=0, seconds=seconds),
+                make_beat(parts[1], 250 + steps, begun=250, seconds=seconds) if seconds < 25 else LastBeat(0.0),
+                make_beat(parts[2], 1, begun=0, seconds=90.0, age=60.0),  # its worker was killed
             ]
         )
         assert tracker.progress.is_settled == (seconds >= RATE_SECONDS)
@@ -168,16 +168,16 @@ def test_steps_of_saved_snapshot_are_not_counted_twice(tmp_path: Path, clock: Cl
     plan.n_evaluations = 2
     tracker = Tracker(plan, [part], tmp_path, 0, WorkLog(tmp_path))
     clock.now += 40.0
-    tracker.note_steps([beat(part, 490, begun=100, seconds=39.0)])
+    tracker.note_steps([make_beat(part, 490, begun=100, seconds=39.0)])
     seconds_left = tracker.progress.seconds_left
     assert seconds_left == pytest.approx(510 * 39 / 390)
     clock.now += 1.0
     tracker.count(Receipt(part.unit.id, (500.0,), 0, 1, "file", 40.0), RunTally())
-    assert tracker.progress.steps_macs == 0.0
+    assert tracker.progress.unsaved_macs == 0.0
     assert (tracker.progress.done_macs, tracker.progress.remaining_macs) == (400e6, 500e6)
     assert tracker.progress.seconds_left == pytest.approx(500 * 40 / 400)
-    tracker.note_steps([beat(part, 600, begun=100, seconds=50.0)])
-    assert tracker.progress.steps_macs == 100e6
+    tracker.note_steps([make_beat(part, 600, begun=100, seconds=50.0)])
+    assert tracker.progress.unsaved_macs == 100e6
 
 
 def test_late_heartbeat_does_not_shorten_time_left(tmp_path: Path, clock: Clock) -> None:
@@ -186,9 +186,9 @@ def test_late_heartbeat_does_not_shorten_time_left(tmp_path: Path, clock: Clock)
     plan.n_evaluations = 2
     tracker = Tracker(plan, [part], tmp_path, 0, WorkLog(tmp_path))
     clock.now += 40.0
-    late_beat = beat(part, 490, begun=100, seconds=39.0)
+    late_beat = make_beat(part, 490, begun=100, seconds=39.0)
     tracker.note_steps([late_beat])
     clock.now += 1.0
     tracker.count(Receipt(part.unit.id, (500.0,), 0, 1, "file", 40.0), RunTally())
     tracker.note_steps([late_beat])
-    assert (tracker.progress.remaining_macs, tracker.progress.steps_macs) == (500e6, 0.0)
+    assert (tracker.progress.remaining_macs, tracker.progress.unsaved_macs) == (500e6, 0.0)

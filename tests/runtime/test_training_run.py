@@ -40,19 +40,19 @@ from tests.support.tiny_trainings import (
     write_images,
 )
 
-TUNED = RECIPE | {"epochs": 1, "start": {"recipe": "plain", "dataset": "bright"}, "snapshots": {}}
+TUNED_RECIPE = RECIPE | {"epochs": 1, "start": {"recipe": "plain", "dataset": "bright"}, "snapshots": {}}
 
 
 @pytest.fixture(scope="module")
 def uninterrupted_hashes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return the hashes of both recipes' weights after an uninterrupted run."""
     folder = tmp_path_factory.mktemp("uninterrupted")
-    assert run_trainings(both_recipes(folder)).complete
+    assert run_trainings(make_config_with_both_recipes(folder)).complete
     return weight_files(folder / "store")
 
 
-def both_recipes(folder: Path, **changes: Any) -> TrainingConfig:
-    return make_training_config(folder, recipes={"tuned": TUNED, "plain": RECIPE}, **changes)
+def make_config_with_both_recipes(folder: Path, **changes: Any) -> TrainingConfig:
+    return make_training_config(folder, recipes={"tuned": TUNED_RECIPE, "plain": RECIPE}, **changes)
 
 
 def records_by_recipe_and_step(config: TrainingConfig) -> dict[tuple[str, int | None], Any]:
@@ -66,16 +66,16 @@ def test_run_trainings_stores_snapshots_once(tmp_path: Path) -> None:
     assert tally.complete
     assert (tally.evaluations, tally.computed, tally.failures) == (3, 3, [])
     assert (previews[0].n_evaluations, previews[0].n_done) == (3, 0)
-    stored = records_by_recipe_and_step(config)
-    assert sorted(stored) == [("plain", step) for step in STEPS]
-    assert [(stored["plain", step].epochs, stored["plain", step].steps) for step in STEPS] == [
+    records = records_by_recipe_and_step(config)
+    assert sorted(records) == [("plain", step) for step in STEPS]
+    assert [(records["plain", step].epochs, records["plain", step].steps) for step in STEPS] == [
         (0, 2),
         (1, None),
         (2, None),
     ]
-    assert all(0 <= record.recorded_accuracy <= 1 for record in stored.values())
-    assert len({record.sha256 for record in stored.values()}) == 3
-    for record in stored.values():
+    assert all(0 <= record.recorded_accuracy <= 1 for record in records.values())
+    assert len({record.sha256 for record in records.values()}) == 3
+    for record in records.values():
         CheckpointStore(config.store).load(record)
     assert list((config.results / "states").iterdir()) == list((config.results / "finished").iterdir()) == []
     assert not (config.results / "lease.json").exists()
@@ -90,14 +90,14 @@ def test_damaged_weights_are_retrained_to_same_bytes(tmp_path: Path) -> None:
     config = make_training_config(tmp_path)
     run_trainings(config)
     original_hashes = weight_files(config.store)
-    stored = records_by_recipe_and_step(config)
-    (config.store / stored["plain", 2].file).unlink()
-    truncated = config.store / stored["plain", 6].file
-    truncated.write_bytes(truncated.read_bytes()[:-1])
-    flipped = config.store / stored["plain", 3].file
-    content = bytearray(flipped.read_bytes())
+    records = records_by_recipe_and_step(config)
+    (config.store / records["plain", 2].file).unlink()
+    truncated_file = config.store / records["plain", 6].file
+    truncated_file.write_bytes(truncated_file.read_bytes()[:-1])
+    flipped_file = config.store / records["plain", 3].file
+    content = bytearray(flipped_file.read_bytes())
     content[-1] ^= 1
-    flipped.write_bytes(content)
+    flipped_file.write_bytes(content)
     assert preview_trainings(config).n_done == 0
     assert run_trainings(config).evaluations == 3
     assert weight_files(config.store) == original_hashes
@@ -105,7 +105,7 @@ def test_damaged_weights_are_retrained_to_same_bytes(tmp_path: Path) -> None:
 
 def test_changed_start_weights_are_rejected_before_training(tmp_path: Path) -> None:
     run_trainings(make_training_config(tmp_path))
-    config = make_training_config(tmp_path, recipes={"tuned": TUNED})
+    config = make_training_config(tmp_path, recipes={"tuned": TUNED_RECIPE})
     path = config.store / records_by_recipe_and_step(config)["plain", 6].file
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
@@ -128,21 +128,21 @@ def test_additional_snapshot_is_trained_to_same_final_weights(tmp_path: Path) ->
 def test_recipe_can_start_from_final_weights_of_another_recipe(
     tmp_path: Path, uninterrupted_hashes: dict[str, str]
 ) -> None:
-    config = both_recipes(tmp_path)
+    config = make_config_with_both_recipes(tmp_path)
     tally = run_trainings(config)
     assert (tally.complete, tally.evaluations) == (True, 4)
     assert weight_files(config.store) == uninterrupted_hashes
-    stored = records_by_recipe_and_step(config)
-    tuned_record = stored["tuned", 3]
-    assert tuned_record.training["inputs"]["start"] == stored["plain", 6].sha256
+    records = records_by_recipe_and_step(config)
+    tuned_record = records["tuned", 3]
+    assert tuned_record.training["inputs"]["start"] == records["plain", 6].sha256
     # Without the start weights, the final weights differ.
-    config_without_start = make_training_config(tmp_path / "fresh", recipes={"tuned": TUNED | {"start": None}})
+    config_without_start = make_training_config(tmp_path / "fresh", recipes={"tuned": TUNED_RECIPE | {"start": None}})
     run_trainings(config_without_start)
     assert records_by_recipe_and_step(config_without_start)["tuned", 3].sha256 != tuned_record.sha256
 
 
 def test_start_weights_are_read_from_store_and_must_exist(tmp_path: Path) -> None:
-    tuned_config = make_training_config(tmp_path, recipes={"tuned": TUNED})
+    tuned_config = make_training_config(tmp_path, recipes={"tuned": TUNED_RECIPE})
     with pytest.raises(
         CheckpointError, match=r"tuned seed 0: it starts from the final weights of #309 bright plain seed 0, which "
     ):
@@ -153,19 +153,22 @@ def test_start_weights_are_read_from_store_and_must_exist(tmp_path: Path) -> Non
 
 
 def test_start_weights_must_be_final_snapshot(tmp_path: Path) -> None:
-    both_config, tuned_config = both_recipes(tmp_path), make_training_config(tmp_path, recipes={"tuned": TUNED})
+    both_config, tuned_config = (
+        make_config_with_both_recipes(tmp_path),
+        make_training_config(tmp_path, recipes={"tuned": TUNED_RECIPE}),
+    )
     run_trainings(make_training_config(tmp_path))
-    stored = records_by_recipe_and_step(both_config)
+    records = records_by_recipe_and_step(both_config)
     manifest = both_config.store / "manifest.jsonl"
     lines = manifest.read_bytes().splitlines(keepends=True)
-    manifest.write_bytes(b"".join(line for line in lines if stored["plain", 6].sha256.encode() not in line))
+    manifest.write_bytes(b"".join(line for line in lines if records["plain", 6].sha256.encode() not in line))
     for config, selection in ((both_config, TrainingSelection(("tuned",))), (tuned_config, ALL_TRAININGS)):
         with pytest.raises(
             CheckpointError, match=r"tuned seed 0: it starts from the final weights of #309 bright plain seed 0, "
         ):
             run_trainings(config, selection=selection)
     assert run_trainings(both_config).complete
-    assert records_by_recipe_and_step(both_config)["tuned", 3].training["inputs"]["start"] == stored["plain", 6].sha256
+    assert records_by_recipe_and_step(both_config)["tuned", 3].training["inputs"]["start"] == records["plain", 6].sha256
 
 
 def test_changed_recipe_with_same_name_is_rejected(tmp_path: Path) -> None:
@@ -209,7 +212,7 @@ def test_snapshots_can_be_evaluated_by_sweep(tmp_path: Path, robust201: RunComma
 
 
 def test_diverging_training_run_gives_one_line_error_and_other_runs_complete(tmp_path: Path) -> None:
-    recipes = {"tuned": TUNED | {"start": {"recipe": "wild", "dataset": "bright"}}, "plain": RECIPE}
+    recipes = {"tuned": TUNED_RECIPE | {"start": {"recipe": "wild", "dataset": "bright"}}, "plain": RECIPE}
     config = make_training_config(tmp_path, recipes=recipes | {"wild": RECIPE | {"learning_rate": 1e30}})
     messages: list[str] = []
     tally = run_trainings(config, say=messages.append)
@@ -302,10 +305,10 @@ def test_drained_training_resumes_to_same_bytes(
             signal.raise_signal(signal.SIGTERM)
 
     # The signal arrives while a network is being trained.
-    drained = run_trainings(both_recipes(tmp_path, execution=execution), on_progress=interrupt)
-    assert drained.drained
-    assert not drained.complete
-    assert run_trainings(both_recipes(tmp_path)).complete
+    tally = run_trainings(make_config_with_both_recipes(tmp_path, execution=execution), on_progress=interrupt)
+    assert tally.drained
+    assert not tally.complete
+    assert run_trainings(make_config_with_both_recipes(tmp_path)).complete
     assert weight_files(tmp_path / "store") == uninterrupted_hashes
 
 
@@ -361,7 +364,7 @@ def test_training_run_killed_at_random_times_gives_same_bytes(
     tmp_path: Path, uninterrupted_hashes: dict[str, str]
 ) -> None:
     generator = random.Random(1)
-    config = both_recipes(tmp_path)
+    config = make_config_with_both_recipes(tmp_path)
     exit_codes = []
     while not exit_codes or exit_codes[-1] != 0:
         n_calls = generator.randint(1, 24)
@@ -391,7 +394,7 @@ class LosingExecutor(InlineExecutor):
 
 
 def test_snapshots_of_lost_worker_are_not_retrained(tmp_path: Path, uninterrupted_hashes: dict[str, str]) -> None:
-    config = both_recipes(tmp_path)
+    config = make_config_with_both_recipes(tmp_path)
     lost_receipts: list[Receipt] = []
     reported_files: list[str] = []
     tally = run_trainings(
@@ -415,8 +418,8 @@ def test_snapshots_missing_from_manifest_are_recovered(tmp_path: Path) -> None:
     finished_folder = config.results / "finished"
     for index, manifest_line in enumerate(manifest_lines[2:]):
         (finished_folder / f"{index}.json").write_bytes(manifest_line)
-    truncated = finished_folder / "2.json"
-    truncated.write_bytes(manifest_lines[3][:50])
+    truncated_file = finished_folder / "2.json"
+    truncated_file.write_bytes(manifest_lines[3][:50])
     record_without_file = json.loads(manifest_lines[2]) | {"file": "bright/absent.safetensors"}
     (finished_folder / "3.json").write_text(json.dumps(record_without_file) + "\n")
     messages: list[str] = []
@@ -428,7 +431,7 @@ def test_snapshots_missing_from_manifest_are_recovered(tmp_path: Path) -> None:
 
 
 def test_training_selection_limits_run(tmp_path: Path) -> None:
-    config = both_recipes(tmp_path, seeds=[0, 1])
+    config = make_config_with_both_recipes(tmp_path, seeds=[0, 1])
     tally = run_trainings(config, selection=TrainingSelection(recipes=("plain",), limit=1))
     assert (tally.complete, tally.evaluations) == (True, 3)
     assert {record.seed for record in CheckpointStore(config.store).records()} == {0}

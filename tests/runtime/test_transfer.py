@@ -106,12 +106,12 @@ def test_transfer_to_source_equals_attack(make_sweep: MakeSweep, tmp_path: Path)
     data = export(config, tmp_path / "out")
     assert data.data == ["digits"]
     for measurement in ("accuracy", "cm", "confidence"):
-        white_box = read_values(data, "pgd", measurement)
+        attack_values = read_values(data, "pgd", measurement)
         for source, other_network in (("0", "21"), ("21", "0")):
-            transfer = read_values(data, f"transfer_{source}", measurement)
-            assert transfer[source] == white_box[source]
+            transfer_values = read_values(data, f"transfer_{source}", measurement)
+            assert transfer_values[source] == attack_values[source]
             # Untrained networks may have equal predictions, but their confidences differ.
-            assert measurement != "confidence" or transfer[other_network] != white_box[other_network]
+            assert measurement != "confidence" or transfer_values[other_network] != attack_values[other_network]
     assert {data.files.kind_of(key) for key in ("transfer_0", "transfer_21")} == {"attack"}
     assert list(data.strengths("digits", "transfer_0")) == [1, 8]
     exported_fields = yaml.safe_load((tmp_path / "out/sweep.yaml").read_text())
@@ -177,9 +177,9 @@ def test_transfer_protocol_depends_on_source_and_attack(make_sweep: MakeSweep) -
         weights = {index: (Weights(f"{index:064d}"),) for index in config.selected_architectures}
         return replace(facts, weights={"digits": weights})
 
-    base = protocol()
-    assert base == protocol(epsilons_255=[3])  # strengths are not part of a protocol
-    assert len({base, protocol(steps=3), protocol(source=21), protocol(key="pgd_linf7", steps=7)}) == 4
+    base_protocol = protocol()
+    assert base_protocol == protocol(epsilons_255=[3])  # strengths are not part of a protocol
+    assert len({base_protocol, protocol(steps=3), protocol(source=21), protocol(key="pgd_linf7", steps=7)}) == 4
 
 
 def test_failed_source_fails_only_its_transfer(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ def measure(model, images, labels):
 
 
 @pytest.fixture
-def write_custom(write_sweep: WriteSweep, tmp_path: Path) -> WriteSweep:
+def write_custom_sweep(write_sweep: WriteSweep, tmp_path: Path) -> WriteSweep:
     """Return a function that writes a sweep over networks in a user file with the content `models`."""
 
     def write(keys: dict[str, Any], models: str = MODELS, **changes: Any) -> Path:
@@ -156,22 +156,24 @@ def test_documented_example_runs_on_ray(example_folder: Path, robust201: RunComm
 # --- identity ---------------------------------------------------------------------------------------------------------
 
 
-def test_edited_user_file_creates_new_units(write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+def test_edited_user_file_creates_new_units(
+    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
+) -> None:
     keys = {"clean": {}} | attack_keys(tmp_path) | measure_keys(tmp_path, name="measure.py")
-    assert robust201("run", write_custom(keys)).code == 0
+    assert robust201("run", write_custom_sweep(keys)).code == 0
     (tmp_path / "mine.py").write_text(ATTACK + "\n")
-    result = robust201("run", write_custom(keys))
+    result = robust201("run", write_custom_sweep(keys))
     assert result.code == 0
     assert "2 missing" in result.err
     assert re.search(r"2 evaluations of shift are kept but not used: .*file_sha256: \w+ → \w+", result.err)
-    result = robust201("run", write_custom(keys, models=MODELS + "\n"))
+    result = robust201("run", write_custom_sweep(keys, models=MODELS + "\n"))
     assert "4 missing" in result.err
     assert len(list((tmp_path / "results/code").glob("*.py"))) == 5
 
 
-def test_workers_execute_verified_copies(write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+def test_workers_execute_verified_copies(write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
     """Files with CRLF line endings are copied unchanged. Modified copies are replaced and not executed."""
-    sweep = write_custom(attack_keys(tmp_path, ATTACK.replace("\n", "\r\n")))
+    sweep = write_custom_sweep(attack_keys(tmp_path, ATTACK.replace("\n", "\r\n")))
     (tmp_path / "mine.py").write_bytes(ATTACK.replace("\n", "\r\n").encode())
     assert robust201("run", sweep, "--keys", "shift").code == 0
     copies = list((tmp_path / "results/code").glob("*.py"))
@@ -186,18 +188,18 @@ def test_workers_execute_verified_copies(write_custom: WriteSweep, robust201: Ru
 
 
 def test_batch_size_is_part_of_custom_attack_protocol(
-    write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path
+    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
     keys = {"clean": {}} | attack_keys(tmp_path)
-    assert robust201("run", write_custom(keys, batch_size=4)).code == 0
-    result = robust201("run", write_custom(keys, batch_size=5))
+    assert robust201("run", write_custom_sweep(keys, batch_size=4)).code == 0
+    result = robust201("run", write_custom_sweep(keys, batch_size=5))
     assert "2 missing" in result.err
     assert "batch_size: 4 → 5" in result.err
 
 
-def test_portable_fields_can_be_parsed_again(write_custom: WriteSweep, tmp_path: Path) -> None:
+def test_portable_fields_can_be_parsed_again(write_custom_sweep: WriteSweep, tmp_path: Path) -> None:
     config = load_config(
-        write_custom({"clean": {}} | attack_keys(tmp_path, parameters={"step": 0.5}) | measure_keys(tmp_path))
+        write_custom_sweep({"clean": {}} | attack_keys(tmp_path, parameters={"step": 0.5}) | measure_keys(tmp_path))
     )
     exported = parse_config(portable_fields(config), "the exported sweep")
     for key, parameters in config.parameters.items():
@@ -217,12 +219,12 @@ def write_spy(folder: Path, code: str = MODELS) -> Path:
 
 
 @pytest.fixture
-def dataset_sweep(finished: Path, write_custom: WriteSweep, tmp_path: Path) -> Path:
+def dataset_sweep(finished: Path, write_custom_sweep: WriteSweep, tmp_path: Path) -> Path:
     """Create a folder like a downloaded dataset, with a sweep YAML and its code in a subfolder; return the YAML."""
     folder = tmp_path / "downloads" / "dataset"
     code = write_spy(folder / "more")
     (folder / "SHA256SUMS").touch()
-    sweep = write_custom({"clean": {}}, space={"file": str(code)}, results=str(tmp_path / "new"))
+    sweep = write_custom_sweep({"clean": {}}, space={"file": str(code)}, results=str(tmp_path / "new"))
     return sweep.rename(code.with_name("sweep.yaml"))
 
 
@@ -298,9 +300,9 @@ def test_published_folders_are_marked_as_data(finished: Path, robust201: RunComm
     """A marker file identifies folders that robust201 writes, including their subfolders."""
     for export_name, options in (("json", ()), ("parquet", ("--no-json", "--parquet"))):
         assert robust201("export", finished, "--out", tmp_path / export_name, *options).code == 0
-    published = tmp_path / "published"
-    published.mkdir()
-    (published / "meta.json").write_text((tmp_path / "json/meta.json").read_text())
+    published_folder = tmp_path / "published"
+    published_folder.mkdir()
+    (published_folder / "meta.json").write_text((tmp_path / "json/meta.json").read_text())
     store = tmp_path / "store"
     fields = training_fields(tmp_path, store=str(store), execution={"executor": "inline", "device": "cpu"})
     (tmp_path / "train.yaml").write_text(yaml.safe_dump(fields))
@@ -314,7 +316,7 @@ def test_published_folders_are_marked_as_data(finished: Path, robust201: RunComm
         finished / "shards",
         tmp_path / "json",
         tmp_path / "parquet",
-        published,
+        published_folder,
         store,
         images,
         study,
@@ -338,9 +340,9 @@ def test_sweep_without_code_needs_no_consent(write_sweep: WriteSweep, robust201:
     assert "Will execute" not in result.err
 
 
-def test_slurm_tasks_inherit_consent(write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+def test_slurm_tasks_inherit_consent(write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
     """Tasks may execute only the copies, because the files may be edited while tasks are queued."""
-    sweep = write_custom({"clean": {}})
+    sweep = write_custom_sweep({"clean": {}})
     result = robust201("submit", "slurm", "--dry-run", sweep)
     assert result.code == 0, result.err
     assert "Will execute" in result.err
@@ -361,10 +363,10 @@ def test_ray_job_inherits_consent(dataset_sweep: Path, robust201: RunCommand, mo
 
 
 def test_share_executes_only_files_of_yaml_or_allowed_copies(
-    write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path
+    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
     """The plan and the copies cannot be trusted, because others may have write access to the results folder."""
-    sweep = write_custom({"clean": {}})
+    sweep = write_custom_sweep({"clean": {}})
     assert robust201("plan", "--save", sweep).code == 0
     prepared_hash = hash_file(tmp_path / "my_models.py")
     spy = write_spy(tmp_path / "elsewhere")
@@ -388,10 +390,12 @@ def test_share_executes_only_files_of_yaml_or_allowed_copies(
     assert f"Will execute {copy} (space)." in result.err
 
 
-def test_read_only_commands_execute_no_code(write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+def test_read_only_commands_execute_no_code(
+    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
+) -> None:
     marker = tmp_path / "executed"
     spy = f"from pathlib import Path\nPath({str(marker)!r}).touch()\n"
-    sweep = write_custom(
+    sweep = write_custom_sweep(
         {"clean": {}} | attack_keys(tmp_path, spy + ATTACK) | measure_keys(tmp_path, spy + MEASURE, name="measure.py"),
         models=spy + MODELS,
     )
@@ -432,28 +436,28 @@ def test_read_only_commands_execute_no_code(write_custom: WriteSweep, robust201:
     ],
 )
 def test_user_files_that_cannot_be_loaded_are_rejected(
-    write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path, models: str, expected: str
+    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path, models: str, expected: str
 ) -> None:
     """The error has the path of the user's file, and nothing is written."""
-    error_line = robust201("run", write_custom({"clean": {}}, models=models)).error_line(2)
+    error_line = robust201("run", write_custom_sweep({"clean": {}}, models=models)).error_line(2)
     assert expected in error_line
     assert str(tmp_path / "my_models.py") in error_line
     assert not (tmp_path / "results").exists()
 
 
-def test_check_code_rejects_files_that_hang_or_exit(write_custom: WriteSweep) -> None:
+def test_check_code_rejects_files_that_hang_or_exit(write_custom_sweep: WriteSweep) -> None:
     for models, seconds, expected in (
         ("while True: pass", 0.5, "executing the code did not end within 0.5 seconds"),
         ("import os; os._exit(7)", 60, "executing the code ended its process (exit code 7)"),
     ):
-        config = load_config(write_custom({"clean": {}}, models=models), execution={"executor": "ray"})
+        config = load_config(write_custom_sweep({"clean": {}}, models=models), execution={"executor": "ray"})
         with pytest.raises(ConfigError, match=re.escape(expected)):
             check_code(config, seconds=seconds)
 
 
-def test_check_code_ignores_output_of_file(write_custom: WriteSweep) -> None:
+def test_check_code_ignores_output_of_file(write_custom_sweep: WriteSweep) -> None:
     models = "print('loaded')\ndef build(architecture, n_classes): pass\n"
-    check_code(load_config(write_custom({"clean": {}}, models=models), execution={"executor": "ray"}))
+    check_code(load_config(write_custom_sweep({"clean": {}}, models=models), execution={"executor": "ray"}))
 
 
 @pytest.mark.parametrize(
@@ -480,20 +484,22 @@ def test_check_code_ignores_output_of_file(write_custom: WriteSweep) -> None:
     ],
 )
 def test_parts_of_unusable_user_networks_fail(
-    write_custom: WriteSweep, robust201: RunCommand, models: str, expected: str | None
+    write_custom_sweep: WriteSweep, robust201: RunCommand, models: str, expected: str | None
 ) -> None:
     if "dropout(" in models:
         models = models.replace(".relu().mean(dim=(2, 3)))", ".relu().mean(dim=(2, 3))))")
-    result = robust201("run", write_custom({"clean": {}, "fgsm": {"epsilons_255": [8]}}, models=models))
+    result = robust201("run", write_custom_sweep({"clean": {}, "fgsm": {"epsilons_255": [8]}}, models=models))
     if expected is None:  # networks with constant logits are valid
         assert result.code == 0, result.err
     else:
         assert expected in failure_line(result)
 
 
-def test_softmax_network_is_logged_with_unit(write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+def test_softmax_network_is_logged_with_unit(
+    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
+) -> None:
     models = MODELS.replace(".mean(dim=(2, 3)))", ".mean(dim=(2, 3))).softmax(dim=1)")
-    result = robust201("run", write_custom({"clean": {}}, models=models))
+    result = robust201("run", write_custom_sweep({"clean": {}}, models=models))
     assert result.code == 0, result.err
     assert "seems to end in a softmax" in result.err
     log_entries = [
@@ -503,12 +509,13 @@ def test_softmax_network_is_logged_with_unit(write_custom: WriteSweep, robust201
     assert "narrow random-s0 digits seems to end in a softmax" in warning_entry["message"]
 
 
-def test_user_network_is_not_converted_to_channels_last(write_custom: WriteSweep, robust201: RunCommand) -> None:
+def test_user_network_is_not_converted_to_channels_last(write_custom_sweep: WriteSweep, robust201: RunCommand) -> None:
     """User networks may call `view` on feature maps, which would raise an error with channels_last."""
     models_with_view = MODELS.replace(".relu().mean(dim=(2, 3)))", ".relu().view(len(images), -1, 49).mean(dim=2))")
     assert models_with_view != MODELS
     assert (
-        robust201("run", write_custom({"clean": {}, "fgsm": {"epsilons_255": [8]}}, models=models_with_view)).code == 0
+        robust201("run", write_custom_sweep({"clean": {}, "fgsm": {"epsilons_255": [8]}}, models=models_with_view)).code
+        == 0
     )
 
 
@@ -536,14 +543,14 @@ PERTURB_HEAD = "def perturb(model, images, labels, strength, **parameters): "
     ],
 )
 def test_parts_of_wrong_custom_attacks_fail(
-    write_custom: WriteSweep,
+    write_custom_sweep: WriteSweep,
     robust201: RunCommand,
     tmp_path: Path,
     code: str,
     fields: dict[str, Any],
     expected: str,
 ) -> None:
-    error_line = failure_line(robust201("run", write_custom(attack_keys(tmp_path, code, **fields))))
+    error_line = failure_line(robust201("run", write_custom_sweep(attack_keys(tmp_path, code, **fields))))
     assert expected in error_line
     assert not list((tmp_path / "results/shards").rglob("*.parquet"))
 
@@ -575,9 +582,9 @@ MEASURE_HEAD = "def measure(model, images, labels): "
     ],
 )
 def test_parts_of_wrong_custom_measures_fail(
-    write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path, code: str, expected: str
+    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path, code: str, expected: str
 ) -> None:
-    assert expected in failure_line(robust201("run", write_custom(measure_keys(tmp_path, code))))
+    assert expected in failure_line(robust201("run", write_custom_sweep(measure_keys(tmp_path, code))))
     assert not list((tmp_path / "results/shards").rglob("*.parquet"))
 
 
@@ -595,28 +602,33 @@ MODIFICATIONS = {
 }
 
 
-@pytest.mark.parametrize("change", MODIFICATIONS)
+@pytest.mark.parametrize("modification", MODIFICATIONS)
 def test_attack_that_modifies_network_fails_and_has_no_effect(
-    write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path, change: str
+    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path, modification: str
 ) -> None:
     """If the change had an effect, later keys would measure the modified network."""
-    code = f"def perturb(model, images, labels, strength):\n    {MODIFICATIONS[change]}\n    return images\n"
+    code = f"def perturb(model, images, labels, strength):\n    {MODIFICATIONS[modification]}\n    return images\n"
     keys = attack_keys(tmp_path, code) | measure_keys(tmp_path, name="measure.py")
-    result = robust201("run", write_custom(keys))
+    result = robust201("run", write_custom_sweep(keys))
     assert result.code == 3
     assert "it changed the network (" in result.err
     assert (
-        robust201("run", write_custom(measure_keys(tmp_path, name="measure.py")), "--out", tmp_path / "alone").code == 0
+        robust201(
+            "run", write_custom_sweep(measure_keys(tmp_path, name="measure.py")), "--out", tmp_path / "alone"
+        ).code
+        == 0
     )
-    measured_after_attack, measured_alone = (read_measure(tmp_path / folder) for folder in ("results", "alone"))
-    assert measured_after_attack == measured_alone
+    values_after_attack, values_alone = (read_measure(tmp_path / folder) for folder in ("results", "alone"))
+    assert values_after_attack == values_alone
 
 
 def test_share_rejects_changed_batch_size_of_custom_attack(
-    write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path
+    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
-    assert robust201("plan", "--save", write_custom(attack_keys(tmp_path))).code == 0
-    error_line = robust201("run", write_custom(attack_keys(tmp_path), batch_size=3), "--share", "1/1").error_line(2)
+    assert robust201("plan", "--save", write_custom_sweep(attack_keys(tmp_path))).code == 0
+    error_line = robust201("run", write_custom_sweep(attack_keys(tmp_path), batch_size=3), "--share", "1/1").error_line(
+        2
+    )
     assert "batch_size: 4 → 3" in error_line
 
 
@@ -639,9 +651,9 @@ def test_share_rejects_changed_batch_size_of_custom_attack(
     ],
 )
 def test_invalid_custom_keys_are_rejected(
-    write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path, fields: dict[str, Any], expected: str
+    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path, fields: dict[str, Any], expected: str
 ) -> None:
-    error_line = robust201("run", write_custom({"mine": write_key(tmp_path, ATTACK, **fields)})).error_line(2)
+    error_line = robust201("run", write_custom_sweep({"mine": write_key(tmp_path, ATTACK, **fields)})).error_line(2)
     assert expected in error_line
     assert not (tmp_path / "results").exists()
 
@@ -654,10 +666,10 @@ def test_invalid_custom_keys_are_rejected(
     ],
 )
 def test_missing_user_files_are_rejected(
-    write_custom: WriteSweep, robust201: RunCommand, tmp_path: Path, changes: dict[str, Any]
+    write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     keys = changes.pop("keys", {"clean": {}})
-    assert "no-such-file.py" in robust201("run", write_custom(keys, **changes)).error_line(2)
+    assert "no-such-file.py" in robust201("run", write_custom_sweep(keys, **changes)).error_line(2)
     assert not (tmp_path / "results").exists()
 
 
@@ -672,14 +684,14 @@ def test_missing_user_files_are_rejected(
     ],
 )
 def test_invalid_spaces_are_rejected(
-    write_custom: WriteSweep, robust201: RunCommand, space: object, expected: str
+    write_custom_sweep: WriteSweep, robust201: RunCommand, space: object, expected: str
 ) -> None:
-    error_line = robust201("run", write_custom({"clean": {}}, space=space)).error_line(2)
+    error_line = robust201("run", write_custom_sweep({"clean": {}}, space=space)).error_line(2)
     assert expected in error_line or (space == {"fil": "x"} and "'space.file'" in error_line), error_line
 
 
-def test_user_space_requires_architecture_names(write_custom: WriteSweep, robust201: RunCommand) -> None:
+def test_user_space_requires_architecture_names(write_custom_sweep: WriteSweep, robust201: RunCommand) -> None:
     for architectures in ("evaluated", [], ["../up"], [3]):
-        assert "architectures" in robust201("run", write_custom({"clean": {}}, architectures=architectures)).error_line(
-            2
-        )
+        assert "architectures" in robust201(
+            "run", write_custom_sweep({"clean": {}}, architectures=architectures)
+        ).error_line(2)

@@ -29,7 +29,7 @@ def lines_of(path: Path) -> list[dict[str, object]]:
 def test_log_line_has_time_process_and_unit(tmp_path: Path) -> None:
     log = WorkLog(tmp_path, clock=lambda: 1_000_000_000.25)
     log.write("worker_started")
-    with log.about(PART):
+    with log.about_part(PART):
         log.write("part_started", "hello", strengths=PART.strengths)
     general_line, part_line = lines_of(log.path)
     assert {"unit", "label"}.isdisjoint(general_line)
@@ -43,7 +43,7 @@ def test_library_warnings_are_logged_with_unit(tmp_path: Path) -> None:
     log = WorkLog(tmp_path)
     with warnings.catch_warnings(record=True) as raised_warnings:
         warnings.simplefilter("always")
-        with log.about(PART):
+        with log.about_part(PART):
             warnings.warn("old function", FutureWarning, stacklevel=1)
             logging.getLogger("some.library").warning("%s is odd", "this")
             logging.getLogger("some.library").info("nothing to see")

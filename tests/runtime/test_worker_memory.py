@@ -1,4 +1,4 @@
-"""Batch sizes of workers, and halving of micro-batches when memory runs out, with simulated devices."""
+"""Batch sizes of workers: micro-batches are halved when memory runs out. Devices are simulated."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -39,8 +39,8 @@ def export_results(config: SweepConfig, tmp_path, name: str) -> dict[str, bytes]
 
 
 @pytest.fixture
-def small_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
-    """Return a function that limits the number of images per batch, and that returns a list of the batch sizes."""
+def limit_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
+    """Return a function that limits the images per batch and returns a list, to which batch sizes are added."""
 
     def make(limit: int) -> list[int]:
         sizes: list[int] = []
@@ -66,7 +66,7 @@ def small_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
 
 
 @pytest.fixture
-def device_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+def set_device_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Return a function that makes the CPU report a limited memory, as a GPU does."""
 
     def make(gigabytes: float) -> None:
@@ -121,23 +121,23 @@ def test_check_network_raises_device_errors_unchanged(error: Exception, monkeypa
         check_network(classifier, torch.zeros(2, 3, 8, 8), name="tiny")
 
 
-def test_reference_engine_halves_micro_batch(make_sweep: MakeSweep, small_memory) -> None:
-    sizes = small_memory(2)
+def test_reference_engine_halves_micro_batch(make_sweep: MakeSweep, limit_memory) -> None:
+    sizes = limit_memory(2)
     tally = run_sweep(make_sweep(architectures=[21], keys=PGD, engine="reference", batch_size=250), make_executor)
     assert tally.complete
     assert running_minima(sizes) == [N_IMAGES, N_IMAGES // 2, N_IMAGES // 4]
 
 
-def test_fused_engine_halves_micro_batch(make_sweep: MakeSweep, small_memory) -> None:
-    sizes = small_memory(8)
+def test_fused_engine_halves_micro_batch(make_sweep: MakeSweep, limit_memory) -> None:
+    sizes = limit_memory(8)
     tally = run_sweep(make_sweep(architectures=[21], keys=PGD, engine="fused", batch_size=250), make_executor)
     assert tally.complete
     # The minimum batch size of an inference network is eight.
     assert running_minima(sizes) == [N_SAMPLES, N_SAMPLES // 2, 8]
 
 
-def test_micro_batch_halving_is_reported_in_metrics_and_logs(make_sweep: MakeSweep, small_memory) -> None:
-    small_memory(8)
+def test_micro_batch_halving_is_reported_in_metrics_and_logs(make_sweep: MakeSweep, limit_memory) -> None:
+    limit_memory(8)
     config = make_sweep(architectures=[21], keys=PGD, engine="fused", batch_size=250)
     preview = prepare_sweep(config)
     records: list[tuple[str, dict[str, str]]] = []
@@ -166,9 +166,11 @@ def test_micro_batch_halving_is_reported_in_metrics_and_logs(make_sweep: MakeSwe
 
 
 @pytest.mark.parametrize("key", ["clean", "fgsm", "pgd", "aa_square", "brightness"])
-def test_device_halves_bucket_size(make_sweep: MakeSweep, small_memory, device_memory, key) -> None:
-    device_memory(0.001)
-    sizes = small_memory(40)
+def test_bucket_size_is_halved_if_device_memory_runs_out(
+    make_sweep: MakeSweep, limit_memory, set_device_memory, key
+) -> None:
+    set_device_memory(0.001)
+    sizes = limit_memory(40)
     config = make_sweep(architectures=[21], keys={key: TINY_KEYS[key]}, engine="fused")
     assert run_sweep(config, make_executor).complete
     assert running_minima(sizes) == [256, 128, 64, 32]
@@ -176,9 +178,9 @@ def test_device_halves_bucket_size(make_sweep: MakeSweep, small_memory, device_m
 
 @pytest.mark.parametrize("engine", ["reference", "fused"])
 def test_micro_batch_is_reset_for_next_part(
-    make_sweep: MakeSweep, small_memory, monkeypatch: pytest.MonkeyPatch, engine
+    make_sweep: MakeSweep, limit_memory, monkeypatch: pytest.MonkeyPatch, engine
 ) -> None:
-    sizes = small_memory(8)
+    sizes = limit_memory(8)
     started_parts: list[tuple[str, int]] = []
 
     def recording_evaluate_part(context, task, *arguments, **options) -> Iterator:
@@ -196,12 +198,12 @@ def test_micro_batch_is_reset_for_next_part(
         assert sizes[first_batch] == N_IMAGES
 
 
-@pytest.mark.parametrize(("engine", "attempts"), [("reference", 4), ("fused", 3)])
-def test_out_of_memory_with_smallest_batch_is_reported(make_sweep: MakeSweep, small_memory, engine, attempts) -> None:
-    small_memory(0)
+@pytest.mark.parametrize(("engine", "n_attempts"), [("reference", 4), ("fused", 3)])
+def test_out_of_memory_with_smallest_batch_is_reported(make_sweep: MakeSweep, limit_memory, engine, n_attempts) -> None:
+    limit_memory(0)
     tally = run_sweep(make_sweep(architectures=[21], keys=PGD, engine=engine, batch_size=250), make_executor)
     # 10, 5, 2 and 1 images; 20, 10 and 8 samples.
-    assert [(failure.kind, failure.attempt) for failure in tally.failures] == [("memory", attempts)]
+    assert [(failure.kind, failure.attempt) for failure in tally.failures] == [("memory", n_attempts)]
 
 
 def test_out_of_memory_before_first_batch_is_reported(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,11 +215,11 @@ def test_out_of_memory_before_first_batch_is_reported(make_sweep: MakeSweep, mon
     assert [(failure.kind, failure.attempt) for failure in tally.failures] == [("memory", 1)]
 
 
-def test_results_do_not_depend_on_device_memory(make_sweep: MakeSweep, device_memory, tmp_path) -> None:
+def test_results_do_not_depend_on_device_memory(make_sweep: MakeSweep, set_device_memory, tmp_path) -> None:
     exports = []
     for name, gigabytes, execution in (("cpu", None, {}), ("large", 24, {}), ("small", 24, {"micro_batch": 12})):
         if gigabytes is not None:
-            device_memory(gigabytes)
+            set_device_memory(gigabytes)
         config = make_sweep(engine="fused", results=str(tmp_path / name), execution=execution)
         assert run_sweep(config, make_executor).complete
         exports.append(export_results(config, tmp_path, f"json {name}"))
@@ -226,22 +228,22 @@ def test_results_do_not_depend_on_device_memory(make_sweep: MakeSweep, device_me
 
 
 def test_network_is_released_before_next_is_loaded(
-    make_sweep: MakeSweep, device_memory, monkeypatch: pytest.MonkeyPatch
+    make_sweep: MakeSweep, set_device_memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    device_memory(1)
+    set_device_memory(1)
     events: list[tuple[str, int]] = []
-    release, start = BucketedModel.release, BucketedModel.__init__
+    release, initialise = BucketedModel.release, BucketedModel.__init__
 
     def record_release(self):
         events.append(("release", id(self)))
         release(self)
 
-    def record_start(self, *arguments, **options):
+    def record_initialisation(self, *arguments, **options):
         events.append(("start", id(self)))
-        start(self, *arguments, **options)
+        initialise(self, *arguments, **options)
 
     monkeypatch.setattr(BucketedModel, "release", record_release)
-    monkeypatch.setattr(BucketedModel, "__init__", record_start)
+    monkeypatch.setattr(BucketedModel, "__init__", record_initialisation)
     assert run_sweep(make_sweep(engine="fused", keys={"clean": {}}), make_executor).complete
     (first_event, started_id), (second_event, released_id), (third_event, _) = events
     assert (first_event, second_event, third_event) == ("start", "release", "start")
@@ -250,9 +252,9 @@ def test_network_is_released_before_next_is_loaded(
 
 @pytest.mark.parametrize(("gpus_per_worker", "share"), [(0.5, 0.5), (1, 1), (2, 1)])
 def test_device_memory_is_divided_among_its_workers(
-    make_sweep: MakeSweep, device_memory, monkeypatch: pytest.MonkeyPatch, gpus_per_worker, share
+    make_sweep: MakeSweep, set_device_memory, monkeypatch: pytest.MonkeyPatch, gpus_per_worker, share
 ) -> None:
-    device_memory(8)
+    set_device_memory(8)
     recorded_shares = []
     choose = networks.choose_capacity
 
@@ -271,11 +273,11 @@ def test_images_are_copied_to_device_once_per_dataset(make_sweep: MakeSweep, mon
     copied_datasets = []
     copy_to_device = worker.copy_to_device
 
-    def recording_resident(images, device):
+    def recording_copy_to_device(images, device):
         copied_datasets.append(images.dataset)
         return copy_to_device(images, device)
 
-    monkeypatch.setattr(worker, "copy_to_device", recording_resident)
+    monkeypatch.setattr(worker, "copy_to_device", recording_copy_to_device)
     sweep = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}})
     assert run_sweep(sweep, make_executor).complete
     assert copied_datasets == ["digits"]

@@ -1,4 +1,4 @@
-"""Cluster files: Ray's validation, checks of problems that it does not cover, and the fields of KubeRay's CRD."""
+"""Cluster files are valid for Ray and for KubeRay, and have no other known problems."""
 
 import copy
 import re
@@ -31,9 +31,9 @@ def prepare_as_ray_up(fields: Fields) -> Fields:
     """Prepare a cluster file as `ray up` does before it starts a machine."""
     from ray.autoscaler._private.util import prepare_config, validate_config
 
-    prepared: Fields = prepare_config(copy.deepcopy(fields))
-    validate_config(prepared)
-    return prepared
+    prepared_fields: Fields = prepare_config(copy.deepcopy(fields))
+    validate_config(prepared_fields)
+    return prepared_fields
 
 
 def find_problems(fields: Fields) -> Iterator[str]:
@@ -85,8 +85,8 @@ def find_cloud_problems(fields: Fields) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", LAUNCHER_FILES)
 def test_cluster_file_is_valid_and_has_no_problems(name: str) -> None:
-    prepared = prepare_as_ray_up(read_yaml(name))
-    assert prepared["max_workers"] >= 1
+    prepared_fields = prepare_as_ray_up(read_yaml(name))
+    assert prepared_fields["max_workers"] >= 1
     assert list(find_problems(read_yaml(name))) == []
 
 
@@ -153,9 +153,9 @@ def test_rayjob_uses_token_authentication_and_the_pinned_ray() -> None:
     assert not MACHINE_PATH.search(yaml.safe_dump(spec))
     pods = [cluster["headGroupSpec"]["template"], *(group["template"] for group in cluster["workerGroupSpecs"])]
     for pod in pods:
-        claims = {volume["name"] for volume in pod["spec"]["volumes"]}
+        volume_names = {volume["name"] for volume in pod["spec"]["volumes"]}
         for container in pod["spec"]["containers"]:
-            assert {mount["name"] for mount in container["volumeMounts"]} <= claims
+            assert {mount["name"] for mount in container["volumeMounts"]} <= volume_names
     for group in cluster["workerGroupSpecs"]:
         assert 0 <= group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
 

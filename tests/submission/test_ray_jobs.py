@@ -1,4 +1,4 @@
-"""Submission to a real Ray head on this machine with token authentication."""
+"""`robust201 submit ray` with a real Ray head on this machine, which uses token authentication."""
 
 import os
 import shutil
@@ -92,10 +92,10 @@ def head() -> Iterator[Head]:
             stderr=log,
             start_new_session=True,
         )
-    running = Head(f"http://127.0.0.1:{dashboard}", folder)
+    started_head = Head(f"http://127.0.0.1:{dashboard}", folder)
     try:
-        wait_until_ready(running, starter)
-        yield running
+        wait_until_ready(started_head, starter)
+        yield started_head
     finally:
         # Processes are listed before any is killed: workers rename themselves, and lose their parent if the raylet is
         # killed.
@@ -122,7 +122,7 @@ def wait_until_ready(head: Head, starter: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _no_token_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _remove_user_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE", "RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -160,11 +160,13 @@ def test_submitted_sweep_completes_and_resubmission_computes_nothing(
     assert "10 missing" in first_run.out
     assert "submit the sweep again" in first_run.err
     assert robust201("export", tmp_path / "results", "--out", tmp_path / "by-ray").code == 0
-    assert "there is a job with this id in state SUCCEEDED" in robust201(*submit, "--job-id", "first").err
+    assert (
+        "the cluster already has a job with this id, in state SUCCEEDED" in robust201(*submit, "--job-id", "first").err
+    )
 
-    resubmitted = robust201(*submit, "--detach")
-    assert resubmitted.code == 0
-    job_id = resubmitted.out.strip()
+    second_run = robust201(*submit, "--detach")
+    assert second_run.code == 0
+    job_id = second_run.out.strip()
     assert job_id.startswith("tiny-")
     follow_result = robust201("submit", "ray", "--follow", job_id, "--address", head.address)
     assert follow_result.code == 0, follow_result.err + follow_result.out

@@ -1,4 +1,4 @@
-"""Batch file of `robust201 submit slurm`."""
+"""The batch file that `robust201 submit slurm` writes."""
 
 import shlex
 import subprocess
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from robust201.core.errors import ConfigError
 from robust201.planning.config import ExecutionSection, SweepConfig
 from robust201.runtime.share_run import DRAIN_VARIABLE
-from robust201.submission.sbatch_file import ArrayOptions, format_ranges, parse_time, render, resources
+from robust201.submission.sbatch_file import ArrayOptions, format_ranges, parse_time_limit, render, task_resources
 from tests.conftest import MakeSweep, RunCommand, WriteSweep, read_tree
 from tests.support.slurm_support import command, directives
 from tests.support.tiny_trainings import training_fields
@@ -108,7 +108,7 @@ def test_task_requests_the_resources_of_its_workers(
 ) -> None:
     options = ArrayOptions(gpus_per_task=gpus)
     config = make_sweep(execution=execution)
-    assert resources(options, config.execution) == expected
+    assert task_resources(options, config.execution) == expected
     arguments = command(render_file(config, options))
     if expected[2] == 1:
         assert "--workers" not in arguments
@@ -153,8 +153,8 @@ def test_batch_file_rejects_a_path_that_sbatch_cannot_read(make_sweep: MakeSweep
         ("0-00:00:01", 1),
     ],
 )
-def test_parse_time_accepts_the_formats_of_sbatch(time_limit: str, seconds: int) -> None:
-    assert parse_time(time_limit) == seconds
+def test_parse_time_limit_accepts_the_formats_of_sbatch(time_limit: str, seconds: int) -> None:
+    assert parse_time_limit(time_limit) == seconds
 
 
 def test_drain_time_is_a_quarter_of_a_short_time_limit() -> None:
@@ -174,7 +174,7 @@ def test_draining_ends_before_the_time_limit(make_sweep: MakeSweep, options: dic
 
 
 @pytest.mark.parametrize(
-    "invalid",
+    "invalid_options",
     [
         ("--tasks", "0"),
         ("--max-parallel", "0"),
@@ -202,10 +202,10 @@ def test_draining_ends_before_the_time_limit(make_sweep: MakeSweep, options: dic
     ],
 )
 def test_invalid_option_gives_a_one_line_error(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, invalid: tuple[str, ...]
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, invalid_options: tuple[str, ...]
 ) -> None:
-    line = robust201("submit", "slurm", write_sweep(), "--dry-run", *invalid).error_line(2)
-    assert invalid[-2] in line
+    line = robust201("submit", "slurm", write_sweep(), "--dry-run", *invalid_options).error_line(2)
+    assert invalid_options[-2] in line
     assert not (tmp_path / "results").exists()
 
 
@@ -239,7 +239,7 @@ def test_dry_run_prints_a_valid_script_and_writes_nothing(
 def test_task_with_all_trainings_requests_the_resources_of_its_workers(
     execution: dict[str, Any], options: dict[str, Any], expected: tuple[str | None, int, int]
 ) -> None:
-    requested_resources = resources(
+    requested_resources = task_resources(
         ArrayOptions(**options), ExecutionSection.model_validate(execution), is_only_task=True
     )
     assert requested_resources == expected
@@ -281,7 +281,7 @@ def test_batch_file_of_trainings_has_one_task_that_requeues_itself(robust201: Ru
 
 
 @pytest.mark.parametrize(
-    ("cluster_type", "invalid", "message"),
+    ("cluster_type", "invalid_options", "message"),
     [
         ("slurm", ("--tasks", "2"), "--tasks: it applies only to a sweep"),
         ("slurm", ("--max-parallel", "2"), "--max-parallel: it applies only to a sweep"),
@@ -294,13 +294,13 @@ def test_batch_file_of_trainings_has_one_task_that_requeues_itself(robust201: Ru
     ],
 )
 def test_options_that_do_not_apply_to_trainings_give_a_one_line_error(
-    robust201: RunCommand, tmp_path: Path, cluster_type: str, invalid: tuple[str, ...], message: str
+    robust201: RunCommand, tmp_path: Path, cluster_type: str, invalid_options: tuple[str, ...], message: str
 ) -> None:
     trainings = tmp_path / "train.yaml"
-    execution = {"device": "cpu" if invalid else "auto"}
+    execution = {"device": "cpu" if invalid_options else "auto"}
     trainings.write_text(yaml.safe_dump(training_fields(tmp_path, execution=execution)))
     dry_run_option = ("--dry-run",) if cluster_type == "slurm" else ()
-    assert message in robust201("submit", cluster_type, trainings, *dry_run_option, *invalid).error_line(2)
+    assert message in robust201("submit", cluster_type, trainings, *dry_run_option, *invalid_options).error_line(2)
     assert not (tmp_path / "store").exists()
 
 

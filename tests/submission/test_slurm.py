@@ -1,4 +1,4 @@
-"""`robust201 submit slurm`: calls to Slurm's commands, and runs on a real Slurm cluster on loopback."""
+"""`robust201 submit slurm`: calls of Slurm's programs, and runs on a real Slurm cluster on this machine."""
 
 import json
 import os
@@ -248,7 +248,7 @@ def test_training_task_is_requeued_if_it_saved_a_state(
 def test_trainings_are_submitted_until_nothing_is_missing(
     robust201: RunCommand, write_program: WriteProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls, requeues = write_program("sbatch", "echo 4711"), write_program("scontrol", "echo 'MaxArraySize = 9'")
+    calls, scontrol_calls = write_program("sbatch", "echo 4711"), write_program("scontrol", "echo 'MaxArraySize = 9'")
     trainings, store = tmp_path / "train.yaml", tmp_path / "store"
     trainings.write_text(yaml.safe_dump(training_fields(tmp_path)))
     result = robust201("submit", "slurm", trainings)
@@ -279,7 +279,7 @@ def test_trainings_are_submitted_until_nothing_is_missing(
     task = ("train", trainings, "--executor", "inline", "--slurm-requeue")
     first_run = robust201(*task)
     assert first_run.code == 3
-    assert requeues.read_text().splitlines()[-1] == "requeue 4711_8"
+    assert scontrol_calls.read_text().splitlines()[-1] == "requeue 4711_8"
     assert "Computed 0 snapshots" in first_run.err
     assert robust201(*task).code == 0
     last_submission = robust201("submit", "slurm", trainings)
@@ -308,8 +308,8 @@ def cluster() -> Iterator[SlurmCluster]:
     reason = slurm_unavailable_reason()
     if reason is not None:
         pytest.skip(reason)
-    with slurm_on_loopback(cpus=2) as running:
-        yield running
+    with slurm_on_loopback(cpus=2) as started_cluster:
+        yield started_cluster
 
 
 @pytest.mark.cluster

@@ -1,4 +1,4 @@
-"""`submit ray` without a Ray cluster: accepted addresses, files in the archive, and exit codes."""
+"""`robust201 submit ray`, tested without a Ray cluster: accepted addresses, files in the archive, and exit codes."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ def make_shipment(source: Path, environment: dict[str, str], filter_options: tup
 
 
 @pytest.fixture(autouse=True)
-def _without_user_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def _remove_user_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE", "RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -162,8 +162,8 @@ def test_shipment_of_trainings_runs_train(tmp_path: Path) -> None:
     assert ray_jobs.entrypoint(shipment) == ("python -m robust201 train trainings.yaml --executor ray --recipes plain")
     pack(shipment, tmp_path / "job.zip")
     with zipfile.ZipFile(tmp_path / "job.zip") as archive:
-        shipped = yaml.safe_load(archive.read("trainings.yaml"))
-    assert shipped == fields | {"execution": fields["execution"] | {"executor": "ray", "ray_address": "auto"}}
+        shipped_fields = yaml.safe_load(archive.read("trainings.yaml"))
+    assert shipped_fields == fields | {"execution": fields["execution"] | {"executor": "ray", "ray_address": "auto"}}
     fields["store"] = "store"
     trainings.write_text(yaml.safe_dump(fields))
     with pytest.raises(ConfigError, match="the path in store must be absolute"):
@@ -189,7 +189,7 @@ def test_shipment_above_the_limit_names_its_largest_files(
     monkeypatch.setattr("robust201.submission.shipment.UPLOAD_LIMIT_BYTES", 200_000)
     shipment = make_shipment(write_sweep(), {})
     with pytest.raises(
-        ConfigError, match=r"expected at most 0\.2 MiB.*got \d\.\d MiB; largest: robust201/large\.py \(0\.3 MiB\)"
+        ConfigError, match=r"expected at most 0\.2 MiB.*got \d\.\d MiB; largest files: robust201/large\.py \(0\.3 MiB\)"
     ):
         pack(shipment, tmp_path / "job.zip")
 
@@ -238,8 +238,8 @@ def make_job_details(status: str, exit_code: int | None = None, message: str | N
 
 
 @pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_jobs, "_PAUSE_SECONDS", 0.0)
+def _skip_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_jobs, "_RECONNECT_SECONDS", 0.0)
 
 
 @pytest.mark.parametrize(
@@ -259,23 +259,25 @@ def test_follow_writes_an_interrupted_log_once_and_completely(logs: list[list[st
 
 
 def test_submit_job_passes_variables_and_drain_time(write_sweep: WriteSweep, tmp_path: Path) -> None:
-    submitted: dict[str, Any] = {}
+    submitted_fields: dict[str, Any] = {}
     jobs = [
         SimpleNamespace(submission_id="running", status=ray_jobs.JobStatus.RUNNING),
         SimpleNamespace(submission_id="ended", status=ray_jobs.JobStatus.FAILED),
         # A driver that was not submitted as a job.
         SimpleNamespace(submission_id=None, status=ray_jobs.JobStatus.RUNNING),
     ]
-    client = SimpleNamespace(list_jobs=lambda: jobs, submit_job=lambda **fields: submitted.update(fields) or "new")
+    client = SimpleNamespace(
+        list_jobs=lambda: jobs, submit_job=lambda **fields: submitted_fields.update(fields) or "new"
+    )
     sweep = write_sweep(results=f"${{FOLDER:-{tmp_path}}}", execution={"part_minutes": 10})
     shipment = make_shipment(sweep, {"FOLDER": "/elsewhere"})
     assert ray_jobs.submit_job(client, shipment, tmp_path / "job.zip", "new") == "new"
-    assert submitted["runtime_env"] == {
+    assert submitted_fields["runtime_env"] == {
         "working_dir": str(tmp_path / "job.zip"),
         "env_vars": {"FOLDER": "/elsewhere", "RAY_JOB_STOP_WAIT_TIME_S": "660"},
     }
     for job_id, advice in (("running", "Follow the job with --follow running"), ("ended", "finished work is kept")):
-        with pytest.raises(ConfigError, match=f"there is a job with this id in state .*{advice}"):
+        with pytest.raises(ConfigError, match=f"the cluster already has a job with this id, in state .*{advice}"):
             ray_jobs.submit_job(client, shipment, tmp_path / "job.zip", job_id)
     client.submit_job = lambda **_: (_ for _ in ()).throw(RuntimeError("Request failed with status code 500: full"))
     with pytest.raises(ConfigError, match=r"the head did not accept the job \(Request failed"):

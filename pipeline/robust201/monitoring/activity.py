@@ -1,4 +1,4 @@
-"""Active runs and workers of a sweep, with their rates, read from the lease, heartbeats and progress files."""
+"""Reads the active runs and workers of a sweep, and their rates, from the lease, heartbeats and progress files."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -30,8 +30,12 @@ class MeasuredRate:
     span_seconds: float
     age_seconds: float
 
-    def fade(self, productive_fraction: float = 0.0) -> float:
-        """Return the factor for the rate if only `productive_fraction` of its age was productive."""
+    def compute_fade_factor(self, productive_fraction: float = 0.0) -> float:
+        """Return the factor by which the rate has fallen since it was measured.
+
+        `productive_fraction` is the fraction of `age_seconds` in which work is assumed to have proceeded at this rate;
+        in the rest, no work is assumed.
+        """
         span, age = self.span_seconds, self.age_seconds
         return (span + productive_fraction * age) / (span + age) if age else 1.0
 
@@ -45,30 +49,33 @@ class RateEstimate:
 
 
 def estimate_rate(rates: Sequence[MeasuredRate], *, work_left: float, work_in_flight: float) -> RateEstimate:
-    """Estimate the rate and the time left.
+    """Estimate the rate and the time left; amounts of work are multiply-accumulates.
 
-    Work in flight is assumed to proceed at the known rate. If it takes longer, the rate falls and the time left grows.
+    Parts in flight are assumed to proceed at the measured rate. If they take longer, the rate falls and the time left
+    grows.
     """
     known_rates = [(rate, rate.macs_per_second) for rate in rates if rate.macs_per_second is not None]
     expected_macs = sum(macs * rate.age_seconds for rate, macs in known_rates)
     credited_macs = min(expected_macs, work_in_flight, work_left)
     productive_fraction = credited_macs / expected_macs if expected_macs else 1.0
     evaluation_rates = [
-        rate.evaluations_per_second * rate.fade() for rate in rates if rate.evaluations_per_second is not None
+        rate.evaluations_per_second * rate.compute_fade_factor()
+        for rate in rates
+        if rate.evaluations_per_second is not None
     ]
     evaluations_rate = float(sum(evaluation_rates)) if evaluation_rates else None
     if not work_left:
         return RateEstimate(evaluations_rate, 0.0)
-    macs_rate = sum(macs * rate.fade(productive_fraction) for rate, macs in known_rates)
+    macs_rate = sum(macs * rate.compute_fade_factor(productive_fraction) for rate, macs in known_rates)
     return RateEstimate(evaluations_rate, (work_left - credited_macs) / macs_rate if macs_rate else None)
 
 
 @dataclass(frozen=True, slots=True)
 class PartInFlight:
-    """A part that a worker computes.
+    """A part that a worker is computing.
 
     Attributes:
-        missing: portions of the part whose results are missing.
+        missing: sections of the part whose results are missing.
         seconds: seconds since the worker began the part.
         silent_seconds: seconds since the worker's last heartbeat if the next one is overdue, otherwise None.
     """
@@ -80,7 +87,7 @@ class PartInFlight:
 
 @dataclass(frozen=True)
 class Activity:
-    """Processes that compute a sweep; `monitoring.status.SweepStatus` describes the other attributes.
+    """Processes that compute a sweep; `monitoring.status.SweepStatus` describes the attributes that are not listed.
 
     Attributes:
         runs: the progress of the last driver, followed by the last run of every job share.
@@ -113,8 +120,8 @@ def read_activity(plan: Plan, inventory: Inventory, host_id: HostId, now: float)
         state="died" if has_died else state,
         last_heartbeat=min((max(0.0, age) for age in ages if age is not None), default=None),
         runs=tuple(runs.values()),
-        rates=tuple(_measured_rate(runs[folder], _file_age(folder / PROGRESS_FILE, now)) for folder in active_folders),
-        parts=_find_parts(plan, inventory, beats),
+        rates=tuple(_read_rate(runs[folder], _file_age(folder / PROGRESS_FILE, now)) for folder in active_folders),
+        parts=_find_parts_in_flight(plan, inventory, beats),
     )
 
 
@@ -122,8 +129,8 @@ class DriverState(NamedTuple):
     """The driver of a run.
 
     Attributes:
-        driver: host, process and start time; None without an active driver.
-        lease_age: seconds since the lease was renewed; None without a lease.
+        driver: host, process and start time of the driver; None if no driver is active.
+        lease_age: seconds since the lease was last renewed; None if there is no lease.
         has_died: whether the process that holds the lease is known to have ended.
     """
 
@@ -153,13 +160,13 @@ def _file_age(path: Path, now: float) -> float | None:
         return None
 
 
-def _measured_rate(run: dict[str, Any], age: float | None) -> MeasuredRate:
+def _read_rate(run: dict[str, Any], age: float | None) -> MeasuredRate:
     age_seconds = max(0.0, age or 0.0) + run.get("quiet_seconds", 0.0)
     span = run.get("measured_seconds", 0.0)
     return MeasuredRate(run.get("evaluations_per_second"), run.get("macs_per_second"), span, age_seconds)
 
 
-def _find_parts(plan: Plan, inventory: Inventory, beats: tuple[LastBeat, ...]) -> tuple[PartInFlight, ...]:
+def _find_parts_in_flight(plan: Plan, inventory: Inventory, beats: tuple[LastBeat, ...]) -> tuple[PartInFlight, ...]:
     units = plan.find_units({beat.unit for beat in beats if beat.unit})
     parts_in_flight: dict[tuple[str, int], PartInFlight] = {}
     # The most recent heartbeat of a part replaces older heartbeats.

@@ -1,4 +1,4 @@
-"""Checks of `robust201 doctor` that do not concern files: GPUs, clocks, and the Ray cluster with its token."""
+"""Checks of `robust201 doctor` that do not concern files: GPUs, clocks, and the Ray cluster and its token."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from robust201.planning.config import SweepConfig
 
 CLOCK_SECONDS = 10.0
-"""Tolerated clock difference. If clocks differ more, lines of `logs` can be out of order, and `status` can report an
-active driver as dead if it cannot read the file server's time."""
+"""Maximum difference between two clocks that passes the check. If clocks differ more, `logs` can show lines out of
+order. `status` can report an active driver as dead, but only if it cannot read the file server's time."""
 
 _TIMEOUT_SECONDS = 10.0
 
@@ -40,7 +40,7 @@ class HealthCheck:
         ok: whether the check has passed.
         detail: observed state.
         fix: advice.
-        warns: whether the advice should be followed although the check has passed.
+        warns: whether the user should follow the advice although the check has passed.
     """
 
     what: str
@@ -84,7 +84,7 @@ def _list_gpus() -> list[str]:
 
 
 def examine_device(config: SweepConfig) -> HealthCheck:
-    """Check that this machine supports a sweep's device and precision, unless the sweep runs on a cluster."""
+    """Check that this machine has a sweep's device and supports its precision, unless the sweep runs on a cluster."""
     from robust201.runtime.executors import check_device
 
     execution = config.execution
@@ -140,7 +140,7 @@ def examine_cluster(config: SweepConfig | None, address: str | None) -> Iterator
 
 
 def _examine_ray_address(address: str) -> HealthCheck:
-    """Check that a server listens at a sweep's `ray_address`; ``auto`` refers to the machine that runs the sweep."""
+    """Check that a server listens at a sweep's `ray_address`, unless it has no host and port, as in ``auto``."""
     hint = "--address http://HOST:8265 checks the head's dashboard"
     host, _, port = address.rpartition(":")
     if not (host and port.isdecimal()) or "/" in address:
@@ -171,7 +171,7 @@ def _examine_token(token: str | None, *, is_needed: bool) -> HealthCheck:
 
 
 def _examine_head(access: Access) -> Iterator[HealthCheck]:
-    """Request a head's version; the response also shows whether the head accepts the token, and its time."""
+    """Check a head's version, its token and its clock, all of which its response to one request shows."""
     request = urllib.request.Request(f"{access.address}/api/version", headers=access.headers())  # noqa: S310 - http(s)
     time_before = time.time()
     try:

@@ -17,10 +17,10 @@ LINE_SECONDS = 10.0
 _BAR_SECONDS = 0.5
 
 _SIGNIFICANT_COST = 0.1
-"""Minimum fraction of the total cost at which a key's measured time corrects the estimate for the other keys."""
+"""Minimum fraction of the total cost of a key whose measured time corrects the estimate for the other keys."""
 
 ProgressOption: TypeAlias = Callable[[int, int], None] | bool
-"""Whether to show progress, or a function that is called with (evaluations done, total evaluations)."""
+"""Whether to show progress, or a function that is called with the numbers of evaluations: complete, and in total."""
 
 
 @dataclass
@@ -28,7 +28,7 @@ class EvaluationProgress:
     """Progress of an evaluation, updated by the evaluation and read by a display in another thread.
 
     Attributes:
-        costs: estimated cost of each key, in the order of the evaluation.
+        costs: estimated cost of each key, in the order of the evaluation and in an arbitrary unit.
         seconds_per_cost: seconds per unit of cost; None if unknown.
         key: the key that is being evaluated; empty before the first key.
         strengths: the key's strengths.
@@ -62,7 +62,7 @@ class EvaluationProgress:
             sys.stderr.flush()
 
     def begin(self, key: str, strengths: Sequence[float], n_images: int) -> None:
-        """Start a key and complete the previous one."""
+        """Record that a key begins and that the previous key is complete."""
         start_time = time.monotonic()
         if self.costs.get(self.key, 0.0) >= _SIGNIFICANT_COST * sum(self.costs.values()):
             self.seconds_per_cost = (start_time - self._key_started) / self.costs[self.key]
@@ -70,7 +70,7 @@ class EvaluationProgress:
         self.images, self.images_done, self.stage = len(strengths) * n_images, 0, ""
 
     def begin_stage(self, stage_number: int, key: str) -> None:
-        """Start a stage of the key."""
+        """Record that a stage of the key begins."""
         self.stage = f", stage {stage_number} ({key})"
 
     def add_images(self, count: int) -> None:
@@ -117,32 +117,35 @@ def _describe_strengths(key: str, strengths: Sequence[float]) -> str:
 
 @contextmanager
 def shown_progress(option: ProgressOption) -> Iterator[EvaluationProgress]:
-    """Show the progress of an evaluation until the context ends."""
+    """Show the progress of an evaluation, if `option` is True, until the context ends."""
     if option is not True:
         yield EvaluationProgress()
         return
-    state = EvaluationProgress(is_shown=True)
+    progress = EvaluationProgress(is_shown=True)
     if sys.stderr.isatty():
-        with _progress_bar(state):
-            yield state
+        with _progress_bar(progress):
+            yield progress
     else:
-        with _calling_repeatedly(lambda: state.say(state.describe()), LINE_SECONDS):
-            yield state
+        with _calling_repeatedly(lambda: progress.say(progress.describe()), LINE_SECONDS):
+            yield progress
 
 
 @contextmanager
-def _progress_bar(state: EvaluationProgress) -> Iterator[None]:
+def _progress_bar(progress: EvaluationProgress) -> Iterator[None]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     console = Console(stderr=True)
     # While the bar is shown, rich prints other stderr lines above it.
     with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=console) as bar:
-        task = bar.add_task(state.describe(), total=None)
+        task = bar.add_task(progress.describe(), total=None)
 
         def update() -> None:
             bar.update(
-                task, description=state.describe(), completed=state.evaluations_done, total=state.evaluations or None
+                task,
+                description=progress.describe(),
+                completed=progress.evaluations_done,
+                total=progress.evaluations or None,
             )
 
         with _calling_repeatedly(update, _BAR_SECONDS):
@@ -151,13 +154,13 @@ def _progress_bar(state: EvaluationProgress) -> Iterator[None]:
 
 
 @contextmanager
-def _calling_repeatedly(show: Callable[[], None], seconds: float) -> Iterator[None]:
+def _calling_repeatedly(function: Callable[[], None], seconds: float) -> Iterator[None]:
     """Call a function at intervals in a separate thread, because an attack can take minutes until its next result."""
     ended = threading.Event()
 
     def repeat() -> None:
         while not ended.wait(seconds):
-            show()
+            function()
 
     thread = threading.Thread(target=repeat, name="progress of evaluate", daemon=True)
     thread.start()

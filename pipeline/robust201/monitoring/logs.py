@@ -1,6 +1,6 @@
-"""Finds and reads the log lines about units in the logs of all workers, sorted by time (see `runtime.work_log`).
+"""Finds the lines about units in the logs of all workers, and sorts them by time (see `runtime.work_log`).
 
-A name can refer to several units, if a network has several weights.
+A name refers to several units if a network has several sets of weights.
 """
 
 import json
@@ -19,7 +19,7 @@ from robust201.runtime.work_log import LOGS_FOLDER, MAX_BYTES, unit_label
 from robust201.spaces import DEFAULT_SPACE, SPACES
 
 MAX_LOG_BYTES = 8 * MAX_BYTES
-"""Maximum size of a log file that is read."""
+"""Maximum size of a log file; larger files are not read."""
 
 _MAX_CANDIDATES = 5
 _LABEL = re.compile(
@@ -35,8 +35,8 @@ def find_units(unit_name: str, units: Sequence[Unit], results: Path, space: str 
 
     Args:
         unit_name: an id or its beginning, or a label such as ``21/cifar10/pgd``, ``#21 cifar10 pgd`` or
-            ``resnet18/cifar10/pgd``; an architecture can be any index or cell string of its isomorphism class. If a
-            network has several sets of weights, a label selects all sets, unless it names one:
+            ``resnet18/cifar10/pgd``. A NAS-Bench-201 architecture can be any index or cell string of its isomorphism
+            class. If a network has several sets of weights, a label selects all sets, unless it names one, as in
             ``21/cifar10/pgd/random-s0``.
         units: units of the plan.
         results: results folder, whose logs can contain units of earlier plans.
@@ -109,7 +109,7 @@ def _find_by_label(
 
 
 def _closest_id(name: str, ids: Iterable[str]) -> str:
-    """Suggest the id with the longest common prefix; a fuzzy search in 290,970 ids would take a minute."""
+    """Return a suggestion of the id with the longest common prefix; a fuzzy search would take a minute."""
     sorted_ids = sorted(ids)
     position = bisect_left(sorted_ids, name)
     neighbours = sorted_ids[max(0, position - 1) : position + 1]
@@ -149,7 +149,7 @@ def _open_logs(results: Path) -> Iterator[BinaryIO]:
 
 
 def read_logs(results: Path, unit_ids: Collection[str]) -> list[LogLine]:
-    """Read all lines about the given units, sorted by time; the clocks of the workers' hosts can differ."""
+    """Read all lines about the given units, sorted by their times, which come from the clocks of different hosts."""
     return next(_read_repeatedly(results, unit_ids))
 
 

@@ -1,4 +1,4 @@
-"""Status of a sweep. Progress is counted from the shards, so it is correct after any crash and does not need Ray."""
+"""Status of a sweep. Complete results are counted in the shards, so the numbers are correct after any crash."""
 
 import json
 from collections import Counter
@@ -49,7 +49,7 @@ def _is_failure(payload: object) -> bool:
 
 @dataclass(frozen=True)
 class KeyStatus:
-    """Numbers of completed and of all evaluations of a dataset and key."""
+    """Numbers of complete evaluations and of all evaluations of a dataset and key."""
 
     dataset: str
     key: str
@@ -59,7 +59,7 @@ class KeyStatus:
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of the evaluations in a folder, without lost work, in worker-hours, or in GPU-hours if workers use GPUs."""
+    """Cost of the results in a folder, without lost work: GPU-hours if workers use GPUs, otherwise worker-hours."""
 
     hours: float
     unit: str
@@ -70,19 +70,22 @@ class SweepStatus:
     """Status of a sweep.
 
     Attributes:
-        failures: failed parts, recorded by the last run and the job shares, whose results are still missing.
+        failures: parts that failed in the last driver's run or in a job share, and whose results are still missing.
+        damaged: names of damaged shards.
         stale: number of evaluations in the folder that the plan does not use.
         driver: host, process and start time of the driver that renewed its lease within the last half minute; None if
             there is no such driver, or its process is known to have ended.
         shares: names of job shares with a heartbeat within the last half minute, such as ``3-of-64``.
         state: state of the last driver: ``running``, ``draining`` after a signal, or the way in which it ended;
             ``died`` if its process ended without releasing the lease; None before the first run.
-        last_heartbeat: seconds since the last heartbeat of a driver, job share or worker, or None.
+        last_heartbeat: seconds since the last heartbeat of a driver, job share or worker; None if there was none.
         deaths: number of workers that died while computing, in the last driver's run and the last run of every job
             share.
         preemptions: number of workers whose machine was preempted in these runs.
-        evaluations_per_second: rate of the active runs or of the last run, or None; it falls while no part finishes.
-        seconds_left: time left, estimated from the remaining work (see `monitoring.activity.estimate_rate`), or None.
+        evaluations_per_second: rate of the active runs, or of the last run if none is active; None if unknown. It falls
+            while no part finishes.
+        seconds_left: estimated time left (see `monitoring.activity.estimate_rate`); None if unknown.
+        worker_seconds: worker time of all results in the folder.
         parts_in_flight: seconds since each current part began, in descending order.
         silent_workers: seconds since the last heartbeat of each silent worker, in descending order, without workers
             whose part another worker has taken over.
@@ -155,22 +158,25 @@ class SweepStatus:
 
 
 class StatusReader:
-    """Reads a sweep's status repeatedly, with the file server's clock; recounts results only after shards change."""
+    """Reads a sweep's status repeatedly; counts the results again only if shards have changed.
+
+    By default, `clock` returns the file server's time.
+    """
 
     def __init__(self, plan: Plan, *, clock: Callable[[], float] | None = None, host_id: HostId | None = None) -> None:
         self._plan = plan
         self._clock = clock or (lambda: current_file_time(plan.config.results))
         self._host_id = host_id or HostId.of_this_process()
-        self._count_state: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+        self._counted_shards: tuple[tuple[str, ...], tuple[str, ...]] | None = None  # valid shards and damaged ones
         self._done: Counter[tuple[str, str]] = Counter()
-        self._stale = 0
+        self._n_stale = 0
         self._macs_left = 0.0
 
     def read(self, inventory: Inventory) -> SweepStatus:
         plan = self._plan
-        if self._count_state != (inventory.shards, inventory.damaged):
+        if self._counted_shards != (inventory.shards, inventory.damaged):
             self._count(inventory)
-            self._count_state = inventory.shards, inventory.damaged
+            self._counted_shards = inventory.shards, inventory.damaged
         activity = read_activity(plan, inventory, self._host_id, self._clock())
         in_flight = [part for part in activity.parts if part.silent_seconds is None]
         silent_seconds = [part.silent_seconds for part in activity.parts if part.silent_seconds is not None]
@@ -186,7 +192,7 @@ class StatusReader:
             ),
             failures=_pending_failures(plan, inventory),
             damaged=tuple(inventory.damaged),
-            stale=self._stale,
+            stale=self._n_stale,
             driver=activity.driver,
             shares=activity.shares,
             state=activity.state,
@@ -205,19 +211,19 @@ class StatusReader:
         """Count finished and unused evaluations, and estimate the multiply-accumulates of missing evaluations."""
         plan = self._plan
         self._done, self._macs_left = count_done(plan, inventory), 0.0
-        self._stale = sum(inventory.foreign(plan.useful_ids).values())
-        for covered in count_coverage(plan, inventory):
-            planned, unfinished = covered.planned, covered.unfinished
+        self._n_stale = sum(inventory.foreign(plan.useful_ids).values())
+        for coverage in count_coverage(plan, inventory):
+            planned, unfinished = coverage.planned, coverage.unfinished
             macs = plan.unit_macs(planned) if unfinished else []
             for position in unfinished:
-                if covered.has_rows[position]:
+                if coverage.has_rows[position]:
                     missing = inventory.missing(planned.unit(position), plan.measurements)
                     self._macs_left += sum(map(plan.macs, missing))
                 else:  # the usual case, which does not need a search in the inventory
                     self._macs_left += macs[position]
 
     def _compute_cost(self, worker_seconds: float, runs: Sequence[dict[str, Any]]) -> Cost:
-        """Return the cost of worker time, using the last known number of GPUs per worker."""
+        """Return the cost of worker time, using the largest number of GPUs per worker that the runs reported."""
         known_counts = [run["gpus_per_worker"] for run in runs if run.get("gpus_per_worker") is not None]
         execution = self._plan.config.execution
         assumed_count = execution.gpus_per_worker if execution.device == "cuda" else 0.0
@@ -227,7 +233,7 @@ class StatusReader:
 
 
 def _pending_failures(plan: Plan, inventory: Inventory) -> tuple[dict[str, Any], ...]:
-    """Return the distinct failures of the last run and of every job share, unless a later run completed the results."""
+    """Return the failures of the last run and of every job share, except those whose results exist by now."""
     results = plan.config.results
     failures = {
         (failure["label"], *failure["strengths"]): failure

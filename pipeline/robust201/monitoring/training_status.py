@@ -1,4 +1,4 @@
-"""Status of the training runs in a store, from the last progress file, the lease and the workers' heartbeats."""
+"""Reads the status of the training runs in a store from the progress file, the lease and the workers' heartbeats."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,8 +18,8 @@ class TrainingStatus:
     """Status of the last `train` run in a store.
 
     Attributes:
-        state: running, draining, stopped, drained or finished; interrupted if neither a driver nor a worker is alive;
-            not started if there was no run.
+        state: ``running``, ``draining``, ``stopped``, ``drained`` or ``finished``; ``interrupted`` if the run did not
+            end but neither its driver nor a worker is alive; ``not started`` if there was no run.
         done: number of snapshots in the store when the run last wrote its progress.
         total: number of snapshots of the run.
         seconds_left: estimated seconds until the run ends; None if unknown.
@@ -64,7 +64,7 @@ class TrainingStatus:
 
 
 def training_folder(store: Path) -> Path | None:
-    """Return the folder with the files of a store's runs; None if there was no run."""
+    """Return the folder with the progress, logs and heartbeats of a store's runs; None if there was no run."""
     folder = store / "training"
     return folder if (folder / PROGRESS_FILE).is_file() else None
 
@@ -74,9 +74,9 @@ def read_training_status(store: Path, config: TrainingConfig | None = None) -> T
     folder = store / "training"
     progress, now = read_progress(folder), current_file_time(folder)
     state = str(progress.get("state", "not started"))
-    active = [beat for beat in read_heartbeats(folder, now) if not beat.is_silent]
+    active_beats = [beat for beat in read_heartbeats(folder, now) if not beat.is_silent]
     driver = find_driver(folder, state, HostId.of_this_process(), now).driver
-    if state in WORKING_STATES and not active and driver is None:
+    if state in WORKING_STATES and not active_beats and driver is None:
         state = "interrupted"
     messages = dict.fromkeys(failure["message"] for failure in read_failures(folder))
     trainings = None if config is None else set(config.trainings())
@@ -85,8 +85,8 @@ def read_training_status(store: Path, config: TrainingConfig | None = None) -> T
         done=int(progress.get("done_evaluations") or 0),
         total=int(progress.get("total_evaluations") or 0),
         seconds_left=progress.get("seconds_left") if state in WORKING_STATES else None,
-        active_workers=len(active),
-        in_progress=tuple(beat for beat in active if beat.training is not None),
+        active_workers=len(active_beats),
+        in_progress=tuple(beat for beat in active_beats if beat.training is not None),
         failures=tuple(messages),
         driver=driver,
         trainings_done=None if trainings is None else len(trainings & _finished_trainings(store)),

@@ -1,4 +1,4 @@
-"""Watches a sweep or training runs until they are complete, or no process has worked on them for a while."""
+"""Watches a sweep or training runs until the work is complete or no process has worked on it for a while."""
 
 from collections.abc import Callable
 from typing import Literal, Protocol, TypeVar
@@ -7,12 +7,12 @@ from robust201.core.errors import InputError
 
 Ending = Literal["complete", "abandoned"]
 
-PATIENT_READINGS = 3
-"""Number of consecutive readings that may fail, because a restarting file server can show empty folders for a while."""
+MAX_FAILED_READINGS = 3
+"""Maximum number of consecutive readings that may fail: a restarting file server can show empty folders for a while."""
 
 
 class Watched(Protocol):
-    """Status returned by one reading."""
+    """Status of a sweep or of training runs, as read once."""
 
     @property
     def complete(self) -> bool:
@@ -47,7 +47,7 @@ def watch(
             status = read()
         except (InputError, OSError):
             n_failed += 1
-            if n_failed > PATIENT_READINGS:
+            if n_failed > MAX_FAILED_READINGS:
                 raise
             sleep(every)
             continue

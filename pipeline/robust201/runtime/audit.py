@@ -33,11 +33,12 @@ _EvaluationId = tuple[str, ArchitectureId, str, str, float]
 
 @dataclass(frozen=True)
 class AuditedEvaluation:
-    """Results of one network under one key and strength with both engines.
+    """Results of both engines for one network, key and strength.
 
     Attributes:
-        correct: number of correctly classified images per engine, in the order of `tasks.ENGINES`.
-        only_one: number of images classified correctly only with this engine, in the same order.
+        correct: number of correctly classified images for each engine, in the order of `tasks.ENGINES`.
+        only_one: number of images that are classified correctly with this engine and not with the other, in the same
+            order.
         p_value: two-sided p-value of McNemar's exact test; the null hypothesis is that the engines are equally strong.
         adjusted_p_value: p-value after Holm's adjustment over all evaluations of the audit.
     """
@@ -140,19 +141,19 @@ def audit_sweep(sweeps: Mapping[str, SweepConfig], run: RunSweep) -> tuple[Audit
         InputError: bad input; nothing was started.
         IncompleteError: some evaluations are missing; rerunning the audit resumes it.
     """
-    outcomes: dict[str, dict[_EvaluationId, NDArray[np.bool_]]] = {}
+    outcomes_by_engine: dict[str, dict[_EvaluationId, NDArray[np.bool_]]] = {}
     for engine, config in sweeps.items():
         if not run(config).complete:
             raise IncompleteError(
                 f"Auditing failed for {config.results}: some evaluations of the sample are missing. Rerun the same "
                 "command to resume the audit."
             )
-        outcomes[engine] = dict(_read_outcomes(config))
-    first, second = (outcomes[engine] for engine in ENGINES)
+        outcomes_by_engine[engine] = dict(_read_outcomes(config))
+    first, second = (outcomes_by_engine[engine] for engine in ENGINES)
     only_first = {evaluation: int((first[evaluation] & ~second[evaluation]).sum()) for evaluation in first}
     only_second = {evaluation: int((second[evaluation] & ~first[evaluation]).sum()) for evaluation in first}
     p_values = mcnemar_p_values([*only_first.values()], [*only_second.values()])
-    adjusted = holm_adjust(p_values)
+    adjusted_p_values = holm_adjust(p_values)
     return tuple(
         AuditedEvaluation(
             *evaluation,
@@ -160,14 +161,14 @@ def audit_sweep(sweeps: Mapping[str, SweepConfig], run: RunSweep) -> tuple[Audit
             correct=(int(first[evaluation].sum()), int(second[evaluation].sum())),
             only_one=(only_first[evaluation], only_second[evaluation]),
             p_value=float(p_values[index]),
-            adjusted_p_value=float(adjusted[index]),
+            adjusted_p_value=float(adjusted_p_values[index]),
         )
         for index, evaluation in enumerate(first)
     )
 
 
 def _read_outcomes(config: SweepConfig) -> Iterator[tuple[_EvaluationId, NDArray[np.bool_]]]:
-    """Yield, for each evaluation of a complete sample, whether each image was classified correctly."""
+    """Yield the id of each evaluation of a complete sweep, and whether each image was classified correctly."""
     plan, store, inputs = load_plan(config.results), ShardStore.open(config.results), Inputs(config)
     labels = {dataset: np.asarray(inputs.images(dataset).labels) for dataset in config.datasets}
     unit: Unit

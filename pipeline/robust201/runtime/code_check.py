@@ -20,18 +20,20 @@ CHECK_SECONDS = 300.0
 """Time limit for executing all files; importing PyTorch from a busy file server takes a minute."""
 
 WEIGHTS_SECONDS = 60.0
-"""Time after which no more networks are built to check their weights; workers check the remaining networks."""
+"""Time after which the check builds no more networks to compare them with their weights; workers check the others."""
 
 # The child imports the same modules as this process, from the same paths.
-_CHILD = "import sys; sys.path[:] = {path!r}; from robust201.runtime.code_check import check_in_child; check_in_child()"
+_CHILD_CODE = (
+    "import sys; sys.path[:] = {path!r}; from robust201.runtime.code_check import check_in_child; check_in_child()"
+)
 
 
 def check_code(config: SweepConfig | TrainingConfig, *, seconds: float = CHECK_SECONDS) -> None:
-    """Execute the Python files of a configuration, to which the user has consented, and look up their functions.
+    """Execute a configuration's Python files, and look up the functions that the configuration names.
 
-    With the inline executor, the files are executed in this process, which also computes the run. With Ray, they
-    are executed in a child process, which is killed after `seconds`. If a file builds a sweep's networks, the networks
-    are compared with their weights, for at most `WEIGHTS_SECONDS`.
+    The user must have consented to the files. With the inline executor, they are executed in this process, which also
+    computes the run. With Ray, they are executed in a child process, which is killed after `seconds`. If a file builds
+    a sweep's networks, the networks are compared with their weights, for at most `WEIGHTS_SECONDS`.
     """
     functions = list(_find_functions(config))
     if config.execution.executor == "inline":
@@ -57,7 +59,7 @@ def _check_in_child(config: SweepConfig | TrainingConfig, functions: list[UserFu
     paths = ", ".join(dict.fromkeys(str(function.path) for function in functions))
     config_field = "sweep" if isinstance(config, SweepConfig) else "trainings"
     request = json.dumps({config_field: config.model_dump(mode="json")})
-    child = [sys.executable, "-c", _CHILD.format(path=sys.path)]
+    child = [sys.executable, "-c", _CHILD_CODE.format(path=sys.path)]
     try:
         completed = subprocess.run(child, input=request, capture_output=True, text=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired as error:
@@ -85,7 +87,7 @@ def check_in_child() -> None:
     """Load the functions and check the weights of the configuration on standard input; print the first error."""
     request = json.load(sys.stdin)
     result_descriptor = os.dup(1)
-    os.dup2(2, 1)  # output of the files must not be mistaken for the result
+    os.dup2(2, 1)  # what the files print must not be mistaken for the result
     problem = ""
     try:
         config = (

@@ -1,4 +1,4 @@
-"""Choice of a worker's device, its available memory, and detection of out-of-memory errors."""
+"""Chooses a worker's device, measures its available memory and recognises out-of-memory errors."""
 
 import torch
 
@@ -21,7 +21,7 @@ def choose_device(setting: str, precision: Precision) -> torch.device:
 
 
 def device_memory(device: torch.device) -> tuple[int, int] | None:
-    """Return the GPU memory available to this process and the total, in bytes; None for a CPU."""
+    """Return the GPU memory that is available to this process and the GPU's total memory, in bytes; None for a CPU."""
     if device.type != "cuda":
         return None
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)
@@ -34,7 +34,7 @@ that no cuDNN execution plan had enough workspace."""
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Return whether a lack of memory caused an error or an error in its chain of contexts."""
+    """Return whether an error, or any error during whose handling it was raised, was caused by a lack of memory."""
     if error is None:
         return False
     if isinstance(error, MemoryError | torch.OutOfMemoryError):

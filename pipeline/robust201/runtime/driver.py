@@ -1,4 +1,4 @@
-"""Driver of a sweep or of training runs: executes stages of bundles, tracks progress, and drains on signals."""
+"""Driver of a sweep or of training runs: computes bundles in stages, tracks progress, and drains on signals."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -19,7 +19,8 @@ class Driver:
     """Executes the stages of one run in turn, and counts their results in `tally`.
 
     `check` is called between events and raises an error if the run must stop, for example because another driver has
-    taken over. `say` receives a line about draining. `activity` names the work in messages.
+    taken over the results folder. `say` receives a line when draining begins. `activity` is the name of the work in
+    messages.
     """
 
     def __init__(
@@ -48,8 +49,9 @@ class Driver:
     ) -> None:
         """Compute bundles on a new executor until they are done or a signal requests draining.
 
-        `make_bundles` divides the work among the executor's workers. `find_committed` returns receipts of results that
-        a lost worker stored but did not report. `on_receipt` is called with each receipt before it is counted.
+        `make_bundles` divides the work among the executor's workers. `find_committed` receives the parts of a lost
+        worker, and returns receipts of the results that the worker stored but did not report. `on_receipt` is called
+        with each receipt before it is counted.
         """
         executors: list[Executor] = []
 
@@ -63,7 +65,7 @@ class Driver:
             self._check()
             self.tracker.flush()
             self._on_progress(self.tracker.progress, None)
-            return request()
+            return drain_request.signal is not None
 
         def observe(event: Event, tally: RunTally) -> None:
             if isinstance(event, Receipt):
@@ -72,24 +74,24 @@ class Driver:
             self._on_progress(self.tracker.progress, event)
 
         draining = draining_on_signals(drain, self._execution.drain_seconds)
-        with draining as request, closing(start_executor()) as executor:
+        with draining as drain_request, closing(start_executor()) as executor:
             executors.append(executor)
             self.tracker.attach(metrics=executor.metrics, gpus_per_worker=executor.gpus_per_worker)
-            self.tracker.write(state="running")  # the first event may take a quarter of an hour
+            self.tracker.write(state="running")  # now, because the first event may take a quarter of an hour
             bundles = make_bundles(executor)
             self._log.write("run_started", f"{len(bundles)} bundles")
             scheduler = Scheduler(
                 executor,
                 max_attempts=self._execution.max_attempts,
                 should_drain=should_drain,
-                interruptible=request.interruptible,
+                interruptible=drain_request.interruptible,
                 on_event=observe,
                 find_committed=find_committed,
                 tally=self.tally,
                 activity=self._activity,
             )
             scheduler.run(bundles)
-            self.tally.time_limit = self.tally.drained and request.is_time_limit
+            self.tally.time_limit = self.tally.drained and drain_request.is_time_limit
         self._log.write("run_ended", self.tally.end_state, failures=len(self.tally.failures))
 
     @contextmanager

@@ -1,9 +1,9 @@
-"""Heartbeats of the processes that work in a results folder, with their current parts; for information only.
+"""Heartbeats, which show that processes are working in a results folder and on which parts; for information only.
 
 Each process has a small file, ``<results>/heartbeats/<host>-<pid>-<nonce>.json``, which it rewrites every few seconds
-and when it begins a part. It removes the file when it ends; after a kill, the file remains and becomes silent. A file's
-age is the difference of two timestamps from the same file server, and the worker measures how long a part takes, so
-wall clocks of two machines are never compared.
+and when it begins a part. It removes the file when it ends. If the process is killed, the file remains and is no longer
+rewritten; the process then counts as silent. The wall clocks of two machines are never compared: a file's age is the
+difference of two timestamps from the same file server, and the worker itself measures how long a part takes.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:  # doctor uses `file_server_time` and must work without numpy
 HEARTBEATS_FOLDER = "heartbeats"
 
 BEAT_SECONDS = 5.0
-"""Maximum time between two beats."""
+"""Maximum time between two beats; a beat is one writing of the file."""
 
 SILENT_SECONDS = 30.0
 """Age of the last beat at which a process counts as silent."""
 
-_PAUSE_SECONDS = 0.5
+_MIN_BEAT_SECONDS = 0.5
 """Minimum time between two beats, because parts may take only milliseconds."""
 
 _MAX_LABEL_LENGTH = 200
@@ -51,10 +51,10 @@ class TrainingSteps:
 
     Attributes:
         step: number of completed steps.
-        begun: number of steps that were completed when this worker started or resumed the training.
-        last: total number of steps.
-        per_epoch: steps per epoch.
-        seconds: worker time since this worker started or resumed the training.
+        begun: number of steps that were completed when this worker started or resumed the training run.
+        last: total number of steps of the training run.
+        per_epoch: number of steps per epoch.
+        seconds: worker time since this worker started or resumed the training run.
         loss: mean training loss of the current epoch so far, or of the last epoch; None before the first step.
         accuracy: training accuracy over the same period.
     """
@@ -83,7 +83,7 @@ class TrainingSteps:
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimated seconds until the training ends; None before this worker's first step."""
+        """Estimated seconds until the training run ends; None before this worker's first step."""
         rate = self.steps_per_second
         return None if rate is None else (self.last - self.step) / rate
 
@@ -104,7 +104,7 @@ class TrainingSteps:
 class Heartbeat:
     """Context manager that signals that this process (a worker, or a `run --share` process) is working.
 
-    A thread writes the file, so that the work never waits for a file server.
+    A separate thread writes the file, so that the work never waits for a file server.
     """
 
     def __init__(self, results: Path, *, share: str | None = None) -> None:
@@ -142,8 +142,8 @@ class Heartbeat:
                 self.path.parent.mkdir(exist_ok=True)
                 temporary.write_text(json.dumps(self._payload()), encoding="utf-8")
                 temporary.replace(self.path)
-            if not self._ended.wait(_PAUSE_SECONDS):
-                self._is_due.wait(BEAT_SECONDS - _PAUSE_SECONDS)
+            if not self._ended.wait(_MIN_BEAT_SECONDS):
+                self._is_due.wait(BEAT_SECONDS - _MIN_BEAT_SECONDS)
         with contextlib.suppress(OSError):
             try:
                 temporary.unlink(missing_ok=True)
@@ -251,19 +251,19 @@ def current_file_time(folder: Path) -> float:
         return time.time()
 
 
-def active_shares(results: Path) -> tuple[str, ...]:
+def find_active_shares(results: Path) -> tuple[str, ...]:
     """Return the names of the job shares that are working in a results folder, which must be writable."""
     beats = read_heartbeats(results, file_server_time(results))
     return tuple(sorted({beat.share for beat in beats if beat.share and not beat.is_silent}))
 
 
 def report_active_shares(results: Path, say: Callable[[str], None]) -> None:
-    """Report the job shares that are working in a results folder in which another run is about to start."""
-    n_shares = len(active_shares(results))
+    """Tell the user which job shares are working in a results folder in which another run is about to start."""
+    n_shares = len(find_active_shares(results))
     if n_shares:
         say(
-            f"{n_shares} {'run' if n_shares == 1 else 'runs'} with --share active in {results}: results computed by "
-            "two workers are stored twice but counted once."
+            f"{n_shares} {'run with --share is' if n_shares == 1 else 'runs with --share are'} active in {results}: "
+            "results computed by two workers are stored twice but counted once."
         )
 
 

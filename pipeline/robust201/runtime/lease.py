@@ -13,10 +13,10 @@ determines whether the holder is alive:
 
 Races are decided by ``os.link``, which is atomic even on NFS. A lease is created by linking a complete file to its
 name. A dead lease is replaced by the driver that succeeds in linking ``.lease.<its nonce>.successor``; if that driver
-dies before finishing, another driver replaces it in the same way, using the dead driver's nonce. The holder writes its
-counter to its open file: after another driver has replaced the file, these writes have no effect, and the holder
-notices at its next beat that it has lost the lease. If a beat hangs because the file server is unavailable, the holder
-considers the lease lost as soon as other drivers may take it.
+dies before finishing, another driver replaces it in the same way, using the dead driver's nonce. The code calls these
+links claims. The holder writes its counter to its open file: after another driver has replaced the file, these writes
+have no effect, and the holder notices at its next beat that it has lost the lease. If a beat hangs because the file
+server is unavailable, the holder considers the lease lost as soon as other drivers may take it.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ from robust201.core.files import MAX_STATE_BYTES, IrregularFileError, is_amount,
 from robust201.core.host import HostId, has_ended, process_start
 
 INTERVAL_SECONDS = 5.0
-"""Time between two beats of a holder."""
+"""Time between two beats; at a beat, the holder increments its counter."""
 
 STALE_INTERVALS = 6
 """Intervals without a beat after which a holder on another host counts as dead."""
@@ -56,9 +56,9 @@ class Holder:
     Attributes:
         process_start: start time of the process (see `process_start`); -1 if unknown.
         nonce: random string that identifies the lease.
-        since: time of acquisition by the holder's clock (ISO 8601, UTC); for messages only.
+        since: time at which the holder took the lease, by its own clock (ISO 8601, UTC); for messages only.
         interval_seconds: time between two beats.
-        heartbeat: counter of beats.
+        heartbeat: number of beats so far.
     """
 
     host_id: HostId
@@ -91,7 +91,7 @@ class Holder:
         return holder if holder._is_valid() else None
 
     def _is_valid(self) -> bool:
-        """Return whether the fields are valid; they are used to look up a process and to name a file."""
+        """Return whether the fields can safely be used to look up a process and to name a file."""
         text_fields = (*asdict(self.host_id).values(), self.since, self.nonce)
         number_fields = (self.pid, self.process_start, self.heartbeat)
         return (
@@ -106,7 +106,7 @@ class Holder:
         return replace(self, heartbeat=self.heartbeat + 1)
 
     def is_dead_for(self, observer: HostId) -> bool | None:
-        """Return whether the holder is dead, without waiting; None if only its heartbeat can show it."""
+        """Return whether the holder is dead, without waiting; None if only its heartbeat can tell."""
         observer_host, holder_host = (observer.host, observer.machine), (self.host_id.host, self.host_id.machine)
         if observer_host != holder_host or not (observer.boot_id and self.host_id.boot_id):
             return None
@@ -118,10 +118,10 @@ class Holder:
 
 
 class Lease:
-    """Exclusive right to be the driver of a results folder, kept alive by a thread.
+    """Exclusive right to be the driver of a results folder; a thread writes its heartbeat.
 
-    Use `acquire` to create a lease; as a context manager, the lease is released at the end. `lost` is set when another
-    driver has taken the lease, or may have taken it because beats have failed for too long.
+    `acquire` creates a lease. Used as a context manager, it is released at the end. `lost` is set when another driver
+    has taken the lease, or may have taken it because beats have failed for too long.
     """
 
     def __init__(self, root: Path, holder: Holder, descriptor: int, clock: Callable[[], float]) -> None:
@@ -148,10 +148,10 @@ class Lease:
         interval_seconds: float = INTERVAL_SECONDS,
         on_wait: Callable[[str], None] = lambda _message: None,
     ) -> "Lease":
-        """Take the lease on an existing results folder, and keep the lease alive.
+        """Take the lease on an existing results folder, and start its heartbeat.
 
-        `clock` and `sleep` use monotonic seconds. Before a holder on another host is observed, which takes a while,
-        `on_wait` receives a line with the reason.
+        `clock` and `sleep` use monotonic seconds. If a holder on another host has to be observed, which takes half a
+        minute, `on_wait` first receives a line with the reason.
 
         Raises:
             LeaseHeldError: another live driver holds the lease.
@@ -192,7 +192,7 @@ class Lease:
         return beat_start is not None and self._clock() - beat_start >= max_seconds
 
     def release(self) -> None:
-        """Stop the heartbeat, and remove the lease unless it was lost or a beat hangs; may be called twice."""
+        """Stop the heartbeat, and remove the lease unless it was lost or a beat hangs; may be called repeatedly."""
         if self._released.is_set():
             return
         self._released.set()
@@ -323,7 +323,7 @@ class _Attempt:
         return True
 
     def _replace_dead_holder(self, new_file: Path) -> bool:
-        """Replace the lease of a dead holder with a new lease; return False, for a retry, if the lease has changed."""
+        """Replace the lease of a dead holder with a new lease; return False if it has changed and a retry is needed."""
         dead_nonce = nonce = self._require_dead(self.path)
         claims = [self._claim_path(nonce)]
         while not self._link(new_file, claims[-1]):

@@ -38,7 +38,7 @@ METRICS = {
     "robust201_missing_evaluations": Metric("gauge", "evaluations", "evaluations left to compute", _UNIT_TAGS),
     "robust201_seconds_left": Metric("gauge", "seconds", "estimated time to the end at the current rate"),
 }
-"""Metrics by name (docs/watching.md lists them). Ray prefixes each name with ``ray_``."""
+"""Metrics by name (docs/watching.md lists them). Ray adds the prefix ``ray_`` to each name."""
 
 
 class Metrics:

@@ -1,4 +1,4 @@
-"""Loading of a worker's networks: weights, compilation if the space supports it, checks and micro-batches."""
+"""Loads a worker's networks with their weights, compiles them if possible, checks them and limits their batches."""
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from robust201.weights.loading import fill_network
 
 
 class LoadedNetwork:
-    """A unit's network and, if it exists, the compiled network that the fused engine uses in its place."""
+    """A unit's network and, if there is one, the compiled network that the fused engine uses instead."""
 
     def __init__(self, classifier: Classifier, compiled: CompiledNetwork | BucketedModel | None) -> None:
         self.classifier = classifier
@@ -34,7 +34,7 @@ class LoadedNetwork:
         return self.model.capacity if isinstance(self.model, BucketedModel) else None
 
     @property
-    def shown(self) -> int:
+    def last_batch_size(self) -> int:
         """Batch size of the last call."""
         return self.classifier.shown if self.model is None else self.model.shown
 
@@ -44,7 +44,7 @@ class LoadedNetwork:
         return 1 if self.model is None else COMPARISON_BATCH
 
     def limit(self, micro_batch: int | None) -> None:
-        """Limit the batch size; None removes this limit, but not the limit of the compiled network."""
+        """Limit the batch size; None removes this limit, but not the compiled network's own limit."""
         self.classifier.micro_batch = micro_batch
         if isinstance(self.model, BucketedModel):
             self.model.limit(micro_batch)
@@ -55,7 +55,7 @@ class LoadedNetwork:
                 model.shown = 0
 
     def check(self, images: ImageSet, *, precision: str, name: str) -> None:
-        """Check the network's outputs once (see `check_compiled`); `limit` must be called before."""
+        """Check the network's outputs, at the first call only (see `check_compiled`); call `limit` before."""
         if self._is_checked:
             return
         pixels = _spread_images(images, self.classifier.device)
@@ -132,7 +132,7 @@ class NetworkLoader:
         return network
 
     def _restrict_batches(self, compiled: CompiledNetwork, image_size: int) -> BucketedModel:
-        """Restrict a network on a GPU to a few batch sizes, which depend on the GPU's memory."""
+        """Return a network on a GPU that uses only a few batch sizes, which depend on the GPU's memory."""
         assert self._memory is not None  # noqa: S101 - checked by the caller
         free_bytes, total_bytes = self._memory
         execution = self._config.execution
@@ -147,8 +147,8 @@ class NetworkLoader:
             image_size=image_size,
             images_per_sample=MAX_IMAGES_PER_SAMPLE,
         )
-        use_graphs = execution.cuda_graphs and self._device.type == "cuda" and not compiled.is_constant
-        prepare = GraphCapture(self._device) if use_graphs else None
+        uses_graphs = execution.cuda_graphs and self._device.type == "cuda" and not compiled.is_constant
+        prepare = GraphCapture(self._device) if uses_graphs else None
         return BucketedModel(compiled, capacity, device=self._device, prepare=prepare)
 
 

@@ -1,4 +1,4 @@
-"""Base class for workers of sweeps and training runs: computes parts one by one, with heartbeats, logs and receipts."""
+"""Base class of the workers of sweeps and training runs, which compute parts one by one and report their outcomes."""
 
 import threading
 import traceback
@@ -15,7 +15,7 @@ from robust201.runtime.heartbeat import Heartbeat
 from robust201.runtime.work_log import WorkLog
 
 _CODE_ERRORS = (Exception, SystemExit, KeyboardInterrupt)
-"""Exceptions that a user's code may raise."""
+"""Exceptions that may come from a user's code and therefore fail only the part."""
 
 
 class PartWorker:
@@ -53,27 +53,29 @@ class PartWorker:
                 if self._draining.is_set():
                     return
                 heartbeat.begin(part)
-                with self._log.about(part):
+                with self._log.about_part(part):
                     images = f"{part.start}:{part.stop}" if part.unit.n_images > 1 else None
                     self._log.write("part_started", strengths=part.strengths, images=images)
-                    for outcome in self._attempt(part, heartbeat):
+                    for outcome in self._compute_with_retries(part, heartbeat):
                         self._log.write_outcome(outcome)
                         yield outcome
 
-    def _attempt(self, part: Part, heartbeat: Heartbeat) -> Iterator[Receipt | UnitFailure]:
-        remaining, attempt = part.strengths, 1
+    def _compute_with_retries(self, part: Part, heartbeat: Heartbeat) -> Iterator[Receipt | UnitFailure]:
+        remaining_strengths, attempt = part.strengths, 1
         while True:
             if attempt > 1 and self.device.type == "cuda":
-                # This is not in the `except` block, because there the error keeps the tensors of the evaluation alive.
+                # In the `except` block, the error would still keep the tensors of the evaluation alive.
                 torch.cuda.empty_cache()
             try:
-                for receipt in self.compute(Part(part.unit, remaining, part.start, part.stop), heartbeat):
-                    remaining = tuple(strength for strength in remaining if strength not in receipt.strengths)
+                for receipt in self.compute(Part(part.unit, remaining_strengths, part.start, part.stop), heartbeat):
+                    remaining_strengths = tuple(
+                        strength for strength in remaining_strengths if strength not in receipt.strengths
+                    )
                     yield receipt
             except _CODE_ERRORS as error:
                 may_retry = not isinstance(error, StorageError | SignalInterrupt)
                 if not (may_retry and is_out_of_memory(error) and self.use_less_memory(part)):
-                    remaining_part = Part(part.unit, remaining, part.start, part.stop)
+                    remaining_part = Part(part.unit, remaining_strengths, part.start, part.stop)
                     yield self._make_failure(error, remaining_part, attempt)
                     return
                 attempt += 1
@@ -81,11 +83,11 @@ class PartWorker:
                 return
 
     def _make_failure(self, error: BaseException, remaining_part: Part, attempt: int) -> UnitFailure:
-        """Return the failure of the remaining part that an error caused.
+        """Return the failure of a part's remaining strengths that an error caused.
 
         Raises:
-            StorageError: `error` is a StorageError: results cannot be written, so the run must stop.
-            SignalInterrupt: `error` is a SignalInterrupt: a signal interrupted the work.
+            StorageError: `error` itself; results cannot be written, so the run must stop.
+            SignalInterrupt: `error` itself; a signal interrupted the work.
             WorkerBrokenError: the device failed, so this process cannot continue.
         """
         if isinstance(error, StorageError):

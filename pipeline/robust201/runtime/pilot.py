@@ -1,4 +1,7 @@
-"""Pilot of a sampled sweep for one key: its networks' outcomes, and a model that predicts other networks' outcomes."""
+"""Pilot of a sampled sweep: networks that are evaluated on all images, and a model of other networks' outcomes.
+
+An outcome says whether a network classifies an image correctly.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,33 +15,35 @@ from robust201.shards import Inventory, ShardStore
 from robust201.shards.outcomes import read_outcomes
 from robust201.statistics.sampling import OutcomeModel, features, pilot_features, predict_pilots
 
-_Bools = NDArray[np.bool_]
+_BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
 class Pilot:
-    """Outcomes (correct or not) of P pilot networks on all N images, and a model that is fitted to these outcomes only.
+    """Outcomes of P pilot networks on all N images under one key, and a model that is fitted to these outcomes only.
 
     Attributes:
         outcomes: (P, S, N) outcomes under the key at each of its S strengths.
-        cheap: (P, C, N) outcomes under the cheap keys; C counts the pairs of cheap key and strength.
+        cheap: (P, C, N) outcomes under the cheap keys, which are those in the field ``sampling.cheap``; C is the number
+            of pairs of a cheap key and a strength.
         model: model that predicts other networks' outcomes.
-        predicted: (P, S, N) probabilities of the outcomes of each network, predicted from the other pilot networks.
+        predicted: (P, S, N) probabilities that each pilot network is correct, predicted from the other pilot networks.
     """
 
-    outcomes: _Bools
-    cheap: _Bools
+    outcomes: _BoolArray
+    cheap: _BoolArray
     model: OutcomeModel
     predicted: NDArray[np.float64]
 
     @classmethod
-    def of(cls, outcomes: _Bools, cheap: _Bools) -> "Pilot":
-        pilot_values = pilot_features(outcomes, cheap)
-        model = OutcomeModel().fit(pilot_values, outcomes)
-        return cls(outcomes, cheap, model, predict_pilots(model, pilot_values))
+    def fit(cls, outcomes: _BoolArray, cheap_outcomes: _BoolArray) -> "Pilot":
+        """Fit the model to the pilot networks' outcomes."""
+        feature_values = pilot_features(outcomes, cheap_outcomes)
+        model = OutcomeModel().fit(feature_values, outcomes)
+        return cls(outcomes, cheap_outcomes, model, predict_pilots(model, feature_values))
 
-    def predict(self, cheap_outcomes: _Bools) -> NDArray[np.float64]:
-        """Predict another network's outcomes (S, N) from its outcomes under the cheap keys (C, N)."""
+    def predict(self, cheap_outcomes: _BoolArray) -> NDArray[np.float64]:
+        """Predict the probability (S, N) that another network is correct, from its outcomes (C, N) under cheap keys."""
         return self.model.predict(features(self.outcomes, cheap_outcomes, self.cheap))
 
 
@@ -58,7 +63,7 @@ class OutcomeReader:
                 self._units_on_all_images |= {(unit.architecture, unit.key): unit for unit in units}
         tasks = plan.tasks
         cheap_keys = (key for key in section.cheap if key in tasks and tasks[key].kind in ("clean", "attack"))
-        self._cheap = tuple(key for key in tasks if key in set(cheap_keys))
+        self._cheap_keys = tuple(key for key in tasks if key in set(cheap_keys))
 
     def is_complete(self, units: Sequence[Unit | None]) -> bool:
         measurements = self._plan.measurements
@@ -68,16 +73,16 @@ class OutcomeReader:
         )
 
     def has_cheap_outcomes(self, architecture: ArchitectureId) -> bool:
-        return self.is_complete([self._units_on_all_images.get((architecture, key)) for key in self._cheap])
+        return self.is_complete([self._units_on_all_images.get((architecture, key)) for key in self._cheap_keys])
 
-    def cheap(self, architecture: ArchitectureId) -> _Bools:
+    def cheap(self, architecture: ArchitectureId) -> _BoolArray:
         """Read the outcomes (C, N) of a network under the cheap keys."""
-        units = [self._units_on_all_images[architecture, key] for key in self._cheap]
+        units = [self._units_on_all_images[architecture, key] for key in self._cheap_keys]
         empty = np.zeros((0, len(self._labels)), bool)
         return np.concatenate([empty, *(self.read(unit) for unit in units)])
 
-    def read(self, unit: Unit, positions: NDArray[np.int64] | slice = slice(None)) -> _Bools:
-        """Read the outcomes of a unit by strength; the unit's images have these positions in the dataset."""
+    def read(self, unit: Unit, positions: NDArray[np.int64] | slice = slice(None)) -> _BoolArray:
+        """Read the outcomes of a unit at each strength; `positions` are those of its images in the dataset."""
         return read_outcomes(self._store, self._inventory, unit, self._labels[positions], self._plan.measurements)
 
     def pilot(self, key: str) -> Pilot | None:
@@ -87,7 +92,7 @@ class OutcomeReader:
         if not self.is_complete(units) or not all(map(self.has_cheap_outcomes, architectures)):
             return None
         outcomes = [self.read(unit) for unit in units if unit is not None]
-        return Pilot.of(np.stack(outcomes), np.stack([self.cheap(architecture) for architecture in architectures]))
+        return Pilot.fit(np.stack(outcomes), np.stack([self.cheap(architecture) for architecture in architectures]))
 
     def pilot_protocol(self, key: str) -> str:
         return self._units_on_all_images[pilot_of(self._plan)[0], key].protocol

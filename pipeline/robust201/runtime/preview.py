@@ -19,9 +19,12 @@ from robust201.tasks import TASKS
 
 
 class Coverage(NamedTuple):
-    """Number of complete evaluations of each unit of a key, and whether the unit has stored rows.
+    """Results that exist for the units of a key, one per network; both arrays are in the order of the networks.
 
-    Both arrays are in the order of the key's networks.
+    Attributes:
+        planned: the key.
+        complete: number of complete evaluations of each unit.
+        has_rows: whether the store contains any rows of each unit.
     """
 
     planned: PlannedKey
@@ -30,17 +33,18 @@ class Coverage(NamedTuple):
 
     @property
     def unfinished(self) -> list[int]:
+        """Positions of the networks with missing evaluations."""
         return list(np.flatnonzero(self.complete < len(self.planned.strengths)).tolist())
 
 
 def count_coverage(plan: Plan, inventory: Inventory) -> Iterator[Coverage]:
-    """Count, for each key of a plan, the evaluations that have all measurements of the plan."""
+    """Count the complete evaluations of each key of a plan; they have all measurements of the plan."""
     unit_indices = inventory.find(plan.unit_ids)
-    complete_counts: dict[tuple[Any, ...], NDArray[np.int64]] = {}  # shared, because most keys have the same strengths
-    n_earlier = 0
+    complete_counts: dict[tuple[Any, ...], NDArray[np.int64]] = {}  # a cache: most keys have the same strengths
+    n_earlier_units = 0
     for planned in plan.planned_keys:
-        key_indices = unit_indices[n_earlier : n_earlier + len(planned.networks)]
-        n_earlier += len(planned.networks)
+        key_indices = unit_indices[n_earlier_units : n_earlier_units + len(planned.networks)]
+        n_earlier_units += len(planned.networks)
         columns = required_unit_columns(planned.unit(0), plan.measurements)
         query = planned.strengths, columns
         if query not in complete_counts:
@@ -50,33 +54,38 @@ def count_coverage(plan: Plan, inventory: Inventory) -> Iterator[Coverage]:
 
 
 def count_done(plan: Plan, inventory: Inventory) -> Counter[tuple[str, str]]:
-    """Count the complete evaluations by dataset and key; an evaluation on a sample needs all increments."""
+    """Count the complete evaluations by dataset and key; on a sample, all increments must be complete."""
     n_complete: Counter[tuple[str, str]] = Counter()
     increments_by_network: defaultdict[tuple[str, str, ArchitectureId], list[tuple[int, PlannedKey, int]]] = (
         defaultdict(list)
     )
-    for covered in count_coverage(plan, inventory):
-        planned = covered.planned
+    for coverage in count_coverage(plan, inventory):
+        planned = coverage.planned
         if not is_sampled(plan, planned):
-            n_complete[planned.dataset, planned.key] += int(covered.complete.sum())
+            n_complete[planned.dataset, planned.key] += int(coverage.complete.sum())
             continue
-        for position, n_strengths in enumerate(covered.complete.tolist()):
+        for position, n_strengths in enumerate(coverage.complete.tolist()):
             network = planned.networks[position]
             increments_by_network[planned.dataset, planned.key, network.architecture].append(
                 (n_strengths, planned, position)
             )
     for (dataset, key, _), increments in increments_by_network.items():
-        n_complete[dataset, key] += _count_shared(increments, plan, inventory)
+        n_complete[dataset, key] += _count_common_strengths(increments, plan, inventory)
     return n_complete
 
 
-def _count_shared(increments: list[tuple[int, PlannedKey, int]], plan: Plan, inventory: Inventory) -> int:
-    """Count the strengths at which all increments of a network are complete."""
+def _count_common_strengths(increments: list[tuple[int, PlannedKey, int]], plan: Plan, inventory: Inventory) -> int:
+    """Count the strengths at which all increments of a network are complete.
+
+    Each increment is the number of its complete strengths, its key and the position of the network.
+    """
     min_complete, strengths = min(count for count, _, _ in increments), increments[0][1].strengths
     if min_complete in (0, len(strengths)) or len(increments) == 1:
         return min_complete
     units = [planned.unit(position) for _, planned, position in increments]
-    return sum(all(inventory.is_complete(unit, s, plan.measurements) for unit in units) for s in strengths)
+    return sum(
+        all(inventory.is_complete(unit, strength, plan.measurements) for unit in units) for strength in strengths
+    )
 
 
 @dataclass(frozen=True)
@@ -84,11 +93,11 @@ class RunPreview:
     """Summary of a run before it starts.
 
     Attributes:
-        plan: units of this run, after filtering.
+        plan: the plan of this run, after filtering.
         missing: parts that have to be computed.
         done: number of evaluations that are already complete.
-        damaged: shards that were set aside.
-        stale: descriptions of results in the folder that this plan cannot use, one line each.
+        damaged: names of damaged shards, which were moved out of the store.
+        stale: descriptions of results in the folder that the unfiltered plan does not use, one line each.
     """
 
     plan: Plan
@@ -98,30 +107,30 @@ class RunPreview:
     stale: tuple[str, ...]
 
 
-def preview_run(plan: Plan, full: Plan, inventory: Inventory) -> RunPreview:
-    """Find the missing parts of a filtered `plan`; results that the `full` plan uses do not count as stale."""
+def preview_run(plan: Plan, full_plan: Plan, inventory: Inventory) -> RunPreview:
+    """Find the missing parts of a filtered `plan`; results that `full_plan`, without filters, uses are not stale."""
     missing = tuple(
         part
-        for covered in count_coverage(plan, inventory)
-        for position in covered.unfinished
-        for part in inventory.missing(covered.planned.unit(position), plan.measurements)
+        for coverage in count_coverage(plan, inventory)
+        for position in coverage.unfinished
+        for part in inventory.missing(coverage.planned.unit(position), plan.measurements)
     )
     return RunPreview(
         plan,
         missing,
         plan.n_evaluations - count_evaluations(missing),
         tuple(inventory.damaged),
-        tuple(explain_stale(full, inventory)),
+        tuple(explain_stale(full_plan, inventory)),
     )
 
 
 def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
-    """Yield lines about results with other protocols or checkpoints: their number, key and differing fields."""
-    by_key: defaultdict[tuple[str, str], list[Any]] = defaultdict(list)
+    """Yield lines about results that a plan does not use: their number, their key and the reason."""
+    payloads_by_key: defaultdict[tuple[str, str], list[Any]] = defaultdict(list)
     for protocol in plan.protocols.values():
-        by_key[protocol.payload["dataset"], protocol.payload["key"]].append(protocol.payload)
+        payloads_by_key[protocol.payload["dataset"], protocol.payload["key"]].append(protocol.payload)
     stale_results: list[tuple[int, str, str, int]] = []
-    n_on_samples: Counter[str] = Counter()
+    n_on_samples_by_key: Counter[str] = Counter()
     key_order = list(TASKS)
     for digest, count in inventory.foreign(plan.useful_ids).items():
         if digest in plan.protocols:
@@ -133,9 +142,9 @@ def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
             payload = inventory.protocol(digest)
             key = payload.get("key", "?")
             if "sample_of" in payload.get("images", ()):
-                n_on_samples[key] += count
+                n_on_samples_by_key[key] += count
                 continue
-            current_payloads = by_key.get((payload.get("dataset", "?"), key))
+            current_payloads = payloads_by_key.get((payload.get("dataset", "?"), key))
             reason = (
                 "; ".join(describe_difference(payload, current_payloads[0]))
                 if current_payloads
@@ -144,10 +153,10 @@ def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
         stale_results.append((key_order.index(key) if key in key_order else len(key_order), key, reason, count))
     for _, key, reason, count in sorted(stale_results):
         yield f"{count:,} evaluations of {key} are kept but not used: {reason}"
-    if n_on_samples:
-        keys = ", ".join(sorted(n_on_samples))
+    if n_on_samples_by_key:
+        keys = ", ".join(sorted(n_on_samples_by_key))
         reason = _unused_samples_reason(plan)
-        yield f"{n_on_samples.total():,} evaluations on samples ({keys}) are kept but not used: {reason}"
+        yield f"{n_on_samples_by_key.total():,} evaluations on samples ({keys}) are kept but not used: {reason}"
 
 
 def _unused_samples_reason(plan: Plan) -> str:

@@ -1,4 +1,4 @@
-"""Progress of a run, derived from its events: rate, estimated time left, progress files, metrics and logs."""
+"""Progress of a run: derives its rate and time left from events, and writes progress files, metrics and logs."""
 
 import json
 import math
@@ -52,7 +52,7 @@ RATE_SECONDS = 15.0
 
 @dataclass
 class _Work:
-    """An amount of work."""
+    """An amount of work; `seconds` is the worker time that it took, 0 if it is not finished."""
 
     macs: float = 0.0
     evaluations: float = 0.0
@@ -69,20 +69,20 @@ class _Work:
 
 
 class KeyCosts:
-    """Remaining work by dataset and key, and the worker time of finished work."""
+    """Remaining and finished work by dataset and key, with the worker time of the finished work."""
 
     def __init__(self) -> None:
         self._remaining: defaultdict[tuple[str, str], _Work] = defaultdict(_Work)
-        self._measured: defaultdict[tuple[str, str], _Work] = defaultdict(_Work)
+        self._finished: defaultdict[tuple[str, str], _Work] = defaultdict(_Work)
 
     def expect(self, key: tuple[str, str], macs: float, evaluations: float) -> None:
-        """Add remaining work of a dataset and key; negative amounts remove it."""
+        """Add remaining work of a dataset and key; negative amounts subtract it."""
         self._remaining[key].add(macs, evaluations)
 
     def finish(self, key: tuple[str, str], macs: float, evaluations: float, seconds: float) -> None:
-        """Count expected work as finished and record its worker time."""
+        """Move remaining work to the finished work, and record its worker time."""
         self._remaining[key].add(-macs, -evaluations)
-        self._measured[key].add(macs, evaluations, seconds)
+        self._finished[key].add(macs, evaluations, seconds)
 
     @property
     def slowness(self) -> float:
@@ -91,22 +91,23 @@ class KeyCosts:
         A key without finished work is assumed to be as slow as the key whose evaluations have the most similar number
         of multiply-accumulates.
         """
-        measured = {key: work for key, work in self._measured.items() if min(work.macs, work.seconds) > 0}
+        finished = {key: work for key, work in self._finished.items() if min(work.macs, work.seconds) > 0}
         remaining = {key: work for key, work in self._remaining.items() if min(work.macs, work.evaluations) > 0}
-        if not measured or not remaining:
+        if not finished or not remaining:
             return 1.0
 
         def seconds_per_mac(key: tuple[str, str], work: _Work) -> float:
             size = work.macs_per_evaluation
-            reference = measured.get(key) or min(
-                measured.values(), key=lambda other: abs(math.log(other.macs_per_evaluation / size))
+            reference = finished.get(key) or min(
+                finished.values(), key=lambda other: abs(math.log(other.macs_per_evaluation / size))
             )
             return reference.seconds / reference.macs
 
         remaining_macs = sum(work.macs for work in remaining.values())
-        macs_measured = sum(work.macs for work in measured.values())
+        finished_macs = sum(work.macs for work in finished.values())
+        finished_seconds = sum(work.seconds for work in finished.values())
         remaining_seconds = sum(work.macs * seconds_per_mac(key, work) for key, work in remaining.items())
-        return (remaining_seconds / remaining_macs) / (sum(work.seconds for work in measured.values()) / macs_measured)
+        return (remaining_seconds / remaining_macs) / (finished_seconds / finished_macs)
 
 
 @dataclass
@@ -115,13 +116,16 @@ class RunProgress:
 
     Attributes:
         evaluations_before: evaluations that were complete before the run.
+        remaining_macs: estimated work that is left.
         done_macs: estimated work done since the run began.
-        evaluations_of_this_run: evaluations computed since then; slices, and increments of samples, count as their
-            fraction of the images that were missing.
-        started: monotonic time when the first part began, moved forward by later times in which workers were starting.
-        measured: monotonic time when work was last finished or reported, at which rates are measured; None means now.
-        slowness: time per multiply-accumulate of the remaining work, relative to the work done.
-        steps_macs: work of this run on training runs since their last snapshots, as reported by workers.
+        evaluations_of_this_run: evaluations computed since the run began; a slice of the images, or an increment of a
+            sample, counts as its fraction of the images that were missing before the run.
+        started: monotonic time when the first part began; later periods in which workers were starting are added to
+            it, so that they do not lower the rate.
+        last_result_time: monotonic time when work was last finished or reported; rates are measured until then. None
+            means now.
+        slowness: time per multiply-accumulate of the remaining work, divided by that of the work done.
+        unsaved_macs: work of this run on training runs since their last snapshots, as reported by workers.
         trainings: heartbeats of the training runs in progress.
     """
 
@@ -131,28 +135,30 @@ class RunProgress:
     done_macs: float = 0.0
     evaluations_of_this_run: float = 0.0
     started: float = field(default_factory=time.monotonic)
-    measured: float | None = None
+    last_result_time: float | None = None
     slowness: float = 1.0
-    steps_macs: float = 0.0
+    unsaved_macs: float = 0.0
     trainings: tuple[LastBeat, ...] = ()
 
     @property
     def quiet_seconds(self) -> float:
-        return 0.0 if self.measured is None else max(0.0, time.monotonic() - self.measured)
+        """Time since the last result, in seconds."""
+        return 0.0 if self.last_result_time is None else max(0.0, time.monotonic() - self.last_result_time)
 
     @property
     def measured_seconds(self) -> float:
         """Period over which rates are measured, in seconds: from the start of the first part to the last result."""
-        return max((time.monotonic() if self.measured is None else self.measured) - self.started, 1e-9)
+        end_time = time.monotonic() if self.last_result_time is None else self.last_result_time
+        return max(end_time - self.started, 1e-9)
 
     @property
     def is_settled(self) -> bool:
-        """Whether rates are measured over a long enough period; early rates are biased, as cheap parts finish first."""
+        """Whether rates are measured over a long enough period; early rates are biased: short parts finish first."""
         return self._macs_of_this_run > 0 and self.measured_seconds >= RATE_SECONDS
 
     @property
     def _macs_of_this_run(self) -> float:
-        return self.done_macs + self.steps_macs
+        return self.done_macs + self.unsaved_macs
 
     @property
     def seconds_left(self) -> float | None:
@@ -161,7 +167,7 @@ class RunProgress:
             return 0.0
         if not self._macs_of_this_run:
             return None
-        seconds = (self.remaining_macs - self.steps_macs) / self.macs_per_second - self.quiet_seconds
+        seconds = (self.remaining_macs - self.unsaved_macs) / self.macs_per_second - self.quiet_seconds
         return seconds if seconds > 0 else None
 
     @property
@@ -170,12 +176,12 @@ class RunProgress:
 
     @property
     def evaluations_per_second(self) -> float:
-        """Evaluations computed per second, until the last one was finished."""
+        """Evaluations computed per second, from the start of the first part to the last result."""
         return self.evaluations_of_this_run / self.measured_seconds
 
     @property
     def macs_per_second(self) -> float:
-        """Expected multiply-accumulates per second of the remaining work: the measured rate divided by `slowness`."""
+        """Rate that is expected for the remaining work: the measured rate divided by `slowness`."""
         return self._macs_of_this_run / self.measured_seconds / self.slowness
 
 
@@ -211,7 +217,7 @@ def count_evaluations(parts: Collection[Part]) -> int:
 
 
 class PlannedWork(Protocol):
-    """Interface of a plan, as far as progress needs it."""
+    """The methods of a plan that tracking progress requires."""
 
     @property
     def n_evaluations(self) -> int:
@@ -222,30 +228,33 @@ class PlannedWork(Protocol):
 
 
 class Tracker:
-    """Derives progress from receipts, and writes progress.json and failures.jsonl."""
+    """Derives progress from events and heartbeats, and writes progress.json and failures.jsonl to a folder.
 
-    def __init__(self, plan: PlannedWork, missing: Collection[Part], folder: Path, done: int, log: WorkLog) -> None:
+    `missing` are the parts to compute, and `n_done` counts the evaluations that were complete before the run.
+    """
+
+    def __init__(self, plan: PlannedWork, missing: Collection[Part], folder: Path, n_done: int, log: WorkLog) -> None:
         self._plan = plan
         self._log = log
         self._metrics = Metrics()
         self._gpus_per_worker = read_progress(folder).get("gpus_per_worker")  # last run's value, until `attach`
         self._tally = RunTally()
-        self._missing: defaultdict[tuple[str, str], float] = defaultdict(float)
+        self._n_missing: defaultdict[tuple[str, str], float] = defaultdict(float)
         self._costs = KeyCosts()
-        self._steps_macs: dict[str, float] = {}
+        self._unsaved_macs: dict[str, float] = {}
         self._resumed_macs: dict[tuple[str, float], float] = {}
-        self._finished: set[tuple[str, float]] = set()
+        self._finished_strengths: set[tuple[str, float]] = set()
         self._is_starting = True
         self._units: dict[str, Unit] = {}
-        self._pending: Counter[str] = Counter()
+        self._pending_images: Counter[str] = Counter()
         self._missing_images: Counter[tuple[object, ...]] = Counter()
         self._folder = folder
         self._last_write = 0.0
         self._is_stale = False
         self._state = "running"
-        self._writing = threading.RLock()
+        self._write_lock = threading.RLock()
         self.progress = RunProgress(plan.n_evaluations)
-        self.progress.evaluations_before = done
+        self.progress.evaluations_before = n_done
         self._expect(missing)
         (folder / FAILURES_FILE).unlink(missing_ok=True)
 
@@ -257,9 +266,9 @@ class Tracker:
             n_images, key = part.stop - part.start, (part.unit.dataset, part.unit.key)
             macs = sign * self._plan.macs(part)
             n_evaluations = sign * self._count_evaluations(part.unit, part.strengths, n_images)
-            self._missing[key] += n_evaluations
+            self._n_missing[key] += n_evaluations
             self._costs.expect(key, macs, n_evaluations)
-            self._pending[part.unit.id] += sign * len(part.strengths) * n_images
+            self._pending_images[part.unit.id] += sign * len(part.strengths) * n_images
             self.progress.remaining_macs += macs
             self._units[part.unit.id] = part.unit
         if sign < 0:
@@ -271,12 +280,15 @@ class Tracker:
                 self._missing_images[*_network_and_key(part.unit), strength] += sign * (part.stop - part.start)
 
     def _count_evaluations(self, unit: Unit, strengths: Collection[float], n_images: int) -> float:
-        """Count slices by their fraction of the images that the evaluation lacked before this run."""
-        missing = (self._missing_images[*_network_and_key(unit), strength] for strength in strengths)
-        return sum(n_images / n_missing for n_missing in missing if n_missing)
+        """Count evaluations; a slice of the images counts as its fraction of those missing before this run."""
+        missing_counts = (self._missing_images[*_network_and_key(unit), strength] for strength in strengths)
+        return sum(n_images / n_missing for n_missing in missing_counts if n_missing)
 
     def replace(self, expected: Collection[Part], plan: PlannedWork, parts: Collection[Part]) -> None:
-        """Replace expected parts, which had provisional unit ids; parts without a replacement count as done."""
+        """Replace expected parts, whose unit ids were provisional, by `parts`.
+
+        Evaluations of expected parts that are not in `parts` count as done before the run.
+        """
         self._expect(expected, -1)
         self._plan = plan
         self._expect(parts)
@@ -288,7 +300,7 @@ class Tracker:
         self._is_starting = True
 
     def count(self, event: Event, tally: RunTally) -> None:
-        """Account for an event that the tally has counted; files are updated within seconds."""
+        """Update the progress after an event, which `tally` already includes; files are updated within seconds."""
         self._tally = tally
         match event:
             case Receipt():
@@ -296,7 +308,8 @@ class Tracker:
             case UnitFailure():
                 self._record_failure(event)
             case BundleLost(started=True):
-                units = {part.unit.id: part.unit for part in event.bundle.parts if self._pending[part.unit.id] > 0}
+                parts = [part for part in event.bundle.parts if self._pending_images[part.unit.id] > 0]
+                units = {part.unit.id: part.unit for part in parts}
                 self._record_lost_worker(event.preempted, event.reason, list(units.values()))
             case WorkerLost():
                 self._record_lost_worker(event.preempted, event.reason, [])
@@ -304,13 +317,13 @@ class Tracker:
         self.flush()
 
     def flush(self) -> None:
-        """Write pending changes to progress.json unless it was written moments ago; called regularly."""
+        """Write progress.json if it is out of date and was not written moments ago; must be called regularly."""
         if self._is_stale and time.monotonic() - self._last_write >= _PROGRESS_SECONDS:
             self.write()
 
     def note_draining(self) -> None:
         """Write the state "draining" to progress.json; may be called from another thread."""
-        with self._writing:
+        with self._write_lock:
             if self._state == "running":
                 self.write(state="draining")
 
@@ -318,10 +331,10 @@ class Tracker:
         unit = self._units.get(receipt.unit_id)
         if unit is None:
             return
-        self._extend_period(receipt.seconds)
+        self._extend_rate_period(receipt.seconds)
         macs = self._plan.macs(Part(unit, receipt.strengths, receipt.start, receipt.stop))
         macs -= sum(self._resumed_macs.pop((unit.id, strength), 0.0) for strength in receipt.strengths)
-        self._finished.update((unit.id, strength) for strength in receipt.strengths)
+        self._finished_strengths.update((unit.id, strength) for strength in receipt.strengths)
         self.progress.done_macs += macs
         self.progress.remaining_macs = max(0.0, self.progress.remaining_macs - macs)
         n_images = receipt.stop - receipt.start
@@ -329,59 +342,60 @@ class Tracker:
         self.progress.evaluations_of_this_run += n_evaluations
         self._costs.finish((unit.dataset, unit.key), macs, n_evaluations, receipt.seconds)
         self.progress.slowness = self._costs.slowness
-        self._steps_macs.pop(unit.id, None)
-        self.progress.steps_macs = sum(self._steps_macs.values())
-        self._missing[unit.dataset, unit.key] -= n_evaluations
+        self._unsaved_macs.pop(unit.id, None)
+        self.progress.unsaved_macs = sum(self._unsaved_macs.values())
+        self._n_missing[unit.dataset, unit.key] -= n_evaluations
         tags = {"dataset": unit.dataset, "key": unit.key}
         self._metrics.record("robust201_evaluations_total", n_evaluations, **tags)
         self._metrics.record("robust201_images_total", len(receipt.strengths) * n_images, **tags)
         self._metrics.record("robust201_part_seconds", receipt.seconds, **tags)
-        self._pending[unit.id] -= len(receipt.strengths) * n_images
+        self._pending_images[unit.id] -= len(receipt.strengths) * n_images
 
-    def _extend_period(self, seconds: float) -> None:
-        """Record that a worker has finished `seconds` of work; rates exclude the time spent starting workers."""
+    def _extend_rate_period(self, seconds: float) -> None:
+        """Record that a worker has just finished `seconds` of work; rates exclude the time in which workers start."""
         progress, now = self.progress, time.monotonic()
-        if progress.measured is None:
+        if progress.last_result_time is None:
             progress.started = now - seconds
         elif self._is_starting:
-            progress.started += max(0.0, now - seconds - progress.measured)
-        progress.measured, self._is_starting = now, False
+            progress.started += max(0.0, now - seconds - progress.last_result_time)
+        progress.last_result_time, self._is_starting = now, False
 
     def note_steps(self, beats: Collection[LastBeat]) -> None:
-        """Count the steps of training runs since their last snapshots, given the heartbeats of all workers."""
+        """Count the steps that the workers' heartbeats report for training runs since their last snapshots."""
         in_progress = [beat for beat in beats if beat.unit in self._units and beat.training and not beat.is_silent]
-        self._steps_macs = {}
+        self._unsaved_macs = {}
         for beat in in_progress:
             self._count_steps(self._units[str(beat.unit)], beat)
-        self.progress.steps_macs = sum(self._steps_macs.values())
+        self.progress.unsaved_macs = sum(self._unsaved_macs.values())
         self.progress.trainings = tuple(in_progress)
-        if self._steps_macs:
-            self._extend_period(max(beat.training.seconds + beat.age for beat in in_progress if beat.training))
+        if self._unsaved_macs:
+            self._extend_rate_period(max(beat.training.seconds + beat.age for beat in in_progress if beat.training))
             self._is_stale = True
 
     def _count_steps(self, unit: Unit, beat: LastBeat) -> None:
         """Count the steps of a training run since its last snapshot, except steps before it was resumed."""
         if beat.training is None:
             return
-        step, begun = beat.training.step, beat.training.begun
+        step, first_step = beat.training.step, beat.training.begun
         next_snapshot = min((strength for strength in beat.strengths if strength > step), default=None)
         # The heartbeat may be older than the snapshot's receipt, which has counted these steps.
-        if next_snapshot is None or (unit.id, next_snapshot) in self._finished:
+        if next_snapshot is None or (unit.id, next_snapshot) in self._finished_strengths:
             return
         last_snapshot = max((strength for strength in unit.strengths if strength < next_snapshot), default=0.0)
         snapshot_macs = self._plan.macs(Part(unit, (next_snapshot,), 0, unit.n_images))
         macs_per_step = snapshot_macs / (next_snapshot - last_snapshot)
-        resumed = max(0.0, begun - last_snapshot) * macs_per_step
-        change = self._resumed_macs.get((unit.id, next_snapshot), 0.0) - resumed
-        self._resumed_macs[unit.id, next_snapshot] = resumed
-        self.progress.remaining_macs += change
-        self._costs.expect((unit.dataset, unit.key), change, 0.0)
-        self._steps_macs[unit.id] = max(0.0, step - max(last_snapshot, begun)) * macs_per_step
+        # Steps before the training run was resumed are neither remaining work nor work of this worker.
+        resumed_macs = max(0.0, first_step - last_snapshot) * macs_per_step
+        macs_change = self._resumed_macs.get((unit.id, next_snapshot), 0.0) - resumed_macs
+        self._resumed_macs[unit.id, next_snapshot] = resumed_macs
+        self.progress.remaining_macs += macs_change
+        self._costs.expect((unit.dataset, unit.key), macs_change, 0.0)
+        self._unsaved_macs[unit.id] = max(0.0, step - max(last_snapshot, first_step)) * macs_per_step
 
     def _record_lost_worker(self, preempted: bool, reason: str, units: Collection[Unit]) -> None:
         self._metrics.record(f"robust201_{'preemptions' if preempted else 'worker_deaths'}_total")
-        affected: Collection[Unit | None] = units or [None]
-        for unit in affected:
+        affected_units: Collection[Unit | None] = units or [None]
+        for unit in affected_units:
             self._log.write("worker_preempted" if preempted else "worker_died", reason, level="warning", unit=unit)
 
     def _record_failure(self, failure: UnitFailure) -> None:
@@ -404,7 +418,7 @@ class Tracker:
 
     def write(self, *, state: str | None = None) -> None:
         """Write progress.json with a state (running, draining, stopped, drained or finished); None keeps the state."""
-        with self._writing:
+        with self._write_lock:
             self._state = state or self._state
             self._last_write, self._is_stale = time.monotonic(), False
             write_text(self._folder / PROGRESS_FILE, json.dumps(self._payload(self._state)))
@@ -420,7 +434,7 @@ class Tracker:
     def _payload(self, state: str) -> dict[str, Any]:
         progress = self.progress
         has_rate = progress.is_settled or state not in WORKING_STATES
-        for (dataset, key), n_missing in self._missing.items():
+        for (dataset, key), n_missing in self._n_missing.items():
             self._metrics.record("robust201_missing_evaluations", max(0.0, n_missing), dataset=dataset, key=key)
         if has_rate and progress.seconds_left is not None:
             self._metrics.record("robust201_seconds_left", progress.seconds_left)

@@ -1,4 +1,4 @@
-"""Steps between the stages of a sampled sweep: drawing samples, and combining samples that contain all images."""
+"""Steps of a sampled sweep outside its workers: drawing samples, and combining samples that contain all images."""
 
 import platform
 from collections import Counter
@@ -24,7 +24,7 @@ from robust201.tasks.measurements import merge_values
 
 
 def draw_samples(
-    narrowed: Plan,
+    filtered_plan: Plan,
     inputs: Inputs,
     store: ShardStore,
     inventory: Inventory,
@@ -32,76 +32,83 @@ def draw_samples(
     check: Callable[[], None],
     say: Callable[[str], None],
 ) -> bool:
-    """Draw the missing increments of keys whose pilot is complete; return whether any were drawn.
+    """Draw the missing increments of the keys whose pilot is complete; return whether any were drawn.
 
-    The pilot includes all pilot networks of the sweep, even if the run's filters exclude some. The images are copied
-    first, and the record is written last, in one step, so that an interrupted run draws the same samples.
+    The pilot includes all pilot networks of the sweep, even if the run's filters exclude some. The sampled images are
+    copied first. The record of the samples, `SAMPLE_FILE`, is written last and in one step, so that the next run after
+    an interruption draws the same samples.
 
     Args:
-        narrowed: the plan of a run, after filtering.
+        filtered_plan: the plan of a run, after filtering.
         inputs: inputs of the sweep.
         store: store of the sweep.
         inventory: inventory of the store.
-        check: raises an error if another driver has taken over; called just before the record is written.
+        check: raises an error if another driver has taken over the results folder; called just before the record is
+            written.
         say: receives a line if there are results on samples whose record is lost.
     """
-    plan = make_plan(narrowed.config, narrowed.facts)
+    plan = make_plan(filtered_plan.config, filtered_plan.facts)
     section = plan.config.sampling
     samples_by_key = {} if plan.facts.samples is None else dict(plan.facts.samples.keys)
-    has_new = False
-    for undrawn in (planned for planned in plan.planned_keys if not is_drawn(plan.protocols[planned.protocol])):
-        images = inputs.images(undrawn.dataset)
-        outcomes = OutcomeReader(plan, store, inventory, undrawn.dataset, images.labels)
-        pilot = outcomes.pilot(undrawn.key)
+    has_new_increments = False
+    for planned in plan.planned_keys:
+        if is_drawn(plan.protocols[planned.protocol]):
+            continue
+        images = inputs.images(planned.dataset)
+        outcome_reader = OutcomeReader(plan, store, inventory, planned.dataset, images.labels)
+        pilot = outcome_reader.pilot(planned.key)
         if section is None or pilot is None:
             continue
-        sample = samples_by_key.get(undrawn.dataset_and_key)
+        sample = samples_by_key.get(planned.dataset_and_key)
         if sample is None:
             design = stratify(
                 pilot.outcomes,
                 n_strata=N_STRATA,
                 seed=section.seed,
-                name=f"{undrawn.dataset} {undrawn.key}",
+                name=f"{planned.dataset} {planned.key}",
                 predicted=pilot.predicted,
             )
-            sample = KeySample(outcomes.pilot_protocol(undrawn.key), images.sha256, design)
-        n_images = sample.n_seen + undrawn.n_images
+            sample = KeySample(outcome_reader.pilot_protocol(planned.key), images.sha256, design)
+        n_images = sample.n_seen + planned.n_images
         larger_design = allocate(sample.design, pilot.outcomes, n_images, pilot.predicted)
-        samples_by_key[undrawn.dataset_and_key] = sample.grow(larger_design, images)
-        has_new = True
-    if has_new and section is not None:
+        samples_by_key[planned.dataset_and_key] = sample.grow(larger_design, images)
+        has_new_increments = True
+    if has_new_increments and section is not None:
         counted = {} if plan.facts.samples is None else plan.facts.samples.counted
         samples = Samples(section.design(), pilot_of(plan), samples_by_key, counted)
         inputs.copy_sample_images(samples)
         check()
         write_samples(plan.config.results, samples)
-        if lost := _find_lost_samples(plan, samples, inventory):
-            say(_describe_lost_samples(plan.config.results, lost))
-    return has_new
+        if lost_samples := _find_lost_samples(plan, samples, inventory):
+            say(_describe_lost_samples(plan.config.results, lost_samples))
+    return has_new_increments
 
 
-def record_counted_networks(plan: Plan, inventory: Inventory) -> Samples | None:
-    """Record the networks that need no sample, because they have results on all images; None if there are none.
+def record_fully_evaluated_networks(plan: Plan, inventory: Inventory) -> Samples | None:
+    """Record the networks that need no sample, because they have results on all images.
 
-    They are recorded by key, and only for keys whose sample is not drawn yet.
+    The networks are recorded by key, and only for keys whose sample is not drawn yet.
+
+    Returns:
+        The extended record, which was also written to `SAMPLE_FILE`; None if there are no such networks to add.
     """
     section = plan.config.sampling
     recorded = Samples({}, (), {}) if plan.facts.samples is None else plan.facts.samples
-    undrawn = {
+    undrawn_keys = {
         planned.dataset_and_key for planned in plan.planned_keys if not is_drawn(plan.protocols[planned.protocol])
     } - set(recorded.keys)
-    if section is None or not undrawn:
+    if section is None or not undrawn_keys:
         return None
     pilot, counted = set(pilot_of(plan)), dict(recorded.counted)
-    everything = plan_without_samples(plan.config, plan.facts)
-    planned_keys = tuple(planned for planned in everything.planned_keys if planned.dataset_and_key in undrawn)
-    for covered in count_coverage(replace(everything, planned_keys=planned_keys), inventory):
-        planned = covered.planned
-        unfinished = {planned.networks[position].architecture for position in covered.unfinished}
+    unsampled_plan = plan_without_samples(plan.config, plan.facts)
+    planned_keys = tuple(planned for planned in unsampled_plan.planned_keys if planned.dataset_and_key in undrawn_keys)
+    for coverage in count_coverage(replace(unsampled_plan, planned_keys=planned_keys), inventory):
+        planned = coverage.planned
+        unfinished = {planned.networks[position].architecture for position in coverage.unfinished}
         networks = dict.fromkeys(network.architecture for network in planned.networks)
-        complete = (name for name in networks if name not in unfinished and name not in pilot)
-        if names := tuple(dict.fromkeys([*counted.get(planned.dataset_and_key, ()), *complete])):
-            counted[planned.dataset_and_key] = names
+        complete = (network for network in networks if network not in unfinished and network not in pilot)
+        if recorded_networks := tuple(dict.fromkeys([*counted.get(planned.dataset_and_key, ()), *complete])):
+            counted[planned.dataset_and_key] = recorded_networks
     if counted == recorded.counted:
         return None
     samples = Samples(section.design(), tuple(pilot_of(plan)), recorded.keys, counted)
@@ -113,7 +120,7 @@ def _find_lost_samples(plan: Plan, samples: Samples, inventory: Inventory) -> di
     """Find keys with results on samples whose record is lost.
 
     Returns:
-        For each name of a key and dataset, whether the new sample equals the lost sample.
+        Whether the new sample equals the lost sample, by the name of the key and dataset, such as "pgd on cifar10".
     """
     if plan.facts.samples is not None and plan.facts.samples.keys:
         return {}
@@ -129,31 +136,31 @@ def _find_lost_samples(plan: Plan, samples: Samples, inventory: Inventory) -> di
 
 def _describe_lost_samples(results: Path, is_same: Mapping[str, bool]) -> str:
     same, different = (", ".join(name for name in is_same if is_same[name] == value) for value in (True, False))
-    outcomes = [f"{same} as before"] * bool(same)
-    outcomes += [f"{different} with other images than before, so earlier results are not used"] * bool(different)
+    comparisons = [f"{same} as before"] * bool(same)
+    comparisons += [f"{different} with other images than before, so earlier results are not used"] * bool(different)
     return (
         f"{results} has results on samples but no {SAMPLE_FILE}, so the samples were drawn again from the pilot: "
-        f"{'; '.join(outcomes)}."
+        f"{'; '.join(comparisons)}."
     )
 
 
 def combine_complete_samples(plan: Plan, store: ShardStore, say: Callable[[str], None]) -> int:
-    """Combine the increments of samples that contain all images, as if the sweep had no samples.
+    """Combine the results on the increments of each sample that contains all images into results on all images.
 
-    The combined results equal the results of an evaluation on all images byte for byte, because sums are integers and
+    The combined results equal, byte for byte, the results of an evaluation on all images, because sums are integers and
     predictions are sorted by image.
 
     Returns:
-        Number of combined units.
+        The number of units with combined results.
     """
     samples = {} if plan.facts.samples is None else plan.facts.samples.keys
     complete_samples = {key: sample for key, sample in samples.items() if sample.is_full}
     if not complete_samples:
         return 0
     inventory = store.inventory(on_damage="report")
-    everything = plan_without_samples(plan.config, plan.facts)
+    unsampled_plan = plan_without_samples(plan.config, plan.facts)
     n_combined: Counter[tuple[str, str]] = Counter()
-    for planned in everything.planned_keys:
+    for planned in unsampled_plan.planned_keys:
         sample = complete_samples.get(planned.dataset_and_key)
         if sample is None:
             continue
@@ -163,7 +170,7 @@ def combine_complete_samples(plan: Plan, store: ShardStore, say: Callable[[str],
             if increment.dataset_and_key == planned.dataset_and_key and increment.images
             for unit in (increment.unit(position) for position in range(len(increment.networks)))
         }
-        store.save_protocol(everything.protocols[planned.protocol])
+        store.save_protocol(unsampled_plan.protocols[planned.protocol])
         for position in range(len(planned.networks)):
             unit = planned.unit(position)
             hashes = [increment.sha256 for increment in sample.increments]

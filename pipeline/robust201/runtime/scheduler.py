@@ -1,9 +1,9 @@
-"""Scheduler: submits bundles to an executor, counts results, retries lost work, isolates suspect parts, and drains.
+"""Scheduler: submits bundles to an executor, counts their results, and retries lost work.
 
 It distinguishes three kinds of failures. Work that is lost because a machine was preempted is retried without limit. If
-a worker dies, the part that it was computing is suspect: the part is retried alone, so that no other part is lost with
-it, and counts as failed after `max_attempts` deaths. An error raised by an evaluation would occur again, so its part
-fails immediately.
+a worker dies, the part that it was computing may be the cause. This part is retried alone, so that no other part is
+lost with it, and counts as failed after `max_attempts` deaths. An error raised by an evaluation would occur again, so
+its part fails immediately. When the run drains, the scheduler submits no more bundles.
 """
 
 from collections import Counter, deque
@@ -19,10 +19,10 @@ from robust201.runtime.executors.base import BundleDone, BundleLost, Event, Exec
 POLL_SECONDS = 0.5
 
 MAX_FRUITLESS_DEATHS = 20
-"""Maximum number of consecutive worker deaths without a result; after more deaths, the run ends, because the machines
+"""Maximum number of consecutive worker deaths without a result. After more deaths, the run ends, because the machines
 are probably at fault.
 
-Repeated deaths with the same isolated part are not counted, because the part may have caused them.
+Further deaths with the same part are not counted, because the part may have caused them.
 """
 
 
@@ -32,16 +32,16 @@ class RunTally:
 
     Attributes:
         evaluations: number of committed results, one per strength and slice of images.
-        computed: number of committed evaluations, in which a slice counts as its fraction of the images; set by the
-            driver.
+        computed: number of committed evaluations; a slice of the images counts as a fraction of its evaluation. The
+            driver sets this number.
         parts: number of receipts.
         seconds: worker time of the committed work.
         failures: failed parts, with the reason.
         deaths: number of workers that died.
         preemptions: number of workers whose machine was preempted.
-        drained: whether the run stopped on request.
+        drained: whether the run was asked to stop and therefore started no more parts.
         abandoned: number of bundles whose part in progress was abandoned because draining took too long.
-        time_limit: whether the run stopped because of an imminent time limit (see `core.interrupts`).
+        time_limit: whether the run was asked to stop because a time limit is near (see `core.interrupts`).
         remaining: number of results, one per strength and slice, that are neither committed nor failed.
     """
 
@@ -72,18 +72,19 @@ _Slice = tuple[str, int, int]
 
 
 class Scheduler:
-    """Runs bundles on an executor.
+    """Computes bundles with an executor.
 
     Args:
-        executor: computes the bundles.
+        executor: the executor.
         max_attempts: number of worker deaths after which a part counts as failed.
         should_drain: called between events; once it returns True, no more bundles are submitted and workers stop after
             their part.
-        interruptible: context in which an expired `core.interrupts.DrainRequest` may interrupt the executor.
+        interruptible: context in which the deadline for draining may interrupt the executor (see
+            `core.interrupts.DrainRequest`).
         on_event: called with each event after it has been counted.
         find_committed: called if a worker is lost; returns receipts of those parts of the lost bundle that the worker
             had committed but not reported.
-        tally: tally of an earlier stage of the same run, which is continued.
+        tally: tally of the earlier stages of the same run, to which results are added.
         activity: name of the work in messages.
     """
 
@@ -109,8 +110,9 @@ class Scheduler:
         self._activity = activity
         self._waiting: deque[Bundle] = deque()
         self._in_flight = 0
-        # Strengths by slice. Most values are the parts' own tuples, which saves memory for a million evaluations.
-        self._pending: dict[_Slice, tuple[float, ...]] = {}
+        # Strengths without a result by slice. Most tuples are shared with the parts, which saves memory in runs with a
+        # million evaluations.
+        self._pending_strengths: dict[_Slice, tuple[float, ...]] = {}
         self._deaths: Counter[tuple[_Slice, float]] = Counter()
         self._fruitless_deaths = 0
 
@@ -125,14 +127,16 @@ class Scheduler:
         for bundle in self._waiting:
             for part in bundle.parts:
                 part_slice = _slice_of(part)
-                known_strengths = self._pending.get(part_slice, ())
-                self._pending[part_slice] = (*known_strengths, *part.strengths) if known_strengths else part.strengths
+                known_strengths = self._pending_strengths.get(part_slice, ())
+                self._pending_strengths[part_slice] = (
+                    (*known_strengths, *part.strengths) if known_strengths else part.strengths
+                )
         try:
             self._loop()
         except DrainDeadlineError:
             self._tally.drained = True
             self._tally.abandoned = self._in_flight
-        self._tally.remaining += sum(map(len, self._pending.values()))
+        self._tally.remaining += sum(map(len, self._pending_strengths.values()))
         return self._tally
 
     def _loop(self) -> None:
@@ -184,10 +188,12 @@ class Scheduler:
                 "--executor inline."
             )
 
-    def _remove_pending(self, key: _Slice, strengths: tuple[float, ...]) -> None:
-        remaining = tuple(strength for strength in self._pending.pop(key, ()) if strength not in strengths)
+    def _remove_pending(self, part_slice: _Slice, strengths: tuple[float, ...]) -> None:
+        remaining = tuple(
+            strength for strength in self._pending_strengths.pop(part_slice, ()) if strength not in strengths
+        )
         if remaining:
-            self._pending[key] = remaining
+            self._pending_strengths[part_slice] = remaining
 
     def _record_failure(self, failure: UnitFailure) -> None:
         self._remove_pending(_slice_of(failure.part), failure.part.strengths)
@@ -227,7 +233,7 @@ class Scheduler:
         return [part for part in map(self._pending_part, bundle.parts) if part is not None]
 
     def _pending_part(self, part: Part) -> Part | None:
-        pending = self._pending.get(_slice_of(part), ())
+        pending = self._pending_strengths.get(_slice_of(part), ())
         strengths = tuple(strength for strength in part.strengths if strength in pending)
         return Part(part.unit, strengths, part.start, part.stop) if strengths else None
 

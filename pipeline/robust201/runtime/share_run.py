@@ -1,4 +1,4 @@
-"""Execution of one job share of a prepared sweep, for example in a task of a job array, without taking the lease."""
+"""Runs one job share of a prepared sweep without taking the lease, for example in a task of a job array."""
 
 import os
 import threading
@@ -30,10 +30,10 @@ from robust201.runtime.sweep import MakeExecutor, compute, make_driver
 from robust201.shards import ShardStore
 
 DRAIN_VARIABLE = "ROBUST201_DRAIN_SECONDS"
-"""Environment variable with the time that a batch file allows for draining, in seconds; `execution.drain_seconds`
-applies if it is shorter."""
+"""Environment variable with the seconds that a batch file allows for draining. If `execution.drain_seconds` is smaller,
+that limit applies."""
 
-_SHOWN_CHARACTERS = 200
+_MAX_DIFFERENCE_CHARACTERS = 200
 
 _Config = TypeVar("_Config", SweepConfig, TrainingConfig)
 
@@ -51,11 +51,12 @@ def run_share(
 ) -> RunTally:
     """Compute the missing results of one job share of a sweep; the returned tally lists the failures.
 
-    The plan in the results folder is divided after filtering, so the shares are the same on every machine. The section
-    `execution` may differ from the plan's section. Inputs are not hashed again: workers compare the hashes of the
-    inputs that they load with the hashes in the plan. Any number of shares, duplicate shares and a driver may write to
-    the same folder; results computed by two of them are stored twice but counted once. `on_code` receives the planned
-    hashes of Python files by field before any file is executed; for the other callbacks see `runtime.sweep.run_sweep`.
+    The plan in the results folder is filtered and then divided, so every machine obtains the same shares. The section
+    `execution` may differ from that of the plan. Inputs are not hashed in advance: workers hash the inputs that they
+    load, and compare the hashes with those in the plan. Any number of shares, duplicate shares and a driver may write
+    to the same folder; results computed by two of them are stored twice but counted once. Before any Python file of the
+    user is executed, `on_code` receives the planned hashes of these files by field. `runtime.sweep.run_sweep` describes
+    the other callbacks.
 
     Raises:
         InputError: the sweep is not prepared or differs from `config`, or an input of the share is missing.
@@ -63,18 +64,18 @@ def run_share(
         StorageError: results cannot be written.
     """
     filters.check(config)
-    prepared = _load_prepared(config)
-    on_code(prepared.facts.code)
-    filtered_plan, n_unsampled = split_off_unsampled(filters.narrow(prepared))
+    prepared_plan = _load_prepared(config)
+    on_code(prepared_plan.facts.code)
+    filtered_plan, n_unsampled = split_off_unsampled(filters.narrow(prepared_plan))
     keys_without_images = sorted({unit.key for unit in filtered_plan.units if unit.id not in filtered_plan.known_ids})
-    if keys_without_images:  # shares do not generate images, because several shares would generate the same images
+    if keys_without_images:  # shares do not generate images, because several would generate the same images
         raise InputError(_missing_images_message(config, "corrupted", keys_without_images))
     bundles = share.bundles(all_bundles(filtered_plan))
     folder = share.folder(config.results)
     make_folder(folder)
     config = for_single_machine(config)
     with Heartbeat(config.results, share=share.name):
-        plan = Plan.of_units(config, _restricted_units(bundles), prepared.protocols, prepared.facts)
+        plan = Plan.of_units(config, _restricted_units(bundles), prepared_plan.protocols, prepared_plan.facts)
         missing_bundles_of_share = _find_missing(plan, bundles, say)
         _check_inputs(plan, missing_bundles_of_share)
         if (config.results / LEASE_NAME).exists():
@@ -106,11 +107,11 @@ def _missing_images_message(config: SweepConfig, image_kind: str, keys: Sequence
 
 
 def for_single_machine(config: _Config) -> _Config:
-    """Adapt a configuration to a share or batch job: no Ray cluster, and the batch file's limit for draining."""
+    """Return a configuration for a share or batch job: without a Ray cluster, and with the batch file's drain limit."""
     execution = config.execution
     limits = [seconds for seconds in (execution.drain_seconds, read_drain_seconds(os.environ)) if seconds is not None]
-    changes = {"ray_address": None, "drain_seconds": min(limits, default=None)}
-    return config.model_copy(update={"execution": execution.model_copy(update=changes)})
+    overrides = {"ray_address": None, "drain_seconds": min(limits, default=None)}
+    return config.model_copy(update={"execution": execution.model_copy(update=overrides)})
 
 
 def read_drain_seconds(environment: Mapping[str, str]) -> float | None:
@@ -131,9 +132,9 @@ def read_drain_seconds(environment: Mapping[str, str]) -> float | None:
 
 
 def _find_missing(plan: Plan, bundles: Sequence[Bundle], say: Callable[[str], None]) -> tuple[Bundle, ...]:
-    """Return the share's bundles with only their missing parts; parts in damaged shards count as missing."""
+    """Return the missing parts of the share's bundles, as bundles; parts in damaged shards count as missing."""
     units = {part.unit.id: part.unit for bundle in bundles for part in bundle.parts}
-    # Shards are verified by the share that wrote them; otherwise a thousand shares would read all shards.
+    # Only shards of this share's networks are verified; otherwise each of a thousand shares would read all shards.
     inventory = ShardStore.open(plan.config.results).inventory(
         verify="unverified",
         on_damage="report",
@@ -160,9 +161,8 @@ def _load_prepared(config: SweepConfig) -> Plan:
     differences = describe_difference(_result_fields(prepared_plan.config), _result_fields(config))
     if differences:
         difference_text = "; ".join(differences)
-        difference_text = (
-            difference_text if len(difference_text) <= _SHOWN_CHARACTERS else f"{difference_text[:_SHOWN_CHARACTERS]}…"
-        )
+        if len(difference_text) > _MAX_DIFFERENCE_CHARACTERS:
+            difference_text = f"{difference_text[:_MAX_DIFFERENCE_CHARACTERS]}…"
         raise ConfigError(
             f"Running with --share failed for {config.results}: the sweep differs from the prepared sweep "
             f"({difference_text}). Prepare it again with: robust201 plan --save SWEEP.yaml"

@@ -1,4 +1,4 @@
-"""Driver of sweeps: hashes the inputs, plans, runs missing evaluations in stages, and records progress."""
+"""Driver of sweeps: hashes the inputs, plans the sweep, computes missing evaluations in stages and records progress."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,7 +31,7 @@ from robust201.runtime.heartbeat import remove_silent_heartbeats, report_active_
 from robust201.runtime.lease import Lease
 from robust201.runtime.preview import RunPreview, preview_run
 from robust201.runtime.progress import Tracker
-from robust201.runtime.sampling import combine_complete_samples, draw_samples, record_counted_networks
+from robust201.runtime.sampling import combine_complete_samples, draw_samples, record_fully_evaluated_networks
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.work_log import WorkLog
 from robust201.shards import MergeReport, ShardStore, merge_folders
@@ -40,10 +40,10 @@ from robust201.shards import MergeReport, ShardStore, merge_folders
 def merge_results(sources: Sequence[Path], target: Path) -> tuple[MergeReport, tuple[Path, ...]]:
     """Merge the results folders of several clusters that worked on the same sweep, without changing them.
 
-    The target receives their shards, and the first source's plan unless it already has a plan.
+    The target receives the shards of all sources. If it has no plan yet, it also receives the first source's plan.
 
     Returns:
-        A report, and the sources whose plan differs from the target's.
+        A report, and the sources whose plan differs from the target's plan.
 
     Raises:
         InputError: a source is not a results folder of a sweep, or the sources have different samples.
@@ -53,7 +53,7 @@ def merge_results(sources: Sequence[Path], target: Path) -> tuple[MergeReport, t
     store = ShardStore.create(target)
     with Lease.acquire(store.root):
         samples = _merge_samples([target, *sources])
-        if samples is not None:  # first, so that an interrupted merge leaves no results on samples without their record
+        if samples is not None:  # written first, so that an interrupted merge leaves no results without their samples
             write_samples(target, samples)
         report = merge_folders(sources, target)
         if not (target / PLAN_FILE).exists():
@@ -92,43 +92,47 @@ def run_sweep(
 ) -> RunTally:
     """Compute the missing evaluations of a sweep that match the filters; the returned tally lists the failures.
 
-    The first stage computes all parts whose images exist, and generates the adversarial images of transfer attacks on
-    their source networks. Then corrupted images are generated and samples are drawn from the outcomes of the pilot. The
-    second stage computes the rest. Samples that contain all images are combined at the end. An executor is started only
-    if evaluations are missing. `on_preview` receives a summary before anything is computed; `on_progress` receives each
-    event, and None regularly between events; `say` receives a line about each slow step.
+    The first stage computes all parts whose images exist, and generates the adversarial images of transfer attacks,
+    using their source networks. Then corrupted images are generated, and samples are drawn on the basis of the pilot's
+    outcomes. The second stage computes the remaining parts. At the end, the results on samples that contain all images
+    are combined. An executor is started only if evaluations are missing.
+
+    `on_preview` receives a summary before anything is computed. `on_progress` receives each event, and None regularly
+    between events. `say` receives a line about each slow step.
 
     Raises:
         InputError: bad input; nothing was started.
         StorageError: another driver holds the folder's lease, or the folder cannot be written.
     """
-    with _prepared(config, filters, say) as (preview, inputs, lease):
+    with _prepare(config, filters, say) as (preview, inputs, lease):
         on_preview(preview)
         # The lease is also checked between events, because another driver may have taken over.
         driver = make_driver(preview, config.results, on_progress=on_progress, check=lease.check, say=say)
         last_plan = preview.plan
         with driver.recording_errors():
             blocks = inputs.missing_adversarial_blocks(preview.plan, preview.missing)
-            ready_parts, later_parts = _split_by_readiness(preview.plan, preview.missing, inputs, blocks)
+            ready_parts, blocked_parts = _split_by_readiness(preview.plan, preview.missing, inputs, blocks)
             compute(driver, preview.plan, ready_parts, make_executor, blocks)
             if driver.tally.drained:
-                driver.tally.remaining += sum(len(part.strengths) for part in later_parts)
-            elif later_parts:
+                driver.tally.remaining += sum(len(part.strengths) for part in blocked_parts)
+            elif blocked_parts:
                 driver.tracker.write(state="running")
-                for dataset, keys in _keys_by_dataset(later_parts).items():
+                for dataset, keys in _keys_by_dataset(blocked_parts).items():
                     inputs.generate_missing_corruptions(dataset, keys)
                 lease.check()  # another driver may have taken over while images were generated
                 replanned = _plan_with_images(
-                    preview.plan, filters, inputs, ready_parts, later_parts, check=lease.check, say=say
+                    preview.plan, filters, inputs, ready_parts, blocked_parts, check=lease.check, say=say
                 )
                 for shard in replanned.damaged:
                     say(f"Damaged result file set aside; its evaluations are recomputed: {shard}")
                 failed_blocks = inputs.missing_adversarial_blocks(replanned.plan, replanned.missing)
-                newly_ready, blocked = _split_by_readiness(replanned.plan, replanned.missing, inputs, failed_blocks)
-                driver.tracker.replace(later_parts, replanned.plan, (*newly_ready, *blocked))
-                driver.tally.remaining += sum(len(part.strengths) for part in blocked)
-                _report_missing_samples(replanned.plan, blocked, say)
-                compute(driver, replanned.plan, newly_ready, make_executor)
+                new_ready_parts, still_blocked_parts = _split_by_readiness(
+                    replanned.plan, replanned.missing, inputs, failed_blocks
+                )
+                driver.tracker.replace(blocked_parts, replanned.plan, (*new_ready_parts, *still_blocked_parts))
+                driver.tally.remaining += sum(len(part.strengths) for part in still_blocked_parts)
+                _report_missing_samples(replanned.plan, still_blocked_parts, say)
+                compute(driver, replanned.plan, new_ready_parts, make_executor)
                 last_plan = replanned.plan
             if not driver.tally.drained:
                 combine_complete_samples(last_plan, ShardStore.open(config.results), say)
@@ -143,7 +147,7 @@ def prepare_sweep(
     Corrupted and adversarial images that match the filters are generated, and samples are drawn if the pilot is
     complete, because job shares do neither.
     """
-    with _prepared(config, filters, say, make_images=True) as (preview, inputs, lease):
+    with _prepare(config, filters, say, make_images=True) as (preview, inputs, lease):
         _generate_blocks(preview.plan, inputs.missing_adversarial_blocks(preview.plan, preview.missing))
         if config.sampling is not None:
             store = ShardStore.open(config.results)
@@ -155,10 +159,10 @@ def prepare_sweep(
 
 
 @contextmanager
-def _prepared(
+def _prepare(
     config: SweepConfig, filters: Filters, say: Callable[[str], None], *, make_images: bool = False
 ) -> Iterator[tuple[RunPreview, Inputs, Lease]]:
-    """Check and hash the inputs, take the lease, and write everything that workers, status and export read."""
+    """Check and hash the inputs, take the lease, and write all files that workers, `status` and `export` read."""
     filters.check(config)
     inputs = Inputs(config, say, keys=filters.keys, datasets=filters.datasets)
     inputs.check()
@@ -184,7 +188,7 @@ def _prepared(
         say("Checking finished results")
         inventory = store.inventory(verify="unverified", on_damage="set_aside")
         lease.check()  # checking results can take minutes
-        if (samples := record_counted_networks(full_plan, inventory)) is not None:
+        if (samples := record_fully_evaluated_networks(full_plan, inventory)) is not None:
             full_plan = make_plan(config, replace(facts, samples=samples))
             plan = filters.narrow(full_plan)
             save_plan(full_plan, store)
@@ -211,9 +215,9 @@ def make_driver(
 def compute(
     driver: Driver, plan: Plan, parts: Sequence[Part], make_executor: MakeExecutor, blocks: Sequence[Part] = ()
 ) -> None:
-    """Compute parts, and generate `blocks` of adversarial images for later parts; do nothing if both are empty."""
+    """Compute parts, and generate `blocks` of adversarial images for the next stage; do nothing if both are empty."""
 
-    def divide(executor: Executor) -> Sequence[Bundle]:
+    def bundle_work(executor: Executor) -> Sequence[Bundle]:
         has_gpu = executor.gpus_per_worker > 0
         part_bundles = make_bundles(plan, parts, n_workers=executor.n_workers, has_gpu=has_gpu)
         return (*_bundle_blocks(plan, blocks), *part_bundles)
@@ -222,7 +226,7 @@ def compute(
         return ShardStore.open(plan.config.results).find_receipts(parts, plan.measurements)
 
     if parts or blocks:
-        driver.run_stage(partial(make_executor, plan), divide, find_committed=find_committed)
+        driver.run_stage(partial(make_executor, plan), bundle_work, find_committed=find_committed)
 
 
 def _keys_by_dataset(parts: Iterable[Part]) -> dict[str, set[str]]:
@@ -235,9 +239,9 @@ def _keys_by_dataset(parts: Iterable[Part]) -> dict[str, set[str]]:
 def _split_by_readiness(
     plan: Plan, missing: Sequence[Part], inputs: Inputs, blocks: Sequence[Part]
 ) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
-    """Split missing parts into ready parts and blocked parts, whose images or samples do not exist yet.
+    """Split missing parts into ready parts, and blocked parts, whose images or samples do not exist yet.
 
-    `blocks` are the missing images of transfer attacks.
+    `blocks` are the missing blocks of adversarial images.
     """
     keys_without_images = _keys_by_dataset(blocks)
     for dataset in plan.config.datasets:
@@ -261,9 +265,9 @@ def _plan_with_images(
     check: Callable[[], None],
     say: Callable[[str], None],
 ) -> RunPreview:
-    """Plan parts again once their images exist, because ids include the hashes of images.
+    """Draw samples, and plan `parts` again, whose images now exist: unit ids include the hashes of images.
 
-    Parts of units in `tried_parts` are excluded, so that failures are not retried.
+    Parts of the units in `tried_parts` are excluded, so that failures are not retried.
     """
     if plan.config.sampling is not None:
         store = ShardStore.open(plan.config.results)
@@ -294,7 +298,7 @@ def _report_missing_samples(plan: Plan, parts: Sequence[Part], say: Callable[[st
 
 
 def _bundle_blocks(plan: Plan, blocks: Sequence[Part]) -> tuple[Bundle, ...]:
-    """Create one bundle per block of images, so that blocks are distributed among all workers."""
+    """Return one bundle per block of images, so that blocks are distributed among all workers."""
     return tuple(Bundle(part.unit.architecture, part.unit.dataset, (part,), plan.seconds(part)) for part in blocks)
 
 

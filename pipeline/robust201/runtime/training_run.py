@@ -37,7 +37,7 @@ from robust201.runtime.scheduler import RunTally
 from robust201.runtime.work_log import WorkLog
 from robust201.weights.store import CheckpointStore
 
-StartTraining = Callable[[TrainingWork], Executor]
+StartTrainingExecutor = Callable[[TrainingWork], Executor]
 
 
 def start_training_executor(work: TrainingWork) -> Executor:
@@ -53,7 +53,7 @@ def _start_worker(work: TrainingWork, metrics: Metrics) -> BundleWorker:
 
 
 def choose_device_kind(config: TrainingConfig) -> DeviceKind:
-    """Return the kind of device, which is part of the identity of training runs."""
+    """Return the kind of device on which to train; it is part of the identity of training runs."""
     execution = config.execution
     if execution.device != "auto":
         return execution.device
@@ -76,15 +76,15 @@ def require_explicit_device(config: TrainingConfig) -> None:
 
 @dataclass(frozen=True)
 class TrainingSelection:
-    """Selection of a YAML's training runs: the first `limit` runs with one of `recipes`; None means no limit."""
+    """Selection of a YAML's training runs: the first `limit` of those with one of `recipes`; None means all."""
 
     recipes: tuple[str, ...] | None = None
     limit: int | None = None
 
     def select(self, config: TrainingConfig) -> list[Training]:
         trainings = config.trainings()
-        selected = [training for training in trainings if self.recipes is None or training.recipe in self.recipes]
-        return selected[: self.limit]
+        matching = [training for training in trainings if self.recipes is None or training.recipe in self.recipes]
+        return matching[: self.limit]
 
 
 ALL_TRAININGS = TrainingSelection()
@@ -95,7 +95,7 @@ def preview_trainings(
     selection: TrainingSelection = ALL_TRAININGS,
     say: Callable[[str], None] = lambda _line: None,
 ) -> TrainingPlan:
-    """Plan training runs from their images and the content of the store, without writing anything."""
+    """Plan training runs on the basis of their images and the content of the store, without writing anything."""
     code = hash_files(config.code_files())
     store, device = CheckpointStore(config.store, hashed=True), choose_device_kind(config)
     planner = TrainingPlanner(config, TrainingInputs(config, say), store, device=device, code=code)
@@ -107,14 +107,14 @@ def prepare_trainings(
     selection: TrainingSelection = ALL_TRAININGS,
     say: Callable[[str], None] = lambda _line: None,
 ) -> TrainingPlan:
-    """Plan training runs for another machine, and add the snapshots of an interrupted run to the manifest."""
+    """Plan training runs for another machine; add snapshots that an interrupted run left to the manifest."""
     with _prepare(config, selection, say) as (_lease, _planner, plan):
         return plan
 
 
 def run_trainings(
     config: TrainingConfig,
-    start: StartTraining = start_training_executor,
+    start: StartTrainingExecutor = start_training_executor,
     *,
     selection: TrainingSelection = ALL_TRAININGS,
     on_preview: Callable[[TrainingPlan], None] = lambda _plan: None,
@@ -133,16 +133,16 @@ def run_trainings(
     with _prepare(config, selection, say) as (lease, planner, plan):
         for planned in plan.trainings:
             planner.inputs.test_images(planned.training.dataset)
-        images = planner.inputs.save_copies()
+        image_hashes = planner.inputs.save_copies()
         on_preview(plan)
-        return _Run(lease, planner, plan, images, start=start, on_progress=on_progress, say=say).run()
+        return _Run(lease, planner, plan, image_hashes, start=start, on_progress=on_progress, say=say).run()
 
 
 @contextmanager
 def _prepare(
     config: TrainingConfig, selection: TrainingSelection, say: Callable[[str], None]
 ) -> Iterator[tuple[Lease, TrainingPlanner, TrainingPlan]]:
-    """Check the inputs, take the lease, recover an interrupted run's snapshots, and plan."""
+    """Check the inputs, take the lease, add an interrupted run's snapshots to the manifest, and plan."""
     device, trainings = choose_device_kind(config), selection.select(config)
     inputs = TrainingInputs(config, say)
     code = hash_files(config.code_files())
@@ -168,13 +168,13 @@ class _Run:
         lease: Lease,
         planner: TrainingPlanner,
         plan: TrainingPlan,
-        images: Hashes,
+        image_hashes: Hashes,
         *,
-        start: StartTraining,
+        start: StartTrainingExecutor,
         on_progress: OnProgress,
         say: Callable[[str], None],
     ) -> None:
-        self._lease, self._planner, self._plan, self._images = lease, planner, plan, images
+        self._lease, self._planner, self._plan, self._image_hashes = lease, planner, plan, image_hashes
         self._start, self._say = start, say
         self._config = config = plan.config
         self._finished = finished_snapshots(config)
@@ -190,10 +190,10 @@ class _Run:
             say=say,
             activity="Training",
         )
-        self._last_note = -math.inf
+        self._last_steps_time = -math.inf
 
     def run(self) -> RunTally:
-        """Execute the training runs that are ready, stage by stage, until no stage makes progress."""
+        """Execute the training runs whose start weights exist, stage by stage, until no stage makes progress."""
         tally = self._driver.tally
         with self._driver.recording_errors():
             while not tally.drained:
@@ -210,8 +210,8 @@ class _Run:
                 self._replan()
                 if tally.evaluations == n_earlier_evaluations:
                     break
-        failed_steps = sum(len(failure.part.strengths) for failure in tally.failures)
-        tally.remaining = sum(len(planned.missing) for planned in self._plan.trainings) - failed_steps
+        n_failed_snapshots = sum(len(failure.part.strengths) for failure in tally.failures)
+        tally.remaining = sum(len(planned.missing) for planned in self._plan.trainings) - n_failed_snapshots
         self._report_waiting()
         return self._driver.finish()
 
@@ -234,8 +234,8 @@ class _Run:
 
     def _run_stage(self, trainings: Sequence[PlannedTraining]) -> None:
         plan, device = self._plan, self._planner.device
-        by_unit = {planned.training.digest: planned for planned in trainings}
-        work = TrainingWork(self._config, by_unit, self._images, plan.code, device)
+        trainings_by_unit = {planned.training.digest: planned for planned in trainings}
+        work = TrainingWork(self._config, trainings_by_unit, self._image_hashes, plan.code, device)
         self._driver.run_stage(
             partial(self._start, work),
             lambda _executor: plan.bundles(trainings, device == "cuda"),
@@ -245,10 +245,10 @@ class _Run:
 
     def _check_lease_and_steps(self) -> None:
         self._lease.check()
-        if time.monotonic() - self._last_note >= BEAT_SECONDS:
+        if time.monotonic() - self._last_steps_time >= BEAT_SECONDS:
             results = self._config.results
             self._driver.tracker.note_steps(read_heartbeats(results, current_file_time(results)))
-            self._last_note = time.monotonic()
+            self._last_steps_time = time.monotonic()
 
     def _add_snapshot(self, receipt: Receipt) -> None:
         """Add a snapshot to the manifest; after the last snapshot, remove the saved states of the training run."""

@@ -21,10 +21,10 @@ _SOURCE = "robust201 train"
 
 
 class TrainingWorker(PartWorker):
-    """Trains the networks of bundles, resuming from saved states; draining saves the state and stops.
+    """Trains the networks of bundles, resuming from saved states. On draining, it saves the state and stops.
 
     Raises:
-        ConfigError: the device is not of the kind for which the training runs were planned.
+        ConfigError: the device is a GPU although the training runs were planned for CPUs, or the reverse.
     """
 
     activity = "Training"
@@ -40,27 +40,27 @@ class TrainingWorker(PartWorker):
         self._config, self._work = config, work
         self._inputs = TrainingInputs(config, copy_hashes=work.images)
         self._space = locate_space(config, work.code)
-        self._store = CheckpointStore(config.store)  # for files only: the driver writes the manifest
+        self._store = CheckpointStore(config.store)  # workers write only files to it: the driver writes the manifest
         self._finished = finished_snapshots(config)
 
     def compute(self, part: Part, heartbeat: Heartbeat) -> Iterator[Receipt]:
         planned = self._work.trainings[part.unit.id]
         training, config = planned.training, self._config
-        start = None if planned.start is None else self._store.load(planned.start)
+        start_weights = None if planned.start is None else self._store.load(planned.start)
         start_time = time.perf_counter()
-        first_step_and_time: tuple[int, float] | None = None
+        first_report: tuple[int, float] | None = None  # step and time
 
         def note_steps(step: int, record: EpochRecord | None) -> None:
-            nonlocal first_step_and_time
+            nonlocal first_report
             now = time.perf_counter()
-            first_step_and_time = first_step_and_time or (step, now)
+            first_report = first_report or (step, now)
             heartbeat.note_steps(
                 TrainingSteps(
                     step=step,
-                    begun=first_step_and_time[0],
+                    begun=first_report[0],
                     last=int(part.strengths[-1]),
                     per_epoch=planned.n_batches,
-                    seconds=now - first_step_and_time[1],
+                    seconds=now - first_report[1],
                     loss=None if record is None else record.loss,
                     accuracy=None if record is None else record.accuracy,
                 )
@@ -75,7 +75,7 @@ class TrainingWorker(PartWorker):
             device=self.device.type,
             threads=config.execution.threads,
             precision=config.precision,
-            start=start,
+            start=start_weights,
             states=planned.states_folder(config),
             snapshot_steps=tuple(map(int, part.strengths)),
             on_epoch=self._log_epoch,

@@ -7,10 +7,10 @@ writes a file in the same format, ``…-driver.jsonl``, for events that only it 
 
 Logs are for people and have no effect on the run. A file has a single writer, which opens and closes it for each line,
 so that other hosts see the line immediately over NFS. Lines are not synced to disk: they survive the death of a
-process, but not always the crash of a machine. Logging never fails a run: a line that cannot be written is lost (a full
-disk stops the run when shards are written). A file that reaches `MAX_BYTES` is renamed to ``….1.jsonl``, which replaces
-an earlier file of this name, so a worker has at most two files. Beyond `MAX_FILES` files, the oldest are deleted unless
-they were modified within a day.
+process, but not always the crash of a machine. Logging never fails a run: a line that cannot be written is lost. (A
+full disk stops the run only when shards are written.) A file that reaches `MAX_BYTES` is renamed to ``….1.jsonl``,
+replacing an earlier file of this name, so a worker has at most two files. If a folder has more than `MAX_FILES` files,
+the oldest are deleted, unless they were modified within a day.
 """
 
 import contextlib
@@ -33,10 +33,10 @@ from robust201.core.records import Part, Receipt, Unit, UnitFailure
 LOGS_FOLDER = "logs"
 
 MAX_BYTES = 32 << 20
-"""Maximum size of a log file; a worker keeps two files."""
+"""Maximum size of a log file; a worker has at most two files."""
 
 MAX_FILES = 4000
-"""Number of log files in a results folder beyond which old ones are deleted."""
+"""Maximum number of log files in a results folder; if there are more, old ones are deleted."""
 
 _MIN_DELETION_AGE_SECONDS = 24 * 3600.0
 _MAX_TEXT_CHARACTERS = 20_000
@@ -68,7 +68,7 @@ class WorkLog:
         name = f"{start_time}-{host}-{self._pid}-{secrets.token_hex(3)}"
         self.worker = f"{name}-{role}" if role else name
         self._n_bytes = 0
-        self._is_torn = False
+        self._ends_within_line = False
         self._unit: Unit | None = None
         self._lock = threading.RLock()
 
@@ -80,10 +80,10 @@ class WorkLog:
     def write(
         self, event: str, message: str = "", *, level: str = "info", unit: Unit | None = None, **fields: Any
     ) -> None:
-        """Write a line about `unit`, by default the unit set by `about`; a line that cannot be written is lost.
+        """Write a line about `unit`, by default the unit set by `about_part`; a line that cannot be written is lost.
 
-        Only the end of a very long message is written. The level is ``info``, ``warning`` or ``error``; other fields
-        are JSON values.
+        Of a very long message or field, only the end is written. The level is ``info``, ``warning`` or ``error``. Other
+        fields are JSON values.
         """
         with self._lock:
             subject = unit or self._unit
@@ -124,12 +124,12 @@ class WorkLog:
             )
 
     @contextlib.contextmanager
-    def about(self, part: Part) -> Iterator[None]:
-        """Within the context, write lines about a part's unit, and log warnings of libraries."""
-        handler = _LibraryLines(self)
-        outer_show = warnings.showwarning
+    def about_part(self, part: Part) -> Iterator[None]:
+        """Write lines about a part's unit by default, and log warnings of libraries, until the context ends."""
+        handler = _LibraryLogHandler(self)
+        original_showwarning = warnings.showwarning
 
-        def show(
+        def log_and_show(
             message: Warning | str,
             category: type[Warning],
             filename: str,
@@ -138,21 +138,21 @@ class WorkLog:
             line: str | None = None,
         ) -> None:
             self.write("library_warning", f"{category.__name__}: {message}", level="warning", source=filename)
-            outer_show(message, category, filename, lineno, file, line)
+            original_showwarning(message, category, filename, lineno, file, line)
 
         outer_unit, self._unit = self._unit, part.unit
-        warnings.showwarning = show
+        warnings.showwarning = log_and_show
         logging.getLogger().addHandler(handler)
         try:
             yield
         finally:
             logging.getLogger().removeHandler(handler)
-            if warnings.showwarning is show:
-                warnings.showwarning = outer_show
+            if warnings.showwarning is log_and_show:
+                warnings.showwarning = original_showwarning
             self._unit = outer_unit
 
     def _append(self, line: dict[str, Any]) -> None:
-        encoded_line = b"\n" * self._is_torn + (json.dumps(line, default=str) + "\n").encode()
+        encoded_line = b"\n" * self._ends_within_line + (json.dumps(line, default=str) + "\n").encode()
         if self._n_bytes and self._n_bytes + len(encoded_line) > self._max_bytes:
             with contextlib.suppress(FileNotFoundError):  # logs may be deleted at any time
                 self.path.replace(self._folder / f"{self.worker}.1.jsonl")
@@ -163,13 +163,13 @@ class WorkLog:
             n_written = os.write(descriptor, encoded_line)
         finally:
             os.close(descriptor)
-        self._is_torn = n_written < len(encoded_line)  # the disk is full
+        self._ends_within_line = n_written < len(encoded_line)  # the disk is full
         if not self._n_bytes:
             remove_old_logs(self._folder)
         self._n_bytes += n_written
 
 
-class _LibraryLines(logging.Handler):
+class _LibraryLogHandler(logging.Handler):
     """Handler that writes the warnings and errors logged by libraries to a `WorkLog`."""
 
     def __init__(self, log: WorkLog) -> None:

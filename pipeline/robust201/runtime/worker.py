@@ -28,7 +28,7 @@ from robust201.tasks.evaluate import ResidentImages, copy_to_device, evaluate_pa
 from robust201.tasks.transfer_task import TransferTask
 
 COMMIT_SECONDS = 300.0
-"""Time after which results are committed, if strengths of the part remain."""
+"""Minimum time between two commits of a part's results; the last ones are committed when the part is complete."""
 
 
 class Worker(PartWorker):
@@ -44,28 +44,28 @@ class Worker(PartWorker):
         self._store = ShardStore.open(config.results)
         self._corrupted: dict[str, CorruptedStore] = {}
         self._adversarial: dict[str, AdversarialStore] = {}
-        self._resident: dict[str, ResidentImages] = {}
+        self._resident_images: dict[str, ResidentImages] = {}
         space = locate_space(config, facts.code)
         self._networks = NetworkLoader(config, space, WeightsSource(config, space), self.device)
         self._micro_batch = config.execution.micro_batch
         configure_torch(config.execution.threads, config.precision)
 
     def run(self, bundle: Bundle) -> Iterator[Receipt | UnitFailure]:
-        # torch's settings are process-wide: another worker in this process may have changed them for another precision.
+        # Torch's settings apply to the whole process: another worker in it may have set another precision.
         configure_torch(self._config.execution.threads, self._config.precision)
         yield from super().run(bundle)
 
-    def _attempt(self, part: Part, heartbeat: Heartbeat) -> Iterator[Receipt | UnitFailure]:
+    def _compute_with_retries(self, part: Part, heartbeat: Heartbeat) -> Iterator[Receipt | UnitFailure]:
         # Smaller micro-batches for one part must not change the last bits of the next part's results.
         self._micro_batch = self._config.execution.micro_batch
-        yield from super()._attempt(part, heartbeat)
+        yield from super()._compute_with_retries(part, heartbeat)
 
     def use_less_memory(self, part: Part) -> bool:
         """Halve the micro-batch; return False if it already has the minimum size."""
         network = self._networks.loaded
-        if network is None or network.shown <= network.min_batch_size:
+        if network is None or network.last_batch_size <= network.min_batch_size:
             return False
-        self._micro_batch = network.shown // 2
+        self._micro_batch = network.last_batch_size // 2
         network.limit(self._micro_batch)  # frees the memory of CUDA graphs before the next attempt
         unit = part.unit
         self._metrics.record("robust201_micro_batch_halvings_total", dataset=unit.dataset, key=unit.key)
@@ -95,15 +95,15 @@ class Worker(PartWorker):
             provenance=self._provenance | {"micro_batch": str(micro_batch_text)},
             on_device=self._images_on_device(unit),
         )
-        pending: list[EvaluationResult] = []
+        uncommitted: list[EvaluationResult] = []
         last_commit = time.monotonic()
         for result in results:
-            pending.append(result)
+            uncommitted.append(result)
             if time.monotonic() - last_commit >= COMMIT_SECONDS:
-                yield self._store.commit(pending)
-                pending, last_commit = [], time.monotonic()
-        if pending:
-            yield self._store.commit(pending)
+                yield self._store.commit(uncommitted)
+                uncommitted, last_commit = [], time.monotonic()
+        if uncommitted:
+            yield self._store.commit(uncommitted)
 
     def _generate_images(self, context: Context, part: Part) -> Receipt:
         start_time = time.perf_counter()
@@ -132,7 +132,7 @@ class Worker(PartWorker):
 
     def _make_context(self, unit: Unit, network: LoadedNetwork) -> Context:
         capacity = network.capacity
-        uses_adversarial = isinstance(self._tasks[unit.key], TransferTask) and not unit.makes_images
+        uses_adversarial_images = isinstance(self._tasks[unit.key], TransferTask) and not unit.makes_images
         return Context(
             classifier=network.classifier,
             model=network.model,
@@ -140,7 +140,7 @@ class Worker(PartWorker):
             seed=self._config.seed,
             batch_size=self._config.batch_size,
             corrupted=self._corrupted_images(unit),
-            adversarial=self._adversarial_images(unit) if uses_adversarial else None,
+            adversarial=self._adversarial_images(unit) if uses_adversarial_images else None,
             engine=self._config.engine,
         )
 
@@ -164,15 +164,15 @@ class Worker(PartWorker):
 
     def _images_on_device(self, unit: Unit) -> ResidentImages:
         images = self._image_set(unit)
-        if images.sha256 not in self._resident:
-            self._resident[images.sha256] = copy_to_device(images, self.device)
-        return self._resident[images.sha256]
+        if images.sha256 not in self._resident_images:
+            self._resident_images[images.sha256] = copy_to_device(images, self.device)
+        return self._resident_images[images.sha256]
 
     def _corrupted_images(self, unit: Unit) -> CorruptedStore | None:
         if self._tasks[unit.key].kind != "corruption":
             return None
         if unit.dataset not in self._corrupted:
-            self._image_set(unit)  # copies of the clean images, needed for opening
+            self._image_set(unit)  # opening the corrupted images requires the copies of the clean images
             self._corrupted[unit.dataset] = self._inputs.open_corruptions(unit.dataset)
         store = self._corrupted[unit.dataset]
         store.verify(unit.key, expected=self._facts.datasets[unit.dataset].corruptions[unit.key])

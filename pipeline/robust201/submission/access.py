@@ -18,7 +18,7 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True)
 class Access:
-    """A Ray head's checked address and token."""
+    """A Ray head's address, which has been checked, and token."""
 
     address: str
     token: str | None
@@ -58,8 +58,8 @@ class Access:
 
 def token_file() -> Path:
     """Return the file from which Ray reads the token if RAY_AUTH_TOKEN is not set."""
-    configured = os.environ.get("RAY_AUTH_TOKEN_PATH")
-    return Path(configured).expanduser() if configured else Path.home() / ".ray" / "auth_token"
+    configured_path = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    return Path(configured_path).expanduser() if configured_path else Path.home() / ".ray" / "auth_token"
 
 
 def find_token() -> str | None:
@@ -79,11 +79,11 @@ def find_token() -> str | None:
                 "other characters. Correct the variable, or unset it to use ~/.ray/auth_token."
             )
         return token
-    configured, path = os.environ.get("RAY_AUTH_TOKEN_PATH"), token_file()
+    is_path_configured, path = bool(os.environ.get("RAY_AUTH_TOKEN_PATH")), token_file()
     try:
         token = read_text(path, MAX_STATE_BYTES).strip()
     except (OSError, UnicodeDecodeError) as error:
-        if isinstance(error, FileNotFoundError | NotADirectoryError) and not configured:
+        if isinstance(error, FileNotFoundError | NotADirectoryError) and not is_path_configured:
             return None
         raise _token_file_error(path, str(getattr(error, "strerror", None) or error)) from error
     if not token:
@@ -109,7 +109,9 @@ def _token_file_error(path: Path, fault: str) -> ConfigError:
 
 
 def check_access(address: str, token: str | None, *, insecure: bool = False) -> Access:
-    """Check that connecting to an address with a token is safe.
+    """Return access to a head after checking that connecting to its address with this token is safe.
+
+    `insecure` permits a head on another machine without a token.
 
     Raises:
         ConfigError: the address is not HTTP (for another scheme, Ray's client would import a module of that name), or

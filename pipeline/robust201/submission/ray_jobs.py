@@ -1,4 +1,4 @@
-"""Runs sweeps and training YAMLs as jobs of a Ray cluster, through its Jobs API over HTTP."""
+"""Runs sweeps and training YAMLs as jobs of a Ray cluster, through Ray's Jobs API, which uses HTTP."""
 
 import asyncio
 import logging
@@ -22,13 +22,13 @@ from robust201.submission.shipment import Shipment
 # Ray's client prefers these variables to its address argument, so they could send the token to another host.
 _OVERRIDING_VARIABLES = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
 # The errors of Ray's client and of its HTTP libraries requests and aiohttp.
-_FAILED_REQUESTS = (OSError, RuntimeError, ValueError, aiohttp.ClientError, AuthenticationError)
+_REQUEST_ERRORS = (OSError, RuntimeError, ValueError, aiohttp.ClientError, AuthenticationError)
 
 _CHATTY_LOGGERS = ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk")
 
-_PAUSE_SECONDS = 2.0
+_RECONNECT_SECONDS = 2.0
 _MAX_SILENCE_SECONDS = 300.0
-"""Time without a response from the head after which following a job fails; shorter network failures are tolerated."""
+"""Time without a response from the head after which following a job fails; a shorter network failure is tolerated."""
 
 
 def connect(access: Access) -> Any:
@@ -45,7 +45,7 @@ def connect(access: Access) -> Any:
             f"Connecting failed for {access.address}: {fault}. Copy the cluster's token "
             "from the head (ray get-auth-token) into ~/.ray/auth_token or RAY_AUTH_TOKEN."
         ) from error
-    except _FAILED_REQUESTS as error:
+    except _REQUEST_ERRORS as error:
         raise ConfigError(
             f"Connecting failed for {access.address}: the server is not a Ray head ({one_line(error)}). "
             "Check --address: it must be the address of the head's dashboard."
@@ -62,7 +62,10 @@ def _without_overrides() -> Iterator[None]:
 
 
 def entrypoint(shipment: Shipment) -> str:
-    """Return the job's command line; `python -m` prefers the `robust201` beside the YAML to an installed package."""
+    """Return the job's command line.
+
+    `python -m` finds the package `robust201` beside the YAML, in the archive, before an installed one.
+    """
     command = ["python", "-m", "robust201", shipment.verb, shipment.file_name, "--executor", "ray"]
     return shlex.join([*command, *shipment.filter_options])
 
@@ -84,7 +87,7 @@ def submit_job(client: Any, shipment: Shipment, archive: Path, job_id: str | Non
                     metadata={"robust201_sweep": shipment.config.name},
                 )
             )
-    except _FAILED_REQUESTS as error:
+    except _REQUEST_ERRORS as error:
         raise ConfigError(
             f"Submitting failed for {job_id}: the head did not accept the job ({one_line(error)}). Check the "
             "head's log, then submit again."
@@ -95,7 +98,8 @@ def submit_job(client: Any, shipment: Shipment, archive: Path, job_id: str | Non
         else f"Follow the job with --follow {job_id}, or choose another id."
     )
     raise ConfigError(
-        f"Submitting failed for {job_id}: there is a job with this id in state {statuses[job_id].value}. {advice}"
+        f"Submitting failed for {job_id}: the cluster already has a job with this id, in state "
+        f"{statuses[job_id].value}. {advice}"
     )
 
 
@@ -107,7 +111,7 @@ def check_job(client: Any, job_id: str) -> None:
     """Check that a job exists on the cluster."""
     try:
         statuses = _read_statuses(client)
-    except _FAILED_REQUESTS as error:
+    except _REQUEST_ERRORS as error:
         raise ConfigError(
             f"Looking up the job failed for {job_id}: the head did not list its jobs ({one_line(error)}). Try again."
         ) from error
@@ -136,26 +140,30 @@ def follow(client: Any, job_id: str, write: Callable[[str], None]) -> Any:
 
     last_reply = time.monotonic()
     while True:
-        is_complete = False
-        with suppress(*_FAILED_REQUESTS):  # the job's state is requested separately below
+        is_log_complete = False
+        with suppress(*_REQUEST_ERRORS):  # the job's state is requested separately below
             asyncio.run(tail())
-            is_complete = True
+            is_log_complete = True
         try:
             details = client.get_job_info(job_id)
             last_reply = time.monotonic()
             if details.status.is_terminal():
-                if not is_complete:
+                if not is_log_complete:
                     write(client.get_job_logs(job_id)[n_written:])
                 return details
-        except _FAILED_REQUESTS as error:
+        except _REQUEST_ERRORS as error:
             is_unknown = "status code 404" in str(error)
             if is_unknown or time.monotonic() - last_reply > _MAX_SILENCE_SECONDS:
-                fault = "the head no longer knows the job, such as after a restart" if is_unknown else one_line(error)
+                fault = (
+                    "the head no longer knows the job, for example because it was restarted"
+                    if is_unknown
+                    else one_line(error)
+                )
                 raise EvaluationError(
                     f"Following the job failed for {job_id}: its state is unknown ({fault}). Finished work is kept; "
                     "submit again to continue."
                 ) from error
-        time.sleep(_PAUSE_SECONDS)
+        time.sleep(_RECONNECT_SECONDS)
 
 
 def exit_code_of(details: Any) -> int:
@@ -166,7 +174,7 @@ def exit_code_of(details: Any) -> int:
 
 
 def describe_end(details: Any) -> str:
-    """Describe the end of a job in one line: its driver's exit code, or Ray's message if no driver ran."""
+    """Return a line about the end of a job: its driver's exit code, or Ray's message if no driver ran."""
     if details.driver_exit_code is not None:
         return f"{details.status.value}, exit code {details.driver_exit_code} of its driver"
     return f"{details.status.value}: {one_line(details.message or 'no reason given')}"

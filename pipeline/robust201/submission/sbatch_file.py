@@ -1,4 +1,4 @@
-"""Batch file of a Slurm job array, either for job shares of a sweep or for one task with all training runs.
+"""Writes the batch file of a Slurm job array: of job shares of a sweep, or of one task that computes all training runs.
 
 Source of the options and their limits: Slurm's manual page sbatch(1).
 """
@@ -19,14 +19,14 @@ from robust201.planning.training_config import TrainingConfig
 from robust201.runtime.share_run import DRAIN_VARIABLE
 
 SLURM_FOLDER = "slurm"
-"""Subfolder of the results folder for the batch file and a log per task."""
+"""Subfolder of the results folder that contains the batch file and one log per task."""
 
 DRAIN_SECONDS = 600
-"""Seconds before its time limit at which a task begins to drain: twice the length of a part of the fused engine."""
+"""How many seconds before its time limit a task begins to drain: twice the maximum time of the fused engine's parts."""
 
 _MAX_DRAIN_SECONDS = 65_535
 _ENDING_SECONDS = 60
-"""Seconds between the end of draining and the time limit, to write final records and requeue the task."""
+"""Seconds between the end of draining and the time limit, in which the task writes its last files and is requeued."""
 
 _PLAIN_TIME = re.compile(r"(\d{1,7})(?::(\d{1,2}))?(?::(\d{1,2}))?")
 _DAYS_TIME = re.compile(r"(\d{1,4})-(\d{1,2})(?::(\d{1,2}))?(?::(\d{1,2}))?")
@@ -40,7 +40,7 @@ _OPTION_PATTERNS = {
 _RESERVED_OPTIONS = ("-a", "--array", "--signal", "--requeue", "--no-requeue", "-o", "--output", "-e", "--error")
 
 
-def parse_time(time_limit: str) -> int:
+def parse_time_limit(time_limit: str) -> int:
     """Parse a time limit with the formats of sbatch (M, M:S, H:M:S, D-H, D-H:M, D-H:M:S), and return its seconds."""
     seconds = 0
     if match := _DAYS_TIME.fullmatch(time_limit):
@@ -87,7 +87,9 @@ class ArrayOptions:
         for line in self.setup:
             if "\0" in line or not line.strip():
                 raise _option_error("setup", line, "a shell line")
-        max_drain = _MAX_DRAIN_SECONDS + 1 if self.time is None else min(parse_time(self.time), _MAX_DRAIN_SECONDS + 1)
+        max_drain = (
+            _MAX_DRAIN_SECONDS + 1 if self.time is None else min(parse_time_limit(self.time), _MAX_DRAIN_SECONDS + 1)
+        )
         if self.drain_seconds is not None and self.drain_seconds >= max_drain:
             raise _option_error(
                 "drain_seconds", self.drain_seconds, f"less than the time limit and {_MAX_DRAIN_SECONDS + 1}"
@@ -95,14 +97,14 @@ class ArrayOptions:
 
     @property
     def seconds_to_drain(self) -> int:
-        """Seconds before the time limit at which a task begins to drain."""
+        """How many seconds before the time limit a task begins to drain."""
         if self.drain_seconds is not None:
             return self.drain_seconds
-        return DRAIN_SECONDS if self.time is None else min(DRAIN_SECONDS, max(1, parse_time(self.time) // 4))
+        return DRAIN_SECONDS if self.time is None else min(DRAIN_SECONDS, max(1, parse_time_limit(self.time) // 4))
 
     @property
     def drain_deadline(self) -> float:
-        """Seconds after which a draining task abandons its parts in progress."""
+        """Seconds after the beginning of draining at which a task abandons its parts in progress."""
         return self.seconds_to_drain - min(_ENDING_SECONDS, self.seconds_to_drain / 2)
 
 
@@ -128,13 +130,13 @@ def _strip_directive(line: str) -> str:
     return line.strip().removeprefix("#SBATCH").strip()
 
 
-def resources(
+def task_resources(
     options: ArrayOptions, execution: ExecutionSection, *, is_only_task: bool = False
 ) -> tuple[str | None, int, int]:
-    """Return the resources of a task, derived from its workers if the options do not set them.
+    """Return the resources of a task; those that the options do not set follow from its number of workers.
 
-    Without GPUs, a task has one worker; if it is the only task, it has as many workers as the YAML sets or its CPUs
-    permit.
+    A task without GPUs has one worker. If it is the array's only task, it has as many workers as the YAML sets, or else
+    as its CPUs permit.
 
     Returns:
         The value of sbatch's ``--gres`` (None without a GPU), the number of CPUs and the number of workers. A single
@@ -169,7 +171,7 @@ def render(
         subcommand, output_path, share_option = "train", config.store.absolute(), ""
     _check_paths(source, results, folder, Path(python))
     _check_shell("\n".join(options.setup))  # checked separately, because a later line could close an open quote
-    gres, n_cpus, n_workers = resources(options, config.execution, is_only_task=is_training)
+    gres, n_cpus, n_workers = task_resources(options, config.execution, is_only_task=is_training)
     logs = str(results / SLURM_FOLDER).replace("%", "%%")
     directives = {
         "--job-name": f"robust201-{config.name}",
@@ -182,7 +184,7 @@ def render(
         "--time": options.time,
         "--partition": options.partition,
         "--account": options.account,
-        # B: sends the signal only to the batch process, which exec replaces by robust201, and not to workers.
+        # With B:, only the batch process, which exec replaces by robust201, receives the signal, and not its workers.
         "--signal": f"B:USR1@{options.seconds_to_drain}",
         "--output": _quote_directive(f"{logs}/%A_%a.log"),
         "--open-mode": "append",

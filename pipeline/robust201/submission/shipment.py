@@ -1,4 +1,4 @@
-"""Archive shipped with a Ray job: the package and the YAML, without images, weights, results or Git history."""
+"""Packs the archive that a Ray job needs: the package and the YAML, without images, weights, results or Git history."""
 
 import re
 import zipfile
@@ -27,7 +27,7 @@ UPLOAD_LIMIT_BYTES = 100 << 20
 2.60."""
 
 _MAX_FILE_BYTES = 1 << 30
-"""Maximum size of a file that is read; the archive's size is checked later, with a message about its largest files."""
+"""Maximum size of a single file. The limit of the archive is checked later, with a message that names large files."""
 
 _ALWAYS_SHIPPED = ("benchmark_data/downloads.toml",)
 _EXCLUDED_SUFFIXES = frozenset({".safetensors", ".pth", ".pt", ".npy", ".npz", ".parquet", ".pyc", ".so"})
@@ -36,15 +36,15 @@ _ARCHIVE_DATE = (1980, 1, 1, 0, 0, 0)  # Equal content gives equal archives, whi
 
 @dataclass(frozen=True)
 class Shipment:
-    """A sweep or training YAML to be packed.
+    """A sweep or training YAML to be packed for a Ray job.
 
     Attributes:
         config: the sweep or training configuration, checked on this machine.
-        text: the YAML that the job reads, changed for Ray and with its ``${NAME}`` references unresolved.
+        text: the YAML that the job reads, adapted to Ray; its ``${NAME}`` references are resolved by the job.
         variables: the environment variables that the YAML refers to and that are set here.
         bundled_names: sorted names of bundled files: the names after ``bundled:`` in the YAML, and the files that every
             job needs.
-        filter_options: further options of `run` or `train`, such as filters.
+        filter_options: further options of `run` or `train`, such as ``--keys``.
     """
 
     config: SweepConfig | TrainingConfig
@@ -55,7 +55,7 @@ class Shipment:
 
     @property
     def verb(self) -> str:
-        """Subcommand that runs the job."""
+        """Subcommand of robust201 that the job runs."""
         return "train" if isinstance(self.config, TrainingConfig) else "run"
 
     @property
@@ -163,8 +163,8 @@ def pack(shipment: Shipment, archive: Path) -> int:
         )
         raise ConfigError(
             f"Packing the job failed for {archive.name}: expected at most {_format_mebibytes(UPLOAD_LIMIT_BYTES)}, "
-            f"which is the limit of a Ray head, got {_format_mebibytes(size)}; largest: {largest_names}. Move these "
-            "files to a folder that all machines can access."
+            f"which is the limit of a Ray head, got {_format_mebibytes(size)}; largest files: {largest_names}. Move "
+            "these files to a folder that all machines can access."
         )
     return size
 

@@ -1,8 +1,8 @@
-"""Runs a sweep as a Slurm job array. Its tasks are independent; each computes a job share on a single machine.
+"""Runs a sweep as a Slurm job array, whose tasks each compute a job share on a single machine.
 
-The tasks need no driver, no lease and no network between them. The array is submitted from any machine that has sbatch
-and the results folder, after the sweep has been checked and its plan has been written. A training YAML becomes an array
-of one task, because only one driver may add snapshots to the manifest of its store.
+The tasks are independent: they need no driver, no lease and no network between them. The array is submitted from any
+machine that has sbatch and the results folder. Before, the sweep is checked and its plan is written. A training YAML
+becomes an array of one task, because only one driver may add snapshots to the manifest of its store.
 """
 
 import os
@@ -29,7 +29,7 @@ from robust201.runtime.training_run import (
     prepare_trainings,
     require_explicit_device,
 )
-from robust201.submission.sbatch_file import SLURM_FOLDER, ArrayOptions, render, resources
+from robust201.submission.sbatch_file import SLURM_FOLDER, ArrayOptions, render, task_resources
 
 DEFAULT_TASKS = 256
 """Number of tasks if --tasks is not set: enough to fill most clusters, but below the queue limit of most clusters."""
@@ -44,7 +44,15 @@ _SUBMIT_SECONDS = 300
 
 @dataclass(frozen=True)
 class Submission:
-    """Job array that Slurm has accepted."""
+    """Job array that Slurm has accepted.
+
+    Attributes:
+        job: id of the job array.
+        n_tasks: number of tasks; shares whose results are complete have no task.
+        n_shares: number of shares into which the sweep is divided.
+        n_missing: number of missing evaluations, or of missing snapshots of training runs.
+        logs: pattern of the paths of the log files.
+    """
 
     job: str
     n_tasks: int
@@ -55,12 +63,13 @@ class Submission:
 
 @dataclass(frozen=True)
 class Job:
-    """A sweep or training YAML for a cluster.
+    """A sweep or training YAML to be computed on a cluster.
 
     Attributes:
+        config: the configuration as read on this machine.
         source: the YAML or results folder, which is read again when the job starts.
-        words: command-line options of `run` or `train` that make the selection below.
-        filters: selection from a sweep.
+        words: options of `run` or `train` that the job passes on, such as those that repeat `filters` or `selection`.
+        filters: filters that select part of a sweep.
         selection: selection from the training runs of a YAML.
     """
 
@@ -84,7 +93,7 @@ def render_dry_run(job: Job, options: ArrayOptions, *, say: Callable[[str], None
         require_explicit_device(job.config)
         return job.render(options, 1, [1])
     max_tasks = ASSUMED_MAX_ARRAY_SIZE - 1
-    with suppress(InputError):  # without Slurm, its default is assumed
+    with suppress(InputError):  # if Slurm does not respond, its default is assumed
         max_tasks = _read_max_tasks()
     plan = job.filters.narrow(make_plan(job.config, assumed_facts(job.config)))
     n_shares = _count_shares(options, len(all_bundles(plan)), max_tasks, say)
@@ -116,7 +125,7 @@ def submit_array(job: Job, options: ArrayOptions, *, say: Callable[[str], None])
 
 
 def _check_cluster(job: Job, options: ArrayOptions) -> int:
-    """Reject a job that Slurm would reject, before hours of preparation; return the maximum number of tasks."""
+    """Raise an error if Slurm would reject a job, before hours of preparation; return the maximum number of tasks."""
     if shutil.which("sbatch") is None:
         raise ConfigError(
             "Submitting failed for Slurm: this machine does not have the program sbatch. Submit on a "
@@ -129,13 +138,13 @@ def _check_cluster(job: Job, options: ArrayOptions) -> int:
 
 
 def _submit(config: SweepConfig | TrainingConfig, options: ArrayOptions, batch_file: str) -> tuple[str, str]:
-    """Submit a batch file; return the id of its array and the pattern of its log files."""
+    """Submit a batch file; return the id of its array and the pattern of the log files' paths."""
     folder = config.results.absolute() / SLURM_FOLDER
     make_folder(folder)
     script = folder / "array.sbatch"
     write_text(script, batch_file)
     advice = "Correct the option named in the message, then submit again."
-    if resources(options, config.execution)[0] is not None:
+    if task_resources(options, config.execution)[0] is not None:
         advice += " On a cluster without GPUs: --gpus-per-task 0."
     output = _run_slurm("sbatch", "--parsable", str(script), seconds=_SUBMIT_SECONDS, advice=advice)
     match = re.search(r"^(\d+)(?:;\S+)?$", output.strip(), re.MULTILINE)
@@ -161,7 +170,7 @@ def _count_shares(options: ArrayOptions, n_bundles: int, max_tasks: int, say: Ca
 
 
 def _check_gpus(config: SweepConfig | TrainingConfig, options: ArrayOptions) -> None:
-    """Reject a request for GPUs in a partition without GPUs; do nothing if Slurm does not respond.
+    """Raise an error if GPUs are requested in a partition without GPUs; do nothing if Slurm does not respond.
 
     SBATCH_* variables take precedence over the options in a batch file (sbatch(1)).
     """
@@ -192,7 +201,7 @@ def _check_gpus(config: SweepConfig | TrainingConfig, options: ArrayOptions) -> 
 
 
 def _requests_gpus(config: SweepConfig | TrainingConfig, options: ArrayOptions) -> bool:
-    gres = os.environ.get("SBATCH_GRES") or resources(options, config.execution)[0] or ""
+    gres = os.environ.get("SBATCH_GRES") or task_resources(options, config.execution)[0] or ""
     gpus_per_task = os.environ.get("SBATCH_GPUS_PER_TASK") or "0"
     gres_has_gpus = any(resource.startswith("gpu") and not resource.endswith(":0") for resource in gres.split(","))
     return gres_has_gpus or gpus_per_task.rpartition(":")[2] != "0"

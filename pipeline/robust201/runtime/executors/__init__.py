@@ -13,7 +13,7 @@ from robust201.runtime.metrics import Metrics
 
 
 def check_device(config: WorkSettings) -> None:
-    """Check this machine's cores and device before anything is written; a cluster's workers check theirs later."""
+    """Check this machine's cores and device before anything is written; workers on a cluster check their own later."""
     execution = config.execution
     if execution.executor == "ray" and not execution.ray_address:
         _check_cores(execution)
@@ -29,23 +29,23 @@ def _check_cores(execution: ExecutionSection) -> None:
     max_workers = count_fitting_workers(n_cores, execution.cpus_per_worker)
     if n_workers <= max_workers:
         return
-    cores = math.floor(100 * n_cores / n_workers) / 100
-    changes = [f"execution.workers: {max_workers}"] if max_workers > 0 else []
-    if cores > 0:
-        changes.append(f"execution.cpus_per_worker: {cores:g}")
+    max_cores_per_worker = math.floor(100 * n_cores / n_workers) / 100
+    remedies = [f"execution.workers: {max_workers}"] if max_workers > 0 else []
+    if max_cores_per_worker > 0:
+        remedies.append(f"execution.cpus_per_worker: {max_cores_per_worker:g}")
     raise ConfigError(
         f"Starting {n_workers:,} workers failed for this machine: each needs {execution.cpus_per_worker:g} CPU cores "
-        f"(execution.cpus_per_worker), but the machine has {n_cores} in total. Set {' or '.join(changes)}."
+        f"(execution.cpus_per_worker), but the machine has {n_cores} in total. Set {' or '.join(remedies)}."
     )
 
 
 def make_executor(plan: Plan) -> Executor:
-    """Start a sweep's executor, whose workers check the hashes of inputs; the caller must close it."""
+    """Start a sweep's executor, which the caller must close; its workers check the hashes of the inputs."""
     return start_executor(plan.config, partial(start_worker, plan.config, plan.facts))
 
 
 def start_executor(config: WorkSettings, start_worker: StartWorker) -> Executor:
-    """Start the executor chosen in the settings, with workers from `start_worker`; the caller must close it."""
+    """Start the executor chosen in the settings, which the caller must close; `start_worker` creates its workers."""
     execution = config.execution
     if execution.executor == "inline":
         from robust201.runtime.devices import choose_device

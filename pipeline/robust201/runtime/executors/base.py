@@ -1,7 +1,7 @@
 """Interface between the scheduler and executors.
 
-An executor computes bundles and reports events. The scheduler (`runtime.scheduler`) decides on retries, isolation and
-failures, and shards record completion.
+An executor computes bundles and reports events. The scheduler (`runtime.scheduler`) decides what is retried, what is
+retried alone, and what counts as failed. Only shards record which results are complete.
 """
 
 from collections import deque
@@ -29,7 +29,8 @@ class BundleLost:
 
     Attributes:
         bundle: the bundle as it was submitted; receipts that were reported earlier remain valid.
-        started: whether the worker had started the bundle; a waiting bundle cannot have caused the death.
+        started: whether the worker had started the bundle; a bundle that was still waiting cannot have caused the
+            worker's death.
         preempted: True if the machine was preempted, False if the worker died.
         reason: reason of the loss, in one line.
     """
@@ -49,22 +50,22 @@ class WorkerLost:
 
 
 SHORT_BUNDLE_SECONDS = 10.0
-"""Maximum estimated time of a bundle behind which another bundle is queued for the same worker. The queue bridges the
-milliseconds until the driver submits the next bundle. Behind a longer bundle, the queued bundle would wait while other
-workers are idle."""
+"""Maximum estimated time of a bundle behind which another bundle may be queued for the same worker. The queued bundle
+occupies the worker for the milliseconds until the driver submits the next one. Behind a longer bundle, it would wait
+although other workers might be idle."""
 
 LOOKAHEAD_BUNDLES = 64
 """Number of bundles that an executor accepts beyond its workers' queues, so that a worker can often continue
 with the network that it has loaded."""
 
 
-def count_fitting_workers(amount: float, per_worker: float) -> int:
+def count_fitting_workers(amount: float, amount_per_worker: float) -> int:
     """Return the number of workers for which an amount of a resource suffices."""
-    return int(amount / per_worker + 1e-9)
+    return int(amount / amount_per_worker + 1e-9)
 
 
 def take_bundle_of_network(waiting: deque[Bundle], network: tuple[str, ArchitectureId] | None) -> Bundle:
-    """Remove and return the first waiting bundle of a worker's loaded network, or else the first waiting bundle."""
+    """Remove and return the first waiting bundle of `network`, or the first waiting bundle if none is of `network`."""
     index = next((index for index, bundle in enumerate(waiting) if bundle.network == network), 0)
     bundle = waiting[index]
     del waiting[index]
@@ -75,7 +76,7 @@ Event = Receipt | UnitFailure | BundleDone | BundleLost | WorkerLost
 
 
 class WorkSettings(Protocol):
-    """Settings of a sweep or of trainings that executors read."""
+    """Settings that executors read from a sweep or from a YAML of training runs."""
 
     @property
     def execution(self) -> ExecutionSection:
@@ -87,11 +88,11 @@ class WorkSettings(Protocol):
 
     @property
     def results(self) -> Path:
-        """Folder of the run's logs."""
+        """Results folder, in which the run writes its logs."""
 
 
 class BundleWorker(Protocol):
-    """Worker that computes bundles in its own process, such as `runtime.worker.Worker`."""
+    """Worker that computes bundles in the process that created it, such as `runtime.worker.Worker`."""
 
     def run(self, bundle: Bundle) -> Iterator[Receipt | UnitFailure]:
         """Compute a bundle part by part; yield a receipt for each committed shard and a failure for each failed part.
@@ -106,8 +107,8 @@ class BundleWorker(Protocol):
 
 
 StartWorker = Callable[[Metrics], BundleWorker]
-"""Factory that creates a worker, given a metrics sink. It is pickled and sent to the worker's process, so keep it
-small."""
+"""Function that creates a worker, given a metrics sink. It is pickled and sent to the worker's process, so it must not
+refer to large objects."""
 
 
 class Executor(Protocol):

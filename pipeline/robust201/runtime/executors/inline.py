@@ -11,9 +11,10 @@ RunBundle = Callable[[Bundle], Iterator[Receipt | UnitFailure]]
 
 
 class InlineExecutor:
-    """Computes one bundle at a time inside `poll`, with a worker's `run`; each call returns one event.
+    """Computes one bundle at a time; each call of `poll` computes until the next event and returns it.
 
-    `on_drain` asks the worker to stop, if possible within a part; `drain` may be called from another thread.
+    `run_bundle` is a worker's `run`. `on_drain` asks the worker to stop, if possible within a part. `drain` may be
+    called from another thread.
     """
 
     n_workers = 1

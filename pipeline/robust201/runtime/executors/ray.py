@@ -39,24 +39,24 @@ from robust201.runtime.metrics import METRICS, Metrics
 # Only receipts of a few hundred bytes pass through Ray, so its object store can have the minimum size.
 _OBJECT_STORE_BYTES = 128 << 20
 
-_MAX_COLLECTED = 256
-"""Maximum number of outcomes per call: more than arrive while the driver handles a call, and few enough for one
-message."""
+_MAX_OUTCOMES = 256
+"""Maximum number of outcomes that a call returns. More do not arrive while the driver handles a call, and so many fit
+into one message."""
 
 _Outcome = Receipt | UnitFailure | None
 """A worker's message about a bundle; None marks the end of the bundle."""
 
-_NODE_DIED = "its node has died"
+_NODE_DEATH_TEXT = "its node has died"
 """Text in Ray's ActorDiedError if a machine is lost. Ray marks a machine as preempted only if the machine announces its
-end to Ray's autoscaler; most spot machines vanish without notice, and the
-head only detects that their nodes have died."""
+end to Ray's autoscaler. Most spot machines vanish without notice, and the head detects only that their nodes have
+died."""
 
 _RETRY_SECONDS = 0.2
 
 _LOCAL_PATIENCE_SECONDS = 3.0
 _CLUSTER_PATIENCE_SECONDS = 45.0
-"""Seconds without an answer from Ray after which the run ends, locally and on a cluster. On a cluster, the head may
-recover. Ray itself would end this process after 30 s and 60 s, respectively."""
+"""Seconds without an answer from Ray after which the run ends: on this machine, and on a cluster, whose head may
+recover. Ray itself would end this process after 30 s on this machine, and after 60 s on a cluster."""
 
 
 class RayMetrics(Metrics):
@@ -113,7 +113,7 @@ class _WorkerActor:
     def collect(self) -> list[_Outcome]:
         """Wait for an outcome, and return all queued outcomes; raise an error only after the outcomes before it."""
         collected: list[_Outcome] = []
-        while self._error is None and len(collected) < _MAX_COLLECTED and not (collected and self._outcomes.empty()):
+        while self._error is None and len(collected) < _MAX_OUTCOMES and not (collected and self._outcomes.empty()):
             outcome = self._outcomes.get()
             if isinstance(outcome, Exception):
                 self._error = outcome
@@ -129,14 +129,14 @@ class _WorkerActor:
 
 @dataclass
 class _Slot:
-    """An actor, its queue of bundles (the first one is being computed), and the pending call to wait for.
+    """An actor, its queue of bundles, and the pending call of one of its methods.
 
-    The first call returns when the actor has started; all later calls return outcomes. `network` is the network of the
-    last submitted bundle.
+    The actor computes the first bundle of the queue. The first call returns when the actor has started; all later calls
+    return outcomes. `network` is the network of the last submitted bundle.
     """
 
     actor: Any
-    call: Any
+    pending_call: Any
     is_started: bool = False
     queue: deque[tuple[Bundle, Any]] = field(default_factory=deque)
     network: tuple[str, ArchitectureId] | None = None
@@ -144,7 +144,8 @@ class _Slot:
     def has_room(self, window: int) -> bool:
         """Return whether the actor can receive a bundle.
 
-        It must have started, and its queue must be empty, or end with a short bundle and not be full.
+        It must have started. Its queue must be empty, or it must end with a short bundle and have fewer than `window`
+        bundles.
         """
         can_queue = not self.queue or (len(self.queue) < window and self.queue[-1][0].seconds <= SHORT_BUNDLE_SECONDS)
         return self.is_started and can_queue
@@ -154,15 +155,15 @@ class _Slot:
         self.queue.append((bundle, self.actor.run.remote(bundle)))
 
     def collect(self) -> None:
-        self.call = self.actor.collect.options(concurrency_group="outcomes").remote()
+        self.pending_call = self.actor.collect.options(concurrency_group="outcomes").remote()
 
 
 def disable_unused_ray_services() -> None:
     """Disable the autoscaler, log monitor and dashboard server of a Ray head that this process starts.
 
-    Each is a Python process that serves no purpose here: the run has a single machine, workers write their own logs,
-    and the dashboard is off. Ray has no public option for this. If Ray's internals are not as expected, nothing is
-    changed.
+    Each is a Python process that a local run does not need: the run has a single machine, workers write their own logs,
+    and the dashboard is off. Ray has no public option that disables them. If Ray's internals are not as expected,
+    nothing is changed.
     """
     # Port 0 means any free port. Ray's default port, 52365, is the same for all Ray instances on a machine.
     replacements = {"no_monitor": True, "include_log_monitor": False, "dashboard_agent_listen_port": 0}
@@ -192,9 +193,9 @@ def _unexpected_error(error: RayTaskError) -> EvaluationError:
 class RayExecutor:
     """Computes bundles on Ray actors, each with a short queue of bundles, so that actors never wait for the driver.
 
-    Only actors that have started receive bundles, because a lost machine may be replaced late or never. Other bundles
-    wait in the executor for the first actor with room. The executor accepts a few more bundles than the actors have
-    room for, so that an actor can continue with the network that it has loaded.
+    Only actors that have started receive bundles, because a lost machine may be replaced late or never. All other
+    bundles wait in the executor until an actor has room. The executor accepts a few more bundles than fit into the
+    actors' queues, so that an actor can continue with the network that it has loaded.
 
     Raises:
         ConfigError: the Ray cluster cannot be reached, or lacks resources for a worker.
@@ -253,7 +254,7 @@ class RayExecutor:
             signal.signal(signal.SIGTERM, sigterm_handler)  # ray.init installs a handler that ends the process
 
     def _start_watch(self) -> Watch:
-        """Watch the head and this machine's raylet: without them, most calls to Ray block."""
+        """Start watching the head and this machine's raylet; if one of them has died, most calls to Ray block."""
         context = ray.get_runtime_context()
         addresses = {"head": parse_address(context.gcs_address)}
         node_id = context.get_node_id()
@@ -319,7 +320,7 @@ class RayExecutor:
         return max(0, self._execution.window * len(self._slots) + LOOKAHEAD_BUNDLES - in_flight)
 
     def submit(self, bundle: Bundle) -> None:
-        """Accept a bundle; an actor with room receives a waiting bundle, preferably of the network it has loaded."""
+        """Accept a bundle; actors with room receive waiting bundles, preferably of the networks they have loaded."""
         self._waiting.append(bundle)
         self._assign_waiting_bundles()
 
@@ -333,28 +334,29 @@ class RayExecutor:
 
     def poll(self, timeout: float) -> list[Event]:
         """Wait for events and return all that have arrived."""
-        self._raise_if_gone()
+        self._raise_if_ray_lost()
         return self._wait_for_events(timeout)
 
-    def _raise_if_gone(self) -> None:
+    def _raise_if_ray_lost(self) -> None:
         silent_process = None if self._watch is None else self._watch.find_silent_process()
         if silent_process is not None:
             raise RayLostError(f"the {silent_process} does not answer")
 
-    def _wait_for_ray(self) -> None:
+    def _wait_until_ray_answers(self) -> None:
         """Wait until Ray answers; until then, calls to Ray would block without handling signals."""
         while self._watch is not None and self._watch.probe_all() is not None:
-            self._raise_if_gone()
+            self._raise_if_ray_lost()
             time.sleep(_RETRY_SECONDS)
 
     def _wait_for_events(self, timeout: float) -> list[Event]:
         if self._draining and self._waiting:
-            not_started: list[Event] = [BundleDone(bundle) for bundle in self._waiting]
+            # The scheduler only has to know that these bundles are no longer in flight: their parts remain missing.
+            events_of_waiting: list[Event] = [BundleDone(bundle) for bundle in self._waiting]
             self._waiting.clear()
-            return not_started
-        # Idle actors are included: a dead actor must not receive the next part, since the part would be blamed for its
-        # death.
-        slots = {slot.call: slot for slot in self._slots if slot.is_started or self._waiting}
+            return events_of_waiting
+        # Idle actors are also checked: a dead actor must not receive the next bundle, which would be blamed for the
+        # actor's death.
+        slots = {slot.pending_call: slot for slot in self._slots if slot.is_started or self._waiting}
         if not slots:
             return []
         ready_calls, pending_calls = ray.wait(list(slots), num_returns=1, timeout=timeout)
@@ -378,22 +380,22 @@ class RayExecutor:
 
     def _receive(self, slot: _Slot) -> list[Event]:
         try:
-            reply = ray.get(slot.call)
+            reply = ray.get(slot.pending_call)
         except RayTaskError as error:
             if isinstance(error.cause, WorkerBrokenError):
                 return self._replace(slot, error)
             # Raise the worker's original error, because Ray's message contains a full traceback.
             raise error.cause if isinstance(error.cause, RobustError) else _unexpected_error(error) from error
-        except (RayActorError, OutOfMemoryError) as error:  # OutOfMemoryError: Ray's memory monitor killed it
+        except (RayActorError, OutOfMemoryError) as error:  # OutOfMemoryError: Ray's memory monitor killed the worker
             return self._replace(slot, error)
-        # Collect again immediately: outcomes that are still queued when a worker dies must be recomputed.
+        # Collect again immediately: if the worker dies, outcomes that it has queued are lost and must be recomputed.
         slot.collect()
         outcomes: list[_Outcome] = reply if slot.is_started else []
         slot.is_started = True
         return [BundleDone(slot.queue.popleft()[0]) if outcome is None else outcome for outcome in outcomes]
 
     def _replace(self, slot: _Slot, error: RayError) -> list[Event]:
-        node_lines = [line.strip() for line in str(error).splitlines() if _NODE_DIED in line]
+        node_lines = [line.strip() for line in str(error).splitlines() if _NODE_DEATH_TEXT in line]
         # An unreachable local actor is dying; on a cluster, its machine or the network most likely failed.
         is_unreachable = isinstance(error, ActorUnavailableError) and self._execution.ray_address is not None
         preempted = bool(getattr(error, "preempted", False) or node_lines or is_unreachable)
@@ -401,15 +403,15 @@ class RayExecutor:
         messages = node_lines or str(cause or error).strip().splitlines() or ["the worker died"]
         # If a worker fails to start, the error is in the last line, after its traceback.
         reason = messages[-1 if getattr(error, "actor_init_failed", False) else 0]
-        self._wait_for_ray()
+        self._wait_until_ray_answers()
         ray.kill(slot.actor)  # an unreachable actor may still be alive and occupy its GPU
-        lost: list[Event] = [
+        loss_events: list[Event] = [
             BundleLost(bundle, started=position == 0, preempted=preempted, reason=reason)
             for position, (bundle, _) in enumerate(slot.queue)
         ]
         index = self._slots.index(slot)
         self._slots[index : index + 1] = [] if self._draining else [self._start_slot()]
-        return lost or [WorkerLost(preempted, reason)]
+        return loss_events or [WorkerLost(preempted, reason)]
 
     def drain(self) -> None:
         self._draining = True
@@ -418,10 +420,10 @@ class RayExecutor:
 
     def close(self) -> None:
         """End the actors and the connection; also end Ray if this executor started it."""
-        is_gone = self._watch is not None and (self._watch.find_silent_process() or self._watch.probe_all()) is not None
+        is_lost = self._watch is not None and (self._watch.find_silent_process() or self._watch.probe_all()) is not None
         if self._watch is not None:
             self._watch.stop()
-        if not is_gone:  # without Ray, each of these calls would block
+        if not is_lost:  # without Ray, each of these calls would block
             for slot in self._slots:
                 ray.kill(slot.actor)
         self._slots = []

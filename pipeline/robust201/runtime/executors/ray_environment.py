@@ -19,12 +19,13 @@ _LOCAL_HEAD_SECONDS = 30
 
 
 def driver_environment(environment: Mapping[str, str], execution: ExecutionSection) -> dict[str, str]:
-    """Return the environment variables of the process that connects to Ray or starts it, to set before importing Ray.
+    """Return the environment variables of the process that connects to Ray or starts it.
 
-    A local Ray and its workers inherit the variables. A local Ray listens on the loopback interface only and requires a
-    token, which is new for every run and exists only in the environment of its processes, unless the user has provided
-    one or disabled tokens. By default, Ray 2.60 would store a token in a file in the user's home. All users of the
-    machine can read this file, and Ray also uses it for clusters. Ray 2.56 requires no token.
+    They must be set before Ray is imported. A local Ray and its workers inherit them. A local Ray listens on the
+    loopback interface only and requires a token. Unless the user has provided a token or disabled tokens, the token is
+    new for every run and exists only in the environment of Ray's processes. By default, Ray 2.60 would store the token
+    in a file in the user's home, which all users of the machine can read and which Ray also uses for clusters. Ray 2.56
+    requires no token.
     """
     settings = {"RAY_USAGE_STATS_ENABLED": "0"}  # usage reports would be sent to an external server
     required_settings: dict[str, str] = {}
@@ -43,7 +44,7 @@ def driver_environment(environment: Mapping[str, str], execution: ExecutionSecti
 
 
 def worker_environment(execution: ExecutionSection) -> dict[str, Any]:
-    """Return Ray's `runtime_env` for workers; empty if possible, because setting it up takes time.
+    """Return Ray's `runtime_env` for workers; it is empty if possible, because Ray needs time to set it up.
 
     Local workers inherit the interpreter and variables of the process that started Ray. An interpreter path with spaces
     or other special characters must be quoted, because Ray passes it to a shell unquoted.

@@ -1,4 +1,7 @@
-"""Temporary folder of a run's local Ray: private, locked by the run and, after a kill, removed by a later run."""
+"""Temporary folder of a run's local Ray.
+
+It is private and locked by the run. If the run is killed, a later run removes it.
+"""
 
 import fcntl
 import os
@@ -21,7 +24,7 @@ def make_ray_folder() -> tuple[Path, int]:
     A folder created by Ray would be writable by all users, so another user could replace a socket.
 
     Returns:
-        The folder, and the descriptor of its lock; the folder counts as used while any process has the descriptor open.
+        The folder, and a descriptor of its lock. The folder counts as used while any process has the descriptor open.
     """
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_parent_folder()))
     # The file is locked before it gets its name, because `find_unused_folders` recognises folders by the lock's name.
@@ -34,7 +37,7 @@ def make_ray_folder() -> tuple[Path, int]:
 
 
 def find_unused_folders() -> list[Path]:
-    """Return this user's folders left by killed runs that no longer have any process."""
+    """Return the folders of this user's killed runs of which no process is left."""
     folders = []
     for folder in sorted(_parent_folder().glob(f"{_PREFIX}*")):
         with _locked_if_unused(folder) as is_unused:

@@ -38,11 +38,11 @@ CHILD_MODULE = "robust201.runtime.executors.ray_process"
 """Module whose `run_child` is executed in the child."""
 
 _MAX_ANSWER_SECONDS = 180.0
-"""Maximum time for an answer. Starting Ray takes longest. Unless they hang, Ray's own calls time out earlier: without a
-head, after 30 s locally and 60 s on a cluster."""
+"""Maximum time for an answer of the child. The longest request is the start of Ray. Unless they hang, Ray's own calls
+time out earlier: if the head is gone, after 30 s on this machine and after 60 s on a cluster."""
 
 _GRACE_SECONDS = 0.5
-"""Delay of an answer after which the driver continues with other work."""
+"""Additional time for which the driver waits for an answer before it continues with other work."""
 
 _CLOSE_SECONDS = 30.0
 _MAX_KILL_SECONDS = 10.0
@@ -51,7 +51,7 @@ _OUTPUT_NAME = "driver.log"
 _OUTPUT_BYTES = 4000
 
 # The child imports the same modules as this process, from the same paths.
-_CHILD = (
+_CHILD_CODE = (
     "import sys; sys.path[:] = {path!r}; sys.argv[:] = {argv!r}; __file__ = sys.argv[0]; import {module} as child; \
 child.run_child({descriptor}, {folder!r})"
 )
@@ -114,7 +114,7 @@ class RayProcess:
     def _start(self) -> None:
         self._folder, self._lock_descriptor = make_ray_folder()
         self._connection, child_end = Pipe()
-        code = _CHILD.format(
+        code = _CHILD_CODE.format(
             path=sys.path, argv=sys.argv, module=CHILD_MODULE, descriptor=child_end.fileno(), folder=str(self._folder)
         )
         with (self._folder / _OUTPUT_NAME).open("wb") as log, child_end:
@@ -129,13 +129,13 @@ class RayProcess:
             )
         self._request_time: float | None = time.monotonic()
         self._n_free_slots = 0
-        self._call("start", self._config, self._start_worker)
+        self._try_send("start", self._config, self._start_worker)
         while (answer := self._receive(_GRACE_SECONDS)) is None:
             pass  # signal handlers run between calls
         self.gpus_per_worker, self.n_workers = answer.gpus_per_worker, answer.n_workers
 
     def _restart(self, error: RayLostError) -> None:
-        """Restart Ray; raise the error if Ray was restarted before or results have been computed."""
+        """Restart Ray; raise `error` instead if Ray was restarted before or results have been computed."""
         log = WorkLog(self._config.results, "driver")
         log.write("ray_lost", str(error), level="warning", output=self._read_output())
         if not self._may_restart or self._draining:
@@ -145,10 +145,10 @@ class RayProcess:
         self._start()
         for bundle in self._in_flight:
             self._n_free_slots -= 1
-            self._call("submit", bundle)
+            self._try_send("submit", bundle)
 
     def _read_output(self) -> str:
-        """Return the end of Ray's output in the child, which is the only record of why Ray died."""
+        """Return the last output of Ray in the child, which is the only record of why Ray died."""
         try:
             if self._folder is None:
                 return ""
@@ -162,10 +162,10 @@ class RayProcess:
         """Send a message to the child; may be called from several threads."""
         with self._send_lock:
             if self._connection is None:
-                raise BrokenPipeError("closed")
+                raise BrokenPipeError("the connection to the child is closed")
             self._connection.send(message)
 
-    def _call(self, *message: object) -> None:
+    def _try_send(self, *message: object) -> None:
         with suppress(OSError):  # `_receive` reports the error
             self.send(*message)
 
@@ -202,14 +202,14 @@ class RayProcess:
     def submit(self, bundle: Bundle) -> None:
         self._in_flight.append(bundle)
         self._n_free_slots -= 1
-        self._call("submit", bundle)
+        self._try_send("submit", bundle)
 
     def poll(self, timeout: float) -> list[Event]:
         """Wait for events and return all that have arrived."""
         try:
             if self._request_time is None:
                 self._request_time = time.monotonic()
-                self._call("poll", timeout)
+                self._try_send("poll", timeout)
             answer = self._receive(timeout + _GRACE_SECONDS)
         except RayLostError as error:
             self._restart(error)
@@ -223,11 +223,11 @@ class RayProcess:
 
     def drain(self) -> None:
         self._draining = True
-        self._call("drain")
+        self._try_send("drain")
 
     def close(self) -> None:
         if self._connection is not None and not self._is_local:
-            self._call("close")  # Ray must end the actors on other machines
+            self._try_send("close")  # Ray must end the actors on other machines
             with suppress(EOFError, OSError):
                 deadline = time.monotonic() + _CLOSE_SECONDS
                 while time.monotonic() < deadline:
@@ -236,10 +236,10 @@ class RayProcess:
         self._kill_child()
 
     def _kill_child(self) -> None:
-        """Kill the child and the processes of its session, which have nothing left to write."""
+        """Kill the child and the other processes of its session, none of which has anything left to write."""
         if self._process is not None:
-            end_session(self._process.pid)
-            self._process.wait()  # not earlier, because the child's process id identifies the session
+            kill_session(self._process.pid)
+            self._process.wait()  # only now, because until then the child's process id identifies the session
             self._process = None
         if self._connection is not None:
             self._connection.close()
@@ -250,7 +250,7 @@ class RayProcess:
             self._folder = None
 
 
-def end_session(leader_pid: int, *, spared_pid: int | None = None) -> None:
+def kill_session(leader_pid: int, *, spared_pid: int | None = None) -> None:
     """Kill all processes of a session except `spared_pid`, and wait until they are gone."""
     deadline = time.monotonic() + _MAX_KILL_SECONDS
     while time.monotonic() < deadline:
@@ -275,7 +275,7 @@ def _session_processes(leader_pid: int) -> list[psutil.Process]:
 
 
 def run_child(descriptor: int, folder: str) -> None:
-    """Run the child process: connect to Ray and answer requests over a socket, until the driver is gone."""
+    """Run the child process: connect to Ray, and answer the driver's requests until it sends "close" or is gone."""
     os.set_inheritable(descriptor, False)
     reduce_gc_frequency()
     for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
@@ -308,7 +308,7 @@ def _picklable_error(error: Exception) -> RobustError:
 def _ignore_signal(_number: int, _frame: object) -> None:
     """Do nothing, because the driver receives the same signal and drains.
 
-    A handler, unlike SIG_IGN, is not inherited by Ray's processes.
+    Ray's processes would inherit SIG_IGN, but do not inherit a handler.
     """
 
 
@@ -319,7 +319,7 @@ def _listen(connection: "Connection[Any, Any]", messages: "SimpleQueue[tuple[Any
             messages.put(connection.recv())
     except (EOFError, OSError):
         for _ in range(10):  # the main thread may still be starting Ray, which creates processes and files
-            end_session(os.getsid(0), spared_pid=os.getpid())
+            kill_session(os.getsid(0), spared_pid=os.getpid())
             shutil.rmtree(folder, ignore_errors=True)
             time.sleep(0.1)
         os._exit(1)

@@ -12,10 +12,10 @@ Address = tuple[str, int]
 
 
 class Watch:
-    """Connects to the address of each named process at regular intervals, until it is stopped.
+    """Connects to the address of each named process at regular intervals, until the watch is stopped.
 
-    No other mechanism reports a dead process. Once its port has refused connections, or its machine has not answered,
-    for `patience_seconds`, the process counts as lost.
+    Nothing else reports that such a process has died. A process counts as lost once its port has refused connections,
+    or its machine has not answered, for `patience_seconds`.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Watch:
         self._thread.start()
 
     def find_silent_process(self) -> str | None:
-        """Return the name of a process that has not answered for longer than the patience; None if there is none.
+        """Return the name of a process that has not answered for `patience_seconds`; None if there is none.
 
         Silence is measured up to the last probe only, so nothing is reported if this process itself was suspended.
         """
