@@ -210,7 +210,7 @@ def test_metrics_command_prints_tables_or_json(robust201: RunCommand, folder: Pa
     assert "between 0 and 1, got nan" in robust201("metrics", folder, "--ties", "nan").error_line(2)
     assert "0 or at least 2 bootstrap draws, got 1" in robust201("metrics", folder, "--bootstrap", 1).error_line(2)
     for keys in ("clean", "fog"):
-        assert robust201("metrics", folder, "--keys", keys, "--reference", "nobody").code == 2
+        assert robust201("metrics", folder, "--keys", keys, "--reference", "unknown").code == 2
 
 
 def test_metrics_to_frame_has_one_row_per_value(derived_metrics: DerivedMetrics) -> None:
@@ -240,7 +240,7 @@ def test_metrics_and_rank_reject_outcomes_of_other_evaluations(folder: Path, tmp
         overlay.rank("cifar10", "pgd", 1.0, ties=0.05)
     with pytest.raises(ResultsError, match="the per-image outcomes of"):
         overlay.metrics()
-    with pytest.raises(ConfigError, match="expected a level of ties between 0 and 1"):
+    with pytest.raises(ConfigError, match="level of ties must be between 0 and 1"):
         RobustnessDataset(folder).metrics(ties=1)
 
 
@@ -266,8 +266,8 @@ def test_rank_agreement_is_complete_if_clean_accuracies_are_equal(tmp_path: Path
         return {"accuracy": np.array(clean if unit.key == "clean" else clean * (0.9 - 0.07 * index))}
 
     for name, change, expected_tau in (
-        ("alike", make_equal_clean_accuracies, 1.0),
-        ("graded", make_different_clean_accuracies, None),
+        ("equal", make_equal_clean_accuracies, 1.0),
+        ("different", make_different_clean_accuracies, None),
     ):
         plan = make_plan(cells, ("clean", "fgsm"))
         export(tmp_path / name, plan, ChangedStore(change=change), formats=("parquet",))
@@ -275,7 +275,7 @@ def test_rank_agreement_is_complete_if_clean_accuracies_are_equal(tmp_path: Path
         assert (agreement.key, agreement.n, agreement.top) == ("fgsm", 10, 5)
         if expected_tau is not None:
             assert (agreement.kendall, agreement.overlap) == (pytest.approx(expected_tau), 5)
-        else:  # R decreases with the position; the mean first increases and then decreases
+        else:  # by position in `cells`, R decreases, whereas the mean first increases and then decreases
             dataset = RobustnessDataset(tmp_path / name)
             robustness = dataset.metrics().metrics[0].values
             mean_accuracies = (
@@ -286,18 +286,18 @@ def test_rank_agreement_is_complete_if_clean_accuracies_are_equal(tmp_path: Path
             )
             assert agreement.low <= agreement.kendall <= agreement.high
             assert agreement.overlap == len({*robustness.nlargest(5).index} & {*mean_accuracies.nlargest(5).index})
-    assert json.loads(json.dumps(RobustnessDataset(tmp_path / "alike").metrics().to_payload()))["agreements"]
+    assert json.loads(json.dumps(RobustnessDataset(tmp_path / "equal").metrics().to_payload()))["agreements"]
 
 
 def test_metrics_command_shows_worst_case_of_keys(robust201: RunCommand, folder: Path) -> None:
     accuracy_rows = json.loads(robust201("metrics", folder, "--worst-case", "clean,fog=5,pgd=0.5", "--json").out)
     dataset = RobustnessDataset(folder)
     table = dataset.worst_case("cifar10", [("clean", 0), ("fog", 5.0), ("pgd", 0.5)], intervals=True)
-    derived_metrics = {
+    printed_accuracies = {
         accuracy_row["architecture"]: (accuracy_row["accuracy"], accuracy_row["low"], accuracy_row["high"])
         for accuracy_row in accuracy_rows
     }
-    assert derived_metrics == {
+    assert printed_accuracies == {
         cell: tuple(accuracy_row) for cell, accuracy_row in zip(table.index, table.to_numpy().tolist(), strict=True)
     }
     assert [accuracy_row["accuracy"] for accuracy_row in accuracy_rows] == sorted(table["accuracy"], reverse=True)

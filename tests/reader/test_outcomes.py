@@ -178,7 +178,7 @@ def test_outcomes_of_overlay_require_equal_images(folder: Path, tmp_path: Path) 
         RobustnessDataset(folder, folder_with_other_images).images("cifar10")
 
 
-def test_rank_marks_ties_with_best(folder: Path) -> None:
+def test_rank_finds_architectures_tied_with_best(folder: Path) -> None:
     dataset = RobustnessDataset(folder)
     ranked = dataset.rank("cifar10", "clean", ties=0.05)
     ranks = dataset.rank("cifar10", "clean")
@@ -235,5 +235,5 @@ def test_rank_without_outcomes_compares_accuracies_and_warns(tmp_path: Path) -> 
 def test_rank_rejects_ties_of_other_values(folder: Path, options: dict, expected_text: str) -> None:
     with pytest.raises(ConfigError, match=expected_text):
         RobustnessDataset(folder).rank("cifar10", "pgd", ties=0.05, **options)
-    with pytest.raises(ConfigError, match="expected a level of ties between 0 and 1"):
+    with pytest.raises(ConfigError, match="level of ties must be between 0 and 1"):
         RobustnessDataset(folder).rank("cifar10", "pgd", 1.0, ties=0)

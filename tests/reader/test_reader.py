@@ -337,8 +337,8 @@ def test_errors_suggest_closest_name(dataset, query_arguments, message):
 
 
 def test_reader_rejects_folder_that_is_not_a_dataset(tmp_path):
-    for path in (tmp_path / "absent", tmp_path):
-        with pytest.raises(ResultsError, match=r"expected a folder with meta\.json, got none") as error_info:
+    for path in (tmp_path / "missing", tmp_path):
+        with pytest.raises(ResultsError, match=r"it has no meta\.json") as error_info:
             RobustnessDataset(path)
         assert isinstance(error_info.value, InputError)
         assert error_info.value.exit_code == 2
