@@ -140,7 +140,9 @@ class RobustnessDataset:
         n_architectures = self.files.choosing(self.weights[0] if has_several_weights else None).count_architectures(
             self.data, self.keys_all
         )
-        contents = f"{', '.join(self.data)}; {len(self.keys_all)} keys, {n_architectures:,} architectures"
+        keys_text = "1 key" if len(self.keys_all) == 1 else f"{len(self.keys_all)} keys"
+        architectures_text = "1 architecture" if n_architectures == 1 else f"{n_architectures:,} architectures"
+        contents = f"{', '.join(self.data)}; {keys_text}, {architectures_text}"
         source = self.files.describe_source(self.data, self.keys_all)
         folders = self.files.layers if isinstance(self.files, OverlaidFiles) else (self.files,)
         paths = ", ".join(str(folder.path) for folder in folders)

@@ -258,10 +258,7 @@ def _list_image_counts(tables: Sequence[TableValues]) -> _Integers:
 
 
 def _list_step_counts(tables: Sequence[TableValues]) -> _Integers:
-    """Return numbers of steps, ascending: the powers of 2, up to the last step at which an attack first fooled an image.
-
-    This last step is included.
-    """
+    """Return numbers of steps, ascending: powers of 2, and the last step at which an attack first fooled an image."""
     last_step = 0.0
     for table in tables:
         files = table.reader.files

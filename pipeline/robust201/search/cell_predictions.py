@@ -218,8 +218,8 @@ def choose_next(
     )
     if len(selectable_classes) < count:
         raise ConfigError(
-            f"Choosing cells failed for {results.name}: expected --next up to {len(selectable_classes):,}, the number of "
-            f"cells that were not evaluated, got {count:,}. Choose a smaller number."
+            f"Choosing cells failed for {results.name}: expected --next up to {len(selectable_classes):,}, the number "
+            f"of cells that were not evaluated, got {count:,}. Choose a smaller number."
         )
     process = GaussianProcess(seed=seed)
     process.fit(problem.features[problem.evaluated], problem.targets, problem.target_variances)
