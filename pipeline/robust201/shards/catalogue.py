@@ -139,8 +139,8 @@ def _iter_states(catalogue: Catalogue) -> Iterator[tuple[str, int, str, bool]]:
 
 def find_verified_names(catalogue: Catalogue, entries: Iterable[ShardEntry]) -> set[str]:
     """Return the names of verified shards that are in `entries` with the same size and change marker."""
-    listed = _list_states(entries)
-    return {name for name, *state, verified in _iter_states(catalogue) if verified and (name, *state) in listed}
+    listed_states = _list_states(entries)
+    return {name for name, *state, verified in _iter_states(catalogue) if verified and (name, *state) in listed_states}
 
 
 def _list_states(entries: Iterable[ShardEntry]) -> set[tuple[Any, ...]]:
@@ -155,10 +155,10 @@ def select_unchanged(
     A shard named in `must_be_verified` is returned only if it is verified in this catalogue. Shards named in
     `used_names` are omitted, and the names of the returned shards are added to `used_names`.
     """
-    listed = _list_states(entries)
+    listed_states = _list_states(entries)
     is_selected = []
     for shard, *state, is_verified in _iter_states(catalogue):
-        is_unchanged = (shard, *state) in listed and shard not in used_names
+        is_unchanged = (shard, *state) in listed_states and shard not in used_names
         is_selected.append(is_unchanged and (is_verified or shard not in must_be_verified))
         if is_selected[-1]:
             used_names.add(shard)

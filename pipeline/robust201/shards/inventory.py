@@ -94,8 +94,8 @@ class Inventory:
     """Finished evaluations and parts in a results folder, at the time of its scan.
 
     `damage` maps the name of each damaged shard to a line that describes the fault. The inventory does not contain rows
-    of damaged shards. `superseded` are names of shards that still exist but are replaced by a compacted shard. `hashed`
-    is whether the scan hashed every shard of the inventory, and each hash matched the name of its shard.
+    of damaged shards. `superseded` are names of shards that still exist but are replaced by a compacted shard.
+    `is_hashed` is whether the scan hashed every shard of the inventory, and each hash matched the name of its shard.
     """
 
     def __init__(
@@ -105,9 +105,9 @@ class Inventory:
         damage: Mapping[str, str],
         superseded: Sequence[str] = (),
         protocols: Path | None = None,
-        hashed: bool = False,
+        is_hashed: bool = False,
     ) -> None:
-        self.hashed = hashed
+        self.is_hashed = is_hashed
         self.damage = dict(damage)
         self.damaged = tuple(sorted(damage))
         self.superseded = tuple(superseded)

@@ -128,7 +128,7 @@ class _Scanner:
             damage=self.damage,
             superseded=[entry.name for entry in entries if entry.name in replaced_names],
             protocols=self.folder.protocols,
-            hashed=self.verify == "all",
+            is_hashed=self.verify == "all",
         )
 
     def _is_to_be_verified(self, shard: str) -> bool:

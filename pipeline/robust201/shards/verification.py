@@ -233,7 +233,7 @@ class _RowChecker:
         """Check the shard at an index of `inventory.shards`; thread-safe."""
         shard = self.inventory.shards[shard_number]
         try:
-            if not self.inventory.hashed:
+            if not self.inventory.is_hashed:
                 self.folder.verify_hash(shard)
             file = ShardFile(self.folder.backend, shard)
             try:
