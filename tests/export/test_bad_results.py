@@ -102,7 +102,7 @@ def test_report_requires_exported_dataset(robust201, finished, tmp_path):
     out = tmp_path / "out.svg"
     for command in (("report", finished), ("plot", "attacks", finished)):
         error_line = robust201(*command, "--out", out).error_line(2)
-        assert "expected a folder with meta.json, got the results of a sweep" in error_line
+        assert "it contains the results of a sweep, not a dataset" in error_line
         # The error contains the exact command to run.
         assert f"Run `robust201 export {finished} --out DATASET` (unfinished: --partial)" in error_line
     assert robust201("export", finished, "--out", tmp_path / "json").code == 0

@@ -27,16 +27,15 @@ def folder(tmp_path: Path) -> Path:
 def rewrite(path: Path, change: Callable[[pa.Table], pa.Table], row_group_size: int = 1000) -> None:
     table = pq.read_table(path, partitioning=None)
     pq.write_table(change(table), path, row_group_size=row_group_size)
-    (path.parents[3] / "parquet_files.json").unlink(
-        missing_ok=True
-    )  # the listing covers only files that robust201 wrote
+    # The listing has the footers of the original files, so the reader would reject the rewritten file.
+    (path.parents[3] / "parquet_files.json").unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("row_group_size", [1, 2, 1000])
 @pytest.mark.parametrize("column", ["strength", "accuracy"])
 @pytest.mark.parametrize("order", ["ascending", "descending"])
 @pytest.mark.slow_combinations
-def test_values_do_not_depend_on_order_of_rows(folder: Path, row_group_size: int, column: str, order: str) -> None:
+def test_query_does_not_depend_on_order_of_rows(folder: Path, row_group_size: int, column: str, order: str) -> None:
     query_arguments = ("cifar10", "pgd", ["accuracy", "confidence", "cm"])
     expected = RobustnessDataset(folder).query(*query_arguments)
     rewrite(folder / FILES["pgd"], lambda table: table.sort_by([(column, order)]), row_group_size)
@@ -46,7 +45,7 @@ def test_values_do_not_depend_on_order_of_rows(folder: Path, row_group_size: int
 
 
 @pytest.mark.parametrize("row_group_size", [1, 1000])
-def test_strengths_are_read_from_all_rows_if_sweep_json_is_missing(folder: Path, row_group_size: int) -> None:
+def test_reader_reads_strengths_from_all_rows_if_sweep_json_is_missing(folder: Path, row_group_size: int) -> None:
     expected = RobustnessDataset(folder).to_frame("cifar10", "pgd")
     rewrite(folder / FILES["pgd"], lambda table: table.sort_by("strength"), row_group_size)
     parquet_folder = RobustnessDataset(folder / "parquet")
@@ -56,7 +55,7 @@ def test_strengths_are_read_from_all_rows_if_sweep_json_is_missing(folder: Path,
 
 
 @pytest.mark.parametrize("is_parquet_folder", [False, True])
-def test_accuracy_is_never_returned_for_another_strength(folder: Path, is_parquet_folder: bool) -> None:
+def test_accuracy_rejects_architecture_without_row_for_a_strength(folder: Path, is_parquet_folder: bool) -> None:
     """If the first row is missing, the first accuracy of #0 in the file is at the second strength."""
     rewrite(folder / FILES["pgd"], lambda table: table.slice(1))
     dataset = RobustnessDataset(folder / "parquet" if is_parquet_folder else folder)
@@ -66,40 +65,44 @@ def test_accuracy_is_never_returned_for_another_strength(folder: Path, is_parque
     assert dataset.accuracy(2, "cifar10", "pgd", 1.0) == dataset.value(2, "cifar10", "pgd")[1]
 
 
-def with_column(name: str, values: pa.Array) -> Callable[[pa.Table], pa.Table]:
+def replace_column(name: str, values: pa.Array) -> Callable[[pa.Table], pa.Table]:
     return lambda table: table.set_column(table.schema.names.index(name), name, values)
 
 
 N_ROWS = {"clean": 3, "pgd": 9}
 MALFORMED_ROWS: dict[str, tuple[str, Callable[[pa.Table], pa.Table], str]] = {
     **{
-        f"no {name}": ("pgd", lambda t, name=name: t.drop_columns([name]), f"no {name}")
+        f"no {name}": ("pgd", lambda t, name=name: t.drop_columns([name]), f"no column {name}")
         for name in ("architecture", "strength", "key")
     },
     **{
-        f"{name} as text": ("pgd", with_column(name, pa.array(["x"] * 9)), f"{name} as string")
+        f"{name} as text": ("pgd", replace_column(name, pa.array(["x"] * 9)), f"a column {name} of type string")
         for name in ("architecture", "strength")
     },
-    "architectures that are not integers": ("pgd", with_column("architecture", pa.array([0.5] * 9)), "as double"),
+    "architectures that are not integers": (
+        "pgd",
+        replace_column("architecture", pa.array([0.5] * 9)),
+        "of type double",
+    ),
     "no architecture in a row": (
         "pgd",
-        with_column("architecture", pa.array([0] * 8 + [None])),
+        replace_column("architecture", pa.array([0] * 8 + [None])),
         "rows without an architecture or strength",
     ),
     "no strength in a row": (
         "pgd",
-        with_column("strength", pa.array([1.0] * 8 + [None])),
+        replace_column("strength", pa.array([1.0] * 8 + [None])),
         "rows without an architecture or strength",
     ),
-    "one strength for all": ("pgd", with_column("strength", pa.array([1.0] * 9)), "at 1 twice"),
+    "one strength for all": ("pgd", replace_column("strength", pa.array([1.0] * 9)), "at 1 twice"),
     "every row twice": ("pgd", lambda table: pa.concat_tables([table, table]), "at 0.5 twice"),
     "clean rows twice": ("clean", lambda table: pa.concat_tables([table, table]), "at 0 twice"),
     "clean at two strengths": (
         "clean",
-        lambda t: pa.concat_tables([t, with_column("strength", pa.array([1.0] * 3))(t)]),
-        "2 values of clean",
+        lambda t: pa.concat_tables([t, replace_column("strength", pa.array([1.0] * 3))(t)]),
+        "2 values of #0, where clean images",
     ),
-    "an accuracy above 1": ("pgd", with_column("accuracy", pa.array([1.5] * 9)), "a fraction"),
+    "an accuracy above 1": ("pgd", replace_column("accuracy", pa.array([1.5] * 9)), "a fraction"),
     "a missing row": ("pgd", lambda table: table.slice(1), "expected 3 values"),
 }
 
@@ -182,7 +185,7 @@ def test_reader_rejects_damaged_listing(folder: Path, robust201: RunCommand, con
     assert "parquet_files.json" in robust201("report", folder, "--out", folder / "page.html").error_line(2)
 
 
-def test_damaged_footers_do_not_abort_reader(folder: Path) -> None:
+def test_reader_does_not_abort_if_footer_is_damaged(folder: Path) -> None:
     """Arrow would abort the interpreter if the metadata of a column chunk is missing."""
     path = folder / FILES["pgd"]
     original = path.read_bytes()

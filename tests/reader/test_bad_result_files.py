@@ -131,7 +131,7 @@ def test_value_and_iter_values_check_values(tmp_path, case):
 
 @pytest.mark.parametrize("measure", ["cm", "confidence"])
 @pytest.mark.parametrize("key", ["clean", "pgd"])
-def test_stack_values_equals_values(tmp_path, measure, key):
+def test_iter_stacks_stacks_equal_values(tmp_path, measure, key):
     second_value = {"cm": [[2, 2], [1, 3]], "confidence": CONFIDENCE | {"prediction": [0.5, 0]}}[measure]
     values = [{"cm": MATRIX, "confidence": CONFIDENCE}[measure], second_value] * 3
     expected_values = {

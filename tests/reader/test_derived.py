@@ -18,7 +18,7 @@ from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.robustness import robustness_r
 from robust201.tasks import TASKS
 from tests.conftest import RunCommand
-from tests.reader.test_outcomes import ARCHITECTURES, expected_outcomes
+from tests.reader.test_outcomes import ARCHITECTURES, make_expected_outcomes
 from tests.support.fabricated import (
     N_IMAGES,
     ChangedStore,
@@ -48,7 +48,9 @@ def derived_metrics(folder: Path) -> DerivedMetrics:
     return RobustnessDataset(folder).metrics(reference=2, n_draws=8)
 
 
-def metric_values(derived_metrics: DerivedMetrics, metric: str, key: str, strength: float | None = None) -> pd.Series:
+def get_metric_values(
+    derived_metrics: DerivedMetrics, metric: str, key: str, strength: float | None = None
+) -> pd.Series:
     (metric_row,) = [
         metric_row
         for metric_row in derived_metrics.metrics
@@ -58,26 +60,27 @@ def metric_values(derived_metrics: DerivedMetrics, metric: str, key: str, streng
 
 
 def test_robustness_r_integrates_curve_from_clean_accuracy(derived_metrics: DerivedMetrics) -> None:
-    series = metric_values(derived_metrics, "robustness_r", "pgd")
+    series = get_metric_values(derived_metrics, "robustness_r", "pgd")
     strengths = (0.0, 0.5, 1.0, 8.0)
     for cell in ARCHITECTURES:
         curve = [
-            expected_outcomes(cell, "clean" if strength == 0 else "pgd", strength).mean() for strength in strengths
+            make_expected_outcomes(cell, "clean" if strength == 0 else "pgd", strength).mean() for strength in strengths
         ]
         assert series[cell] == pytest.approx(float(robustness_r(strengths, curve).value))
         for strength, accuracy in zip(strengths[1:], curve[1:], strict=True):
-            change = metric_values(derived_metrics, "relative_change", "pgd", strength)[cell]
+            change = get_metric_values(derived_metrics, "relative_change", "pgd", strength)[cell]
             assert change == pytest.approx((accuracy - curve[0]) / curve[0])
 
 
 def test_success_rate_and_worst_case_use_per_image_outcomes(derived_metrics: DerivedMetrics, folder: Path) -> None:
     success, worst_case = (
-        metric_values(derived_metrics, "attack_success_rate", "pgd", 1.0),
-        metric_values(derived_metrics, "worst_case_accuracy", "fgsm+pgd", 1.0),
+        get_metric_values(derived_metrics, "attack_success_rate", "pgd", 1.0),
+        get_metric_values(derived_metrics, "worst_case_accuracy", "fgsm+pgd", 1.0),
     )
     for cell in ARCHITECTURES:
         clean, fgsm, pgd = (
-            expected_outcomes(cell, key, strength) for key, strength in (("clean", 0.0), ("fgsm", 1.0), ("pgd", 1.0))
+            make_expected_outcomes(cell, key, strength)
+            for key, strength in (("clean", 0.0), ("fgsm", 1.0), ("pgd", 1.0))
         )
         assert success[cell] == (clean & ~pgd).sum() / clean.sum()
         assert worst_case[cell] == (fgsm & pgd).mean()
@@ -87,15 +90,15 @@ def test_success_rate_and_worst_case_use_per_image_outcomes(derived_metrics: Der
         assert (
             accuracies[cell]
             == (
-                expected_outcomes(cell, "clean", 0.0)
-                & expected_outcomes(cell, "fog", 5.0)
-                & expected_outcomes(cell, "pgd", 0.5)
+                make_expected_outcomes(cell, "clean", 0.0)
+                & make_expected_outcomes(cell, "fog", 5.0)
+                & make_expected_outcomes(cell, "pgd", 0.5)
             ).mean()
         )
     with pytest.raises(ConfigError, match="Choose at least one task"):
         dataset.worst_case("cifar10", [])
     table = dataset.worst_case("cifar10", [("fog", 5.0), ("pgd", 0.5)], intervals=True)
-    n_images = len(expected_outcomes(0, "fog", 5.0))
+    n_images = len(make_expected_outcomes(0, "fog", 5.0))
     low, high = accuracy_intervals(table["accuracy"], n_images)
     assert (table["low"].tolist(), table["high"].tolist()) == (low.tolist(), high.tolist())
 
@@ -103,10 +106,10 @@ def test_success_rate_and_worst_case_use_per_image_outcomes(derived_metrics: Der
 def test_calibration_uses_stored_means(derived_metrics: DerivedMetrics) -> None:
     stored_values = make_values(make_unit(309, "cifar10", "fog", (3.0,)), 3.0)
     mean_confidences, accuracy = np.nan_to_num(stored_values["confidence_prediction"]), stored_values["accuracy"]
-    assert metric_values(derived_metrics, "overconfidence", "fog", 3.0)[309] == pytest.approx(
+    assert get_metric_values(derived_metrics, "overconfidence", "fog", 3.0)[309] == pytest.approx(
         accuracy * mean_confidences[0] + (1 - accuracy) * mean_confidences[1] - accuracy
     )
-    assert (metric_values(derived_metrics, "class_calibration_gap", "clean", 0.0) >= 0).all()
+    assert (get_metric_values(derived_metrics, "class_calibration_gap", "clean", 0.0) >= 0).all()
     assert "softmax of every image" in derived_metrics.needs["equal-mass and class-wise calibration error, brier, aurc"]
     assert derived_metrics.needs["ece, maximum_calibration_error"] == "the measurement `calibration`"
 
@@ -114,18 +117,18 @@ def test_calibration_uses_stored_means(derived_metrics: DerivedMetrics) -> None:
 def test_corruption_errors_are_relative_to_reference(derived_metrics: DerivedMetrics) -> None:
     errors = {
         key: {
-            cell: sum(1 - expected_outcomes(cell, key, severity).mean() for severity in (1.0, 3.0, 5.0))
+            cell: sum(1 - make_expected_outcomes(cell, key, severity).mean() for severity in (1.0, 3.0, 5.0))
             for cell in ARCHITECTURES
         }
         for key in ("fog", "frost")
     }
     for cell in ARCHITECTURES:
         ratios = [errors[key][cell] / errors[key][2] for key in ("fog", "frost")]
-        assert metric_values(derived_metrics, "corruption_error", "fog")[cell] == pytest.approx(ratios[0])
-        assert metric_values(derived_metrics, "mean_corruption_error", JOINED_CORRUPTIONS)[cell] == pytest.approx(
+        assert get_metric_values(derived_metrics, "corruption_error", "fog")[cell] == pytest.approx(ratios[0])
+        assert get_metric_values(derived_metrics, "mean_corruption_error", JOINED_CORRUPTIONS)[cell] == pytest.approx(
             np.mean(ratios)
         )
-    assert metric_values(derived_metrics, "relative_mean_corruption_error", JOINED_CORRUPTIONS)[2] == 1
+    assert get_metric_values(derived_metrics, "relative_mean_corruption_error", JOINED_CORRUPTIONS)[2] == 1
 
 
 def test_corruption_errors_note_reference_without_errors(tmp_path: Path) -> None:
@@ -185,7 +188,7 @@ def test_metrics_compare_training_seeds(tmp_path: Path) -> None:
     units = [make_unit(cell, "cifar10", "pgd", (1.0, 8.0), weights=name) for cell in (0, 2) for name in weights_by_name]
     export(tmp_path, FabricatedPlan(tuple(units), weights=weights_by_name), formats=("parquet",))
     derived_metrics = RobustnessDataset(tmp_path, weights="e200-s777").metrics()
-    series = metric_values(derived_metrics, "training_seed_deviation", "pgd", 8.0)
+    series = get_metric_values(derived_metrics, "training_seed_deviation", "pgd", 8.0)
     for cell in (0, 2):
         accuracies = [make_values(unit, 8.0)["accuracy"] for unit in units if unit.architecture == cell]
         assert series[cell] == pytest.approx(np.std(accuracies, ddof=1))
@@ -210,7 +213,7 @@ def test_metrics_command_prints_tables_or_json(robust201: RunCommand, folder: Pa
     assert "between 0 and 1, got nan" in robust201("metrics", folder, "--ties", "nan").error_line(2)
     assert "0 or at least 2 bootstrap draws, got 1" in robust201("metrics", folder, "--bootstrap", 1).error_line(2)
     for keys in ("clean", "fog"):
-        assert robust201("metrics", folder, "--keys", keys, "--reference", "nobody").code == 2
+        assert robust201("metrics", folder, "--keys", keys, "--reference", "unknown").code == 2
 
 
 def test_metrics_to_frame_has_one_row_per_value(derived_metrics: DerivedMetrics) -> None:
@@ -240,7 +243,7 @@ def test_metrics_and_rank_reject_outcomes_of_other_evaluations(folder: Path, tmp
         overlay.rank("cifar10", "pgd", 1.0, ties=0.05)
     with pytest.raises(ResultsError, match="the per-image outcomes of"):
         overlay.metrics()
-    with pytest.raises(ConfigError, match="expected a level of ties between 0 and 1"):
+    with pytest.raises(ConfigError, match="level of ties must be between 0 and 1"):
         RobustnessDataset(folder).metrics(ties=1)
 
 
@@ -266,8 +269,8 @@ def test_rank_agreement_is_complete_if_clean_accuracies_are_equal(tmp_path: Path
         return {"accuracy": np.array(clean if unit.key == "clean" else clean * (0.9 - 0.07 * index))}
 
     for name, change, expected_tau in (
-        ("alike", make_equal_clean_accuracies, 1.0),
-        ("graded", make_different_clean_accuracies, None),
+        ("equal", make_equal_clean_accuracies, 1.0),
+        ("different", make_different_clean_accuracies, None),
     ):
         plan = make_plan(cells, ("clean", "fgsm"))
         export(tmp_path / name, plan, ChangedStore(change=change), formats=("parquet",))
@@ -275,7 +278,7 @@ def test_rank_agreement_is_complete_if_clean_accuracies_are_equal(tmp_path: Path
         assert (agreement.key, agreement.n, agreement.top) == ("fgsm", 10, 5)
         if expected_tau is not None:
             assert (agreement.kendall, agreement.overlap) == (pytest.approx(expected_tau), 5)
-        else:  # R decreases with the position; the mean first increases and then decreases
+        else:  # by position in `cells`, R decreases, whereas the mean first increases and then decreases
             dataset = RobustnessDataset(tmp_path / name)
             robustness = dataset.metrics().metrics[0].values
             mean_accuracies = (
@@ -286,18 +289,18 @@ def test_rank_agreement_is_complete_if_clean_accuracies_are_equal(tmp_path: Path
             )
             assert agreement.low <= agreement.kendall <= agreement.high
             assert agreement.overlap == len({*robustness.nlargest(5).index} & {*mean_accuracies.nlargest(5).index})
-    assert json.loads(json.dumps(RobustnessDataset(tmp_path / "alike").metrics().to_payload()))["agreements"]
+    assert json.loads(json.dumps(RobustnessDataset(tmp_path / "equal").metrics().to_payload()))["agreements"]
 
 
 def test_metrics_command_shows_worst_case_of_keys(robust201: RunCommand, folder: Path) -> None:
     accuracy_rows = json.loads(robust201("metrics", folder, "--worst-case", "clean,fog=5,pgd=0.5", "--json").out)
     dataset = RobustnessDataset(folder)
     table = dataset.worst_case("cifar10", [("clean", 0), ("fog", 5.0), ("pgd", 0.5)], intervals=True)
-    derived_metrics = {
+    printed_accuracies = {
         accuracy_row["architecture"]: (accuracy_row["accuracy"], accuracy_row["low"], accuracy_row["high"])
         for accuracy_row in accuracy_rows
     }
-    assert derived_metrics == {
+    assert printed_accuracies == {
         cell: tuple(accuracy_row) for cell, accuracy_row in zip(table.index, table.to_numpy().tolist(), strict=True)
     }
     assert [accuracy_row["accuracy"] for accuracy_row in accuracy_rows] == sorted(table["accuracy"], reverse=True)

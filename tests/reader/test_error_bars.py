@@ -34,12 +34,11 @@ def test_to_frame_adds_intervals_on_request(tmp_path: Path, formats: tuple[str, 
 def test_evaluated_image_count_uses_first_known_source(tmp_path: Path) -> None:
     accuracies = {"clean": {"0": 0.9}, "pgd": {"0": [0.5, 0.25]}}
     published = write_results(tmp_path / "published", accuracies)
-    assert (
-        count_evaluated_images(RobustnessDataset(published).files, "cifar10", "pgd") == 10_000
-    )  # the whole test split
+    # Without sweep.json, the accuracies are assumed to be on the whole test split.
+    assert count_evaluated_images(RobustnessDataset(published).files, "cifar10", "pgd") == 10_000
     write_results(published, {"pgd": {"0": [[[3, 1], [0, 4]]] * 2}}, measure="cm")
     assert count_evaluated_images(RobustnessDataset(published).files, "cifar10", "pgd") == 8
-    custom = write_results(tmp_path / "mine", {"pgd": {"0": [0.5, 0.25]}})
+    custom = write_results(tmp_path / "custom", {"pgd": {"0": [0.5, 0.25]}})
     write_sweep_json(custom, {"cifar10": {"pgd": [1, 8]}})
     assert count_evaluated_images(RobustnessDataset(custom).files, "cifar10", "pgd") is None
     assert RobustnessDataset(custom).to_frame(intervals=True)[["low", "high"]].isna().all(axis=None)

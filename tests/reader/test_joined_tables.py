@@ -182,7 +182,7 @@ def test_join_rejects_invalid_tables(
 @pytest.mark.parametrize(
     ("file_name", "content", "message"),
     [
-        ("gone.csv", None, "expected a file, got none"),
+        ("missing.csv", None, "the file does not exist"),
         ("table.json", b"{", "the file is damaged"),
         ("table.json", b'{"a": 1}', "neither CSV, Parquet nor a published table"),
         ("table.json", b'{"cifar10": {"99999": {"x": {"0": 1}}}}', "neither CSV, Parquet nor a published table"),

@@ -126,7 +126,7 @@ def test_measure_with_several_strengths_has_value_per_strength(tmp_path, is_conv
     assert RobustnessDataset(tmp_path, tmp_path).query("cifar10", "mine") == dataset.query("cifar10", "mine")
 
 
-def test_unknown_key_is_shown_with_its_measurements(tmp_path):
+def test_unknown_key_has_the_measurements_of_its_files(tmp_path):
     write_results(tmp_path, {"mystery": {"0": [3.0], "2": [1.5]}}, measure="depth")
     write_results(tmp_path, {"mystery": {"0": [0.5], "2": [0.6]}, "mystery_2": {"0": [0.1]}})
     write_sweep_json(tmp_path, {"cifar10": {"mystery": [0], "mystery_2": [4]}})

@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_export(tmp_path_factory.mktemp("outcomes"))
 
 
-def expected_outcomes(architecture: int, key: str, strength: float) -> np.ndarray:
+def make_expected_outcomes(architecture: int, key: str, strength: float) -> np.ndarray:
     return make_values(make_unit(architecture, "cifar10", key, (strength,)), strength)["predictions"] == LABELS
 
 
@@ -57,7 +57,9 @@ def test_outcomes_match_measured_predictions(folder: Path) -> None:
         for key, strength in (("pgd", 8.0), ("pgd@Linf", 0.5), ("fog", 3.0), ("clean", 0.0)):
             outcomes = dataset.outcomes("cifar10", key, strength)
             assert (outcomes.architectures, outcomes.n_images) == (ARCHITECTURES, N_IMAGES)
-            expected_bits = [expected_outcomes(cell, key.removesuffix("@Linf"), strength) for cell in ARCHITECTURES]
+            expected_bits = [
+                make_expected_outcomes(cell, key.removesuffix("@Linf"), strength) for cell in ARCHITECTURES
+            ]
             np.testing.assert_array_equal(outcomes.correct, expected_bits)
     np.testing.assert_array_equal(
         dataset.outcomes("cifar10", "fgsm", 0).packed, dataset.outcomes("cifar10", "clean").packed
@@ -80,7 +82,7 @@ def test_images_returns_rows_labels_and_hashes(folder: Path) -> None:
 
 
 def test_outcomes_can_be_unpacked_with_other_libraries(folder: Path) -> None:
-    expected_bits = np.array([expected_outcomes(cell, "pgd", 8.0) for cell in ARCHITECTURES])
+    expected_bits = np.array([make_expected_outcomes(cell, "pgd", 8.0) for cell in ARCHITECTURES])
     filters = [("dataset", "==", "cifar10"), ("key", "==", "pgd"), ("strength", "==", 8.0)]
     frame = pd.read_parquet(folder / "parquet", filters=filters).sort_values("architecture")
     packed = np.stack([np.frombuffer(bits, "uint8") for bits in frame.correct_bits])
@@ -166,7 +168,7 @@ def test_outcomes_of_overlay_require_equal_images(folder: Path, tmp_path: Path) 
     second_folder = write_export(tmp_path / "more", make_plan((0, 9), keys=("clean", "pgd"), measurements=MEASUREMENTS))
     outcomes = RobustnessDataset(folder, second_folder).outcomes("cifar10", "pgd", 8.0)
     assert outcomes.architectures == (0, 2, 9, 10, 309, 991)
-    np.testing.assert_array_equal(outcomes.correct[2], expected_outcomes(9, "pgd", 8.0))
+    np.testing.assert_array_equal(outcomes.correct[2], make_expected_outcomes(9, "pgd", 8.0))
     folder_with_other_images = write_export(
         tmp_path / "other", make_plan((9,), keys=("pgd",), measurements=MEASUREMENTS), first_row=8
     )
@@ -178,12 +180,12 @@ def test_outcomes_of_overlay_require_equal_images(folder: Path, tmp_path: Path) 
         RobustnessDataset(folder, folder_with_other_images).images("cifar10")
 
 
-def test_rank_marks_ties_with_best(folder: Path) -> None:
+def test_rank_finds_architectures_tied_with_best(folder: Path) -> None:
     dataset = RobustnessDataset(folder)
     ranked = dataset.rank("cifar10", "clean", ties=0.05)
     ranks = dataset.rank("cifar10", "clean")
     pd.testing.assert_series_equal(ranked["rank"], ranks)
-    outcomes_of_cells = {cell: expected_outcomes(cell, "clean", 0.0) for cell in ranked.index}
+    outcomes_of_cells = {cell: make_expected_outcomes(cell, "clean", 0.0) for cell in ranked.index}
     best_cell, *other_cells = ranked.index
     p_values = [
         float(
@@ -235,5 +237,5 @@ def test_rank_without_outcomes_compares_accuracies_and_warns(tmp_path: Path) -> 
 def test_rank_rejects_ties_of_other_values(folder: Path, options: dict, expected_text: str) -> None:
     with pytest.raises(ConfigError, match=expected_text):
         RobustnessDataset(folder).rank("cifar10", "pgd", ties=0.05, **options)
-    with pytest.raises(ConfigError, match="expected a level of ties between 0 and 1"):
+    with pytest.raises(ConfigError, match="level of ties must be between 0 and 1"):
         RobustnessDataset(folder).rank("cifar10", "pgd", 1.0, ties=0)

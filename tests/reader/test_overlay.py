@@ -101,7 +101,7 @@ FIRST_PROTOCOL = {"images": {"sha256": "0", "count": 2560}, "parameters": {"proj
 SECOND_PROTOCOL = {"images": {"sha256": "1", "count": 10}, "parameters": {"projections": "exact"}}
 
 
-def test_overlay_rejects_measure_under_two_protocols(tmp_path):
+def test_overlay_rejects_measure_with_two_protocols(tmp_path):
     first_folder = write_measure(tmp_path / "first", {"0": 3.0}, FIRST_PROTOCOL)
     second_folder = write_measure(tmp_path / "second", {"2": 5.0}, SECOND_PROTOCOL)
     dataset = RobustnessDataset(first_folder, second_folder)
@@ -132,7 +132,7 @@ def test_overlay_rejects_measure_under_two_protocols(tmp_path):
 @pytest.mark.parametrize(
     "protocols", [(FIRST_PROTOCOL, FIRST_PROTOCOL), (FIRST_PROTOCOL, None), (None, SECOND_PROTOCOL)]
 )
-def test_overlay_combines_measure_under_one_protocol(tmp_path, protocols):
+def test_overlay_combines_measure_unless_known_protocols_differ(tmp_path, protocols):
     folders = [
         write_measure(tmp_path / str(index), {str(2 * index): 3.0 + index}, protocol)
         for index, protocol in enumerate(protocols)

@@ -50,10 +50,9 @@ def published(tmp_path_factory) -> Path:
                 matrix = [[len(dataset_name), len(task.key)], [n_strengths, 1]]
                 fractions = [[1 / n_images for n_images in matrix_row] for matrix_row in matrix]
                 confidence = {"label": fractions, "argmax": fractions, "prediction": [0.5, None]}
-                expected_value = matrix if measure == "cm" else confidence
+                value = matrix if measure == "cm" else confidence
                 values = {
-                    identifier: expected_value if task.kind == "clean" else [expected_value] * n_strengths
-                    for identifier in ("0", "309")
+                    identifier: value if task.kind == "clean" else [value] * n_strengths for identifier in ("0", "309")
                 }
                 if measure == "accuracy":
                     values = {
@@ -337,8 +336,8 @@ def test_errors_suggest_closest_name(dataset, query_arguments, message):
 
 
 def test_reader_rejects_folder_that_is_not_a_dataset(tmp_path):
-    for path in (tmp_path / "absent", tmp_path):
-        with pytest.raises(ResultsError, match=r"expected a folder with meta\.json, got none") as error_info:
+    for path in (tmp_path / "missing", tmp_path):
+        with pytest.raises(ResultsError, match=r"it has no meta\.json") as error_info:
             RobustnessDataset(path)
         assert isinstance(error_info.value, InputError)
         assert error_info.value.exit_code == 2
@@ -385,4 +384,4 @@ def test_repr_summarises_dataset(folder, dataset, published, tmp_path):
     assert repr(RobustnessDataset(published)).endswith(" keys, 2 architectures>")
     export(tmp_path, make_plan([0], ["clean"]))
     (tmp_path / "cifar10/clean_accuracy.json").write_text("{")
-    assert repr(RobustnessDataset(tmp_path)).endswith("cifar10; 1 keys, 0 architectures>")
+    assert repr(RobustnessDataset(tmp_path)).endswith("cifar10; 1 key, 0 architectures>")

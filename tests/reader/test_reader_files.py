@@ -154,7 +154,7 @@ def test_error_names_damaged_file(tmp_path, suffix, fault):
         "[]",
     ],
 )
-def test_iter_json_values_rejects_other_content(tmp_path, content):
+def test_iter_json_values_rejects_malformed_content(tmp_path, content):
     path = tmp_path / "pgd_cm.json"
     path.write_text(content)
     with pytest.raises(ResultsError, match="Export or download it again"):
@@ -199,7 +199,7 @@ def test_iter_json_values_reads_python_json_lazily(tmp_path, monkeypatch):
         next(ids_and_values)
 
 
-def read_all(dataset: RobustnessDataset, direction: int) -> list:
+def read_all_values(dataset: RobustnessDataset, direction: int) -> list:
     keys = dataset.keys_all[:: 1 if direction % 2 else -1]
     return sorted(
         (key, architecture, repr(dataset.value(architecture, "cifar10", key, "cm")))
@@ -215,26 +215,26 @@ def test_reader_is_thread_safe(folder, parquet, file_format):
 
     def read_in_thread(direction: int) -> list:
         barrier.wait()
-        return read_all(dataset, direction)
+        return read_all_values(dataset, direction)
 
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(read_in_thread, range(4)))
     assert results.count(results[0]) == 4
-    assert results[0] == read_all(RobustnessDataset(folder), 0)
+    assert results[0] == read_all_values(RobustnessDataset(folder), 0)
 
 
-def put_values_of_child(dataset: RobustnessDataset, queue) -> None:
-    queue.put(read_all(dataset, 1))
+def put_all_values(dataset: RobustnessDataset, queue) -> None:
+    queue.put(read_all_values(dataset, 1))
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("file_format", ["json", "parquet"])
 def test_reader_works_after_fork(folder, parquet, file_format):
     dataset = RobustnessDataset(parquet if file_format == "parquet" else folder)
-    expected = read_all(dataset, 0)
+    expected = read_all_values(dataset, 0)
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
-    children = [context.Process(target=put_values_of_child, args=(dataset, queue)) for _ in range(2)]
+    children = [context.Process(target=put_all_values, args=(dataset, queue)) for _ in range(2)]
     for child in children:
         child.start()
     results = [queue.get(timeout=60) for _ in children]

@@ -125,7 +125,7 @@ def test_report_shows_one_network_per_set_of_weights(folder, tmp_path):
     assert all(name in page for name in NETWORKS)
 
 
-def test_reader_of_single_name_needs_no_weights_argument(folder, single_folders, tmp_path):
+def test_reader_opened_with_name_of_weights_needs_no_weights_argument(folder, single_folders, tmp_path):
     dataset, single_dataset = RobustnessDataset(folder, weights="e12-s0"), RobustnessDataset(single_folders["e12-s0"])
     assert dataset.to_frame().equals(single_dataset.to_frame())
     for measure in ("cm", "confidence"):
@@ -144,7 +144,7 @@ def test_reader_of_unnamed_weights_rejects_name(single_folders):
         RobustnessDataset(single_folders["e12-s0"]).to_frame(weights="e12-s0")
 
 
-def test_overlay_keeps_folders_without_names_of_weights(folder, tmp_path):
+def test_overlay_includes_folders_whose_weights_have_no_names(folder, tmp_path):
     export(tmp_path / "more", make_plan([309], ["clean", "pgd"]))
     overlay = RobustnessDataset(folder, tmp_path / "more", weights="e12-s0")
     assert overlay.to_frame("cifar10", "pgd")["architecture"].unique().tolist() == [0, 2, 309]

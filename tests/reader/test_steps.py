@@ -25,7 +25,7 @@ def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return RobustnessDataset(folder)
 
 
-def stored_steps(architecture: int, key: str, strength: float) -> np.ndarray:
+def make_expected_steps(architecture: int, key: str, strength: float) -> np.ndarray:
     return steps_of(make_values(make_unit(architecture, "cifar10", key, STRENGTHS), strength)["steps"])
 
 
@@ -39,7 +39,7 @@ def test_read_steps_returns_stored_steps(dataset: RobustnessDataset) -> None:
     ]
     for strength in STRENGTHS:
         for architecture, steps in read_steps(dataset.files, "cifar10", "pgd", strength).items():
-            np.testing.assert_array_equal(steps, stored_steps(architecture, "pgd", strength))
+            np.testing.assert_array_equal(steps, make_expected_steps(architecture, "pgd", strength))
     assert has_steps(dataset.files, "cifar10", "fgsm")
 
 
@@ -54,7 +54,7 @@ def test_step_metrics_use_fooled_images_only(dataset: RobustnessDataset) -> None
         rows = frame[frame["metric"] == metric]
         assert len(rows) == len(ARCHITECTURES) * len(STRENGTHS)
         for row in rows.itertuples():
-            steps = stored_steps(row.architecture, "pgd", row.strength)
+            steps = make_expected_steps(row.architecture, "pgd", row.strength)
             steps_of_fooled_images = steps[(steps > 0) & np.isfinite(steps)]
             assert (
                 row.value == pytest.approx(average(steps_of_fooled_images))
@@ -69,7 +69,7 @@ def test_step_curves_start_at_clean_accuracy_and_end_at_last_change(dataset: Rob
     assert set(frame["key"]) == {"fgsm", "pgd"}
     assert set(frame["strength"]) == {1.0}
     for (network, key), rows in frame.groupby(["network", "key"]):
-        steps = stored_steps(int(network.removeprefix("#")), key, 1.0)
+        steps = make_expected_steps(int(network.removeprefix("#")), key, 1.0)
         assert rows["step"].tolist() == sorted(rows["step"])
         expected = [(steps > step).sum() / N_IMAGES for step in rows["step"]]
         np.testing.assert_allclose(rows["accuracy"], expected)

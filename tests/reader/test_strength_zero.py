@@ -44,7 +44,7 @@ def dataset(folder: Path) -> RobustnessDataset:
 
 
 @pytest.mark.parametrize("key", KEYS_AT_ZERO)
-def test_frame_and_rank_of_key_at_zero_contain_only_its_values(dataset: RobustnessDataset, key: str) -> None:
+def test_frame_rank_and_place_use_only_values_of_key_at_zero(dataset: RobustnessDataset, key: str) -> None:
     values_at_zero = {int(identifier): accuracies[0] for identifier, accuracies in ACCURACIES[key].items()}
     frame = dataset.to_frame("cifar10", key)
     assert dict(zip(frame["architecture"], frame["value"], strict=True)) == values_at_zero
@@ -84,8 +84,8 @@ def test_attacks_with_norm_ball_begin_with_clean_value(dataset: RobustnessDatase
     frame = dataset.to_frame("cifar10", "pgd")
     assert frame["strength"].tolist() == [0.0, 1.0, 8.0] * 3
     assert frame[frame["strength"] == 0]["value"].tolist() == [*CLEAN_ACCURACIES.values()]
-    placed = place(pd.DataFrame({"key": ["pgd"], "strength": [0.0], "accuracy": [0.75]}), dataset)
-    assert placed["architectures"].tolist() == [0]
+    placements = place(pd.DataFrame({"key": ["pgd"], "strength": [0.0], "accuracy": [0.75]}), dataset)
+    assert placements["architectures"].tolist() == [0]
 
 
 def test_metrics_include_key_at_zero_once(dataset: RobustnessDataset) -> None:

@@ -55,5 +55,5 @@ def test_figures_show_unknown_key_without_unit(folder, tmp_path):
     assert "9.81/255" not in page
 
 
-def test_compare_accepts_unknown_key(folder, robust201: RunCommand):
+def test_diff_accepts_unknown_key(folder, robust201: RunCommand):
     assert robust201("diff", folder, folder).code == 0

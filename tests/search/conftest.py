@@ -1,4 +1,4 @@
-"""Fixtures for tests of searches: a planted dataset with as many cells as the paper's, as benchmarks and as files."""
+"""Fixtures for tests of searches: the planted dataset (see `tests.support.planted`), as benchmarks and as files."""
 
 from pathlib import Path
 

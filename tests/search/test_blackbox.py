@@ -122,7 +122,7 @@ def read_blackbox(folder: Path) -> tuple[list[str], np.ndarray, np.ndarray]:
     return names, np.load(folder / "fidelities_values.npy"), values[:, :, 0]
 
 
-def fabricated_values(architecture: int, key: str, strength: float) -> Values:
+def make_fabricated_values(architecture: int, key: str, strength: float) -> Values:
     return make_values(make_unit(architecture, "cifar10", key, (strength,)), strength)
 
 
@@ -150,7 +150,7 @@ def test_fidelity_steps_gives_the_error_after_each_number_of_steps(
     hyperparameters = pd.read_parquet(tmp_path / "steps" / "hyperparameters.parquet")
     cells = [cell_index(tuple(row)) for row in hyperparameters.itertuples(index=False)]
     for architecture in ARCHITECTURES:
-        steps = steps_of(fabricated_values(architecture, "pgd", 1.0)["steps"])
+        steps = steps_of(make_fabricated_values(architecture, "pgd", 1.0)["steps"])
         errors = values[0, cells.index(architecture)]
         expected = [(steps <= n_steps).mean() for n_steps in fidelities]
         np.testing.assert_allclose(errors[:, objectives.index("metric_error_pgd_1")], expected, atol=1e-6)
@@ -167,7 +167,7 @@ def test_fidelity_images_uses_the_first_images_of_one_permutation(
     cells = [cell_index(tuple(row)) for row in hyperparameters.itertuples(index=False)]
     order = np.random.default_rng(0).permutation(N_IMAGES)
     for architecture in ARCHITECTURES:
-        is_correct = fabricated_values(architecture, "pgd", 8.0)["predictions"] == LABELS
+        is_correct = make_fabricated_values(architecture, "pgd", 8.0)["predictions"] == LABELS
         expected = [1 - is_correct[order[:count]].mean() for count in fidelities]
         errors = values[0, cells.index(architecture), :, objectives.index("metric_error_pgd_8")]
         np.testing.assert_allclose(errors, expected, atol=1e-6)

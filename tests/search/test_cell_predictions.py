@@ -1,4 +1,4 @@
-"""Predictions for the planted dataset, of which only some cells are evaluated."""
+"""Predictions for the planted dataset, if only some of its cells are evaluated."""
 
 import json
 from dataclasses import replace
@@ -15,7 +15,7 @@ from robust201.analysis.dataset_results import DatasetResults, read_results
 from robust201.core.errors import ConfigError, ResultsError
 from robust201.figures.regret_curves import save_regret_curves
 from robust201.search.blackbox import write_blackbox
-from robust201.search.cell_features import cell_features
+from robust201.search.cell_features import make_cell_features
 from robust201.search.cell_predictions import (
     COLUMNS,
     CellPredictions,
@@ -34,14 +34,14 @@ from tests.support.small_results import write_results, write_sweep_json
 
 
 @pytest.fixture(scope="module")
-def some_cells(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def partial_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cells = np.random.default_rng(0).permutation(evaluated_indices())[:60]
     return write_planted(tmp_path_factory.mktemp("some") / "planted", cells=sorted(cells.tolist()))
 
 
 @pytest.fixture(scope="module")
-def results(some_cells: Path) -> DatasetResults:
-    return read_results(RobustnessDataset(some_cells))[0]
+def results(partial_folder: Path) -> DatasetResults:
+    return read_results(RobustnessDataset(partial_folder))[0]
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_quality_on_left_out_cells_is_plausible(predictions: CellPredictions) ->
 
 
 def test_isomorphic_cells_have_equal_path_counts(space: CellSpace) -> None:
-    features = cell_features(space)
+    features = make_cell_features(space)
     n_one_hot = len(space.edges) * len(space.operations)
     classes = pd.Series(np.asarray(space.isomorphs()))
     path_features = pd.DataFrame(features[:, n_one_hot : n_one_hot + 40]).round(9)
@@ -91,7 +91,7 @@ def test_read_predictions_rejects_other_and_missing_files(tmp_path: Path) -> Non
     with pytest.raises(ResultsError, match="without dataset"):
         read_predictions(tmp_path / "other.csv", "cifar10")
     with pytest.raises(ResultsError, match="got no file"):
-        read_predictions(tmp_path / "absent.parquet", "cifar10")
+        read_predictions(tmp_path / "missing.parquet", "cifar10")
 
 
 @pytest.mark.parametrize(
@@ -103,13 +103,13 @@ def test_read_predictions_rejects_other_and_missing_files(tmp_path: Path) -> Non
     ],
 )
 def test_predictions_with_invalid_values_are_rejected(
-    some_cells: Path, predictions: CellPredictions, tmp_path: Path, column: str, value: Any, message: str
+    partial_folder: Path, predictions: CellPredictions, tmp_path: Path, column: str, value: Any, message: str
 ) -> None:
     frame = predictions.frame[predictions.frame["key"] == "pgd"].astype({column: object}).reset_index(drop=True)
     frame.loc[0, column] = value
     frame.to_csv(tmp_path / "changed.csv", index=False)
     with pytest.raises(ResultsError, match=message):
-        TableValues(RobustnessDataset(some_cells), "cifar10", tmp_path / "changed.csv")
+        TableValues(RobustnessDataset(partial_folder), "cifar10", tmp_path / "changed.csv")
 
 
 def test_duplicate_predictions_are_rejected(predictions: CellPredictions, tmp_path: Path) -> None:
@@ -119,20 +119,22 @@ def test_duplicate_predictions_are_rejected(predictions: CellPredictions, tmp_pa
 
 
 def test_unused_predictions_are_reported(
-    some_cells: Path, predictions: CellPredictions, tmp_path: Path, robust201: RunCommand
+    partial_folder: Path, predictions: CellPredictions, tmp_path: Path, robust201: RunCommand
 ) -> None:
     write_predictions(tmp_path / "predictions.csv", predictions.frame)
     options = ["--methods", "random", "--queries", "5", "--runs", "2", "--predictions", tmp_path / "predictions.csv"]
-    assert "No prediction was used" in robust201("search", some_cells, "--objective", "fgsm:1", *options).err
-    result = robust201("search", some_cells, "--objective", "pgd:1", *options)
+    assert "No prediction was used" in robust201("search", partial_folder, "--objective", "fgsm:1", *options).err
+    result = robust201("search", partial_folder, "--objective", "pgd:1", *options)
     assert "No prediction was used" not in result.err
     assert "lacks these results for all predicted cells: aa_apgd-ce:1, aa_square:1, corruption, fgsm:1." in result.err
 
 
-def test_search_and_blackbox_mark_predictions(some_cells: Path, predictions: CellPredictions, tmp_path: Path) -> None:
+def test_search_and_blackbox_mark_predictions(
+    partial_folder: Path, predictions: CellPredictions, tmp_path: Path
+) -> None:
     path = tmp_path / "predictions.parquet"
     write_predictions(path, predictions.frame)
-    reader = RobustnessDataset(some_cells)
+    reader = RobustnessDataset(partial_folder)
     (search,) = repeat_searches(
         reader, "cifar10", ["pgd:1"], methods=["random"], n_queries=50, n_runs=2, report=["clean"], predictions=path
     )
@@ -147,11 +149,11 @@ def test_search_and_blackbox_mark_predictions(some_cells: Path, predictions: Cel
 
 
 def test_search_omits_default_columns_without_predictions(
-    some_cells: Path, predictions: CellPredictions, tmp_path: Path
+    partial_folder: Path, predictions: CellPredictions, tmp_path: Path
 ) -> None:
     path = tmp_path / "predictions.parquet"
     write_predictions(path, predictions.frame)
-    reader = RobustnessDataset(some_cells)
+    reader = RobustnessDataset(partial_folder)
     options: dict[str, Any] = {"methods": ["random"], "n_queries": 5, "n_runs": 2, "predictions": path}
     (search,) = repeat_searches(reader, "cifar10", ["pgd:1"], **options)
     assert (search.n_members, search.n_predicted) == (15_625, 6406)
@@ -252,13 +254,13 @@ def test_predict_uses_measures(tmp_path: Path, robust201: RunCommand) -> None:
         write_results(measures_folder, {"jacobian": values}, measure="norm")
         return write_sweep_json(measures_folder, {"cifar10": {"jacobian": [0]}}, {"protocols": [protocol]})
 
-    def tau(*options: object) -> float:
+    def measure_tau(*options: object) -> float:
         result = robust201("predict", folder, "--keys", "clean", *options, "--json")
         assert result.code == 0, result.err
         return float(json.loads(result.out)["quality"][0]["kendall"])
 
-    assert tau() < 0.4
-    assert tau("--measures", write_measures(tmp_path / "measures", measures)) > 0.8
+    assert measure_tau() < 0.4
+    assert measure_tau("--measures", write_measures(tmp_path / "measures", measures)) > 0.8
     too_few = write_measures(tmp_path / "too-few", dict([*measures.items()][:100]))
     error_line = robust201("predict", folder, "--keys", "clean", "--measures", too_few).error_line(2)
     assert "but has 100 of 6,466" in error_line

@@ -9,9 +9,14 @@ import pytest
 from robust201 import RobustnessDataset
 from robust201.core.errors import ConfigError, RobustError
 from robust201.reader.derived import DerivedMetrics, MetricRow
-from robust201.search.benchmark import Benchmark, spread_order
+from robust201.search.benchmark import Benchmark, make_bisection_order
 from robust201.search.cells import SearchCells
-from robust201.search.objectives import TableValues, datasets_with_accuracies, meets_constraints, parse_objectives
+from robust201.search.objectives import (
+    TableValues,
+    datasets_with_accuracies,
+    find_cells_meeting_constraints,
+    parse_objectives,
+)
 from robust201.search.optimiser import Query
 from robust201.spaces import SPACES
 from tests.support.planted import planted_accuracy, write_planted
@@ -103,7 +108,7 @@ def test_costs_match_the_space(values: TableValues) -> None:
     for cell in CELLS:
         assert objective_values(values, "parameters")[cell] == space.parameter_count(cell, n_classes=10)
         assert objective_values(values, "flops")[cell] == space.macs(cell, n_classes=10, image_size=32)
-    is_met = meets_constraints(values, ["parameters <= 2e5", "flops >= 20000000"])
+    is_met = find_cells_meeting_constraints(values, ["parameters <= 2e5", "flops >= 20000000"])
     parameters = objective_values(values, "parameters")
     assert 0 < is_met.sum() < (parameters <= 200_000).sum()
     assert (parameters[is_met] <= 200_000).all()
@@ -112,7 +117,7 @@ def test_costs_match_the_space(values: TableValues) -> None:
 def test_constraint_error_shows_the_range_if_no_cell_meets_it(values: TableValues) -> None:
     minimum = int(np.nanmin(objective_values(values, "parameters")))
     with pytest.raises(ConfigError, match=f"parameters lies between {minimum} and "):
-        meets_constraints(values, ["parameters <= 800"])  # mistaken for thousands of parameters
+        find_cells_meeting_constraints(values, ["parameters <= 800"])  # mistaken for thousands of parameters
 
 
 def test_joined_columns_are_costs_in_their_own_units(tmp_path: Path) -> None:
@@ -124,13 +129,13 @@ def test_joined_columns_are_costs_in_their_own_units(tmp_path: Path) -> None:
     np.testing.assert_array_equal(objective_values(values, "-edgegpu_latency")[list(CELLS)], [-4.0, -6.0, np.nan])
     assert objective_values(values, "pgd (joined)")[CELLS[1]] == 2
     for text, expected in (("edgegpu_latency <= 5", [CELLS[0]]), ("a<=b 8.0 >= 2", [CELLS[1]])):
-        assert np.flatnonzero(meets_constraints(values, [text])).tolist() == expected
+        assert np.flatnonzero(find_cells_meeting_constraints(values, [text])).tolist() == expected
 
 
 @pytest.mark.parametrize("text", ["clean >= 0.9", "parameters < 3", "parameters <= many", "latency <= 5"])
 def test_meets_constraints_rejects_anything_except_costs(values: TableValues, text: str) -> None:
     with pytest.raises(ConfigError, match="belong in the objective"):
-        meets_constraints(values, [text])
+        find_cells_meeting_constraints(values, [text])
 
 
 @pytest.mark.parametrize(
@@ -173,11 +178,11 @@ def test_partial_queries_average_the_first_evaluations(cells: SearchCells, value
         "clean": planted_accuracy("clean", 0)[0],
         **{f"{s:g}": planted_accuracy("pgd", s)[0] for s in (0.5, 1, 4)},
     }
-    expected_evaluations = [list(evaluations.values())[index] for index in spread_order(4)[:2]]
-    weights = [(0.5, *[1 / 3] * 3)[index] for index in spread_order(4)[:2]]
+    expected_evaluations = [list(evaluations.values())[index] for index in make_bisection_order(4)[:2]]
+    weights = [(0.5, *[1 / 3] * 3)[index] for index in make_bisection_order(4)[:2]]
     assert partial_value == pytest.approx(np.dot(expected_evaluations, weights) / (sum(weights) / 1.5), abs=1e-5)
 
 
 def test_spread_order_bisects() -> None:
-    assert spread_order(7).tolist() == [3, 1, 5, 0, 2, 4, 6]
-    assert sorted(spread_order(75).tolist()) == list(range(75))
+    assert make_bisection_order(7).tolist() == [3, 1, 5, 0, 2, 4, 6]
+    assert sorted(make_bisection_order(75).tolist()) == list(range(75))

@@ -62,21 +62,21 @@ def test_runs_depend_only_on_seed_and_run_number(method: str, planted: Benchmark
 
 
 def test_method_queries_only_members(method: str, space: CellSpace) -> None:
-    present = np.zeros(15_625, dtype=bool)
-    present[::40] = True
+    is_evaluated = np.zeros(15_625, dtype=bool)
+    is_evaluated[::40] = True
     for distinct in (False, True):
-        cells = SearchCells(space, present, distinct=distinct)
+        cells = SearchCells(space, is_evaluated, distinct=distinct)
         assert len(cells) > 60
         benchmark = Benchmark(cells, [WeightedSum("clean", planted_accuracy("clean", 0)[:, None], np.ones(1))])
         ((queried, _),) = run_traces(method, benchmark, (0,), queries=40)
-        assert present[np.array(space.isomorphs())[queried]].all()
+        assert is_evaluated[np.array(space.isomorphs())[queried]].all()
         assert not distinct or {*queried} <= {*space.isomorphs()}
 
 
 def test_run_ends_when_the_space_is_exhausted(method: str, space: CellSpace) -> None:
-    present = np.zeros(15_625, dtype=bool)
-    present[[0, 1, 2]] = True
-    cells = SearchCells(space, present, distinct=True)
+    is_evaluated = np.zeros(15_625, dtype=bool)
+    is_evaluated[[0, 1, 2]] = True
+    cells = SearchCells(space, is_evaluated, distinct=True)
     benchmark = Benchmark(cells, [WeightedSum("clean", planted_accuracy("clean", 0)[:, None], np.ones(1))])
     ((queried, spent),) = run_traces(method, benchmark, (0,), queries=12)
     assert {*queried} == {0, 1, 2}
@@ -84,7 +84,7 @@ def test_run_ends_when_the_space_is_exhausted(method: str, space: CellSpace) -> 
 
 
 def test_method_accepts_several_objectives(method: str, planted_front: Benchmark) -> None:
-    if METHODS[method].needs_parts:
+    if METHODS[method].needs_partial_queries:
         return
     ((queried, _),) = run_traces(method, planted_front, (0,))
     assert len(queried) == query_budget(method)
@@ -133,9 +133,9 @@ def test_worker_processes_end_with_the_search(planted: Benchmark) -> None:
 
 def test_random_search_samples_without_replacement(space: CellSpace) -> None:
     """Sampling q of n cells without replacement includes the best one with probability q / n."""
-    present = np.zeros(15_625, dtype=bool)
-    present[::26] = True
-    cells = SearchCells(space, present, distinct=True)
+    is_evaluated = np.zeros(15_625, dtype=bool)
+    is_evaluated[::26] = True
+    cells = SearchCells(space, is_evaluated, distinct=True)
     accuracies = planted_accuracy("clean", 0)
     best_cell = int(cells.members[np.argmax(accuracies[cells.members])])
     benchmark = Benchmark(cells, [WeightedSum("clean", accuracies[:, None], np.ones(1))])

@@ -125,14 +125,14 @@ def test_second_compaction_merges_new_and_small_shards(store):
     for unit in new_units:
         store.commit(make_results(unit))
     assert store.compact(grace_seconds=HOUR).inputs == 3
-    # The inputs of the first compaction still exist. Both compacted shards hide them.
+    # The inputs of the first compaction still exist. Both compacted shards replace them.
     assert len(assert_complete_store(store, UNITS + new_units).shards) == 1
     assert store.compact(grace_seconds=HOUR, clock=CLOCK_TWO_HOURS_AHEAD).deleted == 12
     assert len(assert_complete_store(store, UNITS + new_units).shards) == 1
     assert store.compact(grace_seconds=HOUR, clock=CLOCK_TWO_HOURS_AHEAD).inputs == 0
 
 
-def test_inputs_stay_hidden_after_compacted_shard_is_merged_again(store):
+def test_inputs_stay_replaced_after_compacted_shard_is_merged_again(store):
     store.compact()
     (first_compacted,) = store.inventory().shards
     store.commit(make_results(make_unit(4)))
@@ -295,12 +295,12 @@ def test_reader_evicts_before_reading(compacted_groups, cache_bytes, positions):
     cached_and_read_bytes = []
 
     def read_and_record(file, group, columns=None):
-        cached_and_read_bytes.append((reader._cached_bytes, file.encoded_bytes(group, columns)))
+        cached_and_read_bytes.append((reader._cached_bytes, file.count_encoded_bytes(group, columns)))
         return original_read(file, group, columns)
 
     with patch.object(ShardFile, "read", read_and_record):
         for position in positions:
-            reader.row(shard, position, ("cm", "accuracy"))
+            reader.read_row(shard, position, ("cm", "accuracy"))
     reader.close()
     assert all(n_cached == 0 or n_cached + n_bytes <= cache_bytes for n_cached, n_bytes in cached_and_read_bytes)
     assert len(cached_and_read_bytes) >= len({position // 2 for position in positions}) / 6

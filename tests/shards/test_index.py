@@ -33,7 +33,7 @@ UNITS = [make_unit(architecture, key=key) for key in ("pgd", "fgsm") for archite
 
 
 @pytest.fixture(autouse=True)
-def write_small_index(monkeypatch):
+def allow_small_index_files(monkeypatch):
     monkeypatch.setattr(index, "MIN_ROWS", 1)
 
 
@@ -318,7 +318,7 @@ def test_recently_written_shard_is_hashed_again(store, hashed_names):
         assert len(hashed_names) == len(UNITS)
 
 
-def test_nothing_is_verified_if_clock_is_unavailable(store, hashed_names, monkeypatch):
+def test_resume_verifies_nothing_if_clock_of_file_system_is_unavailable(store, hashed_names, monkeypatch):
     make_older(store)
 
     def raise_error(**_named):
@@ -372,7 +372,7 @@ def test_resume_finds_hidden_damage_after_another_command_found_it(store, monkey
     assert damaged_shard not in inventory.shards
 
 
-def test_compaction_hashes_verified_inputs(store, hashed_names):
+def test_compaction_hashes_even_verified_inputs(store, hashed_names):
     make_older(store)
     damaged_shard = scan_as_resume(store).shards[5]
     flip_middle_bit(store, damaged_shard, keep_time=True)

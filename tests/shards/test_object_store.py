@@ -263,7 +263,7 @@ def export_tree(results: Path, out: Path) -> dict[str, bytes]:
 
 
 def test_sweep_on_s3_exports_same_bytes_as_sweep_in_folder(robust201, write_sweep, s3, s3_url, tmp_path):
-    local_results, s3_results = tmp_path / "results", tmp_path / "away"
+    local_results, s3_results = tmp_path / "results", tmp_path / "results-on-s3"
     assert robust201("run", write_sweep()).code == 0
     sweep = write_sweep(shards=s3_url, results=str(s3_results))
     # `run --share` computes one half of a prepared sweep, and a driver computes the other half.
@@ -297,10 +297,10 @@ def test_ray_workers_write_shards_to_s3(make_sweep, s3, s3_url):
 
 def test_filesystem_is_reopened_after_fork():
     backend = ObjectBackend("memory://fork", lambda _step: None)
-    opened_before = backend._filesystem()
-    backend._opened = (os.getpid() + 1, *opened_before)
-    assert backend._filesystem()[1] == opened_before[1]
-    assert backend._opened[0] == os.getpid()
+    filesystem_and_root = backend._filesystem()
+    backend._open_filesystem = (os.getpid() + 1, *filesystem_and_root)
+    assert backend._filesystem()[1] == filesystem_and_root[1]
+    assert backend._open_filesystem[0] == os.getpid()
 
 
 # Errors: rejected URLs, advice, and retries

@@ -19,7 +19,7 @@ from robust201.core.errors import (
 )
 from robust201.core.records import EvaluationProtocol, EvaluationResult, Part
 from robust201.shards import ShardStore, merge_folders
-from robust201.shards.inventory import Slice, choose_slices, gaps
+from robust201.shards.inventory import Slice, choose_slices, find_gaps
 from robust201.tasks.columns import COLUMNS, RESERVED, fields_of
 from tests.support.shard_support import (
     ALL,
@@ -55,7 +55,7 @@ def test_committed_values_are_read_unchanged(store):
     assert store.verify() == []
 
 
-def test_values_returns_only_requested_columns(store):
+def test_values_returns_only_requested_columns_and_counts(store):
     unit = make_unit()
     store.commit(make_results(unit, measurements=ALL))
     assert set(store.values(unit, 1.0, store.inventory(), ("accuracy",))) == {"accuracy", "cm"}
@@ -205,7 +205,7 @@ def test_choose_slices_returns_maximum_disjoint_cover(pairs):
             if not slice_images & images_of_choice
         ]
     assert len(covered) == max(map(len, possible_choices))
-    uncovered = [position for start, stop in gaps(chosen, 12) for position in range(start, stop)]
+    uncovered = [position for start, stop in find_gaps(chosen, 12) for position in range(start, stop)]
     assert sorted(uncovered + covered) == list(range(12))
     if (0, 12) in pairs:
         assert len(chosen) == 1

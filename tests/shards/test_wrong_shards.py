@@ -11,7 +11,7 @@ import pytest
 from robust201.core.errors import EvaluationError, RobustError, ShardDamagedError, StorageError
 from robust201.core.parquet_footer import parse_row_groups
 from robust201.shards import ShardStore, merge_folders, requeue_shards
-from robust201.shards.parquet import ShardFile, row_values
+from robust201.shards.parquet import ShardFile, copy_row_values
 from robust201.shards.row_checks import find_suspects
 from robust201.tasks.measurements import check_values
 from tests.support.shard_support import ALL, DEFAULT, make_results, make_unit, whole_part
@@ -90,7 +90,7 @@ def test_wrong_footer_is_reported_and_requeued(tmp_path, fault):
     assert_verify_reports_and_requeue_repairs(store)
 
 
-def test_shard_file_rejects_value_bomb_before_decoding(tmp_path):
+def test_shard_file_rejects_excessive_row_group_before_decoding(tmp_path):
     store = ShardStore.create(tmp_path / "results")
     store.commit(make_results(DAMAGED_UNIT))
     path = rewrite_shard(path_to_damage(store), INVALID_TABLES["forty million values"])
@@ -130,7 +130,7 @@ def test_damaged_footer_does_not_abort_process(tmp_path):
 
 
 @pytest.mark.parametrize("measurements", [DEFAULT, ALL, ("accuracy", "cm")])
-def test_find_suspects_finds_every_invalid_row(tmp_path, measurements):
+def test_find_suspects_finds_exactly_the_invalid_rows(tmp_path, measurements):
     # After a random change to a random row, the suspects are exactly the rows that `check_values` rejects.
     store = ShardStore.create(tmp_path / "results")
     unit = make_unit(strengths=tuple(map(float, range(1, 9))))
@@ -159,7 +159,7 @@ def test_find_suspects_finds_every_invalid_row(tmp_path, measurements):
         suspects, _ = find_suspects(changed, file.columns)
         for position in range(8):
             try:
-                check_values(row_values(changed, position, file.columns), 30)
+                check_values(copy_row_values(changed, position, file.columns), 30)
             except EvaluationError:
                 n_invalid += 1
                 assert suspects[position], (name, changed_row, change)
@@ -174,10 +174,10 @@ def test_export_rejects_changed_confidence_with_valid_hash(robust201, finished, 
     assert robust201("export", finished, "--out", tmp_path / "before").code == 0
 
     def halve(table):
-        kind = table.schema.field("confidence_label").type
+        arrow_type = table.schema.field("confidence_label").type
         cells = table["confidence_label"].to_pylist()
         cells[0][0] /= 2
-        return pa.array(cells, kind)
+        return pa.array(cells, arrow_type)
 
     rewrite_shard(path, with_column("confidence_label", halve))
     error_line = robust201("export", finished, "--out", tmp_path / "after").error_line(4)

@@ -80,16 +80,18 @@ def _as_number(value: object) -> float:
 
 
 def as_level(level: object, error_prefix: str) -> float:
-    """Return a level of significance, which must be between 0 and 1."""
+    """Return a level of significance as a float; it must be between 0 and 1."""
     number = _as_number(level)
     if not 0 < number < 1:
         level_text = reprlib.repr(level) if math.isnan(number) else f"{number:g}"
-        raise ConfigError(f"{error_prefix}: expected a level of ties between 0 and 1, got {level_text}. Try 0.05.")
+        raise ConfigError(
+            f"{error_prefix}: the significance level of ties must be between 0 and 1, got {level_text}. Try 0.05."
+        )
     return number
 
 
 def as_draws(n_draws: object, error_prefix: str) -> int:
-    """Return a number of bootstrap resamples, which must be 0 or at least 2."""
+    """Return a number of bootstrap resamples as an int; it must be 0 or at least 2."""
     is_number = isinstance(n_draws, numbers.Integral) and not isinstance(n_draws, bool)
     number = int(n_draws) if is_number else -1  # type: ignore[call-overload]
     if number < 0 or number == 1:  # a single resample has no variance

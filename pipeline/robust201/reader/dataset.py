@@ -46,14 +46,15 @@ NameOrNames = str | Sequence[str]
 class RobustnessDataset:
     """Results of an exported or published dataset.
 
-    Class attributes describe the published dataset. Attributes of an instance describe its folder, and keys have the
-    folder's spelling. (An export lists its contents in sweep.json; the published dataset only lists its attacks, in
+    Class attributes describe the published dataset. Attributes of an instance describe its folder, and spell keys as
+    the folder does. (An export lists its contents in sweep.json; the published dataset only lists its attacks, in
     meta.json.)
 
-    In all methods, an architecture is identified by its id, as a number or text, or by its cell string, and has the
-    results of its isomorphism class. Keys may have either spelling. Datasets, keys and measurements are names or lists
-    of names; the default is all. A strength is an epsilon (in units of 1/255 in an L∞ ball), a severity, or 0 for clean
-    images. `weights` is the name of the weights whose results are read; it is only needed if there are several.
+    In all methods, an architecture is identified by its id, as a number or text, or by its cell string. Its results are
+    those of its isomorphism class. Keys may have either spelling. Arguments for datasets, keys and measurements are
+    names or lists of names; by default, all are used. A strength is an epsilon (in units of 1/255 in an L∞ ball), a
+    severity, or 0 for clean images. `weights` is the name of the weights whose results are read; it is only needed if
+    there are several.
 
     Raises:
         ArchitectureError: the architecture does not exist (also a KeyError), or was not evaluated.
@@ -68,17 +69,18 @@ class RobustnessDataset:
             ``epsilons`` (attack → list, in units of 1/255 for the paper's attacks).
         sweep: content of sweep.json; None for a folder without this file, such as the published dataset, and for
             several folders, each of which has its own.
-        missing: content of missing.json: missing strengths of a partial export, {dataset: {key: {id: strengths}}}.
-        non_isomorph_ids: ids of the architectures that represent their isomorphism class, as strings.
+        missing: content of missing.json, which lists the missing strengths of a partial export as
+            {dataset: {key: {id: strengths}}}.
+        non_isomorph_ids: ids, as strings, of the architectures that represent their isomorphism class.
         weights: names of the weights, if the folder has results of named weights.
         keys_clean: ``["clean"]``.
-        keys_adv: adversarial attacks.
-        keys_cc: common corruptions.
-        keys_measure: measures of the networks themselves.
+        keys_adv: keys of adversarial attacks.
+        keys_cc: keys of common corruptions.
+        keys_measure: keys of measures, which describe the networks themselves.
         keys_other: keys that this version does not know.
         keys_all: all keys.
         data: names of the datasets.
-        measures: measurements under all keys except measures (see `measurements`).
+        measures: names of the measurements of clean images, attacks and corruptions (see `measurements`).
     """
 
     # These are lists, because scripts for the published helper class concatenate them: `keys_clean + keys_adv`.
@@ -109,9 +111,9 @@ class RobustnessDataset:
         """
         folders = [ResultFiles(as_folder(folder)) for folder in (path, *others)]
         files: ResultFiles = OverlaidFiles(folders) if others else folders[0]
-        self._read_from(self._choose(files, weights))
+        self._set_files(self._choose_weights(files, weights))
 
-    def _read_from(self, files: ResultFiles) -> None:
+    def _set_files(self, files: ResultFiles) -> None:
         self.files, self.path = files, files.path
         self.meta, self.sweep, self.missing = self.files.meta, self.files.sweep, self.files.missing
         # This is equivalent to `files.spec` and `files.isomorph`, but avoids 31,250 calls.
@@ -138,7 +140,9 @@ class RobustnessDataset:
         n_architectures = self.files.choosing(self.weights[0] if has_several_weights else None).count_architectures(
             self.data, self.keys_all
         )
-        contents = f"{', '.join(self.data)}; {len(self.keys_all)} keys, {n_architectures:,} architectures"
+        keys_text = "1 key" if len(self.keys_all) == 1 else f"{len(self.keys_all)} keys"
+        architectures_text = "1 architecture" if n_architectures == 1 else f"{n_architectures:,} architectures"
+        contents = f"{', '.join(self.data)}; {keys_text}, {architectures_text}"
         source = self.files.describe_source(self.data, self.keys_all)
         folders = self.files.layers if isinstance(self.files, OverlaidFiles) else (self.files,)
         paths = ", ".join(str(folder.path) for folder in folders)
@@ -166,7 +170,7 @@ class RobustnessDataset:
             network_list: list[int | str] = [networks] if isinstance(networks, str) else [*networks]
             names = [self._find_network_name(network) for network in network_list]
         selected = copy.copy(self)
-        selected._read_from(narrow_files(self.files, names, None if keys is None else as_names(keys, "key")))
+        selected._set_files(narrow_files(self.files, names, None if keys is None else as_names(keys, "key")))
         return selected
 
     def _find_network_name(self, network: int | str) -> str:
@@ -190,7 +194,7 @@ class RobustnessDataset:
         """Read results in the nesting of the files; by default, all `measurements` of each key.
 
         A missing file is an error unless `missing_ok` is true. `tqdm` is the module tqdm, its class, or a compatible
-        object, and shows progress.
+        object; if it is given, it shows progress.
 
         Returns:
             {dataset: {key: {measure: {id: value}}}}, with keys in the caller's spelling. Ids are strings; only
@@ -199,7 +203,7 @@ class RobustnessDataset:
             are None. If the corruptions of ImageNet16-120, which were never published, have no files, they give an
             empty entry, as in the published helper class.
         """
-        files = self._choose(self.files, weights)
+        files = self._choose_weights(self.files, weights)
         datasets = self.data if data is None else as_names(data, "dataset")
         keys = self.keys_all if key is None else as_names(key, "key")
         requested_measurements = None if measure is None else as_names(measure, "measurement")
@@ -226,7 +230,11 @@ class RobustnessDataset:
         return result
 
     def measurements(self, dataset: str, key: str) -> list[str]:
-        """Return the measurements under a key: `measures`, a measure's columns, or an unknown key's measurements."""
+        """Return the names of a key's measurements.
+
+        Clean images, attacks and corruptions have the measurements `measures`. The measurements of a measure are its
+        columns, and those of an unknown key are found in the files.
+        """
         return self.files.measurements_of(as_name(dataset, "dataset"), as_name(key, "key"))
 
     def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
@@ -239,22 +247,22 @@ class RobustnessDataset:
 
     def get_uid(self, i: int | str) -> str:
         """Return the id, as text, of the evaluated architecture in an architecture's isomorphism class."""
-        return self.files.isomorph(self._resolve(i))
+        return self.files.isomorph(self._find_id(i))
 
     def id_to_string(self, i: int | str) -> str:
         """Return the cell string of an id, or the id itself in a space without cells."""
-        return self.files.spec(self._resolve(i))
+        return self.files.spec(self._find_id(i))
 
     def string_to_id(self, s: str) -> str:
         """Return the id, as text, of a cell string."""
-        return self._resolve(s)
+        return self._find_id(s)
 
     def draw_arch(self, s: str | None = None, i: int | str | None = None, *, ax: "Axes | None" = None) -> "Axes":
         """Draw a cell, given its string or id; by default on pyplot's current axes, as the published helper does."""
         architecture = s if s is not None else i
         if architecture is None:
             raise ArchitectureError("Drawing failed: a cell string or an id is needed. Pass s=… or i=….")
-        identifier = self._resolve(architecture)
+        identifier = self._find_id(architecture)
         space = self.files.space
         if space is None:
             raise ArchitectureError(
@@ -290,9 +298,9 @@ class RobustnessDataset:
 
         If no strength is given, return the list of accuracies at all `strengths`, or a number for ``clean``.
         """
-        identifier = self._resolve(architecture)
-        error_prefix = f"Looking up {format_id(identifier)}"
-        strength_value = None if strength is None else self._strength(error_prefix, dataset, key, strength)
+        identifier = self._find_id(architecture)
+        action = f"Looking up {format_id(identifier)}"
+        strength_value = None if strength is None else self._check_strength(action, dataset, key, strength)
         if strength_value == CLEAN_STRENGTH and strength_value not in self.strengths(dataset, key):
             key = "clean"
         accuracies: float | list[float] = self.value(architecture, dataset, key, weights=weights)
@@ -335,11 +343,11 @@ class RobustnessDataset:
         completely and cached (see `reader.file_cache`), whereas only a part of a Parquet file is read. Convert large
         JSON files with ``robust201 convert`` first. Threads and forked processes may share a dataset.
         """
-        identifier, uid = self._resolve(architecture), self.get_uid(architecture)
+        identifier, uid = self._find_id(architecture), self.get_uid(architecture)
         for argument_name, name in (("dataset", dataset), ("key", key), ("measurement", measure)):
             as_name(name, argument_name)
         try:
-            return self._choose(self.files, weights).value(dataset, key, measure, uid)
+            return self._choose_weights(self.files, weights).value(dataset, key, measure, uid)
         except KeyError as error:
             if isinstance(error, ArchitectureError):
                 raise
@@ -370,11 +378,11 @@ class RobustnessDataset:
                 f"Reading outcomes failed for {dataset} {key}: a strength is needed. Choose one of {strengths}."
             )
         strength_value = (
-            known_strengths[0] if strength is None else self._strength("Reading outcomes", dataset, key, strength)
+            known_strengths[0] if strength is None else self._check_strength("Reading outcomes", dataset, key, strength)
         )
         if strength_value == CLEAN_STRENGTH and strength_value not in known_strengths:
             key = "clean"
-        return read_outcomes(self._choose(self.files, weights), dataset, key, strength_value)
+        return read_outcomes(self._choose_weights(self.files, weights), dataset, key, strength_value)
 
     def images(self, dataset: str) -> "pd.DataFrame":
         """Return the table of the images in `outcomes`.
@@ -451,7 +459,7 @@ class RobustnessDataset:
                 only for accuracies at one strength.
 
         Returns:
-            Rank by architecture (int64; architectures int64 or text), starting at 1; equal values share the lowest
+            A Series of ranks (int64) by architecture (int64 or text). Ranks start at 1; equal values share the lowest
             rank. Architectures without a value at the strength are left out. With `ties`, a DataFrame by architecture
             with `rank`, `value`, `p_value` (of the difference from the best architecture, Holm-adjusted) and `tied`
             (whether this difference is not significant; see `statistics.significance.ties_with_best`).
@@ -461,12 +469,14 @@ class RobustnessDataset:
         """
         from robust201.reader.frames import rank_by_value
 
-        if weights is None and (separate_trainings := self.select()).files is not self.files:
+        if weights is None and (separated_dataset := self.select()).files is not self.files:
             options: Any = {"measure": measure, "lowest_first": lowest_first, "isomorphs": isomorphs, "ties": ties}
-            ranked: pd.Series[int] | pd.DataFrame = separate_trainings.rank(dataset, key, strength, **options)
+            ranked: pd.Series[int] | pd.DataFrame = separated_dataset.rank(dataset, key, strength, **options)
             return ranked
         known_strengths = self.strengths(dataset, key)
-        ranked_strengths = known_strengths if strength is None else (self._strength("Ranking", dataset, key, strength),)
+        ranked_strengths = (
+            known_strengths if strength is None else (self._check_strength("Ranking", dataset, key, strength),)
+        )
         frame = self.to_frame(dataset, key, measure, isomorphs=isomorphs, weights=weights)
         label = f"{dataset} {key} {measure}"
         if ties is None:
@@ -479,7 +489,7 @@ class RobustnessDataset:
         from robust201.reader.error_bars import UnpairedTestWarning, count_evaluated_images, rank_with_ties
         from robust201.reader.outcomes import has_outcomes_of
 
-        files = self._choose(self.files, weights)
+        files = self._choose_weights(self.files, weights)
         n_images = count_evaluated_images(files, dataset, key)
         key_with_outcomes = (
             "clean" if ranked_strengths[0] == CLEAN_STRENGTH and ranked_strengths[0] not in known_strengths else key
@@ -534,9 +544,9 @@ class RobustnessDataset:
             (None if names is None else as_names(names, argument_name))
             for names, argument_name in ((datasets, "datasets"), (keys, "keys"))
         )
-        network = None if reference is None else architecture_of(self.get_uid(reference))
+        reference_id = None if reference is None else architecture_of(self.get_uid(reference))
         files = self.select().files
-        return derive_metrics(files, *datasets_and_keys, reference=network, level=ties, n_draws=n_draws, seed=seed)
+        return derive_metrics(files, *datasets_and_keys, reference=reference_id, level=ties, n_draws=n_draws, seed=seed)
 
     @overload
     def worst_case(
@@ -566,11 +576,11 @@ class RobustnessDataset:
         weights: str | None = None,
         intervals: bool = False,
     ) -> "pd.Series[float] | pd.DataFrame":
-        """Return the fraction of images that each architecture classifies correctly under every one of several tasks.
+        """Return the fraction of images that each architecture classifies correctly under all of several tasks.
 
         Args:
             dataset: name of the dataset.
-            tasks: keys and strengths; clean images are ``("clean", 0)``.
+            tasks: pairs of a key and a strength; clean images are ``("clean", 0)``.
             weights: name of the weights.
             intervals: whether to return 95% intervals as well.
 
@@ -595,7 +605,7 @@ class RobustnessDataset:
         low, high = accuracy_intervals(accuracies, outcomes[0].n_images)
         return accuracies.to_frame("accuracy").assign(low=low, high=high)
 
-    def _strength(self, action: str, dataset: str, key: str, strength: float) -> float:
+    def _check_strength(self, action: str, dataset: str, key: str, strength: float) -> float:
         return as_strength(strength, self.strengths(dataset, key), f"{action} failed for {dataset} {key}")
 
     def join(
@@ -618,7 +628,8 @@ class RobustnessDataset:
             table's columns of numbers. `` (joined)`` is appended to a column name that exists already.
 
         Raises:
-            ConfigError: the file does not exist, or has no column to join by, no numbers, or duplicate rows.
+            ConfigError: the file does not exist, has no column that identifies architectures or no column of numbers,
+                or has several rows for one architecture.
             ResultsError: the file is damaged or has an unknown format.
             ArchitectureError: a row's architecture is not in the space.
         """
@@ -630,7 +641,7 @@ class RobustnessDataset:
         """Read a table (see `join`) as one row per evaluated architecture, and per dataset if it has this column."""
         from robust201.reader.joined_tables import read_joined
 
-        return read_joined(table, self.files, self._resolve)
+        return read_joined(table, self.files, self._find_id)
 
     def to_frame(
         self,
@@ -673,7 +684,7 @@ class RobustnessDataset:
                 f"Making a table failed for {measure}: intervals are only available for accuracies in the long form. "
                 f"Omit {'`wide`' if wide else '`measure`'} or `intervals`."
             )
-        files = self._choose(self.files, weights)
+        files = self._choose_weights(self.files, weights)
         frame = read_frame(files, datasets, keys, measure, wide=wide, isomorphs=isomorphs)
         if not intervals:
             return frame
@@ -682,10 +693,10 @@ class RobustnessDataset:
         return add_intervals(frame, files)
 
     @staticmethod
-    def _choose(files: ResultFiles, weights: str | None) -> ResultFiles:
+    def _choose_weights(files: ResultFiles, weights: str | None) -> ResultFiles:
         return files.choosing(None if weights is None else as_name(weights, "weights"))
 
-    def _resolve(self, architecture: int | str) -> str:
+    def _find_id(self, architecture: int | str) -> str:
         if isinstance(architecture, str):
             name = self.map_str_to_id.get(architecture, architecture)
         else:
@@ -711,7 +722,7 @@ class RobustnessDataset:
         )
 
     def _is_intentionally_absent(self, dataset: str, key: str, measures: Sequence[str], *, explicit: bool) -> bool:
-        """Return whether it is not an error that a key has no files: it is not in the sweep, or was never published."""
+        """Return whether a key has no files because it is not in the sweep, or because it was never published."""
         if any(self.files.find(dataset, key, measure) is not None for measure in measures):
             return False
         planned_strengths = self.files.planned(dataset)

@@ -49,7 +49,7 @@ OUTCOMES_REQUIREMENT = "per-image outcomes: measure `predictions`, and export wi
 
 
 class MetricRow(NamedTuple):
-    """A metric (see docs/statistics.md) for each architecture.
+    """Values of one metric (see docs/statistics.md), one per architecture.
 
     Attributes:
         dataset: name of the dataset.
@@ -57,7 +57,7 @@ class MetricRow(NamedTuple):
         key: the key; several keys are joined with ``+``.
         strength: the strength; None for a metric over all strengths.
         values: values by architecture; NaN if undefined.
-        note: remark for readers.
+        note: remark on how the values were computed; may be empty.
     """
 
     dataset: str
@@ -95,7 +95,7 @@ class RankAgreement(NamedTuple):
 
 
 MAX_TOP = 20
-"""Maximum number of best architectures whose overlap is counted, unless half of all architectures are fewer."""
+"""Maximum number of best architectures whose overlap is counted; the number is also at most half of all."""
 
 
 @dataclass(frozen=True)
@@ -170,14 +170,14 @@ def derive_metrics(
     for dataset in datasets:
         results = StoredResults.read(files, dataset, keys)
         rankings += rank_evaluations(results, level, n_draws, seed)
-        metrics += [metric_row for derive in _METRICS for metric_row in derive(results, requirements)]
-        metrics += _corruption_errors(results, requirements, reference)
+        metrics += [metric_row for derive in _DERIVATIONS for metric_row in derive(results, requirements)]
+        metrics += _derive_corruption_errors(results, requirements, reference)
         agreements += [
             _compare_ranks(results, metric_row)
             for metric_row in metrics
             if metric_row.dataset == dataset and _is_comparable(metric_row)
         ]
-    metrics += _seed_deviations(files, datasets, keys, requirements)
+    metrics += _derive_seed_deviations(files, datasets, keys, requirements)
     return DerivedMetrics(rankings, metrics, requirements, agreements)
 
 
@@ -220,7 +220,7 @@ def worst_case_accuracies(outcomes_of_attacks: Sequence[Outcomes]) -> "pd.Series
     return pd.Series(count_correct(packed) / outcomes_of_attacks[0].n_images, index=common_architectures)
 
 
-def _robustness(results: StoredResults, requirements: dict[str, str]) -> Iterator[MetricRow]:
+def _derive_robustness(results: StoredResults, requirements: dict[str, str]) -> Iterator[MetricRow]:
     for key in results.keys("attack"):
         # Other attacks have no curve that begins with the clean accuracy.
         if not results.files.includes_clean(results.name, key):
@@ -245,7 +245,7 @@ def _robustness(results: StoredResults, requirements: dict[str, str]) -> Iterato
             )
 
 
-def _success_rates(results: StoredResults, requirements: dict[str, str]) -> Iterator[MetricRow]:
+def _derive_success_rates(results: StoredResults, requirements: dict[str, str]) -> Iterator[MetricRow]:
     clean_outcomes = results.outcomes(CLEAN, CLEAN_STRENGTH)
     for key, strength in results.evaluations():
         if results.files.kind_of(key) != "attack":
@@ -267,7 +267,7 @@ def _success_rates(results: StoredResults, requirements: dict[str, str]) -> Iter
         )
 
 
-def _worst_cases(results: StoredResults, requirements: dict[str, str]) -> Iterator[MetricRow]:
+def _derive_worst_cases(results: StoredResults, requirements: dict[str, str]) -> Iterator[MetricRow]:
     attacks = [(key, strength) for key, strength in results.evaluations() if results.files.kind_of(key) == "attack"]
     keys_by_ball: dict[tuple[Any, float], list[str]] = {}
     for key, strength in attacks:
@@ -284,7 +284,7 @@ def _worst_cases(results: StoredResults, requirements: dict[str, str]) -> Iterat
         yield MetricRow(results.name, "worst_case_accuracy", "+".join(keys), strength, accuracies)
 
 
-def _calibration(results: StoredResults, requirements: dict[str, str]) -> Iterator[MetricRow]:
+def _derive_calibration(results: StoredResults, requirements: dict[str, str]) -> Iterator[MetricRow]:
     files = results.files
     for key in results.accuracies:
         if any(files.find(results.name, key, measurement) is None for measurement in ("confidence", "cm")):
@@ -313,10 +313,10 @@ def _calibration(results: StoredResults, requirements: dict[str, str]) -> Iterat
                 )
         for strength, metrics_by_network in metrics_by_strength.items():
             names = "overconfidence", "class_calibration_gap"
-            yield from _metric_rows(results.name, names, key, strength, metrics_by_network)
+            yield from _make_metric_rows(results.name, names, key, strength, metrics_by_network)
 
 
-def _binned_calibration(results: StoredResults, requirements: dict[str, str]) -> Iterator[MetricRow]:
+def _derive_binned_calibration(results: StoredResults, requirements: dict[str, str]) -> Iterator[MetricRow]:
     files = results.files
     for key in results.accuracies:
         if files.find(results.name, key, CALIBRATION) is None:
@@ -330,10 +330,10 @@ def _binned_calibration(results: StoredResults, requirements: dict[str, str]) ->
                 if (value := architecture_bins if is_single else architecture_bins[position]) is not None
             }
             names = "ece", "maximum_calibration_error"
-            yield from _metric_rows(results.name, names, key, strength, metrics_by_network)
+            yield from _make_metric_rows(results.name, names, key, strength, metrics_by_network)
 
 
-def _steps(results: StoredResults, requirements: dict[str, str]) -> Iterator[MetricRow]:
+def _derive_steps(results: StoredResults, requirements: dict[str, str]) -> Iterator[MetricRow]:
     for key in results.keys("attack"):
         if not has_steps(results.files, results.name, key):
             requirements["mean_steps_of_success, median_steps_of_success"] = f"the measurement `{STEPS}`"
@@ -343,10 +343,10 @@ def _steps(results: StoredResults, requirements: dict[str, str]) -> Iterator[Met
             metrics_by_strength.setdefault(network.strength, {})[network.architecture] = steps_of_success(network.steps)
         for strength, metrics_by_network in sorted(metrics_by_strength.items()):
             names = "mean_steps_of_success", "median_steps_of_success"
-            yield from _metric_rows(results.name, names, key, strength, metrics_by_network)
+            yield from _make_metric_rows(results.name, names, key, strength, metrics_by_network)
 
 
-def _metric_rows(
+def _make_metric_rows(
     dataset: str,
     names: Sequence[str],
     key: str,
@@ -367,17 +367,17 @@ def _to_float_array(nested: Any) -> NDArray[np.float64]:
     return array.astype(np.float64)
 
 
-_METRICS: tuple[Callable[[StoredResults, dict[str, str]], Iterator[MetricRow]], ...] = (
-    _robustness,
-    _success_rates,
-    _worst_cases,
-    _calibration,
-    _binned_calibration,
-    _steps,
+_DERIVATIONS: tuple[Callable[[StoredResults, dict[str, str]], Iterator[MetricRow]], ...] = (
+    _derive_robustness,
+    _derive_success_rates,
+    _derive_worst_cases,
+    _derive_calibration,
+    _derive_binned_calibration,
+    _derive_steps,
 )
 
 
-def _corruption_errors(
+def _derive_corruption_errors(
     results: StoredResults, requirements: dict[str, str], reference: ArchitectureId | None
 ) -> Iterator[MetricRow]:
     keys = results.keys("corruption")
@@ -425,7 +425,7 @@ def _corruption_errors(
             yield MetricRow(results.name, metric, "+".join(series_by_key), None, mean, note)
 
 
-def _seed_deviations(
+def _derive_seed_deviations(
     files: ResultFiles, datasets: Sequence[str], keys: Sequence[str] | None, requirements: dict[str, str]
 ) -> Iterator[MetricRow]:
     recorded_weights = {} if files.sweep is None else files.sweep.get("weights") or {}
@@ -435,16 +435,16 @@ def _seed_deviations(
         if weights.get("seed") is not None
     ]
     trained_weights.sort(key=lambda pair: str(pair[0]))
-    weights_of_runs = [
+    weights_of_recipes = [
         [weights_name for _, weights_name in group]
         for _, group in itertools.groupby(trained_weights, key=lambda pair: pair[0])
     ]
-    weights_of_runs = [weights_names for weights_names in weights_of_runs if len(weights_names) > 1]
-    if not weights_of_runs:
+    weights_of_recipes = [weights_names for weights_names in weights_of_recipes if len(weights_names) > 1]
+    if not weights_of_recipes:
         requirements["training_seed_deviation"] = (
             "weights from several training seeds (`weights` in the sweep), exported with --parquet"
         )
-    for weights_names, dataset in itertools.product(weights_of_runs, datasets):
+    for weights_names, dataset in itertools.product(weights_of_recipes, datasets):
         frames = [
             read_frame(files.choosing(weights_name), [dataset], keys).assign(trained=weights_name)
             for weights_name in weights_names
@@ -453,7 +453,7 @@ def _seed_deviations(
             if strength == CLEAN_STRENGTH and files.includes_clean(dataset, str(key)):
                 continue
             accuracies = group.pivot_table(index="architecture", columns="trained", values="value", dropna=False)
-            deviations, pooled = summarise_seeds(accuracies.to_numpy())
-            note = f"over {', '.join(weights_names)}; pooled {pooled:.4g}"
+            deviations, pooled_deviation = summarise_seeds(accuracies.to_numpy())
+            note = f"over {', '.join(weights_names)}; pooled {pooled_deviation:.4g}"
             deviation = pd.Series(deviations, index=accuracies.index)
             yield MetricRow(dataset, "training_seed_deviation", str(key), float(str(strength)), deviation, note)

@@ -65,13 +65,13 @@ def add_intervals(frame: pd.DataFrame, files: ResultFiles, level: float = 0.95) 
     layers = {str(layer.path): layer for layer in files.layers} if isinstance(files, OverlaidFiles) else {}
 
     @functools.cache
-    def image_count(dataset: str, key: str, source: str | None) -> float:
+    def find_image_count(dataset: str, key: str, source: str | None) -> float:
         n_images = count_evaluated_images(files if source is None else layers[source], dataset, key)
         return np.nan if n_images is None else float(n_images)
 
     sources = frame["source"] if "source" in frame else [None] * len(frame)
     image_counts = np.array(
-        [image_count(*location) for location in zip(frame["dataset"], frame["key"], sources, strict=True)]
+        [find_image_count(*location) for location in zip(frame["dataset"], frame["key"], sources, strict=True)]
     )
     low, high = accuracy_intervals(frame["value"].to_numpy(np.float64), image_counts, level)
     value_index = list(frame.columns).index("value") + 1
@@ -149,11 +149,11 @@ def rank_with_ties(
         )
     ranks = rank_by_value(frame, (strength,), lowest_first=False, label=label)
     rows_at_strength = frame[frame["strength"] == strength].set_index("architecture").loc[ranks.index]
-    # Isomorphic architectures have one common evaluation, which is compared only once.
+    # Isomorphic architectures share one evaluation, which is compared only once.
     evaluated = rows_at_strength.groupby("isomorph", sort=False)["value"].first()
     ties, _ = find_ties(evaluated, n_images, outcomes, level=level, label=label)
-    ties_by_class = pd.DataFrame({"p_value": ties.p_values, "tied": ties.tied}, index=evaluated.index)
-    ties_by_architecture = ties_by_class.loc[rows_at_strength["isomorph"]].set_index(ranks.index)
+    ties_by_isomorph = pd.DataFrame({"p_value": ties.p_values, "tied": ties.tied}, index=evaluated.index)
+    ties_by_architecture = ties_by_isomorph.loc[rows_at_strength["isomorph"]].set_index(ranks.index)
     columns = {
         "rank": ranks,
         "value": rows_at_strength["value"],

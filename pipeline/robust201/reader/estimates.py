@@ -9,7 +9,7 @@ from robust201.reader.result_files import ESTIMATES_FILE, ResultFiles
 if TYPE_CHECKING:
     import pandas as pd
 
-_ACCURACY_COLUMNS = ["dataset", "key", "architecture", "strength"]
+_IDENTITY_COLUMNS = ["dataset", "key", "architecture", "strength"]
 """Columns that identify an accuracy."""
 
 
@@ -43,8 +43,8 @@ def read_estimates(files: ResultFiles) -> "pd.DataFrame":
     if not frames:
         return pd.DataFrame(columns=["dataset", "key", "architecture"])
     table: pd.DataFrame = pd.concat(frames, ignore_index=True)
-    table = table.drop_duplicates([*_ACCURACY_COLUMNS, "value", "standard_error"], ignore_index=True)
-    repeated = table.loc[table.duplicated(_ACCURACY_COLUMNS), _ACCURACY_COLUMNS]
+    table = table.drop_duplicates([*_IDENTITY_COLUMNS, "value", "standard_error"], ignore_index=True)
+    repeated = table.loc[table.duplicated(_IDENTITY_COLUMNS), _IDENTITY_COLUMNS]
     if len(repeated):
         dataset, key, architecture, _ = repeated.iloc[0]
         raise ResultsError(
@@ -54,10 +54,10 @@ def read_estimates(files: ResultFiles) -> "pd.DataFrame":
     return table
 
 
-def estimates_note(files: ResultFiles, subject: str) -> str:
-    """Return a note that a command does not use the folder's estimates, or an empty string if there are none.
+def estimates_note(files: ResultFiles, activity: str) -> str:
+    """Return a note that a command ignores the folder's estimates, or an empty string if there are none.
 
-    `subject` is the beginning of the note, such as ``figures show``.
+    `activity` is the subject and verb of the note, such as ``figures show``.
     """
     if not has_estimates(files):
         return ""
@@ -65,6 +65,6 @@ def estimates_note(files: ResultFiles, subject: str) -> str:
     keys = ", ".join(dict.fromkeys(frame["key"].astype(str)))
     n_networks = len(frame.drop_duplicates(["dataset", "architecture"]))
     return (
-        f"note: {subject} counts only: under {keys}, {files.path} has estimates of {n_networks:,} networks, which "
-        "`rank` shows."
+        f"note: {activity} only accuracies on all images, not the estimates from samples of images, which "
+        f"{files.path} has for {n_networks:,} networks under {keys}. `rank` shows the estimates."
     )

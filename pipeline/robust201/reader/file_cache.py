@@ -1,4 +1,4 @@
-"""Caches of file contents with bounded memory. An entry becomes invalid when its file changes."""
+"""Caches of file contents in bounded memory. An entry is discarded when its file changes."""
 
 import os
 from collections.abc import Callable, Mapping

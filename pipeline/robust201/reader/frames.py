@@ -42,7 +42,7 @@ class Table(NamedTuple):
 
 
 def read_table(files: ResultFiles, dataset: str, key: str, measure: str) -> Table:
-    """Read a key's values; for attacks that were not evaluated at strength 0, they begin with the clean value."""
+    """Read a key's values. The values of attacks begin with the clean value, unless the attack was evaluated at 0."""
     files.check_protocols(dataset, key)
     rows, sources = _read_rows(files, dataset, key, measure)
     strengths = files.strengths(dataset, key)
@@ -106,7 +106,9 @@ def read_accuracies(files: ResultFiles, dataset: str) -> pd.DataFrame:
         if not values_by_id:  # the file contains none of the selected networks
             continue
         values = np.array(list(values_by_id.values()), np.float64).reshape(len(values_by_id), len(strengths))
-        frame = pd.DataFrame(values, _id_array([architecture_of(identifier) for identifier in values_by_id]), strengths)
+        frame = pd.DataFrame(
+            values, _make_id_array([architecture_of(identifier) for identifier in values_by_id]), strengths
+        )
         if isinstance(files, OverlaidFiles):  # some evaluations may be missing in all folders
             frame = frame.dropna(axis=0, how="all").dropna(axis=1, how="all")
         columns[paper_key(key)] = frame.sort_index(axis=1)
@@ -159,7 +161,7 @@ def make_frame(tables: Sequence[Table], files: ResultFiles, *, wide: bool, isomo
         isomorph = files.isomorph(identifier)
         if isomorphs or isomorph == identifier:
             architectures_by_isomorph.setdefault(isomorph, []).append(architecture_of(identifier))
-    frames = [_table_frame(table, architectures_by_isomorph) for table in tables]
+    frames = [_make_table_frame(table, architectures_by_isomorph) for table in tables]
     empty_columns = {name: np.empty(0) for name in FRAME_COLUMNS}
     frame = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(empty_columns)
     architectures, codes = np.unique(frame["architecture"].to_numpy(), return_inverse=True)
@@ -220,22 +222,22 @@ def rank_by_value(
     return ranks.sort_values(kind="stable").rename("rank")
 
 
-def _table_frame(table: Table, members: Mapping[str, Sequence[ArchitectureId]]) -> pd.DataFrame:
+def _make_table_frame(table: Table, architectures_by_isomorph: Mapping[str, Sequence[ArchitectureId]]) -> pd.DataFrame:
     members_and_ids: list[tuple[Any, Any, str]] = sorted(
         (member, architecture_of(identifier), identifier)
         for identifier in table.rows
-        for member in members.get(identifier, (architecture_of(identifier),))
+        for member in architectures_by_isomorph.get(identifier, (architecture_of(identifier),))
     )
     n_strengths = len(table.strengths)
     values = [value for _, _, identifier in members_and_ids for value in table.rows[identifier]]
     frame = pd.DataFrame(
         {
-            "architecture": np.repeat(_id_array([member for member, _, _ in members_and_ids]), n_strengths),
-            "isomorph": np.repeat(_id_array([isomorph for _, isomorph, _ in members_and_ids]), n_strengths),
+            "architecture": np.repeat(_make_id_array([member for member, _, _ in members_and_ids]), n_strengths),
+            "isomorph": np.repeat(_make_id_array([isomorph for _, isomorph, _ in members_and_ids]), n_strengths),
             "dataset": table.dataset,
             "key": table.key,
             "strength": np.tile(np.array(table.strengths, dtype=np.float64), len(members_and_ids)),
-            "value": _value_array(values),
+            "value": _make_value_array(values),
         }
     )
     if table.sources is None:
@@ -245,12 +247,12 @@ def _table_frame(table: Table, members: Mapping[str, Sequence[ArchitectureId]]) 
     return frame[frame["source"].notna()]
 
 
-def _id_array(architectures: Sequence[ArchitectureId]) -> "np.ndarray[Any, np.dtype[Any]]":
+def _make_id_array(architectures: Sequence[ArchitectureId]) -> "np.ndarray[Any, np.dtype[Any]]":
     has_names = any(isinstance(architecture, str) for architecture in architectures)
     return np.array(architectures, dtype=object if has_names else np.int64)
 
 
-def _value_array(values: Sequence[Any]) -> "np.ndarray[Any, np.dtype[Any]]":
+def _make_value_array(values: Sequence[Any]) -> "np.ndarray[Any, np.dtype[Any]]":
     """Convert numbers and None to a float64 array, and other values to an array of objects."""
     if all(value is None or isinstance(value, (float, int)) for value in values):
         return np.array(values, dtype=np.float64)

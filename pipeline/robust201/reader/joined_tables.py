@@ -43,10 +43,12 @@ _DATASET_COLUMN = "dataset"
 
 MAX_TABLE_BYTES = 2 << 30
 
-Resolve = Callable[[int | str], str]
+ResolveId = Callable[[int | str], str]
+"""Function that returns the id, as text, of an architecture, given its id or cell string. It raises ArchitectureError
+for an unknown architecture."""
 
 
-def read_joined(source: "str | Path | pd.DataFrame", files: ResultFiles, resolve: Resolve) -> pd.DataFrame:
+def read_joined(source: "str | Path | pd.DataFrame", files: ResultFiles, resolve: ResolveId) -> pd.DataFrame:
     """Read a table with one row per evaluated architecture.
 
     If a table has several rows for one isomorphism class, the row of the evaluated architecture is used. If this row is
@@ -55,8 +57,7 @@ def read_joined(source: "str | Path | pd.DataFrame", files: ResultFiles, resolve
     Args:
         source: a DataFrame, or a CSV, Parquet, JSON or pickle file.
         files: the dataset's files.
-        resolve: function that returns the id, as text, of an id or cell string; it raises `ArchitectureError` for an
-            unknown architecture.
+        resolve: function that finds an architecture's id (see `ResolveId`).
 
     Returns:
         The columns of numbers, with one row per evaluated architecture (`architecture`), and per dataset if the table
@@ -85,7 +86,7 @@ def read_joined(source: "str | Path | pd.DataFrame", files: ResultFiles, resolve
     if not number_columns or frame.empty:
         raise ConfigError(
             f"Joining failed for {table_name}: the table has {'no rows' if frame.empty else 'no column of numbers'}. "
-            "Add them."
+            f"Add {'rows' if frame.empty else 'a column of numbers'}."
         )
     for column_name in number_columns:
         is_infinite = np.isinf(frame[column_name].to_numpy(np.float64, na_value=np.nan))
@@ -99,7 +100,9 @@ def read_joined(source: "str | Path | pd.DataFrame", files: ResultFiles, resolve
             f"Joining failed for {table_name}: some rows have no name in the column {_DATASET_COLUMN}. "
             "Fill in the dataset in every row, or omit the column."
         )
-    identifiers = [_resolve_cell(cell, files, resolve, str(table_name)) for cell in frame[naming_column]]
+    identifiers = [
+        _resolve_identifier(identifier, files, resolve, str(table_name)) for identifier in frame[naming_column]
+    ]
     isomorphs = [files.isomorph(identifier) for identifier in identifiers]
     table = (
         frame[number_columns]
@@ -114,9 +117,9 @@ def read_joined(source: "str | Path | pd.DataFrame", files: ResultFiles, resolve
         table[_DATASET_COLUMN] = frame[_DATASET_COLUMN].astype(str)
         identity_columns.append(_DATASET_COLUMN)
     _check_distinct_rows(table, frame[naming_column], identity_columns, str(table_name))
-    has_evaluated = table.groupby(identity_columns)["is_evaluated"].transform("any")
+    group_has_evaluated_row = table.groupby(identity_columns)["is_evaluated"].transform("any")
     return (
-        table[table["is_evaluated"] | ~has_evaluated]
+        table[table["is_evaluated"] | ~group_has_evaluated_row]
         .groupby(identity_columns, sort=True)[number_columns]
         .mean()
         .reset_index()
@@ -134,7 +137,7 @@ def join_tables(accuracies: pd.DataFrame, table: pd.DataFrame, files: ResultFile
     row_evaluations = list(zip(rows["key"].astype(str), rows["strength"].astype(float), strict=True))
     evaluations = list(dict.fromkeys(row_evaluations))
     name_of_evaluation = dict(zip(evaluations, evaluation_names(evaluations), strict=True))
-    row_names = [name_of_evaluation[column] for column in row_evaluations]
+    row_names = [name_of_evaluation[evaluation] for evaluation in row_evaluations]
     evaluation_columns = list(name_of_evaluation.values())
     identity_columns = ["architecture", _DATASET_COLUMN]
     accuracy_series = rows.assign(column=row_names, dataset=rows[_DATASET_COLUMN].astype(str)).set_index(
@@ -182,7 +185,7 @@ def _check_distinct_rows(
 
 def _read_table_file(path: Path, files: ResultFiles) -> pd.DataFrame:
     if not path.is_file():
-        raise ConfigError(f"Joining failed for {path}: expected a file, got none. Check the path.")
+        raise ConfigError(f"Joining failed for {path}: the file does not exist. Check the path.")
     _check_size(path, path.stat().st_size)
     suffix = path.suffix.lower()
     try:
@@ -215,7 +218,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
     if path.suffix.lower() != ".gz":
         with open_file(path, MAX_TABLE_BYTES) as stream:
             return pd.read_csv(stream)
-    with open_file(path, MAX_TABLE_BYTES) as packed, gzip.open(packed) as stream:
+    with open_file(path, MAX_TABLE_BYTES) as compressed, gzip.open(compressed) as stream:
         n_bytes = 0
         while chunk := stream.read(1 << 20):
             n_bytes += len(chunk)
@@ -248,16 +251,16 @@ def _make_frame(table: Mapping[str, Mapping[int, Mapping[str, float]]]) -> pd.Da
     return pd.DataFrame(rows)
 
 
-def _resolve_cell(cell: Any, files: ResultFiles, resolve: Resolve, table_name: str) -> str:
+def _resolve_identifier(identifier: Any, files: ResultFiles, resolve: ResolveId, table_name: str) -> str:
     try:
-        if files.space is not None and isinstance(cell, np.ndarray | list | tuple):
-            return resolve(files.space.format_spec([str(operation) for operation in cell]))
-        if files.space is not None and isinstance(cell, str) and cell.startswith(("(", "[")):
-            return resolve(files.space.format_spec([str(operation) for operation in ast.literal_eval(cell)]))
-        return resolve(int(cell) if isinstance(cell, float) and cell.is_integer() else cell)
+        if files.space is not None and isinstance(identifier, np.ndarray | list | tuple):
+            return resolve(files.space.format_spec([str(operation) for operation in identifier]))
+        if files.space is not None and isinstance(identifier, str) and identifier.startswith(("(", "[")):
+            return resolve(files.space.format_spec([str(operation) for operation in ast.literal_eval(identifier)]))
+        return resolve(int(identifier) if isinstance(identifier, float) and identifier.is_integer() else identifier)
     except (ArchitectureError, ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
         operations = "" if files.space is None else f", or six names such as {files.space.operations[0]!r}"
         raise ArchitectureError(
             f"Joining failed for {table_name}: expected an id or a cell string of this dataset's space{operations}, "
-            f"got {reprlib.repr(cell)}. Check the column that identifies architectures."
+            f"got {reprlib.repr(identifier)}. Check the column that identifies architectures."
         ) from error

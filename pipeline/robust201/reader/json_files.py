@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, cast
 
 from robust201.core.errors import ResultsError
 from robust201.core.files import MAX_LISTED_BYTES, IrregularFileError, format_bytes, open_file
-from robust201.reader.value_checks import ADVICE, damaged_file, format_id, parse_json
+from robust201.reader.value_checks import ADVICE, damaged_file_error, format_id, parse_json
 
 CHUNK_BYTES = 1 << 22
 """Number of decompressed bytes that are read at once."""
@@ -20,7 +20,7 @@ MAX_TEXT_BYTES = 4 << 30
 """Maximum decompressed size of a JSON file that is read completely."""
 
 HEAD_BYTES = 1 << 12
-"""Maximum number of bytes before the first id."""
+"""Maximum number of bytes before the first id of an architecture."""
 
 MAX_VALUE_BYTES = 1 << 28
 """Maximum size of a value.
@@ -52,7 +52,7 @@ def open_decompressed(file: Path) -> AbstractContextManager[BinaryIO]:
 
 @contextmanager
 def _open_gzip(file: Path) -> Iterator[BinaryIO]:
-    with open_file(file, MAX_LISTED_BYTES) as packed, gzip.open(packed) as stream:
+    with open_file(file, MAX_LISTED_BYTES) as compressed, gzip.open(compressed) as stream:
         yield cast(BinaryIO, stream)
 
 
@@ -62,7 +62,7 @@ def _read_chunks(file: Path) -> Iterator[bytes]:
             while chunk := stream.read(CHUNK_BYTES):
                 yield chunk
     except (EOFError, zlib.error, gzip.BadGzipFile, IrregularFileError) as error:
-        raise damaged_file(file, error) from error
+        raise damaged_file_error(file, error) from error
 
 
 def read_json(file: Path, missing: Any = _NO_DEFAULT) -> Any:

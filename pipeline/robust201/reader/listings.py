@@ -158,8 +158,8 @@ def key_of_parquet(name: str) -> tuple[str, str] | None:
     return folder_pairs[0][2], folder_pairs[1][2]
 
 
-def describe_absent(path: Path, names: Iterable[str]) -> str:
-    """Return the text of a warning about missing listed files."""
+def describe_missing_files(path: Path, names: Iterable[str]) -> str:
+    """Return the text of a warning that listed files are missing."""
     missing_names = sorted(names)
     verb_phrase = "file is" if len(missing_names) == 1 else "files are"
     return (

@@ -38,8 +38,8 @@ class NetworkFiles(ResultFiles):
     """The files of one folder, restricted to some networks and keys.
 
     Attributes:
-        trainings: names of the weights; there is one network for each architecture and name. ``(None,)`` if
-            architectures have a single set of weights.
+        network_weights: names of the sets of weights, each of which is a separate network of its architecture.
+            ``(None,)`` if architectures have a single set of weights.
     """
 
     def __init__(self, files: ResultFiles, networks: Collection[str] | None, keys: Collection[str] | None) -> None:
@@ -53,8 +53,8 @@ class NetworkFiles(ResultFiles):
         self.__dict__.update(files.__dict__)
         self._cache = RowCache()
         self._files, self._networks, self._keys = files, networks, keys
-        self.trainings = _find_trainings(files)
-        if self.trainings != (None,):
+        self.network_weights = _find_network_weights(files)
+        if self.network_weights != (None,):
             # Networks are not cells of the space, so `meta` only contains evaluated networks.
             self.space = None
             self.meta = files.meta | {"ids": {name: {} for name in _list_evaluated_networks(self)}}
@@ -70,7 +70,7 @@ class NetworkFiles(ResultFiles):
         return [key for key in self._files.keys if self._keys is None or paper_key(key) in self._keys]
 
     def choosing(self, weights: str | None) -> Self:
-        """Return these files if `weights` is None; otherwise, return the folder's unrestricted files for them."""
+        """Return these files if `weights` is None; otherwise, return the unrestricted files for the named weights."""
         return self if weights is None else self._files.choosing(weights)  # type: ignore[return-value]
 
     @property
@@ -83,7 +83,7 @@ class NetworkFiles(ResultFiles):
 
     def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
         values_by_name: dict[str, Any] = {}
-        for weights in self._trainings_in(dataset, key, measure):
+        for weights in self._find_weights_with(dataset, key, measure):
             values_by_id = self._files.choosing(weights).read(dataset, key, measure)
             values_by_name |= {
                 name: value
@@ -96,7 +96,7 @@ class NetworkFiles(ResultFiles):
         return self.read(dataset, key, "accuracy")
 
     def value(self, dataset: str, key: str, measure: str, identifier: str) -> Any:
-        for weights in self._trainings_in(dataset, key, measure):
+        for weights in self._find_weights_with(dataset, key, measure):
             architecture = identifier.removesuffix(network_name("", weights))
             if self._select_network_name(architecture, weights) == identifier:
                 return self._files.choosing(weights).value(dataset, key, measure, architecture)
@@ -113,7 +113,7 @@ class NetworkFiles(ResultFiles):
     def read_outcomes(self, file: Path, strength: float) -> tuple[list[str], Packed]:
         names: list[str] = []
         packed_of_weights: list[Packed] = []
-        for weights in self._weights_of(file):
+        for weights in self._list_weights_in(file):
             ids, packed = self._files.choosing(weights).read_outcomes(file, strength)
             names_and_rows = [
                 (self._select_network_name(identifier, weights), row) for row, identifier in enumerate(ids)
@@ -131,20 +131,20 @@ class NetworkFiles(ResultFiles):
         is_selected = self._networks is None or name in self._networks or architecture in self._networks
         return name if is_selected else None
 
-    def _trainings_in(self, dataset: str, key: str, measure: str) -> list[str | None]:
+    def _find_weights_with(self, dataset: str, key: str, measure: str) -> list[str | None]:
         file = self._files.find(dataset, key, measure)
         if file is None:
             raise self.missing_file_error(dataset, key, measure)
-        return self._weights_of(file)
+        return self._list_weights_in(file)
 
-    def _weights_of(self, file: Path) -> list[str | None]:
+    def _list_weights_in(self, file: Path) -> list[str | None]:
         """Return the names of the weights in a file."""
-        if self.trainings == (None,):
+        if self.network_weights == (None,):
             return [None]
         from robust201.reader.parquet_results import read_weights_names
 
         names_in_file = read_weights_names(file) if file.suffix == ".parquet" else []
-        return [weights for weights in self.trainings if weights in names_in_file]
+        return [weights for weights in self.network_weights if weights in names_in_file]
 
 
 def narrow_files(
@@ -162,7 +162,7 @@ def narrow_files(
     """
     selected_keys = None if keys is None else {"clean", *_find_keys(files, keys)}
     layers = files.layers if isinstance(files, OverlaidFiles) else (files,)
-    if selected_keys is None and networks is None and all(_find_trainings(layer) == (None,) for layer in layers):
+    if selected_keys is None and networks is None and all(_find_network_weights(layer) == (None,) for layer in layers):
         return files
     network_files = [NetworkFiles(layer, networks, selected_keys) for layer in layers]
     narrowed = OverlaidFiles(network_files) if isinstance(files, OverlaidFiles) else network_files[0]
@@ -206,8 +206,11 @@ def _list_evaluated_networks(files: ResultFiles) -> list[str]:
     return list(names)
 
 
-def _find_trainings(files: ResultFiles) -> tuple[str | None, ...]:
-    """Return the names of the weights with accuracies; ``(None,)`` if there is only one name, or a name was chosen."""
+def _find_network_weights(files: ResultFiles) -> tuple[str | None, ...]:
+    """Return the names of the sets of weights with accuracies.
+
+    ``(None,)`` is returned if there is only one name, or if a name has already been chosen.
+    """
     if isinstance(files, NetworkFiles) or files.weights is not None or len(files.weight_names) < 2:
         return (None,)
     from robust201.reader.parquet_results import read_weights_names
@@ -218,5 +221,5 @@ def _find_trainings(files: ResultFiles) -> tuple[str | None, ...]:
     files_of_accuracies = {files.find(dataset, key, "accuracy") for dataset, key in dataset_keys}
     parquet_paths = [path for path in files_of_accuracies if path is not None and path.suffix == ".parquet"]
     names_in_file = {name for path in parquet_paths for name in read_weights_names(path)}
-    trainings = tuple(name for name in files.weight_names if name in names_in_file)
-    return trainings if len(trainings) > 1 else (None,)
+    network_weights = tuple(name for name in files.weight_names if name in names_in_file)
+    return network_weights if len(network_weights) > 1 else (None,)

@@ -84,8 +84,9 @@ def read_outcomes(files: ResultFiles, dataset: str, key: str, strength: float) -
     packed = np.stack([bits for _, bits in architectures_and_bits])
     if packed.shape[1] != -(-n_images // 8):
         raise ResultsError(
-            f"Reading outcomes failed for {dataset} {key} of {files.path}: expected outcomes of the {n_images:,} "
-            f"images of its table, got {packed.shape[1]} bytes per row. Export or download the dataset again."
+            f"Reading outcomes failed for {dataset} {key} of {files.path}: expected {-(-n_images // 8)} bytes per row "
+            f"for the {n_images:,} images in the table of images, got {packed.shape[1]}. Export or download the "
+            "dataset again."
         )
     return Outcomes(tuple(architecture for architecture, _ in architectures_and_bits), packed, n_images)
 

@@ -36,11 +36,13 @@ class OverlaidFiles(ResultFiles):
 
     def __init__(self, layers: Sequence[ResultFiles]) -> None:
         first_layer = layers[0]
-        self.layers = self._opened = tuple(layers)
+        self.layers = self._all_layers = tuple(layers)  # `choosing` restricts only `layers`
         self.path, self.parquet, self.sweep, self.missing = first_layer.path, first_layer.parquet, None, {}
         self.space_name, self.space = first_layer.space_name, first_layer.space
         self._cache = RowCache()
-        self._user_tasks = {key: task for layer in reversed(layers) for key, task in layer._user_tasks.items()}
+        self._custom_parameters = {
+            key: parameters for layer in reversed(layers) for key, parameters in layer._custom_parameters.items()
+        }
         ids = dict(first_layer.meta["ids"])
         for layer in layers[1:]:
             layer_ids = layer.meta["ids"]
@@ -69,7 +71,7 @@ class OverlaidFiles(ResultFiles):
 
     @property
     def weight_names(self) -> list[str]:
-        return _union(layer.weight_names for layer in self._opened)
+        return _union(layer.weight_names for layer in self._all_layers)
 
     def choosing(self, weights: str | None) -> Self:
         """Return files that read only the results of the weights with this name.
@@ -78,7 +80,7 @@ class OverlaidFiles(ResultFiles):
         """
         restricted = super().choosing(weights)
         if restricted is not self:
-            layers_and_names = [(layer, layer.weight_names) for layer in self._opened]
+            layers_and_names = [(layer, layer.weight_names) for layer in self._all_layers]
             restricted.layers = tuple(
                 layer.choosing(weights) if names else layer
                 for layer, names in layers_and_names

@@ -22,7 +22,7 @@ from robust201.core.files import MAX_LISTED_BYTES, IrregularFileError, check_fil
 from robust201.core.parquet_footer import RowGroup, parse_row_groups, read_footer_bytes
 from robust201.reader.file_cache import FileState, cached_while_unchanged, hash_once
 from robust201.reader.listings import PARQUET_FILES, ListedFile
-from robust201.reader.value_checks import ADVICE, damaged_file, format_id
+from robust201.reader.value_checks import ADVICE, damaged_file_error, format_id
 from robust201.statistics.outcomes import Packed, count_correct
 from robust201.tasks.columns import CORRECT_BITS, DESCRIPTIVE_COLUMNS, MEASUREMENTS, fields_of, parquet_forms
 
@@ -47,7 +47,7 @@ def _as_damage_error(path: Path) -> Iterator[None]:
         # Arrow also raises OSError for damaged files, but without errno, which errors of the operating system have.
         if isinstance(error, OSError) and error.errno is not None and not isinstance(error, IrregularFileError):
             raise
-        raise damaged_file(path, error) from error
+        raise damaged_file_error(path, error) from error
 
 
 @contextmanager
@@ -67,8 +67,8 @@ def open_zstandard(path: Path) -> Iterator[BinaryIO]:
     """Open a file that is compressed with Zstandard, for reading its decompressed content."""
     with (
         _as_damage_error(path),
-        open_file(path, MAX_LISTED_BYTES) as packed,
-        pa.CompressedInputStream(pa.PythonFile(packed), "zstd") as stream,
+        open_file(path, MAX_LISTED_BYTES) as compressed,
+        pa.CompressedInputStream(pa.PythonFile(compressed), "zstd") as stream,
     ):
         yield stream
 
@@ -116,7 +116,7 @@ def _is_text(dtype: pa.DataType) -> bool:
 
 
 @cached_while_unchanged
-def _distinct_values(path: Path, column: str) -> list[Any]:
+def _read_distinct_values(path: Path, column: str) -> list[Any]:
     """Return the distinct values of a column; empty if the file does not have the column."""
     if column not in column_names(path):
         return []
@@ -127,18 +127,18 @@ def _distinct_values(path: Path, column: str) -> list[Any]:
 
 def read_ids(path: Path) -> list[str]:
     """Return the ids of a file's architectures."""
-    return [str(name) for name in _distinct_values(path, "architecture") if name is not None]
+    return [str(name) for name in _read_distinct_values(path, "architecture") if name is not None]
 
 
 def read_weights_names(path: Path) -> list[str]:
     """Return the names of the weights in a file; empty if the file has no such column."""
-    return [str(name) for name in _distinct_values(path, _WEIGHTS_COLUMN) if name is not None]
+    return [str(name) for name in _read_distinct_values(path, _WEIGHTS_COLUMN) if name is not None]
 
 
 def read_strengths(path: Path) -> tuple[float, ...]:
     """Return a file's strengths, ascending."""
     _check_columns(path, _read_schema(path))
-    strengths = _distinct_values(path, "strength")
+    strengths = _read_distinct_values(path, "strength")
     if None in strengths:
         raise _malformed_error(path, "a row without a strength")
     return tuple(sorted(strengths))
@@ -152,13 +152,13 @@ def read_whole(path: Path) -> pa.Table:
 
 def read_n_images(path: Path) -> int | None:
     """Return the number of images of a file's rows; None if it is unknown or differs between rows."""
-    distinct_counts = _distinct_values(path, "n_images")
+    distinct_counts = _read_distinct_values(path, "n_images")
     return int(distinct_counts[0]) if len(distinct_counts) == 1 and distinct_counts[0] is not None else None
 
 
 def read_n_classes(path: Path) -> int | None:
     """Return the number of classes of a file's dataset; None if unknown."""
-    return next((int(count) for count in _distinct_values(path, "n_classes") if count is not None), None)
+    return next((int(count) for count in _read_distinct_values(path, "n_classes") if count is not None), None)
 
 
 @cached_while_unchanged
@@ -239,7 +239,7 @@ def read_parquet_values(
 ) -> dict[str, Any]:
     """Read a measurement of all architectures or of one architecture.
 
-    For one architecture, only row groups are read whose bounds in the footer include its id.
+    For one architecture, only the row groups whose bounds in the footer include its id are read.
 
     Args:
         path: the file.
@@ -269,9 +269,9 @@ def read_parquet_values(
             raise _malformed_error(path, f"{format_id(identifier)} at {strength:g} twice")
         values[strength] = value
     return {
-        identifier: _single_value(path, identifier, values)
+        identifier: _get_single_value(path, identifier, values)
         if single
-        else _values_by_strength(path, identifier, values, strengths)
+        else _list_values_by_strength(path, identifier, values, strengths)
         for identifier, values in values_by_id.items()
     }
 
@@ -325,11 +325,11 @@ def _iter_values(
             for first_row in range(0, len(table), _N_ROWS_PER_BATCH):
                 rows = table.slice(first_row, _N_ROWS_PER_BATCH)
                 ids, strengths = map(str, rows["architecture"].to_pylist()), rows["strength"].to_pylist()
-                yield from zip(ids, strengths, _values_of_rows(rows, measure), strict=True)
+                yield from zip(ids, strengths, _convert_rows(rows, measure), strict=True)
 
 
 def _find_groups(path: Path, architecture: int | str) -> list[int]:
-    """Return the indices of the row groups whose bounds in the footer include an architecture."""
+    """Return the indices of the row groups whose bounds in the footer include an architecture's id."""
     with _as_damage_error(path), open_file(path, MAX_LISTED_BYTES) as stream:
         groups = parse_row_groups(read_footer_bytes(stream))
     return [index for index, group in enumerate(groups) if _may_contain(group, architecture)]
@@ -343,7 +343,7 @@ def _may_contain(group: RowGroup, architecture: int | str) -> bool:
     return lower <= architecture <= upper
 
 
-def _values_of_rows(table: pa.Table, measure: str) -> list[Any]:
+def _convert_rows(table: pa.Table, measure: str) -> list[Any]:
     """Return a measurement's value for each row: a number, a list, or a dictionary of its fields."""
     values_by_column: dict[str, list[Any]] = {}
     for name, form in parquet_forms(measure).items():
@@ -359,15 +359,17 @@ def _values_of_rows(table: pa.Table, measure: str) -> list[Any]:
     return [dict(zip(fields, values_of_fields, strict=True)) for values_of_fields in rows]
 
 
-def _single_value(path: Path, identifier: str, values: dict[float, Any]) -> Any:
+def _get_single_value(path: Path, identifier: str, values: dict[float, Any]) -> Any:
     if len(values) > 1:
         raise _malformed_error(
-            path, f"{format_id(identifier)} with {len(values)} values of clean images or of a measure"
+            path, f"{len(values)} values of {format_id(identifier)}, where clean images and measures have only one"
         )
     return next(iter(values.values()))
 
 
-def _values_by_strength(path: Path, identifier: str, values: dict[float, Any], strengths: Sequence[float]) -> list[Any]:
+def _list_values_by_strength(
+    path: Path, identifier: str, values: dict[float, Any], strengths: Sequence[float]
+) -> list[Any]:
     # A value's position in the list determines its strength, so no value may be missing.
     if values.keys() != set(strengths):
         expected, actual = (
@@ -383,7 +385,7 @@ def _values_by_strength(path: Path, identifier: str, values: dict[float, Any], s
 def _check_columns(path: Path, schema: pa.Schema, *, text_ids: bool | None = None) -> None:
     for name in ("architecture", "strength", "key"):
         if name not in schema.names:
-            raise _malformed_error(path, f"no {name}")
+            raise _malformed_error(path, f"no column {name}")
     architecture_type = schema.field("architecture").type
     is_valid_architecture = (pa.types.is_integer(architecture_type) and not text_ids) or (
         _is_text(architecture_type) and text_ids is not False
@@ -393,7 +395,7 @@ def _check_columns(path: Path, schema: pa.Schema, *, text_ids: bool | None = Non
         ("strength", pa.types.is_floating(schema.field("strength").type)),
     ):
         if not is_valid:
-            raise _malformed_error(path, f"{name} as {schema.field(name).type}")
+            raise _malformed_error(path, f"a column {name} of type {schema.field(name).type}")
 
 
 def _malformed_error(path: Path, fault: str) -> ResultsError:
@@ -516,11 +518,12 @@ def read_packed_outcomes(
         for name in ("architecture", CORRECT_BITS, "accuracy")
     )
     if not n_images or any(bits is None or len(bits) != n_bytes for bits in bit_rows) or None in accuracies:
-        raise _invalid_outcomes_error(path, "rows of a different size")
+        raise _invalid_outcomes_error(path, "rows of another size")
     packed: Packed = np.frombuffer(b"".join(bit_rows), np.uint8).reshape(len(bit_rows), n_bytes)
+    # The bits of the last byte that belong to no image must be 0.
     padding = packed[:, -1] & (0xFF >> (n_images % 8)) if n_images % 8 else np.zeros(len(bit_rows), np.uint8)
     if padding.any() or not np.array_equal(count_correct(packed), np.rint(np.multiply(accuracies, n_images))):
-        raise _invalid_outcomes_error(path, "other bits")
+        raise _invalid_outcomes_error(path, "bits that contradict the accuracy, or bits without an image")
     if len({*ids}) != len(ids):
         raise _malformed_error(path, "an architecture twice")
     return list(map(str, ids)), packed

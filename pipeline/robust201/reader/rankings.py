@@ -38,7 +38,7 @@ class Ranking:
         low: lower bounds of the accuracies' 95% intervals.
         high: upper bounds of these intervals.
         n_images: number of images.
-        tied: the best architecture, and architectures that are tied with it.
+        tied: the best architecture, and the architectures that are tied with it.
         paired: whether architectures were compared on the same images (McNemar's test).
         bootstrap: estimates of ``median`` and, except for clean images, of ``kendall_tau_to_clean``; empty without
             bootstrap.
@@ -115,7 +115,10 @@ class StoredResults:
         return [key for key in self.accuracies if self.files.kind_of(key) == kind]
 
     def evaluations(self) -> Iterator[tuple[str, float]]:
-        """Yield keys and strengths, clean images first; clean accuracies as strength 0 of attacks are left out."""
+        """Yield keys and strengths, clean images first.
+
+        Strength 0 of an attack is left out if it stands for clean images.
+        """
         for key in sorted(self.accuracies, key=lambda key: self.files.kind_of(key) != "clean"):
             includes_clean = self.files.includes_clean(self.name, key)
             strengths = (float(str(strength)) for strength in self.accuracies[key].columns)

@@ -20,7 +20,7 @@ from robust201.reader.listings import (
     CHECKSUM_FILE,
     ListedFile,
     MissingFilesWarning,
-    describe_absent,
+    describe_missing_files,
     key_of_parquet,
     read_checksums,
     read_parquet_files,
@@ -88,15 +88,15 @@ def paper_key(key: str) -> str:
     return key if task is None else task.key
 
 
-def evaluation_names(columns: Sequence[tuple[str, float]]) -> list[str]:
-    """Return names of (key, strength) pairs in the paper's style, such as ``pgd:1``.
+def evaluation_names(evaluations: Sequence[tuple[str, float]]) -> list[str]:
+    """Return names of evaluations, which are (key, strength) pairs, in the paper's style, such as ``pgd:1``.
 
     Keys whose only strength is 0, such as ``clean``, have no suffix.
     """
-    n_strengths = Counter(key for key, _ in columns)
+    n_strengths = Counter(key for key, _ in evaluations)
     return [
         paper_key(key) + ("" if strength == CLEAN_STRENGTH and n_strengths[key] == 1 else f":{strength:g}")
-        for key, strength in columns
+        for key, strength in evaluations
     ]
 
 
@@ -131,7 +131,7 @@ def _is_file(path: Path) -> bool:
         raise
 
 
-def _single_spelling_file(files_by_spelling: Iterable[Sequence[Path]]) -> Path | None:
+def _find_single_file(files_by_spelling: Iterable[Sequence[Path]]) -> Path | None:
     """Return the first existing file; candidates are grouped by the spelling of their key.
 
     Raises:
@@ -177,7 +177,7 @@ def values_by_strength(architecture_value: Any, strengths: Sequence[float], labe
     return list(architecture_value)
 
 
-def _user_tasks(sweep_record: Any) -> dict[str, Mapping[str, Any]]:
+def _find_custom_parameters(sweep_record: Any) -> dict[str, Mapping[str, Any]]:
     """Return the parameters of custom tasks in sweep.json, by key; they include the kind, norm and columns."""
     protocols = sweep_record.get("protocols") if isinstance(sweep_record, dict) else None
     parameters_by_key: dict[str, Mapping[str, Any]] = {}
@@ -227,14 +227,12 @@ class ResultFiles:
         self._parquet_listing = self._read_parquet_listing()
         has_meta = (path / META_FILE).is_file()
         if not has_meta and not self.parquet.is_dir():
-            actual_content = "none"
+            problem = "it has no meta.json"
             fix = "Use an export, the parquet folder of an export, or the published dataset"
             if (path / RESULTS_FOLDER_FILE).is_file():
-                actual_content = "the results of a sweep"
+                problem = "it contains the results of a sweep, not a dataset"
                 fix = f"Run `robust201 export {path} --out DATASET` (unfinished: --partial)"
-            raise ResultsError(
-                f"Opening a dataset failed for {path}: expected a folder with meta.json, got {actual_content}. {fix}."
-            )
+            raise ResultsError(f"Opening a dataset failed for {path}: {problem}. {fix}.")
         self.sweep = self._read_sweep()
         self.missing: dict[str, dict[str, dict[str, list[float]]]] = read_object(path / MISSING_FILE) or {}
         sweep_record = {} if self.sweep is None else self.sweep.get("sweep")
@@ -243,7 +241,7 @@ class ResultFiles:
         if not has_meta and self.sweep is None and not self._has_cell_column():
             self.space_name = UNKNOWN_SPACE
         self.space = cell_space(self.space_name)
-        self._user_tasks = _user_tasks(sweep_record)
+        self._custom_parameters = _find_custom_parameters(sweep_record)
         self.meta: dict[str, Any] = read_json(path / META_FILE) if has_meta else self._meta_of_parquet()
         if not is_valid_meta(self.meta, self.space):
             id_fields = "ids" if self.space is None else "ids with nb201-string and isomorph"
@@ -256,7 +254,7 @@ class ResultFiles:
             self._keys_by_dataset = self.keys_of_parquet()
         missing_files = self._find_missing_files()
         if missing_files:
-            warnings.warn(describe_absent(path, missing_files), MissingFilesWarning, stacklevel=3)
+            warnings.warn(describe_missing_files(path, missing_files), MissingFilesWarning, stacklevel=3)
 
     def _read_sweep(self) -> dict[str, Any] | None:
         file = self.path / SWEEP_FILE
@@ -321,12 +319,16 @@ class ResultFiles:
 
     @property
     def datasets(self) -> list[str]:
-        """Datasets that the folder's files name, or the paper's datasets if they name none (published dataset)."""
+        """Datasets that sweep.json or the Parquet files name; without both, the paper's datasets."""
         return list(self._keys_by_dataset or PUBLISHED_DATASETS)
 
     @property
     def keys(self) -> list[str]:
-        """Keys that the folder's files name, in the order of `TASKS`; the published dataset only names attacks."""
+        """Keys in the order of `TASKS`.
+
+        They are the keys that sweep.json or the Parquet files name. Without both, as in the published dataset, they are
+        clean images, the attacks that meta.json names, and the paper's corruptions.
+        """
         if self._keys_by_dataset:
             return in_task_order({key for keys in self._keys_by_dataset.values() for key in keys})
         return ["clean", *in_task_order({*self.meta["epsilons"], *CORRUPTIONS})]
@@ -381,14 +383,14 @@ class ResultFiles:
     def kind_of(self, key: str) -> str:
         """Return the kind of a key (see the function `kind_of`); the kind of a custom task is read from sweep.json."""
         kind = kind_of(key)
-        return str(self._user_tasks[key]["kind"]) if kind == "other" and key in self._user_tasks else kind
+        return str(self._custom_parameters[key]["kind"]) if kind == "other" and key in self._custom_parameters else kind
 
     def norm_ball_of(self, key: str) -> Constraint | None:
         """Return an attack's norm ball; None for transfer attacks, and for keys that are not attacks."""
         task = task_of(key)
         if task is not None:
             return task.constraint
-        parameters = self._user_tasks.get(key, {})
+        parameters = self._custom_parameters.get(key, {})
         is_transfer = "attack" in parameters  # the attack on the source network
         return None if is_transfer else CONSTRAINTS.get(str(parameters.get("norm")))
 
@@ -398,12 +400,12 @@ class ResultFiles:
         return kind == "clean" or (kind == "measure" and len(self.strengths(dataset, key)) == 1)
 
     def measurements_of(self, dataset: str, key: str) -> list[str]:
-        """Return the measurements under a key: `measures`, a measure's columns, or an unknown key's measurements."""
+        """Return the names of a key's measurements (see `RobustnessDataset.measurements`)."""
         task = task_of(key)
         if task is not None:
             return self._columns_of(task, dataset) or self.measures
-        if key in self._user_tasks:
-            return list(self._user_tasks[key].get("columns") or self.measures)
+        if key in self._custom_parameters:
+            return list(self._custom_parameters[key].get("columns") or self.measures)
         return self._stored_measurements(dataset, key)
 
     def _columns_of(self, task: Task, dataset: str) -> list[str]:
@@ -489,8 +491,10 @@ class ResultFiles:
             return parquet or json_file
         from robust201.reader.parquet_results import agrees_with, is_converted
 
-        agrees = agrees_with(parquet, json_file, measure) if is_converted(parquet) else self._is_unchanged(json_file)
-        return parquet if agrees else json_file
+        has_same_content = (
+            agrees_with(parquet, json_file, measure) if is_converted(parquet) else self._is_unchanged(json_file)
+        )
+        return parquet if has_same_content else json_file
 
     def _is_unchanged(self, file: Path) -> bool:
         """Return whether a file has its listed SHA-256; only files that are newer than the listing are hashed."""
@@ -502,7 +506,7 @@ class ResultFiles:
 
     def find_json(self, dataset: str, key: str, measure: str) -> Path | None:
         """Return the JSON file of a measurement, even if a Parquet file is preferred (see `find`)."""
-        return _single_spelling_file(
+        return _find_single_file(
             [self.path / dataset / f"{spelling}_{measure}.json{ending}" for ending in _ENDINGS]
             for spelling in spellings(key)
         )
@@ -517,7 +521,7 @@ class ResultFiles:
         return not {*spellings(key)}.isdisjoint(self.keys)
 
     def count_classes(self, dataset: str) -> int | None:
-        """Return the number of classes of a dataset, from the first value that depends on it; None if unknown."""
+        """Return the number of classes of a dataset, from the first array with an axis of classes; None if unknown."""
         candidates = [column for column in COLUMNS.values() if "classes" in column.dimensions]
         for column, key in itertools.product(sorted(candidates, key=lambda column: not column.is_exact), self.keys):
             measure = column.measurement
@@ -570,7 +574,7 @@ class ResultFiles:
     def _find_parquet(self, dataset: str, key: str, measure: str | None = None) -> Path | None:
         if not self.parquet.is_dir():
             return None
-        file = _single_spelling_file([self._parquet_path(dataset, spelling)] for spelling in spellings(key))
+        file = _find_single_file([self._parquet_path(dataset, spelling)] for spelling in spellings(key))
         if file is None:
             return None
         from robust201.reader.parquet_results import check_listed, has_columns_of
@@ -596,7 +600,7 @@ class ResultFiles:
     def find_images(self, dataset: str) -> Path | None:
         """Return the table of the images of outcomes; for the folder ``parquet``, it is in the parent folder."""
         root = self.path if self.parquet != self.path else self.path.resolve().parent
-        return _single_spelling_file([[root / images_name(dataset)]])
+        return _find_single_file([[root / images_name(dataset)]])
 
     def _parquet_files(self) -> list[Path]:
         return sorted(filter(_is_file, self.parquet.glob("dataset=*/key=*/*.parquet")))
@@ -702,7 +706,7 @@ class ResultFiles:
             yield values_by_id, arrays
 
     def _read_parquet(
-        self, file: Path, dataset: str, key: str, measure: str, only: str | None = None
+        self, file: Path, dataset: str, key: str, measure: str, identifier: str | None = None
     ) -> dict[str, Any]:
         from robust201.reader.parquet_results import has_text_ids, read_parquet_values
 
@@ -710,7 +714,7 @@ class ResultFiles:
             file,
             measure,
             self.strengths(dataset, key),
-            only,
+            identifier,
             single=self.is_single(dataset, key),
             weights=self.weights,
             text_ids=self.space is None and has_text_ids(file),
@@ -738,8 +742,8 @@ class ResultFiles:
             f"got other content. {ADVICE}"
         )
 
-    def _check_values(self, file: Path, key: str, measure: str, rows: Mapping[str, Any]) -> None:
-        check_json_values(file, key, measure, rows, is_of_measure=self.kind_of(key) == "measure")
+    def _check_values(self, file: Path, key: str, measure: str, values_by_id: Mapping[str, Any]) -> None:
+        check_json_values(file, key, measure, values_by_id, is_of_measure=self.kind_of(key) == "measure")
 
     def _require_file(self, dataset: str, key: str, measure: str) -> Path:
         file = self.find(dataset, key, measure)

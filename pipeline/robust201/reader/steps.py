@@ -56,7 +56,7 @@ def iter_steps(files: ResultFiles, dataset: str, key: str) -> Iterator[NetworkSt
             else values_by_strength(network_value, all_strengths, label)
         )
         for strength, value in zip(all_strengths, values_of_strengths, strict=True):
-            if value is not None:  # no overlaid folder has the evaluation
+            if value is not None:  # None means that no overlaid folder has the evaluation
                 yield NetworkSteps(architecture_of(identifier), strength, steps_of(np.array(value, np.int64)))
 
 

@@ -35,7 +35,7 @@ _MIN_EXACT_DECIMALS = 15
 """Numbers with at least this many decimals count as not rounded."""
 
 
-def damaged_file(file: Path, error: Exception) -> ResultsError:
+def damaged_file_error(file: Path, error: Exception) -> ResultsError:
     """Return an error for a file that cannot be decoded."""
     return ResultsError(
         f"Reading failed for {file}: the file is damaged and cannot be decoded ({error}). "
@@ -56,7 +56,7 @@ def parse_json(text: bytes) -> Any:
         if text.count(b'"') == 2 * _count_strings(content):
             return content
     try:
-        return json.loads(text, object_pairs_hook=_unique_dict)
+        return json.loads(text, object_pairs_hook=_make_unique_dict)
     except RecursionError as error:
         raise ValueError("brackets nested too deeply") from error
 
@@ -78,7 +78,7 @@ def _count_strings(value: Any) -> int:
     return count
 
 
-def _unique_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _make_unique_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     unique: dict[str, Any] = {}
     for name, value in pairs:
         if name in unique:
@@ -91,7 +91,7 @@ _ID = re.compile(r"[A-Za-z][\w.-]*|0|[1-9][0-9]*")
 
 
 @cache
-def _index_texts(count: int) -> frozenset[str]:
+def _format_indices(count: int) -> frozenset[str]:
     return frozenset(map(str, range(count)))
 
 
@@ -115,7 +115,7 @@ def is_valid_meta(meta: Any, space: CellSpace | None) -> bool:
         required = set() if space is None else {"nb201-string", "isomorph"}
         has_fields = all(required <= fields.keys() for fields in ids.values())
         has_valid_ids = (
-            all(map(_ID.fullmatch, ids)) if space is None else ids.keys() <= _index_texts(len(space.specs()))
+            all(map(_ID.fullmatch, ids)) if space is None else ids.keys() <= _format_indices(len(space.specs()))
         )
         return bool(has_fields and has_valid_ids and all(map(_are_strengths, epsilons.values())))
     except (KeyError, TypeError, AttributeError):
@@ -206,7 +206,7 @@ def check_json_values(
     columns = {} if is_of_measure else MEASUREMENTS.get(measure, {})
     sole_column = columns.get("")
     if not (columns or is_of_measure) or (
-        sole_column is not None and _are_all_fractions(sole_column, values_by_id, clean=is_clean)
+        sole_column is not None and _are_all_fractions(sole_column, values_by_id, is_clean=is_clean)
     ):
         return
     expected = (
@@ -288,15 +288,15 @@ def _describe_column(column: Column) -> str:
     return f"{column.field}, an array {sizes} of {kind}s".lstrip(", ") if sizes else f"a {kind}"
 
 
-def _are_all_fractions(column: Column, values_by_id: Mapping[str, Any], *, clean: bool) -> bool:
+def _are_all_fractions(column: Column, values_by_id: Mapping[str, Any], *, is_clean: bool) -> bool:
     """Return whether all values are valid fractions, in one pass.
 
     If not, each value must be checked separately.
     """
     values = values_by_id.values()
-    if column.dimensions or column.is_exact or not (clean or all(type(value) is list for value in values)):
+    if column.dimensions or column.is_exact or not (is_clean or all(type(value) is list for value in values)):
         return False
-    numbers = _as_doubles(list(values if clean else chain.from_iterable(values)))
+    numbers = _as_doubles(list(values if is_clean else chain.from_iterable(values)))
     return numbers is not None and bool(((numbers >= 0) & (numbers <= 1)).all())
 
 
@@ -337,15 +337,17 @@ def _is_number(column: Column, value: Any) -> bool:
 
 
 def are_counts(array: NDArray[Any]) -> bool:
-    """Return whether all finite numbers of an array are counts, which are integers of at least 0."""
+    """Return whether an array of finite numbers contains only counts, which are integers of at least 0."""
     return bool((array >= 0).all() and (array.dtype.kind != "f" or (array == np.rint(array)).all()))
 
 
 def are_row_fractions(array: NDArray[Any]) -> bool:
-    """Return whether matrices (…, C, C) contain fractions of their rows, which sum to 1 within rounding, or to 0.
+    """Return whether matrices (…, C, C) contain fractions, and each row sums to 1 within rounding, or to 0.
 
-    Published confusion matrices may contain fractions or counts, because the paper and the published helper script do
-    not specify this.
+    At least one row must sum to 1.
+
+    Published confusion matrices are accepted with such fractions or with counts, because neither the paper nor the
+    published helper script says which they contain.
     """
     sums = array.sum(axis=-1)
     is_distribution = np.abs(sums - 1) <= array.shape[-1] * fraction_rounding(array)

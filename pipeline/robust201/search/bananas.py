@@ -29,9 +29,10 @@ N_CANDIDATES = 100
 class Bananas(Optimiser):
     """Query random cells first; then repeatedly train an ensemble, and query the best `BATCH_SIZE` candidates.
 
-    Candidates are mutants, not queried yet, of the best `N_PARENTS` cells. Each parent, best first, is mutated
-    `N_CANDIDATES` times, until there are `N_CANDIDATES` candidates. Candidates are ranked by independent Thompson
-    sampling: each gets a normal sample with the mean and standard deviation of the ensemble's predictions.
+    Candidates are mutants of the best `N_PARENTS` cells, except cells that have already been queried. The parents, the
+    best first, are each mutated `N_CANDIDATES` times, until there are `N_CANDIDATES` candidates. Candidates are ranked
+    by independent Thompson sampling: each gets a normal sample with the mean and standard deviation of the ensemble's
+    predictions.
     """
 
     def __init__(self, *arguments: object, **options: object) -> None:
@@ -44,18 +45,18 @@ class Bananas(Optimiser):
     def prepare(cls, runs: Sequence[Self]) -> None:
         """Train the ensembles of all runs without pending queries in one call, and choose their next batches."""
         idle_runs = [run for run in runs if run._observations and not run._pending]
-        proposals = [(run, candidates) for run in idle_runs if (candidates := run._candidates())]
-        for count in sorted({len(run._observations) for run, _ in proposals}):
-            group = [(run, candidates) for run, candidates in proposals if len(run._observations) == count]
+        proposals = [(run, candidates) for run in idle_runs if (candidates := run._draw_candidates())]
+        for n_observations in sorted({len(run._observations) for run, _ in proposals}):
+            group = [(run, candidates) for run, candidates in proposals if len(run._observations) == n_observations]
             predictions_by_run = fit_and_predict(
                 [run._encodings[[cell for cell, _ in run._observations]] for run, _ in group],
-                [run._losses() for run, _ in group],
+                [run._compute_losses() for run, _ in group],
                 [run._encodings[candidates] for run, candidates in group],
                 [run.rng for run, _ in group],
                 size=ENSEMBLE_SIZE,
             )
             for (run, candidates), predictions in zip(group, predictions_by_run, strict=True):
-                run._choose(candidates, predictions)
+                run._choose_batch(candidates, predictions)
 
     def propose(self) -> Query | None:
         if not self._pending:
@@ -68,7 +69,7 @@ class Bananas(Optimiser):
     def learn(self, query: Query, values: Scores) -> None:
         self._observations.append((query.architecture, values))
 
-    def _candidates(self) -> list[int]:
+    def _draw_candidates(self) -> list[int]:
         self.preference.redraw()
         parents = sorted(self._observations, key=lambda observation: -self.preference.score(observation[1]))[:N_PARENTS]
         probability = mutation_probability(len(self.cells.space.edges))
@@ -80,15 +81,18 @@ class Bananas(Optimiser):
             candidates |= dict.fromkeys(cell for cell in mutants if cell not in self.queried)
         return list(candidates)
 
-    def _losses(self) -> NDArray[np.float64]:
-        """Return 100 minus the observed values in percent; values outside [0, 1] are first scaled to this range."""
+    def _compute_losses(self) -> NDArray[np.float64]:
+        """Return the training targets: 100 minus the score of each queried cell in percent.
+
+        If any score is outside [0, 1], the scores are first scaled to this range.
+        """
         scores = np.array([self.preference.score(values) for _, values in self._observations])
         low, high = scores.min(), scores.max()
         if (low < 0 or high > 1) and high > low:
             scores = (scores - low) / (high - low)
         return 100 * (1 - scores)
 
-    def _choose(self, candidates: list[int], predictions: NDArray[np.float64]) -> None:
+    def _choose_batch(self, candidates: list[int], predictions: NDArray[np.float64]) -> None:
         samples = self.rng.normal(predictions.mean(axis=0), predictions.std(axis=0))
-        chosen = np.argsort(samples, kind="stable")[:BATCH_SIZE]
-        self._pending = [candidates[index] for index in chosen[::-1]]
+        chosen_indices = np.argsort(samples, kind="stable")[:BATCH_SIZE]
+        self._pending = [candidates[index] for index in chosen_indices[::-1]]

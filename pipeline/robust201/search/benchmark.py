@@ -44,8 +44,8 @@ class Benchmark:
         cells: the cells that may be queried.
         names: names of the objectives.
         values: (n, objectives) by cell index; higher is better.
-        order: (E,) order in which partial queries use the evaluations of a single objective; any number of evaluations
-            from the start are spread over the full range.
+        order: (E,) order in which partial queries use the evaluations of a single objective. The first evaluations in
+            this order, however many, are spread over all evaluations.
     """
 
     def __init__(self, cells: SearchCells, objectives: Sequence[WeightedSum]) -> None:
@@ -55,7 +55,7 @@ class Benchmark:
         single = objectives[0] if len(objectives) == 1 else None
         self._columns = None if single is None else single.columns[cells.isomorphs]
         self._weights = None if single is None else single.weights
-        self.order = spread_order(self.n_evaluations)
+        self.order = make_bisection_order(self.n_evaluations)
 
     @property
     def n_objectives(self) -> int:
@@ -67,7 +67,11 @@ class Benchmark:
         return 1 if self._weights is None else len(self._weights)
 
     def evaluate(self, query: Query) -> Scores:
-        """Return the objectives of the queried cell; for a partial query, a weighted mean of the first evaluations."""
+        """Return the objectives of the queried cell.
+
+        For a partial query, this is the weighted sum of the cell's first evaluations, divided by their fraction of the
+        total weight.
+        """
         if query.n_evaluations is None or query.n_evaluations == self.n_evaluations:
             return tuple(self.values[query.architecture].tolist())
         if self._columns is None or self._weights is None:
@@ -78,7 +82,7 @@ class Benchmark:
         return (float(self._columns[query.architecture, evaluations] @ weights / weight_fraction),)
 
 
-def spread_order(count: int) -> NDArray[np.int64]:
+def make_bisection_order(count: int) -> NDArray[np.int64]:
     """Return the integers below `count` in bisection order: the middle, then the middles of both halves, and so on."""
     order, intervals = [], [(0, count)]
     while intervals:

@@ -61,12 +61,12 @@ def as_fidelity(name: str | None) -> Fidelity | None:
     return next(fidelity for fidelity in FIDELITIES if fidelity == name)
 
 
-def parameter_names(space: CellSpace) -> list[str]:
+def list_parameter_names(space: CellSpace) -> list[str]:
     """Return the hyperparameter name of each edge (``hp_x0``, …), as in Syne Tune's own blackbox of these cells."""
     return [f"hp_x{edge}" for edge in range(len(space.edges))]
 
 
-def objective_name(key: str, strength: float) -> str:
+def format_objective_name(key: str, strength: float) -> str:
     """Return the objective name of an error, such as ``metric_error_clean`` or ``metric_error_pgd_1``."""
     return f"metric_error_{key}" if key == CLEAN else f"metric_error_{key}_{strength:g}"
 
@@ -80,18 +80,18 @@ def write_blackbox(
     *,
     estimates: bool = False,
 ) -> list[Path]:
-    """Write every cell's error (1 - accuracy) for each key and strength that occurs in all datasets of the folder.
+    """Write a blackbox with the error (1 - accuracy) of every cell.
 
-    Each cell has the values of its isomorphism class; classes that were not evaluated are omitted. The datasets become
-    Syne Tune's tasks.
+    There is one objective for each key and strength that all datasets of the folder have. Each cell has the errors of
+    its isomorphism class; cells of classes that were not evaluated are omitted. The datasets become Syne Tune's tasks.
 
     Args:
         reader: reader of the results folder.
         folder: folder to write: new, empty, or with an earlier blackbox.
-        fidelity: with `images`, an error is computed on the first images of a fixed random permutation; only objectives
-            with per-image outcomes are written. With `steps`, an error is computed after that number of attack steps
-            (see `statistics.steps`); an objective without steps, such as clean accuracy, has the same error at all
-            fidelities.
+        fidelity: with `images`, errors are computed on the first images of a fixed random permutation, and only
+            objectives with per-image outcomes are written. With `steps`, errors are computed after that number of
+            attack steps (see `statistics.steps`), and an objective without steps, such as clean accuracy, has the same
+            error at all fidelities.
         data: the only dataset to write; by default all are written.
         predictions: file with predicted accuracies of cells that were not evaluated. The names of all objectives then
             say that they are predicted. Cannot be combined with a fidelity.
@@ -123,7 +123,7 @@ def write_blackbox(
     space = cell_space_of(reader)
     representatives = np.array(space.isomorphs())
     fidelities = _find_fidelities(tables, fidelity)
-    errors_by_dataset = [_errors(table, fidelity, fidelities) for table in tables]
+    errors_by_dataset = [_compute_errors(table, fidelity, fidelities) for table in tables]
     objectives = (
         [name for name in errors_by_dataset[0] if all(name in errors for errors in errors_by_dataset)]
         if errors_by_dataset
@@ -144,17 +144,21 @@ def write_blackbox(
     fidelity_name = BLACKBOX_FIDELITY if fidelity is None else f"hp_{fidelity}"
     specs = space.specs()
     hyperparameters = pd.DataFrame(
-        [space.parse(specs[cell]) for cell in cells.tolist()], columns=parameter_names(space)
+        [space.parse(specs[cell]) for cell in cells.tolist()], columns=list_parameter_names(space)
     )
-    domains = {name: _domain("Categorical", categories=list(space.operations)) for name in parameter_names(space)}
+    domains = {
+        name: _make_domain("Categorical", categories=list(space.operations)) for name in list_parameter_names(space)
+    }
     json_files = {
         "configspace.json": domains,
-        "fidelityspace.json": {fidelity_name: _domain("Integer", lower=int(fidelities[0]), upper=int(fidelities[-1]))},
+        "fidelityspace.json": {
+            fidelity_name: _make_domain("Integer", lower=int(fidelities[0]), upper=int(fidelities[-1]))
+        },
         "metadata.json": {
-            "objectives_names": [*_mark_names(objectives, tables, predictions), ELAPSED_TIME],
+            "objectives_names": [*_mark_objective_names(objectives, tables, predictions), ELAPSED_TIME],
             "task_names": dataset_names,
         },
-        CONFIGSPACE_FILE: configspace(space),
+        CONFIGSPACE_FILE: make_configspace(space),
     }
     arrays: dict[str, NDArray[Any]] = {
         # (tasks, cells, seeds, fidelities, objectives)
@@ -179,23 +183,25 @@ def write_blackbox(
     return [folder / name for name in file_names]
 
 
-def _mark_names(objectives: Sequence[str], tables: Sequence[TableValues], predictions: Path | None) -> list[str]:
+def _mark_objective_names(
+    objectives: Sequence[str], tables: Sequence[TableValues], predictions: Path | None
+) -> list[str]:
     """Return the names of objectives, which mark estimated or predicted values.
 
     With predictions, all names are like ``metric_predicted_error_clean``. Objectives with estimates on any dataset have
     names like ``metric_estimated_error_pgd_1``.
     """
     estimated = {
-        objective_name(paper_key(key), strength)
+        format_objective_name(paper_key(key), strength)
         for table in tables
-        for key, strength in _objectives(table)
+        for key, strength in _iter_objectives(table)
         if table.uses_estimates([ObjectiveTerm(1.0, f"{key}:{strength}")])
     }
     names = [name.replace("metric_", "metric_estimated_", 1) if name in estimated else name for name in objectives]
     return names if predictions is None else [name.replace("metric_", "metric_predicted_", 1) for name in names]
 
 
-def configspace(space: CellSpace) -> dict[str, Any]:
+def make_configspace(space: CellSpace) -> dict[str, Any]:
     """Return the JSON form of a ConfigSpace of the cells, with one categorical hyperparameter per edge."""
     return {
         "name": space.name,
@@ -208,7 +214,7 @@ def configspace(space: CellSpace) -> dict[str, Any]:
                 "default_value": space.operations[0],
                 "meta": None,
             }
-            for name in parameter_names(space)
+            for name in list_parameter_names(space)
         ],
         "conditions": [],
         "forbiddens": [],
@@ -216,24 +222,24 @@ def configspace(space: CellSpace) -> dict[str, Any]:
     }
 
 
-def _domain(domain_class: str, **bounds: Any) -> dict[str, Any]:
+def _make_domain(domain_class: str, **bounds: Any) -> dict[str, Any]:
     return {"domain_cls": domain_class, "domain_kwargs": bounds, "sampler_cls": "Uniform", "sampler_kwargs": {}}
 
 
 def _find_fidelities(tables: Sequence[TableValues], fidelity: Fidelity | None) -> _Integers:
-    """Return ascending fidelities, the last of which is the full evaluation; ConfigError if the results lack them."""
+    """Return the fidelities, ascending; the last is the full evaluation. Raise ConfigError if results lack them."""
     if fidelity == "images":
-        return _image_counts(tables)
+        return _list_image_counts(tables)
     if fidelity == "steps":
-        return _step_counts(tables)
+        return _list_step_counts(tables)
     return np.array([1])
 
 
-def _image_counts(tables: Sequence[TableValues]) -> _Integers:
-    """Return the number of images and its repeated halves down to `_MIN_IMAGES`, ascending."""
+def _list_image_counts(tables: Sequence[TableValues]) -> _Integers:
+    """Return the number of images, a half of it, a quarter and so on, down to `_MIN_IMAGES`, ascending."""
     files, n_images = tables[0].reader.files, {}
     for table in tables:
-        if not any(has_outcomes_of(files, table.dataset, key) for key, _ in _objectives(table)):
+        if not any(has_outcomes_of(files, table.dataset, key) for key, _ in _iter_objectives(table)):
             raise ConfigError(
                 f"Writing a blackbox failed for {files.path}: fidelity images needs per-image outcomes, and "
                 f"{table.dataset} has none. Measure `predictions`, and export with --parquet --outcomes bits."
@@ -251,12 +257,12 @@ def _image_counts(tables: Sequence[TableValues]) -> _Integers:
     return np.array(image_counts)
 
 
-def _step_counts(tables: Sequence[TableValues]) -> _Integers:
-    """Return the powers of 2 up to the last step at which any image is first misclassified, and this step."""
+def _list_step_counts(tables: Sequence[TableValues]) -> _Integers:
+    """Return numbers of steps, ascending: powers of 2, and the last step at which an attack first fooled an image."""
     last_step = 0.0
     for table in tables:
         files = table.reader.files
-        keys = _stepped_keys(table)
+        keys = _find_keys_with_steps(table)
         if not keys:
             raise ConfigError(
                 f"Writing a blackbox failed for {files.path}: fidelity steps needs the measurement `{STEPS}` of an "
@@ -269,13 +275,13 @@ def _step_counts(tables: Sequence[TableValues]) -> _Integers:
     return np.union1d(powers, [int(last_step)])
 
 
-def _stepped_keys(table: TableValues) -> list[str]:
+def _find_keys_with_steps(table: TableValues) -> list[str]:
     """Return the keys of attacks whose steps are recorded."""
-    files, keys = table.reader.files, dict.fromkeys(key for key, _ in _objectives(table))
+    files, keys = table.reader.files, dict.fromkeys(key for key, _ in _iter_objectives(table))
     return [key for key in keys if files.kind_of(key) == "attack" and has_steps(files, table.dataset, key)]
 
 
-def _objectives(table: TableValues) -> Iterator[tuple[str, float]]:
+def _iter_objectives(table: TableValues) -> Iterator[tuple[str, float]]:
     """Yield the keys and strengths for which a dataset has accuracies, without attacks at strength 0."""
     reader = table.reader
     for key in (*reader.keys_clean, *reader.keys_adv, *reader.keys_cc):
@@ -287,23 +293,23 @@ def _objectives(table: TableValues) -> Iterator[tuple[str, float]]:
                 yield key, strength
 
 
-def _errors(table: TableValues, fidelity: Fidelity | None, fidelities: _Integers) -> dict[str, _Floats]:
+def _compute_errors(table: TableValues, fidelity: Fidelity | None, fidelities: _Integers) -> dict[str, _Floats]:
     """Return a dataset's errors (n, F) by objective name."""
-    errors_by_steps = _errors_by_steps(table, fidelities) if fidelity == "steps" else {}
+    errors_by_steps = _compute_errors_after_steps(table, fidelities) if fidelity == "steps" else {}
     errors = {}
-    for key, strength in _objectives(table):
-        name = objective_name(paper_key(key), strength)
+    for key, strength in _iter_objectives(table):
+        name = format_objective_name(paper_key(key), strength)
         if fidelity == "images":
             if has_outcomes_of(table.reader.files, table.dataset, key):
-                errors[name] = _errors_by_images(table, key, strength, fidelities)
+                errors[name] = _compute_errors_on_images(table, key, strength, fidelities)
         elif name in errors_by_steps:
             errors[name] = errors_by_steps[name]
-        else:  # an objective without steps costs the same at every fidelity, so its error is repeated
+        else:  # without steps, an objective has the same error at every fidelity
             errors[name] = (1 - table.term(f"{key}:{strength}")).repeat(len(fidelities), axis=1)
     return errors
 
 
-def _errors_by_images(table: TableValues, key: str, strength: float, fidelities: _Integers) -> _Floats:
+def _compute_errors_on_images(table: TableValues, key: str, strength: float, fidelities: _Integers) -> _Floats:
     """Return errors (n, F) on the first images of a fixed random permutation; NaN for cells that have no outcomes."""
     outcomes = table.reader.outcomes(table.dataset, key, strength)
     order = np.random.default_rng(0).permutation(outcomes.n_images)
@@ -313,13 +319,13 @@ def _errors_by_images(table: TableValues, key: str, strength: float, fidelities:
     return errors
 
 
-def _errors_by_steps(table: TableValues, fidelities: _Integers) -> dict[str, _Floats]:
+def _compute_errors_after_steps(table: TableValues, fidelities: _Integers) -> dict[str, _Floats]:
     """Return the errors (n, F) of attacks with recorded steps, after each number of steps, by objective name."""
     files = table.reader.files
     errors: dict[str, _Floats] = {}
-    for key in _stepped_keys(table):
+    for key in _find_keys_with_steps(table):
         for network in iter_steps(files, table.dataset, key):
-            name = objective_name(paper_key(key), network.strength)
+            name = format_objective_name(paper_key(key), network.strength)
             attack_errors = errors.setdefault(name, np.full((table.n, len(fidelities)), np.nan))
             attack_errors[int(network.architecture)] = 1 - accuracies_after(network.steps, fidelities)
     return errors

@@ -13,7 +13,7 @@ NONE, SKIP = "none", "skip_connect"
 """Operations that do not count in a path: `NONE` interrupts the path, and `SKIP` is the identity."""
 
 
-def cell_features(space: CellSpace) -> _Floats:
+def make_cell_features(space: CellSpace) -> _Floats:
     """Return the features of all cells of a space.
 
     There are four groups of features:
@@ -28,20 +28,20 @@ def cell_features(space: CellSpace) -> _Floats:
     Returns:
         (n, F) float64; each column has mean 0 over the cells, and each group of columns has total variance 1.
     """
-    codes = operation_codes(space)
+    codes = encode_operations(space)
     one_hot = (codes[:, :, None] == np.arange(len(space.operations))).astype(np.float64)
     size = np.log1p([[space.kernel_parameters(spec)] for spec in space.specs()])
-    groups = (one_hot.reshape(len(codes), -1), np.sqrt(_path_counts(space, codes)), one_hot.sum(axis=1), size)
-    return np.concatenate([_scaled(group) for group in groups], axis=1)
+    groups = (one_hot.reshape(len(codes), -1), np.sqrt(_count_paths(space, codes)), one_hot.sum(axis=1), size)
+    return np.concatenate([_scale_group(group) for group in groups], axis=1)
 
 
-def operation_codes(space: CellSpace) -> NDArray[np.int64]:
+def encode_operations(space: CellSpace) -> NDArray[np.int64]:
     """Return the operation on each edge of all cells: (n, edges) indices into the space's `operations`."""
     codes = {name: code for code, name in enumerate(space.operations)}
     return np.array([[codes[name] for name in space.parse(spec)] for spec in space.specs()])
 
 
-def _path_counts(space: CellSpace, codes: NDArray[np.int64]) -> _Floats:
+def _count_paths(space: CellSpace, codes: NDArray[np.int64]) -> _Floats:
     operation_names = space.operations
     path_operations = [code for code, name in enumerate(operation_names) if name not in (NONE, SKIP)]
     output_node = max(target for _, target in space.edges)
@@ -50,7 +50,7 @@ def _path_counts(space: CellSpace, codes: NDArray[np.int64]) -> _Floats:
         for length in range(output_node + 1)
         for sequence in itertools.product(path_operations, repeat=length)
     }
-    for path in _paths(space, output_node):
+    for path in _list_paths(space, output_node):
         for operations in itertools.product(range(len(operation_names)), repeat=len(path)):
             if any(operation_names[code] == NONE for code in operations):
                 continue
@@ -59,20 +59,20 @@ def _path_counts(space: CellSpace, codes: NDArray[np.int64]) -> _Floats:
     return np.stack(list(n_paths.values()), axis=1)
 
 
-def _paths(space: CellSpace, output_node: int) -> list[tuple[int, ...]]:
+def _list_paths(space: CellSpace, output_node: int) -> list[tuple[int, ...]]:
     """Return the paths from the input to the output, each as a tuple of edge positions."""
-    complete: list[tuple[int, ...]] = []
+    complete_paths: list[tuple[int, ...]] = []
     pending: list[tuple[tuple[int, ...], int]] = [((), 0)]
     while pending:
         path, node = pending.pop()
         if node == output_node:
-            complete.append(path)
+            complete_paths.append(path)
         pending += [((*path, edge), target) for edge, (source, target) in enumerate(space.edges) if source == node]
-    return complete
+    return complete_paths
 
 
-def _scaled(group: _Floats) -> _Floats:
-    """Centre a group of columns and scale them together to a total variance of 1."""
+def _scale_group(group: _Floats) -> _Floats:
+    """Centre a group of columns, and scale them by a common factor to a total variance of 1."""
     centred = group - group.mean(axis=0)
     total = centred.var(axis=0).sum()
     scaled: _Floats = centred / np.sqrt(total if total > 0 else 1.0)

@@ -19,7 +19,7 @@ from robust201.core.csv_files import write_csv
 from robust201.core.errors import ConfigError, ResultsError
 from robust201.core.files import atomic_write
 from robust201.reader.result_files import evaluation_names
-from robust201.search.cell_features import cell_features
+from robust201.search.cell_features import make_cell_features
 from robust201.spaces.cell_space import CellSpace
 from robust201.statistics.prediction import GaussianProcess, choose_for_best, choose_for_ranking
 
@@ -28,7 +28,7 @@ _Floats = NDArray[np.float64]
 MIN_CELLS = 10
 """Minimum number of evaluated cells for predictions."""
 
-FOLDS = 5
+N_FOLDS = 5
 WEAK_TAU = 0.5
 """Kendall's tau on left-out cells below which predictions are called weak."""
 
@@ -116,7 +116,7 @@ class _Problem:
 
     @property
     def targets(self) -> _Floats:
-        return _log_odds(self.accuracies)
+        return _to_log_odds(self.accuracies)
 
     @property
     def target_variances(self) -> _Floats | None:
@@ -128,7 +128,7 @@ class _Problem:
         return scaled
 
     @property
-    def not_evaluated(self) -> NDArray[np.int64]:
+    def unevaluated_classes(self) -> NDArray[np.int64]:
         """Indices that represent the classes of cells that were not evaluated."""
         return np.setdiff1d(np.asarray(self.space.isomorphs()), self.evaluated)
 
@@ -158,20 +158,20 @@ def predict_cells(
         ResultsError: too few cells were evaluated, or each evaluation has the same accuracy for all cells.
     """
     problem = _make_problem(results, names, measures, standard_errors)
-    not_evaluated = problem.not_evaluated
+    unevaluated_classes = problem.unevaluated_classes
     process = GaussianProcess(seed=seed)
     process.fit(problem.features[problem.evaluated], problem.targets, problem.target_variances)
-    predicted = process.predict_intervals(problem.features[not_evaluated], level)
+    predicted = process.predict_intervals(problem.features[unevaluated_classes], level)
     specs, evaluations = problem.space.specs(), problem.evaluations
-    value, low, high = (_accuracy(odds) for odds in (predicted.value, predicted.low, predicted.high))
+    value, low, high = (_to_accuracies(odds) for odds in (predicted.value, predicted.low, predicted.high))
     frames = [
         pd.DataFrame(
             {
                 "dataset": results.name,
                 "key": key,
                 "strength": strength,
-                "architecture": not_evaluated,
-                "cell": [specs[cell] for cell in not_evaluated],
+                "architecture": unevaluated_classes,
+                "cell": [specs[cell] for cell in unevaluated_classes],
                 "predicted_accuracy": value[:, column],
                 "predicted_low": low[:, column],
                 "predicted_high": high[:, column],
@@ -212,18 +212,20 @@ def choose_next(
         ResultsError: see `predict_cells`.
     """
     problem = _make_problem(results, names, None, standard_errors)
-    not_evaluated = problem.not_evaluated
-    selectable = not_evaluated if allowed is None else np.intersect1d(not_evaluated, np.asarray(allowed))
-    if len(selectable) < count:
+    unevaluated_classes = problem.unevaluated_classes
+    selectable_classes = (
+        unevaluated_classes if allowed is None else np.intersect1d(unevaluated_classes, np.asarray(allowed))
+    )
+    if len(selectable_classes) < count:
         raise ConfigError(
-            f"Choosing cells failed for {results.name}: expected --next up to {len(selectable):,}, the number of cells "
-            f"that were not evaluated, got {count:,}. Choose a smaller number."
+            f"Choosing cells failed for {results.name}: expected --next up to {len(selectable_classes):,}, the number "
+            f"of cells that were not evaluated, got {count:,}. Choose a smaller number."
         )
     process = GaussianProcess(seed=seed)
     process.fit(problem.features[problem.evaluated], problem.targets, problem.target_variances)
     classes = np.unique(problem.space.isomorphs())
     covariance = process.posterior_covariance(problem.features[classes])
-    candidates = np.isin(classes, selectable)
+    candidates = np.isin(classes, selectable_classes)
     if aim == "ranking":
         chosen_positions = choose_for_ranking(covariance, candidates, process.noise, count)
     else:
@@ -253,38 +255,44 @@ def _make_problem(
             f"{len(accuracies)}. Evaluate more cells, or name fewer keys with --keys."
         )
     values = accuracies.to_numpy(np.float64)
-    constant = np.flatnonzero(np.ptp(_log_odds(values), axis=0) < 1e-9)
-    if len(constant) == len(evaluations):
+    constant_columns = np.flatnonzero(np.ptp(_to_log_odds(values), axis=0) < 1e-9)
+    if len(constant_columns) == len(evaluations):
         name = evaluation_names([evaluations[0]])[0]
         raise ResultsError(
             f"Predicting failed for {results.name}: all cells have the same accuracy under {name} ({values[0, 0]:g})"
-            f"{' and under every other evaluation' if len(constant) > 1 else ''}. Choose other keys or strengths."
+            f"{' and under every other evaluation' if len(constant_columns) > 1 else ''}. Choose other keys or "
+            "strengths."
         )
-    varying = np.setdiff1d(np.arange(len(evaluations)), constant)
-    constant_accuracies = tuple((*evaluations[column], float(values[0, column])) for column in constant)
-    evaluations = [evaluations[column] for column in varying]
+    varying_columns = np.setdiff1d(np.arange(len(evaluations)), constant_columns)
+    constant_accuracies = tuple((*evaluations[column], float(values[0, column])) for column in constant_columns)
+    evaluations = [evaluations[column] for column in varying_columns]
     variances = None
     if standard_errors is not None:
         errors = standard_errors.reindex(index=accuracies.index, columns=pd.MultiIndex.from_tuples(evaluations))
         variances = errors.fillna(0.0).to_numpy(np.float64) ** 2
-    features = cell_features(space)
+    features = make_cell_features(space)
     if measures is not None:
-        features = np.concatenate([features, _measure_features(results, space, measures, accuracies.index)], axis=1)
+        features = np.concatenate(
+            [features, _make_measure_features(results, space, measures, accuracies.index)], axis=1
+        )
     return _Problem(
         space,
         features,
         accuracies.index.to_numpy(np.int64),
-        values[:, varying],
+        values[:, varying_columns],
         evaluations,
         variances,
         constant_accuracies,
     )
 
 
-def _measure_features(
+def _make_measure_features(
     results: DatasetResults, space: CellSpace, measures: pd.DataFrame, evaluated: "pd.Index[Any]"
 ) -> _Floats:
-    """Return the measures of all cells as normal scores of their ranks, 0 if missing; isomorphic cells are equal."""
+    """Return features of all cells: the normal scores of each measure's ranks, or 0 if the measure is missing.
+
+    Isomorphic cells have equal features.
+    """
     from scipy.special import ndtri
     from scipy.stats import rankdata
 
@@ -316,32 +324,32 @@ def _measure_features(
 
 
 def _measure_quality(problem: _Problem, level: float, seed: int) -> tuple[Quality, ...]:
-    """Predict each fold of the evaluated cells from the other folds, and compare the results with the accuracies."""
+    """Predict each fold of the evaluated cells from the other folds, and compare the result with the accuracies."""
     from scipy.stats import kendalltau
 
     points, targets, variances = problem.features[problem.evaluated], problem.targets, problem.target_variances
-    fold_of_cell = np.random.default_rng(seed).permutation(len(points)) % FOLDS
+    fold_of_cell = np.random.default_rng(seed).permutation(len(points)) % N_FOLDS
     value, low, high = (np.empty_like(targets) for _ in range(3))
-    for is_left_out in (fold_of_cell == fold for fold in range(FOLDS)):
-        fitted = np.flatnonzero(~is_left_out)
-        is_varying = np.ptp(targets[fitted], axis=0) > 1e-9
+    for is_left_out in (fold_of_cell == fold for fold in range(N_FOLDS)):
+        fitted_rows = np.flatnonzero(~is_left_out)
+        is_varying = np.ptp(targets[fitted_rows], axis=0) > 1e-9
         if not is_varying.any():
             for array in (value, low, high):
-                array[is_left_out] = targets[fitted[0]]
+                array[is_left_out] = targets[fitted_rows[0]]
             continue
         process = GaussianProcess(seed=seed)
         process.fit(
-            points[fitted],
-            targets[fitted][:, is_varying],
-            None if variances is None else variances[fitted][:, is_varying],
+            points[fitted_rows],
+            targets[fitted_rows][:, is_varying],
+            None if variances is None else variances[fitted_rows][:, is_varying],
         )
         predicted = process.predict_intervals(points[is_left_out], level)
         for array, predictions in ((value, predicted.value), (low, predicted.low), (high, predicted.high)):
-            array[is_left_out] = targets[fitted[0]]  # for columns that are constant in the other folds
+            array[is_left_out] = targets[fitted_rows[0]]  # for columns that are constant in the other folds
             array[np.ix_(is_left_out, is_varying)] = predictions
-    accuracies, predicted_accuracies = problem.accuracies, _accuracy(value)
-    is_covered = (_accuracy(low) <= accuracies + 1e-12) & (accuracies - 1e-12 <= _accuracy(high))
-    half_widths = np.median(_accuracy(high) - _accuracy(low), axis=0) / 2
+    accuracies, predicted_accuracies = problem.accuracies, _to_accuracies(value)
+    is_covered = (_to_accuracies(low) <= accuracies + 1e-12) & (accuracies - 1e-12 <= _to_accuracies(high))
+    half_widths = np.median(_to_accuracies(high) - _to_accuracies(low), axis=0) / 2
     relative_errors = ((predicted_accuracies - accuracies) ** 2).mean(axis=0) / accuracies.var(axis=0)
     return tuple(
         Quality(
@@ -355,14 +363,14 @@ def _measure_quality(problem: _Problem, level: float, seed: int) -> tuple[Qualit
     )
 
 
-def _log_odds(accuracies: _Floats) -> _Floats:
+def _to_log_odds(accuracies: _Floats) -> _Floats:
     clipped = np.clip(accuracies, 1 - _MAX_ACCURACY, _MAX_ACCURACY)
     odds: _Floats = np.log(clipped / (1 - clipped))
     return odds
 
 
-def _accuracy(odds: _Floats) -> _Floats:
-    """Return the accuracies for log-odds; at or beyond the clipping bounds, the accuracy is 0 or 1."""
+def _to_accuracies(odds: _Floats) -> _Floats:
+    """Convert log-odds to accuracies; log-odds at or beyond the clipping bounds become accuracy 0 or 1."""
     from scipy.special import expit
 
     max_odds = np.log(_MAX_ACCURACY / (1 - _MAX_ACCURACY)) - 1e-9

@@ -28,17 +28,18 @@ class SearchCells:
 
         Args:
             space: the space.
-            evaluated: (n,) whether each representative has all values, by cell index; other cells are ignored.
+            evaluated: (n,) whether each cell that represents its isomorphism class has all values; other elements are
+                ignored.
             distinct: whether isomorphic cells are merged into one member.
         """
         self.space = space
         self.isomorphs: NDArray[np.int32] = np.array(space.isomorphs(), dtype=np.int32)
         self.distinct = distinct
-        allowed = evaluated[self.isomorphs]
+        is_member = evaluated[self.isomorphs]
         if distinct:
-            allowed &= self.isomorphs == np.arange(len(self.isomorphs))
-        self.members = np.flatnonzero(allowed)
-        self._is_member = allowed
+            is_member &= self.isomorphs == np.arange(len(self.isomorphs))
+        self.members = np.flatnonzero(is_member)
+        self._is_member = is_member
         self._neighbours: dict[int, tuple[int, ...]] = {}
 
     def __len__(self) -> int:
@@ -52,20 +53,22 @@ class SearchCells:
         """Return the members that differ from a cell on one edge; if `distinct`, their sorted representatives."""
         neighbours = self._neighbours.get(cell)
         if neighbours is None:
-            candidates = [self._by_spec[neighbour.spec] for neighbour in self.space.neighbours(self._specs[cell])]
+            candidates = [self._index_by_spec[neighbour.spec] for neighbour in self.space.neighbours(self._specs[cell])]
             if self.distinct:
                 candidates = sorted({int(self.isomorphs[index]) for index in candidates} - {cell})
             neighbours = self._neighbours[cell] = tuple(index for index in candidates if self._is_member[index])
         return neighbours
 
     def mutate(self, cell: int, rng: np.random.Generator, probability: float) -> int:
-        """Return a member in which each edge is changed with this probability; it may be the same cell."""
+        """Return a mutant of a cell, in which each edge is changed with this probability; it may be the cell itself."""
         operations = self._operations[cell]
         n_other_operations = len(self.space.operations) - 1
         for _ in range(_MUTATION_TRIES):
             is_changed = rng.random(len(operations)) < probability
             shifts = is_changed * rng.integers(1, n_other_operations + 1, size=len(operations))
-            mutant = int(self._by_operations[int((operations + shifts) % (n_other_operations + 1) @ self._radix)])
+            mutant = int(
+                self._index_by_operations[int((operations + shifts) % (n_other_operations + 1) @ self._place_values)]
+            )
             mutant = int(self.isomorphs[mutant]) if self.distinct else mutant
             if self._is_member[mutant]:
                 return mutant
@@ -86,7 +89,7 @@ class SearchCells:
         """
         n_operations = len(self.space.operations)
         encodings_by_length = []
-        for length, paths in itertools.groupby(sorted(self._paths(), key=len), key=len):
+        for length, paths in itertools.groupby(sorted(self._list_paths(), key=len), key=len):
             if length > max_length:
                 break
             encodings = np.zeros((len(self._operations), n_operations**length), dtype=np.float32)
@@ -96,25 +99,25 @@ class SearchCells:
             encodings_by_length.append(encodings)
         return np.concatenate(encodings_by_length, axis=1)
 
-    def _paths(self) -> list[tuple[int, ...]]:
+    def _list_paths(self) -> list[tuple[int, ...]]:
         """Return the paths from the input to the output, each as a tuple of edge positions."""
         edges = self.space.edges
         output_node = max(target for _, target in edges)
-        complete: list[tuple[int, ...]] = []
+        complete_paths: list[tuple[int, ...]] = []
         pending: list[tuple[tuple[int, ...], int]] = [((), 0)]
         while pending:
             path, node = pending.pop()
             if node == output_node:
-                complete.append(path)
+                complete_paths.append(path)
             pending += [((*path, edge), target) for edge, (source, target) in enumerate(edges) if source == node]
-        return complete
+        return complete_paths
 
     @cached_property
     def _specs(self) -> tuple[str, ...]:
         return tuple(self.space.specs())
 
     @cached_property
-    def _by_spec(self) -> dict[str, int]:
+    def _index_by_spec(self) -> dict[str, int]:
         return {spec: index for index, spec in enumerate(self._specs)}
 
     @cached_property
@@ -124,15 +127,16 @@ class SearchCells:
         return np.array([[codes[name] for name in self.space.parse(spec)] for spec in self._specs])
 
     @cached_property
-    def _radix(self) -> NDArray[np.int64]:
+    def _place_values(self) -> NDArray[np.int64]:
+        """(edges,) place value of each edge if a cell's operations are read as the digits of a number."""
         n_edges = len(self.space.edges)
         return np.array([len(self.space.operations) ** edge for edge in range(n_edges)], dtype=np.int64)
 
     @cached_property
-    def _by_operations(self) -> NDArray[np.int64]:
+    def _index_by_operations(self) -> NDArray[np.int64]:
         """(n,) index of each cell, by the number whose digits are its operations."""
         index_by_number = np.empty(len(self._operations), dtype=np.int64)
-        index_by_number[self._operations @ self._radix] = np.arange(len(self._operations))
+        index_by_number[self._operations @ self._place_values] = np.arange(len(self._operations))
         return index_by_number
 
     def __getstate__(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ WIDTH = 20
 LEARNING_RATE = 0.01
 FIRST_DECAY, SECOND_DECAY = 0.9, 0.99
 EPOCHS = 150
-BATCH = 32
+BATCH_SIZE = 32
 
 _EPSILON = 1e-7
 """Constant in Adam's denominator; Keras's default."""
@@ -64,8 +64,8 @@ def fit_and_predict(
         order = orders[:, epoch]
         shuffled = inputs[problem_indices, order].reshape(-1, n, d + 1)
         batch_targets = all_targets[problem_indices, order].reshape(-1, n)
-        for start in range(0, n, BATCH):
-            networks.step(shuffled[:, start : start + BATCH], batch_targets[:, start : start + BATCH])
+        for start in range(0, n, BATCH_SIZE):
+            networks.step(shuffled[:, start : start + BATCH_SIZE], batch_targets[:, start : start + BATCH_SIZE])
     return [networks.predict(points, index * size, size) for index, points in enumerate(inputs_to_predict)]
 
 
@@ -84,19 +84,19 @@ class _Networks:
         self.parameters, self.gradients, self.first_moments, self.second_moments, self.scratch = np.zeros(
             (5, n_parameters), dtype=np.float32
         )
-        self.weights = self._divide(self.parameters, n)
-        self.weight_gradients = self._divide(self.gradients, n)
+        self.weights = self._split_by_layer(self.parameters, n)
+        self.weight_gradients = self._split_by_layer(self.gradients, n)
         for index, rng in enumerate(rngs):
             for layer in self.weights:
                 outputs, inputs = layer.shape[1], layer.shape[2] - 1
                 limit = np.sqrt(6 / (inputs + outputs))
                 sampled = rng.uniform(-limit, limit, size=(size, inputs, outputs))
                 layer[index * size : (index + 1) * size, :, :inputs] = sampled.transpose(0, 2, 1)
-        self.n = n
+        self.n_networks = n
         self.steps = 0
         self.buffers: dict[int, _Buffers] = {}
 
-    def _divide(self, flat: _Array, n: int) -> list[_Array]:
+    def _split_by_layer(self, flat: _Array, n: int) -> list[_Array]:
         views, start = [], 0
         for rows, columns in self.shapes:
             end = start + n * rows * columns
@@ -108,7 +108,7 @@ class _Networks:
         """Perform an Adam step on a batch of inputs (N, b, d + 1) and expected outputs (N, b)."""
         batch_size = inputs.shape[1]
         if batch_size not in self.buffers:
-            self.buffers[batch_size] = _Buffers(self.n, batch_size)
+            self.buffers[batch_size] = _Buffers(self.n_networks, batch_size)
         buffers = self.buffers[batch_size]
         inputs_of_layer = inputs.transpose(0, 2, 1)
         for layer, layer_outputs in zip(self.weights, buffers.hidden, strict=False):
@@ -126,11 +126,11 @@ class _Networks:
                 layer_outputs = buffers.gradients[index % 2]
                 multiply = np.multiply if index == LAYERS else np.matmul  # BLAS is slower for an outer product
                 output_gradient = multiply(transposed, output_gradient, out=layer_outputs[:, :WIDTH])
-                np.greater(buffers.hidden[index - 1], buffers.zeros, out=buffers.active)
-                layer_outputs *= buffers.active
-        self._adam()
+                np.greater(buffers.hidden[index - 1], buffers.zeros, out=buffers.is_active)
+                layer_outputs *= buffers.is_active
+        self._take_adam_step()
 
-    def _adam(self) -> None:
+    def _take_adam_step(self) -> None:
         self.steps += 1
         first, second, scratch = self.first_moments, self.second_moments, self.scratch
         # The moments omit Adam's factors 1 - decay; `second_moment_scale` and `rate` contain them instead.
@@ -151,14 +151,14 @@ class _Networks:
 
     def predict(self, inputs: _Array, start: int, count: int) -> NDArray[np.float64]:
         """Return the outputs (count, m) of `count` networks, starting from index `start`, for inputs (m, d)."""
-        activations = _with_ones(np.broadcast_to(inputs.T, (count, *inputs.T.shape)))
+        activations = _append_ones(np.broadcast_to(inputs.T, (count, *inputs.T.shape)))
         for layer in self.weights[:-1]:
-            activations = _with_ones(np.maximum(np.matmul(layer[start : start + count], activations), 0))
+            activations = _append_ones(np.maximum(np.matmul(layer[start : start + count], activations), 0))
         outputs: _Array = np.matmul(self.weights[-1][start : start + count], activations)
         return outputs[:, 0].astype(np.float64)
 
 
-def _with_ones(values: _Array) -> _Array:
+def _append_ones(values: _Array) -> _Array:
     """Append a row of ones to each (units, b) matrix."""
     return np.concatenate([values, np.ones_like(values[:, :1])], axis=1)
 
@@ -170,7 +170,7 @@ class _Buffers:
 
     Attributes:
         hidden: values of each hidden layer, with a row of ones.
-        active: whether each unit is positive, so that it propagates the gradient.
+        is_active: whether each unit is positive, so that it propagates the gradient.
         zeros: operand of comparisons with zero.
         gradients: two arrays for gradients of layer outputs, used alternately; their last row is unused.
     """
@@ -178,5 +178,5 @@ class _Buffers:
     def __init__(self, n: int, batch_size: int) -> None:
         shape = (n, WIDTH + 1, batch_size)
         self.hidden = np.ones((LAYERS, *shape), dtype=np.float32)
-        self.active = np.empty(shape, dtype=np.bool_)
+        self.is_active = np.empty(shape, dtype=np.bool_)
         self.zeros, *self.gradients = np.zeros((3, *shape), dtype=np.float32)

@@ -8,7 +8,7 @@ from collections import deque
 
 from robust201.search.optimiser import Optimiser, Query, Scores
 
-N_INITIAL = 10
+N_INITIAL_CELLS = 10
 POPULATION_SIZE = 30
 TOURNAMENT_SIZE = 10
 
@@ -28,13 +28,13 @@ class RegularizedEvolution(Optimiser):
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
         self._population: deque[tuple[int, Scores]] = deque()
-        self._initial: list[int] | None = None
+        self._initial_cells: list[int] | None = None
 
     def propose(self) -> Query | None:
-        if self._initial is None:
-            self._initial = self.draw_new(N_INITIAL)
-        if self._initial:
-            return Query(self._initial.pop())
+        if self._initial_cells is None:
+            self._initial_cells = self.draw_new(N_INITIAL_CELLS)
+        if self._initial_cells:
+            return Query(self._initial_cells.pop())
         self.preference.redraw()
         contestants = [
             self._population[index] for index in self.rng.integers(len(self._population), size=TOURNAMENT_SIZE)

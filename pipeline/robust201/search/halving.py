@@ -1,5 +1,8 @@
 """Successive halving over strengths, which evaluates many cells at few strengths, and the best of them at more.
 
+A rung is a number of strengths at which a number of cells is evaluated. A bracket is a sequence of rungs, each with
+fewer cells and more strengths than the rung before.
+
 Source: Jamieson and Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter Optimization", AISTATS 2016.
 """
 
@@ -8,7 +11,7 @@ from functools import cache
 from robust201.search.optimiser import Optimiser, Query, Scores
 
 ETA = 3
-"""Factor between rungs: the best 1 / `ETA` of the cells get `ETA` times as many evaluations."""
+"""Factor between rungs: the best 1 / `ETA` of a rung's cells get `ETA` times as many evaluations in the next rung."""
 
 
 @cache
@@ -57,13 +60,13 @@ class SuccessiveHalving(Optimiser):
         self._rungs = list(reversed(plan_rungs(self.n_queries, self.n_evaluations, len(self.cells))))
         self._pending: list[int] = []
         self._observations: list[tuple[int, float]] = []
-        self._size = 0
+        self._n_evaluations_of_rung = 0
 
     def propose(self) -> Query | None:
         if not self._pending:
             if not self._rungs:
                 return None
-            count, self._size = self._rungs.pop()
+            count, self._n_evaluations_of_rung = self._rungs.pop()
             if self._observations:
                 # The sort is stable, so ties keep the earlier cell.
                 ranked = sorted(self._observations, key=lambda observation: -observation[1])
@@ -71,7 +74,7 @@ class SuccessiveHalving(Optimiser):
             else:
                 self._pending = self.draw_new(count)
             self._observations = []
-        return Query(self._pending.pop(), self._size)
+        return Query(self._pending.pop(), self._n_evaluations_of_rung)
 
     def learn(self, query: Query, values: Scores) -> None:
         self._observations.append((query.architecture, self.preference.score(values)))

@@ -1,4 +1,4 @@
-"""Local search, which climbs hills from the best of several random cells and restarts at local optima.
+"""Local search: hill climbing from the best of several random cells, with restarts at local optima.
 
 Source: White, Nolen and Savani, "Exploring the Loss Landscape in Neural Architecture Search", UAI 2021; the settings
 are those of naszilla.

@@ -1,4 +1,4 @@
-"""The table of search methods. To add a method, write a file with a subclass of `Optimiser`, and add a row to it."""
+"""The table of search methods. To add a method, write a subclass of `Optimiser`, and add a row to `METHODS`."""
 
 from typing import NamedTuple
 
@@ -18,13 +18,14 @@ class MethodRow(NamedTuple):
         name: name on the command line.
         title: name in tables and figures.
         optimiser: class whose instances are runs of the method.
-        needs_parts: whether the method evaluates objectives partially, so they must consist of several evaluations.
+        needs_partial_queries: whether the method evaluates objectives partially, so that it needs an objective that
+            consists of several evaluations.
     """
 
     name: str
     title: str
     optimiser: type[Optimiser]
-    needs_parts: bool = False
+    needs_partial_queries: bool = False
 
 
 METHODS: dict[str, MethodRow] = {
@@ -34,7 +35,7 @@ METHODS: dict[str, MethodRow] = {
         MethodRow("local", "Local search", LocalSearch),
         MethodRow("random", "Random search", RandomSearch),
         MethodRow("evolution", "Regularised evolution", RegularizedEvolution),
-        MethodRow("halving", "Successive halving", SuccessiveHalving, needs_parts=True),
+        MethodRow("halving", "Successive halving", SuccessiveHalving, needs_partial_queries=True),
     )
 }
 

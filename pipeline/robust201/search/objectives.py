@@ -107,8 +107,8 @@ class TableValues:
     """The accuracies and other terms of one dataset in a folder, by cell index.
 
     Attributes:
-        is_predicted: (n,) whether each cell's accuracies are predictions instead of counts; set only for cells that
-            represent their isomorphism class.
+        is_predicted: (n,) whether each cell's accuracies are predictions; true only for cells that represent their
+            isomorphism class.
         n_estimated: number of isomorphism classes with accuracies estimated from samples of images.
 
     Raises:
@@ -120,7 +120,7 @@ class TableValues:
     ) -> None:
         """Read the values.
 
-        If `estimates` is true, the folder's estimates replace missing counts. If `predictions` is not None, the
+        If `estimates` is true, the folder's estimates replace missing accuracies. If `predictions` is not None, the
         accuracies in that file are used for cells without results.
         """
         self.reader, self.dataset = reader, dataset
@@ -134,12 +134,12 @@ class TableValues:
         accuracies = read_accuracies(reader.files, dataset)
         evaluated_cells = accuracies.index
         counted_results = DatasetResults(dataset, reader, accuracies)
-        self._counted = Terms(counted_results)
+        self._counted_terms = Terms(counted_results)
         self.n_estimated = 0
         if estimates:
-            with_estimates = fill_in_estimates(counted_results)[0].accuracies
-            self.n_estimated = int((with_estimates.notna() & accuracies.isna()).any(axis=1).sum())
-            accuracies = with_estimates
+            filled_accuracies = fill_in_estimates(counted_results)[0].accuracies
+            self.n_estimated = int((filled_accuracies.notna() & accuracies.isna()).any(axis=1).sum())
+            accuracies = filled_accuracies
         if predictions is not None:
             accuracies = fill_accuracies(accuracies, predictions, dataset)
         self.is_predicted = np.zeros(self.n, dtype=np.bool_)
@@ -155,7 +155,7 @@ class TableValues:
     def join(self, tables: Sequence[pd.DataFrame]) -> None:
         """Add the columns of tables as terms."""
         self.terms = Terms(self.terms.results, tables)
-        self._counted = Terms(self._counted.results, tables)
+        self._counted_terms = Terms(self._counted_terms.results, tables)
 
     @property
     def n(self) -> int:
@@ -181,7 +181,7 @@ class TableValues:
         if not self.n_estimated:
             return False
         is_estimated = [
-            self.terms.columns(term.name).notna() & self._counted.columns(term.name).isna() for term in terms
+            self.terms.columns(term.name).notna() & self._counted_terms.columns(term.name).isna() for term in terms
         ]
         return any(bool(mask.to_numpy().any()) for mask in is_estimated)
 
@@ -203,8 +203,8 @@ def cell_space_of(reader: RobustnessDataset) -> CellSpace:
     return reader.files.space
 
 
-def meets_constraints(values: TableValues, constraints: Sequence[str]) -> NDArray[np.bool_]:
-    """Return which cells meet all constraints (n,); a cell without a constrained cost does not.
+def find_cells_meeting_constraints(values: TableValues, constraints: Sequence[str]) -> NDArray[np.bool_]:
+    """Return a mask (n,) of the cells that meet all constraints; a cell whose constrained cost is unknown does not.
 
     Raises:
         ConfigError: a constraint is invalid, restricts something other than a cost, or is met by no cell.

@@ -17,7 +17,7 @@ from robust201.reader.value_checks import CLEAN
 from robust201.search.benchmark import Benchmark, WeightedSum
 from robust201.search.cells import SearchCells
 from robust201.search.methods import METHODS, find_method
-from robust201.search.objectives import ObjectiveTerm, TableValues, meets_constraints, parse_objectives
+from robust201.search.objectives import ObjectiveTerm, TableValues, find_cells_meeting_constraints, parse_objectives
 from robust201.search.runs import NO_ARCHITECTURE, Runs, run_methods
 from robust201.statistics.intervals import mean_intervals
 from robust201.statistics.pareto import front_indices, hypervolume
@@ -37,11 +37,12 @@ TABLE1_COLUMNS = {
     "aa_square:1": "Square 1",
     "corruption": "corruptions",
 }
-"""Column headings of table 1 by objective. The table has accuracies of the selected cells: clean, under attacks at
-epsilon 1/255, and averaged over corruptions."""
+"""Column headings of table 1 by objective. The columns are accuracies of the selected cells on clean images, under
+attacks at epsilon 1/255, and on average over the corruptions."""
 
 VOLUME = "hypervolume"
-"""Name of the reported column if there are several objectives: the dominated fraction of the attainable volume."""
+"""Name of the reported column if there are several objectives. It contains the fraction of the attainable volume that
+the queried cells dominate; the attainable volume is the volume that all members dominate."""
 
 
 class Estimated(NamedTuple):
@@ -94,8 +95,8 @@ class RepeatedSearch:
         is_front: whether there are several objectives.
         absent: names of columns that are omitted because the dataset lacks their results.
         in_percent: whether each column is shown in percent, as accuracies and the dominated volume fraction are.
-        n_predicted: number of isomorphism classes that could be queried and have predicted accuracies.
-        n_estimated: number of isomorphism classes with accuracies estimated from samples of images.
+        n_predicted: number of isomorphism classes that could be queried and whose accuracies are predicted.
+        n_estimated: number of isomorphism classes that have accuracies estimated from samples of images.
         estimated: names of columns and objectives that contain estimates.
     """
 
@@ -134,13 +135,13 @@ class RepeatedSearch:
         methods = [
             {
                 "method": result.method,
-                "reported": {name: _without_nan(run_mean._asdict()) for name, run_mean in result.reported.items()},
+                "reported": {name: _replace_nan_in_dict(mean._asdict()) for name, mean in result.reported.items()},
                 "share_of_runs_at_optimum": result.hits,
                 "found": result.selected.tolist(),
                 "regret_by_query": {
-                    "mean": _nan_to_none(result.regret),
-                    "low": _nan_to_none(result.low),
-                    "high": _nan_to_none(result.high),
+                    "mean": _replace_nan(result.regret),
+                    "low": _replace_nan(result.low),
+                    "high": _replace_nan(result.high),
                 },
             }
             for result in self.results
@@ -178,19 +179,20 @@ def repeat_searches(
     Args:
         reader: reader of the results folder.
         dataset: name of the dataset to search.
-        objectives: texts (see `search.objectives`); a text with commas asks for a Pareto front.
-        methods: names of `METHODS`; by default the applicable ones.
+        objectives: texts of objectives (see `search.objectives`); a text with commas asks for a Pareto front.
+        methods: names in `METHODS`; by default all that are applicable.
         n_queries: budget of a run.
         n_runs: number of runs per method.
         seed: seed of all random numbers.
         report: objectives whose values are reported for the selected cells; by default those of table 1 that the
             dataset has. For a front, the hypervolume is reported instead.
         report_on: dataset from which these values are taken; by default `dataset`.
-        constraints: constraints on the cells that may be queried (see `search.objectives.meets_constraints`).
+        constraints: constraints on the cells that may be queried (see
+            `search.objectives.find_cells_meeting_constraints`).
         join: tables, or their files, whose columns become terms and costs (see `RobustnessDataset.join`).
         distinct: whether isomorphic cells are merged into one member: 6,466 members of NAS-Bench-201 instead of 15,625.
         predictions: file of `search.cell_predictions.write_predictions` with accuracies that the dataset lacks.
-        estimates: whether estimates from samples of the images replace missing counts.
+        estimates: whether estimates from samples of the images replace missing accuracies.
         processes: number of processes; by default one per CPU.
         on_progress: function of (finished runs, all runs), called after each batch.
 
@@ -206,16 +208,16 @@ def repeat_searches(
     sums_by_search = [
         [values.objective(name, terms) for name, terms in objective_terms] for _, objective_terms in parsed_objectives
     ]
-    has_single = any(len(objective_terms) == 1 for _, objective_terms in parsed_objectives)
-    if report is not None and not has_single:
+    has_single_objective = any(len(objective_terms) == 1 for _, objective_terms in parsed_objectives)
+    if report is not None and not has_single_objective:
         raise ConfigError(
             f"Searching failed for {objectives[0]!r}: --report needs a single objective, because the hypervolume is "
             "reported if there are several. Omit --report."
         )
-    default_names = list(TABLE1_COLUMNS) if has_single else []
+    default_names = list(TABLE1_COLUMNS) if has_single_objective else []
     report_names = default_names if report is None else list(dict.fromkeys(report))
     objective_names = [objective_terms[0][0] for _, objective_terms in parsed_objectives if len(objective_terms) == 1]
-    columns, absent = _read_columns(report_values, report_names, objective_names, explicit=report is not None)
+    columns, absent = _read_columns(report_values, report_names, objective_names, is_explicit=report is not None)
     all_sums = [weighted_sum for sums in sums_by_search for weighted_sum in sums]
     method_names = _choose_methods(methods, all_sums, len(sums_by_search))
     objective_values = [weighted_sum.columns.sum(axis=1) for weighted_sum in all_sums]
@@ -224,10 +226,9 @@ def repeat_searches(
         columns = {name: column for name, column in columns.items() if name not in unpredicted}
         absent += unpredicted
     reported_values = [column.values for column in columns.values()]
-    is_present = ~np.isnan(np.sum([*objective_values, *reported_values], axis=0)) & meets_constraints(
-        values, constraints
-    )
-    cells = SearchCells(values.space, is_present, distinct=distinct)
+    has_all_values = ~np.isnan(np.sum([*objective_values, *reported_values], axis=0))
+    is_searchable = has_all_values & find_cells_meeting_constraints(values, constraints)
+    cells = SearchCells(values.space, is_searchable, distinct=distinct)
     _check_size(cells, n_queries, dataset)
     benchmarks = [Benchmark(cells, sums) for sums in sums_by_search]
     runs_by_benchmark = run_methods(
@@ -242,7 +243,7 @@ def repeat_searches(
     return [
         replace(
             _summarise(text.strip(), dataset, report_values.dataset, benchmark, runs, columns, absent),
-            n_predicted=int((values.is_predicted & is_present).sum()),
+            n_predicted=int((values.is_predicted & is_searchable).sum()),
             n_estimated=max(values.n_estimated, report_values.n_estimated),
             estimated=_find_estimated(
                 values, report_values, objective_terms, columns if len(objective_terms) == 1 else ()
@@ -267,11 +268,11 @@ def _find_estimated(
 
 
 def _read_columns(
-    values: TableValues, report_names: Sequence[str], objectives: Sequence[str], *, explicit: bool
+    values: TableValues, report_names: Sequence[str], objectives: Sequence[str], *, is_explicit: bool
 ) -> tuple[dict[str, WeightedSum], tuple[str, ...]]:
     """Return the reported columns by name, and the names of columns that the dataset lacks.
 
-    A missing default column is omitted; a missing column that the user chose (`explicit`) is an error.
+    A missing default column is omitted; a missing column that the user chose (`is_explicit`) is an error.
     """
     columns: dict[str, WeightedSum] = {}
     absent = []
@@ -280,7 +281,7 @@ def _read_columns(
         try:
             columns[name] = values.objective(name, terms)
         except ConfigError:
-            if explicit or text in objectives:
+            if is_explicit or text in objectives:
                 raise
             absent.append(name)
     return columns, tuple(absent)
@@ -306,9 +307,9 @@ def _choose_methods(methods: Sequence[str] | None, objectives: Sequence[Any], n_
         len(objective.weights) > 1 for objective in objectives
     )
     if methods is None:
-        return [row.name for row in METHODS.values() if has_partial_evaluations or not row.needs_parts]
+        return [row.name for row in METHODS.values() if has_partial_evaluations or not row.needs_partial_queries]
     method_rows = [find_method(name) for name in dict.fromkeys(methods)]
-    inapplicable = [row.name for row in method_rows if row.needs_parts and not has_partial_evaluations]
+    inapplicable = [row.name for row in method_rows if row.needs_partial_queries and not has_partial_evaluations]
     if inapplicable:
         raise ConfigError(
             f"Searching failed for method {inapplicable[0]}: it needs one objective that is a mean over several "
@@ -365,9 +366,9 @@ def _summarise(
 def _summarise_single(runs: Runs, values_by_column: dict[str, _Floats]) -> MethodResult:
     values = runs.benchmark.values[:, 0]
     optimum = float(values[runs.benchmark.cells.members].max())
-    by_query = runs.best_by_query()
-    regret = np.where(by_query == NO_ARCHITECTURE, np.nan, optimum - values[by_query])
-    selected = by_query[:, -1]
+    best_by_query = runs.best_by_query()
+    regret = np.where(best_by_query == NO_ARCHITECTURE, np.nan, optimum - values[best_by_query])
+    selected = best_by_query[:, -1]
     reported = {name: _mean_over_runs(column_values[selected]) for name, column_values in values_by_column.items()}
     return MethodResult(
         runs.method, selected, reported, *mean_intervals(regret), float(np.mean(values[selected] == optimum))
@@ -411,23 +412,23 @@ def _mean_over_runs(samples: _Floats) -> Estimated:
     return Estimated(mean, low, high, float(samples.std(ddof=1)) if len(samples) > 1 else float("nan"))
 
 
-def _without_nan(floats: dict[str, float]) -> dict[str, float | None]:
+def _replace_nan_in_dict(floats: dict[str, float]) -> dict[str, float | None]:
     return {name: None if np.isnan(number) else number for name, number in floats.items()}
 
 
-def _nan_to_none(floats: _Floats) -> list[float | None]:
+def _replace_nan(floats: _Floats) -> list[float | None]:
     return [None if np.isnan(number) else float(number) for number in floats]
 
 
 PAPER_OPTIMUM = 0.9468
-"""Optimal clean accuracy on CIFAR-10 in table 1; the sources of its other numbers were not available."""
+"""Optimal clean accuracy on CIFAR-10 in the paper's table 1. The sources of its other numbers were not available."""
 
 TOLERANCE = 0.0005 + 1e-9
 """Maximum difference from published accuracies, which have three decimals."""
 
 
 class PaperComparison(NamedTuple):
-    """Clean optimum in table 1 and in our searches, as fractions, and whether they agree after rounding."""
+    """Optimal clean accuracy in table 1 and in our searches, as fractions, and whether they agree after rounding."""
 
     published: float
     ours: float
@@ -435,7 +436,7 @@ class PaperComparison(NamedTuple):
 
 
 def compare_with_paper(reader: RobustnessDataset, searches: Sequence[RepeatedSearch]) -> PaperComparison | None:
-    """Compare the clean optimum with the paper's.
+    """Compare the optimal clean accuracy with the paper's.
 
     Returns:
         The comparison, or None unless the searches covered all cells of the published dataset on CIFAR-10.
@@ -443,10 +444,10 @@ def compare_with_paper(reader: RobustnessDataset, searches: Sequence[RepeatedSea
     if reader.sweep is not None and "network" in reader.sweep.get("sweep", {}):
         return None
     all_cells = {len(reader.meta["ids"]), len(reader.non_isomorph_ids)}
-    on_published = [
+    published_searches = [
         search for search in searches if search.reported_on == PUBLISHED_DATASETS[0] and search.n_members in all_cells
     ]
-    optima = [search.optimum[CLEAN] for search in on_published if CLEAN in search.columns]
+    optima = [search.optimum[CLEAN] for search in published_searches if CLEAN in search.columns]
     if not optima:
         return None
     return PaperComparison(PAPER_OPTIMUM, optima[0], abs(optima[0] - PAPER_OPTIMUM) <= TOLERANCE)

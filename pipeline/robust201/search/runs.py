@@ -32,7 +32,7 @@ class Runs:
     Attributes:
         method: name of the method.
         benchmark: the benchmark.
-        queried: (runs, n) fully evaluated architectures in query order, padded with `NO_ARCHITECTURE`.
+        queried: (runs, n) fully evaluated architectures in the order of their queries, padded with `NO_ARCHITECTURE`.
         spent: (runs, n) budget spent up to and including each query, in evaluations of complete objectives; inf after a
             run's end.
         n_queries: budget of a run.
@@ -54,9 +54,9 @@ class Runs:
         best = np.where(
             best_positions < 0, NO_ARCHITECTURE, np.take_along_axis(self.queried, np.maximum(best_positions, 0), axis=1)
         )
-        return self._by_query(best)
+        return self._expand_by_query(best)
 
-    def _by_query(self, states: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _expand_by_query(self, states: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the state after each unit of the budget, given the states (runs, n) after each evaluation."""
         budgets = np.arange(1, self.n_queries + 1) + 1e-9
         states_by_query = np.full((len(states), self.n_queries), NO_ARCHITECTURE, dtype=np.int64)
@@ -109,7 +109,7 @@ def run_methods(
         n_finished += len(chunk)
         on_progress(n_finished, len(benchmarks) * len(methods) * n_runs)
     return [
-        [_gather(name, benchmark, traces_by_job[index, name], n_queries) for name in methods]
+        [_gather_runs(name, benchmark, traces_by_job[index, name], n_queries) for name in methods]
         for index, benchmark in enumerate(benchmarks)
     ]
 
@@ -126,36 +126,37 @@ def run_together(
     optimisers = [
         _create_optimiser(optimiser_class, method, benchmark, n_queries, seed, run_number) for run_number in run_numbers
     ]
-    n_measured: list[dict[int, int]] = [{} for _ in run_numbers]
+    n_evaluated: list[dict[int, int]] = [{} for _ in run_numbers]
     spent = [0] * len(run_numbers)
     traces: list[tuple[list[int], list[float]]] = [([], []) for _ in run_numbers]
-    running = list(range(len(run_numbers)))
+    running_indices = list(range(len(run_numbers)))
     full_size = benchmark.n_evaluations
-    while running:
-        optimiser_class.prepare([optimisers[index] for index in running])
-        for index in tuple(running):
+    while running_indices:
+        optimiser_class.prepare([optimisers[index] for index in running_indices])
+        for index in tuple(running_indices):
             query = optimisers[index].ask()
             if (
                 query is None
-                or spent[index] + (cost := _cost(query, full_size, n_measured[index])) > n_queries * full_size
+                or spent[index] + (cost := _count_added_evaluations(query, full_size, n_evaluated[index]))
+                > n_queries * full_size
             ):
-                running.remove(index)
+                running_indices.remove(index)
                 continue
             spent[index] += cost
             optimisers[index].tell(query, benchmark.evaluate(query))
             is_complete = query.n_evaluations is None or query.n_evaluations == full_size
-            n_measured[index][query.architecture] = full_size if is_complete else query.n_evaluations or full_size
+            n_evaluated[index][query.architecture] = full_size if is_complete else query.n_evaluations or full_size
             if is_complete:
                 traces[index][0].append(query.architecture)
                 traces[index][1].append(spent[index] / full_size)
     return traces
 
 
-def _cost(query: Query, full_size: int, n_measured: dict[int, int]) -> int:
+def _count_added_evaluations(query: Query, full_size: int, n_evaluated: dict[int, int]) -> int:
     """Return the number of evaluations that a query adds; a complete query costs all, even if it is repeated."""
     if query.n_evaluations is None:
         return full_size
-    return max(0, query.n_evaluations - n_measured.get(query.architecture, 0))
+    return max(0, query.n_evaluations - n_evaluated.get(query.architecture, 0))
 
 
 def _create_optimiser(
@@ -182,15 +183,15 @@ def _iter_finished(
 ) -> Iterator[tuple[_Job, list[tuple[list[int], list[float]]]]]:
     if processes <= 1:
         for job in jobs:
-            yield job, _run(benchmarks[job[0]], job, n_queries, seed)
+            yield job, _run_job(benchmarks[job[0]], job, n_queries, seed)
         return
     context = fork_server(["robust201.search.runs"])
     stop_reader, stop_writer = context.Pipe(duplex=False)
     initargs = (tuple(benchmarks), stop_reader)
-    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start, initargs=initargs)
+    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start_worker, initargs=initargs)
     try:
         with delaying_interrupts():
-            jobs_by_future = {pool.submit(_work, job, n_queries, seed): job for job in jobs}
+            jobs_by_future = {pool.submit(_run_in_worker, job, n_queries, seed): job for job in jobs}
         for future in as_completed(jobs_by_future):
             yield jobs_by_future[future], future.result()
     except BrokenProcessPool as error:
@@ -205,27 +206,27 @@ def _iter_finished(
         stop_reader.close()
 
 
-def _start(benchmarks: Sequence[Benchmark], stop_reader: Connection) -> None:
+def _start_worker(benchmarks: Sequence[Benchmark], stop_reader: Connection) -> None:
     _worker_benchmarks.update(enumerate(benchmarks))
     end_with_parent(stop_reader)
 
 
-def _work(job: _Job, n_queries: int, seed: int) -> list[tuple[list[int], list[float]]]:
-    return _run(_worker_benchmarks[job[0]], job, n_queries, seed)
+def _run_in_worker(job: _Job, n_queries: int, seed: int) -> list[tuple[list[int], list[float]]]:
+    return _run_job(_worker_benchmarks[job[0]], job, n_queries, seed)
 
 
-def _run(benchmark: Benchmark, job: _Job, n_queries: int, seed: int) -> list[tuple[list[int], list[float]]]:
+def _run_job(benchmark: Benchmark, job: _Job, n_queries: int, seed: int) -> list[tuple[list[int], list[float]]]:
     _, name, chunk = job
     with threadpool_limits(1, "blas"):  # matrices are small, and each CPU has its own process
         return run_together(name, benchmark, n_queries=n_queries, seed=seed, run_numbers=chunk)
 
 
-def _gather(method: str, benchmark: Benchmark, traces: Sequence[_Trace], n_queries: int) -> Runs:
-    ordered = [trace for _, trace in sorted(traces, key=lambda trace: trace[0])]
-    longest = max((len(queried) for queried, _ in ordered), default=0)
-    queried = np.full((len(ordered), longest), NO_ARCHITECTURE, dtype=np.int64)
-    spent = np.full((len(ordered), longest), np.inf)
-    for run, (architectures, spent_by_query) in enumerate(ordered):
+def _gather_runs(method: str, benchmark: Benchmark, traces: Sequence[_Trace], n_queries: int) -> Runs:
+    ordered_traces = [trace for _, trace in sorted(traces, key=lambda trace: trace[0])]
+    max_length = max((len(queried) for queried, _ in ordered_traces), default=0)
+    queried = np.full((len(ordered_traces), max_length), NO_ARCHITECTURE, dtype=np.int64)
+    spent = np.full((len(ordered_traces), max_length), np.inf)
+    for run, (architectures, spent_by_query) in enumerate(ordered_traces):
         queried[run, : len(architectures)] = architectures
         spent[run, : len(spent_by_query)] = spent_by_query
     return Runs(method, benchmark, queried, spent, n_queries)

@@ -58,9 +58,9 @@ def is_compacted(shard: str) -> bool:
 MAX_SHARD_BYTES = 1 << 30
 """Maximum size of a shard that is read into memory in one piece. Uncompacted shards usually have a few megabytes."""
 
-SETTLING_SECONDS = 5.0
+MIN_RELIABLE_AGE_SECONDS = 5.0
 """Age of a file, in seconds, from which any further change is certain to change its modification time. Modification
-times have a resolution of up to two seconds (FAT), so two changes in quick succession can have the same time."""
+times may have a resolution of only two seconds (FAT), so two changes in quick succession can have the same time."""
 
 
 _Item = TypeVar("_Item")
@@ -150,18 +150,18 @@ class LocalBackend:
                     entries.append(ShardEntry(name, status.st_size, change_marker, status.st_mtime))
         return entries
 
-    def find_settled(self, entries: Iterable[ShardEntry]) -> set[str]:
+    def find_shards_with_reliable_markers(self, entries: Iterable[ShardEntry]) -> set[str]:
         """Return the names of shards whose change marker is certain to change if their bytes change from now on.
 
-        These shards were last changed at least `SETTLING_SECONDS` ago by the file system's clock. `entries` must be a
-        new listing.
+        These shards were last changed at least `MIN_RELIABLE_AGE_SECONDS` ago by the file system's clock. `entries`
+        must be a new listing.
         """
         try:
             with tempfile.TemporaryFile(dir=self.root) as probe:  # a file server has its own clock
                 server_time = os.fstat(probe.fileno()).st_mtime
         except OSError:
             return set()
-        return {entry.name for entry in entries if entry.modified <= server_time - SETTLING_SECONDS}
+        return {entry.name for entry in entries if entry.modified <= server_time - MIN_RELIABLE_AGE_SECONDS}
 
     def read(self, shard: str, start: int = 0, stop: int | None = None) -> bytes:
         """Return the bytes [start, stop) of a shard, or fewer if the shard is shorter; without `stop`, up to its end.
@@ -197,7 +197,7 @@ class LocalBackend:
             if error.errno != errno.EIO:
                 raise unreadable_error(self.label(shard), error) from error
             if attempts == 1:
-                raise damage_error(self.label(shard), "its bytes", f"{error.strerror}, twice") from error
+                raise damage_error(self.label(shard), "readable bytes", f"{error.strerror}, twice") from error
         return self._try_reading(shard, read, attempts - 1)
 
     def publish(self, shard: str, content: bytes) -> None:

@@ -38,10 +38,12 @@ SCHEMA = pa.schema(
     {"name": pa.string(), "n_bytes": pa.int64(), "mark": pa.string(), "verified": pa.bool_()}
     | {"columns": pa.string()}
     | {"inputs": pa.list_(pa.string())}
-    | {name: pa.list_(kind) for name, kind in (_UNIT_TYPES | _ROW_TYPES).items()}
+    | {name: pa.list_(dtype) for name, dtype in (_UNIT_TYPES | _ROW_TYPES).items()}
 )
-"""Columns of a catalogue: name, size and change marker of the shard (see `shards.backends.ShardEntry`), whether it is
-verified (see `ScannedShard`), its footer, units and rows. A row's `unit` is an index into the shard's units."""
+"""Columns of a catalogue, and of the index files that store it. ``mark`` is the shard's change marker (see
+`shards.backends.ShardEntry`), ``verified`` is whether the shard is verified (see `ScannedShard`), and ``columns`` and
+``inputs`` are from its footer. The lists have one element per unit or per row of the shard. A row's ``unit`` is an
+index into the shard's units."""
 
 
 class ScannedShard(NamedTuple):
@@ -64,23 +66,23 @@ def make_catalogue(shards: Sequence[ScannedShard]) -> Catalogue:
         "mark": from_strings(shard.entry.change_marker for shard in shards),
         "verified": from_numpy(np.array([shard.verified for shard in shards], bool)),
         "columns": from_strings(",".join(shard.footer.columns) for shard in shards),
-        "inputs": _list_array(
+        "inputs": _make_list_array(
             from_strings(name for shard in shards for name in shard.footer.inputs),
             [len(shard.footer.inputs) for shard in shards],
         ),
     }
     unit_lengths = [len(shard.rows.units) for shard in shards]
-    for name, column in _unit_columns(shard.rows.units for shard in shards).items():
-        arrays[name] = _list_array(column, unit_lengths)
+    for name, column in _make_unit_columns(shard.rows.units for shard in shards).items():
+        arrays[name] = _make_list_array(column, unit_lengths)
     row_lengths = [len(shard.rows.unit) for shard in shards]
     for name, dtype in _ROW_TYPES.items():
         arrays_of_shards = [getattr(shard.rows, name) for shard in shards]
         flat = np.concatenate(arrays_of_shards) if arrays_of_shards else np.zeros(0)
-        arrays[name] = _list_array(from_numpy(flat.astype(dtype.to_pandas_dtype(), copy=False)), row_lengths)
+        arrays[name] = _make_list_array(from_numpy(flat.astype(dtype.to_pandas_dtype(), copy=False)), row_lengths)
     return pa.table(arrays, schema=SCHEMA)
 
 
-def _unit_columns(shard_units: Iterable[Sequence[StoredUnit] | UnitColumns]) -> dict[str, pa.Array]:
+def _make_unit_columns(shard_units: Iterable[Sequence[StoredUnit] | UnitColumns]) -> dict[str, pa.Array]:
     chunks_by_column: dict[str, list[pa.Array]] = {name: [pa.nulls(0, dtype)] for name, dtype in _UNIT_TYPES.items()}
     pending: list[StoredUnit] = []
 
@@ -100,21 +102,21 @@ def _unit_columns(shard_units: Iterable[Sequence[StoredUnit] | UnitColumns]) -> 
     return {name: pa.concat_arrays(arrays) for name, arrays in chunks_by_column.items()}
 
 
-def _list_array(flat: pa.Array, lengths: Sequence[int]) -> pa.ListArray:
+def _make_list_array(flat: pa.Array, lengths: Sequence[int]) -> pa.ListArray:
     offsets = np.cumsum([0, *lengths], dtype=np.int32)
     return pa.ListArray.from_arrays(from_numpy(offsets), flat)
 
 
-def _column(catalogue: Catalogue, name: str) -> pa.Array:
+def _get_column(catalogue: Catalogue, name: str) -> pa.Array:
     chunks = [chunk for chunk in catalogue[name].chunks if len(chunk)]
-    if len(chunks) == 1:  # not copied
+    if len(chunks) == 1:  # avoids a copy
         return chunks[0]
     return pa.concat_arrays(chunks) if chunks else pa.nulls(0, SCHEMA.field(name).type)
 
 
-def shard_names(catalogue: Catalogue) -> list[str]:
+def list_shard_names(catalogue: Catalogue) -> list[str]:
     """Return the names of a catalogue's shards."""
-    names: list[str] = _column(catalogue, "name").to_pylist()
+    names: list[str] = _get_column(catalogue, "name").to_pylist()
     return names
 
 
@@ -123,42 +125,42 @@ def count_rows(catalogue: Catalogue) -> int:
     return int(pc.sum(pc.list_value_length(catalogue["unit"])).as_py() or 0)
 
 
-def replaced_names(catalogue: Catalogue, candidates: Iterable[str]) -> set[str]:
+def find_replaced_names(catalogue: Catalogue, candidates: Iterable[str]) -> set[str]:
     """Return the names in `candidates` of shards that other shards in the catalogue replace."""
     # Most replaced shards were deleted long ago, so names are filtered before they are converted to Python objects.
-    inputs = _column(catalogue, "inputs").flatten()
+    inputs = _get_column(catalogue, "inputs").flatten()
     return set(inputs.filter(pc.is_in(inputs, value_set=from_strings(candidates))).to_pylist())
 
 
 def _iter_states(catalogue: Catalogue) -> Iterator[tuple[str, int, str, bool]]:
     """Yield the name, size and change marker of each shard, and whether it is verified."""
-    yield from zip(*(_column(catalogue, name).to_pylist() for name in SCHEMA.names[:4]), strict=True)
+    yield from zip(*(_get_column(catalogue, name).to_pylist() for name in SCHEMA.names[:4]), strict=True)
 
 
-def verified_names(catalogue: Catalogue, entries: Iterable[ShardEntry]) -> set[str]:
+def find_verified_names(catalogue: Catalogue, entries: Iterable[ShardEntry]) -> set[str]:
     """Return the names of verified shards that are in `entries` with the same size and change marker."""
-    listed = _listed_states(entries)
-    return {name for name, *state, verified in _iter_states(catalogue) if verified and (name, *state) in listed}
+    listed_states = _list_states(entries)
+    return {name for name, *state, verified in _iter_states(catalogue) if verified and (name, *state) in listed_states}
 
 
-def _listed_states(entries: Iterable[ShardEntry]) -> set[tuple[Any, ...]]:
+def _list_states(entries: Iterable[ShardEntry]) -> set[tuple[Any, ...]]:
     return {(entry.name, entry.n_bytes, entry.change_marker) for entry in entries if entry.change_marker}
 
 
 def select_unchanged(
-    catalogue: Catalogue, entries: Iterable[ShardEntry], verified: Collection[str], used_names: set[str]
+    catalogue: Catalogue, entries: Iterable[ShardEntry], must_be_verified: Collection[str], used_names: set[str]
 ) -> Catalogue:
     """Return a catalogue of the shards that are in `entries` with the same size and change marker.
 
-    A shard named in `verified` is returned only if it is verified in this catalogue. Shards named in `used_names` are
-    omitted, and the names of the returned shards are added to `used_names`.
+    A shard named in `must_be_verified` is returned only if it is verified in this catalogue. Shards named in
+    `used_names` are omitted, and the names of the returned shards are added to `used_names`.
     """
-    listed = _listed_states(entries)
+    listed_states = _list_states(entries)
     is_selected = []
     for shard, *state, is_verified in _iter_states(catalogue):
-        matches = (shard, *state) in listed and shard not in used_names and (is_verified or shard not in verified)
-        is_selected.append(matches)
-        if matches:
+        is_unchanged = (shard, *state) in listed_states and shard not in used_names
+        is_selected.append(is_unchanged and (is_verified or shard not in must_be_verified))
+        if is_selected[-1]:
             used_names.add(shard)
     return _select_shards(catalogue, is_selected)
 
@@ -166,7 +168,7 @@ def select_unchanged(
 def drop_shards(catalogue: Catalogue, shards: Iterable[str]) -> Catalogue:
     """Return a catalogue without the given shards."""
     dropped_names = set(shards)
-    return _select_shards(catalogue, [name not in dropped_names for name in shard_names(catalogue)])
+    return _select_shards(catalogue, [name not in dropped_names for name in list_shard_names(catalogue)])
 
 
 def _select_shards(catalogue: Catalogue, mask: Sequence[bool]) -> Catalogue:
@@ -179,7 +181,7 @@ def concat_catalogues(catalogues: Iterable[Catalogue]) -> Catalogue:
 
 
 class _Columns:
-    """The columns of a catalogue. Each column can be taken once.
+    """The columns of a catalogue, each of which can be taken only once.
 
     Taking a column removes the reference to it, so that its memory is freed after its use.
     """
@@ -188,7 +190,7 @@ class _Columns:
         self._catalogue = catalogue
 
     def take(self, name: str) -> pa.Array:
-        column = _column(self._catalogue, name)
+        column = _get_column(self._catalogue, name)
         self.drop(name)
         return column
 
@@ -196,19 +198,19 @@ class _Columns:
         self._catalogue = self._catalogue.drop_columns([name])
 
 
-def make_contents(catalogues: list[Catalogue], hidden: set[str]) -> Contents:
-    """Return the contents of an inventory of all shards in some catalogues except the `hidden` shards.
+def make_contents(catalogues: list[Catalogue], replaced: set[str]) -> Contents:
+    """Return the contents of an inventory of all shards in some catalogues except those named in `replaced`.
 
     Shards are sorted by name, and units by their first appearance, so the result does not depend on the order of the
     catalogues. The list of catalogues is emptied, so that their memory can be freed during the conversion.
     """
     catalogue = concat_catalogues(catalogues)
     catalogues.clear()
-    names = shard_names(catalogue)
-    shard_order = sorted((index for index, name in enumerate(names) if name not in hidden), key=names.__getitem__)
+    names = list_shard_names(catalogue)
+    shard_order = sorted((index for index, name in enumerate(names) if name not in replaced), key=names.__getitem__)
     if shard_order != list(range(len(names))):
         catalogue = catalogue.take(from_numpy(np.array(shard_order, np.int64)))
-    unit_lengths, row_lengths = (_lengths(catalogue, name) for name in ("unit_id", "unit"))
+    unit_lengths, row_lengths = (_list_lengths(catalogue, name) for name in ("unit_id", "unit"))
     columns = _Columns(catalogue)
     del catalogue
     columns.drop("inputs")
@@ -228,17 +230,16 @@ def make_contents(catalogues: list[Catalogue], hidden: set[str]) -> Contents:
         column_sets.setdefault(column_names, frozenset(column_names.split(",")) if column_names else frozenset())
         for column_names in columns.take("columns").to_pylist()
     ]
-    fields = {name: columns.take(name).flatten().take(from_numpy(first_positions)) for name in list(_UNIT_TYPES)[1:]}
-    for name in (
-        "dataset",
-        "key",
-        "protocol",
-    ):  # few distinct values: a dictionary encoding reduces the memory of units to a third
-        fields[name] = fields[name].dictionary_encode()
-    units = UnitColumns({"unit_id": ids.dictionary} | fields)
+    unit_columns = {
+        name: columns.take(name).flatten().take(from_numpy(first_positions)) for name in list(_UNIT_TYPES)[1:]
+    }
+    # These columns have few distinct values, so encoding them as dictionaries reduces the memory of units to a third.
+    for name in ("dataset", "key", "protocol"):
+        unit_columns[name] = unit_columns[name].dictionary_encode()
+    units = UnitColumns({"unit_id": ids.dictionary} | unit_columns)
     return Contents(tuple(names[index] for index in shard_order), shard_columns, units, rows)
 
 
-def _lengths(catalogue: Catalogue, name: str) -> NDArray[np.int64]:
-    lengths: NDArray[np.int64] = to_numpy(pc.list_value_length(_column(catalogue, name)))
+def _list_lengths(catalogue: Catalogue, name: str) -> NDArray[np.int64]:
+    lengths: NDArray[np.int64] = to_numpy(pc.list_value_length(_get_column(catalogue, name)))
     return lengths.astype(np.int64)

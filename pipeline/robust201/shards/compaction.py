@@ -57,24 +57,25 @@ class CompactReport:
 class _Candidate:
     """A shard that may be merged.
 
-    `order` consists of the key, whether the architecture's id is text, the id, and the start of the shard's first row.
-    `number` is the shard's index in the inventory.
+    `sort_key` consists of the key, whether the architecture's id is text, the id, and the start of the shard's first
+    row. `shard_number` is the shard's index in the inventory.
     """
 
-    order: tuple[str, bool, ArchitectureId, int]
+    sort_key: tuple[str, bool, ArchitectureId, int]
     shard: str
     columns: frozenset[str]
     n_bytes: int
-    number: int
+    shard_number: int
 
 
 @dataclass
 class Compaction:
-    """One pass over a results folder; other processes may commit results at the same time.
+    """One compaction of a results folder; other processes may commit results at the same time.
 
-    Compacted shards have two to four thirds of `target_bytes` on disk. The last one may be smaller, and a later pass
-    merges it with new shards. `row_group_bytes` is the maximum size of a row group in memory, before compression. The
-    inputs of a compacted shard are deleted when the compacted shard is older than `grace_seconds` by `clock`.
+    Compacted shards have two to four thirds of `target_bytes` on disk. The last one may be smaller, and a later
+    compaction merges it with new shards. `row_group_bytes` is the maximum size of a row group in memory, before
+    compression. The inputs of a compacted shard are deleted when the compacted shard is older than `grace_seconds` by
+    `clock`.
     """
 
     folder: ResultsFolder
@@ -86,18 +87,18 @@ class Compaction:
     _damaged: set[str] = field(default_factory=set, init=False)
 
     def run(self) -> CompactReport:
-        """Delete the inputs of earlier passes, then merge small shards; no data is lost if the disk is full."""
+        """Delete the inputs of earlier compactions, then merge small shards; no data is lost if the disk is full."""
         deleted = self._delete_inputs()
         removed = self.folder.backend.remove_temporaries(self.clock)
         inventory = scan(self.folder, verify="none", on_damage="report")
         self._entries = {entry.name: entry for entry in self.folder.backend.entries()}
         self._damaged.update(inventory.damaged)
-        merged = [self._merge(inventory, group) for group in self._groups(inventory)]
+        input_and_row_counts = [self._merge(inventory, group) for group in self._iter_groups(inventory)]
         Index(self.folder.index).forget(self._damaged)
         return CompactReport(
-            inputs=sum(n_inputs for n_inputs, _ in merged),
-            outputs=sum(n_inputs > 0 for n_inputs, _ in merged),
-            rows=sum(n_rows for _, n_rows in merged),
+            inputs=sum(n_inputs for n_inputs, _ in input_and_row_counts),
+            outputs=sum(n_inputs > 0 for n_inputs, _ in input_and_row_counts),
+            rows=sum(n_rows for _, n_rows in input_and_row_counts),
             deleted=deleted,
             removed_temporaries=removed,
             damaged=tuple(sorted(self._damaged)),
@@ -125,7 +126,7 @@ class Compaction:
             deleted += len(inputs)
         return deleted
 
-    def _candidates(self, inventory: Inventory) -> list[_Candidate]:
+    def _list_candidates(self, inventory: Inventory) -> list[_Candidate]:
         shard_numbers, first_rows = np.unique(inventory.row_column("shard"), return_index=True)
         candidates = []
         for shard_number, row in zip(shard_numbers.tolist(), first_rows.tolist(), strict=True):
@@ -135,29 +136,29 @@ class Compaction:
                 continue  # another compaction deleted it
             candidates.append(
                 _Candidate(
-                    order=(unit.key, *_rank(unit.architecture), int(inventory.row_column("start")[row])),
+                    sort_key=(unit.key, *_make_sort_key(unit.architecture), int(inventory.row_column("start")[row])),
                     shard=shard,
                     columns=inventory.shard_columns(shard_number),
                     n_bytes=self._entries[shard].n_bytes,
-                    number=shard_number,
+                    shard_number=shard_number,
                 )
             )
-        return sorted(candidates, key=lambda candidate: (candidate.order, candidate.shard))
+        return sorted(candidates, key=lambda candidate: (candidate.sort_key, candidate.shard))
 
-    def _groups(self, inventory: Inventory) -> Iterator[list[_Candidate]]:
+    def _iter_groups(self, inventory: Inventory) -> Iterator[list[_Candidate]]:
         """Yield groups of inputs; each group becomes one compacted shard of about the target size.
 
         All rows of an input are written to the same compacted shard, so compacted shards do not depend on each other.
         """
         candidates_by_layout: dict[tuple[str, bool, tuple[str, ...]], list[_Candidate]] = {}
-        for candidate in self._candidates(inventory):
+        for candidate in self._list_candidates(inventory):
             dataset = candidate.shard.partition("/")[0]
-            layout = (dataset, candidate.order[1], tuple(sorted(candidate.columns)))
+            layout = (dataset, candidate.sort_key[1], tuple(sorted(candidate.columns)))
             candidates_by_layout.setdefault(layout, []).append(candidate)
         for candidates in candidates_by_layout.values():
-            yield from self._groups_of_layout(candidates)
+            yield from self._iter_groups_of_layout(candidates)
 
-    def _groups_of_layout(self, candidates: list[_Candidate]) -> Iterator[list[_Candidate]]:
+    def _iter_groups_of_layout(self, candidates: list[_Candidate]) -> Iterator[list[_Candidate]]:
         min_bytes = 2 * self.target_bytes // 3
         small_compacted = [
             candidate for candidate in candidates if is_compacted(candidate.shard) and candidate.n_bytes < min_bytes
@@ -179,16 +180,16 @@ class Compaction:
         yield group
 
     def _merge(self, inventory: Inventory, group: list[_Candidate]) -> tuple[int, int]:
-        contents = self._verified_contents(group)
+        contents = self._read_verified_contents(group)
         intact = [candidate for candidate in group if candidate.shard in contents]
         if len(intact) < 2:
             return 0, 0
         inputs = {candidate.shard for candidate in intact}
         for shard in filter(is_compacted, tuple(inputs)):
-            # The shards that a compacted input replaced may still exist, and must stay hidden.
+            # The shards that a compacted input replaced may still exist, and must be replaced by the new shard.
             inputs.update(self._entries.keys() & set(read_footer(self.folder.backend, self._entries[shard]).inputs))
         columns = stored_order(intact[0].columns)
-        rows = _sorted_rows(inventory, [candidate.number for candidate in intact])
+        rows = _sort_rows(inventory, [candidate.shard_number for candidate in intact])
         contents_in_memory = {name: content for name, content in contents.items() if content is not None}
         reader = RowReader(self.folder, contents=contents_in_memory)
         dataset = intact[0].shard.partition("/")[0]
@@ -198,7 +199,7 @@ class Compaction:
         reader.close()
         return len(intact), n_rows
 
-    def _verified_contents(self, group: list[_Candidate]) -> dict[str, bytes | None]:
+    def _read_verified_contents(self, group: list[_Candidate]) -> dict[str, bytes | None]:
         """Hash the inputs, several at once, and return their contents by name, without damaged and deleted inputs.
 
         The content is None except for small shards in an object store. These are kept in memory, because reading one
@@ -224,19 +225,19 @@ class Compaction:
         return contents
 
 
-def _rank(architecture: ArchitectureId) -> tuple[bool, ArchitectureId]:
-    """Return a sort key for ids of architectures: integers first, then text.
+def _make_sort_key(architecture: ArchitectureId) -> tuple[bool, ArchitectureId]:
+    """Return a sort key for an architecture's id: integers come first, then text.
 
-    A shard has ids of one type only, because its column has one type.
+    A shard has ids of only one type, because its column has one type.
     """
     return isinstance(architecture, str), architecture
 
 
-def _sorted_rows(inventory: Inventory, shard_numbers: list[int]) -> NDArray[np.int64]:
+def _sort_rows(inventory: Inventory, shard_numbers: list[int]) -> NDArray[np.int64]:
     """Return the rows of some shards in the order in which an export reads them."""
     rows = np.concatenate([inventory.rows_of_shard(shard_number) for shard_number in shard_numbers])
     units = [inventory.units[unit_number] for unit_number in inventory.row_column("unit")[rows].tolist()]
-    unit_keys = [(unit.key, *_rank(unit.architecture)) for unit in units]
-    rank = {unit_key: index for index, unit_key in enumerate(sorted(set(unit_keys)))}
+    unit_keys = [(unit.key, *_make_sort_key(unit.architecture)) for unit in units]
+    rank_of_key = {unit_key: index for index, unit_key in enumerate(sorted(set(unit_keys)))}
     location_columns = [inventory.row_column(name)[rows] for name in ("shard", "start", "strength")]
-    return rows[np.lexsort([*location_columns, np.array([rank[unit_key] for unit_key in unit_keys])])]
+    return rows[np.lexsort([*location_columns, np.array([rank_of_key[unit_key] for unit_key in unit_keys])])]

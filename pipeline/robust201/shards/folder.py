@@ -107,7 +107,7 @@ class ResultsFolder:
         self.check_format(shards)
 
     def remove(self) -> None:
-        """Delete the contents of a new results folder, after its first result turned out to be invalid."""
+        """Delete the contents of a new results folder whose first result turned out to be invalid."""
         for folder in (self.shards, self.damaged, self.protocols, self.index):
             shutil.rmtree(folder, ignore_errors=True)
         (self.root / "format.json").unlink(missing_ok=True)

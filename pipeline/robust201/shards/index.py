@@ -33,8 +33,8 @@ from robust201.shards.catalogue import (
     concat_catalogues,
     count_rows,
     drop_shards,
+    find_verified_names,
     select_unchanged,
-    verified_names,
 )
 
 _MAGIC = b"robust201 index 1\n"
@@ -47,10 +47,12 @@ MIN_ROWS = 1000
 
 
 @dataclass(frozen=True)
-class _Segment:
+class _IndexFile:
+    """An index file, a catalogue of the entries that are used, and whether at least half of its entries are unused."""
+
     path: Path
     catalogue: Catalogue
-    is_mostly_stale: bool
+    is_mostly_unused: bool
 
 
 class Index:
@@ -58,28 +60,28 @@ class Index:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._segments: list[_Segment] = []
+        self._index_files: list[_IndexFile] = []
 
     def load(self, entries: Sequence[ShardEntry], must_be_verified: Collection[str] = ()) -> Catalogue:
         """Return a catalogue of the shards in `entries` that are in the index, without duplicates, in any order.
 
         Shards named in `must_be_verified` are returned only if they are verified.
         """
-        if not entries:  # then the next `add` replaces all files
+        if not entries:  # no entry of the index is valid, so the next `add` replaces all files
             paths = self._folder.glob("*.index")
-            self._segments = [_Segment(path, empty_table(SCHEMA), is_mostly_stale=True) for path in paths]
+            self._index_files = [_IndexFile(path, empty_table(SCHEMA), is_mostly_unused=True) for path in paths]
             return empty_table(SCHEMA)
-        self._segments = []
+        self._index_files = []
         used_names: set[str] = set()
         catalogues_by_path = {path: _read_catalogue(path) for path in sorted(self._folder.glob("*.index"))}
-        # If one file has an unverified entry of a shard and another has a verified one, the verified one is used.
-        verified = set(must_be_verified).union(
-            *(verified_names(file_catalogue, entries) for file_catalogue in catalogues_by_path.values())
+        # If one file has an unverified entry of a shard and another file has a verified entry, the latter is used.
+        must_be_verified = set(must_be_verified).union(
+            *(find_verified_names(file_catalogue, entries) for file_catalogue in catalogues_by_path.values())
         )
         for path, file_catalogue in catalogues_by_path.items():
-            catalogue = select_unchanged(file_catalogue, entries, verified, used_names)
-            self._segments.append(_Segment(path, catalogue, 2 * len(catalogue) <= len(file_catalogue)))
-        return concat_catalogues(segment.catalogue for segment in self._segments)
+            catalogue = select_unchanged(file_catalogue, entries, must_be_verified, used_names)
+            self._index_files.append(_IndexFile(path, catalogue, 2 * len(catalogue) <= len(file_catalogue)))
+        return concat_catalogues(index_file.catalogue for index_file in self._index_files)
 
     def add(self, new_catalogue: Catalogue) -> None:
         """Store a catalogue of shards that `load` did not return.
@@ -90,12 +92,12 @@ class Index:
         if n_rows < MIN_ROWS:
             return
         absorbed_paths, catalogues = [], [new_catalogue]
-        for segment in sorted(self._segments, key=lambda segment: count_rows(segment.catalogue)):
-            n_segment_rows = count_rows(segment.catalogue)
-            if segment.is_mostly_stale or n_segment_rows <= n_rows:
-                absorbed_paths.append(segment.path)
-                catalogues.append(segment.catalogue)
-                n_rows += n_segment_rows
+        for index_file in sorted(self._index_files, key=lambda index_file: count_rows(index_file.catalogue)):
+            n_file_rows = count_rows(index_file.catalogue)
+            if index_file.is_mostly_unused or n_file_rows <= n_rows:
+                absorbed_paths.append(index_file.path)
+                catalogues.append(index_file.catalogue)
+                n_rows += n_file_rows
         # If the index cannot be written, only time is lost, because the shards are the source of truth.
         with suppress(StorageError):
             path = _write_catalogue(self._folder, concat_catalogues(catalogues))

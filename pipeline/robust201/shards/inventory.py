@@ -27,7 +27,7 @@ from robust201.tasks.columns import requested_columns
 
 
 class Slice(NamedTuple):
-    """One row of the inventory: the image positions [start, stop), and the row's index."""
+    """The range [start, stop) of image positions of one row of the inventory, and the row's index."""
 
     start: int
     stop: int
@@ -59,7 +59,7 @@ def choose_slices(slices: Sequence[Slice]) -> tuple[Slice, ...]:
     return best[0][2]
 
 
-def gaps(slices: Sequence[Slice], n_images: int) -> list[tuple[int, int]]:
+def find_gaps(slices: Sequence[Slice], n_images: int) -> list[tuple[int, int]]:
     """Return the sorted ranges of image positions in [0, n_images) that disjoint slices do not cover."""
     uncovered, position = [], 0
     for image_slice in slices:
@@ -72,7 +72,7 @@ def gaps(slices: Sequence[Slice], n_images: int) -> list[tuple[int, int]]:
 
 
 @dataclass(frozen=True)
-class UnitGroup:
+class EvaluationSlices:
     """All rows of one evaluation, that is, of one unit at one strength."""
 
     unit: StoredUnit
@@ -94,8 +94,8 @@ class Inventory:
     """Finished evaluations and parts in a results folder, at the time of its scan.
 
     `damage` maps the name of each damaged shard to a line that describes the fault. The inventory does not contain rows
-    of damaged shards. `superseded` are names of shards that still exist but are replaced by a compacted shard. `hashed`
-    is whether the scan hashed every shard of the inventory, and each hash matched the name of its shard.
+    of damaged shards. `superseded` are names of shards that still exist but are replaced by a compacted shard.
+    `is_hashed` is whether the scan hashed every shard of the inventory, and each hash matched the name of its shard.
     """
 
     def __init__(
@@ -105,9 +105,9 @@ class Inventory:
         damage: Mapping[str, str],
         superseded: Sequence[str] = (),
         protocols: Path | None = None,
-        hashed: bool = False,
+        is_hashed: bool = False,
     ) -> None:
-        self.hashed = hashed
+        self.is_hashed = is_hashed
         self.damage = dict(damage)
         self.damaged = tuple(sorted(damage))
         self.superseded = tuple(superseded)
@@ -115,7 +115,7 @@ class Inventory:
         self._units = contents.units
         self._shard_columns = contents.columns
         self._protocols = protocols
-        self._rows = _sorted(contents.rows)
+        self._rows = _sort_rows(contents.rows)
         self._offsets = np.searchsorted(self._rows["unit"], np.arange(len(self._units) + 1))
         self._n_images = to_numpy(self._units.columns["n_images"])
         self._cached_slices: tuple[str, dict[float, list[Slice]]] = ("", {})
@@ -180,8 +180,8 @@ class Inventory:
         """Whether each evaluation has one row."""
         return len(self._group_starts) - 1 == len(self)
 
-    def overlapping(self) -> Iterator[UnitGroup]:
-        """Yield evaluations with some images in several rows.
+    def iter_overlapping(self) -> Iterator[EvaluationSlices]:
+        """Yield evaluations that have some images in several rows.
 
         The rows may be duplicates, or a row with all images and rows with parts of the images.
         """
@@ -193,20 +193,22 @@ class Inventory:
         for evaluation in np.flatnonzero(n_covered > n_images).tolist():
             first_row, end_row = self._group_starts[evaluation : evaluation + 2].tolist()
             unit = self.units[int(self._rows["unit"][first_row])]
-            yield UnitGroup(unit, float(self._rows["strength"][first_row]), tuple(self._slices(first_row, end_row)))
+            yield EvaluationSlices(
+                unit, float(self._rows["strength"][first_row]), tuple(self._make_slices(first_row, end_row))
+            )
 
-    def _slices(self, first_row: int, end_row: int) -> list[Slice]:
+    def _make_slices(self, first_row: int, end_row: int) -> list[Slice]:
         starts, stops = (self._rows[name][first_row:end_row].tolist() for name in ("start", "stop"))
         return list(map(Slice, starts, stops, range(first_row, end_row)))
 
-    def _slices_by_strength(self, unit_id: str) -> dict[float, list[Slice]]:
+    def _list_slices_by_strength(self, unit_id: str) -> dict[float, list[Slice]]:
         if self._cached_slices[0] != unit_id:
             unit_number = self._unit_numbers.get(unit_id)
             slices_by_strength: dict[float, list[Slice]] = {}
             if unit_number is not None:
                 first_row, end_row = self._offsets[unit_number : unit_number + 2].tolist()
                 strengths = self._rows["strength"][first_row:end_row].tolist()
-                strength_slices = zip(strengths, self._slices(first_row, end_row), strict=True)
+                strength_slices = zip(strengths, self._make_slices(first_row, end_row), strict=True)
                 slices_by_strength = {
                     strength: [row_slice for _, row_slice in group]
                     for strength, group in groupby(strength_slices, itemgetter(0))
@@ -214,18 +216,18 @@ class Inventory:
             self._cached_slices = unit_id, slices_by_strength
         return self._cached_slices[1]
 
-    def _usable_slices(self, unit: Unit, strength: float, columns: frozenset[str]) -> list[Slice]:
-        slices = self._slices_by_strength(unit.id).get(strength, [])
+    def _find_usable_slices(self, unit: Unit, strength: float, columns: frozenset[str]) -> list[Slice]:
+        slices = self._list_slices_by_strength(unit.id).get(strength, [])
         return [row_slice for row_slice in slices if columns <= self._shard_columns[self._rows["shard"][row_slice.row]]]
 
     def slices(self, unit: Unit, strength: float, columns: frozenset[str]) -> tuple[Slice, ...]:
         """Return rows that have the required columns and together cover each image of an evaluation once.
 
-        If a row has all images, only this row is returned; if several have, the first by shard name. Raises
-        IncompleteError if images are missing.
+        If a row has all images, only this row is returned; if several rows have, the first by shard name is returned.
+        Raises IncompleteError if images are missing.
         """
-        chosen = choose_slices(self._usable_slices(unit, strength, columns))
-        missing = gaps(chosen, unit.n_images)
+        chosen = choose_slices(self._find_usable_slices(unit, strength, columns))
+        missing = find_gaps(chosen, unit.n_images)
         if missing:
             raise IncompleteError(
                 f"Reading values failed for {unit.label} at {strength:g}: of images 0:{unit.n_images}, results of "
@@ -233,7 +235,7 @@ class Inventory:
             )
         return chosen
 
-    def single_rows(self, units: Sequence[Unit], columns: frozenset[str]) -> NDArray[np.int64] | None:
+    def find_single_rows(self, units: Sequence[Unit], columns: frozenset[str]) -> NDArray[np.int64] | None:
         """Return the rows of units, by unit and strength, if each evaluation is exactly one row with all images.
 
         Return None if an evaluation has no row, several rows, or a row without all columns. In that case `slices` must
@@ -249,12 +251,12 @@ class Inventory:
         first_evaluations = np.cumsum(n_strengths) - n_strengths
         rows = np.repeat(self._offsets[unit_numbers] - first_evaluations, n_strengths) + np.arange(n_strengths.sum())
         n_images = np.repeat([unit.n_images for unit in units], n_strengths)
-        has_columns = self._have_columns(columns)[rows]
+        has_columns = self._rows_have_columns(columns)[rows]
         strengths = np.array([strength for unit in units for strength in unit.strengths])
         is_complete = (self._rows["start"][rows] == 0) & (self._rows["stop"][rows] == n_images) & has_columns
         return rows if (is_complete & (self._rows["strength"][rows] == strengths)).all() else None
 
-    def _have_columns(self, columns: frozenset[str]) -> NDArray[np.bool_]:
+    def _rows_have_columns(self, columns: frozenset[str]) -> NDArray[np.bool_]:
         """Return (R,) booleans: whether each row has all of `columns`."""
         shard_has_columns = np.array([columns <= stored for stored in self._shard_columns], dtype=np.bool_)
         row_has_columns: NDArray[np.bool_] = shard_has_columns[self._rows["shard"]]
@@ -270,14 +272,16 @@ class Inventory:
         return len(complete) if complete == unit.strengths else len({*complete}.intersection(unit.strengths))
 
     def are_complete(self, units: Sequence[Unit], strength: float, measurements: Collection[str]) -> list[bool]:
-        """Return for units of one key whether they are complete at a strength, without creating an object per unit."""
+        """Return whether each of some units is complete at a strength, without creating an object per unit.
+
+        All units must have the same key.
+        """
         if not units:
             return []
         unit_numbers = self.find(np.array([unit.id.encode() for unit in units], dtype=np.bytes_))
         n_complete = self.count_complete_at((strength,), required_unit_columns(units[0], measurements))
-        are_complete: list[bool] = (
-            np.append(n_complete, 0)[unit_numbers] > 0
-        ).tolist()  # index -1 is for units without a row
+        # For units without a row, the unit number is -1, which selects the appended 0.
+        are_complete: list[bool] = (np.append(n_complete, 0)[unit_numbers] > 0).tolist()
         return are_complete
 
     def count_complete_at(self, strengths: Sequence[float], columns: frozenset[str]) -> NDArray[np.int64]:
@@ -309,7 +313,7 @@ class Inventory:
             return self._evaluations[columns]
         if not len(self):
             return np.zeros(0, dtype=np.int32), np.zeros(0)
-        has_columns = self._have_columns(columns)
+        has_columns = self._rows_have_columns(columns)
         first_rows = self._group_starts[:-1]
         has_all_images = (self._rows["start"] == 0) & (self._rows["stop"] == self._n_images[self._rows["unit"]])
         is_complete = has_all_images & has_columns
@@ -319,15 +323,17 @@ class Inventory:
         is_complete = np.logical_or.reduceat(is_complete, first_rows)
         for evaluation in np.flatnonzero(~is_complete).tolist():
             first_row, end_row = self._group_starts[evaluation : evaluation + 2].tolist()
-            usable_slices = [row_slice for row_slice in self._slices(first_row, end_row) if has_columns[row_slice.row]]
+            usable_slices = [
+                row_slice for row_slice in self._make_slices(first_row, end_row) if has_columns[row_slice.row]
+            ]
             n_images = int(self._n_images[self._rows["unit"][first_row]])
-            is_complete[evaluation] = not gaps(choose_slices(usable_slices), n_images)
+            is_complete[evaluation] = not find_gaps(choose_slices(usable_slices), n_images)
         complete_rows = first_rows[is_complete]
         self._evaluations[columns] = self._rows["unit"][complete_rows], self._rows["strength"][complete_rows]
         return self._evaluations[columns]
 
     def missing(self, unit: Unit, measurements: Collection[str]) -> tuple[Part, ...]:
-        """Return the parts that a unit still needs; strengths that lack the same images are in one part."""
+        """Return the parts that are missing for a unit; strengths that lack the same images are in one part."""
         columns = required_unit_columns(unit, measurements)
         if self._complete_strengths(unit, columns) == unit.strengths:
             return ()
@@ -335,7 +341,9 @@ class Inventory:
             return (Part(unit, unit.strengths, 0, unit.n_images),)
         strengths_by_range: dict[tuple[int, int], list[float]] = {}
         for strength in unit.strengths:
-            for image_range in gaps(choose_slices(self._usable_slices(unit, strength, columns)), unit.n_images):
+            for image_range in find_gaps(
+                choose_slices(self._find_usable_slices(unit, strength, columns)), unit.n_images
+            ):
                 strengths_by_range.setdefault(image_range, []).append(strength)
         return tuple(
             Part(unit, tuple(strengths), *image_range) for image_range, strengths in sorted(strengths_by_range.items())
@@ -346,12 +354,13 @@ class Inventory:
         n_evaluations: Counter[str] = Counter()
         if len(self):
             is_foreign = np.ones(len(self._units) + 1, dtype=bool)
-            is_foreign[self.find(plan_unit_ids)] = False  # index -1 is for units without a row
-            n_of_unit = np.bincount(self._rows["unit"][self._group_starts[:-1]], minlength=len(self._units))
+            # For units without a row, `find` returns -1, which selects the additional last element.
+            is_foreign[self.find(plan_unit_ids)] = False
+            n_evaluations_of_unit = np.bincount(self._rows["unit"][self._group_starts[:-1]], minlength=len(self._units))
             foreign = np.flatnonzero(is_foreign[:-1])
             protocols = self._units.columns["protocol"].take(from_numpy(foreign)).to_pylist()
-            for protocol, n in zip(protocols, n_of_unit[foreign].tolist(), strict=True):
-                n_evaluations[protocol] += n
+            for protocol, count in zip(protocols, n_evaluations_of_unit[foreign].tolist(), strict=True):
+                n_evaluations[protocol] += count
         return dict(n_evaluations)
 
     def protocol_digests(self) -> frozenset[str]:
@@ -417,10 +426,10 @@ class Inventory:
 _ORDER = ("unit", "strength", "start", "stop", "shard", "position")
 
 
-def _sorted(rows: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+def _sort_rows(rows: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Return rows in sorted order, without a copy if they are sorted already, as in compacted shards.
 
-    If they are not sorted, the input dictionary is emptied.
+    If they are not sorted, the input dictionary is emptied to free memory.
     """
     is_tied = np.ones(max(0, len(rows["unit"]) - 1), dtype=bool)
     for name in _ORDER:

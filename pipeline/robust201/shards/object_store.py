@@ -1,9 +1,9 @@
 """Shards below a URL that fsspec supports, such as ``s3://bucket/prefix``; the only module that imports fsspec.
 
 A shard is written with one conditional PUT (``If-None-Match: *``), or, if it is large, with a multipart upload whose
-completion has the same condition. So an object exists completely or not at all, and the first of several writers of the
-same shard wins. If a store does not support the condition, an overwrite is harmless, because a shard's name contains
-the hash of its content.
+completion has the same condition. An object therefore exists completely or not at all, and the first of several writers
+of the same shard wins. If a store does not support the condition, an overwrite is harmless, because a shard's name
+contains the hash of its content.
 
 The library of the URL's scheme finds credentials in the environment or in its own files. URLs must not contain
 credentials.
@@ -45,7 +45,10 @@ PUT_STEPS = ("ready", "put")
 
 _CHANGE_FIELDS = ("ETag", "etag", "md5Hash", "generation")
 """Properties of an object that change whenever its bytes change. Modification times are too coarse for this."""
+
 _MARKER_FIELDS = (*_CHANGE_FIELDS, "mtime", "LastModified", "last_modified", "created")
+"""Properties of an object that may serve as its change marker; the first that exists is used."""
+
 _TIME_FIELDS = ("LastModified", "last_modified", "mtime", "updated", "created")
 _RANGE_BYTES = 32 << 20
 _CONFLICT_ATTEMPTS = 6
@@ -116,13 +119,13 @@ class ObjectBackend:
     def __init__(self, url: str, on_step: Callable[[str], None]) -> None:
         self.url = url
         self._on_step = on_step
-        self._opened: tuple[int, Any, str] | None = None
-        self._opening = threading.Lock()
+        self._open_filesystem: tuple[int, Any, str] | None = None
+        self._open_lock = threading.Lock()
 
     def _filesystem(self) -> tuple[Any, str]:
         """Return the file system and the path of the URL in it; the file system is opened again after a fork."""
-        with self._opening:
-            if self._opened is None or self._opened[0] != os.getpid():
+        with self._open_lock:
+            if self._open_filesystem is None or self._open_filesystem[0] != os.getpid():
                 try:
                     filesystem, root = url_to_fs(self.url, use_listings_cache=False)
                 except ImportError as error:
@@ -139,8 +142,8 @@ class ObjectBackend:
                     ) from error
                 except Exception as error:
                     raise self._storage_error("Opening the results", self.url, error) from error
-                self._opened = os.getpid(), filesystem, root.rstrip("/")
-            return self._opened[1], self._opened[2]
+                self._open_filesystem = os.getpid(), filesystem, root.rstrip("/")
+            return self._open_filesystem[1], self._open_filesystem[2]
 
     def _call(self, action: str, shard: str, function: Callable[[Any, str], _T]) -> _T:
         """Call a function with the file system and the path of a shard, and convert its exceptions.
@@ -164,7 +167,7 @@ class ObjectBackend:
         details = " ".join(str(error).split()).rstrip(".")
         return StorageError(
             f"{action} failed for {label}: {type(error).__name__}{': ' + details if details else ''}. "
-            f"{_advice(error)} Then run the same command again; finished work is kept."
+            f"{_describe_remedy(error)} Then run the same command again; finished work is kept."
         )
 
     def label(self, shard: str) -> str:
@@ -190,12 +193,15 @@ class ObjectBackend:
                 )
                 entries.append(
                     ShardEntry(
-                        f"{dataset}/{name}", int(properties["size"]), change_marker, _modification_time(properties)
+                        f"{dataset}/{name}",
+                        int(properties["size"]),
+                        change_marker,
+                        _parse_modification_time(properties),
                     )
                 )
         return sorted(entries, key=lambda entry: entry.name)
 
-    def find_settled(self, entries: Iterable[ShardEntry]) -> set[str]:
+    def find_shards_with_reliable_markers(self, entries: Iterable[ShardEntry]) -> set[str]:
         return {entry.name for entry in entries if entry.change_marker.partition(" ")[0] in _CHANGE_FIELDS}
 
     def read(self, shard: str, start: int = 0, stop: int | None = None) -> bytes:
@@ -335,7 +341,7 @@ def _s3_error_code(error: BaseException) -> str:
     return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
 
 
-def _modification_time(properties: dict[str, Any]) -> float:
+def _parse_modification_time(properties: dict[str, Any]) -> float:
     for field in _TIME_FIELDS:
         timestamp = properties.get(field)
         if isinstance(timestamp, datetime):
@@ -350,7 +356,7 @@ def _modification_time(properties: dict[str, Any]) -> float:
     return math.inf
 
 
-def _advice(error: Exception) -> str:
+def _describe_remedy(error: Exception) -> str:
     if isinstance(error, PermissionError) or "redential" in f"{type(error).__name__} {error}":
         return (
             "Set credentials that may list, read, write and delete there (for S3: AWS_ACCESS_KEY_ID and "

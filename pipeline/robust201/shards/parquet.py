@@ -63,9 +63,9 @@ IDENTITY_TYPES: dict[str, pa.DataType] = {
 is the range of image positions of the row."""
 
 MEASUREMENT_TYPES: dict[str, pa.DataType] = {
-    name: pa.list_(pa.field("element", kind)) if column.dimensions else kind
+    name: pa.list_(pa.field("element", dtype)) if column.dimensions else dtype
     for name, column in COLUMNS.items()
-    for kind in (pa.from_numpy_dtype(column.dtype),)
+    for dtype in (pa.from_numpy_dtype(column.dtype),)
 }
 """Stored types of the measurement columns in `tasks.columns.COLUMNS`. Matrices are flattened in row-major order."""
 
@@ -76,11 +76,11 @@ WIDE_TYPES: dict[str, pa.DataType] = {
 }
 """Types of the columns that need a wider type if there are more than `tasks.columns.MAX_COUNTED_CLASSES` classes."""
 
-LOCATING_COLUMNS = ("n_classes", "start", "stop")
+SHAPE_COLUMNS = ("n_classes", "start", "stop")
 """Identity columns that determine the shapes of a row's measurements."""
 
-_STRING_COLUMNS = [name for name, kind in IDENTITY_TYPES.items() if kind == pa.string()]
-_float_list = pa.list_(pa.field("element", pa.float64()))
+_STRING_COLUMNS = [name for name, dtype in IDENTITY_TYPES.items() if dtype == pa.string()]
+_FLOAT_LIST = pa.list_(pa.field("element", pa.float64()))
 
 
 @dataclass(frozen=True)
@@ -140,11 +140,11 @@ def encode(results: Sequence[EvaluationResult]) -> bytes:
         ],
     }
     sink = pa.BufferOutputStream()
-    write_tables(sink, [_table_of(results)], Footer("shard", stored_order(results[0].values), identity=identity))
+    write_tables(sink, [_make_table(results)], Footer("shard", stored_order(results[0].values), identity=identity))
     return bytes(sink.getvalue())
 
 
-def _table_of(results: Sequence[EvaluationResult]) -> pa.Table:
+def _make_table(results: Sequence[EvaluationResult]) -> pa.Table:
     part, unit = results[0].part, results[0].part.unit
     columns = stored_order(results[0].values)
     types = IDENTITY_TYPES | ({"architecture": pa.string()} if isinstance(unit.architecture, str) else {})
@@ -167,11 +167,11 @@ def _table_of(results: Sequence[EvaluationResult]) -> pa.Table:
     arrays = {name: from_values(column_cells, types[name]) for name, column_cells in cells.items()}
     for name in columns:
         arrays_of_results = [np.asarray(result.values[name]) for result in results]
-        types[name] = MEASUREMENT_TYPES.get(name, _float_list if arrays_of_results[0].ndim else pa.float64())
+        types[name] = MEASUREMENT_TYPES.get(name, _FLOAT_LIST if arrays_of_results[0].ndim else pa.float64())
         if name in WIDE_TYPES and arrays_of_results[0].dtype == COLUMNS[name].wide_dtype:
             types[name] = WIDE_TYPES[name]
         column = (
-            _list_array(arrays_of_results, types[name])
+            _make_list_array(arrays_of_results, types[name])
             if arrays_of_results[0].ndim
             else from_numpy(np.stack(arrays_of_results))
         )
@@ -184,7 +184,7 @@ def write_tables(sink: Any, tables: Iterable[pa.Table], footer: Footer) -> int:
     n_rows = 0
     remaining = iter(tables)
     first_table = next(remaining)
-    float_columns = [f"{field.name}.list.element" for field in first_table.schema if field.type == _float_list]
+    float_columns = [f"{field.name}.list.element" for field in first_table.schema if field.type == _FLOAT_LIST]
     writer = pq.ParquetWriter(
         sink,
         first_table.schema,
@@ -202,7 +202,7 @@ def write_tables(sink: Any, tables: Iterable[pa.Table], footer: Footer) -> int:
     return n_rows
 
 
-def _list_array(values: Sequence[NDArray[Any]], list_type: pa.DataType) -> pa.Array:
+def _make_list_array(values: Sequence[NDArray[Any]], list_type: pa.DataType) -> pa.Array:
     flat_arrays = [array.ravel() for array in values]
     offsets = np.cumsum([0, *(len(array) for array in flat_arrays)], dtype=np.int32)
     return pa.ListArray.from_arrays(from_numpy(offsets), from_numpy(np.concatenate(flat_arrays)), type=list_type)
@@ -276,20 +276,23 @@ class ShardFile:
             raise parquet_read_error(self.label, error) from error
         return table
 
-    def encoded_bytes(self, row_group: int, columns: Collection[str] | None = None) -> int:
+    def count_encoded_bytes(self, row_group: int, columns: Collection[str] | None = None) -> int:
         """Return the size of a row group, or of some of its columns, before compression."""
         sizes = self._columns_of_groups[row_group]
         return sum(size for name, size in sizes.items() if columns is None or name in columns)
 
-    def runs(self, max_bytes: int) -> Iterator[tuple[int, int]]:
-        """Yield ranges [first, stop) of row groups: up to `max_bytes` before compression, or one larger row group."""
-        first_group, n_run_bytes = 0, 0
+    def iter_group_ranges(self, max_bytes: int) -> Iterator[tuple[int, int]]:
+        """Yield ranges [first, stop) of row groups that have at most `max_bytes` before compression.
+
+        A larger row group is a range of its own.
+        """
+        first_group, n_range_bytes = 0, 0
         for group in range(len(self._columns_of_groups)):
-            group_bytes = self.encoded_bytes(group)
-            if group > first_group and n_run_bytes + group_bytes > max_bytes:
+            group_bytes = self.count_encoded_bytes(group)
+            if group > first_group and n_range_bytes + group_bytes > max_bytes:
                 yield first_group, group
-                first_group, n_run_bytes = group, 0
-            n_run_bytes += group_bytes
+                first_group, n_range_bytes = group, 0
+            n_range_bytes += group_bytes
         yield first_group, len(self._columns_of_groups)
 
     def close(self) -> None:
@@ -298,20 +301,20 @@ class ShardFile:
             self._source.close()
 
 
-def row_values(table: pa.Table, row: int, columns: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Copy one row's measurements from a table with `LOCATING_COLUMNS`, and restore their shapes and types."""
-    values = values_of_rows(table.slice(row, 1), np.zeros(1, np.int64), columns) or {}
+def copy_row_values(table: pa.Table, row: int, columns: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Copy one row's measurements from a table with `SHAPE_COLUMNS`, and restore their shapes and types."""
+    values = copy_values_of_rows(table.slice(row, 1), np.zeros(1, np.int64), columns) or {}
     return {name: np.asarray(array[0]) for name, array in values.items()}
 
 
-def values_of_rows(
+def copy_values_of_rows(
     table: pa.Table, rows: NDArray[np.integer[Any]], columns: Sequence[str]
 ) -> dict[str, NDArray[Any]] | None:
     """Copy the measurements of R rows from a table as arrays (R, …); return None if shapes differ between rows."""
-    locating_values = np.column_stack([numbers_of(table[name])[rows] for name in LOCATING_COLUMNS]).astype(np.int64)
-    if (locating_values != locating_values[0]).any():
+    shape_values = np.column_stack([numbers_of(table[name])[rows] for name in SHAPE_COLUMNS]).astype(np.int64)
+    if (shape_values != shape_values[0]).any():
         return None
-    n_classes, start, stop = locating_values[0].tolist()
+    n_classes, start, stop = shape_values[0].tolist()
     values: dict[str, NDArray[Any]] = {}
     for name in columns:
         array, column = join_chunks(table[name]), COLUMNS.get(name)

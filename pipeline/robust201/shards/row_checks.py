@@ -1,7 +1,7 @@
 """Vectorised checks that find suspects: rows that may break an invariant.
 
 `tasks.measurements.check_values` defines the invariants, but checks one row at a time, so it is only called for
-suspects. These include every row that it would reject.
+suspects. The suspects include every row that it would reject.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ def find_suspects(table: pa.Table, columns: tuple[str, ...]) -> tuple[RowMask, N
     """Find suspects among R rows that passed `shards.validation.check_table`.
 
     Args:
-        table: table with the measurement columns and `shards.parquet.LOCATING_COLUMNS`.
+        table: table with the measurement columns and `shards.parquet.SHAPE_COLUMNS`.
         columns: names of the measurement columns.
 
     Returns:
@@ -32,22 +32,22 @@ def find_suspects(table: pa.Table, columns: tuple[str, ...]) -> tuple[RowMask, N
     """
     n_rows = len(table)
     if COLUMNS.keys().isdisjoint(columns):
-        is_finite = all(np.isfinite(_flat(table, name)).all() for name in columns)
+        is_finite = all(np.isfinite(_flatten_column(table, name)).all() for name in columns)
         return np.full(n_rows, not is_finite), None
     class_counts = np.unique(numbers_of(table["n_classes"]))
     if not {*STANDARD_COLUMNS} <= {*columns} <= COLUMNS.keys() or len(class_counts) != 1:
         return np.ones(n_rows, dtype=bool), None
     n_classes = int(class_counts[0])
     n_images = numbers_of(table["stop"]).astype(np.int64) - numbers_of(table["start"])
-    cm = _flat(table, COUNTS).astype(np.int64).reshape(n_rows, n_classes, n_classes)
+    cm = _flatten_column(table, COUNTS).astype(np.int64).reshape(n_rows, n_classes, n_classes)
     class_sizes = cm.sum(axis=2)
     is_suspect: RowMask = (cm.min(axis=(1, 2)) < 0) | (class_sizes.sum(axis=1) != n_images)
     summed_confidences = []
     for column in (COLUMNS[name] for name in columns if name != COUNTS):
         if column.by_image:
-            is_suspect |= _find_contradictions(column, _flat(table, column.name), n_images, cm)
+            is_suspect |= _find_contradictions(column, _flatten_column(table, column.name), n_images, cm)
             continue
-        values = _flat(table, column.name).reshape(n_rows, *column.shape(n_classes, 0))
+        values = _flatten_column(table, column.name).reshape(n_rows, *column.shape(n_classes, 0))
         if column.value_from_counts is not None:
             with np.errstate(invalid="ignore"):  # values over zero images are NaN, which equals nothing
                 is_suspect |= values != column.value_from_counts(cm)
@@ -56,7 +56,7 @@ def find_suspects(table: pa.Table, columns: tuple[str, ...]) -> tuple[RowMask, N
         elif column.is_distribution:
             counts = column.counts(cm)
             is_suspect |= _find_invalid_distributions(values, counts[..., 0])
-            summed_confidences.append(_fixed_point_sums(values, counts))
+            summed_confidences.append(_sum_in_fixed_point(values, counts))
         else:
             is_suspect |= _find_out_of_range(values, column.counts(cm) > 0)
     for sums in summed_confidences[1:]:
@@ -64,29 +64,29 @@ def find_suspects(table: pa.Table, columns: tuple[str, ...]) -> tuple[RowMask, N
     return is_suspect, class_sizes
 
 
-def _flat(table: pa.Table, name: str) -> NDArray[Any]:
+def _flatten_column(table: pa.Table, name: str) -> NDArray[Any]:
     column = join_chunks(table[name])
     return to_numpy(column.flatten() if isinstance(column, pa.ListArray) else column)
 
 
 def _find_out_of_range(means: NDArray[Any], has_images: RowMask) -> RowMask:
-    """Return the rows with an invalid mean.
+    """Return a mask of the rows with an invalid mean.
 
     A mean over images must be in [0, 1], and a mean over zero images must be NaN.
     """
-    valid = np.where(has_images, (means >= 0) & (means <= 1), np.isnan(means))
-    invalid_rows: RowMask = ~np.asarray(valid.all(axis=tuple(range(1, valid.ndim))))
-    return invalid_rows
+    is_valid = np.where(has_images, (means >= 0) & (means <= 1), np.isnan(means))
+    is_invalid_row: RowMask = ~np.asarray(is_valid.all(axis=tuple(range(1, is_valid.ndim))))
+    return is_invalid_row
 
 
 def _find_invalid_distributions(means: NDArray[Any], counts: NDArray[np.int64]) -> RowMask:
-    """Return the rows with an invalid mean distribution.
+    """Return a mask of the rows with an invalid mean distribution.
 
     `means`, (R, C, C), are mean distributions; `counts`, (R, C), are their numbers of images. A mean over zero images
     must be NaN.
     """
     flat_means = means.reshape(len(means), -1)
-    with np.errstate(invalid="ignore"):  # infinities of both signs
+    with np.errstate(invalid="ignore"):  # the sum of infinities of both signs is NaN
         sums_to_one = np.abs(means.sum(axis=-1) - 1) <= row_sum_tolerance(means.shape[-1])
     # Means over zero images are NaN, and comparisons with NaN are false, so rows with NaN are checked below.
     is_valid = (
@@ -95,21 +95,21 @@ def _find_invalid_distributions(means: NDArray[Any], counts: NDArray[np.int64]) 
         & (counts > 0).all(axis=1)
         & sums_to_one.all(axis=1)
     )
-    invalid: RowMask = ~is_valid
-    rows = np.flatnonzero(invalid)
+    is_invalid: RowMask = ~is_valid
+    rows = np.flatnonzero(is_invalid)
     has_images = counts[rows] > 0
-    invalid[rows] = _find_out_of_range(means[rows], has_images[..., None]) | (has_images & ~sums_to_one[rows]).any(
+    is_invalid[rows] = _find_out_of_range(means[rows], has_images[..., None]) | (has_images & ~sums_to_one[rows]).any(
         axis=1
     )
-    return invalid
+    return is_invalid
 
 
-def _fixed_point_sums(means: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[Any]:
+def _sum_in_fixed_point(means: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[Any]:
     """Return fixed-point sums over all images, (R, C), which are exact below 2**53.
 
     `means`, (R, C, C), are means per true class; `counts`, (R, C, 1), are their numbers of images.
     """
-    with np.errstate(invalid="ignore", over="ignore"):  # a damaged mean over zero images
+    with np.errstate(invalid="ignore", over="ignore"):  # damaged means may be infinite or very large
         sums = means * (counts * 2.0**FRACTION_BITS)
     np.rint(sums, out=sums)
     sums[counts[..., 0] <= 0] = 0
@@ -120,7 +120,7 @@ def _fixed_point_sums(means: NDArray[Any], counts: NDArray[np.int64]) -> NDArray
 def _find_contradictions(
     column: Column, values: NDArray[Any], n_images: NDArray[np.int64], cm: NDArray[np.int64]
 ) -> RowMask:
-    """Return the rows whose per-image values contradict the confusion matrix."""
+    """Return a mask of the rows whose per-image values contradict the confusion matrix."""
     ends = np.cumsum(n_images)
     values_of_rows = np.split(values, ends[:-1])
     if column.contradiction is None:

@@ -1,6 +1,6 @@
 """Reading of the identities of a shard's rows without their measurements.
 
-An uncompacted shard has the identities in its footer, a compacted shard in its columns.
+An uncompacted shard has the identities in its footer; a compacted shard has them in its columns.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -139,7 +139,7 @@ def _rows_from_columns(source: Path | BinaryIO) -> ShardRows:
         n_bytes = source.stat().st_size if isinstance(source, Path) else source.seek(0, 2)
         check_row_count(file.metadata.num_rows, n_bytes)
         table = file.read(columns=column_names, use_threads=False).unify_dictionaries()
-    arrays = {name: _validated_array(table[name]) for name in column_names}
+    arrays = {name: _join_validated(table[name]) for name in column_names}
     _, first_rows, unit_of_row = np.unique(to_numpy(arrays["unit_id"].indices), return_index=True, return_inverse=True)
     unit_arrays = {name: arrays[name].take(from_numpy(first_rows)) for name in _UNIT_COLUMNS}
     decoded = {
@@ -167,7 +167,7 @@ def _parse_architecture(text: str) -> ArchitectureId:
     return int(text) if text.isdecimal() else text
 
 
-def _validated_array(column: pa.ChunkedArray) -> pa.Array:
+def _join_validated(column: pa.ChunkedArray) -> pa.Array:
     """Join a column's chunks; raise pa.ArrowInvalid or ValueError for contents that robust201 never writes."""
     array = pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
     array.validate(full=True)

@@ -17,7 +17,7 @@ from robust201.core.records import Unit
 from robust201.shards.arrow_arrays import from_numpy
 from robust201.shards.folder import ResultsFolder
 from robust201.shards.inventory import Inventory
-from robust201.shards.parquet import LOCATING_COLUMNS, ShardFile, row_values, values_of_rows
+from robust201.shards.parquet import SHAPE_COLUMNS, ShardFile, copy_row_values, copy_values_of_rows
 from robust201.tasks.columns import COUNTS, OUTCOME_COUNTS, fields_of
 from robust201.tasks.measurements import merge_values
 
@@ -57,7 +57,7 @@ class RowReader:
         self._tables.clear()
         self._cached_bytes = 0
 
-    def _file(self, shard: str) -> ShardFile:
+    def _get_file(self, shard: str) -> ShardFile:
         if shard in self._files:
             self._files.move_to_end(shard)
             return self._files[shard]
@@ -74,18 +74,18 @@ class RowReader:
 
     def locate(self, shard: str, position: int) -> tuple[int, int]:
         """Return the row group that contains a shard's row, and the row's position in the row group."""
-        first_rows = self._file(shard).first_rows
+        first_rows = self._get_file(shard).first_rows
         row_group = int(np.searchsorted(first_rows, position, side="right")) - 1
         return row_group, position - int(first_rows[row_group])
 
-    def row_group(self, shard: str, group: int, columns: frozenset[str] | None = None) -> pa.Table:
+    def read_row_group(self, shard: str, group: int, columns: frozenset[str] | None = None) -> pa.Table:
         """Return a row group, or some of its columns, from the cache if possible."""
         cache_key = shard, group, columns
         if cache_key in self._tables:
             self._tables.move_to_end(cache_key)
             return self._tables[cache_key]
-        file = self._file(shard)
-        n_bytes = file.encoded_bytes(group, columns)
+        file = self._get_file(shard)
+        n_bytes = file.count_encoded_bytes(group, columns)
         # Old row groups are evicted before reading, because reading temporarily needs more memory than its result.
         while self._tables and self._cached_bytes + n_bytes > self._cache_bytes:
             self._cached_bytes -= self._tables.popitem(last=False)[1].nbytes
@@ -98,33 +98,33 @@ class RowReader:
             give_back_freed_memory()
         return table
 
-    def count_columns(self, shard: str) -> tuple[str, ...]:
+    def find_count_columns(self, shard: str) -> tuple[str, ...]:
         """Return the names of a shard's columns that count images: `cm`, or the column that replaces it."""
-        return tuple(name for name in (COUNTS, OUTCOME_COUNTS) if name in self._file(shard).columns)
+        return tuple(name for name in (COUNTS, OUTCOME_COUNTS) if name in self._get_file(shard).columns)
 
-    def rows_of_group(self, shard: str, group: int) -> tuple[int, int]:
+    def find_row_range(self, shard: str, group: int) -> tuple[int, int]:
         """Return the range [first, stop) of a row group's rows in the shard."""
-        first_row, end_row = self._file(shard).first_rows[group : group + 2].tolist()
+        first_row, end_row = self._get_file(shard).first_rows[group : group + 2].tolist()
         return first_row, end_row
 
-    def bytes_per_row(self, shard: str, group: int, table: pa.Table) -> float:
+    def measure_bytes_per_row(self, shard: str, group: int, table: pa.Table) -> float:
         """Return the mean size of a row, in memory or encoded, whichever is larger.
 
         The encoded size is larger for `predictions`, because Parquet stores each byte as four bytes.
         """
-        n_bytes: int = max(table.nbytes, self._file(shard).encoded_bytes(group))
+        n_bytes: int = max(table.nbytes, self._get_file(shard).count_encoded_bytes(group))
         return n_bytes / len(table)
 
-    def row(self, shard: str, position: int, columns: Collection[str]) -> dict[str, NDArray[Any]]:
+    def read_row(self, shard: str, position: int, columns: Collection[str]) -> dict[str, NDArray[Any]]:
         """Return the measurements of one row, in arrays that share no memory with the cache."""
         group, position_in_group = self.locate(shard, position)
-        table = self.row_group(shard, group, frozenset(columns) | set(LOCATING_COLUMNS))
-        return row_values(table, position_in_group, sorted(columns))
+        table = self.read_row_group(shard, group, frozenset(columns) | set(SHAPE_COLUMNS))
+        return copy_row_values(table, position_in_group, sorted(columns))
 
-    def merged(self, rows: Sequence[tuple[str, int]], columns: Collection[str]) -> dict[str, NDArray[Any]]:
+    def read_merged(self, rows: Sequence[tuple[str, int]], columns: Collection[str]) -> dict[str, NDArray[Any]]:
         """Return the merged measurements of one evaluation, whose rows are (shard, position) pairs."""
-        values_of_rows = [self.row(shard, position, columns) for shard, position in rows]
-        return values_of_rows[0] if len(values_of_rows) == 1 else dict(merge_values(values_of_rows))
+        values_by_row = [self.read_row(shard, position, columns) for shard, position in rows]
+        return values_by_row[0] if len(values_by_row) == 1 else dict(merge_values(values_by_row))
 
 
 @dataclass
@@ -148,8 +148,8 @@ def read_row_groups(
         group, position_in_group = reader.locate(shard, position)
         selected = pending.get((shard, group))
         if selected is None:
-            table = reader.row_group(shard, group)
-            selected = _SelectedRows(table, reader.bytes_per_row(shard, group, table))
+            table = reader.read_row_group(shard, group)
+            selected = _SelectedRows(table, reader.measure_bytes_per_row(shard, group, table))
         if pending and n_bytes + selected.bytes_per_row > row_group_bytes:
             yield _gather(pending.values(), n_rows)
             pending, n_rows, n_bytes = {}, 0, 0.0
@@ -164,6 +164,7 @@ def read_row_groups(
 
 
 def _gather(selections: Collection[_SelectedRows], n_rows: int) -> pa.Table:
+    """Return one table of the selected rows, each at its target."""
     order = np.empty(n_rows, dtype=np.int64)
     slices, offset = [], 0
     for selected in selections:
@@ -218,6 +219,7 @@ class RowBatch:
         return unit_bytes
 
     def by_unit(self) -> Iterator[tuple[Unit, dict[float, dict[str, NDArray[Any]]]]]:
+        """Yield each unit and its columns by strength."""
         index = 0
         for unit in self.units:
             values = {}
@@ -288,8 +290,8 @@ class RowSelection:
         first_row = int(self.offsets[first_evaluations[0]])
         shard = self.shards[self.shard[first_row]]
         group, _ = reader.locate(shard, int(self.position[first_row]))
-        table = reader.row_group(shard, group, frozenset(column_names) | set(LOCATING_COLUMNS))
-        group_start, group_stop = reader.rows_of_group(shard, group)
+        table = reader.read_row_group(shard, group, frozenset(column_names) | set(SHAPE_COLUMNS))
+        group_start, group_stop = reader.find_row_range(shard, group)
         max_rows = max(
             int(first_evaluations[1] - first_evaluations[0]), int(_BATCH_BYTES * len(table) / max(1, table.nbytes))
         )
@@ -304,7 +306,7 @@ class RowSelection:
         if not n_units:
             return 0, None
         end_row = first_row + int(first_evaluations[n_units] - first_evaluations[0])
-        return n_units, values_of_rows(table, self.position[first_row:end_row] - group_start, column_names)
+        return n_units, copy_values_of_rows(table, self.position[first_row:end_row] - group_start, column_names)
 
     def _read_unit(self, reader: RowReader, unit: Unit, first_evaluation: int, column_names: Sequence[str]) -> RowBatch:
         """Read a unit's evaluations one by one; `first_evaluation` is the index of the first."""
@@ -315,7 +317,7 @@ class RowSelection:
             # Parts can only be merged with their counts. An evaluation in one row needs only the requested columns.
             columns: Collection[str] = column_names
             if len(locations) > 1:
-                columns = {*column_names, "accuracy", *reader.count_columns(locations[0][0])}
-            values = reader.merged(locations, columns)
+                columns = {*column_names, "accuracy", *reader.find_count_columns(locations[0][0])}
+            values = reader.read_merged(locations, columns)
             columns_by_strength[strength] = {name: values[name] for name in column_names}
         return RowBatch.of_unit(unit, columns_by_strength)

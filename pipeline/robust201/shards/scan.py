@@ -12,10 +12,10 @@ from robust201.shards.catalogue import (
     Catalogue,
     ScannedShard,
     concat_catalogues,
+    find_replaced_names,
+    list_shard_names,
     make_catalogue,
     make_contents,
-    replaced_names,
-    shard_names,
 )
 from robust201.shards.folder import ResultsFolder, network_of
 from robust201.shards.index import Index
@@ -25,7 +25,7 @@ from robust201.shards.row_identity import ShardRows, parse_footer, read_footer, 
 
 OnDamage = Literal["raise", "set_aside", "report"]
 Verify = Literal["none", "unverified", "all"]
-"""Shards to hash: none, only shards that were not hashed with their current size and change marker, or all."""
+"""Which shards to hash: none, those that were not hashed with their current size and change marker, or all."""
 
 _SCAN_ATTEMPTS = 5
 _BATCH_ROWS = 1 << 17
@@ -76,54 +76,59 @@ def scan(
 
 @dataclass
 class _Scanner:
+    """One scan and its repetitions (see the function `scan` for `folder` to `networks`).
+
+    `damage` maps the name of each damaged shard to its error message.
+    """
+
     folder: ResultsFolder
     verify: Verify
     on_damage: OnDamage
     networks: Collection[tuple[str, ArchitectureId]] | None
     damage: dict[str, str] = field(default_factory=dict)
-    to_hash: frozenset[str] = frozenset()
-    settled_names: set[str] = field(default_factory=set)
+    names_to_hash: frozenset[str] = frozenset()
+    names_with_reliable_markers: set[str] = field(default_factory=set)
 
     def scan(self) -> Inventory:
         entries = [entry for entry in self.folder.backend.entries() if entry.name not in self.damage]
         index = Index(self.folder.index)
-        self.to_hash = frozenset(entry.name for entry in entries if self._is_to_be_verified(entry.name))
+        self.names_to_hash = frozenset(entry.name for entry in entries if self._is_to_be_verified(entry.name))
         # With "all", every byte must be read, so the index is not used.
-        indexed = index.load(entries if self.verify != "all" else (), self.to_hash)
-        indexed_names = set(shard_names(indexed))
-        unread = [entry for entry in entries if entry.name not in indexed_names]
-        # Call find_settled before hashing, so that a change during hashing also changes the change marker.
-        to_hash = [entry for entry in unread if entry.name in self.to_hash]
-        self.settled_names = self.folder.backend.find_settled(to_hash) if to_hash else set()
-        # Compacted shards are read first, because only an intact one hides the shards that it replaces.
-        compacted = self._read_all([entry for entry in unread if is_compacted(entry.name)])
+        indexed_catalogue = index.load(entries if self.verify != "all" else (), self.names_to_hash)
+        indexed_names = set(list_shard_names(indexed_catalogue))
+        entries_to_read = [entry for entry in entries if entry.name not in indexed_names]
+        # A shard counts as verified only if any later change is certain to change its change marker. Whether this is
+        # certain must be determined before hashing, because the shard may change while it is hashed.
+        entries_to_hash = [entry for entry in entries_to_read if entry.name in self.names_to_hash]
+        if entries_to_hash:
+            self.names_with_reliable_markers = self.folder.backend.find_shards_with_reliable_markers(entries_to_hash)
+        else:
+            self.names_with_reliable_markers = set()
+        # Compacted shards are read first, because only an intact compacted shard replaces its inputs.
+        compacted_catalogue = self._read_shards([entry for entry in entries_to_read if is_compacted(entry.name)])
         all_names = [entry.name for entry in entries]
-        replaced = replaced_names(indexed, all_names) | replaced_names(compacted, all_names)
-        uncompacted = self._read_all(
-            [entry for entry in unread if not is_compacted(entry.name) and entry.name not in replaced]
+        replaced_names = find_replaced_names(indexed_catalogue, all_names) | find_replaced_names(
+            compacted_catalogue, all_names
         )
-        new_catalogue = concat_catalogues([compacted, uncompacted])
+        uncompacted_catalogue = self._read_shards(
+            [entry for entry in entries_to_read if not is_compacted(entry.name) and entry.name not in replaced_names]
+        )
+        new_catalogue = concat_catalogues([compacted_catalogue, uncompacted_catalogue])
         index.add(new_catalogue)
         if self.verify == "all":
             index.forget(self.damage)
-        catalogues = [indexed, new_catalogue]
-        del (
-            index,
-            indexed,
-            new_catalogue,
-            compacted,
-            uncompacted,
-        )  # each may have a hundred megabytes, as may the inventory
+        catalogues = [indexed_catalogue, new_catalogue]
+        # Each of these objects, and the inventory, may take 100 MB.
+        del index, indexed_catalogue, new_catalogue, compacted_catalogue, uncompacted_catalogue
         give_back_freed_memory()
-        contents = make_contents(catalogues, hidden=replaced)
+        contents = make_contents(catalogues, replaced=replaced_names)
         give_back_freed_memory()
-        superseded = [entry.name for entry in entries if entry.name in replaced]
         return Inventory(
             contents,
             damage=self.damage,
-            superseded=superseded,
+            superseded=[entry.name for entry in entries if entry.name in replaced_names],
             protocols=self.folder.protocols,
-            hashed=self.verify == "all",
+            is_hashed=self.verify == "all",
         )
 
     def _is_to_be_verified(self, shard: str) -> bool:
@@ -131,16 +136,16 @@ class _Scanner:
             return self.verify != "none"
         return network_of(shard) in self.networks
 
-    def _read_all(self, entries: Sequence[ShardEntry]) -> Catalogue:
+    def _read_shards(self, entries: Sequence[ShardEntry]) -> Catalogue:
         catalogues: list[Catalogue] = []
         batch: list[ScannedShard] = []
         n_rows = 0
         threads = min(self.folder.backend.threads, len(entries))
-        for entry, content in zip(entries, map_ahead(self._read, entries, threads), strict=True):
+        for entry, content in zip(entries, map_ahead(self._read_shard, entries, threads), strict=True):
             if isinstance(content, ShardDamagedError):
-                self._record(entry.name, content)
+                self._handle_damage(entry.name, content)
             else:
-                batch.append(ScannedShard(entry, *content, verified=entry.name in self.settled_names))
+                batch.append(ScannedShard(entry, *content, verified=entry.name in self.names_with_reliable_markers))
                 n_rows += len(content[1].unit)
             if n_rows >= _BATCH_ROWS:
                 catalogues.append(make_catalogue(batch))
@@ -148,20 +153,20 @@ class _Scanner:
                 give_back_freed_memory()
         return concat_catalogues([*catalogues, make_catalogue(batch)])
 
-    def _read(self, entry: ShardEntry) -> tuple[Footer, ShardRows] | ShardDamagedError:
+    def _read_shard(self, entry: ShardEntry) -> tuple[Footer, ShardRows] | ShardDamagedError:
         backend, shard = self.folder.backend, entry.name
         try:
-            if shard in self.to_hash and not is_compacted(shard):
+            if shard in self.names_to_hash and not is_compacted(shard):
                 footer = parse_footer(self.folder.read_verified(shard), backend.label(shard))
             else:
                 footer = read_footer(backend, entry)  # before hashing, because a large file may have no footer
-                if shard in self.to_hash:
+                if shard in self.names_to_hash:
                     self.folder.verify_hash(shard)
             return footer, read_shard_rows(backend, shard, footer)
         except ShardDamagedError as error:
             return error
 
-    def _record(self, shard: str, error: ShardDamagedError) -> None:
+    def _handle_damage(self, shard: str, error: ShardDamagedError) -> None:
         if self.on_damage == "raise":
             Index(self.folder.index).forget([shard])
             raise error

@@ -132,7 +132,7 @@ class ShardStore:
         """
         columns = required_unit_columns(unit, measurements)
         rows = [inventory.locate(image_slice.row) for image_slice in inventory.slices(unit, strength, columns)]
-        return self._reader.merged(rows, {*columns, *self._reader.count_columns(rows[0][0])})
+        return self._reader.read_merged(rows, {*columns, *self._reader.find_count_columns(rows[0][0])})
 
     def select(
         self,
@@ -147,7 +147,7 @@ class ShardStore:
         Raises IncompleteError if images are missing.
         """
         column_sets = {required_unit_columns(unit, measurements) for unit in units}
-        rows = inventory.single_rows(units, *column_sets) if len(column_sets) == 1 else None
+        rows = inventory.find_single_rows(units, *column_sets) if len(column_sets) == 1 else None
         if rows is None:
             evaluations = [
                 [

@@ -18,8 +18,15 @@ from robust201.shards.arrow_arrays import numbers_of
 from robust201.shards.backends import ShardEntry, is_compacted, map_ahead
 from robust201.shards.folder import ResultsFolder, has_stem, stem_of
 from robust201.shards.index import Index
-from robust201.shards.inventory import Inventory, Slice, UnitGroup, choose_slices, gaps
-from robust201.shards.parquet import ROW_GROUP_BYTES, Footer, ShardFile, invalid_shard_error, row_values, write_tables
+from robust201.shards.inventory import EvaluationSlices, Inventory, Slice, choose_slices, find_gaps
+from robust201.shards.parquet import (
+    ROW_GROUP_BYTES,
+    Footer,
+    ShardFile,
+    copy_row_values,
+    invalid_shard_error,
+    write_tables,
+)
 from robust201.shards.row_checks import find_suspects
 from robust201.shards.row_identity import (
     ShardRows,
@@ -81,19 +88,19 @@ class _RowIdentity(NamedTuple):
         return f"{name} {unit.dataset} {unit.key} at {self.strength:g} images {self.start}:{self.stop}"
 
 
-def _identities_in_inventory(inventory: Inventory, rows: NDArray[np.integer[Any]] | slice) -> list[_RowIdentity]:
+def _list_inventory_identities(inventory: Inventory, rows: NDArray[np.integer[Any]] | slice) -> list[_RowIdentity]:
     unit_numbers, *columns = (
         inventory.row_column(name)[rows].tolist() for name in ("unit", "strength", "start", "stop")
     )
     return list(map(_RowIdentity, (inventory.units[unit_number] for unit_number in unit_numbers), *columns))
 
 
-def _identities_in_shard(rows: ShardRows) -> Iterator[_RowIdentity]:
+def _iter_shard_identities(rows: ShardRows) -> Iterator[_RowIdentity]:
     units = (rows.units[number] for number in rows.unit.tolist())
     return map(_RowIdentity, units, rows.strength.tolist(), rows.start.tolist(), rows.stop.tolist())
 
 
-def _identities_in_table(table: pa.Table) -> Iterator[_RowIdentity]:
+def _iter_table_identities(table: pa.Table) -> Iterator[_RowIdentity]:
     columns = (table[name].to_pylist() for name in ("strength", "start", "stop"))
     return map(_RowIdentity, iter_table_units(table), *columns)
 
@@ -112,9 +119,9 @@ def verify_shards(folder: ResultsFolder, inventory: Inventory, on_progress: OnPr
             damaged.add(finding.shard)
         yield finding
     give_back_freed_memory()
-    intact = {*inventory.shards} - damaged
-    yield from find_unequal_duplicates(RowReader(folder), inventory, intact)
-    yield from _find_lost(folder, inventory)
+    intact_shards = {*inventory.shards} - damaged
+    yield from find_unequal_duplicates(RowReader(folder), inventory, intact_shards)
+    yield from _find_rows_lost_in_compaction(folder, inventory)
 
 
 def check_rows(
@@ -137,8 +144,8 @@ def check_rows(
             Index(folder.index).forget([inventory.shards[number - 1]])  # its change marker may not show the damage
         yield from findings
         on_progress(number, len(inventory.shards))
-    for row, difference in checker.counts.find_disagreements():
-        (identity,) = _identities_in_inventory(inventory, np.array([row]))
+    for row, difference in checker.class_counts.find_disagreements():
+        (identity,) = _list_inventory_identities(inventory, np.array([row]))
         shard, position = inventory.locate(row)
         message = f"Verifying failed for {identity.label}: {difference}"
         yield ShardFinding(shard, identity.label, "unlike others", message, ((shard, position),))
@@ -172,11 +179,11 @@ class _ClassCountCheck:
             for index, (pair_number, start_image, stop_image, *class_counts) in enumerate(distinct_rows.tolist()):
                 dataset, protocol = dataset_protocols[pair_number]
                 rows_by_counts = self._rows.setdefault(
-                    (dataset, self._images_of(protocol), start_image, stop_image), {}
+                    (dataset, self._find_image_hash(protocol), start_image, stop_image), {}
                 )
                 rows_by_counts.setdefault(tuple(class_counts), []).append(rows[row_groups.ravel() == index])
 
-    def _images_of(self, protocol: str) -> str:
+    def _find_image_hash(self, protocol: str) -> str:
         """Return the hash of a protocol's images, or the protocol's digest if its payload has no such hash."""
         if protocol not in self._images:
             image_fields = self._inventory.protocol(protocol).get("images", {})
@@ -217,16 +224,16 @@ class _RowChecker:
     folder: ResultsFolder
     inventory: Inventory
     provenances: set[str]
-    counts: _ClassCountCheck = field(init=False)
+    class_counts: _ClassCountCheck = field(init=False)
 
     def __post_init__(self) -> None:
-        self.counts = _ClassCountCheck(self.inventory)
+        self.class_counts = _ClassCountCheck(self.inventory)
 
     def check_shard(self, shard_number: int) -> list[ShardFinding]:
         """Check the shard at an index of `inventory.shards`; thread-safe."""
         shard = self.inventory.shards[shard_number]
         try:
-            if not self.inventory.hashed:
+            if not self.inventory.is_hashed:
                 self.folder.verify_hash(shard)
             file = ShardFile(self.folder.backend, shard)
             try:
@@ -241,7 +248,7 @@ class _RowChecker:
             raise invalid_shard_error(
                 file.label, f"{file.first_rows[-1]:,} rows, but the scan read {len(inventory_rows):,}"
             )
-        for group, stop in file.runs(_READ_BYTES):
+        for group, stop in file.iter_group_ranges(_READ_BYTES):
             table = file.read(group, stop=stop)
             first_row = int(file.first_rows[group])
             rows = inventory_rows[first_row : first_row + len(table)]
@@ -251,8 +258,8 @@ class _RowChecker:
             suspects, class_sizes = find_suspects(table, file.columns)
             is_invalid = np.zeros(len(table), dtype=bool)
             for offset in np.flatnonzero(suspects).tolist():
-                (identity,) = _identities_in_table(table.slice(offset, 1))
-                values = row_values(table, offset, file.columns)
+                (identity,) = _iter_table_identities(table.slice(offset, 1))
+                values = copy_row_values(table, offset, file.columns)
                 try:
                     check_values(values, identity.stop - identity.start, name=f"{identity.label} in {shard}")
                 except EvaluationError as error:
@@ -260,9 +267,9 @@ class _RowChecker:
                     yield ShardFinding(shard, identity.label, "invalid", str(error), ((shard, first_row + offset),))
                     continue
                 if COUNTS in file.columns and class_sizes is None:
-                    self.counts.add(rows[offset : offset + 1], values[COUNTS].sum(axis=1)[None])
+                    self.class_counts.add(rows[offset : offset + 1], values[COUNTS].sum(axis=1)[None])
             if class_sizes is not None:
-                self.counts.add(rows[~is_invalid], class_sizes[~is_invalid])
+                self.class_counts.add(rows[~is_invalid], class_sizes[~is_invalid])
 
     def _matches_inventory(self, shard: str, rows: NDArray[np.int32], table: pa.Table) -> bool:
         """Return whether a table's rows match the inventory's rows, and belong in a shard of this name."""
@@ -282,7 +289,9 @@ class _RowChecker:
         self, shard: str, rows: NDArray[np.int32], table: pa.Table, label: str
     ) -> Iterator[ShardFinding]:
         """Yield findings for a table's rows that do not match the inventory's rows, or do not belong in the shard."""
-        identity_pairs = zip(_identities_in_inventory(self.inventory, rows), _identities_in_table(table), strict=True)
+        identity_pairs = zip(
+            _list_inventory_identities(self.inventory, rows), _iter_table_identities(table), strict=True
+        )
         for expected, identity in identity_pairs:
             if identity != expected or not _is_named_for(shard, identity.unit):
                 message = (
@@ -299,16 +308,18 @@ def _is_named_for(shard: str, unit: StoredUnit) -> bool:
 
 
 def find_unequal_duplicates(
-    reader: RowReader, inventory: Inventory, intact: Collection[str] | None = None
+    reader: RowReader, inventory: Inventory, intact_shards: Collection[str] | None = None
 ) -> Iterator[ShardFinding]:
     """Compare results that exist more than once, and yield a finding for each that differs from the result in use.
 
     Results are compared if they have the same range of images, or if one has all images and others are parts of it.
-    Only results in the `intact` shards are compared, or all results if `intact` is None.
+    Only results in `intact_shards` are compared, or all results if it is None.
     """
-    for group in inventory.overlapping():
+    for group in inventory.iter_overlapping():
         slices = [
-            row_slice for row_slice in group.slices if intact is None or inventory.locate(row_slice.row)[0] in intact
+            row_slice
+            for row_slice in group.slices
+            if intact_shards is None or inventory.locate(row_slice.row)[0] in intact_shards
         ]
         for used_slice, other_slices in _pair_duplicates(group, slices):
             if _has_equal_values(reader, inventory, used_slice, other_slices):
@@ -324,8 +335,11 @@ def find_unequal_duplicates(
     reader.close()
 
 
-def _pair_duplicates(group: UnitGroup, slices: Sequence[Slice]) -> Iterator[tuple[Slice, Sequence[Slice]]]:
-    """Yield (used slice, other slices). The others are one slice of the same range, or parts that cover the range."""
+def _pair_duplicates(group: EvaluationSlices, slices: Sequence[Slice]) -> Iterator[tuple[Slice, Sequence[Slice]]]:
+    """Yield pairs of the slice in use and its duplicates.
+
+    The duplicates are one slice of the same range, or several parts that cover this range.
+    """
     first_of_range: dict[tuple[int, int], Slice] = {}
     for row_slice in slices:
         used_slice = first_of_range.setdefault((row_slice.start, row_slice.stop), row_slice)
@@ -333,7 +347,7 @@ def _pair_duplicates(group: UnitGroup, slices: Sequence[Slice]) -> Iterator[tupl
             yield used_slice, [row_slice]
     full_slice = first_of_range.pop((0, group.unit.n_images), None)
     parts = choose_slices(sorted(first_of_range.values()))
-    if full_slice is not None and parts and not gaps(parts, group.unit.n_images):
+    if full_slice is not None and parts and not find_gaps(parts, group.unit.n_images):
         yield full_slice, parts
 
 
@@ -343,26 +357,26 @@ def _has_equal_values(
     columns = inventory.columns(used_slice.row).intersection(
         *(inventory.columns(row_slice.row) for row_slice in other_slices)
     )
-    used_values = reader.merged([inventory.locate(used_slice.row)], columns)
-    other_values = reader.merged([inventory.locate(row_slice.row) for row_slice in other_slices], columns)
+    used_values = reader.read_merged([inventory.locate(used_slice.row)], columns)
+    other_values = reader.read_merged([inventory.locate(row_slice.row) for row_slice in other_slices], columns)
     return all(
         np.array_equal(used_values[name], other_values[name], equal_nan=used_values[name].dtype.kind == "f")
         for name in columns
     )
 
 
-def _find_lost(folder: ResultsFolder, inventory: Inventory) -> Iterator[ShardFinding]:
+def _find_rows_lost_in_compaction(folder: ResultsFolder, inventory: Inventory) -> Iterator[ShardFinding]:
     """Yield findings for rows of existing replaced shards that the compacted shards lack."""
     if not inventory.superseded:
         return
-    present_rows = {(unit.id, *location) for unit, *location in _identities_in_inventory(inventory, slice(None))}
+    present_rows = {(unit.id, *location) for unit, *location in _list_inventory_identities(inventory, slice(None))}
     entries = {entry.name: entry for entry in folder.backend.entries()}
     for shard in filter(entries.__contains__, inventory.superseded):
         try:
             rows = read_shard_rows(folder.backend, shard, read_footer(folder.backend, entries[shard]))
         except (FileNotFoundError, ShardDamagedError):
             continue  # replaced shards are not needed: the compacted shards were checked above
-        for identity in _identities_in_shard(rows):
+        for identity in _iter_shard_identities(rows):
             if (identity.unit.id, *identity[1:]) not in present_rows:
                 message = (
                     f"Verifying failed for {identity.label}: the compacted file that replaces {shard} lacks this row. "
@@ -381,7 +395,7 @@ def requeue_shards(folder: ResultsFolder, inventory: Inventory, findings: Collec
     """Move faulty shards into ``damaged/``, so that their rows count as missing, and return the names of these shards.
 
     If only some rows of a compacted shard are faulty, the shard is first rewritten without these rows. The new shard
-    replaces the old shard and its inputs, so that no faulty row reappears.
+    replaces the old shard and its inputs, so that faulty rows in the inputs do not reappear.
     """
     positions_by_shard: defaultdict[str, set[int | None]] = defaultdict(set)
     for finding in findings:
@@ -394,20 +408,20 @@ def requeue_shards(folder: ResultsFolder, inventory: Inventory, findings: Collec
             continue
         faulty_positions = {position for position in positions if position is not None}
         if is_compacted(shard) and len(faulty_positions) == len(positions):
-            moved_shards += _rewrite_without(folder, entries, inventory, shard, faulty_positions)
+            moved_shards += _rewrite_without_rows(folder, entries, inventory, shard, faulty_positions)
         folder.backend.set_aside(shard)
         moved_shards.append(shard)
     return tuple(sorted(moved_shards))
 
 
-def _rewrite_without(
+def _rewrite_without_rows(
     folder: ResultsFolder,
     entries: Mapping[str, ShardEntry],
     inventory: Inventory,
     shard: str,
     positions: Collection[int],
 ) -> list[str]:
-    """Rewrite a compacted shard without some rows, and set aside replaced shards that contain these rows.
+    """Rewrite a compacted shard without some rows, and set aside the shards it replaced that contain these rows.
 
     Returns the names of the replaced shards that were set aside.
     """
