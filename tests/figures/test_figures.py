@@ -181,7 +181,7 @@ def test_figure_is_valid_vega_lite(name, frames, results, two_datasets, all_cell
         assert (panel.column is None) == (panel.limits is None)
     file = specify_file(figure, WIDTH)
     page = page_views(figure, figure_results)
-    assert [view["label"] for view in page["views"]] == (labels if figure.menu else [""])
+    assert [view["label"] for view in page["views"]] == (labels if figure.has_menu else [""])
     for spec in (file, page["figures"][0]):
         assert not [spec_object for spec_object in find_objects(spec) if "url" in spec_object]
         check_schema(spec)
@@ -220,7 +220,7 @@ def test_boxes_show_the_numbers_of_the_frame(frames, results):
 
 
 def test_step_curves_have_a_panel_per_attack_at_one_epsilon(step_results):
-    frame = FIGURES["step-curves"].numbers(step_results)
+    frame = FIGURES["step-curves"].compute_numbers(step_results)
     panels = find_panels("step-curves", frame, step_results)
     assert list(panels) == ["Square, ε = 1/255", "PGD, ε = 1/255"]
     axis_titles = [panel["encoding"]["x"]["axis"]["title"] for panel in panels.values()]
@@ -486,7 +486,7 @@ def test_title_is_drawn_only_on_request(dataset, tmp_path, name):
 
 
 @pytest.mark.parametrize("mean", MEANS)
-@pytest.mark.parametrize("name", [name for name, row in FIGURES.items() if row.averages])
+@pytest.mark.parametrize("name", [name for name, row in FIGURES.items() if row.shows_means])
 @pytest.mark.slow_combinations
 def test_figures_of_means_state_their_weighting(tied_results, all_cells_results, name, mean):
     results = replace(all_cells_results if name == "operation-effects" else tied_results, mean=mean)

@@ -15,7 +15,7 @@ import pandas as pd
 
 from robust201.analysis.dataset_results import ADVERSARIAL, CORRUPTION, SCORES, DatasetResults
 from robust201.core.errors import ResultsError
-from robust201.figures.figure_data import accuracy_ends, neighbour_changes
+from robust201.figures.figure_data import accuracy_interval, neighbour_changes
 from robust201.reader.value_checks import CLEAN
 from robust201.spaces.cell_space import CellSpace
 from robust201.statistics.intervals import mean_intervals
@@ -262,7 +262,7 @@ def _check_ranks_of_best_cells(results: DatasetResults) -> Iterator[Claim]:
             ranked = results.ranked(results.scores[score])
             for top in ranked:
                 if top.architecture == cell:
-                    low, _ = accuracy_ends(results, ranked[0].accuracy)
+                    low, _ = accuracy_interval(results, ranked[0].accuracy)
                     is_best |= top.rank == 1
                     is_near |= top.accuracy >= low
                     ranks.append(f"{SCORES[str(score)]} rank {top.rank} of {len(ranked)}")

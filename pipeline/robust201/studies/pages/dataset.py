@@ -43,8 +43,8 @@ def write_dataset(study: DatasetStudy, exports: Exports, folder: Path) -> list[P
         page.add_text(f"## Single architectures\n\n{_add_comparison(page, 'curves', curves)}")
     page.add_text("## Figures")
     for figure in FIGURES.values():
-        if figure.source and len(figure_data := figure.numbers(results)):
-            notes = (MEANS[results.mean],) if figure.averages else ()
+        if figure.source and len(figure_data := figure.compute_numbers(results)):
+            notes = (MEANS[results.mean],) if figure.shows_means else ()
             svg = draw_file(figure.specify(figure_data, results), FIGURE_WIDTHS["page"], "svg", notes=notes)
             page.add_svg(figure.name, svg, f"{figure.title} ({figure.source} of the paper)")
     return page.finish()
