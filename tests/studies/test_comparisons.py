@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from robust201.studies.comparisons import (
-    FAMILIES,
+    COMPARISONS,
     GROUPS,
     LEVEL,
     check_published_marks,
@@ -30,7 +30,7 @@ def test_published_tables_are_eighteen_with_six_epochs():
     assert int(tables["mean"].isna().sum()) == 1
     # With nine epsilons, R is between its floor, 1/48, and 1, unless accuracies rise.
     assert tables["mean"].dropna().between(1 / 48, 1).all()
-    assert set("".join(tables["marks"])) == {family.marker for family in FAMILIES}
+    assert set("".join(tables["marks"])) == {comparison.marker for comparison in COMPARISONS}
 
 
 def test_published_decisions_except_one_follow_from_the_published_numbers(check):

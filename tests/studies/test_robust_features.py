@@ -78,7 +78,7 @@ def test_networks_in_two_exports_are_counted_once_and_must_agree(dynamics, tmp_p
     planned = {"cifar10": {"resnet32-narrow": make_weights("plain", (1,), (0,))}}
     other_folder = write_study(tmp_path / "second", planned, {"clean": ()}, lambda *_: 0.5, outcomes=True)
     contradictory_exports = Exports([folder, other_folder])
-    message = "there are two different results of resnet32-narrow plain after 1 with seed 0 in "
+    message = "different results for resnet32-narrow, trained with the recipe plain and seed 0 up to epoch 1: "
     for read_results in (
         lambda: contradictory_exports.accuracies("cifar10", "clean", ["plain"], ["resnet32-narrow"]),
         lambda: contradictory_exports.outcomes("cifar10", "clean", CLEAN_STRENGTH, ["plain"], "resnet32-narrow"),

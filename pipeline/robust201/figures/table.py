@@ -340,7 +340,7 @@ FIGURES: dict[str, FigureDefinition] = {
         ),
         FigureDefinition(
             "neighbours",
-            "What one changed edge gains or loses",
+            "Change in accuracy when one edge is changed",
             "Change of accuracy, in percentage points, if one edge of a best cell is changed. The accuracy of the "
             "changed cell is that of its isomorphism class. A dot marks the cell's own operation; a square is empty if "
             "the class was not evaluated. On the page, pointing at a square shows the 95% interval of the change, "

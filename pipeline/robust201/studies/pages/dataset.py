@@ -85,7 +85,7 @@ def _summarise(claims: Sequence[Claim], results: DatasetResults) -> str:
 def _claim_lines(claims: Sequence[Claim]) -> str:
     columns = ["claim", "section or figure", "published", "ours", "verdict"]
     rows = [[claim.claim, claim.place, claim.printed or "–", claim.ours, claim.verdict] for claim in claims]
-    return table_lines(columns, rows, n_texts=len(columns))
+    return table_lines(columns, rows, n_text_columns=len(columns))
 
 
 def _add_comparison(page: PageWriter, name: str, frame: pd.DataFrame) -> str:

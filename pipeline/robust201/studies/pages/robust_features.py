@@ -39,9 +39,11 @@ def _explain_numbers(n_seeds: "pd.Series[int]") -> str:
     return text
 
 
-def _format_comparison(our_number: float, published: float, show: Callable[..., str]) -> str:
+def _format_comparison(our_number: float, published: float, format_value: Callable[..., str]) -> str:
     """Return the text of a cell: our number, the published number, and their difference."""
-    return f"{show(our_number)} / {show(published)} / {show(our_number - published, signed=True)}"
+    return (
+        f"{format_value(our_number)} / {format_value(published)} / {format_value(our_number - published, signed=True)}"
+    )
 
 
 def _format_percent(value: float, *, signed: bool = False) -> str:
@@ -111,7 +113,7 @@ def _describe_run(run: str, trends: pd.DataFrame) -> str:
 def _trend_cells(row: Mapping[Any, Any]) -> list[str]:
     columns = ("first", "last", "lowest", "highest")
     cells = [_format_comparison(row[column], row[f"printed_{column}"], _format_percent) for column in columns]
-    return [*cells, _format_comparison(row["tau"], row["printed_tau"], partial(format_number, digits=2))]
+    return [*cells, _format_comparison(row["tau"], row["printed_tau"], partial(format_number, decimals=2))]
 
 
 def write_mixing(study: MixingStudy, exports: Exports, folder: Path) -> list[Path]:
