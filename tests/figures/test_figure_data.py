@@ -27,18 +27,18 @@ from tests.support.small_results import results_of, write_results
 ARCHITECTURES = st.integers(0, nasbench201.N_ARCHITECTURES - 1).map(lambda index: nasbench201.specs()[index])
 
 
-def cell(*operations: str) -> str:
+def make_cell(*operations: str) -> str:
     return nasbench201.format_spec(operations)
 
 
 def test_kernel_parameters_count_operations_that_reach_the_output():
-    assert kernel_parameters(cell(*["nor_conv_3x3"] * 6)) == 54
-    assert kernel_parameters(cell(*["none"] * 6)) == 0
+    assert kernel_parameters(make_cell(*["nor_conv_3x3"] * 6)) == 54
+    assert kernel_parameters(make_cell(*["none"] * 6)) == 0
     # 0→1 does not reach the output, because 1→2 and 1→3 have no operation.
-    spec = cell("nor_conv_3x3", "skip_connect", "none", "nor_conv_1x1", "none", "avg_pool_3x3")
+    spec = make_cell("nor_conv_3x3", "skip_connect", "none", "nor_conv_1x1", "none", "avg_pool_3x3")
     assert kernel_parameters(spec) == 1
     # With operations on 1→2 and 2→3, it reaches the output.
-    assert kernel_parameters(cell("nor_conv_3x3", "none", "skip_connect", "none", "none", "nor_conv_1x1")) == 10
+    assert kernel_parameters(make_cell("nor_conv_3x3", "none", "skip_connect", "none", "none", "nor_conv_1x1")) == 10
 
 
 def test_number_of_cells_with_18_kernel_parameters_matches_the_paper():
@@ -284,8 +284,8 @@ def test_class_confidences_are_diagonals_at_the_reference_strength(tmp_path):
     write_results(tmp_path, {"clean": {"0": 0.5, "1": 0.5}, "pgd": {"0": [0.5, 0.4], "1": [0.5, 0.4]}})
     clean = {"0": class_confidence([0.6, 0.5], [0.8, None]), "1": class_confidence([0.7, 0.1], [0.6, 0.9])}
     values_at_other_strength = class_confidence([0, 0], [1, 1])
-    attacked = {key: [value, values_at_other_strength] for key, value in clean.items()}
-    results = results_of(write_results(tmp_path, {"clean": clean, "pgd": attacked}, measure="confidence"))
+    attacked_confidences = {key: [value, values_at_other_strength] for key, value in clean.items()}
+    results = results_of(write_results(tmp_path, {"clean": clean, "pgd": attacked_confidences}, measure="confidence"))
     rows = figure_data.class_confidences(results)
     assert list(dict.fromkeys(zip(rows["key"], rows["strength"], strict=True))) == [("clean", 0.0), ("pgd", 1.0)]
     medians = rows[rows["key"] == "clean"].set_index(["confidence", "class"])["median"].to_dict()
@@ -452,7 +452,7 @@ def test_neighbour_changes_are_differences_to_the_best_cell(tmp_path):
         assert row.change == pytest.approx({3456: -0.3, 9930: -0.1}[row.neighbour])
         operations = list(nasbench201.parse(nasbench201.specs()[1462]))
         operations[row.edge] = row.operation
-        assert nasbench201.isomorphs()[nasbench201.resolve(cell(*operations)).index] == row.neighbour
+        assert nasbench201.isomorphs()[nasbench201.resolve(make_cell(*operations)).index] == row.neighbour
     matrix = figure_data.change_matrix(changes, NasBench201())
     assert matrix.shape == (6, 5)
     assert matrix.notna().to_numpy().sum() == len(changes)

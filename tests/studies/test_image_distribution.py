@@ -54,21 +54,21 @@ def test_r_is_computed_per_network_and_then_averaged(study_result):
     assert row["r"].item() == pytest.approx(float(expected))
     assert row["c"].item() == pytest.approx(float(expected) - 1)
     group_values = study_result.trained_networks.query("network == 'LeNet' and group == 'cifar10' and epoch == 4")["r"]
-    cell = study_result.tables.query("network == 'LeNet' and group == 'cifar10' and epoch == 4").iloc[0]
-    assert (cell["n"], cell["mean"], cell["sd"]) == (
+    table_row = study_result.tables.query("network == 'LeNet' and group == 'cifar10' and epoch == 4").iloc[0]
+    assert (table_row["n"], table_row["mean"], table_row["sd"]) == (
         4,
         pytest.approx(group_values.mean()),
         pytest.approx(group_values.std()),
     )
-    assert cell["low"] < cell["mean"] < cell["high"]
+    assert table_row["low"] < table_row["mean"] < table_row["high"]
     curve = study_result.curves.query("network == 'LeNet' and group == 'cifar10' and epoch == 4")
-    assert cell["mean"] != pytest.approx(float(robustness_r(EPSILONS, curve["accuracy"]).value), abs=1e-4)
+    assert table_row["mean"] != pytest.approx(float(robustness_r(EPSILONS, curve["accuracy"]).value), abs=1e-4)
 
 
 def test_r_above_one_is_counted_and_not_clipped(study_result):
-    cell = study_result.tables.query("network == 'tiny' and group == 'fusion_object' and epoch == 1").iloc[0]
-    assert cell["above_one"] == 4
-    assert cell["mean"] > 1.3
+    table_row = study_result.tables.query("network == 'tiny' and group == 'fusion_object' and epoch == 1").iloc[0]
+    assert table_row["above_one"] == 4
+    assert table_row["mean"] > 1.3
     assert study_result.tables["above_one"].sum() == 4
     rows = study_result.trained_networks.query("exceeds_one")
     assert rows["rises"].all()
