@@ -146,11 +146,11 @@ def export_dataset(
     if outcomes is not None:
         _check_outcomes_can_be_written(out, plan, formats)
     sampled = _estimate_if_sampled(plan, store, inventory, images_of)
-    counted = counted_plan(plan)
-    groups = group_units(counted, inventory, weights)
+    plan_on_all_images = counted_plan(plan)  # results on samples of the images are exported as estimates
+    groups = group_units(plan_on_all_images, inventory, weights)
     if sampled is not None and sampled.missing and not partial:
         raise IncompleteError(_describe_missing_samples(out, plan, sampled, groups))
-    plan = counted
+    plan = plan_on_all_images
     _check_single_weights(out, groups, formats)
     if any(group.missing_strengths for group in groups) and not partial:
         raise IncompleteError(missing_evaluations_message(out, groups))

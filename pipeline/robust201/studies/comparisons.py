@@ -171,9 +171,9 @@ class PublishedCheck:
         comparisons: `compare_groups` of the published tables, and four more columns: `certain`, whether the epochs of
             the numbers are certain; `printed`, the side with the published marker, or ``""``; `marked`, the side that
             should have the marker according to our test; and `agrees`, whether `printed` and `marked` are equal.
-        claims: one row per claim and network, with numbers of epochs: `printed` with a published marker; of these,
-            `tested` with published numbers, `recomputed` significant when recomputed, and `after_holm` significant
-            after Holm's correction. `lost` lists the epochs that the correction removes.
+        claims: one row per claim and network, with numbers of epochs: `printed` (with a published marker), and among
+            these `tested` (with published numbers), `recomputed` (significant when recomputed) and `after_holm`
+            (significant after Holm's correction). `lost` lists the epochs that are no longer significant after it.
     """
 
     comparisons: pd.DataFrame

@@ -283,11 +283,25 @@ def count_directions(best: pd.DataFrame) -> dict[str, tuple[int, int]]:
     accuracies = {(row["attack"], row["network"], row["setting"]): float(row["on_test"]) for row in rows}
     under_attack = [cell for cell in accuracies if cell[0] != CLEAN]
     resnets = sorted({network for _, network, _ in accuracies if network.startswith("ResNet")})
-    natural, rotated = {"D_R": "D", "D_R*": "D*"}, {"D": "D*", "D_R": "D_R*"}
+    natural_setting, rotated_setting = {"D_R": "D", "D_R*": "D*"}, {"D": "D*", "D_R": "D_R*"}
+    # For each finding: pairs of table cells, of which the paper finds the first to be lower.
     expected_orders = {
-        "robust": [((a, n, s), (a, n, natural[s])) for a, n, s in accuracies if s in natural],
-        "rotations": [((a, n, s), (a, n, rotated[s])) for a, n, s in under_attack if s in rotated],
-        "equivariant": [((a, r, s), (a, n, s)) for a, n, s in under_attack if n not in resnets for r in resnets],
+        "robust": [
+            ((attack, network, setting), (attack, network, natural_setting[setting]))
+            for attack, network, setting in accuracies
+            if setting in natural_setting
+        ],
+        "rotations": [
+            ((attack, network, setting), (attack, network, rotated_setting[setting]))
+            for attack, network, setting in under_attack
+            if setting in rotated_setting
+        ],
+        "equivariant": [
+            ((attack, resnet, setting), (attack, network, setting))
+            for attack, network, setting in under_attack
+            if network not in resnets
+            for resnet in resnets
+        ],
     }
     counts = {}
     for finding, pairs in expected_orders.items():

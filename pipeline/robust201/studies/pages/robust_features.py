@@ -197,7 +197,7 @@ def write_equivariance(study: EquivarianceStudy, exports: Exports, folder: Path)
 
 
 def _describe_directions(best: pd.DataFrame) -> str:
-    """Return in how many comparisons our accuracies, and the published ones, differ in the published direction."""
+    """Return a sentence: in how many comparisons do our accuracies, and the published ones, have the published order?"""
     findings = {
         "robust": "training on robust images (D_R) lowers accuracy",
         "rotations": "rotations in training (D*, D_R*) raise accuracy under attack",
