@@ -197,7 +197,7 @@ def write_equivariance(study: EquivarianceStudy, exports: Exports, folder: Path)
 
 
 def _describe_directions(best: pd.DataFrame) -> str:
-    """Return a sentence: in how many comparisons do our accuracies, and the published ones, have the published order?"""
+    """Return a sentence with the number of comparisons that have the published order, for ours and published ones."""
     findings = {
         "robust": "training on robust images (D_R) lowers accuracy",
         "rotations": "rotations in training (D*, D_R*) raise accuracy under attack",
