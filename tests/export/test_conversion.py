@@ -92,33 +92,33 @@ def test_converted_file_has_layout_of_export(folder, tmp_path):
 
 
 def test_convert_keeps_existing_files_and_resumes(folder):
-    first = convert_dataset(folder)
-    (folder / first.written[1]).unlink()
-    second = convert_dataset(folder)
-    assert second.written == first.written[1:2]
-    assert {*second.written, *second.kept} == {*first.written}
+    first_report = convert_dataset(folder)
+    (folder / first_report.written[1]).unlink()
+    second_report = convert_dataset(folder)
+    assert second_report.written == first_report.written[1:2]
+    assert {*second_report.written, *second_report.kept} == {*first_report.written}
 
 
 def test_changed_json_is_preferred_and_converted_again(folder):
     convert_dataset(folder)
     path = folder / "cifar10/fog_accuracy.json"
     assert describe_source(folder) == "Parquet"
-    later = path.stat().st_mtime_ns + 10**12
-    os.utime(path, ns=(later, later))
+    later_time = path.stat().st_mtime_ns + 10**12
+    os.utime(path, ns=(later_time, later_time))
     assert describe_source(folder) == "Parquet"  # the time has changed, but not the content
     text = path.read_text()
     digit = text.index("0.") + 2
     path.write_text(text[:digit] + str((int(text[digit]) + 1) % 9) + text[digit + 1 :])
-    later += 10**12
-    os.utime(path, ns=(later, later))
+    later_time += 10**12
+    os.utime(path, ns=(later_time, later_time))
     assert path.stat().st_size == len(text)
     assert describe_source(folder) == "Parquet, but JSON of cifar10 fog"
     assert describe_source(folder, "cm") == "Parquet"
-    changed = RobustnessDataset(folder).query("cifar10", "fog", "accuracy")
-    assert changed["cifar10"]["fog"]["accuracy"] == json.loads(path.read_text())["cifar10"]["fog"]["accuracy"]
+    changed_results = RobustnessDataset(folder).query("cifar10", "fog", "accuracy")
+    assert changed_results["cifar10"]["fog"]["accuracy"] == json.loads(path.read_text())["cifar10"]["fog"]["accuracy"]
     assert convert_dataset(folder).written == ("parquet/dataset=cifar10/key=fog/part-0.parquet",)
     assert describe_source(folder) == "Parquet"
-    assert RobustnessDataset(folder).query("cifar10", "fog", "accuracy") == changed
+    assert RobustnessDataset(folder).query("cifar10", "fog", "accuracy") == changed_results
 
 
 def test_convert_matches_rows_by_id_if_order_differs(folder):
@@ -143,7 +143,7 @@ def test_convert_rejects_files_with_different_architectures(folder, change):
     assert not [path for path in (folder / "parquet/dataset=cifar10/key=pgd").iterdir() if path.is_file()]
 
 
-def test_convert_handles_missing_values_and_measurements(tmp_path):
+def test_convert_handles_missing_values_of_custom_dataset(tmp_path):
     folder = write_results(tmp_path, {"clean": {"0": 0.5, "9": None}, "pgd": {"0": [0.5, None]}}, dataset="mine")
     expected = RobustnessDataset(folder).query("mine", ["clean", "pgd"], "accuracy")
     write_sweep_json(folder, {"mine": {"clean": [0], "pgd": [1, 8]}})
@@ -165,12 +165,13 @@ def test_converted_export_passes_verification(finished, tmp_path, robust201):
     out = tmp_path / "out"
     robust201("export", finished, "--out", out, "--processes", 1)
     listing = out / "SHA256SUMS"
-    original_listing = listing.read_text(), listing.stat().st_mtime_ns
+    original_text, original_time = listing.read_text(), listing.stat().st_mtime_ns
     report = convert_dataset(out)
-    assert len(listing.read_text().splitlines()) == len(original_listing[0].splitlines()) + len(report.written) + 1
-    assert listing.stat().st_mtime_ns == original_listing[1]  # readers hash files that are newer than the listing again
+    assert len(listing.read_text().splitlines()) == len(original_text.splitlines()) + len(report.written) + 1
+    # Readers would hash files that are newer than the listing again.
+    assert listing.stat().st_mtime_ns == original_time
     assert robust201("verify", finished, "--export", out).code == 0
-    listing.write_text(original_listing[0])  # as if the conversion had been killed before it listed its files
+    listing.write_text(original_text)  # as if the conversion had been killed before it listed its files
     assert convert_dataset(out).written == ()
     path = out / "digits/fgsm_accuracy.json"
     path.write_text(path.read_text().replace("0.", "0.0", 1))
@@ -205,9 +206,9 @@ def test_convert_resumes_after_kill_before_listing(folder, monkeypatch):
     expected = json.loads(path.read_text())["cifar10"]["fog"]["accuracy"]
     assert RobustnessDataset(folder).query("cifar10", "fog", "accuracy")["cifar10"]["fog"]["accuracy"] == expected
     convert_dataset(folder)
-    listed, checksums = read_parquet_files(folder), read_checksums(folder)
+    listed_files, checksums = read_parquet_files(folder), read_checksums(folder)
     for name in convert_dataset(folder).kept:
-        assert listed[name.removeprefix("parquet/")] == ListedFile.of(folder / name)
+        assert listed_files[name.removeprefix("parquet/")] == ListedFile.of(folder / name)
         assert checksums[name] == sha256_of(folder / name)
     assert checksums["parquet_files.json"] == sha256_of(folder / "parquet_files.json")
 

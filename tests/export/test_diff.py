@@ -39,16 +39,16 @@ def test_compare_results_reports_differences_and_rank_correlations(result_sets):
     comparisons = {(comparison.key, comparison.strength): comparison for comparison in report.comparisons}
     assert len(comparisons) == 10
     changed_comparison = comparisons["pgd", 8.0]
-    first_numbers, second_numbers = (
+    first_accuracies, second_accuracies = (
         read_result_set(folder).by_weights[""]["cifar10", "pgd", 8.0] for folder in result_sets
     )
     assert changed_comparison.max_difference == report.max_difference == 0.125
     assert changed_comparison.mean_absolute_difference == pytest.approx(0.125 / 4)
-    assert changed_comparison.moved_most == ((10, first_numbers[10], second_numbers[10]),)
-    common_architectures = sorted(first_numbers.keys() & second_numbers.keys())
+    assert changed_comparison.moved_most == ((10, first_accuracies[10], second_accuracies[10]),)
+    common_architectures = sorted(first_accuracies.keys() & second_accuracies.keys())
     expected = kendalltau(
-        [first_numbers[architecture] for architecture in common_architectures],
-        [second_numbers[architecture] for architecture in common_architectures],
+        [first_accuracies[architecture] for architecture in common_architectures],
+        [second_accuracies[architecture] for architecture in common_architectures],
     ).statistic
     assert changed_comparison.kendall_tau == pytest.approx(expected)
     for evaluation, comparison in comparisons.items():
@@ -141,27 +141,27 @@ def test_diff_lists_strengths_in_only_one_set(tmp_path, robust201):
 
 
 def test_diff_reports_sources_and_changed_files(tmp_path, robust201):
-    plan, both_formats = make_plan(ARCHITECTURES), tmp_path / "both"
-    export(both_formats, plan, formats=("json", "parquet"))
+    plan, export_in_both_formats = make_plan(ARCHITECTURES), tmp_path / "both"
+    export(export_in_both_formats, plan, formats=("json", "parquet"))
     export(tmp_path / "parquet", plan, formats=("parquet",))
-    result = robust201("diff", both_formats, tmp_path / "parquet")
+    result = robust201("diff", export_in_both_formats, tmp_path / "parquet")
     assert "files read from the first set: Parquet; from the second: Parquet" in result.out.splitlines()
     assert (result.code, result.err) == (0, "")
     # A JSON file that was changed after the export is preferred to the Parquet file.
-    pgd = both_formats / "cifar10/pgd_accuracy.json"
-    pgd.write_text(pgd.read_text().replace("0.", "0.0", 1))
-    (both_formats / "cifar10/fog_accuracy.json").unlink()
-    result = robust201("diff", both_formats, tmp_path / "parquet")
+    pgd_path = export_in_both_formats / "cifar10/pgd_accuracy.json"
+    pgd_path.write_text(pgd_path.read_text().replace("0.", "0.0", 1))
+    (export_in_both_formats / "cifar10/fog_accuracy.json").unlink()
+    result = robust201("diff", export_in_both_formats, tmp_path / "parquet")
     assert result.code == 3
-    source = "Parquet, but JSON of cifar10 pgd"
-    assert f"files read from the first set: {source}; from the second: Parquet" in result.out.splitlines()
+    expected_source = "Parquet, but JSON of cifar10 pgd"
+    assert f"files read from the first set: {expected_source}; from the second: Parquet" in result.out.splitlines()
     changed_warning, missing_warning = result.err.splitlines()
     assert changed_warning.startswith(
-        f"warning: 1 of 3 files read from {both_formats} do not match its SHA256SUMS, such as cifar10/pgd"
+        f"warning: 1 of 3 files read from {export_in_both_formats} do not match its SHA256SUMS, such as cifar10/pgd"
     )
     assert missing_warning.endswith("lists are missing, such as cifar10/fog_accuracy.json.")
-    payload = json.loads(robust201("diff", both_formats, tmp_path / "parquet", "--json").out)
-    assert payload["sources"] == [source, "Parquet"]
+    payload = json.loads(robust201("diff", export_in_both_formats, tmp_path / "parquet", "--json").out)
+    assert payload["sources"] == [expected_source, "Parquet"]
     assert len(payload["remarks"]) == 2
-    assert f"; {source}>" in repr(RobustnessDataset(both_formats))
+    assert f"; {expected_source}>" in repr(RobustnessDataset(export_in_both_formats))
     assert repr(RobustnessDataset(tmp_path / "parquet")).endswith("4 keys, 5 architectures>")

@@ -33,7 +33,7 @@ JSON_SIDE_FILES = {f"{name}.json" for name in ("meta", "sweep", "versions", "wei
 SIDE_FILES = {*JSON_SIDE_FILES, "sweep.yaml", "README.md", "SHA256SUMS"}
 
 
-def load(out: Path, name: str) -> dict:
+def load_json(out: Path, name: str) -> dict:
     return json.loads((out / name).read_text())
 
 
@@ -45,7 +45,7 @@ def test_export_writes_published_layout_for_every_measurement(tmp_path):
     assert (report.n_units, report.n_evaluations, report.complete) == (16, 4 * (1 + 3 + 3 + 3), True)
     for key, strengths in (("clean", None), ("pgd", (0.5, 1.0, 8.0)), ("fog", (1.0, 3.0, 5.0))):
         for name in measurements:
-            content = load(tmp_path / "out", f"cifar10/{key}_{name}.json")
+            content = load_json(tmp_path / "out", f"cifar10/{key}_{name}.json")
             assert list(content) == ["cifar10"]
             assert list(content["cifar10"]) == [key]
             assert list(content["cifar10"][key]) == [name]
@@ -61,17 +61,17 @@ def test_export_writes_stored_doubles_and_integer_counts(tmp_path):
             unit = make_unit(architecture, "cifar10", key, strengths)
             for position, strength in enumerate(strengths):
                 stored_values = make_values(unit, strength)
-                exported = {
-                    name: load(tmp_path, f"cifar10/{key}_{name}.json")["cifar10"][key][name][str(architecture)]
+                exported_values = {
+                    name: load_json(tmp_path, f"cifar10/{key}_{name}.json")["cifar10"][key][name][str(architecture)]
                     for name in ("accuracy", "confidence", "cm")
                 }
                 if key != "clean":
-                    exported = {name: values[position] for name, values in exported.items()}
-                assert exported["accuracy"] == float(stored_values["accuracy"])
-                assert exported["cm"] == stored_values["cm"].tolist()
-                assert all(type(count) is int for row in exported["cm"] for count in row)
-                assert list(exported["confidence"]) == ["label", "argmax", "prediction"]
-                for field, values in exported["confidence"].items():
+                    exported_values = {name: values[position] for name, values in exported_values.items()}
+                assert exported_values["accuracy"] == float(stored_values["accuracy"])
+                assert exported_values["cm"] == stored_values["cm"].tolist()
+                assert all(type(count) is int for row in exported_values["cm"] for count in row)
+                assert list(exported_values["confidence"]) == ["label", "argmax", "prediction"]
+                for field, values in exported_values["confidence"].items():
                     np.testing.assert_array_equal(
                         np.array(values, dtype=np.float64), stored_values[f"confidence_{field}"]
                     )
@@ -103,7 +103,7 @@ def test_export_round_trips_doubles_and_rounds_on_request(tmp_path_factory, accu
     plan = make_plan([10], ["clean"], measurements=("accuracy",))
     for out, round_to, expected in ((folder / "full", None, accuracy), (folder / "rounded", 3, round(accuracy, 3))):
         export(out, plan, make_constant_store(accuracy), round_to=round_to)
-        assert load(out, "cifar10/clean_accuracy.json")["cifar10"]["clean"]["accuracy"]["10"] == expected
+        assert load_json(out, "cifar10/clean_accuracy.json")["cifar10"]["clean"]["accuracy"]["10"] == expected
 
 
 def test_rounding_applies_to_means_but_not_counts_and_nulls(tmp_path):
@@ -120,8 +120,8 @@ def test_rounding_applies_to_means_but_not_counts_and_nulls(tmp_path):
 
     for name in ("accuracy", "confidence", "cm"):
         file_name = f"cifar10/pgd_{name}.json"
-        full_content = load(tmp_path / "full", file_name)
-        assert load(tmp_path / "rounded", file_name) == round_nested(full_content)
+        full_content = load_json(tmp_path / "full", file_name)
+        assert load_json(tmp_path / "rounded", file_name) == round_nested(full_content)
         # The fabricated accuracies have only three decimals.
         assert (round_nested(full_content) != full_content) == (name == "confidence")
 
@@ -141,14 +141,14 @@ def test_key_styles_differ_only_in_file_names_and_keys(tmp_path):
     plan = make_plan(ARCHITECTURES)
     export(tmp_path / "paper", plan)
     export(tmp_path / "published", plan, key_style="published")
-    paper, published = load(tmp_path / "paper", "meta.json"), load(tmp_path / "published", "meta.json")
-    assert paper["epsilons"] == {"fgsm": [0.5, 1.0, 8.0], "pgd": [0.5, 1.0, 8.0]}
-    assert published["epsilons"] == {"fgsm@Linf": [0.5, 1.0, 8.0], "pgd@Linf": [0.5, 1.0, 8.0]}
-    assert paper["ids"] == published["ids"]
-    assert len(paper["ids"]) == 15_625
+    paper_meta, published_meta = (load_json(tmp_path / folder, "meta.json") for folder in ("paper", "published"))
+    assert paper_meta["epsilons"] == {"fgsm": [0.5, 1.0, 8.0], "pgd": [0.5, 1.0, 8.0]}
+    assert published_meta["epsilons"] == {"fgsm@Linf": [0.5, 1.0, 8.0], "pgd@Linf": [0.5, 1.0, 8.0]}
+    assert paper_meta["ids"] == published_meta["ids"]
+    assert len(paper_meta["ids"]) == 15_625
     for key, spelled in (("pgd", "pgd@Linf"), ("fog", "fog"), ("clean", "clean")):
-        paper_values = load(tmp_path / "paper", f"cifar10/{key}_cm.json")["cifar10"][key]
-        assert load(tmp_path / "published", f"cifar10/{spelled}_cm.json")["cifar10"][spelled] == paper_values
+        paper_values = load_json(tmp_path / "paper", f"cifar10/{key}_cm.json")["cifar10"][key]
+        assert load_json(tmp_path / "published", f"cifar10/{spelled}_cm.json")["cifar10"][spelled] == paper_values
     assert not (tmp_path / "published/cifar10/pgd_cm.json").exists()
 
 
@@ -163,7 +163,7 @@ def test_meta_json_of_paper_sweep_equals_published_file(tmp_path):
 
 def test_sweep_json_records_protocols_and_strengths(tmp_path):
     export(tmp_path, make_plan(ARCHITECTURES), key_style="published", round_to=3)
-    sweep = load(tmp_path, "sweep.json")
+    sweep = load_json(tmp_path, "sweep.json")
     assert sweep["sweep"]["images"] == {"count": 40, "seed": 3}
     assert sweep["strengths"]["cifar10"] == {
         "clean": [0.0],
@@ -177,7 +177,7 @@ def test_sweep_json_records_protocols_and_strengths(tmp_path):
 def test_weights_json_contains_hash_of_each_network(tmp_path):
     plan = make_plan([0, 309], ["clean", "pgd"], datasets=("cifar10", "cifar100"))
     export(tmp_path, plan, FabricatedStore(lacking={(309, "pgd", 8.0)}), partial=True)
-    assert load(tmp_path, "weights.json") == {
+    assert load_json(tmp_path, "weights.json") == {
         name: dict.fromkeys(("0", "309"), "c" * 64) for name in ("cifar10", "cifar100")
     }
 
@@ -185,8 +185,8 @@ def test_weights_json_contains_hash_of_each_network(tmp_path):
 def test_export_contains_only_evaluations_of_plan(tmp_path):
     export(tmp_path / "all", make_plan(ARCHITECTURES))
     export(tmp_path / "some", make_plan([2, 309], ["pgd"], epsilons=(1.0,)))
-    all_accuracies = load(tmp_path / "all", "cifar10/pgd_accuracy.json")["cifar10"]["pgd"]["accuracy"]
-    accuracies = load(tmp_path / "some", "cifar10/pgd_accuracy.json")["cifar10"]["pgd"]["accuracy"]
+    all_accuracies = load_json(tmp_path / "all", "cifar10/pgd_accuracy.json")["cifar10"]["pgd"]["accuracy"]
+    accuracies = load_json(tmp_path / "some", "cifar10/pgd_accuracy.json")["cifar10"]["pgd"]["accuracy"]
     assert accuracies == {architecture: [all_accuracies[architecture][1]] for architecture in ("2", "309")}
     assert sorted(path.name for path in (tmp_path / "some/cifar10").iterdir()) == [
         "pgd_accuracy.json",
@@ -216,12 +216,12 @@ def test_partial_export_writes_complete_rows_and_lists_missing(tmp_path):
     assert not report.complete
     # Architectures that lack a strength are not exported.
     assert report.missing == {("cifar10", "pgd"): 6, ("cifar10", "fog"): 12}
-    full_values = load(tmp_path / "full", "cifar10/pgd_cm.json")["cifar10"]["pgd"]["cm"]
-    assert load(tmp_path / "out", "cifar10/pgd_cm.json")["cifar10"]["pgd"]["cm"] == {
+    full_values = load_json(tmp_path / "full", "cifar10/pgd_cm.json")["cifar10"]["pgd"]["cm"]
+    assert load_json(tmp_path / "out", "cifar10/pgd_cm.json")["cifar10"]["pgd"]["cm"] == {
         architecture: full_values[architecture] for architecture in ("0", "309")
     }
     assert not list((tmp_path / "out/cifar10").glob("fog_*"))
-    assert load(tmp_path / "out", "missing.json") == {
+    assert load_json(tmp_path / "out", "missing.json") == {
         "cifar10": {
             "pgd": {"2": [8.0], "10": [0.5, 1.0]},
             "fog": {str(architecture): [3.0] for architecture in ARCHITECTURES},

@@ -115,13 +115,13 @@ def test_compressed_files_contain_same_text_and_are_reproducible(tmp_path, compr
     result_names = {name for name in plain_report.files if "/" in name}
     assert {f"{name}.{compression}" for name in result_names} == {name for name in report.files if "/" in name}
     for name in result_names:
-        compressed = (tmp_path / "one" / f"{name}.{compression}").read_bytes()
-        content = gzip.decompress(compressed) if compression == "gz" else decompress_zst(compressed)
+        compressed_bytes = (tmp_path / "one" / f"{name}.{compression}").read_bytes()
+        content = gzip.decompress(compressed_bytes) if compression == "gz" else decompress_zst(compressed_bytes)
         assert content == (tmp_path / "plain" / name).read_bytes()
 
 
-def decompress_zst(data: bytes) -> bytes:
-    return pa.CompressedInputStream(pa.BufferReader(data), "zstd").read()
+def decompress_zst(compressed_bytes: bytes) -> bytes:
+    return pa.CompressedInputStream(pa.BufferReader(compressed_bytes), "zstd").read()
 
 
 SCRIPT = """

@@ -201,11 +201,11 @@ def test_incomplete_staging_folder_is_discarded(tmp_path):
     assert read_tree(tmp_path / "out") == read_tree(tmp_path / "fresh")
 
 
-@pytest.mark.parametrize("kind", ["folder", "file"])
-def test_export_rejects_occupied_paths_before_writing(tmp_path, kind):
+@pytest.mark.parametrize("obstacle", ["folder", "file"])
+def test_export_rejects_occupied_paths_before_writing(tmp_path, obstacle):
     export(tmp_path, make_plan([0], ["clean"]))
-    name = "cifar10/pgd_cm.json" if kind == "folder" else "cifar100"
-    (tmp_path / name).mkdir() if kind == "folder" else (tmp_path / name).write_text("mine")
+    name = "cifar10/pgd_cm.json" if obstacle == "folder" else "cifar100"
+    (tmp_path / name).mkdir() if obstacle == "folder" else (tmp_path / name).write_text("mine")
     tree_before = read_tree(tmp_path)
     with pytest.raises(InputError, match=f"no export listed, such as {name}"):
         export(tmp_path, make_plan([0], ["clean", "pgd"], datasets=("cifar10", "cifar100")))

@@ -71,8 +71,10 @@ class HubRequestHandler(BaseHTTPRequestHandler):
             self.server.created.append(json.loads(body))
             self._send_json({"url": f"{self.server.url}/datasets/{REPOSITORY_NAME}"})
         elif "/preupload/" in self.path:
-            requested = json.loads(body)["files"]
-            modes = [{"path": entry["path"], "uploadMode": "regular", "shouldIgnore": False} for entry in requested]
+            requested_files = json.loads(body)["files"]
+            modes = [
+                {"path": entry["path"], "uploadMode": "regular", "shouldIgnore": False} for entry in requested_files
+            ]
             self._send_json({"files": modes})
         elif "/commit/" in self.path:
             for line in map(json.loads, body.splitlines()):
@@ -130,9 +132,13 @@ def test_push_uploads_listed_files_and_page(hub: FakeHub, dataset: Path, robust2
     assert "the most accurate network is" in page
     assert 'id="card"' in page
     assert "Removing 1 files of an earlier version" in result.err
-    (created,) = hub.created
-    assert (created["name"], created["organization"], created["type"]) == ("my-robustness", "me", "dataset")
-    assert created.get("private") is True or created.get("visibility") == "private"
+    (created_repository,) = hub.created
+    assert (created_repository["name"], created_repository["organization"], created_repository["type"]) == (
+        "my-robustness",
+        "me",
+        "dataset",
+    )
+    assert created_repository.get("private") is True or created_repository.get("visibility") == "private"
     assert hub.tokens == {"Bearer hf_of_the_library"}
     assert f"{hub.url}/datasets/{REPOSITORY_NAME}" in result.out
 
@@ -172,8 +178,8 @@ def test_push_creates_public_repository_on_request(hub: FakeHub, dataset: Path, 
     upload = prepare_upload(dataset, f"hf://{REPOSITORY_NAME}", tmp_path / PAGE_FILE)
     assert upload.n_bytes == sum(path.stat().st_size for path in upload.files.values())
     push(upload, public=True, say=lambda _line: None)
-    (created,) = hub.created
-    assert created.get("private") is False or created.get("visibility") == "public"
+    (created_repository,) = hub.created
+    assert created_repository.get("private") is False or created_repository.get("visibility") == "public"
 
 
 def test_push_rejects_invalid_targets_and_changed_files(hub: FakeHub, dataset: Path, tmp_path: Path) -> None:

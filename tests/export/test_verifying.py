@@ -83,30 +83,32 @@ def test_verify_reports_deleted_protocol_and_run_rewrites_it(finished, robust201
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
-@pytest.mark.parametrize("kind", INVALID_CHANGES)
-def test_requeue_removes_only_invalid_results(tmp_path, monkeypatch, kind, is_compacted):
+@pytest.mark.parametrize("finding_kind", INVALID_CHANGES)
+def test_requeue_removes_only_invalid_results(tmp_path, monkeypatch, finding_kind, is_compacted):
     store = ShardStore.create(tmp_path)
     units = [make_unit(architecture) for architecture in (0, 2, 10, 21)]
     for unit in (units[0], *units[2:]):
         store.commit(make_results(unit, measurements=ACCURACY_AND_CM))
-    commit_invalid(store, monkeypatch, units[1], INVALID_CHANGES[kind])
+    commit_invalid(store, monkeypatch, units[1], INVALID_CHANGES[finding_kind])
     if is_compacted:
         store.compact(grace_seconds=0)
     inventory = store.inventory(verify="all")
     findings = store.verify(inventory)
-    assert [(finding.kind, finding.unit) for finding in findings] == [(kind, "#2 digits pgd at 1 images 0:30")]
+    assert [(finding.kind, finding.unit) for finding in findings] == [(finding_kind, "#2 digits pgd at 1 images 0:30")]
     for shard_name in requeue_shards(store.folder, inventory, findings):
         assert (tmp_path / "damaged" / shard_name).exists()
     remaining_inventory = store.inventory(verify="all")
     assert store.verify(remaining_inventory) == []
-    complete = {
+    complete_evaluations = {
         (unit.architecture, strength)
         for unit in units
         for strength in unit.strengths
         if remaining_inventory.is_complete(unit, strength, ("accuracy",))
     }
-    removed = {(2, 1.0)} if is_compacted else {(2, 1.0), (2, 4.0)}  # an uncompacted shard is removed as a whole
-    assert complete == {(unit.architecture, strength) for unit in units for strength in unit.strengths} - removed
+    # An uncompacted shard is removed as a whole.
+    removed_evaluations = {(2, 1.0)} if is_compacted else {(2, 1.0), (2, 4.0)}
+    all_evaluations = {(unit.architecture, strength) for unit in units for strength in unit.strengths}
+    assert complete_evaluations == all_evaluations - removed_evaluations
     # Compaction must not restore results that the removed shard had replaced.
     store.compact(grace_seconds=0)
     store.compact(grace_seconds=0)

@@ -147,10 +147,12 @@ def test_verify_dataset_finds_contradicting_values(tmp_path, case):
 
 
 def test_verify_dataset_accepts_rounding_of_last_digit_only(tmp_path):
-    source = remove_export_files(write_dataset(tmp_path, make_plan(ARCHITECTURES, ["clean"]), round_to=2))
-    assert verify_dataset(source).sound
-    edit_rows(source / "cifar10/clean_accuracy.json", lambda rows: rows.update({"0": round(rows["0"] + 0.01, 2)}))
-    (problem,) = verify_dataset(source).problems
+    dataset_folder = remove_export_files(write_dataset(tmp_path, make_plan(ARCHITECTURES, ["clean"]), round_to=2))
+    assert verify_dataset(dataset_folder).sound
+    edit_rows(
+        dataset_folder / "cifar10/clean_accuracy.json", lambda rows: rows.update({"0": round(rows["0"] + 0.01, 2)})
+    )
+    (problem,) = verify_dataset(dataset_folder).problems
     assert "which follows from cm" in problem
 
 
@@ -203,15 +205,15 @@ def test_verify_dataset_accepts_fractions_in_cm(tmp_path, monkeypatch, decimals)
 @pytest.mark.parametrize("matrix", [[[0.1001] * 10] * 10, [[0.3, 0.7], [0.5, 0.5]]])
 def test_verify_dataset_rejects_rows_that_are_neither_counts_nor_fractions(tmp_path, robust201, matrix):
     # The second matrix has fractions, but they are not multiples of one divided by the number of images per class.
-    source = write_results(tmp_path, {"clean": {"0": matrix}}, measure="cm")
+    dataset_folder = write_results(tmp_path, {"clean": {"0": matrix}}, measure="cm")
     if len(matrix) == 2:
-        write_sweep_json(source, {"cifar10": {"clean": [0]}}, {"images": {"count": 2}}, ("cm",))
-    result = robust201("verify", source)
+        write_sweep_json(dataset_folder, {"cifar10": {"clean": [0]}}, {"images": {"count": 2}}, ("cm",))
+    result = robust201("verify", dataset_folder)
     assert result.code == 4
     assert (
         "an array C x C of counts" if len(matrix) == 10 else "fractions that are not multiples of 1/1,"
     ) in result.err
-    assert robust201("convert", source).error_line(2)
+    assert robust201("convert", dataset_folder).error_line(2)
 
 
 def test_verify_dataset_rejects_fractions_if_class_sizes_differ(tmp_path):
@@ -261,18 +263,18 @@ def test_export_writes_requested_value_for_empty_means(tmp_path, empty, expected
 
 
 def test_verify_dataset_uses_recorded_decimals_of_earlier_versions(tmp_path):
-    source = write_dataset(tmp_path, make_plan(ARCHITECTURES, ["clean"]))
-    (source / "SHA256SUMS").unlink()
-    edit_rows(source / "cifar10/clean_accuracy.json", lambda rows: rows.update({"309": rows["309"] + 0.004}))
-    assert not verify_dataset(source).sound
-    record = json.loads((source / "sweep.json").read_text())
-    clean = {"dataset": "cifar10", "key": "clean"}
+    dataset_folder = write_dataset(tmp_path, make_plan(ARCHITECTURES, ["clean"]))
+    (dataset_folder / "SHA256SUMS").unlink()
+    edit_rows(dataset_folder / "cifar10/clean_accuracy.json", lambda rows: rows.update({"309": rows["309"] + 0.004}))
+    assert not verify_dataset(dataset_folder).sound
+    record = json.loads((dataset_folder / "sweep.json").read_text())
+    clean_protocol = {"dataset": "cifar10", "key": "clean"}
     record["sweep"]["protocols"] = [
-        clean,
-        clean | {"protocol": "imported", "n_images": 40, "decimals": {"accuracy": 2}},
+        clean_protocol,
+        clean_protocol | {"protocol": "imported", "n_images": 40, "decimals": {"accuracy": 2}},
     ]
-    (source / "sweep.json").write_text(json.dumps(record))
-    assert verify_dataset(source).sound
+    (dataset_folder / "sweep.json").write_text(json.dumps(record))
+    assert verify_dataset(dataset_folder).sound
 
 
 @pytest.mark.parametrize(
@@ -285,11 +287,12 @@ def test_verify_dataset_uses_recorded_decimals_of_earlier_versions(tmp_path):
     ],
 )
 def test_verify_dataset_reports_invalid_sweep_json(tmp_path, record):
-    source = write_dataset(tmp_path, make_plan(ARCHITECTURES, ["clean"]))
-    sweep = json.loads((source / "sweep.json").read_text())
-    (source / "sweep.json").write_text(json.dumps(sweep | {"sweep": record}))
+    dataset_folder = write_dataset(tmp_path, make_plan(ARCHITECTURES, ["clean"]))
+    sweep = json.loads((dataset_folder / "sweep.json").read_text())
+    (dataset_folder / "sweep.json").write_text(json.dumps(sweep | {"sweep": record}))
     assert any(
-        "sweep.json: expected strengths by dataset and key" in problem for problem in verify_dataset(source).problems
+        "sweep.json: expected strengths by dataset and key" in problem
+        for problem in verify_dataset(dataset_folder).problems
     )
 
 
@@ -322,17 +325,17 @@ def test_verify_dataset_lists_keys_without_files_unless_partial(tmp_path):
 
 
 def test_verify_command_reports_checks_and_rejects_options_of_results(tmp_path, robust201):
-    source = write_dataset(tmp_path / "source", make_plan(ARCHITECTURES))
-    result = robust201("verify", source)
+    dataset_folder = write_dataset(tmp_path / "source", make_plan(ARCHITECTURES))
+    result = robust201("verify", dataset_folder)
     assert (result.code, result.err) == (0, "")
-    n_listed = len((source / "SHA256SUMS").read_text().splitlines())
+    n_listed = len((dataset_folder / "SHA256SUMS").read_text().splitlines())
     assert result.out == f"40 evaluations valid; {n_listed} listed files.\n"
-    for options in (("--requeue",), ("--export", source)):
-        assert "applies only to a results folder" in robust201("verify", source, *options).error_line(2)
-    edit_rows(source / "cifar10/pgd_accuracy.json", lambda rows: rows["2"].__setitem__(1, 1.5))
-    damaged = robust201("verify", source, "--json")
-    assert damaged.code == 4
-    payload = json.loads(damaged.out)
+    for options in (("--requeue",), ("--export", dataset_folder)):
+        assert "applies only to a results folder" in robust201("verify", dataset_folder, *options).error_line(2)
+    edit_rows(dataset_folder / "cifar10/pgd_accuracy.json", lambda rows: rows["2"].__setitem__(1, 1.5))
+    verify_result = robust201("verify", dataset_folder, "--json")
+    assert verify_result.code == 4
+    payload = json.loads(verify_result.out)
     assert (payload["sound"], len(payload["problems"])) == (False, 2)
 
 

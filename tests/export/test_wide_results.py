@@ -33,7 +33,7 @@ def perturb(model, images, labels, strength):
 RANDOM_WEIGHTS = {f"random-s{seed}": Weights("c" * 64, seed=seed, is_random=True) for seed in (0, 1)}
 
 
-def load(folder: Path, name: str) -> Any:
+def load_json(folder: Path, name: str) -> Any:
     return json.loads((folder / name).read_text())
 
 
@@ -67,7 +67,7 @@ def test_export_writes_one_file_per_measure_column(tmp_path, space):
     for unit in units[2:]:
         values = make_values(unit, CLEAN_STRENGTH)
         for name in columns:
-            exported_value = load(out, f"cifar10/spectrum_{name}.json")["cifar10"]["spectrum"][name][
+            exported_value = load_json(out, f"cifar10/spectrum_{name}.json")["cifar10"]["spectrum"][name][
                 str(unit.architecture)
             ]
             assert exported_value == values[name].tolist()
@@ -89,9 +89,9 @@ def test_export_writes_one_file_per_measure_column(tmp_path, space):
     )
     assert [key_comparison.key for key_comparison in comparison.different] == ["spectrum list_of_norms[1]"]
     assert comparison.names_only_second == ("cifar10 spectrum list_of_norms[4]",)
-    assert load(out, "sweep.json")["strengths"]["cifar10"] == {"clean": [0.0], "spectrum": [0.0]}
-    assert load(out, "meta.json")["epsilons"] == {}
-    card, croissant = (out / "README.md").read_text(), load(out, "croissant.json")
+    assert load_json(out, "sweep.json")["strengths"]["cifar10"] == {"clean": [0.0], "spectrum": [0.0]}
+    assert load_json(out, "meta.json")["epsilons"] == {}
+    card, croissant = (out / "README.md").read_text(), load_json(out, "croissant.json")
     assert "| `list_of_norms` | `list<double>` | Measure list_of_norms of the network. |" in card
     assert {record_set["name"] for record_set in croissant["recordSet"]} == {"evaluations", "measure-spectrum"}
     configurations = yaml.safe_load(card.split("---\n")[1])["configs"]
@@ -104,7 +104,7 @@ def test_parquet_rows_have_network_names_in_space_without_indices(tmp_path):
     assert table.schema.field("architecture").type == pa.string()
     assert table["architecture"].to_pylist() == ["narrow", "narrow", "wide", "wide"]
     assert not {"cell", "isomorphs", "weights"} & {*table.schema.names}
-    meta = load(tmp_path, "meta.json")
+    meta = load_json(tmp_path, "meta.json")
     assert {name: ids["string"] for name, ids in meta["ids"].items()} == {"narrow": "narrow", "wide": "wide"}
     assert "NAS-Bench-201" not in (tmp_path / "README.md").read_text().split("## Citation")[0]
 
@@ -122,10 +122,10 @@ def test_json_export_requires_choice_of_weights(tmp_path):
     report = export(tmp_path / "out", plan, weights="random-s1", formats=("json", "parquet"))
     assert report.n_units == 4
     unit = next(unit for unit in plan.units if (unit.key, unit.weights) == ("pgd", "random-s1"))
-    content = load(tmp_path / "out", "cifar10/pgd_accuracy.json")["cifar10"]["pgd"]["accuracy"]["narrow"]
+    content = load_json(tmp_path / "out", "cifar10/pgd_accuracy.json")["cifar10"]["pgd"]["accuracy"]["narrow"]
     assert content == [float(make_values(unit, strength)["accuracy"]) for strength in unit.strengths]
-    assert [*load(tmp_path / "out", "sweep.json")["weights"]] == ["random-s1"]
-    assert load(tmp_path / "out", "weights.json")["cifar10"]["wide"] == {"random-s1": "c" * 64}
+    assert [*load_json(tmp_path / "out", "sweep.json")["weights"]] == ["random-s1"]
+    assert load_json(tmp_path / "out", "weights.json")["cifar10"]["wide"] == {"random-s1": "c" * 64}
 
 
 def test_parquet_export_contains_all_weights(tmp_path):
@@ -141,9 +141,9 @@ def test_parquet_export_contains_all_weights(tmp_path):
         for name, weights in RANDOM_WEIGHTS.items()
         for strength in (1.0, 8.0)
     ]
-    assert load(tmp_path, "missing.json") == {"cifar10": {"pgd": {"wide": [8.0]}}}
-    assert load(tmp_path, "weights.json")["cifar10"]["wide"] == dict.fromkeys(RANDOM_WEIGHTS, "c" * 64)
-    content = load(tmp_path, "sweep.json")["weights"]["random-s1"]
+    assert load_json(tmp_path, "missing.json") == {"cifar10": {"pgd": {"wide": [8.0]}}}
+    assert load_json(tmp_path, "weights.json")["cifar10"]["wide"] == dict.fromkeys(RANDOM_WEIGHTS, "c" * 64)
+    content = load_json(tmp_path, "sweep.json")["weights"]["random-s1"]
     assert content == {"recipe": "", "epochs": None, "seed": 1, "is_random": True}
 
 
@@ -153,7 +153,7 @@ def test_published_keys_contain_norm_of_attack(tmp_path):
     plan = FabricatedPlan(tuple(units), tasks=TASKS | {"mine": make_task("mine", "attack", constraint=L2)})
     export(tmp_path, plan, key_style="published", formats=("json", "parquet"))
     names = ["pgd@Linf", "pgd_l2@L2", "mine"]  # a custom task has one spelling
-    assert [*load(tmp_path, "meta.json")["epsilons"]] == names
+    assert [*load_json(tmp_path, "meta.json")["epsilons"]] == names
     assert all((tmp_path / f"cifar10/{name}_accuracy.json").exists() for name in names)
     content = (
         pq.read_schema(tmp_path / "parquet/dataset=cifar10/key=pgd_l2@L2/part-0.parquet").field("strength").metadata
@@ -227,7 +227,7 @@ def test_commands_accept_sweep_with_custom_networks_attack_and_measure(custom_re
         assert verdict["sound"], verdict["export"]
     table = pq.read_table(all_weights / "parquet/dataset=digits/key=jacobian/part-0.parquet")
     assert table["weights"].to_pylist() == ["random-s0", "random-s1"] * 2
-    content = load(single_weights, "digits/jacobian_squared_norm.json")["digits"]["jacobian"]["squared_norm"]
+    content = load_json(single_weights, "digits/jacobian_squared_norm.json")["digits"]["jacobian"]["squared_norm"]
     assert [content["narrow"], content["wide"]] == table["squared_norm"].to_pylist()[::2]
 
     for dataset in (single_weights, all_weights):
@@ -241,8 +241,8 @@ def test_commands_accept_sweep_with_custom_networks_attack_and_measure(custom_re
         }
 
     run_command("convert", single_weights)
-    converted = pq.read_table(single_weights / "parquet/dataset=digits/key=jacobian/part-0.parquet")
-    assert converted["architecture"].to_pylist() == ["narrow", "wide"]
-    assert converted["squared_norm"].to_pylist() == [content["narrow"], content["wide"]]
+    converted_table = pq.read_table(single_weights / "parquet/dataset=digits/key=jacobian/part-0.parquet")
+    assert converted_table["architecture"].to_pylist() == ["narrow", "wide"]
+    assert converted_table["squared_norm"].to_pylist() == [content["narrow"], content["wide"]]
 
     assert "valid" in run_command("verify", single_weights).out

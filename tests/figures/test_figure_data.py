@@ -27,18 +27,18 @@ from tests.support.small_results import results_of, write_results
 ARCHITECTURES = st.integers(0, nasbench201.N_ARCHITECTURES - 1).map(lambda index: nasbench201.specs()[index])
 
 
-def cell(*operations: str) -> str:
+def make_cell(*operations: str) -> str:
     return nasbench201.format_spec(operations)
 
 
 def test_kernel_parameters_count_operations_that_reach_the_output():
-    assert kernel_parameters(cell(*["nor_conv_3x3"] * 6)) == 54
-    assert kernel_parameters(cell(*["none"] * 6)) == 0
+    assert kernel_parameters(make_cell(*["nor_conv_3x3"] * 6)) == 54
+    assert kernel_parameters(make_cell(*["none"] * 6)) == 0
     # 0→1 does not reach the output, because 1→2 and 1→3 have no operation.
-    spec = cell("nor_conv_3x3", "skip_connect", "none", "nor_conv_1x1", "none", "avg_pool_3x3")
+    spec = make_cell("nor_conv_3x3", "skip_connect", "none", "nor_conv_1x1", "none", "avg_pool_3x3")
     assert kernel_parameters(spec) == 1
     # With operations on 1→2 and 2→3, it reaches the output.
-    assert kernel_parameters(cell("nor_conv_3x3", "none", "skip_connect", "none", "none", "nor_conv_1x1")) == 10
+    assert kernel_parameters(make_cell("nor_conv_3x3", "none", "skip_connect", "none", "none", "nor_conv_1x1")) == 10
 
 
 def test_number_of_cells_with_18_kernel_parameters_matches_the_paper():
@@ -284,8 +284,8 @@ def test_class_confidences_are_diagonals_at_the_reference_strength(tmp_path):
     write_results(tmp_path, {"clean": {"0": 0.5, "1": 0.5}, "pgd": {"0": [0.5, 0.4], "1": [0.5, 0.4]}})
     clean = {"0": class_confidence([0.6, 0.5], [0.8, None]), "1": class_confidence([0.7, 0.1], [0.6, 0.9])}
     values_at_other_strength = class_confidence([0, 0], [1, 1])
-    attacked = {key: [value, values_at_other_strength] for key, value in clean.items()}
-    results = results_of(write_results(tmp_path, {"clean": clean, "pgd": attacked}, measure="confidence"))
+    attacked_confidences = {key: [value, values_at_other_strength] for key, value in clean.items()}
+    results = results_of(write_results(tmp_path, {"clean": clean, "pgd": attacked_confidences}, measure="confidence"))
     rows = figure_data.class_confidences(results)
     assert list(dict.fromkeys(zip(rows["key"], rows["strength"], strict=True))) == [("clean", 0.0), ("pgd", 1.0)]
     medians = rows[rows["key"] == "clean"].set_index(["confidence", "class"])["median"].to_dict()
@@ -431,14 +431,14 @@ def test_ranked_ties_do_not_depend_on_the_order_of_strengths(tmp_path_factory, s
     assert results.reader.rank("cifar10", "fog").tolist() == [1, 1]
 
 
-def test_n_omitted_ties_counts_cells_tied_with_the_last(tmp_path):
+def test_count_omitted_ties_counts_cells_tied_with_the_last(tmp_path):
     indices = nasbench201.evaluated_indices()[:30]
     clean = {str(index): 0.9 if position < 5 else 0.8 for position, index in enumerate(indices)}
     top = figure_data.top_cells(results_of(write_results(tmp_path, {"clean": clean})))
     all_cells = top[top["among"] == figure_data.ALL_CELLS]
     assert all_cells["architecture"].nunique() == 20
-    assert figure_data.n_omitted_ties(all_cells) == 10
-    assert figure_data.n_omitted_ties(all_cells[all_cells["rank"] == 1]) == 0
+    assert figure_data.count_omitted_ties(all_cells) == 10
+    assert figure_data.count_omitted_ties(all_cells[all_cells["rank"] == 1]) == 0
 
 
 def test_neighbour_changes_are_differences_to_the_best_cell(tmp_path):
@@ -452,7 +452,7 @@ def test_neighbour_changes_are_differences_to_the_best_cell(tmp_path):
         assert row.change == pytest.approx({3456: -0.3, 9930: -0.1}[row.neighbour])
         operations = list(nasbench201.parse(nasbench201.specs()[1462]))
         operations[row.edge] = row.operation
-        assert nasbench201.isomorphs()[nasbench201.resolve(cell(*operations)).index] == row.neighbour
+        assert nasbench201.isomorphs()[nasbench201.resolve(make_cell(*operations)).index] == row.neighbour
     matrix = figure_data.change_matrix(changes, NasBench201())
     assert matrix.shape == (6, 5)
     assert matrix.notna().to_numpy().sum() == len(changes)
@@ -475,7 +475,7 @@ def test_results_columns_are_in_the_order_of_tasks(tmp_path):
 def test_accuracy_curves_have_intervals_and_begin_with_clean_accuracy(tmp_path):
     write_results(tmp_path, {"clean": {"0": 0.9, "2": 0.8}, "pgd": {"0": [0.5, 0.25], "2": [0.75, 0.0]}})
     results = results_of(tmp_path)
-    curves = FIGURES["attack-curves"].numbers(results).sort_values(["network", "strength"])
+    curves = FIGURES["attack-curves"].compute_numbers(results).sort_values(["network", "strength"])
     assert curves["network"].tolist() == ["#0"] * 3 + ["#2"] * 3
     assert curves["strength"].tolist() == [0.0, 1.0, 8.0] * 2
     assert curves["accuracy"].tolist() == [0.9, 0.5, 0.25, 0.8, 0.75, 0.0]
@@ -483,7 +483,7 @@ def test_accuracy_curves_have_intervals_and_begin_with_clean_accuracy(tmp_path):
     assert curves["low"].to_numpy() == pytest.approx(low)
     assert curves["high"].to_numpy() == pytest.approx(high)
     results.__dict__["n_images"] = None  # as if the folder did not record it
-    assert FIGURES["attack-curves"].numbers(results)["low"].isna().all()
+    assert FIGURES["attack-curves"].compute_numbers(results)["low"].isna().all()
 
 
 @pytest.mark.parametrize(("n_networks", "expected"), [(11, {"attack-curves"}), (12, {"attacks", "rank-correlation"})])
@@ -496,4 +496,4 @@ def test_figures_show_few_networks_by_name_and_summarise_more(tmp_path, n_networ
     )
     results = results_of(tmp_path)
     figures = {"attack-curves", "attacks", "rank-correlation"}
-    assert {name for name in figures if len(FIGURES[name].numbers(results))} == expected
+    assert {name for name in figures if len(FIGURES[name].compute_numbers(results))} == expected

@@ -77,7 +77,7 @@ def find_panels(name, frame, results) -> dict[str, dict]:
     return {"\n".join(panel["title"]["text"]): panel for panel in panels}
 
 
-def drawn_texts(name, frame, results) -> list[str]:
+def read_drawn_texts(name, frame, results) -> list[str]:
     """Return all texts in a figure's file."""
     svg = draw_svg(specify_file(FIGURES[name].specify(frame, results), WIDTH))
     return [html.unescape(text) for text in re.findall(r">([^<>]+)</(?:text|tspan)>", svg)]
@@ -98,7 +98,7 @@ def results(dataset) -> DatasetResults:
 
 @pytest.fixture(scope="module")
 def frames(results):
-    return {name: row.compute(results) for name, row in FIGURES.items()}
+    return {name: figure.compute(results) for name, figure in FIGURES.items()}
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +181,7 @@ def test_figure_is_valid_vega_lite(name, frames, results, two_datasets, all_cell
         assert (panel.column is None) == (panel.limits is None)
     file = specify_file(figure, WIDTH)
     page = page_views(figure, figure_results)
-    assert [view["label"] for view in page["views"]] == (labels if figure.menu else [""])
+    assert [view["label"] for view in page["views"]] == (labels if figure.has_menu else [""])
     for spec in (file, page["figures"][0]):
         assert not [spec_object for spec_object in find_objects(spec) if "url" in spec_object]
         check_schema(spec)
@@ -220,7 +220,7 @@ def test_boxes_show_the_numbers_of_the_frame(frames, results):
 
 
 def test_step_curves_have_a_panel_per_attack_at_one_epsilon(step_results):
-    frame = FIGURES["step-curves"].numbers(step_results)
+    frame = FIGURES["step-curves"].compute_numbers(step_results)
     panels = find_panels("step-curves", frame, step_results)
     assert list(panels) == ["Square, ε = 1/255", "PGD, ε = 1/255"]
     axis_titles = [panel["encoding"]["x"]["axis"]["title"] for panel in panels.values()]
@@ -260,7 +260,7 @@ def test_heat_maps_show_the_frame_with_missing_values_as_dashes(frames, results)
     (fields,) = find_heat_maps(page_views(FIGURES["rank-correlation"].specify(frame, results), results)["figures"])
     assert fields["value"].tolist()[:3] == ["1.0", "", str(round(frame.iloc[0, 2], 3))]
     assert fields["text"][1] == "–"
-    texts = drawn_texts("rank-correlation", frame, results)
+    texts = read_drawn_texts("rank-correlation", frame, results)
     assert texts.count("–") == 2
     assert texts.count("1.00") >= 20
 
@@ -322,7 +322,7 @@ def test_change_texts_of_zero_have_no_sign():
 def test_confidence_note_explains_images_of_autoattack(tmp_path, keys, has_note):
     export(tmp_path / "dataset", make_plan([0, 2], keys, ["digits"]), FabricatedStore(n_classes=10))
     (results,) = read_results(RobustnessDataset(tmp_path / "dataset"))
-    texts = drawn_texts("confidence", FIGURES["confidence"].compute(results), results)
+    texts = read_drawn_texts("confidence", FIGURES["confidence"].compute(results), results)
     assert (
         "APGD-CE and Square: correct predictions are on clean images that withstood the attack" in texts
     ) == has_note
@@ -333,7 +333,7 @@ def test_one_class_confidence_names_the_selected_class(tmp_path):
     export(tmp_path / "dataset", make_plan([0, 2], ("clean", "pgd"), ["cifar10"]), FabricatedStore(n_classes=10))
     (results,) = read_results(RobustnessDataset(tmp_path / "dataset"))
     results = replace(results, shown_class=3)
-    texts = drawn_texts("one-class-confidence", FIGURES["one-class-confidence"].compute(results), results)
+    texts = read_drawn_texts("one-class-confidence", FIGURES["one-class-confidence"].compute(results), results)
     assert "confidence in class 3 (cat), over the" in texts
     csv_by_class = {
         class_number: save_plot(
@@ -486,7 +486,7 @@ def test_title_is_drawn_only_on_request(dataset, tmp_path, name):
 
 
 @pytest.mark.parametrize("mean", MEANS)
-@pytest.mark.parametrize("name", [name for name, row in FIGURES.items() if row.averages])
+@pytest.mark.parametrize("name", [name for name, figure in FIGURES.items() if figure.shows_means])
 @pytest.mark.slow_combinations
 def test_figures_of_means_state_their_weighting(tied_results, all_cells_results, name, mean):
     results = replace(all_cells_results if name == "operation-effects" else tied_results, mean=mean)
@@ -508,10 +508,10 @@ def test_points_beyond_the_axes_become_arrows_with_their_number(tmp_path):
     frame = FIGURES["clean-vs-robust"].compute(results)
     panels = find_panels("clean-vs-robust", frame, results)
     assert panels["PGD, ε = 1/255"]["encoding"]["x"]["scale"]["domain"][0] > 0.85
-    assert drawn_texts("clean-vs-robust", frame, results).count("◀ 1") == 2
+    assert read_drawn_texts("clean-vs-robust", frame, results).count("◀ 1") == 2
     frame = FIGURES["attacks"].compute(results)
     assert find_panels("attacks", frame, results)["PGD"]["encoding"]["y"]["scale"]["domain"] == [0.8, 0.95]
-    assert drawn_texts("attacks", frame, results).count("▼1") == 3
+    assert read_drawn_texts("attacks", frame, results).count("▼1") == 3
 
 
 def test_figure_across_datasets_is_drawn_once(robust201, two_datasets, tmp_path):

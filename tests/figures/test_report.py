@@ -229,14 +229,14 @@ def test_leaderboard_has_intervals_and_marks_ties(dataset, page):
     table_rows = re.findall(r'<tr><th><a href="#cell=\d+" data-cell="(\d+)">#\d+</a></th><td>(.*?)</td>', table)
     assert sorted(int(network) for network, _ in table_rows) == list(ARCHITECTURES)
     with pytest.warns(UnpairedTestWarning):
-        ranked = dataset.rank("cifar10", "clean", ties=0.05)
+        ranking = dataset.rank("cifar10", "clean", ties=0.05)
     for network, cell in table_rows:
-        row = ranked.loc[int(network)]
+        row = ranking.loc[int(network)]
         low, high = accuracy_intervals(row["value"], N_IMAGES)
         percentage = f"{100 * row['value']:.1f}"
         percentage = f"<strong>{percentage}</strong>" if row["tied"] else percentage
         assert cell == f"{percentage} <small>[{100 * low:.1f}, {100 * high:.1f}]</small>"
-    assert 1 <= ranked["tied"].sum() < len(ARCHITECTURES)
+    assert 1 <= ranking["tied"].sum() < len(ARCHITECTURES)
 
 
 def test_intervals_of_few_wrong_images_are_exact_everywhere(tmp_path):

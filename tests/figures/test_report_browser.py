@@ -155,9 +155,9 @@ def test_figure_shows_the_numbers_of_its_own_dataset(tmp_path):
         drawFigure(first);
         report("before", await shown());
         // The figure waits to be redrawn when the other dataset is selected.
-        request(first);
+        requestDrawing(first);
         change($("dataset"), 1);
-        report("waiting", [...waiting].filter((block) => block.closest("section").hidden).length);
+        report("waiting", [...waitingFigures].filter((block) => block.closest("section").hidden).length);
         await until(() => figure("clean-vs-robust").dataset.drawn === "true");
         report("after", await shown());
         drawFigure(first);

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from robust201.studies.comparisons import (
-    FAMILIES,
+    COMPARISONS,
     GROUPS,
     LEVEL,
     check_published_marks,
@@ -18,7 +18,7 @@ from robust201.studies.comparisons import (
 
 
 @pytest.fixture(scope="module")
-def check():
+def marker_check():
     return check_published_marks()
 
 
@@ -30,12 +30,16 @@ def test_published_tables_are_eighteen_with_six_epochs():
     assert int(tables["mean"].isna().sum()) == 1
     # With nine epsilons, R is between its floor, 1/48, and 1, unless accuracies rise.
     assert tables["mean"].dropna().between(1 / 48, 1).all()
-    assert set("".join(tables["marks"])) == {family.marker for family in FAMILIES}
+    assert set("".join(tables["marks"])) == {comparison.marker for comparison in COMPARISONS}
 
 
-def test_published_decisions_except_one_follow_from_the_published_numbers(check):
-    assert (len(check.comparisons), len(check.certain), int(check.certain["agrees"].sum())) == (126, 118, 117)
-    (exception,) = check.exceptions.itertuples()
+def test_published_decisions_except_one_follow_from_the_published_numbers(marker_check):
+    assert (
+        len(marker_check.comparisons),
+        len(marker_check.certain),
+        int(marker_check.certain["agrees"].sum()),
+    ) == (126, 118, 117)
+    (exception,) = marker_check.exceptions.itertuples()
     assert (exception.network, exception.epoch, exception.first, exception.second) == (
         *("ResNet50", 10),
         *("cifar10_to_mnist", "mnist"),
@@ -45,9 +49,9 @@ def test_published_decisions_except_one_follow_from_the_published_numbers(check)
     assert exception.higher_holm == "first"  # the comparison is also significant after correction
 
 
-def test_p_values_match_scipy(check):
+def test_p_values_match_scipy(marker_check):
     tables = published_tables().set_index(["network", "group", "epoch"])
-    for row in check.comparisons.itertuples():
+    for row in marker_check.comparisons.itertuples():
         first, second = (tables.loc[row.network, group, row.epoch] for group in (row.first, row.second))
         expected = stats.ttest_ind_from_stats(
             *(first["mean"], first["sd"], 20, second["mean"], second["sd"], 20), equal_var=False
@@ -55,20 +59,20 @@ def test_p_values_match_scipy(check):
         assert row.p == pytest.approx(expected.pvalue, rel=1e-9, nan_ok=True)
 
 
-def test_four_markers_are_lost_by_correction_for_126_tests(check):
-    assert (len(check.marks), len(check.left)) == (106, 102)
-    lost = check.claims.query("lost != ''")
-    assert [(row.experiment, row.network, row.lost) for row in lost.itertuples()] == [
+def test_four_markers_are_lost_by_correction_for_126_tests(marker_check):
+    assert (len(marker_check.marks), len(marker_check.left)) == (106, 102)
+    claims_with_lost_markers = marker_check.claims.query("lost != ''")
+    assert [(row.experiment, row.network, row.lost) for row in claims_with_lost_markers.itertuples()] == [
         ("E2b", "LeNet", "25"),
         ("E2b", "ResNet50", "10"),
         ("E3b", "LeNet", "50"),
         ("E3b", "ResNet50", "125"),
     ]
-    assert (check.comparisons["p_holm"].dropna() >= check.comparisons["p"].dropna()).all()
+    assert (marker_check.comparisons["p_holm"].dropna() >= marker_check.comparisons["p"].dropna()).all()
 
 
-def test_payload_is_json_with_small_p_values(check):
-    payload = json.loads(json.dumps(check.to_payload(), allow_nan=False))
+def test_payload_is_json_with_small_p_values(marker_check):
+    payload = json.loads(json.dumps(marker_check.to_payload(), allow_nan=False))
     assert len(payload["comparisons"]) == 126
     assert sum(row["p"] is None for row in payload["comparisons"]) == 2
     assert 0 < min(row["p"] for row in payload["comparisons"] if row["p"] is not None) < 1e-50

@@ -37,9 +37,9 @@ def study_result(exports):
 
 
 def test_models_contain_every_network_once(study_result):
-    assert len(study_result.models) == 2 * 6 * len(EPOCHS) * len(FOUR_SEEDS)
-    assert not study_result.models.duplicated(["network", "group", "epoch", "seed"]).any()
-    assert study_result.comparable
+    assert len(study_result.trained_networks) == 2 * 6 * len(EPOCHS) * len(FOUR_SEEDS)
+    assert not study_result.trained_networks.duplicated(["network", "group", "epoch", "seed"]).any()
+    assert study_result.is_comparable
     assert study_result.floor == pytest.approx(1 / 48)
 
 
@@ -50,27 +50,27 @@ def test_r_is_computed_per_network_and_then_averaged(study_result):
         for strength in (0, *STRENGTHS)
     ]
     expected = robustness_r(EPSILONS, accuracies).value
-    row = study_result.models.query("network == 'LeNet' and group == 'cifar10' and epoch == 4 and seed == 3")
+    row = study_result.trained_networks.query("network == 'LeNet' and group == 'cifar10' and epoch == 4 and seed == 3")
     assert row["r"].item() == pytest.approx(float(expected))
     assert row["c"].item() == pytest.approx(float(expected) - 1)
-    group_values = study_result.models.query("network == 'LeNet' and group == 'cifar10' and epoch == 4")["r"]
-    cell = study_result.tables.query("network == 'LeNet' and group == 'cifar10' and epoch == 4").iloc[0]
-    assert (cell["n"], cell["mean"], cell["sd"]) == (
+    group_values = study_result.trained_networks.query("network == 'LeNet' and group == 'cifar10' and epoch == 4")["r"]
+    table_row = study_result.tables.query("network == 'LeNet' and group == 'cifar10' and epoch == 4").iloc[0]
+    assert (table_row["n"], table_row["mean"], table_row["sd"]) == (
         4,
         pytest.approx(group_values.mean()),
         pytest.approx(group_values.std()),
     )
-    assert cell["low"] < cell["mean"] < cell["high"]
+    assert table_row["low"] < table_row["mean"] < table_row["high"]
     curve = study_result.curves.query("network == 'LeNet' and group == 'cifar10' and epoch == 4")
-    assert cell["mean"] != pytest.approx(float(robustness_r(EPSILONS, curve["accuracy"]).value), abs=1e-4)
+    assert table_row["mean"] != pytest.approx(float(robustness_r(EPSILONS, curve["accuracy"]).value), abs=1e-4)
 
 
 def test_r_above_one_is_counted_and_not_clipped(study_result):
-    cell = study_result.tables.query("network == 'tiny' and group == 'fusion_object' and epoch == 1").iloc[0]
-    assert cell["above_one"] == 4
-    assert cell["mean"] > 1.3
+    table_row = study_result.tables.query("network == 'tiny' and group == 'fusion_object' and epoch == 1").iloc[0]
+    assert table_row["above_one"] == 4
+    assert table_row["mean"] > 1.3
     assert study_result.tables["above_one"].sum() == 4
-    rows = study_result.models.query("exceeds_one")
+    rows = study_result.trained_networks.query("exceeds_one")
     assert rows["rises"].all()
 
 
@@ -147,11 +147,13 @@ def test_networks_at_chance_have_no_r_and_page_counts_them(tmp_path, monkeypatch
 
 def test_r_is_computed_from_sensitivity_if_numbers_of_classes_differ(exports, monkeypatch):
     sizes = {"mnist": (100, N_IMAGES)}
-    monkeypatch.setattr(Exports, "task_size", lambda _self, dataset: sizes.get(dataset, (10, N_IMAGES)))
+    monkeypatch.setattr(Exports, "dataset_size", lambda _self, dataset: sizes.get(dataset, (10, N_IMAGES)))
     study_result = measure_image_distribution(IMAGE_DISTRIBUTION, exports)
-    assert study_result.by_sensitivity
-    assert not study_result.comparable
-    row = study_result.models.query("network == 'LeNet' and group == 'cifar10' and epoch == 4 and seed == 3").iloc[0]
+    assert study_result.uses_sensitivity
+    assert not study_result.is_comparable
+    row = study_result.trained_networks.query(
+        "network == 'LeNet' and group == 'cifar10' and epoch == 4 and seed == 3"
+    ).iloc[0]
     weights = Weights("", "plain", 4, 3)
     accuracies = [
         round(falling("lenet5", "cifar10", weights, "fgsm", strength) * N_IMAGES) / N_IMAGES

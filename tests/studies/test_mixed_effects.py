@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from robust201.statistics.significance import holm_adjust
-from robust201.studies.comparisons import FAMILIES, GROUPS
+from robust201.studies.comparisons import COMPARISONS, GROUPS
 from robust201.studies.mixed_effects import ALL_NETWORKS, FACTORS, fit_mixed_effects
 
 
@@ -39,7 +39,7 @@ def find_effect(effects, experiment, network, epoch):
 
 
 def test_mixed_effects_cover_every_factor(study_effects):
-    assert set(FACTORS) == {family.experiment for family in FAMILIES}
+    assert set(FACTORS) == {comparison.experiment for comparison in COMPARISONS}
     assert len(study_effects.effects) == 7 * 2 * 2 + 7 + 1
     assert set(study_effects.effects["factor"]) == {*FACTORS.values(), "architecture"}
     assert study_effects.effects.notna().drop(columns="epoch").all(axis=None)

@@ -37,14 +37,14 @@ def test_published_numbers_are_complete_and_in_percent():
     assert {len(curve) for curve in curves} == {29}
     mixing = [curve for network in published["mixing"]["networks"].values() for curve in network.values()]
     assert {len(curve) for curve in mixing} == {11} == {len(published["mixing"]["alphas"])}
-    tables = [
+    table_accuracies = [
         accuracies
         for name in ("best", "by_depth")
         for by_attack in published["equivariance"][name].values()
         for accuracies in by_attack.values()
     ]
-    assert {len(accuracies) for accuracies in tables} == {4}
-    percentages = np.concatenate([np.ravel(rows) for rows in (curves, mixing, tables)])
+    assert {len(accuracies) for accuracies in table_accuracies} == {4}
+    percentages = np.concatenate([np.ravel(rows) for rows in (curves, mixing, table_accuracies)])
     assert ((percentages >= 0) & (percentages <= 100)).all()
     assert np.median(percentages) > 1
 
@@ -58,15 +58,15 @@ def dynamics(tmp_path_factory):
 
 
 def test_attack_success_is_relative_to_correctly_classified_images(dynamics):
-    indexed = dynamics.curves.set_index(["run", "curve", "iteration"]).sort_index()
-    assert indexed.loc[("std", "clean"), "mean"].to_dict() == {100: 0.8, 625: 0.8, 1250: 0.8}
-    assert indexed.loc[("std", "asr rot30"), "mean"].tolist() == [0.5] * 3
-    assert indexed.loc[("std", "asr pgd_linf7:1"), "mean"].tolist() == pytest.approx(
+    indexed_rows = dynamics.curves.set_index(["run", "curve", "iteration"]).sort_index()
+    assert indexed_rows.loc[("std", "clean"), "mean"].to_dict() == {100: 0.8, 625: 0.8, 1250: 0.8}
+    assert indexed_rows.loc[("std", "asr rot30"), "mean"].tolist() == [0.5] * 3
+    assert indexed_rows.loc[("std", "asr pgd_linf7:1"), "mean"].tolist() == pytest.approx(
         [0.04, 0.25, 0.5], abs=2 / N_IMAGES
     )
-    assert indexed.loc["std", "n"].unique().tolist() == [2]
-    assert np.isnan(indexed.loc[("tiny", "clean", 625), "low"])  # one seed has no interval
-    assert indexed.loc[("tiny", "clean", 625), "min"] == indexed.loc[("tiny", "clean", 625), "max"] == 0.8
+    assert indexed_rows.loc["std", "n"].unique().tolist() == [2]
+    assert np.isnan(indexed_rows.loc[("tiny", "clean", 625), "low"])  # one seed has no interval
+    assert indexed_rows.loc[("tiny", "clean", 625), "min"] == indexed_rows.loc[("tiny", "clean", 625), "max"] == 0.8
 
 
 def test_networks_in_two_exports_are_counted_once_and_must_agree(dynamics, tmp_path):
@@ -78,7 +78,7 @@ def test_networks_in_two_exports_are_counted_once_and_must_agree(dynamics, tmp_p
     planned = {"cifar10": {"resnet32-narrow": make_weights("plain", (1,), (0,))}}
     other_folder = write_study(tmp_path / "second", planned, {"clean": ()}, lambda *_: 0.5, outcomes=True)
     contradictory_exports = Exports([folder, other_folder])
-    message = "there are two different results of resnet32-narrow plain after 1 with seed 0 in "
+    message = "different results for resnet32-narrow, trained with the recipe plain and seed 0 up to epoch 1: "
     for read_results in (
         lambda: contradictory_exports.accuracies("cifar10", "clean", ["plain"], ["resnet32-narrow"]),
         lambda: contradictory_exports.outcomes("cifar10", "clean", CLEAN_STRENGTH, ["plain"], "resnet32-narrow"),
@@ -89,11 +89,12 @@ def test_networks_in_two_exports_are_counted_once_and_must_agree(dynamics, tmp_p
 
 
 def test_published_curves_are_compared_at_equal_iterations(dynamics):
-    indexed = dynamics.curves.set_index(["run", "curve", "iteration"]).sort_index()
-    assert indexed.loc[("std", "clean", 625), "printed"] == pytest.approx(0.5616)
-    assert indexed.loc[("std", "clean", 625), "difference"] == pytest.approx(0.8 - 0.5616)
-    assert np.isnan(indexed.loc[("std", "clean", 100), "printed"])  # there is no published number after 500 iterations
-    assert indexed.loc["tiny", "printed"].isna().all()
+    indexed_rows = dynamics.curves.set_index(["run", "curve", "iteration"]).sort_index()
+    assert indexed_rows.loc[("std", "clean", 625), "printed"] == pytest.approx(0.5616)
+    assert indexed_rows.loc[("std", "clean", 625), "difference"] == pytest.approx(0.8 - 0.5616)
+    # There is no published number after 500 iterations.
+    assert np.isnan(indexed_rows.loc[("std", "clean", 100), "printed"])
+    assert indexed_rows.loc["tiny", "printed"].isna().all()
     trends = dynamics.trends.set_index(["run", "curve"]).sort_index()
     assert trends.loc[("std", "asr pgd_linf7:1"), "tau"] == 1
     assert trends.loc[("std", "asr rot30"), "printed_lowest"] == pytest.approx(0.6530)
@@ -102,11 +103,12 @@ def test_published_curves_are_compared_at_equal_iterations(dynamics):
 
 def test_shorter_runs_are_compared_at_the_same_fraction_of_training(tmp_path):
     study, exports = plant_dynamics(tmp_path)
-    shorter = study.model_copy(update={"iterations_per_printed": 0.2})
-    indexed = measure_dynamics(shorter, exports).curves.set_index(["run", "curve", "iteration"]).sort_index()
-    assert indexed.loc[("std", "clean", 625), "printed"] == pytest.approx(0.706)
-    assert indexed.loc[("std", "clean"), "printed_iteration"].fillna(0).tolist() == [0, 3125, 6250]
-    assert np.isnan(indexed.loc[("std", "clean", 100), "printed"])  # there is no published number after 500 iterations
+    shorter_study = study.model_copy(update={"iterations_per_printed": 0.2})
+    indexed_rows = measure_dynamics(shorter_study, exports).curves.set_index(["run", "curve", "iteration"]).sort_index()
+    assert indexed_rows.loc[("std", "clean", 625), "printed"] == pytest.approx(0.706)
+    assert indexed_rows.loc[("std", "clean"), "printed_iteration"].fillna(0).tolist() == [0, 3125, 6250]
+    # There is no published number after 500 iterations.
+    assert np.isnan(indexed_rows.loc[("std", "clean", 100), "printed"])
 
 
 # --- Mixing
@@ -118,22 +120,22 @@ def mixing(tmp_path_factory):
 
 
 def test_accuracy_over_alpha_is_compared_with_published_numbers(mixing):
-    indexed = mixing.curves.set_index(["network", "curve", "alpha"])
-    assert len(indexed) == 2 * 2 * 3
-    row = indexed.loc[("ResNet-50", "pgd_l2:0.25", 0.5)]
+    indexed_rows = mixing.curves.set_index(["network", "curve", "alpha"])
+    assert len(indexed_rows) == 2 * 2 * 3
+    row = indexed_rows.loc[("ResNet-50", "pgd_l2:0.25", 0.5)]
     assert row["mean"] == pytest.approx(0.405)
     assert row["printed"] == pytest.approx(0.2664)
     assert row["low"] < row["mean"] < row["high"]
-    assert indexed.loc[("VGG-16", "clean", 1.0), "printed"] == pytest.approx(0.8399)
+    assert indexed_rows.loc[("VGG-16", "clean", 1.0), "printed"] == pytest.approx(0.8399)
 
 
 def test_mixing_trends_have_slopes_and_numbers_of_decreases(mixing):
-    indexed = mixing.trends.set_index(["network", "curve"])
-    rising, dipping = indexed.loc[("ResNet-50", "pgd_l2:0.25")], indexed.loc[("VGG-16", "pgd_l2:0.25")]
+    indexed_rows = mixing.trends.set_index(["network", "curve"])
+    rising, dipping = indexed_rows.loc[("ResNet-50", "pgd_l2:0.25")], indexed_rows.loc[("VGG-16", "pgd_l2:0.25")]
     assert rising["slope"] == pytest.approx(0.41)
     assert rising["low"] < 0.41 < rising["high"]
     assert (rising["steps"], rising["fall"], dipping["fall"]) == (2, 0, 0)  # the accuracy rises despite the dip of 0.1
-    assert indexed.loc[("ResNet-50", "clean"), "fall"] == 2
+    assert indexed_rows.loc[("ResNet-50", "clean"), "fall"] == 2
     assert (rising["printed_steps"], rising["printed_fall"]) == (10, 1)  # from 0.1 to 0.2
 
 
@@ -147,13 +149,13 @@ def equivariance(tmp_path_factory):
 
 def test_candidate_is_selected_and_evaluated_on_different_images(equivariance):
     assert (equivariance.n_validation, equivariance.n_images) == (N_IMAGES // 2, N_IMAGES)
-    indexed = equivariance.best.set_index(["attack", "network", "setting"])
-    assert len(indexed) == 2 * 2 * 2
-    assert (indexed["selection"] >= 0).all()
-    assert indexed.loc[("rot30", "STN", "D"), "chosen"].startswith("STN-ResNet-34")
-    assert indexed.loc[("rot30", "STN", "D"), "candidates"] == 4
-    assert indexed.loc[("rot30", "STN", "D*"), "printed"] == pytest.approx(0.861)
-    assert indexed.loc[("clean", "ResNet-50", "D"), "printed"] == pytest.approx(0.9484)
+    indexed_rows = equivariance.best.set_index(["attack", "network", "setting"])
+    assert len(indexed_rows) == 2 * 2 * 2
+    assert (indexed_rows["selection"] >= 0).all()
+    assert indexed_rows.loc[("rot30", "STN", "D"), "chosen"].startswith("STN-ResNet-34")
+    assert indexed_rows.loc[("rot30", "STN", "D"), "candidates"] == 4
+    assert indexed_rows.loc[("rot30", "STN", "D*"), "printed"] == pytest.approx(0.861)
+    assert indexed_rows.loc[("clean", "ResNet-50", "D"), "printed"] == pytest.approx(0.9484)
     depth = equivariance.depths.set_index(["attack", "architecture", "setting"])
     assert depth.loc[("rot30", "STN-ResNet-18", "D"), "printed"] == pytest.approx(0.3866)
     assert depth.loc[("rot30", "STN-ResNet-18", "D"), "candidates"] == 2

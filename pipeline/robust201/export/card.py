@@ -75,7 +75,7 @@ class CardFacts:
         files: all files that were written before the card.
         columns: columns of the Parquet files of all keys that are not measures; empty if there are no such files.
         measures: columns of each measure's Parquet files, by key in the export's spelling.
-        left_out: keys of the sweep that were not evaluated on a dataset, by dataset.
+        unevaluated_keys: keys of the sweep that were not evaluated on a dataset, by dataset.
         sampled: (dataset, key) pairs for which most networks have estimated accuracies.
     """
 
@@ -88,7 +88,7 @@ class CardFacts:
     files: Sequence[WrittenFile]
     columns: Mapping[str, ParquetColumn]
     measures: Mapping[str, Mapping[str, ParquetColumn]]
-    left_out: Mapping[str, Sequence[str]]
+    unevaluated_keys: Mapping[str, Sequence[str]]
     sampled: Sequence[tuple[str, str]] = ()
 
     @property
@@ -112,7 +112,7 @@ class CardFacts:
     @property
     def description(self) -> str:
         n_architectures = len({unit.architecture for group in self.groups for unit in group.complete_units})
-        networks = f"{n_architectures:,} {self.layout.architectures} on {', '.join(self.datasets)}"
+        networks = f"{n_architectures:,} {self.layout.architectures_noun} on {', '.join(self.datasets)}"
         measurements_by_key = {group.key: ", ".join(group.measurements) for group in self.groups if group.is_measure}
         measures_text = "; ".join(f"{key} ({names})" for key, names in measurements_by_key.items())
         image_keys = [group for group in self.groups if not group.is_measure]
@@ -210,7 +210,7 @@ def _contents_section(facts: CardFacts) -> str:
             notes += f" Strengths of `{key}` are {constraint.name} radii around images of pixels in [0, 1]."
     if any(group.is_measure for group in facts.groups):
         notes += " Measures have no strength; their column `strength` contains 0."
-    for dataset, keys in facts.left_out.items():
+    for dataset, keys in facts.unevaluated_keys.items():
         notes += f" Not evaluated on {dataset}: {', '.join(f'`{key}`' for key in keys)}."
     if facts.sampled:
         sampled_keys = ", ".join(dict.fromkeys(f"`{key}`" for _, key in facts.sampled))
@@ -359,8 +359,8 @@ def _make_file_object(file: WrittenFile) -> dict[str, Any]:
 
 
 def _make_field(record_set: str, files: str, name: str, column: ParquetColumn) -> dict[str, Any]:
-    is_text = pa.types.is_dictionary(column.leaf) or pa.types.is_string(column.leaf)
-    is_float = pa.types.is_floating(column.leaf)
+    is_text = pa.types.is_dictionary(column.element_type) or pa.types.is_string(column.element_type)
+    is_float = pa.types.is_floating(column.element_type)
     data_type = "sc:Text" if is_text else "sc:Float" if is_float else "sc:Integer"
     field: dict[str, Any] = {
         "@type": "cr:Field",
@@ -370,6 +370,6 @@ def _make_field(record_set: str, files: str, name: str, column: ParquetColumn) -
         "dataType": data_type,
         "source": {"fileSet": {"@id": files}, "extract": {"column": name}},
     }
-    if column.repeated:
+    if column.is_list:
         field["repeated"] = True
     return field

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from robust201.core.records import ArchitectureId, Unit
-from robust201.export.groups import FileForm, Group
+from robust201.export.groups import FileFormat, Group
 from robust201.export.number_text import array_text
-from robust201.export.outcome_files import ImagesOf
+from robust201.export.outcome_files import ImageLoader
 from robust201.export.published_layout import CATEGORICAL, layout_of
 from robust201.planning.plan import Plan, is_sampled
 from robust201.planning.samples import KeySample
@@ -68,7 +68,7 @@ class SampledResults:
         return tuple(dict.fromkeys((network.unit.dataset, network.unit.key) for network in self.networks))
 
 
-def estimate_accuracies(plan: Plan, store: ShardStore, inventory: Inventory, images_of: ImagesOf) -> SampledResults:
+def estimate_accuracies(plan: Plan, store: ShardStore, inventory: Inventory, images_of: ImageLoader) -> SampledResults:
     """Estimate the accuracies of all networks whose samples are complete."""
     networks: list[NetworkEstimates] = []
     n_missing: Counter[tuple[str, str]] = Counter()
@@ -194,7 +194,7 @@ def estimates_bytes(results: SampledResults, space: str) -> bytes:
 
 
 def estimates_json(
-    results: SampledResults, groups: Iterable[Group], form: FileForm, store: ShardStore, inventory: Inventory
+    results: SampledResults, groups: Iterable[Group], file_format: FileFormat, store: ShardStore, inventory: Inventory
 ) -> Iterator[tuple[str, bytes]]:
     """Yield JSON files of the sampled keys in the published layout.
 
@@ -218,12 +218,18 @@ def estimates_json(
         }
         accuracies = {**estimates_by_architecture, **counts}
         entries = (
-            b'"%s": %s' % (str(architecture).encode(), array_text(accuracies[architecture], form.round_to, form.empty))
+            b'"%s": %s'
+            % (
+                str(architecture).encode(),
+                array_text(accuracies[architecture], file_format.round_to, file_format.empty),
+            )
             for architecture in sorted(accuracies)
         )
-        opening = "{" + "".join(f"{json.dumps(name)}: {{" for name in (group.dataset, form.spell(group), "accuracy"))
+        opening = "{" + "".join(
+            f"{json.dumps(name)}: {{" for name in (group.dataset, file_format.spell_key(group), "accuracy")
+        )
         yield (
-            f"{ESTIMATED_FOLDER}/{group.dataset}/{form.spell(group)}_accuracy.json",
+            f"{ESTIMATED_FOLDER}/{group.dataset}/{file_format.spell_key(group)}_accuracy.json",
             opening.encode() + b", ".join(entries) + b"}}}}",
         )
 

@@ -1,6 +1,7 @@
-"""Replacement of an earlier export in a folder.
+"""Atomic writing of an export folder, replacing an earlier export.
 
-A new export is written to a staging folder inside the export's folder. When all its files are complete, they are moved.
+A new export is written to a staging folder inside the export's folder. When all its files are complete, they are moved
+to their final paths.
 """
 
 import os
@@ -15,7 +16,7 @@ from robust201.core.files import fsync_folder, load_json, make_folder, sole_writ
 from robust201.core.records import canonical_json
 from robust201.export.listing import listing_text
 from robust201.export.side_files import WEIGHTS_FILE, WeightHashes
-from robust201.export.written_file import WrittenFile, hashed_file
+from robust201.export.written_file import WrittenFile, open_hashed_file
 from robust201.reader.listings import CHECKSUM_FILE, read_checksums
 from robust201.reader.result_files import SWEEP_FILE, is_dataset
 
@@ -30,13 +31,13 @@ files.
 
 @contextmanager
 def open_folder(
-    path: Path, planned: Collection[str], sweep_record: Mapping[str, Any], weights: WeightHashes
+    path: Path, planned_names: Collection[str], sweep_record: Mapping[str, Any], weights: WeightHashes
 ) -> Iterator["ExportFolder"]:
     """Prepare a folder for an export, and lock it against other exports on this machine until the block ends.
 
     Args:
         path: the folder.
-        planned: names of the files that the export will write, relative to the folder.
+        planned_names: names of the files that the export will write, relative to the folder.
         sweep_record: description of the sweep, with ``name`` and ``protocols`` as in sweep.json.
         weights: SHA-256 of each network's weights (see `export.side_files.weight_hashes`).
 
@@ -56,7 +57,7 @@ def open_folder(
         if _is_committed(path / STAGING_FOLDER):
             _move_staged_files(path)
         _reject_different_sweep(path, sweep_record, weights)
-        _reject_unlisted_files(path, planned)
+        _reject_unlisted_files(path, planned_names)
         _remove_staging(path / STAGING_FOLDER)
         try:
             yield ExportFolder(path)
@@ -66,9 +67,9 @@ def open_folder(
 
 
 def reject_unfinished_export(path: Path) -> None:
-    """Raise an error if an export was killed before it was complete, or while its files were being moved.
+    """Raise an error if an export to this folder is incomplete, or was killed while its files were being moved.
 
-    There is no error if the export was killed before it moved a file and there is an earlier export, which is intact.
+    An incomplete export is no error if the folder contains an earlier export, because that one is still intact.
 
     Raises:
         InputError: the folder contains an unfinished export.
@@ -98,9 +99,9 @@ def _reject_different_sweep(path: Path, sweep_record: Mapping[str, Any], weights
     # Two sweeps are different if their names differ, if they have no protocol in common, or if none of their common
     # networks has the same weights. The same sweep with more strengths or architectures may replace its earlier export.
     try:
-        earlier = load_json(path / SWEEP_FILE)["sweep"]
-        earlier_name, new_name = (f"the sweep {sweep['name']!r}" for sweep in (earlier, sweep_record))
-        protocols = [set(map(canonical_json, sweep["protocols"])) for sweep in (earlier, sweep_record)]
+        earlier_record = load_json(path / SWEEP_FILE)["sweep"]
+        earlier_name, new_name = (f"the sweep {sweep['name']!r}" for sweep in (earlier_record, sweep_record))
+        protocols = [set(map(canonical_json, sweep["protocols"])) for sweep in (earlier_record, sweep_record)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return  # there is no earlier sweep.json, or it is damaged and will be replaced
     if earlier_name != new_name:
@@ -138,14 +139,14 @@ def _have_common_weights(hashes_a: Any, hashes_b: str | Mapping[str, str]) -> bo
     return bool(hashes_a == hashes_b)
 
 
-def _reject_unlisted_files(path: Path, planned: Collection[str]) -> None:
+def _reject_unlisted_files(path: Path, planned_names: Collection[str]) -> None:
     """Raise InputError if a planned file would replace a file that no export listed.
 
     If the folder has no listing, all its visible files count as unlisted.
     """
     listed_digests = read_checksums(path)
     listed_names = {*listed_digests, CHECKSUM_FILE} if listed_digests else set()
-    unlisted = sorted(name for name in {*planned, CHECKSUM_FILE} if _is_occupied(path, name, listed_names))
+    unlisted = sorted(name for name in {*planned_names, CHECKSUM_FILE} if _is_occupied(path, name, listed_names))
     if not listed_digests:
         unlisted += [name for name in visible_entries(path) if name not in unlisted]
     if unlisted:
@@ -182,7 +183,7 @@ class ExportFolder:
         self.written[file.name] = file
 
     def write(self, name: str, content: str | bytes) -> None:
-        with hashed_file(self.staging / name) as (stream, hashing_stream):
+        with open_hashed_file(self.staging / name) as (stream, hashing_stream):
             stream.write(content.encode() if isinstance(content, str) else content)
         self.record(WrittenFile(name, hashing_stream.digest.hexdigest(), hashing_stream.n_bytes))
 

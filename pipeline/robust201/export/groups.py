@@ -1,4 +1,4 @@
-"""Contents and format of an export: units by dataset and key with their missing evaluations, and protocols."""
+"""Contents and format of an export: its units, their missing evaluations, and its protocols."""
 
 import itertools
 from collections import Counter
@@ -24,8 +24,8 @@ from robust201.tasks.columns import PREDICTIONS
 KeyStyle = Literal["paper", "published"]
 
 
-def spell(task: Task, key_style: KeyStyle) -> str:
-    """Return a task's key in the spelling of the paper or of the published files; custom tasks have one spelling."""
+def spell_key(task: Task, key_style: KeyStyle) -> str:
+    """Return a task's key, spelled as in the paper or as in the published files. Custom tasks have one spelling."""
     return task.published_key if key_style == "published" and task.key in TASKS else task.key
 
 
@@ -38,14 +38,14 @@ class Group:
         task: the key's task.
         measurements: names of the measurements, or a measure's columns.
         units: the units, sorted by architecture and weights.
-        lacking: missing strengths by unit id; complete units are not in this mapping.
+        missing_strengths: missing strengths by unit id; complete units are not in this mapping.
     """
 
     dataset: str
     task: Task
     measurements: tuple[str, ...]
     units: tuple[Unit, ...]
-    lacking: Mapping[str, tuple[float, ...]]
+    missing_strengths: Mapping[str, tuple[float, ...]]
 
     @property
     def key(self) -> str:
@@ -61,24 +61,24 @@ class Group:
 
     @property
     def complete_units(self) -> tuple[Unit, ...]:
-        return tuple(unit for unit in self.units if unit.id not in self.lacking)
+        return tuple(unit for unit in self.units if unit.id not in self.missing_strengths)
 
     @property
     def incomplete_units(self) -> tuple[Unit, ...]:
-        return tuple(unit for unit in self.units if unit.id in self.lacking)
+        return tuple(unit for unit in self.units if unit.id in self.missing_strengths)
 
     @property
     def n_evaluations(self) -> int:
         return len(self.complete_units) * len(self.strengths)
 
     @property
-    def n_left_out(self) -> int:
+    def n_unexported(self) -> int:
         """Number of evaluations that are not exported: all evaluations of incomplete units."""
-        return len(self.lacking) * len(self.strengths)
+        return len(self.missing_strengths) * len(self.strengths)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileForm:
+class FileFormat:
     """Format of result files (see `export.writing.export_dataset`).
 
     Attributes:
@@ -87,7 +87,7 @@ class FileForm:
         empty: value for a mean over zero images.
         compression: compression of JSON files.
         cache_bytes: maximum size of the decoded row groups that are cached.
-        outcomes: form of per-image outcomes; None if they are not written.
+        outcomes: how per-image outcomes are written; None if they are not written.
         labels: labels of the images by dataset, if outcomes are written.
     """
 
@@ -100,18 +100,18 @@ class FileForm:
     labels: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
 
     @property
-    def left_out(self) -> tuple[str, ...]:
-        """Measurements that are not written, because outcomes replace them."""
+    def omitted_measurements(self) -> tuple[str, ...]:
+        """Measurements that are not written, because packed outcomes replace them."""
         return (PREDICTIONS,) if self.outcomes == "bits" else ()
 
-    def spell(self, group: Group) -> str:
-        return spell(group.task, self.key_style)
+    def spell_key(self, group: Group) -> str:
+        return spell_key(group.task, self.key_style)
 
     def file_name(self, group: Group, measurement: str) -> str:
         if measurement == PARQUET_FOLDER:
-            return parquet_name(group.dataset, self.spell(group))
+            return parquet_name(group.dataset, self.spell_key(group))
         suffix = "" if self.compression is None else f".{self.compression}"
-        return f"{group.dataset}/{self.spell(group)}_{measurement}.json{suffix}"
+        return f"{group.dataset}/{self.spell_key(group)}_{measurement}.json{suffix}"
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def group_units(plan: Plan, inventory: Inventory, weights: str | None = None) ->
     for (dataset, key), units in itertools.groupby(selected_units, key=lambda unit: (unit.dataset, unit.key)):
         measurements = plan.measurements_of(key)
         units_of_group = tuple(sorted(units, key=lambda unit: unit.architecture))
-        lacking = {
+        missing_strengths = {
             unit.id: missing_strengths
             for unit in units_of_group
             if inventory.count_complete(unit, measurements) < len(unit.strengths)
@@ -168,7 +168,7 @@ def group_units(plan: Plan, inventory: Inventory, weights: str | None = None) ->
                 )
             )
         }
-        groups.append(Group(dataset, plan.tasks[key], measurements, units_of_group, lacking))
+        groups.append(Group(dataset, plan.tasks[key], measurements, units_of_group, missing_strengths))
     return groups
 
 
@@ -184,14 +184,15 @@ def count_protocol_evaluations(plan: Plan, groups: Iterable[Group]) -> list[Prot
 
 def missing_evaluations_message(out: Path, groups: Sequence[Group]) -> str:
     """Return an error message for an export with missing evaluations."""
-    n_planned = sum(len(example.strengths) for group in groups for example in group.units)
-    n_missing = {group: sum(map(len, group.lacking.values())) for group in groups if group.lacking}
+    n_planned = sum(len(unit.strengths) for group in groups for unit in group.units)
+    n_missing = {group: sum(map(len, group.missing_strengths.values())) for group in groups if group.missing_strengths}
     missing_text = ", ".join(f"{group.dataset} {group.key} {n:,}" for group, n in n_missing.items())
     example_group = next(iter(n_missing))
     example = example_group.incomplete_units[0]
+    example_strength = example_group.missing_strengths[example.id][0]
     return (
         f"Exporting failed for {out}: expected {n_planned:,} evaluations, got {n_planned - sum(n_missing.values()):,}; "
-        f"missing are {missing_text}, such as {example.label} at strength {example_group.lacking[example.id][0]:g}. "
+        f"missing are {missing_text}, such as {example.label} at strength {example_strength:g}. "
         "Run the whole sweep again, without a selection, to compute only these, or export the finished part with "
         "--partial."
     )

@@ -53,7 +53,7 @@ def row_texts(measurement: str, batch: RowBatch, round_to: int | None = None, em
     """Yield each unit's JSON text: one value for ``clean`` and measures, or a list with one value per strength.
 
     Raises:
-        StorageError: a number is infinite, or is NaN but not a mean over images.
+        StorageError: a number is infinite, or an accuracy is NaN.
     """
     fields = fields_of(measurement)
     field_prefixes = [b'"%s": ' % name.encode() if name else b"" for name in fields]
@@ -75,17 +75,17 @@ def row_texts(measurement: str, batch: RowBatch, round_to: int | None = None, em
 
 
 def _column_texts(measurement: str, batch: RowBatch, name: str, round_to: int | None, empty: Empty) -> list[bytes]:
-    """Return the JSON texts of a column, one per evaluation (raises as `row_texts` does)."""
+    """Return the JSON texts of a column, one per evaluation. Raises the same errors as `row_texts`."""
     column = batch.columns[name]
     try:
         if isinstance(column, list):
-            return [array_text(_reject_nan_counts(name, array), round_to, empty) for array in column]
-        return array_texts(_reject_nan_counts(name, column), round_to, empty)
+            return [array_text(_reject_nan_accuracies(name, array), round_to, empty) for array in column]
+        return array_texts(_reject_nan_accuracies(name, column), round_to, empty)
     except ValueError:
         evaluations = ((unit, strength) for unit in batch.units for strength in unit.strengths)
         for (unit, strength), array in zip(evaluations, column, strict=True):
             try:
-                array_text(_reject_nan_counts(name, array), round_to, empty)
+                array_text(_reject_nan_accuracies(name, array), round_to, empty)
             except ValueError as error:
                 raise StorageError(
                     f"Exporting failed for {unit.label} {measurement} at {strength:g}: {error}. "
@@ -98,8 +98,11 @@ def _is_single(unit: Unit) -> bool:
     return unit.key == "clean" or (bool(unit.columns) and len(unit.strengths) == 1)
 
 
-def _reject_nan_counts(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    """Return the array; raise ValueError for NaN, unless the column contains means, which may be over zero images."""
+def _reject_nan_accuracies(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    """Return the array, or raise ValueError if it contains NaN in a column that follows from `cm`, such as accuracy.
+
+    In other columns, NaN stands for a missing number, such as a mean over zero images.
+    """
     column = COLUMNS.get(name)
     if column is not None and column.value_from_counts is not None and np.isnan(array).any():
         raise ValueError(f"{name} is NaN")

@@ -1,4 +1,4 @@
-"""Reading of one key's files as rows, each with an architecture's values of all measurements at every strength."""
+"""Reading of one key's files as rows: per architecture, the values of all measurements at every strength."""
 
 import itertools
 import re
@@ -10,7 +10,7 @@ from typing import Any
 
 from robust201.core.errors import ResultsError
 from robust201.core.records import Unit, format_architecture
-from robust201.export.published_forms import contains_fractions, counts_from_fractions, zeros_to_missing
+from robust201.export.format_variants import contains_fractions, counts_from_fractions, zeros_to_missing
 from robust201.images import DATASETS
 from robust201.reader.result_files import ResultFiles, paper_key, task_of, values_by_strength
 from robust201.reader.value_checks import architecture_of
@@ -20,7 +20,7 @@ NOT_RECORDED = ""
 """Protocol and hash of the weights for rows from JSON files, which contain neither."""
 
 EXACT_DECIMALS = 15
-"""Number of decimals from which a number counts as not rounded."""
+"""A number with at least this many decimals counts as not rounded."""
 
 _N_SAMPLED_VALUES = 20
 _DECIMALS = re.compile(r"\d\.(\d+)(?:e-(\d+))?")
@@ -43,7 +43,7 @@ def json_files_of(files: ResultFiles, dataset: str, key: str) -> dict[str, Path]
 
 
 def count_decimals(values: Iterable[Any]) -> int | None:
-    """Return the maximum number of decimals of the first values, or None if they were not rounded."""
+    """Return the maximum number of decimals among the first values, or None if they were not rounded."""
     max_decimals = 0
     for value in itertools.islice(values, _N_SAMPLED_VALUES):
         for digits, exponent in _DECIMALS.findall(repr(value)):
@@ -92,21 +92,21 @@ def read_origin(sweep: Mapping[str, Any] | None, dataset: str, key: str) -> Orig
 
 @dataclass
 class KeyRows:
-    """The rows of one key on one dataset, with variants of the format normalised (see `export.published_forms`).
+    """The rows of one key on one dataset, with variants of the format normalised (see `export.format_variants`).
 
     Attributes:
         files: the dataset's files.
         dataset: name of the dataset.
         key: the key, spelled as in the files.
         sources: file of each measurement: JSON files, or one Parquet file for all measurements.
-        has_zeros: whether `complete` has replaced a 0 in a mean over zero images.
+        has_replaced_zeros: whether `replace_zeros_of_empty_means` has replaced a 0 in a mean over zero images.
     """
 
     files: ResultFiles
     dataset: str
     key: str
     sources: Mapping[str, Path]
-    has_zeros: bool = field(default=False, init=False)
+    has_replaced_zeros: bool = field(default=False, init=False)
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
@@ -159,7 +159,7 @@ class KeyRows:
             f"{label}: rows of {COUNTS} contain fractions, which were read as counts of {self.n_images:,} images"
         )
         zeros = f"{label}: zeros in confidences over zero images were read as null"
-        return (*([fractions] if self._has_fractions else []), *([zeros] if self.has_zeros else []))
+        return (*([fractions] if self._has_fractions else []), *([zeros] if self.has_replaced_zeros else []))
 
     @property
     def origin(self) -> Origin:
@@ -257,10 +257,12 @@ class KeyRows:
                 f"({error}). Export or download it again."
             ) from error
 
-    def complete(self, values: Values) -> Values:
-        """Replace 0 by NaN in means over zero images, and record in `has_zeros` whether there were any."""
+    def replace_zeros_of_empty_means(self, values: Values) -> Values:
+        """Replace 0 by NaN in means over zero images, and record in `has_replaced_zeros` whether there were any."""
         replaced = zeros_to_missing(values)
-        self.has_zeros = self.has_zeros or any(replaced[name] is not array for name, array in values.items())
+        self.has_replaced_zeros = self.has_replaced_zeros or any(
+            replaced[name] is not array for name, array in values.items()
+        )
         return replaced
 
     def _unmatched_architecture_error(self, expected: str, measurement: str) -> ResultsError:
@@ -282,17 +284,17 @@ class _ReorderedRows:
 
     def __init__(self, rows: Iterator[tuple[str, Any]]) -> None:
         self._rows = rows
-        self._waiting: dict[str, Any] = {}
+        self._unused_values: dict[str, Any] = {}
 
     def take(self, identifier: str) -> Any:
         """Return an architecture's value, or `_NO_ROW` if the file has none."""
-        while identifier not in self._waiting:
+        while identifier not in self._unused_values:
             id_and_value = next(self._rows, None)
             if id_and_value is None:
                 return _NO_ROW
-            self._waiting[id_and_value[0]] = id_and_value[1]
-        return self._waiting.pop(identifier)
+            self._unused_values[id_and_value[0]] = id_and_value[1]
+        return self._unused_values.pop(identifier)
 
     def next_unused(self) -> str | None:
         """Return the id of an architecture that was never taken, or None."""
-        return next(iter(self._waiting), None) or next((identifier for identifier, _ in self._rows), None)
+        return next(iter(self._unused_values), None) or next((identifier for identifier, _ in self._rows), None)

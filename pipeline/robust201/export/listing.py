@@ -62,7 +62,7 @@ def remove_from_listing(folder: Path, names: Collection[str]) -> None:
 
 
 def _read_valid_listing(folder: Path) -> Mapping[str, str]:
-    """Return the digests in a folder's listing, or none if the listing is missing or invalid.
+    """Return the digests in a folder's listing, or an empty mapping if the listing is missing or invalid.
 
     `robust201 verify` reports an invalid listing.
     """

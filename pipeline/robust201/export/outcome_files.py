@@ -16,9 +16,13 @@ from robust201.planning.inputs import Inputs
 from robust201.planning.plan import Plan
 
 OutcomeForm = Literal["bits", "classes"]
-"""``bits`` writes packed outcomes instead of predicted classes, and ``classes`` writes both."""
+"""``bits`` writes one bit per image (1 if it was classified correctly) instead of predicted classes.
 
-ImagesOf = Callable[[Any, str], ImageSet]
+``classes`` writes these bits and the predicted classes.
+"""
+
+ImageLoader = Callable[[Any, str], ImageSet]
+"""(plan, name of a dataset) → the evaluated images."""
 
 _SCHEMA = pa.schema(
     [

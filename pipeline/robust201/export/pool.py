@@ -15,10 +15,10 @@ MEMORY_BYTES = 1_500_000_000
 """Memory limit for all processes together, in bytes (sum of proportional set sizes). It limits their number."""
 
 WORKER_BYTES = 110_000_000
-"""Memory of a process that writes JSON files for 120 classes (``python -m benchmarks.export`` measures 100 classes)."""
+"""Memory of a process that writes JSON files for 120 classes (measured with 100 classes by ``benchmarks.export``)."""
 
 PARQUET_WORKER_BYTES = 190_000_000
-"""Mean memory of a process that writes Parquet files, which includes row groups to write and row groups to read."""
+"""Mean memory of a process that writes Parquet files. It holds both the row groups it reads and those it writes."""
 
 FORK_SERVER_BYTES = 50_000_000
 
@@ -37,10 +37,10 @@ def default_processes(*, parquet: bool) -> int:
 
 
 def max_processes(*, parquet: bool) -> int:
-    """Return the maximum number of worker processes that need less than `MEMORY_BYTES` together with this process."""
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    available = MEMORY_BYTES - FORK_SERVER_BYTES - pages * os.sysconf("SC_PAGE_SIZE")
-    return max(1, available // (PARQUET_WORKER_BYTES if parquet else WORKER_BYTES))
+    """Return the maximum number of workers that, together with this process, need less than `MEMORY_BYTES`."""
+    n_memory_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    available_bytes = MEMORY_BYTES - FORK_SERVER_BYTES - n_memory_pages * os.sysconf("SC_PAGE_SIZE")
+    return max(1, available_bytes // (PARQUET_WORKER_BYTES if parquet else WORKER_BYTES))
 
 
 def write_files(files: Iterable[ResultFile], processes: int, on_rows: Callable[[int], None]) -> Iterator[WrittenFile]:
@@ -57,9 +57,9 @@ def write_files(files: Iterable[ResultFile], processes: int, on_rows: Callable[[
         return
     n_rows = 0
 
-    def report_rows(n_units: int) -> None:
+    def report_rows(n_new_rows: int) -> None:
         nonlocal n_rows
-        n_rows += n_units
+        n_rows += n_new_rows
         on_rows(n_rows)
 
     for file in files:
@@ -73,8 +73,10 @@ def _write_in_pool(
 
     context = fork_server(["robust201.export.json_files", "robust201.shards"])
     # This process reads the counter without its lock, because a killed worker may have left it locked.
-    stop_flag, n_rows = context.RawValue("b", 0), context.Value("q", 0)
-    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start, initargs=(stop_flag, n_rows))
+    stop_flag, row_counter = context.RawValue("b", 0), context.Value("q", 0)
+    pool = ProcessPoolExecutor(
+        processes, mp_context=context, initializer=_initialize_worker, initargs=(stop_flag, row_counter)
+    )
     give_back_freed_memory()  # the memory of this process counts against the limit while the workers run
     remaining = iter(files)
     pending: set[Future[WrittenFile]] = set()
@@ -83,14 +85,14 @@ def _write_in_pool(
             # Only one file is queued in addition to those being written, because each queued file has rows in memory.
             while len(pending) <= processes and (file := next(remaining, None)) is not None:
                 with delaying_interrupts():
-                    pending.add(pool.submit(_write, file))
+                    pending.add(pool.submit(_write_in_worker, file))
             if not pending:
                 break
             finished, pending = wait(pending, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
-            on_rows(n_rows.get_obj().value)
+            on_rows(row_counter.get_obj().value)
             for future in finished:
                 yield future.result()
-        on_rows(n_rows.get_obj().value)
+        on_rows(row_counter.get_obj().value)
     except BrokenProcessPool as error:
         raise StorageError(
             "Exporting failed for a worker process: it died before its file was complete, possibly for lack of memory. "
@@ -102,19 +104,19 @@ def _write_in_pool(
             pool.shutdown(cancel_futures=True)
 
 
-def _start(stop_flag: Any, n_rows: Any) -> None:
+def _initialize_worker(stop_flag: Any, row_counter: Any) -> None:
     global _stop_flag, _row_counter  # a pool passes arguments to its workers only through the initializer
-    _stop_flag, _row_counter = stop_flag, n_rows
+    _stop_flag, _row_counter = stop_flag, row_counter
     end_with_parent()
 
 
-def _write(file: ResultFile) -> WrittenFile:
+def _write_in_worker(file: ResultFile) -> WrittenFile:
     return file.write(_count_rows)
 
 
-def _count_rows(n_units: int) -> None:
+def _count_rows(n_new_rows: int) -> None:
     with _row_counter.get_lock():
-        _row_counter.value += n_units
+        _row_counter.value += n_new_rows
     if _stop_flag.value:
         raise ExportStoppedError(
             "Exporting failed for a file: the export was stopped before the file was complete. Export again."

@@ -36,26 +36,26 @@ class ParquetColumn(NamedTuple):
     form: ParquetForm | None = None
 
     @property
-    def repeated(self) -> bool:
+    def is_list(self) -> bool:
         return bool(pa.types.is_list(self.dtype))
 
     @property
-    def leaf(self) -> pa.DataType:
-        leaf = self.dtype
-        while pa.types.is_list(leaf):
-            leaf = leaf.value_type
-        return leaf
+    def element_type(self) -> pa.DataType:
+        element_type = self.dtype
+        while pa.types.is_list(element_type):
+            element_type = element_type.value_type
+        return element_type
 
     @property
     def type_name(self) -> str:
-        return "string" if self.leaf == CATEGORICAL else str(self.dtype).replace("element: ", "")
+        return "string" if self.element_type == CATEGORICAL else str(self.dtype).replace("element: ", "")
 
 
 _KEY_COLUMNS = {
     "dataset": ParquetColumn(CATEGORICAL, "Dataset of the images and of the network's training."),
     "key": ParquetColumn(CATEGORICAL, "What was done to the images: clean, an attack, or a corruption."),
 }
-STEPS = "weights_steps"
+STEPS_COLUMN = "weights_steps"
 
 _WEIGHTS_COLUMNS = {
     "weights": ParquetColumn(CATEGORICAL, "Name of the weights among those of the architecture."),
@@ -63,10 +63,10 @@ _WEIGHTS_COLUMNS = {
         CATEGORICAL, "Name of the training; null where it has none, or nothing was trained."
     ),
     "weights_epochs": ParquetColumn(pa.int32(), "Epochs of the training, or epoch of the snapshot; null if none."),
-    STEPS: ParquetColumn(pa.int64(), "Iterations of the training until the snapshot; null if unknown."),
+    STEPS_COLUMN: ParquetColumn(pa.int64(), "Iterations of the training until the snapshot; null if unknown."),
     "weights_seed": ParquetColumn(pa.int64(), "Seed of the training, or of random weights; null where unknown."),
 }
-"""Columns for architectures with several sets of weights; `STEPS` is only present if a number of steps is known."""
+"""Columns for architectures with several sets of weights. `STEPS_COLUMN` is omitted if no number of steps is known."""
 
 _SIZE_COLUMNS = {
     "n_images": ParquetColumn(pa.int32(), "Images evaluated."),
@@ -122,7 +122,7 @@ def _weights_columns(weights: Collection[Weights]) -> dict[str, ParquetColumn]:
     if not weights:
         return {}
     has_steps = any(weights_state.steps is not None for weights_state in weights)
-    return {name: column for name, column in _WEIGHTS_COLUMNS.items() if has_steps or name != STEPS}
+    return {name: column for name, column in _WEIGHTS_COLUMNS.items() if has_steps or name != STEPS_COLUMN}
 
 
 def parquet_columns(
@@ -174,7 +174,7 @@ class SpaceLayout:
         title: title of the dataset card.
         slug: identifier made from the title.
         tags: tags of the dataset card.
-        architectures: plural noun for the architectures in the dataset card.
+        architectures_noun: plural noun for the architectures in the dataset card.
         meta_sentence: sentence in the dataset card that describes meta.json.
         columns: the Parquet columns that identify an architecture, `architecture` first.
         values: (architectures) → values of these columns.
@@ -184,7 +184,7 @@ class SpaceLayout:
     title: str
     slug: str
     tags: tuple[str, ...]
-    architectures: str
+    architectures_noun: str
     meta_sentence: str
     columns: Mapping[str, ParquetColumn]
     values: Callable[[Sequence[ArchitectureId]], dict[str, list[Any]]]
@@ -218,7 +218,7 @@ _NASBENCH201_LAYOUT = SpaceLayout(
     title="NAS-Bench-201 robustness",
     slug="nas-bench-201-robustness",
     tags=("neural-architecture-search", "robustness", "nas-bench-201"),
-    architectures="NAS-Bench-201 architectures",
+    architectures_noun="NAS-Bench-201 architectures",
     meta_sentence="`meta.json` names the 15,625 architectures, their isomorphs and the epsilons.",
     columns={
         "architecture": ParquetColumn(pa.int32(), "Index of the architecture in NAS-Bench-201, 0 to 15,624."),
@@ -243,7 +243,7 @@ _NAMED_LAYOUT = SpaceLayout(
     title="Network robustness",
     slug="network-robustness",
     tags=("robustness",),
-    architectures="networks",
+    architectures_noun="networks",
     meta_sentence="`meta.json` names the networks and the epsilons.",
     columns={"architecture": ParquetColumn(pa.string(), "Name of the network.")},
     values=lambda architectures: {"architecture": list(map(str, architectures))},

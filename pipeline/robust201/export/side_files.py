@@ -11,7 +11,7 @@ import yaml
 from robust201 import __version__
 from robust201.core.errors import ConfigError
 from robust201.core.records import Unit, Weights
-from robust201.export.groups import FileForm, Group, KeyStyle, ProtocolCount, spell, weights_names
+from robust201.export.groups import FileFormat, Group, KeyStyle, ProtocolCount, spell_key, weights_names
 from robust201.export.published_layout import layout_of
 from robust201.planning.plan import Plan
 from robust201.reader.result_files import EXPORT_FORMAT, META_FILE, MISSING_FILE, SWEEP_FILE
@@ -41,23 +41,23 @@ def side_file_texts(
     plan: Plan,
     groups: Sequence[Group],
     protocols: Sequence[ProtocolCount],
-    form: FileForm,
+    file_format: FileFormat,
     *,
     provenances: Iterable[Mapping[str, str]],
     weights: WeightHashes,
     sampling: Mapping[str, Any] | None = None,
 ) -> dict[str, str]:
     """Return the contents, by file name, of all files of an export except the results and the cards."""
-    epsilons = spell_epsilons(strengths_of_keys(groups), plan.tasks, form.key_style)
+    epsilons = spell_epsilons(strengths_of_keys(groups), plan.tasks, file_format.key_style)
     architectures = (unit.architecture for group in groups for unit in group.units)
     recorded_accuracies = recorded_text(plan.recorded_accuracies(unit for group in groups for unit in group.units))
     contents = {
         META_FILE: layout_of(plan.space_name).meta_text(epsilons, architectures),
-        SWEEP_FILE: _sweep_text(plan, groups, protocols, form, sampling),
+        SWEEP_FILE: _sweep_text(plan, groups, protocols, file_format, sampling),
         VERSIONS_FILE: _versions_text(provenances),
         WEIGHTS_FILE: json.dumps(weights, indent=1) + "\n" if weights else "",
         RECORDED_FILE: recorded_accuracies,
-        MISSING_FILE: _missing_text(groups, form) if any(group.lacking for group in groups) else "",
+        MISSING_FILE: _missing_text(groups, file_format) if any(group.missing_strengths for group in groups) else "",
         SWEEP_YAML_FILE: sweep_yaml_text(plan),
     }
     return {name: content for name, content in contents.items() if content}
@@ -80,7 +80,7 @@ def spell_epsilons(
 ) -> dict[str, list[float]]:
     """Return the epsilons of each attack in the order of the tasks, with keys spelled in `key_style`."""
     return {
-        spell(task, key_style): [float(epsilon) for epsilon in strengths[key]]
+        spell_key(task, key_style): [float(epsilon) for epsilon in strengths[key]]
         for key, task in tasks.items()
         if key in strengths and task.kind == "attack"
     }
@@ -104,11 +104,11 @@ def strengths_of_keys(groups: Iterable[Group]) -> dict[str, tuple[float, ...]]:
     return {key: group.strengths for key, group in groups_by_key.items()}
 
 
-def swept_strengths(groups: Iterable[Group], form: FileForm) -> dict[str, dict[str, list[float]]]:
+def swept_strengths(groups: Iterable[Group], file_format: FileFormat) -> dict[str, dict[str, list[float]]]:
     """Return the strengths by dataset and key, as in sweep.json."""
     strengths: dict[str, dict[str, list[float]]] = {}
     for group in groups:
-        strengths.setdefault(group.dataset, {})[form.spell(group)] = list(group.strengths)
+        strengths.setdefault(group.dataset, {})[file_format.spell_key(group)] = list(group.strengths)
     return strengths
 
 
@@ -116,7 +116,7 @@ def _sweep_text(
     plan: Plan,
     groups: Sequence[Group],
     protocols: Sequence[ProtocolCount],
-    form: FileForm,
+    file_format: FileFormat,
     sampling: Mapping[str, Any] | None,
 ) -> str:
     """Return the content of sweep.json: protocols with their numbers of evaluations, image selection, strengths."""
@@ -124,12 +124,12 @@ def _sweep_text(
     payload: dict[str, Any] = {
         "format": EXPORT_FORMAT,
         "robust201": __version__,
-        "key_style": form.key_style,
-        "round_to": form.round_to,
-        **({} if form.empty == "null" else {"empty": form.empty}),
-        **({} if form.outcomes is None else {"outcomes": form.outcomes}),
-        "measurements": [name for name in plan.measurements if name not in form.left_out],
-        "strengths": swept_strengths(groups, form),
+        "key_style": file_format.key_style,
+        "round_to": file_format.round_to,
+        **({} if file_format.empty == "null" else {"empty": file_format.empty}),
+        **({} if file_format.outcomes is None else {"outcomes": file_format.outcomes}),
+        "measurements": [name for name in plan.measurements if name not in file_format.omitted_measurements],
+        "strengths": swept_strengths(groups, file_format),
         "sweep": plan.describe() | {"protocols": [dict(protocol.payload) for protocol in protocols]},
         "evaluations": {protocol.digest: protocol.n_evaluations for protocol in protocols},
     }
@@ -182,18 +182,18 @@ def weight_hashes(units: Iterable[Unit]) -> WeightHashes:
     return hashes
 
 
-def _missing_text(groups: Iterable[Group], form: FileForm) -> str:
+def _missing_text(groups: Iterable[Group], file_format: FileFormat) -> str:
     """Return the content of missing.json: strengths that a partial export lacks, by dataset, key and architecture.
 
     If an architecture has several sets of weights, a strength counts as missing if it is missing for any of them.
     """
     missing: dict[str, dict[str, dict[str, list[float]]]] = {}
-    for group in (group for group in groups if group.lacking):
+    for group in (group for group in groups if group.missing_strengths):
         strengths_by_architecture: dict[str, list[float]] = {}
         for unit in group.incomplete_units:
             architecture = str(unit.architecture)
             strengths_by_architecture[architecture] = sorted(
-                {*strengths_by_architecture.get(architecture, ()), *group.lacking[unit.id]}
+                {*strengths_by_architecture.get(architecture, ()), *group.missing_strengths[unit.id]}
             )
-        missing.setdefault(group.dataset, {})[form.spell(group)] = strengths_by_architecture
+        missing.setdefault(group.dataset, {})[file_format.spell_key(group)] = strengths_by_architecture
     return json.dumps(missing, indent=1) + "\n"

@@ -19,7 +19,7 @@ from robust201.core.memory import give_back_freed_memory
 from robust201.core.records import ArchitectureId, EvaluationProtocol, ImageSet, format_architecture
 from robust201.export.diff import ResultSet, read_result_set
 from robust201.export.estimates import estimate_accuracies, estimates_bytes
-from robust201.export.groups import FileForm, KeyStyle, group_units
+from robust201.export.groups import FileFormat, KeyStyle, group_units
 from robust201.export.json_files import JsonFile
 from robust201.export.listing import check_listing, read_listing
 from robust201.export.number_text import Empty
@@ -57,8 +57,8 @@ class Verdict:
 
     Attributes:
         findings: faults of shards and rows.
-        gaps: descriptions of units that have results at some but not all strengths.
-        export: messages about faults in the export's files.
+        gaps: descriptions of the units that have results at some but not all strengths, with the missing strengths.
+        export: messages about faults in the files of the export.
         requeued: names of shards that were set aside, so that the next run recomputes their evaluations.
         n_shards: number of checked shards.
         n_evaluations: number of checked evaluations.
@@ -276,46 +276,51 @@ def check_export(plan: Plan, store: ShardStore, inventory: Inventory, out: Path)
     plan = counted_plan(plan)
     try:
         sweep = read_json(out / SWEEP_FILE, missing={})
-        record = sweep if isinstance(sweep, dict) else {}
-        _reject_different_sweep(out, record, plan)
-        form = _read_form(out, record, listed_digests)
-        recorded_weights = record.get("weights")
+        sweep_record = sweep if isinstance(sweep, dict) else {}
+        _reject_different_sweep(out, sweep_record, plan)
+        file_format = _read_file_format(out, sweep_record, listed_digests)
+        recorded_weights = sweep_record.get("weights")
         exported_weights = [*recorded_weights] if isinstance(recorded_weights, dict) else []
         groups = group_units(plan, inventory, exported_weights[0] if len(exported_weights) == 1 else None)
-        epsilons = spell_epsilons(strengths_of_keys(groups), plan.tasks, form.key_style)
+        epsilons = spell_epsilons(strengths_of_keys(groups), plan.tasks, file_format.key_style)
     except (ResultsError, ConfigError) as error:
         yield str(error)
         return
-    yield from _check_strengths(out, record, swept_strengths(groups, form), epsilons)
+    yield from _check_strengths(out, sweep_record, swept_strengths(groups, file_format), epsilons)
     listed_names = {name for name in listed_digests if "/" in name and not _is_converted(out / name)}
     listed_names = {name for name in listed_names if not name.startswith(f"{ESTIMATED_FOLDER}/")}
     formats: list[Format] = ["json"] if any(".json" in name for name in listed_names) else []
     formats += ["parquet"] if any(key_of_parquet(name) for name in listed_names) else []
     is_partial = MISSING_FILE in listed_digests
     expected_names: set[str] = set()
-    if form.outcomes is not None:
+    if file_format.outcomes is not None:
         try:
             images = images_of_outcomes((group for group in groups if group.complete_units), plan, evaluated_images)
         except InputError as error:
             yield f"Verifying failed for {out}: {error}"
             return
-        form = replace(form, labels={dataset: image_set.labels for dataset, image_set in images.items()})
+        file_format = replace(file_format, labels={dataset: image_set.labels for dataset, image_set in images.items()})
         expected_names |= {*map(images_name, images)}
         for dataset, image_set in images.items():
             yield from _check_images(out / images_name(dataset), image_set)
     for group in groups:
-        files = list_files([group], formats, form.left_out) if group.complete_units or not is_partial else []
-        expected_names |= {form.file_name(*file) for file in files}
-        if group.lacking and not is_partial:
+        files = (
+            list_files([group], formats, file_format.omitted_measurements)
+            if group.complete_units or not is_partial
+            else []
+        )
+        expected_names |= {file_format.file_name(*file) for file in files}
+        if group.missing_strengths and not is_partial:
             example = format_architecture(group.incomplete_units[0].architecture)
             yield (
                 f"Verifying failed for {group.dataset} {group.key} of {out}: the results folder lacks results of "
-                f"{len(group.lacking)} exported networks, such as {example}. Complete the results and verify again."
+                f"{len(group.missing_strengths)} exported networks, such as {example}. Complete the results and verify "
+                "again."
             )
             continue
-        present_files = [file for file in files if (out / form.file_name(*file)).is_file()]
+        present_files = [file for file in files if (out / file_format.file_name(*file)).is_file()]
         try:
-            for file in make_files(present_files, form, out, plan, store, inventory):
+            for file in make_files(present_files, file_format, out, plan, store, inventory):
                 yield from _check_file(out, file)
         except (StorageError, IncompleteError) as error:
             yield f"Verifying failed for {group.dataset} {group.key} of {out}: {error}"
@@ -324,9 +329,9 @@ def check_export(plan: Plan, store: ShardStore, inventory: Inventory, out: Path)
         yield f"Verifying failed for {out / name}: {problem}. {REEXPORT}"
 
 
-def _reject_different_sweep(out: Path, record: Mapping[str, Any], plan: Plan) -> None:
+def _reject_different_sweep(out: Path, sweep_record: Mapping[str, Any], plan: Plan) -> None:
     """Raise ResultsError if the exported sweep has no protocol in common with the plan."""
-    sweep = record.get("sweep")
+    sweep = sweep_record.get("sweep")
     exported_sweep = sweep if isinstance(sweep, dict) else {}
     plan_description, exported_protocols = plan.describe(), exported_sweep.get("protocols")
     if (
@@ -341,21 +346,21 @@ def _reject_different_sweep(out: Path, record: Mapping[str, Any], plan: Plan) ->
         )
 
 
-def _read_form(out: Path, record: Mapping[str, Any], names: Iterable[str]) -> FileForm:
+def _read_file_format(out: Path, sweep_record: Mapping[str, Any], names: Iterable[str]) -> FileFormat:
     def recorded_choice(field: str, choices: Any, default: Any = None) -> Any:
-        return next((choice for choice in get_args(choices) if record.get(field, default) == choice), None)
+        return next((choice for choice in get_args(choices) if sweep_record.get(field, default) == choice), None)
 
     compression = next(
         (suffix for name in names for suffix in get_args(Compression) if name.endswith(f".{suffix}")), None
     )
-    round_to = record.get("round_to", "none")
+    round_to = sweep_record.get("round_to", "none")
     style, outcomes = recorded_choice("key_style", KeyStyle), recorded_choice("outcomes", OutcomeForm)
     empty = recorded_choice("empty", Empty, "null")
     if style is None or empty is None or not (round_to is None or isinstance(round_to, int)):
         raise ResultsError(
             f"Verifying failed for {out / SWEEP_FILE}: key_style, round_to or empty is missing or invalid. {REEXPORT}"
         )
-    return FileForm(
+    return FileFormat(
         key_style=style,
         round_to=round_to,
         empty=empty,
@@ -370,7 +375,7 @@ def _check_strengths(
 ) -> Iterator[str]:
     """Compare the strengths in sweep.json and meta.json with the plan's strengths.
 
-    Result files do not contain strengths, so this is the only check of them.
+    JSON result files do not contain strengths, so no other check finds wrong ones.
     """
     try:
         meta = read_json(out / META_FILE, missing={})
@@ -386,7 +391,7 @@ def _check_strengths(
 
 
 def _is_converted(path: Path) -> bool:
-    """Return whether a file was converted from JSON files; these are compared with the shards instead."""
+    """Return whether a Parquet file was converted from JSON files. Only its JSON files are compared with the shards."""
     try:
         return path.suffix == ".parquet" and path.is_file() and is_converted(path)
     except ResultsError:
@@ -412,7 +417,8 @@ def _check_file(out: Path, file: JsonFile | ParquetFile) -> Iterator[str]:
     try:
         difference = _find_text_difference(file) if isinstance(file, JsonFile) else _find_table_difference(file)
     except (OSError, EOFError, zlib.error, pa.ArrowException, ResultsError, UnicodeDecodeError) as error:
-        difference = f"(reading it failed: {error.__cause__ or error})"
+        yield f"Verifying failed for {out / file.name}: reading it failed ({error.__cause__ or error}). {REEXPORT}"
+        return
     if difference is not None:
         yield f"Verifying failed for {out / file.name}: the values differ from the results {difference}. {REEXPORT}"
 
@@ -425,12 +431,12 @@ def _find_text_difference(file: JsonFile) -> str | None:
             if stored_text == b"".join(expected_texts):
                 continue
             if not units:
-                return "before its first or after its last network"
+                return "before the first or after the last network"
             for unit, expected_text in zip(units, expected_texts, strict=True):
                 if not stored_text.startswith(expected_text):
                     return f"from {unit.label} on"
                 stored_text = stored_text[len(expected_text) :]
-        return "after its last network" if stream.read(1) else None
+        return "after the last network" if stream.read(1) else None
 
 
 def _find_table_difference(file: ParquetFile) -> str | None:
@@ -443,7 +449,7 @@ def _find_table_difference(file: ParquetFile) -> str | None:
         )
         for stored_table, expected_table in itertools.zip_longest(stored_tables, file.tables()):
             if stored_table is None or expected_table is None:
-                return "after its last network"
+                return "after the last network"
             if not stored_table.equals(expected_table):
                 return _describe_first_difference(stored_table, expected_table)
     return None
@@ -451,7 +457,7 @@ def _find_table_difference(file: ParquetFile) -> str | None:
 
 def _describe_first_difference(stored_table: pa.Table, expected_table: pa.Table) -> str:
     if stored_table.schema != expected_table.schema:
-        return "in its columns"
+        return "in the columns"
     for row in range(min(len(stored_table), len(expected_table))):
         if not stored_table.slice(row, 1).equals(expected_table.slice(row, 1)):
             architecture = expected_table["architecture"][row].as_py()

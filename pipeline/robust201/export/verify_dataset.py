@@ -93,31 +93,31 @@ def verify_dataset(
         remarks.append(f"{folder} has no {CHECKSUM_FILE}, which an export contains, so it may be incomplete")
     try:
         dataset = RobustnessDataset(folder)
-        keys_rows = list(_find_keys(dataset, is_listed=n_listed is not None))
+        all_key_rows = list(_find_keys(dataset, is_listed=n_listed is not None))
     except ResultsError as error:
         return DatasetVerdict((*problems, str(error)), tuple(remarks), 0, n_listed, None, None)
-    if not keys_rows:
+    if not all_key_rows:
         raise ResultsError(
             f"Verifying failed for {folder}: the folder contains no results. Use a results folder, or the folder of a "
             "dataset."
         )
-    remarks += _describe_absent_keys(dataset, {(rows.dataset, rows.key) for rows in keys_rows})
+    remarks += _describe_absent_keys(dataset, {(rows.dataset, rows.key) for rows in all_key_rows})
     counted_keys: set[tuple[str, str, str]] = set()
     n_evaluations = 0
-    for n_done, original_rows in enumerate(keys_rows, start=1):
+    for n_done, original_rows in enumerate(all_key_rows, start=1):
         key_rows = replace(original_rows)  # copied, so that cached values are freed after this iteration
         dataset_key_weights = original_rows.dataset, original_rows.key, str(original_rows.files.weights)
-        is_first = dataset_key_weights not in counted_keys
+        is_new_key = dataset_key_weights not in counted_keys
         counted_keys.add(dataset_key_weights)
         try:
             _read_parquet_pages(key_rows)
             for unit, columns_by_strength in key_rows.iter_rows():
-                n_evaluations += len(columns_by_strength) if is_first else 0
+                n_evaluations += len(columns_by_strength) if is_new_key else 0
                 problems += _check_unit(key_rows, unit, columns_by_strength)
             remarks += key_rows.remarks
         except ResultsError as error:
             problems.append(str(error))
-        on_progress(n_done, len(keys_rows))
+        on_progress(n_done, len(all_key_rows))
     return DatasetVerdict(
         problems=tuple(problems),
         remarks=tuple(dict.fromkeys(remarks)),
@@ -166,7 +166,7 @@ def _read_parquet_pages(rows: KeyRows) -> None:
 def _check_unit(rows: KeyRows, unit: Unit, columns_by_strength: Mapping[float, Values]) -> Iterator[str]:
     n_images = unit.n_images or rows.origin.n_images
     for strength, stored_values in columns_by_strength.items():
-        values = rows.complete(stored_values)
+        values = rows.replace_zeros_of_empty_means(stored_values)
         name = f"{unit.label} of {rows.files.path} at {strength:g}"
         try:
             check_values(values, n_images, decimals=rows.decimals, name=name)

@@ -27,7 +27,7 @@ from robust201.export.card import (
 from robust201.export.estimates import SampledResults, estimate_accuracies, estimates_bytes, estimates_json
 from robust201.export.folder import open_folder
 from robust201.export.groups import (
-    FileForm,
+    FileFormat,
     Group,
     KeyStyle,
     count_protocol_evaluations,
@@ -37,7 +37,7 @@ from robust201.export.groups import (
 )
 from robust201.export.json_files import JsonFile
 from robust201.export.number_text import Empty
-from robust201.export.outcome_files import ImagesOf, OutcomeForm, evaluated_images, image_table_bytes
+from robust201.export.outcome_files import ImageLoader, OutcomeForm, evaluated_images, image_table_bytes
 from robust201.export.parquet_files import ParquetFile
 from robust201.export.pool import POOL_CACHE_BYTES, write_files
 from robust201.export.published_layout import ParquetColumn, describe_strength, layout_of, parquet_columns
@@ -97,7 +97,7 @@ def export_dataset(
     licence: str = DEFAULT_LICENCE,
     weights: str | None = None,
     outcomes: OutcomeForm | None = None,
-    images_of: ImagesOf = evaluated_images,
+    images_of: ImageLoader = evaluated_images,
     estimates: bool = False,
     processes: int = 1,
     progress: Callable[[int, int], None] | None = None,
@@ -146,17 +146,17 @@ def export_dataset(
     if outcomes is not None:
         _check_outcomes_can_be_written(out, plan, formats)
     sampled = _estimate_if_sampled(plan, store, inventory, images_of)
-    counted = counted_plan(plan)
-    groups = group_units(counted, inventory, weights)
+    plan_on_all_images = counted_plan(plan)  # results on samples of the images are exported as estimates
+    groups = group_units(plan_on_all_images, inventory, weights)
     if sampled is not None and sampled.missing and not partial:
         raise IncompleteError(_describe_missing_samples(out, plan, sampled, groups))
-    plan = counted
+    plan = plan_on_all_images
     _check_single_weights(out, groups, formats)
-    if any(group.lacking for group in groups) and not partial:
+    if any(group.missing_strengths for group in groups) and not partial:
         raise IncompleteError(missing_evaluations_message(out, groups))
     protocol_counts = count_protocol_evaluations(plan, groups)
     check_licence(licence, out)
-    form = FileForm(
+    file_format = FileFormat(
         key_style=key_style,
         round_to=round_to,
         empty=empty,
@@ -165,10 +165,10 @@ def export_dataset(
         outcomes=outcomes,
     )
     exported = [group for group in groups if group.complete_units]
-    result_files = list_files(exported, formats, form.left_out)
+    result_files = list_files(exported, formats, file_format.omitted_measurements)
     images = images_of_outcomes(exported, plan, images_of) if outcomes is not None else {}
-    form = replace(form, labels={dataset: image_set.labels for dataset, image_set in images.items()})
-    result_names = [form.file_name(*file) for file in result_files]
+    file_format = replace(file_format, labels={dataset: image_set.labels for dataset, image_set in images.items()})
+    result_names = [file_format.file_name(*file) for file in result_files]
     _check_distinct_names(out, result_names)
     hashes = weight_hashes(unit for group in groups for unit in group.units)
     provenances = store.check_rows(inventory)
@@ -176,14 +176,16 @@ def export_dataset(
         None if sampled is None else {**sampled.record, **({"json": ESTIMATED_FOLDER} if estimates else {})}
     )
     side_files = side_file_texts(
-        plan, groups, protocol_counts, form, provenances=provenances, weights=hashes, sampling=sampling_section
+        plan, groups, protocol_counts, file_format, provenances=provenances, weights=hashes, sampling=sampling_section
     )
-    parquet_names = [form.file_name(group, content) for group, content in result_files if content == PARQUET_FOLDER]
+    parquet_names = [
+        file_format.file_name(group, content) for group, content in result_files if content == PARQUET_FOLDER
+    ]
     listings = [PARQUET_FILES] if parquet_names else []
     estimate_files: dict[str, bytes] = {}
     if sampled is not None:
         estimate_files[ESTIMATES_FILE] = estimates_bytes(sampled, plan.space_name)
-        estimate_files |= estimates_json(sampled, exported, form, store, inventory) if estimates else {}
+        estimate_files |= estimates_json(sampled, exported, file_format, store, inventory) if estimates else {}
     planned_names = {
         *side_files,
         *listings,
@@ -197,9 +199,9 @@ def export_dataset(
     with open_folder(out, planned_names, plan_description, hashes) as folder:
         n_rows = sum(len(group.complete_units) for group, _ in result_files)
         on_rows = (lambda done: progress(done, n_rows)) if progress is not None else (lambda _done: None)
-        measures: dict[str, dict[str, ParquetColumn]] = {}
+        measure_columns: dict[str, dict[str, ParquetColumn]] = {}
         files = _record_measure_columns(
-            make_files(result_files, form, folder.staging, plan, store, inventory), measures
+            make_files(result_files, file_format, folder.staging, plan, store, inventory), measure_columns
         )
         for file in write_files(files, processes, on_rows):
             folder.record(file)
@@ -215,12 +217,12 @@ def export_dataset(
                 licence=licence,
                 layout=layout_of(plan.space_name),
                 groups=exported,
-                measurements=tuple(name for name in plan.measurements if name not in form.left_out),
+                measurements=tuple(name for name in plan.measurements if name not in file_format.omitted_measurements),
                 protocols=protocol_counts,
                 files=tuple(folder.written[name] for name in sorted(folder.written)),  # all files written so far
-                columns=_image_columns(plan, groups, form) if "parquet" in formats else {},
-                measures=dict(sorted(measures.items())),
-                left_out=_keys_left_out(plan, groups),
+                columns=_image_columns(plan, groups, file_format) if "parquet" in formats else {},
+                measures=dict(sorted(measure_columns.items())),
+                unevaluated_keys=_find_unevaluated_keys(plan, groups),
                 sampled=() if sampled is None else sampled.keys,
             )
             folder.write(name, make_text(facts))
@@ -245,13 +247,13 @@ def _count_missing(
     groups: Iterable[Group], n_missing_estimates: Mapping[tuple[str, str], int]
 ) -> dict[tuple[str, str], int]:
     """Return the number of missing evaluations and missing estimates, by dataset and key."""
-    n_missing = Counter({(group.dataset, group.key): group.n_left_out for group in groups if group.lacking})
+    n_missing = Counter({(group.dataset, group.key): group.n_unexported for group in groups if group.missing_strengths})
     n_missing.update(n_missing_estimates)
     return dict(n_missing)
 
 
 def _estimate_if_sampled(
-    plan: Plan, store: ShardStore, inventory: Inventory, images_of: ImagesOf
+    plan: Plan, store: ShardStore, inventory: Inventory, images_of: ImageLoader
 ) -> SampledResults | None:
     """Return the estimates of a sampled sweep, or None if the sweep is not sampled."""
     if counted_plan(plan).config.sampling is None:
@@ -261,7 +263,11 @@ def _estimate_if_sampled(
 
 def _describe_missing_samples(out: Path, plan: Plan, sampled: SampledResults, groups: Sequence[Group]) -> str:
     """Return an error message for a sampled sweep that lacks estimates, or evaluations on all images."""
-    n_missing = {(group.dataset, group.key): sum(map(len, group.lacking.values())) for group in groups if group.lacking}
+    n_missing = {
+        (group.dataset, group.key): sum(map(len, group.missing_strengths.values()))
+        for group in groups
+        if group.missing_strengths
+    }
     missing_descriptions = [
         f"{sum(n_by_key.values()):,} {noun} "
         f"({', '.join(f'{dataset} {key} {n:,}' for (dataset, key), n in n_by_key.items())})"
@@ -279,7 +285,7 @@ def _describe_missing_samples(out: Path, plan: Plan, sampled: SampledResults, gr
     )
 
 
-def images_of_outcomes(groups: Iterable[Group], plan: Plan, images_of: ImagesOf) -> dict[str, ImageSet]:
+def images_of_outcomes(groups: Iterable[Group], plan: Plan, images_of: ImageLoader) -> dict[str, ImageSet]:
     """Load the evaluated images of each dataset that has per-image outcomes."""
     return {
         dataset: images_of(plan, dataset)
@@ -322,34 +328,34 @@ def _check_distinct_names(out: Path, names: Sequence[str]) -> None:
             )
 
 
-def _image_columns(plan: Plan, groups: Sequence[Group], form: FileForm) -> dict[str, ParquetColumn]:
+def _image_columns(plan: Plan, groups: Sequence[Group], file_format: FileFormat) -> dict[str, ParquetColumn]:
     """Return the columns of the Parquet files of all keys except measures; empty if there are only measures."""
     strengths = dict.fromkeys(describe_strength(group.task) for group in groups if not group.is_measure)
     names = weights_names(unit for group in groups for unit in group.units)
     if not strengths:
         return {}
     return parquet_columns(
-        [name for name in plan.measurements if name not in form.left_out],
+        [name for name in plan.measurements if name not in file_format.omitted_measurements],
         layout_of(plan.space_name).columns,
         " ".join(strengths),
         weights=[plan.weights[name] for name in names] if len(names) > 1 else (),
-        outcomes=form.outcomes is not None,
+        outcomes=file_format.outcomes is not None,
         n_classes=max(plan.n_classes(group.dataset) or 0 for group in groups),
     )
 
 
 def _record_measure_columns(
-    files: Iterable[JsonFile | ParquetFile], measures: dict[str, dict[str, ParquetColumn]]
+    files: Iterable[JsonFile | ParquetFile], measure_columns: dict[str, dict[str, ParquetColumn]]
 ) -> Iterator[JsonFile | ParquetFile]:
-    """Yield the given files, and store the columns of each measure's Parquet file in `measures`."""
+    """Yield the given files, and store the columns of each measure's Parquet file in `measure_columns`."""
     for file in files:
         if isinstance(file, ParquetFile) and file.is_measure:
-            measures[file.key] = file.columns
+            measure_columns[file.key] = file.columns
         yield file
 
 
 def list_files(
-    groups: Iterable[Group], formats: Collection[Format], left_out: Collection[str] = ()
+    groups: Iterable[Group], formats: Collection[Format], omitted_measurements: Collection[str] = ()
 ) -> list[tuple[Group, str]]:
     """List the result files: (group, measurement) for a JSON file, (group, `PARQUET_FOLDER`) for a Parquet file.
 
@@ -360,7 +366,7 @@ def list_files(
         (group, content)
         for group in groups
         for content in (*(group.measurements if "json" in formats else ()), *parquet_folders)
-        if content not in left_out
+        if content not in omitted_measurements
     ]
     return sorted(files, key=_count_numbers, reverse=True)
 
@@ -378,7 +384,7 @@ def _count_numbers(file: tuple[Group, str]) -> int:
 
 def make_files(
     result_files: Iterable[tuple[Group, str]],
-    form: FileForm,
+    file_format: FileFormat,
     folder: Path,
     plan: Plan,
     store: ShardStore,
@@ -393,13 +399,13 @@ def make_files(
         dataset_key = group.dataset, group.key
         if dataset_key not in selections:
             selections[dataset_key] = store.select(
-                group.complete_units, inventory, group.measurements, cache_bytes=form.cache_bytes
+                group.complete_units, inventory, group.measurements, cache_bytes=file_format.cache_bytes
             )
         common_fields: dict[str, Any] = {
             "folder": folder,
-            "name": form.file_name(group, measurement),
+            "name": file_format.file_name(group, measurement),
             "dataset": group.dataset,
-            "key": form.spell(group),
+            "key": file_format.spell_key(group),
             "units": group.complete_units,
             "rows": selections[dataset_key],
         }
@@ -407,9 +413,11 @@ def make_files(
             yield ParquetFile(
                 **common_fields,
                 measurements=tuple(
-                    name for name in group.measurements if group.is_measure or name not in form.left_out
+                    name
+                    for name in group.measurements
+                    if group.is_measure or name not in file_format.omitted_measurements
                 ),
-                labels=None if group.is_measure else form.labels.get(group.dataset),
+                labels=None if group.is_measure else file_format.labels.get(group.dataset),
                 space=plan.space_name,
                 strength=describe_strength(group.task),
                 is_measure=group.is_measure,
@@ -419,14 +427,14 @@ def make_files(
         else:
             yield JsonFile(
                 **common_fields,
-                compression=form.compression,
+                compression=file_format.compression,
                 measurement=measurement,
-                round_to=form.round_to,
-                empty=form.empty,
+                round_to=file_format.round_to,
+                empty=file_format.empty,
             )
 
 
-def _keys_left_out(plan: Plan, groups: Sequence[Group]) -> dict[str, list[str]]:
+def _find_unevaluated_keys(plan: Plan, groups: Sequence[Group]) -> dict[str, list[str]]:
     """Return the sweep's keys that were not evaluated, by dataset; datasets with all keys are absent."""
     evaluated = {(group.dataset, group.key) for group in groups}
     datasets = dict.fromkeys(group.dataset for group in groups)

@@ -49,8 +49,8 @@ def parse_choice(choice_name: str, choice: str, valid_choices: Sequence[str]) ->
 
 
 @contextmanager
-def compressed(stream: BinaryIO, compression: Compression | None) -> Iterator[BinaryIO]:
-    """Yield a stream that writes compressed bytes to another stream.
+def open_compressed_stream(stream: BinaryIO, compression: Compression | None) -> Iterator[BinaryIO]:
+    """Yield a stream that compresses what is written to it, and writes the result to another stream.
 
     The output contains neither a file name nor a time, so that equal contents give equal bytes.
     """
@@ -69,7 +69,7 @@ def compressed(stream: BinaryIO, compression: Compression | None) -> Iterator[Bi
 
 
 @contextmanager
-def hashed_file(path: Path, compression: Compression | None = None) -> Iterator[tuple[BinaryIO, HashingStream]]:
+def open_hashed_file(path: Path, compression: Compression | None = None) -> Iterator[tuple[BinaryIO, HashingStream]]:
     """Open a file for atomic writing: it appears under its name when the block ends without an error.
 
     Yields:
@@ -77,12 +77,12 @@ def hashed_file(path: Path, compression: Compression | None = None) -> Iterator[
     """
     with atomic_write(path) as stream:
         hashing_stream = HashingStream(stream)
-        with compressed(cast(BinaryIO, hashing_stream), compression) as content_stream:
+        with open_compressed_stream(cast(BinaryIO, hashing_stream), compression) as content_stream:
             yield content_stream, hashing_stream
 
 
 class ExportStoppedError(EvaluationError):
-    """The export was interrupted, or failed for another file."""
+    """Writing a file stopped because the export was interrupted, or failed for another file."""
 
 
 class RowSource(Protocol):
@@ -127,7 +127,7 @@ class ResultFile(ABC):
         Raises:
             StorageError: the rows do not belong to the units, or contain a number that the format cannot represent.
         """
-        with hashed_file(self.folder / self.name, self.compression) as (stream, hashing_stream):
+        with open_hashed_file(self.folder / self.name, self.compression) as (stream, hashing_stream):
             self._write_content(stream, on_rows)
         return WrittenFile(self.name, hashing_stream.digest.hexdigest(), hashing_stream.n_bytes)
 

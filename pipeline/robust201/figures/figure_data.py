@@ -1,6 +1,6 @@
-"""The numbers in the figures, as DataFrames, which `specifications` draws.
+"""The numbers in the figures, as DataFrames. The module `specifications` draws them.
 
-The functions that take the results of a dataset return an empty frame if the results do not suffice for the figure.
+Functions that compute a frame from `results` return an empty frame if the results do not suffice for the figure.
 """
 
 import math
@@ -52,7 +52,7 @@ TOP_CELLS = 20
 """Maximum number of cells that `top_cells` returns for a score."""
 
 FAR_STRENGTH = 4.0
-"""If the largest strength is more than this factor above the second largest, it counts as far from the others."""
+"""The largest strength is far from the others if it is more than this many times the second largest."""
 
 ALL_CELLS = "all evaluated cells"
 
@@ -75,7 +75,7 @@ def accuracy_boxes(results: DatasetResults, kind: str) -> pd.DataFrame:
         for name, strength in (clean if results.starts_with_clean(key) else [])
         + [(key, strength) for strength in results.strengths(key)]
     }
-    return _boxes(groups, ["key", "strength"])
+    return _summarise_boxes(groups, ["key", "strength"])
 
 
 def accuracy_curves(results: DatasetResults, kind: str) -> pd.DataFrame:
@@ -146,10 +146,10 @@ def accuracy_by_kernel_parameters(results: DatasetResults) -> pd.DataFrame:
     """
     names = ["kernel_parameters"]
     if results.space is None or ADVERSARIAL not in results.scores:
-        return _boxes({}, names)
+        return _summarise_boxes({}, names)
     sizes = np.array([results.space.kernel_parameters(results.spec(index)) for index in results.architectures])
     means = results.scores[ADVERSARIAL]
-    boxes = _boxes({(int(size),): means[sizes == size] for size in np.unique(sizes)}, names)
+    boxes = _summarise_boxes({(int(size),): means[sizes == size] for size in np.unique(sizes)}, names)
     intervals = [mean_intervals(means[sizes == size].dropna()) for size in boxes["kernel_parameters"]]
     return boxes.assign(
         **dict(zip(("mean", "mean_low", "mean_high"), np.array(intervals, np.float64).reshape(-1, 3).T, strict=True))
@@ -220,13 +220,13 @@ def bulk_range(values: ArrayLike, *, logarithmic: bool = False) -> tuple[float, 
     return float(points_in_range.min()), float(points_in_range.max())
 
 
-def pareto_front(first_numbers: pd.Series, second_numbers: pd.Series) -> NDArray[np.bool_]:
-    """Return which architectures are on the Pareto front if both numbers should be high.
+def pareto_front(first_scores: pd.Series, second_scores: pd.Series) -> NDArray[np.bool_]:
+    """Return which architectures are on the Pareto front of two scores, both of which should be high.
 
     Returns:
-        (N) bool; False for architectures that lack a number. Architectures with equal numbers have equal values.
+        (N) bool; False for architectures that lack a score. Architectures with equal scores have equal values.
     """
-    return on_front(np.stack([first_numbers.to_numpy(np.float64), second_numbers.to_numpy(np.float64)], axis=1))
+    return on_front(np.stack([first_scores.to_numpy(np.float64), second_scores.to_numpy(np.float64)], axis=1))
 
 
 def rank_correlations(accuracies: pd.DataFrame) -> pd.DataFrame:
@@ -336,8 +336,9 @@ def confidence_curves(results: DatasetResults) -> pd.DataFrame:
     """Summarise confidences over the architectures.
 
     Returns:
-        One row per point: `key`, `strength`, `confidence` (of `CONFIDENCES`; for the true class, the mean over classes
-        of the confidence in a class on its own images), `q1`, `median`, `q3`, `n` (architectures with such images).
+        One row per point: `key`, `strength`, `confidence` (a name in `CONFIDENCES`), `q1`, `median`, `q3` and `n`
+        (number of architectures with such images). The confidence in the true class is computed for the images of each
+        class and then averaged over classes.
     """
     rows = results.confidences
     return rows[rows["confidence"].isin(CONFIDENCES)].drop(columns="class").reset_index(drop=True)
@@ -347,8 +348,9 @@ def class_confidences(results: DatasetResults) -> pd.DataFrame:
     """Summarise the confidences in every class over the architectures, at one strength per key.
 
     Returns:
-        One row per point: `key`, `strength` (see `reference_columns`), `confidence` (of `CLASS_CONFIDENCES`), `class`
-        (its number), `q1`, `median`, `q3`, `n` (architectures with such images).
+        One row per point: `key`, `strength` (see `reference_columns`), `confidence` (a name in
+        `CLASS_CONFIDENCES`), `class` (its number), `q1`, `median`, `q3` and `n` (number of architectures with such
+        images).
     """
     rows = results.confidences
     rows = rows[rows["confidence"].isin(CLASS_CONFIDENCES)]
@@ -367,7 +369,10 @@ def one_class_confidence(results: DatasetResults) -> pd.DataFrame:
 
 
 def curves_of_key(frame: pd.DataFrame, key: str, results: DatasetResults) -> pd.DataFrame:
-    """Return a key's rows of a frame of confidences, after the rows of clean images if these are its strength 0."""
+    """Select a key's rows from a frame of confidences.
+
+    The rows of clean images come first, unless the key itself was evaluated at strength 0.
+    """
     clean_keys = [CLEAN] if results.starts_with_clean(key) else []
     return frame[frame["key"].isin([*clean_keys, key])].sort_values("strength", kind="stable")
 
@@ -430,13 +435,13 @@ def clean_against(results: DatasetResults, kind: str) -> pd.DataFrame:
         ]
         score = next(score for score, averaged_kind in SCORE_KINDS.items() if averaged_kind == kind)
         if score in results.scores:
-            front = pareto_front(results.column(CLEAN), results.scores[score])
-            columns.insert(0, (SCORES[score], CLEAN_STRENGTH, results.scores[score], front))
+            is_on_mean_front = pareto_front(results.column(CLEAN), results.scores[score])
+            columns.insert(0, (SCORES[score], CLEAN_STRENGTH, results.scores[score], is_on_mean_front))
         frames = [
             pd.DataFrame(
-                shared_columns | {"key": key, "strength": strength, "accuracy": values.to_numpy(), "front": on_front}
+                shared_columns | {"key": key, "strength": strength, "accuracy": values.to_numpy(), "front": is_on_front}
             )
-            for key, strength, values, on_front in columns
+            for key, strength, values, is_on_front in columns
         ]
     return pd.concat(frames, ignore_index=True).dropna() if frames else pd.DataFrame(columns=names)
 
@@ -501,7 +506,7 @@ def top_cells(results: DatasetResults) -> pd.DataFrame:
         One row per architecture and edge: `score` (of `SCORES`), `among` (`ALL_CELLS`, or the cells with
         `CellSpace.reference_kernel_parameters`), `rank` among these cells (ties have equal ranks), `tied` (number of
         cells with this rank, see `DatasetResults.ranked`), `architecture`, `accuracy` with `low` and `high` (see
-        `accuracy_ends`), `edge` and `operation`.
+        `accuracy_interval`), `edge` and `operation`.
     """
     names = ["score", "among", "rank", "tied", "architecture", "accuracy", "low", "high", "edge", "operation"]
     space = results.space
@@ -517,7 +522,7 @@ def top_cells(results: DatasetResults) -> pd.DataFrame:
             (f"cells with {size} kernel parameters", scores_of_cells[scores_of_cells.index.isin(reference_cells)]),
         ):
             for top in results.ranked(scores_of_group)[:TOP_CELLS]:
-                interval = accuracy_ends(results, top.accuracy)
+                interval = accuracy_interval(results, top.accuracy)
                 cell_columns = (score, among, top.rank, top.tied, top.architecture, top.accuracy, *interval)
                 rows += [(*cell_columns, *edge) for edge in enumerate(space.parse(results.spec(top.architecture)))]
     return pd.DataFrame(rows, columns=names)
@@ -528,8 +533,8 @@ def best_cells(results: DatasetResults) -> pd.DataFrame:
 
     Returns:
         One row per criterion (the index): `architecture` (the first by `DatasetResults.ranked`), `spec`, `accuracy`
-        with `low` and `high` (see `accuracy_ends`), `tied` (number of equally accurate architectures), and one column
-        per criterion with the edit distance to the best architecture by that criterion.
+        with `low` and `high` (see `accuracy_interval`), `tied` (number of equally accurate architectures), and one
+        column per criterion with the edit distance to the best architecture by that criterion.
     """
     space = results.space
     if space is None:
@@ -539,7 +544,7 @@ def best_cells(results: DatasetResults) -> pd.DataFrame:
     rows = {
         label: (
             *(top.architecture, results.spec(top.architecture), top.accuracy),
-            *accuracy_ends(results, top.accuracy),
+            *accuracy_interval(results, top.accuracy),
             top.tied,
         )
         for label, scores_of_cells in criteria.items()
@@ -587,7 +592,7 @@ def neighbour_changes(results: DatasetResults) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=names)
 
 
-def accuracy_ends(results: DatasetResults, accuracy: float) -> tuple[float, float]:
+def accuracy_interval(results: DatasetResults, accuracy: float) -> tuple[float, float]:
     """Return the ends of an accuracy's 95% interval over samples of images; NaN if the number of images is unknown.
 
     For a mean over evaluations of the same images, the interval is wider than necessary: the fraction of evaluations
@@ -604,7 +609,7 @@ def operation_codes(rows: pd.DataFrame, space: CellSpace) -> pd.DataFrame:
     return matrix[list(dict.fromkeys(rows["architecture"]))]
 
 
-def n_omitted_ties(rows: pd.DataFrame) -> int:
+def count_omitted_ties(rows: pd.DataFrame) -> int:
     """Return the number of architectures that are tied with the last one in `rows` of `top_cells` but left out."""
     last_cell = rows[["rank", "tied"]].to_numpy(np.int64)[-1]
     return int(last_cell.sum()) - 1 - rows["architecture"].nunique()
@@ -622,14 +627,14 @@ def operation_names(space: CellSpace) -> list[str]:
     return [space.operation_labels[operation] for operation in space.operations]
 
 
-def changed_cell(rows: pd.DataFrame, results: DatasetResults) -> tuple[int, list[int], int]:
+def base_cell(rows: pd.DataFrame, results: DatasetResults) -> tuple[int, list[int], int]:
     """Return an architecture's id, the indices of its operations, and the number of equally accurate architectures."""
     index = int(rows["architecture"].iloc[0])
     operations = [results.cells.operations.index(operation) for operation in results.cells.parse(results.spec(index))]
     return index, operations, int(rows["tied"].iloc[0])
 
 
-def _boxes(groups: Mapping[tuple[object, ...], pd.Series], names: Sequence[str]) -> pd.DataFrame:
+def _summarise_boxes(groups: Mapping[tuple[object, ...], pd.Series], names: Sequence[str]) -> pd.DataFrame:
     rows = []
     values_by_group = {group: column.dropna().to_numpy(np.float64) for group, column in groups.items()}
     values_by_group = {group: values for group, values in values_by_group.items() if len(values)}
@@ -638,7 +643,7 @@ def _boxes(groups: Mapping[tuple[object, ...], pd.Series], names: Sequence[str])
         fence = FENCE * (q3 - q1)
         inside = values[(values >= q1 - fence) & (values <= q3 + fence)]
         low, high = min(q1, inside.min()), max(q3, inside.max())
-        rows.append((*group, low, q1, median, q3, high, _outliers(values, low, high), len(values)))
+        rows.append((*group, low, q1, median, q3, high, _find_outliers(values, low, high), len(values)))
     frame = pd.DataFrame(rows, columns=[*names, "low", "q1", "median", "q3", "high", "outliers", "n"])
     if frame.empty:
         return frame.assign(n_below=[], n_above=[])
@@ -649,7 +654,7 @@ def _boxes(groups: Mapping[tuple[object, ...], pd.Series], names: Sequence[str])
     )
 
 
-def _outliers(values: NDArray[np.float64], low: float, high: float) -> tuple[float, ...]:
+def _find_outliers(values: NDArray[np.float64], low: float, high: float) -> tuple[float, ...]:
     below, above = np.unique(values[values < low]), np.unique(values[values > high])
     return (*below[:MAX_SHOWN_OUTLIERS].tolist(), *above[-MAX_SHOWN_OUTLIERS:].tolist())
 

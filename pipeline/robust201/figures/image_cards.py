@@ -25,7 +25,7 @@ MIN_THUMBNAIL_SIZE = 96
 
 
 def image_section(results: "DatasetResults", images: "ImageSet | None") -> str:
-    """Return the HTML of the images that are broken most and least often; empty without stored per-image outcomes.
+    """Return the HTML of the images that are broken most and least often, or "" without stored per-image outcomes.
 
     Args:
         results: results of a dataset.
@@ -117,9 +117,8 @@ def _thumbnail(images: "ImageSet", row: int, sha256: str, label: str) -> str:
             "Use the images of the dataset's test split."
         )
     factor = -(-MIN_THUMBNAIL_SIZE // max(pixels.shape[1:]))
-    array = (
-        pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)
-    )  # Pillow expects grey images without a channel axis
+    # Pillow expects grey images without a channel axis.
+    array = pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)
     picture = Image.fromarray(np.ascontiguousarray(array))
     picture = picture.resize((picture.width * factor, picture.height * factor), Image.Resampling.NEAREST)
     stream = io.BytesIO()

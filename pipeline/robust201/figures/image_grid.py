@@ -50,7 +50,7 @@ def draw_image_grid(
             axes.imshow(_as_picture(tile.pixels), interpolation="nearest", cmap="gray", vmin=0, vmax=1)
             axes.set_xticks([])
             axes.set_yticks([])
-            parts.style(axes)
+            parts.style_axes(axes)
             axes.set_xlabel(tile.caption, fontsize=SMALL_SIZE, color=INK)
             if row_number == 0:
                 axes.set_title(columns[column_number], fontsize=SMALL_SIZE, color=INK)
@@ -64,6 +64,9 @@ def _as_picture(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def change_to_image(change: NDArray[np.float32], largest: float) -> NDArray[np.float32]:
-    """Return a pixel difference as an image in which grey means no change, scaled to the largest difference."""
-    scaled: NDArray[np.float32] = np.clip(0.5 + change / (2 * max(largest, 1e-9)), 0, 1)
-    return scaled
+    """Convert the change of an image's pixels to an image in which grey means no change.
+
+    A change of ±`largest` becomes white or black.
+    """
+    scaled_change: NDArray[np.float32] = np.clip(0.5 + change / (2 * max(largest, 1e-9)), 0, 1)
+    return scaled_change

@@ -15,18 +15,18 @@ from robust201.figures.panels import MIN_NUMBER_SIZE, NUMBER_SIZE, SMALL_SIZE, P
 from robust201.spaces.cell_space import INK
 
 
-def spec_rows(frame: pd.DataFrame, digits: int = 5) -> list[dict[str, Any]]:
-    """Return a frame as rows of a specification; numbers are rounded, and NaN becomes None."""
+def spec_rows(frame: pd.DataFrame, decimals: int = 5) -> list[dict[str, Any]]:
+    """Convert a frame to rows of a specification; numbers are rounded, and NaN becomes None."""
     float_columns = frame.select_dtypes("float")
-    rounded = frame.assign(**float_columns.round(digits)).astype(object)
+    rounded = frame.assign(**float_columns.round(decimals)).astype(object)
     rows: list[Spec] = rounded.where(frame.notna(), None).to_dict("records")  # type: ignore[assignment]
     return rows
 
 
 def fraction_axis(layout: PanelLayout, label: str, limits: tuple[float, float] = (0, 1)) -> Spec:
-    """Return a vertical axis of fractions between limits; only panels on the left have labels."""
+    """Return a vertical axis of fractions between limits; only the leftmost panels show labels."""
     # Other panels have blank labels instead of none, so that the titles of all panels are aligned.
-    labels = {"title": label} if layout.left else {"title": None, "labelExpr": "' '"}
+    labels = {"title": label} if layout.is_leftmost else {"title": None, "labelExpr": "' '"}
     axis = {"format": ".0%", "tickCount": 5, "grid": True, **labels}
     return {"type": "quantitative", "scale": {"domain": list(limits), "nice": False, "zero": False}, "axis": axis}
 
@@ -34,9 +34,9 @@ def fraction_axis(layout: PanelLayout, label: str, limits: tuple[float, float] =
 def category_axis(layout: PanelLayout, names: Sequence[str], title: str | None, **scale: Any) -> Spec:
     """Return a horizontal axis of names in the given order; names are rotated if they do not fit."""
     name_width = layout.width / max(1, len(names))
-    rotated = max(text_width(len(name), SMALL_SIZE) for name in names) > name_width
-    angle: Spec = {"labelAngle": -90 if rotated else 0}
-    if rotated:
+    is_rotated = max(text_width(len(name), SMALL_SIZE) for name in names) > name_width
+    angle: Spec = {"labelAngle": -90 if is_rotated else 0}
+    if is_rotated:
         angle |= {"labelAlign": "right", "labelBaseline": "middle"}
     return {"type": "nominal", "scale": {"domain": list(names), **scale}, "axis": {"title": title, **angle}}
 
@@ -57,7 +57,7 @@ def chance_layers(chance: float | None, limits: tuple[float, float], *, right: b
     low, high = limits
     if chance is None or not low <= chance <= high:
         return []
-    # Put the label on the side of the line that has options space.
+    # Put the label on the side of the line that has more space.
     is_above = chance < (low + high) / 2
     position: Spec = {"y": {"datum": chance}}
     text_position = {"x": {"value": "width" if right else 0}, **position}
@@ -230,9 +230,9 @@ def heat_map(
     titles: Mapping[str, str],
     field_width: float,
     height: float | None = None,
-    digits: int = 3,
-    number: str = ".3f",
-    hovers: Sequence[Sequence[str]] | None = None,
+    decimals: int = 3,
+    number_format: str = ".3f",
+    tooltip_texts: Sequence[Sequence[str]] | None = None,
     extra_layers: Sequence[Spec] = (),
 ) -> Spec:
     """Draw a frame as a heat map, with one field (a coloured rectangle) per number and the first row on top.
@@ -247,9 +247,9 @@ def heat_map(
         titles: titles of `row`, `column` and `value` in tooltips.
         field_width: width of a field, in points.
         height: height of a field; equal to its width by default.
-        digits: number of decimals that the numbers are rounded to.
-        number: format of the numbers in tooltips.
-        hovers: texts in tooltips, which replace the numbers.
+        decimals: number of decimals to which the numbers are rounded.
+        number_format: format of the numbers in tooltips.
+        tooltip_texts: texts in tooltips, which replace the numbers.
         extra_layers: additional layers.
     """
     shape = matrix.shape
@@ -259,11 +259,11 @@ def heat_map(
     size = min(NUMBER_SIZE, 0.95 * field_width / text_width(max(1, longest_text), 1))
     has_texts = labels is not None and size >= MIN_NUMBER_SIZE
     rows, columns = np.indices(shape)
-    table = {"r": rows.ravel(), "c": columns.ravel(), "value": np.round(matrix.to_numpy(np.float64).ravel(), digits)}
+    table = {"r": rows.ravel(), "c": columns.ravel(), "value": np.round(matrix.to_numpy(np.float64).ravel(), decimals)}
     if has_texts:
         table["text"] = np.array([text for row in labels or () for text in row], object)
-    if hovers is not None:
-        table["hover"] = np.array([text for row in hovers for text in row], object)
+    if tooltip_texts is not None:
+        table["hover"] = np.array([text for row in tooltip_texts for text in row], object)
     # CSV needs a third of the space of JSON records.
     csv = pd.DataFrame(table).to_csv(index=False, lineterminator="\n")
     parse = {"r": "number", "c": "number", "value": "number", "text": "string", "hover": "string"}
@@ -272,8 +272,8 @@ def heat_map(
         {"calculate": f"{json.dumps(names[name], ensure_ascii=False)}[datum.{name[0]}]", "as": name} for name in names
     ]
     tooltip: list[Spec] = [{"field": name, "title": titles[name]} for name in ("row", "column")]
-    if hovers is None:
-        tooltip.append({"field": "value", "type": "quantitative", "title": titles["value"], "format": number})
+    if tooltip_texts is None:
+        tooltip.append({"field": "value", "type": "quantitative", "title": titles["value"], "format": number_format})
     else:
         tooltip.append({"field": "hover", "type": "nominal", "title": titles["value"]})
     valid = [{"filter": "isValid(datum.value)"}]
@@ -312,8 +312,8 @@ def label_outer_axes(chart: Spec, layout: PanelLayout) -> Spec:
 
     All panels must have the same labels.
     """
-    chart["encoding"]["x"]["axis"]["labels"] = layout.bottom
-    chart["encoding"]["y"]["axis"]["labels"] = layout.left
+    chart["encoding"]["x"]["axis"]["labels"] = layout.is_at_bottom
+    chart["encoding"]["y"]["axis"]["labels"] = layout.is_leftmost
     return chart
 
 

@@ -48,7 +48,7 @@ def make_axes_grid(
     figure = Figure(figsize=(width, height * -(-n // n_columns) + extra_height), layout="constrained")
     panels = make_panels(figure, n, n_columns, sharey=True)
     for position, axes in enumerate(panels):
-        style(axes)
+        style_axes(axes)
         axes.set_ylim(*limits)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         axes.grid(axis="y", color=GRID, linewidth=0.5)
@@ -80,7 +80,7 @@ def draw_legend(figure: Figure, handles: Sequence[Any]) -> Any:
     )
 
 
-def style(axes: Axes) -> None:
+def style_axes(axes: Axes) -> None:
     """Set the colour and size of the tick labels, and remove the frame."""
     axes.set_axisbelow(True)
     axes.tick_params(colors=INK, labelcolor=INK, labelsize=SMALL_SIZE, length=2, width=0.6, pad=2)

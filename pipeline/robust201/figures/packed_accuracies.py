@@ -15,8 +15,8 @@ from robust201.spaces.cell_space import CellSpace
 from robust201.statistics.intervals import FEW_IMAGES, accuracy_intervals
 
 RESOLUTION = 10_000
-"""Accuracies are stored in units of 1/10,000. This is exact for 10,000 images; for fewer images, different counts have
-different codes."""
+"""Accuracies are stored in units of 1/10,000. This is exact for 10,000 images. For fewer images, accuracies are
+rounded, but different accuracies still have different codes."""
 
 MISSING = 65_535
 """Code of an accuracy that was not evaluated."""
@@ -70,10 +70,10 @@ def pack_results(results: DatasetResults) -> dict[str, Any]:
         - `best`: the architecture that the explorer shows first.
     """
     space, architectures = results.space, results.architectures
-    cells: dict[str, Any] = {"architectures": list(architectures), "kernelParameters": None}
+    architecture_fields: dict[str, Any] = {"architectures": list(architectures), "kernelParameters": None}
     if space is not None:
         sizes = [space.kernel_parameters(results.spec(index)) for index in architectures]
-        cells = {
+        architecture_fields = {
             "architectures": _base64(np.array(architectures, dtype="<u2")),
             "kernelParameters": _base64(np.array(sizes, dtype="u1")),
         }
@@ -81,7 +81,7 @@ def pack_results(results: DatasetResults) -> dict[str, Any]:
     has_front_scores = {CLEAN, ADVERSARIAL} <= set(scores)
     return {
         "name": results.name,
-        **cells,
+        **architecture_fields,
         "columns": [
             {
                 "key": key,
@@ -100,12 +100,12 @@ def pack_results(results: DatasetResults) -> dict[str, Any]:
         ],
         "front": _base64(pareto_front(scores[CLEAN], scores[ADVERSARIAL]).astype("u1")) if has_front_scores else None,
         "images": results.n_images,
-        "fewCorrect": [] if results.n_images is None else _few_correct(results.n_images),
+        "fewCorrect": [] if results.n_images is None else _intervals_of_few_correct(results.n_images),
         "best": results.best_architecture,
     }
 
 
-def _few_correct(n_images: int) -> list[list[float]]:
+def _intervals_of_few_correct(n_images: int) -> list[list[float]]:
     n_correct = np.arange(min(FEW_IMAGES, n_images + 1))
     intervals: list[list[float]] = np.column_stack(accuracy_intervals(n_correct / n_images, n_images)).tolist()
     return intervals

@@ -37,7 +37,7 @@ def page_views(figure: Figure, results: DatasetResults) -> dict[str, Any]:
         `figure`. If the page reads the points from the data of the explorer, it also has their `column` (an index into
         `DatasetResults.columns`, or the name of a score) and the `limits` of the vertical axis; None otherwise.
     """
-    groups = [[panel] for panel in figure.panels] if figure.menu else [list(figure.panels)]
+    groups = [[panel] for panel in figure.panels] if figure.has_menu else [list(figure.panels)]
     columns = {column: index for index, column in enumerate(results.columns)}
     figure_indices: dict[str, int] = {}
     views = []
@@ -47,7 +47,7 @@ def page_views(figure: Figure, results: DatasetResults) -> dict[str, Any]:
         column = panel.column
         views.append(
             {
-                "label": panel.label if figure.menu else "",
+                "label": panel.label if figure.has_menu else "",
                 "figure": figure_indices.setdefault(spec_json, len(figure_indices)),
                 "column": column if column is None or isinstance(column, str) else columns[column],
                 "limits": panel.limits,
@@ -57,9 +57,9 @@ def page_views(figure: Figure, results: DatasetResults) -> dict[str, Any]:
 
 
 def _specify(figure: Figure, panels: list[Panel]) -> Spec:
-    body = arrange(figure, panels, figure.page_width or PAGE_WIDTH, AXES_WIDTH, page=True)
+    body = arrange(figure, panels, figure.page_width or PAGE_WIDTH, AXES_WIDTH, is_on_page=True)
     spec: Spec = {"$schema": VEGA_LITE, **(body["concat"][0] if len(panels) == 1 else body)}
-    if figure.label and not figure.menu:
+    if figure.label and not figure.has_menu:
         spec["title"] = {"text": figure.label, "orient": "bottom", "anchor": "middle", "frame": "bounds", "offset": 4}
     if panels[0].column is not None:
         names = ("low", "high", "chosen")
@@ -70,7 +70,7 @@ def _specify(figure: Figure, panels: list[Panel]) -> Spec:
 def empty_changes(space: CellSpace) -> Spec:
     """Return an empty map of changes for the explorer, with the dataset ``changes`` and placeholder colour limits."""
     blank = pd.DataFrame(0.0, space.edge_labels, operation_names(space))
-    hovers = [[""] * blank.shape[1]] * len(blank)
-    spec = change_map(PanelLayout(300.0, page=True), blank, [0] * len(blank), hovers, 1.0)
+    tooltip_texts = [[""] * blank.shape[1]] * len(blank)
+    spec = change_map(PanelLayout(300.0, is_on_page=True), blank, [0] * len(blank), tooltip_texts, 1.0)
     spec["layer"][0]["encoding"]["color"]["scale"]["domain"] = ["@low", "@high"]
     return {"$schema": VEGA_LITE} | spec | {"data": {"name": "changes"}}

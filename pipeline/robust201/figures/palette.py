@@ -56,10 +56,10 @@ NETWORK_COLOURS = (
 NETWORK_SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross")
 """Symbols of networks, used cyclically, so that neighbours in the legend differ in shape as well as in colour."""
 
-CORRELATION = "redblue"
+CORRELATION_SCHEME = "redblue"
 """Colour scheme of correlations: RdBu of ColorBrewer (Brewer, 2003), reversed, with red above zero."""
 
-CHANGE = "redblue"
+CHANGE_SCHEME = "redblue"
 """Colour scheme of changes: gains are blue, losses are red."""
 
 BLUES = ("#f7fbff", "#c6dbef", "#6baed6", "#2171b5", "#08306b")
@@ -68,7 +68,8 @@ BLUES = ("#f7fbff", "#c6dbef", "#6baed6", "#2171b5", "#08306b")
 SIZE_COLOURS = ("#4a6fd8", "#1b9aaa", "#7fa83a", "#d99a1c", "#e0503f")
 """Colours of cells by number of kernel parameters, from small to large."""
 
-SEQUENTIAL = "viridis"
+FRACTION_SCHEME = "viridis"
+"""Colour scheme of the fractions in confusion matrices."""
 
 
 CURRENT_OPERATION = "•"
@@ -149,14 +150,14 @@ def change_texts(changes: NDArray[np.float64], operations: list[int], digits: in
     return texts
 
 
-def tie_note(tied: int) -> str:
+def tie_note(n_tied: int) -> str:
     """Return a note on equally accurate architectures, such as ``, one of 9``; empty if there are none."""
-    return "" if tied == 1 else f", one of {tied:,}"
+    return "" if n_tied == 1 else f", one of {n_tied:,}"
 
 
 def rank_texts(cells: "pd.DataFrame") -> list[str]:
     """Return the ranks of cells (columns `rank` and `tied`), with ``=`` in front of shared ranks."""
-    return [f"{'' if tied == 1 else '='}{rank}" for rank, tied in zip(cells["rank"], cells["tied"], strict=True)]
+    return [f"{'' if n_tied == 1 else '='}{rank}" for rank, n_tied in zip(cells["rank"], cells["tied"], strict=True)]
 
 
 def omitted_note(n_omitted: int) -> str:

@@ -39,15 +39,15 @@ class PanelLayout(NamedTuple):
 
     Attributes:
         width: width inside the axes, in points.
-        left: whether the panel is the leftmost of its row; only such panels label the vertical axis.
-        bottom: whether no panel is below it.
-        page: whether the panel is drawn on the report's page, which has tooltips, instead of in a file.
+        is_leftmost: whether the panel is the leftmost of its row; only such panels label the vertical axis.
+        is_at_bottom: whether no panel is below it.
+        is_on_page: whether the panel is drawn on the report's page, which has tooltips, instead of in a file.
     """
 
     width: float
-    left: bool = True
-    bottom: bool = True
-    page: bool = False
+    is_leftmost: bool = True
+    is_at_bottom: bool = True
+    is_on_page: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Panel:
         label: the panel's entry in the page's menu, and its title if `title` is None.
         draw: function that returns the specification for a layout, in points.
         title: lines above the panel.
-        in_file: whether files show the panel; the page shows all panels.
+        is_in_file: whether files show the panel; the page shows all panels.
         is_initial: whether the page's menu initially selects the panel.
         column: the accuracies on the vertical axis, as (key, strength) or a name of `SCORES`, if the page reads them
             from the data of the explorer; None if the panel contains its numbers.
@@ -68,7 +68,7 @@ class Panel:
     label: str
     draw: Callable[[PanelLayout], Spec]
     title: tuple[str, ...] | None = None
-    in_file: bool = True
+    is_in_file: bool = True
     is_initial: bool = False
     column: tuple[str, float] | str | None = None
     limits: tuple[float, float] | None = None
@@ -81,7 +81,7 @@ class Figure:
     Attributes:
         panels: the panels, at least one.
         min_panel_width: minimum width of a panel in points; it limits the number of columns.
-        menu: whether the page shows one panel at a time, which a menu selects.
+        has_menu: whether the page shows one panel at a time, which a menu selects.
         page_width: width of a panel on the page, in points; None for the width of the page.
         label: text below all panels.
         notes: text below the label, in files.
@@ -90,7 +90,7 @@ class Figure:
 
     panels: Sequence[Panel]
     min_panel_width: float
-    menu: bool = False
+    has_menu: bool = False
     page_width: float | None = None
     label: str = ""
     notes: tuple[str, ...] = field(default=())
@@ -114,7 +114,9 @@ def count_columns(n: int, width: float, min_width: float) -> int:
     return -(-n // n_rows)
 
 
-def arrange(figure: Figure, panels: Sequence[Panel], width: float, axes_width: float, *, page: bool = False) -> Spec:
+def arrange(
+    figure: Figure, panels: Sequence[Panel], width: float, axes_width: float, *, is_on_page: bool = False
+) -> Spec:
     """Arrange panels of a figure in rows.
 
     Args:
@@ -122,20 +124,20 @@ def arrange(figure: Figure, panels: Sequence[Panel], width: float, axes_width: f
         panels: the panels to show.
         width: total width, in points.
         axes_width: width of axes and gaps, in points.
-        page: see `PanelLayout`.
+        is_on_page: see `PanelLayout`.
     """
     n_columns = count_columns(len(panels), width, figure.min_panel_width)
     panel_width = (width - axes_width) / n_columns
     panel_specs = []
     for index, panel in enumerate(panels):
-        layout = PanelLayout(panel_width, index % n_columns == 0, index + n_columns >= len(panels), page)
+        layout = PanelLayout(panel_width, index % n_columns == 0, index + n_columns >= len(panels), is_on_page)
         lines = panel.title if panel.title is not None else (panel.label,)
         size = (
             max(MIN_NUMBER_SIZE, min(TITLE_SIZE, panel_width / text_width(max(map(len, lines)), 1)))
             if any(lines)
             else TITLE_SIZE
         )
-        has_title = any(lines) and not (page and figure.menu)
+        has_title = any(lines) and not (is_on_page and figure.has_menu)
         title = {"title": {"text": list(lines), "fontSize": size}} if has_title else {}
         panel_specs.append(title | panel.draw(layout))
     _fold_legends(panel_specs, width)

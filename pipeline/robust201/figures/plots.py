@@ -15,7 +15,7 @@ from robust201.figures.table import FIGURES, FigureDefinition, find_figure
 from robust201.reader.dataset import RobustnessDataset
 
 FIGURE_WIDTHS = {"column": 3.25, "page": 6.75}
-"""Widths in inches of a column and of a page's text in two-column templates such as those of ICML and CVPR."""
+"""Widths of one column and of the whole text in two-column templates such as those of ICML and CVPR, in inches."""
 
 MIN_WIDTH, MAX_WIDTH = 2.5, 40.0
 """Limits of a figure's width, in inches."""
@@ -60,7 +60,7 @@ def save_plots(
     mean: str = OVER_EVALUATIONS,
     shown_class: int = 0,
 ) -> list[Path]:
-    """Save all figures that the results suffice for.
+    """Save all figures for which there are enough results.
 
     Args:
         dataset: the results.
@@ -85,19 +85,19 @@ def save_plots(
             f"{closest(file_format, FIGURE_FORMATS)}"
         )
     inches = parse_width(width)
-    rows = list(FIGURES.values()) if figures is None else [find_figure(name) for name in figures]
+    definitions = list(FIGURES.values()) if figures is None else [find_figure(name) for name in figures]
     all_results = read_results(dataset.select(), mean=mean)
     selected = all_results if data is None else [choose_results(all_results, data, dataset.path)]
-    selected = [_with_shown_class(results, shown_class) for results in selected]
-    jobs = [
+    selected = [_select_shown_class(results, shown_class) for results in selected]
+    drawings = [
         (results, figure, out / f"{stem}.{file_format}")
-        for results, figure, stem in _list_jobs(selected, rows, data is None)
+        for results, figure, stem in _list_drawings(selected, definitions, data is None)
     ]
-    for _, _, path in jobs:
+    for _, _, path in drawings:
         check_output_file(path)
-    paths = [path for results, figure, path in jobs if _save(results, figure, path, inches, title)]
+    paths = [path for results, figure, path in drawings if _save(results, figure, path, inches, title)]
     if not paths:
-        requirements = "; ".join(sorted({f"{figure.name} needs {figure.requirement}" for figure in rows}))
+        requirements = "; ".join(sorted({f"{figure.name} needs {figure.requirement}" for figure in definitions}))
         raise ResultsError(
             f"Drawing failed for {dataset.path}: the results do not suffice for any figure ({requirements}). Export "
             "more keys or measurements."
@@ -147,17 +147,17 @@ def save_plot(
     results = (
         all_results[0] if figure.is_across_datasets and all_results else choose_results(all_results, data, dataset.path)
     )
-    results = _with_shown_class(replace(results, measure_folders=measures), shown_class or 0)
+    results = _select_shown_class(replace(results, measure_folders=measures), shown_class or 0)
     if not _save(results, figure, out, inches, title):
         subject_prefix = "" if figure.is_across_datasets else f"{results.name} of "
         raise ResultsError(
             f"Drawing {name} failed for {subject_prefix}{dataset.path}: the figure needs {figure.requirement}, and the "
-            f"dataset has results of {_describe(results)}. {_advise(figure, results)}"
+            f"dataset has results of {_describe_results(results)}. {_suggest_remedy(figure, results)}"
         )
     return out
 
 
-def _with_shown_class(results: DatasetResults, class_number: int) -> DatasetResults:
+def _select_shown_class(results: DatasetResults, class_number: int) -> DatasetResults:
     n_classes = results.n_classes
     if class_number < 0 or (n_classes is not None and class_number >= n_classes):
         valid_numbers = "a number of at least 0" if n_classes is None else f"a number from 0 to {n_classes - 1}"
@@ -168,7 +168,7 @@ def _with_shown_class(results: DatasetResults, class_number: int) -> DatasetResu
     return replace(results, shown_class=class_number)
 
 
-def _advise(figure: FigureDefinition, results: DatasetResults) -> str:
+def _suggest_remedy(figure: FigureDefinition, results: DatasetResults) -> str:
     n_networks = len(results.accuracies)
     if figure.max_networks is not None and n_networks > figure.max_networks:
         return f"Select up to {figure.max_networks} networks with --architectures, or choose another figure."
@@ -177,29 +177,29 @@ def _advise(figure: FigureDefinition, results: DatasetResults) -> str:
     return "Choose another figure, or export more results."
 
 
-def _list_jobs(
-    selected: Sequence[DatasetResults], rows: Sequence[FigureDefinition], all_datasets: bool
+def _list_drawings(
+    selected: Sequence[DatasetResults], definitions: Sequence[FigureDefinition], all_datasets: bool
 ) -> Iterator[tuple[DatasetResults, FigureDefinition, str]]:
     for results in selected:
-        for figure in rows:
+        for figure in definitions:
             if not figure.is_across_datasets:
                 yield results, figure, f"{results.name}-{figure.name}"
-    for figure in rows:
+    for figure in definitions:
         if figure.is_across_datasets and all_datasets and selected:
             yield selected[0], figure, figure.name
 
 
-def _describe(results: DatasetResults) -> str:
+def _describe_results(results: DatasetResults) -> str:
     keys = dict.fromkeys(map(str, results.accuracies.columns.get_level_values("key")))
     n_architectures = len(results.accuracies)
     return f"{n_architectures:,} architecture{'' if n_architectures == 1 else 's'} under {', '.join(keys)}"
 
 
 def _save(results: DatasetResults, figure: FigureDefinition, path: Path, width: float, with_title: bool) -> bool:
-    """Draw a figure into a file; return False if the results do not suffice."""
+    """Draw a figure into a file, or return False if the results do not suffice."""
     from robust201.figures.vega_files import draw_file
 
-    frame = figure.numbers(results)
+    frame = figure.compute_numbers(results)
     if frame.empty:
         return False
     format_name = path.suffix.lstrip(".")
@@ -207,15 +207,15 @@ def _save(results: DatasetResults, figure: FigureDefinition, path: Path, width: 
         # Heat maps have named rows, so their index is written; a RangeIndex has no meaning.
         write_csv(path, frame, index=not isinstance(frame.index, pd.RangeIndex))
         return True
-    notes = (MEANS[results.mean],) if figure.averages else ()
-    title = _title(figure, results, width) if with_title else ""
+    notes = (MEANS[results.mean],) if figure.shows_means else ()
+    title = _make_title(figure, results, width) if with_title else ""
     content = draw_file(figure.specify(frame, results), width, format_name, notes=notes, title=title)
     with atomic_write(path) as stream:
         stream.write(content)
     return True
 
 
-def _title(figure: FigureDefinition, results: DatasetResults, width: float) -> str:
+def _make_title(figure: FigureDefinition, results: DatasetResults, width: float) -> str:
     subject = (
         ", ".join(other_results.label for other_results in results.folder)
         if figure.is_across_datasets

@@ -10,7 +10,7 @@ from matplotlib.ticker import ScalarFormatter
 
 from robust201.core.errors import ConfigError
 from robust201.core.files import atomic_write, check_output_file
-from robust201.figures.matplotlib_parts import METADATA, draw_legend, make_panels, style
+from robust201.figures.matplotlib_parts import METADATA, draw_legend, make_panels, style_axes
 from robust201.figures.palette import GRID
 from robust201.figures.panels import SMALL_SIZE, TEXT_SIZE, TITLE_SIZE, count_columns
 from robust201.figures.plots import parse_width
@@ -49,7 +49,7 @@ def save_regret_curves(searches: Sequence[RepeatedSearch], out: Path, *, width: 
         figure = Figure(figsize=(inches, height), layout="constrained")
         handles: dict[str, Any] = {}
         for axes, search in zip(make_panels(figure, len(searches), n_columns), searches, strict=True):
-            style(axes)
+            style_axes(axes)
             queries = np.arange(1, search.n_queries + 1)
             in_percentage_points = not search.is_front and search.in_percent[search.objective]
             scale = 100 if in_percentage_points else 1
@@ -72,7 +72,7 @@ def save_regret_curves(searches: Sequence[RepeatedSearch], out: Path, *, width: 
                 axes.yaxis.set_major_formatter(ScalarFormatter())
             axes.grid(axis="y", color=GRID, linewidth=0.5)
             axes.tick_params(labelsize=SMALL_SIZE)
-            axes.set_title(_title(search), fontsize=TITLE_SIZE, color=INK, parse_math=False)
+            axes.set_title(_make_title(search), fontsize=TITLE_SIZE, color=INK, parse_math=False)
             axes.set_xlabel("queries", fontsize=TEXT_SIZE, color=INK)
             regret = "regret (percentage points)" if in_percentage_points else "regret"
             label = "missed fraction of hypervolume" if search.is_front else regret
@@ -86,7 +86,7 @@ def save_regret_curves(searches: Sequence[RepeatedSearch], out: Path, *, width: 
     return out
 
 
-def _title(search: RepeatedSearch) -> str:
+def _make_title(search: RepeatedSearch) -> str:
     """Return the objective's name, with a note if some of its values are estimates or predictions."""
     sources = [(search.is_estimated(search.objective), "estimates"), (search.n_predicted > 0, "predictions")]
     suffix = " and ".join(source for is_used, source in sources if is_used)

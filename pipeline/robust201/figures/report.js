@@ -6,8 +6,8 @@ const $ = (id) => document.getElementById(id);
 
 // ---- numbers -------------------------------------------------------------------------------------------------------
 
-function unpack(text, Kind) {
-  return new Kind(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer);
+function unpack(text, ArrayType) {
+  return new ArrayType(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer);
 }
 
 // If architectures are not cells, there is no explorer, and architectures have names instead of indices.
@@ -90,8 +90,8 @@ function storedTheme() {
 
 function setTheme(choice) {
   $("theme").value = choice;
-  const dark = choice === "dark" || (choice === "auto" && systemDark.matches);
-  document.documentElement.dataset.theme = dark ? "dark" : "light";
+  const isDark = choice === "dark" || (choice === "auto" && systemDark.matches);
+  document.documentElement.dataset.theme = isDark ? "dark" : "light";
 }
 
 // Switch to the light theme for printing, and draw all visible figures.
@@ -102,10 +102,10 @@ function prepareForPrint() {
 
 // ---- figures -------------------------------------------------------------------------------------------------------
 
-const PIXELS = 1.6;  // per point
-const views = new Map();  // promises of views, by chart element
+const PIXELS_PER_POINT = 1.6;
+const views = new Map();  // by chart element: the promise of its Vega view
 
-// Draw a specification after replacing placeholders such as "@low" with values.
+// Draw a specification, in which placeholders such as "@low" are first replaced with values.
 function draw(chart, spec, values = {}, datasets = {}) {
   const placeholders = new Map(Object.entries(values).map(([name, value]) => [`@${name}`, value]));
   const filled = JSON.parse(JSON.stringify(spec), (_, value) => (placeholders.has(value) ? placeholders.get(value) : value));
@@ -115,7 +115,7 @@ function draw(chart, spec, values = {}, datasets = {}) {
     drawn?.finalize();
     const result = await vegaEmbed(chart, { ...filled, datasets }, { config: page.config, renderer: "svg", mode: "vega-lite", actions });
     const svg = chart.querySelector("svg.marks");
-    svg.style.width = `${PIXELS * svg.getAttribute("width")}px`;
+    svg.style.width = `${PIXELS_PER_POINT * svg.getAttribute("width")}px`;
     return result;
   });
   views.set(chart, view);
@@ -142,12 +142,12 @@ function drawFigure(block) {
 
 // Return the points of a scatter plot, with texts for tooltips. `column` is a column's index or a score's name.
 function pointsOf(figureDataset, column) {
-  const clean = fractions(figureDataset.columns.find((candidate) => candidate.key === "clean")), single = typeof column === "number";
-  const y = single ? fractions(figureDataset.columns[column]) :
+  const clean = fractions(figureDataset.columns.find((candidate) => candidate.key === "clean")), isEvaluation = typeof column === "number";
+  const y = isEvaluation ? fractions(figureDataset.columns[column]) :
     Array.from(figureDataset.scores.find((score) => score.name === column).values, (value) => (Number.isNaN(value) ? null : value));
   const describe = (value, hasInterval) => percent(value) + (figureDataset.images && hasInterval ? ` ${interval(value, figureDataset)}` : "");
   return Array.from(figureDataset.ids, (id, row) => ({ architecture: id, clean: clean[row], accuracy: y[row],
-    kernel_parameters: space ? figureDataset.kernelParameters[row] : null, clean_text: describe(clean[row], true), accuracy_text: describe(y[row], single),
+    kernel_parameters: space ? figureDataset.kernelParameters[row] : null, clean_text: describe(clean[row], true), accuracy_text: describe(y[row], isEvaluation),
   })).filter((point) => point.clean !== null && point.accuracy !== null);
 }
 
@@ -161,19 +161,19 @@ function markChosen() {
 }
 
 // Figures are drawn one at a time when they come near the window, so that the page remains responsive.
-const waiting = new Set();
+const waitingFigures = new Set();
 
 function drawNext() {
-  const [block] = waiting;
+  const [block] = waitingFigures;
   if (block === undefined) return;
-  waiting.delete(block);
+  waitingFigures.delete(block);
   drawFigure(block);
-  if (waiting.size) setTimeout(drawNext);
+  if (waitingFigures.size) setTimeout(drawNext);
 }
 
-function request(block) {
-  if (waiting.size === 0) setTimeout(drawNext);
-  waiting.add(block);
+function requestDrawing(block) {
+  if (waitingFigures.size === 0) setTimeout(drawNext);
+  waitingFigures.add(block);
 }
 
 const nearWindow = new Set();  // figures in or near the window
@@ -182,7 +182,7 @@ const observer = new IntersectionObserver((entries) => {
     if (!isIntersecting) nearWindow.delete(target);
     else {
       nearWindow.add(target);
-      if (target.dataset.drawn !== "true") request(target);
+      if (target.dataset.drawn !== "true") requestDrawing(target);
     }
   }
 }, { rootMargin: "400px" });
@@ -278,13 +278,13 @@ function showCell() {
   markChosen();
 }
 
-function showNumbers(container, row, base) {
+function showNumbers(container, row, baseRow) {
   if (row === undefined) {
     container.replaceChildren(element("p", `Its class was not evaluated on ${dataset.name}.`, { class: "warning" }));
     return;
   }
   const axes = [...new Set(dataset.columns.map((column) => column.axis))].filter(Boolean);
-  container.replaceChildren(scoreList(row, base), ...axes.map((axis) => table(axis, row, base)));
+  container.replaceChildren(scoreList(row, baseRow), ...axes.map((axis) => table(axis, row, baseRow)));
 }
 
 // Show the second cell next to the first cell, with the differences between them.
@@ -304,7 +304,7 @@ function showOther() {
   showNumbers($("other-numbers"), dataset.rowById.get(isomorph), dataset.rowById.get(isomorphById[cell]));
 }
 
-function scoreList(row, base) {
+function scoreList(row, baseRow) {
   const list = element("dl", "", { class: "scores" });
   const kernel = element("div");
   kernel.append(element("dt", "kernel parameters"), element("dd", String(dataset.kernelParameters[row])));
@@ -317,7 +317,7 @@ function scoreList(row, base) {
     if (score.name === "clean" && dataset.images && !Number.isNaN(value)) {
       item.append(element("dd", `95%: ${interval(value, dataset)}`));
     }
-    const change = base === undefined ? NaN : 100 * (value - score.values[base]);
+    const change = baseRow === undefined ? NaN : 100 * (value - score.values[baseRow]);
     if (!Number.isNaN(change)) item.append(element("dd", `${signed(change)} points`));
     list.append(item);
   }
@@ -325,14 +325,14 @@ function scoreList(row, base) {
   return list;
 }
 
-function table(axis, row, base) {
+function table(axis, row, baseRow) {
   const columns = dataset.columns.filter((column) => column.axis === axis);
   const strengths = [...new Set(columns.map((column) => column.strength))].sort((a, b) => a - b);
   const keys = [...new Set(columns.map((column) => column.key))];
   const tableElement = element("table", "", { class: "numbers" }), body = element("tbody"), head = element("tr");
   tableElement.append(element("caption", `Accuracy in %, ${
     dataset.images ? `its 95% interval (${count(dataset.images)} images), ` : ""}the rank (= marks ties)${
-    base === undefined ? "" : ", the difference in points"}, by ${axis}`));
+    baseRow === undefined ? "" : ", the difference in points"}, by ${axis}`));
   head.append(element("th", ""), ...strengths.map((strength) => element("th", String(strength), { scope: "col" })));
   for (const key of keys) {
     const line = element("tr");
@@ -346,8 +346,8 @@ function table(axis, row, base) {
         const value = column.values[row] / page.resolution;
         if (dataset.images) field.append(element("small", interval(value, dataset), { class: "interval" }));
         field.append(element("small", `${standing.tied > 1 ? "=" : ""}${count(standing.rank)}`, { class: "rank" }));
-        if (base !== undefined && column.values[base] !== page.missing) {
-          field.append(element("small", signed(100 * (value - column.values[base] / page.resolution))));
+        if (baseRow !== undefined && column.values[baseRow] !== page.missing) {
+          field.append(element("small", signed(100 * (value - column.values[baseRow] / page.resolution))));
         }
       }
       line.append(field);
@@ -369,7 +369,7 @@ function showNeighbours() {
   let largest = 1;
   operations.forEach((current, edge) => {
     for (let operation = 0; operation < nOperations; operation += 1) {
-      const id = isomorphById[idOf(operations.map((own, index) => (index === edge ? operation : own)))];
+      const id = isomorphById[idOf(operations.map((operationOnEdge, index) => (index === edge ? operation : operationOnEdge)))];
       const neighbourRow = dataset.rowById.get(id);
       const isKnown = row !== undefined && neighbourRow !== undefined && score !== undefined;
       const change = operation === current ? 0 : isKnown ? 100 * (score.values[neighbourRow] - score.values[row]) : NaN;
@@ -394,8 +394,8 @@ function allRanks(score) {
   score.ranks = new Array(score.values.length).fill(null);
   order.forEach((row, index) => {
     const above = order[index - 1];
-    const tied = index > 0 && score.values[above] === score.values[row];
-    score.ranks[row] = tied ? score.ranks[above] : index + 1;
+    const isTied = index > 0 && score.values[above] === score.values[row];
+    score.ranks[row] = isTied ? score.ranks[above] : index + 1;
   });
   return score.ranks;
 }
@@ -404,16 +404,16 @@ function allRanks(score) {
 // `text` formats a value for the table.
 function tableColumns() {
   const exact = (value) => (Number.isNaN(value) ? null : Number(value.toPrecision(7)));
-  const plain = (value) => String(value);
+  const asText = (value) => String(value);
   return [
     { name: "architecture", value: (row) => dataset.ids[row], text: (id) => (space ? `#${id}` : id) },
     ...dataset.scores.flatMap((score) => [
       { name: score.label, value: (row) => exact(score.values[row]), text: percent },
       { name: `rank by ${score.label}`, value: (row) => allRanks(score)[row], text: count, ascendingFirst: true },
     ]),
-    ...(space ? [{ name: "kernel parameters", value: (row) => dataset.kernelParameters[row], text: plain }] : []),
+    ...(space ? [{ name: "kernel parameters", value: (row) => dataset.kernelParameters[row], text: asText }] : []),
     ...(dataset.front ? [{ name: "Pareto front", value: (row) => dataset.front[row], text: (isOnFront) => (isOnFront ? "yes" : "") }] : []),
-    ...(space ? [{ name: "cell", value: (row) => specOf(dataset.ids[row]), text: plain }] : []),
+    ...(space ? [{ name: "cell", value: (row) => specOf(dataset.ids[row]), text: asText }] : []),
   ];
 }
 
@@ -422,9 +422,9 @@ function listRows() {
   const bounds = [...document.querySelectorAll("#filters [data-score]")].filter((input) => input.value !== "")
     .map((input) => [dataset.scores.find((score) => score.name === input.dataset.score), Number(input.value) / 100]);
   const bound = (id) => (space && $(id).value !== "" ? Number($(id).value) : null);
-  const min = bound("filter-min"), max = bound("filter-max"), frontOnly = $("filter-front").checked;
+  const min = bound("filter-min"), max = bound("filter-max"), showsFrontOnly = $("filter-front").checked;
   const rows = Array.from(dataset.ids.keys()).filter((row) => {
-    if (frontOnly && !(dataset.front && dataset.front[row])) return false;
+    if (showsFrontOnly && !(dataset.front && dataset.front[row])) return false;
     if (min !== null && dataset.kernelParameters[row] < min) return false;
     if (max !== null && dataset.kernelParameters[row] > max) return false;
     // The tolerance accepts an accuracy that equals the bound before rounding to 32 bits.
@@ -453,11 +453,11 @@ function showTable() {
   const n = Math.max(1, Math.ceil(rows.length / ROWS_PER_PAGE)), first = listing.page * ROWS_PER_PAGE;
   const head = element("tr");
   for (const column of columns) {
-    const sorted = column.name === listing.sortColumn;
-    const headerCell = element("th", "", { scope: "col", "aria-sort": sorted ? (listing.descending ? "descending" : "ascending") : "none" });
-    const button = element("button", `${column.name}${sorted ? (listing.descending ? " ▼" : " ▲") : ""}`, { type: "button" });
+    const isSorted = column.name === listing.sortColumn;
+    const headerCell = element("th", "", { scope: "col", "aria-sort": isSorted ? (listing.descending ? "descending" : "ascending") : "none" });
+    const button = element("button", `${column.name}${isSorted ? (listing.descending ? " ▼" : " ▲") : ""}`, { type: "button" });
     button.addEventListener("click", () => {
-      listing.descending = sorted ? !listing.descending : !column.ascendingFirst && typeof column.value(0) === "number" && column.name !== "architecture";
+      listing.descending = isSorted ? !listing.descending : !column.ascendingFirst && typeof column.value(0) === "number" && column.name !== "architecture";
       listing.sortColumn = column.name;
       listRows();
       tableElement.querySelectorAll("thead button")[columns.indexOf(column)].focus();
@@ -530,8 +530,8 @@ function chooseDataset(name) {
     section.hidden = section.dataset.dataset !== dataset.name;
   }
   // The observer does not report figures that were hidden and shown again within one frame.
-  waiting.clear();
-  for (const block of nearWindow) if (block.dataset.drawn !== "true" && !block.closest("section").hidden) request(block);
+  waitingFigures.clear();
+  for (const block of nearWindow) if (block.dataset.drawn !== "true" && !block.closest("section").hidden) requestDrawing(block);
   sortByBest();
   if (!space) return;
   const menu = $("neighbour-score"), previous = menu.value;

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 VEGA_SCRIPT = "window.vegaEmbed = vegaEmbed;"
-"""Script for the bundler, which adds Vega-Embed with Vega and Vega-Lite."""
+"""Script that is bundled with Vega-Embed, Vega and Vega-Lite, and makes `vegaEmbed` available to the page."""
 
 _MAX_NAMED = 20
 """Maximum number of networks that a warning on the page names."""
@@ -74,7 +74,7 @@ def write_report(
     epsilon: str | None = None,
     images: "ImageSet | None" = None,
 ) -> Path:
-    """Write an HTML page with the figures of every dataset and an explorer; it is one file and works offline.
+    """Write one HTML file with the figures of every dataset and a cell explorer. The page works offline.
 
     Args:
         dataset: the results.
@@ -115,13 +115,13 @@ def write_report(
     sections = [_dataset_section(results, board, images) for results, board in zip(all_results, boards, strict=True)]
     write_text(
         out,
-        _fill(
+        _fill_template(
             _page_template(space),
             title=html.escape(title),
             style=_resource("report.css"),
             dataset_options="".join(f"<option>{html.escape(results.name)}</option>" for results in all_results),
             answer=_answer_section(boards),
-            overview=_overview(dataset, all_results),
+            overview=_overview_section(dataset, all_results),
             **_cell_parts(space),
             means=html.escape(MEANS[mean]),
             filters=_score_filters(all_results),
@@ -162,8 +162,8 @@ def _cell_parts(space: CellSpace | None) -> dict[str, str]:
     }
 
 
-def _fill(template: str, **parts: str) -> str:
-    """Replace names in braces with their parts; braces inside a part are not replaced."""
+def _fill_template(template: str, **parts: str) -> str:
+    """Replace each name in braces with the part of this name. Braces inside parts are not replaced."""
     return re.sub("{(" + "|".join(parts) + ")}", lambda match: parts[match[1]], template)
 
 
@@ -205,7 +205,7 @@ def _summarise(results: "DatasetResults") -> list[SummaryRow]:
     return rows
 
 
-def _overview(dataset: RobustnessDataset, all_results: "Sequence[DatasetResults]") -> str:
+def _overview_section(dataset: RobustnessDataset, all_results: "Sequence[DatasetResults]") -> str:
     n_datasets, keys = len(all_results), {key for results in all_results for key, _ in results.columns}
     architectures = {architecture for results in all_results for architecture in results.architectures}
     networks_noun = "networks" if dataset.files.space is None else "non-isomorphic architectures"
@@ -217,7 +217,7 @@ def _overview(dataset: RobustnessDataset, all_results: "Sequence[DatasetResults]
     if dataset.sweep is not None:
         images: dict[str, Any] | None = dataset.sweep.get("sweep", {}).get(
             "images"
-        )  # imported results do not record it
+        )  # imported results have no record of the image selection
         if images is not None:
             count = images.get("count")
             summary_items.append(
@@ -239,7 +239,7 @@ def _overview(dataset: RobustnessDataset, all_results: "Sequence[DatasetResults]
 
 
 def _weights_check(dataset: RobustnessDataset) -> str:
-    """Return the comparison of clean accuracies with accuracies recorded with the weights; empty without records."""
+    """Return the comparison of clean accuracies with those recorded with the weights; empty without recorded ones."""
     check = check_recorded(dataset)
     n_expected = check.n_checked - len(check.unexpected)
     if not check.unexpected:
@@ -319,9 +319,9 @@ def _leaderboard(board: "Leaderboard") -> str:
     )
 
 
-def _leaderboard_cell(accuracy: float, low: float, high: float, tied: bool, estimated: bool) -> str:
-    number = f"{'~' if estimated else ''}{100 * accuracy:.1f}"
-    text = f"<strong>{number}</strong>" if tied else number
+def _leaderboard_cell(accuracy: float, low: float, high: float, is_tied: bool, is_estimated: bool) -> str:
+    number = f"{'~' if is_estimated else ''}{100 * accuracy:.1f}"
+    text = f"<strong>{number}</strong>" if is_tied else number
     return text if math.isnan(low) else f"{text} <small>[{100 * low:.1f}, {100 * high:.1f}]</small>"
 
 
@@ -329,14 +329,14 @@ def _dataset_section(results: "DatasetResults", board: "Leaderboard", images: "I
     from robust201.figures.image_cards import image_section
     from robust201.figures.table import FIGURES
 
-    blocks, links, left_out_figures = [], [], []
+    blocks, links, omitted_figures = [], [], []
     for figure in FIGURES.values():
         if figure.is_across_datasets:
             continue
-        frame = figure.numbers(results)
+        frame = figure.compute_numbers(results)
         if frame.empty and figure.max_networks is None:
-            left_out_figures.append(f"{figure.title} (needs {figure.requirement.replace('`', '')})")
-        elif frame.empty:  # other figures summarise the many networks
+            omitted_figures.append(f"{figure.title} (needs {figure.requirement.replace('`', '')})")
+        elif frame.empty:  # there are many networks, which other figures summarise
             continue
         else:
             identifier = html.escape(f"{results.name}-{figure.name}")
@@ -344,15 +344,15 @@ def _dataset_section(results: "DatasetResults", board: "Leaderboard", images: "I
             links.append(f'<a href="#{identifier}">{html.escape(figure.title)}</a>')
     name = html.escape(results.name)
     networks_count = f"<p>{results.extent}.</p>"
-    left_out = (
-        html.escape(f"Figures left out because the results do not suffice: {'; '.join(left_out_figures)}.")
-        if left_out_figures
+    omission_note = (
+        html.escape(f"Figures left out because the results do not suffice: {'; '.join(omitted_figures)}.")
+        if omitted_figures
         else ""
     )
     return (
         f'<section data-dataset="{name}"><h2>{name}</h2>{networks_count}{_attack_flags(results)}{_leaderboard(board)}'
         f'<nav aria-label="Figures of {name}">{" ".join(links)}</nav>'
-        f'{"".join(blocks)}<p class="muted">{left_out}</p>'
+        f'{"".join(blocks)}<p class="muted">{omission_note}</p>'
         f"{_accuracy_table(_summarise(results))}{_measure_table(results)}"
         f"{image_section(results, images)}</section>"
     )
@@ -362,7 +362,9 @@ def _across_section(all_results: "Sequence[DatasetResults]") -> str:
     """Return the figures across datasets; empty if there are none."""
     from robust201.figures.table import FIGURES
 
-    frames = {figure: figure.numbers(all_results[0]) for figure in FIGURES.values() if figure.is_across_datasets}
+    frames = {
+        figure: figure.compute_numbers(all_results[0]) for figure in FIGURES.values() if figure.is_across_datasets
+    }
     blocks = [
         _figure_block(figure, frame, all_results[0], f"across-{figure.name}")
         for figure, frame in frames.items()
@@ -397,7 +399,7 @@ def _figure_block(figure: "FigureDefinition", frame: "pd.DataFrame", results: "D
     return (
         f'<figure id="{identifier}" data-figure="{html.escape(figure.name)}"><h3>{title}</h3>'
         f'<figcaption id="{identifier}-caption">{html.escape(figure.describe(results))}</figcaption>'
-        f"{menu if len(drawing.panels) > 1 and drawing.menu else ''}"
+        f"{menu if len(drawing.panels) > 1 and drawing.has_menu else ''}"
         f'<div class="scroll" tabindex="0" role="region" aria-label="{title}">'
         f'<div class="chart" role="img" aria-label="{title}" aria-describedby="{identifier}-caption"></div></div>'
         f"{_cell_cards(frame, results.n_images) if figure.shows_cells else ''}"
@@ -483,10 +485,10 @@ def _accuracy_table(rows: Iterable[SummaryRow]) -> str:
     from robust201.analysis.labels import key_label
 
     table_rows = []
-    previous = ""
+    previous_key = ""
     for row in rows:
-        key = key_label(row.key) if row.key != previous else ""
-        previous = row.key
+        key = key_label(row.key) if row.key != previous_key else ""
+        previous_key = row.key
         cells = "".join(f"<td>{value:.1%}</td>" for value in (row.minimum, row.median, row.maximum))
         cells += f"<td>{row.n_architectures:,}</td>"
         start = ' class="start"' if key else ""

@@ -251,11 +251,11 @@ def specify_rank_correlation(frame: pd.DataFrame, results: DatasetResults) -> Fi
 
         is_initial = view == strength_label("fog", REFERENCE_SEVERITY)
         panels.append(Panel(str(view), draw, is_initial=is_initial))
-    return Figure(panels, 216, menu=True, page_width=PAGE_MAP_WIDTH)
+    return Figure(panels, 216, has_menu=True, page_width=PAGE_MAP_WIDTH)
 
 
 def _tau_colours() -> Spec:
-    colour = colour_bar((-1, 1), palette.CORRELATION, "Kendall's tau-b")
+    colour = colour_bar((-1, 1), palette.CORRELATION_SCHEME, "Kendall's tau-b")
     colour["scale"]["reverse"] = True
     return colour
 
@@ -383,7 +383,7 @@ def specify_class_confidences(frame: pd.DataFrame, results: DatasetResults) -> F
     ]
 
     def draw(layout: PanelLayout, key: str) -> Spec:
-        class_labels = class_names if layout.page else [str(number) for number in range(n_classes)]
+        class_labels = class_names if layout.is_on_page else [str(number) for number in range(n_classes)]
         rows = frame[frame["key"] == key]
         rows = rows.assign(tick_label=[class_labels[number] for number in rows["class"]])
         position = {"x": {"field": "tick_label"}, "xOffset": {"field": "confidence"}}
@@ -391,7 +391,9 @@ def specify_class_confidences(frame: pd.DataFrame, results: DatasetResults) -> F
         quartile_rule = {"y": {"field": "q1"}, "y2": {"field": "q3"}, "color": {"field": "confidence"}}
         median = {"y": {"field": "median"}, "color": {"field": "confidence"}, "tooltip": tooltip + _QUARTILE_TOOLTIP}
         encoding = {
-            "x": category_axis(layout, class_labels, "class" if layout.bottom else None, type="band", paddingOuter=0.1),
+            "x": category_axis(
+                layout, class_labels, "class" if layout.is_at_bottom else None, type="band", paddingOuter=0.1
+            ),
             "xOffset": {"type": "nominal", "scale": {"type": "band", "paddingOuter": 0.4, "domain": list(colours)}},
             "y": fraction_axis(layout, "confidence"),
             "color": colour,
@@ -421,25 +423,28 @@ def specify_confusion(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     class_names = results.class_names(n_classes)
     class_numbers = [str(number) for number in range(n_classes)]
     titles = {"row": "true", "column": "predicted", "value": "fraction of the true class"}
-    colour = colour_bar((0, 1), palette.SEQUENTIAL, "% of the images of the true class", format=".0%", tickCount=5)
+    colour = colour_bar((0, 1), palette.FRACTION_SCHEME, "% of the images of the true class", format=".0%", tickCount=5)
 
     def draw(layout: PanelLayout, key: str, strength: float) -> Spec:
         fractions = figure_data.confusion_fractions(frame, key, strength)
-        class_labels = class_names if layout.page else class_numbers
+        class_labels = class_names if layout.is_on_page else class_numbers
         fractions = fractions.set_axis(class_labels, axis=0).set_axis(class_labels, axis=1)
         texts = palette.fraction_texts(fractions.to_numpy())
-        map_size = min(175 if not layout.page else 300, layout.width)
+        map_size = min(175 if not layout.is_on_page else 300, layout.width)
         options: Spec = {
             "colour": colour,
             "titles": titles,
-            "digits": 4,
-            "number": ".2%",
+            "decimals": 4,
+            "number_format": ".2%",
             "field_width": map_size / n_classes,
         }
         chart = heat_map(fractions, texts, layout, **options)
-        has_labels = n_classes <= palette.MAX_WRITTEN_CLASSES or layout.page
-        chart["encoding"]["x"]["axis"] |= {"title": "predicted class" if layout.bottom else None, "labels": has_labels}
-        chart["encoding"]["y"]["axis"] |= {"title": "true class" if layout.left else None, "labels": has_labels}
+        has_labels = n_classes <= palette.MAX_WRITTEN_CLASSES or layout.is_on_page
+        chart["encoding"]["x"]["axis"] |= {
+            "title": "predicted class" if layout.is_at_bottom else None,
+            "labels": has_labels,
+        }
+        chart["encoding"]["y"]["axis"] |= {"title": "true class" if layout.is_leftmost else None, "labels": has_labels}
         return chart
 
     panels = [
@@ -447,20 +452,20 @@ def specify_confusion(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         for column in columns
     ]
     panels = [
-        Panel(panel.label, panel.draw, in_file=column in reference)
+        Panel(panel.label, panel.draw, is_in_file=column in reference)
         for panel, column in zip(panels, columns, strict=True)
     ]
-    return Figure(panels, 112, menu=True, page_width=400)
+    return Figure(panels, 112, has_menu=True, page_width=400)
 
 
-def specify_clean_against(frame: pd.DataFrame, results: DatasetResults) -> Figure:  # noqa: PLR0915
+def specify_clean_and_key_accuracies(frame: pd.DataFrame, results: DatasetResults) -> Figure:  # noqa: PLR0915
     """Draw accuracy under each key against clean accuracy, coloured by kernel parameters (see `clean_against`)."""
     space = results.space
     clean_range = figure_data.bulk_range(frame["clean"])
     clean_limits = _add_margin(clean_range)
     groups: Any = dict(list(frame.groupby(["key", "strength"], sort=False)))
     strengths: Any = frame.groupby("key", sort=False)["strength"].unique()
-    in_file = {(key, nearest_strength(key, list(values))) for key, values in strengths.items()}
+    file_evaluations = {(key, nearest_strength(key, list(values))) for key, values in strengths.items()}
     position_by_key = {key: index for index, key in enumerate(palette.sort_by_group(list(strengths.index)))}
     # Points beyond the limits of the axis of clean accuracies must not extend the vertical axis.
     near_points = {evaluation: rows[rows["clean"].between(*clean_range)] for evaluation, rows in groups.items()}
@@ -470,7 +475,7 @@ def specify_clean_against(frame: pd.DataFrame, results: DatasetResults) -> Figur
         )
         for evaluation, rows in groups.items()
     }
-    ranges_in_file = [ranges[evaluation] for evaluation in in_file if len(near_points[evaluation])] or list(
+    ranges_in_file = [ranges[evaluation] for evaluation in file_evaluations if len(near_points[evaluation])] or list(
         ranges.values()
     )
     shared_limits = _add_margin((min(low for low, _ in ranges_in_file), max(high for _, high in ranges_in_file)))
@@ -481,12 +486,12 @@ def specify_clean_against(frame: pd.DataFrame, results: DatasetResults) -> Figur
     line_legend["legend"] |= {"symbolType": "stroke"}
 
     def draw(layout: PanelLayout, evaluation: tuple[str, float]) -> Spec:
-        limits = _add_margin(ranges[evaluation]) if layout.page else shared_limits
-        size = (3.0 if len(results.accuracies) > MAX_LARGE_POINTS else 14.0) * (3 if layout.page else 1)
-        height = 260.0 if layout.page else 72.0
+        limits = _add_margin(ranges[evaluation]) if layout.is_on_page else shared_limits
+        size = (3.0 if len(results.accuracies) > MAX_LARGE_POINTS else 14.0) * (3 if layout.is_on_page else 1)
+        height = 260.0 if layout.is_on_page else 72.0
         columns = ["architecture", "clean", "accuracy", *(["kernel_parameters"] if space is not None else [])]
-        points_data = {"name": "points"} if layout.page else {"values": spec_rows(groups[evaluation][columns])}
-        colour = {"value": palette.OTHER_COLOUR if layout.page else palette.key_colour(evaluation[0])}
+        points_data = {"name": "points"} if layout.is_on_page else {"values": spec_rows(groups[evaluation][columns])}
+        colour = {"value": palette.OTHER_COLOUR if layout.is_on_page else palette.key_colour(evaluation[0])}
         if space is not None:
             colour = _size_colours(space, legend=True) | {"field": "kernel_parameters"}
         tooltip = [
@@ -495,9 +500,9 @@ def specify_clean_against(frame: pd.DataFrame, results: DatasetResults) -> Figur
         ]
         tooltip += [{"field": "accuracy_text", "type": "nominal", "title": "@label"}]
         tooltip += [{"field": "kernel_parameters", "title": "kernel parameters"}] if space is not None else []
-        axis_limits = [clean_limits, ("low", "high") if layout.page else limits]
+        axis_limits = [clean_limits, ("low", "high") if layout.is_on_page else limits]
         axes = ("clean", "accuracy")
-        encoding = {"color": colour} | ({"tooltip": tooltip} if layout.page else {})
+        encoding = {"color": colour} | ({"tooltip": tooltip} if layout.is_on_page else {})
         diagonal = {"type": "rule", "strokeDash": [1, 2], "strokeWidth": 0.8, "clip": True}
         corner = {"x": {"datum": 0}, "y": {"datum": 0}, "x2": {"datum": 1}, "y2": {"datum": 1}}
         name_channel: Spec = {
@@ -519,20 +524,25 @@ def specify_clean_against(frame: pd.DataFrame, results: DatasetResults) -> Figur
             mark = {"type": "line", "strokeWidth": 0.8}
             front_layers = [{"mark": mark, "encoding": path}, {"mark": ring, "encoding": position | hover}]
             layers.append({"data": {"values": spec_rows(front.assign(name="Pareto front"))}, "layer": front_layers})
-        if layout.page:
+        if layout.is_on_page:
             ring = {"type": "point", "filled": False, "size": 90, "strokeWidth": 1.5, "color": INK}
             position = {"x": {"field": "clean"}, "y": {"field": "accuracy"}}
             is_chosen = [{"filter": "datum.architecture === chosen"}]
             layers.append({"data": points_data, "transform": is_chosen, "mark": ring, "encoding": position})
-        y = fraction_axis(layout, "@title" if layout.page else "accuracy", limits)
+        y = fraction_axis(layout, "@title" if layout.is_on_page else "accuracy", limits)
         x = {
             "type": "quantitative",
             "scale": {"domain": list(clean_limits), "nice": False, "zero": False, "clamp": True},
         }
-        x["axis"] = {"title": "clean accuracy" if layout.page else None, "format": ".0%", "grid": True, "tickCount": 4}
+        x["axis"] = {
+            "title": "clean accuracy" if layout.is_on_page else None,
+            "format": ".0%",
+            "grid": True,
+            "tickCount": 4,
+        }
         y["scale"]["clamp"] = True
         spec: Spec = {"width": layout.width, "height": height, "encoding": {"x": x, "y": y}, "layer": layers}
-        if layout.page:
+        if layout.is_on_page:
             y["scale"]["domain"] = ["@low", "@high"]
         layers += chance_layers(results.chance, limits, right=True)
         return spec
@@ -544,10 +554,14 @@ def specify_clean_against(frame: pd.DataFrame, results: DatasetResults) -> Figur
         column, limits = score or evaluation, _add_margin(ranges[evaluation])
         panels.append(
             Panel(
-                label, partial(draw, evaluation=evaluation), in_file=evaluation in in_file, column=column, limits=limits
+                label,
+                partial(draw, evaluation=evaluation),
+                is_in_file=evaluation in file_evaluations,
+                column=column,
+                limits=limits,
             )
         )
-    return Figure(panels, 108, menu=True, page_width=400, label="clean accuracy")
+    return Figure(panels, 108, has_menu=True, page_width=400, label="clean accuracy")
 
 
 def _dash_channel(line_legend: Spec) -> Spec:
@@ -561,7 +575,7 @@ def _add_margin(limits: tuple[float, float]) -> tuple[float, float]:
     return round(max(0.0, limits[0] - margin), 5), round(min(1.0, limits[1] + margin), 5)
 
 
-def specify_measures_against(frame: pd.DataFrame, results: DatasetResults) -> Figure:
+def specify_measures_and_accuracies(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw accuracies against the values of measures (see `measures_against`), with one panel per measure and key."""
     groups: Any = list(frame.groupby(["measure", "key"], sort=False))
     ranges = [figure_data.bulk_range(rows["accuracy"]) for _, rows in groups]
@@ -573,11 +587,11 @@ def specify_measures_against(frame: pd.DataFrame, results: DatasetResults) -> Fi
         def draw(
             layout: PanelLayout, rows: pd.DataFrame = rows, measure: str = measure, key: str = key, label: str = label
         ) -> Spec:
-            limits = _add_margin(figure_data.bulk_range(rows["accuracy"])) if layout.page else shared_limits
+            limits = _add_margin(figure_data.bulk_range(rows["accuracy"])) if layout.is_on_page else shared_limits
             logarithmic = palette.spans_magnitudes(rows["value"])
             value_limits = figure_data.bulk_range(rows["value"], logarithmic=logarithmic)
-            size = (3.0 if len(rows) > MAX_LARGE_POINTS else 14.0) * (3 if layout.page else 1)
-            height = 260.0 if layout.page else 84.0
+            size = (3.0 if len(rows) > MAX_LARGE_POINTS else 14.0) * (3 if layout.is_on_page else 1)
+            height = 260.0 if layout.is_on_page else 84.0
             points = rows[["architecture", "value", "accuracy"]]
             tooltip = [
                 {"field": "architecture", "type": "nominal"},
@@ -586,7 +600,7 @@ def specify_measures_against(frame: pd.DataFrame, results: DatasetResults) -> Fi
             tooltip += [{"field": "accuracy", "title": label, "format": ".2%"}]
             encoding = {"color": {"value": palette.key_colour(key)}, "tooltip": tooltip}
             data = {"values": spec_rows(points.assign(value=[float(f"{value:.6g}") for value in points["value"]]), 9)}
-            y = fraction_axis(layout, f"accuracy, {label}" if layout.page else "accuracy", limits)
+            y = fraction_axis(layout, f"accuracy, {label}" if layout.is_on_page else "accuracy", limits)
             scale = {
                 "type": "log" if logarithmic else "linear",
                 "domain": list(value_limits),
@@ -594,7 +608,7 @@ def specify_measures_against(frame: pd.DataFrame, results: DatasetResults) -> Fi
                 "nice": False,
             }
             agreement = palette.agreement_text(rows)
-            title = f"{measure} ({agreement})" if layout.page and agreement else measure
+            title = f"{measure} ({agreement})" if layout.is_on_page and agreement else measure
             axis = {"title": title, "titleFontSize": SMALL_SIZE, "grid": True, "tickCount": 4, "labelOverlap": True}
             x = {"type": "quantitative", "scale": scale | ({} if logarithmic else {"zero": False}), "axis": axis}
             y["scale"]["clamp"] = True
@@ -608,7 +622,7 @@ def specify_measures_against(frame: pd.DataFrame, results: DatasetResults) -> Fi
         panels.append(
             Panel(f"{measure}, {label}", draw, title=tuple(filter(None, (label, palette.agreement_text(rows)))))
         )
-    return Figure(panels, 115, menu=True, page_width=400)
+    return Figure(panels, 115, has_menu=True, page_width=400)
 
 
 def specify_measure_correlations(frame: pd.DataFrame, results: DatasetResults) -> Figure:
@@ -657,10 +671,15 @@ def specify_operation_effects(frame: pd.DataFrame, results: DatasetResults) -> F
                 "y": {"type": "quantitative", "axis": {"title": "percentage points"}},
             }
             encoding["x"]["axis"] |= {"ticks": False}
-            return {"width": layout.width, "height": 260 if layout.page else 105, "encoding": encoding, "layer": layers}
+            return {
+                "width": layout.width,
+                "height": 260 if layout.is_on_page else 105,
+                "encoding": encoding,
+                "layer": layers,
+            }
 
         panels.append(Panel(f"{SCORES[str(score)]} accuracy", draw))
-    return Figure(panels, 1e9, menu=True, page_width=430)
+    return Figure(panels, 1e9, has_menu=True, page_width=430)
 
 
 def specify_top_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
@@ -672,7 +691,7 @@ def specify_top_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     )
     panels = []
     for (among, score), rows in frame.groupby(["among", "score"], sort=False):
-        n_omitted = figure_data.n_omitted_ties(rows)
+        n_omitted = figure_data.count_omitted_ties(rows)
         label = f"{SCORES[str(score)]}, {among}"
         title = f"{SCORES[str(score)]} accuracy, {among}{f'; {palette.omitted_note(n_omitted)}' if n_omitted else ''}"
 
@@ -708,12 +727,12 @@ def specify_top_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
             y = {"type": "nominal", "scale": {"domain": list(space.edge_labels)}, "axis": {"title": None}}
             x["axis"] |= {
                 "ticks": False,
-                "title": palette.omitted_note(n_omitted) if n_omitted and layout.page else None,
+                "title": palette.omitted_note(n_omitted) if n_omitted and layout.is_on_page else None,
             }
             return {"width": field_width * len(ids), "height": 72, "encoding": {"x": x, "y": y}, "layer": layers}
 
         panels.append(Panel(label, draw, title=(title, "")))
-    return Figure(panels, 1e9, menu=True, page_width=480)
+    return Figure(panels, 1e9, has_menu=True, page_width=480)
 
 
 def specify_best_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
@@ -726,7 +745,9 @@ def specify_best_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
 
     def draw(layout: PanelLayout) -> Spec:
         field_width = min(22, layout.width / len(frame))
-        return heat_map(distances, texts, layout, colour=colour, titles=titles, field_width=field_width, number="d")
+        return heat_map(
+            distances, texts, layout, colour=colour, titles=titles, field_width=field_width, number_format="d"
+        )
 
     cells = []
     for row in frame.itertuples():
@@ -794,34 +815,49 @@ def specify_neighbours(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         rows = frame[(frame["best"] == criterion) & (frame["score"] == score)]
         if not len(rows):
             continue
-        architecture, operations, tied = figure_data.changed_cell(rows, results)
+        architecture, operations, n_tied = figure_data.base_cell(rows, results)
         changes = figure_data.change_matrix(rows, results.cells)
-        hovers = _describe_changes(changes, operations, rows, results.cells)
-        cell_name = f"#{architecture}{palette.tie_note(tied)}"
+        tooltip_texts = _describe_changes(changes, operations, rows, results.cells)
+        cell_name = f"#{architecture}{palette.tie_note(n_tied)}"
         label = f"best by {SCORES[str(criterion)]} ({cell_name}): change of {SCORES[str(score)]}"
         title = (
-            f"#{architecture}, best by {SCORES[str(criterion)]}{palette.tie_note(tied)}:",
+            f"#{architecture}, best by {SCORES[str(criterion)]}{palette.tie_note(n_tied)}:",
             f"change of {SCORES[str(score)]}",
         )
-        draw = partial(change_map, changes=changes, operations=operations, hovers=hovers, largest_change=largest_change)
+        draw = partial(
+            change_map,
+            changes=changes,
+            operations=operations,
+            tooltip_texts=tooltip_texts,
+            largest_change=largest_change,
+        )
         panels.append(Panel(label, draw, title=title))
-    return Figure(panels, 144, menu=True, page_width=300, notes=(NEIGHBOURS_NOTE,))
+    return Figure(panels, 144, has_menu=True, page_width=300, notes=(NEIGHBOURS_NOTE,))
 
 
 def change_map(
     layout: PanelLayout,
     changes: pd.DataFrame,
     operations: list[int],
-    hovers: Sequence[Sequence[str]],
+    tooltip_texts: Sequence[Sequence[str]],
     largest_change: float,
 ) -> Spec:
     """Draw changes in percentage points as a heat map, with a dot on the cell's current operations."""
-    colour = colour_bar((-largest_change, largest_change), palette.CHANGE, "change of accuracy in percentage points")
-    texts = palette.change_texts(changes.to_numpy(), operations, 2 if layout.page else 1)
+    colour = colour_bar(
+        (-largest_change, largest_change), palette.CHANGE_SCHEME, "change of accuracy in percentage points"
+    )
+    texts = palette.change_texts(changes.to_numpy(), operations, 2 if layout.is_on_page else 1)
     field_width = layout.width / changes.shape[1]
     titles = {"row": "edge", "column": "operation", "value": "percentage points"}
     chart = heat_map(
-        changes, texts, layout, colour=colour, titles=titles, field_width=field_width, height=16, hovers=hovers
+        changes,
+        texts,
+        layout,
+        colour=colour,
+        titles=titles,
+        field_width=field_width,
+        height=16,
+        tooltip_texts=tooltip_texts,
     )
     return label_outer_axes(chart, layout)
 

@@ -32,7 +32,7 @@ class FigureDefinition(NamedTuple):
         shows_cells: whether the page draws the cells of the frame's `architecture` column below the figure.
         is_across_datasets: whether the figure shows all datasets of a folder together. The folder's results are then
             passed to `compute` as the results of any of its datasets.
-        averages: whether the figure shows means over attacks or corruptions, so that it must state their weighting.
+        shows_means: whether the figure shows means over attacks or corruptions, so that it must state their weighting.
         min_networks: minimum number of networks; distributions and rank correlations need several.
         max_networks: maximum number of networks that the figure can show individually.
     """
@@ -46,12 +46,12 @@ class FigureDefinition(NamedTuple):
     specify: Callable[[pd.DataFrame, DatasetResults], Figure]
     shows_cells: bool = False
     is_across_datasets: bool = False
-    averages: bool = False
+    shows_means: bool = False
     min_networks: int = 1
     max_networks: int | None = None
 
-    def numbers(self, results: DatasetResults) -> pd.DataFrame:
-        """Return the figure's numbers; an empty frame if the results do not suffice or have too many networks."""
+    def compute_numbers(self, results: DatasetResults) -> pd.DataFrame:
+        """Compute the figure's numbers; the frame is empty if the results do not suffice or have too many networks."""
         n_networks = len(results.accuracies)
         if n_networks < self.min_networks or (self.max_networks is not None and n_networks > self.max_networks):
             return pd.DataFrame()
@@ -67,11 +67,11 @@ class FigureDefinition(NamedTuple):
 
     def describe(self, results: DatasetResults) -> str:
         """Return the caption, with the weighting of means and the paper's corresponding figures."""
-        averaged = f" {MEANS[results.mean]}" if self.averages else ""
+        averaged = f" {MEANS[results.mean]}" if self.shows_means else ""
         return f"{self.caption}{averaged}{f' After {self.source} of Jung et al., ICLR 2023.' if self.source else ''}"
 
 
-_MIN_SUMMARISED = MAX_NAMED_NETWORKS + 1
+_MIN_SUMMARISED_NETWORKS = MAX_NAMED_NETWORKS + 1
 """Minimum number of networks for box plots and rank correlations."""
 
 FIGURES: dict[str, FigureDefinition] = {
@@ -125,7 +125,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "an attack",
             partial(figure_data.accuracy_boxes, kind="attack"),
             specifications.specify_boxes,
-            min_networks=_MIN_SUMMARISED,
+            min_networks=_MIN_SUMMARISED_NETWORKS,
         ),
         FigureDefinition(
             "corruptions",
@@ -136,7 +136,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "a corruption",
             partial(figure_data.accuracy_boxes, kind="corruption"),
             specifications.specify_boxes,
-            min_networks=_MIN_SUMMARISED,
+            min_networks=_MIN_SUMMARISED_NETWORKS,
         ),
         FigureDefinition(
             "rank-correlation",
@@ -148,7 +148,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "two keys",
             figure_data.key_correlations,
             specifications.specify_rank_correlation,
-            min_networks=_MIN_SUMMARISED,
+            min_networks=_MIN_SUMMARISED_NETWORKS,
         ),
         FigureDefinition(
             "rank-correlation-attacks",
@@ -158,20 +158,20 @@ FIGURES: dict[str, FigureDefinition] = {
             "an attack at two epsilons or with a clean accuracy",
             figure_data.attack_correlations,
             specifications.specify_rank_correlation,
-            min_networks=_MIN_SUMMARISED,
+            min_networks=_MIN_SUMMARISED_NETWORKS,
         ),
         FigureDefinition(
             "rank-correlation-datasets",
             "Rank correlation between datasets",
             "Kendall's tau-b between clean accuracies and accuracies under every attack at every epsilon, on all "
-            "datasets, over the architectures that both evaluations have. The epsilons of each attack are in ascending "
+            "datasets, over the architectures with both accuracies. The epsilons of each attack are in ascending "
             "order.",
             "Fig. 17",
             "two datasets with clean accuracies or an attack",
             figure_data.dataset_correlations,
             specifications.specify_dataset_correlation,
             is_across_datasets=True,
-            min_networks=_MIN_SUMMARISED,
+            min_networks=_MIN_SUMMARISED_NETWORKS,
         ),
         FigureDefinition(
             "rank-correlation-corruptions",
@@ -181,7 +181,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "two corruptions, or one and a clean accuracy",
             figure_data.corruption_correlations,
             specifications.specify_rank_correlation,
-            min_networks=_MIN_SUMMARISED,
+            min_networks=_MIN_SUMMARISED_NETWORKS,
         ),
         FigureDefinition(
             "rank-correlation-robustness",
@@ -193,7 +193,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "clean accuracies, and an attack at two epsilons",
             figure_data.robustness_correlations,
             specifications.specify_rank_correlation,
-            min_networks=_MIN_SUMMARISED,
+            min_networks=_MIN_SUMMARISED_NETWORKS,
         ),
         FigureDefinition(
             "confidence",
@@ -254,8 +254,8 @@ FIGURES: dict[str, FigureDefinition] = {
             "Fig. 27 (left)",
             "clean accuracies and an attack",
             partial(figure_data.clean_against, kind="attack"),
-            specifications.specify_clean_against,
-            averages=True,
+            specifications.specify_clean_and_key_accuracies,
+            shows_means=True,
         ),
         FigureDefinition(
             "clean-vs-corrupted",
@@ -264,8 +264,8 @@ FIGURES: dict[str, FigureDefinition] = {
             "Fig. 27 (right)",
             "clean accuracies and a corruption",
             partial(figure_data.clean_against, kind="corruption"),
-            specifications.specify_clean_against,
-            averages=True,
+            specifications.specify_clean_and_key_accuracies,
+            shows_means=True,
         ),
         FigureDefinition(
             "kernel-parameters",
@@ -277,8 +277,8 @@ FIGURES: dict[str, FigureDefinition] = {
             "an attack, on architectures that are cells",
             figure_data.accuracy_by_kernel_parameters,
             specifications.specify_kernel_parameters,
-            averages=True,
-            min_networks=_MIN_SUMMARISED,
+            shows_means=True,
+            min_networks=_MIN_SUMMARISED_NETWORKS,
         ),
         FigureDefinition(
             "measures",
@@ -290,7 +290,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "",
             "a measure, such as `jacobian`, and a clean accuracy or an attack",
             figure_data.measures_against,
-            specifications.specify_measures_against,
+            specifications.specify_measures_and_accuracies,
         ),
         FigureDefinition(
             "measure-correlations",
@@ -312,7 +312,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "an accuracy of all isomorphism classes, of architectures that are cells",
             figure_data.effects_by_score,
             specifications.specify_operation_effects,
-            averages=True,
+            shows_means=True,
         ),
         FigureDefinition(
             "top-cells",
@@ -324,7 +324,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "an accuracy, of architectures that are cells",
             figure_data.top_cells,
             specifications.specify_top_cells,
-            averages=True,
+            shows_means=True,
         ),
         FigureDefinition(
             "best-cells",
@@ -336,11 +336,11 @@ FIGURES: dict[str, FigureDefinition] = {
             figure_data.best_cells,
             specifications.specify_best_cells,
             shows_cells=True,
-            averages=True,
+            shows_means=True,
         ),
         FigureDefinition(
             "neighbours",
-            "What one changed edge gains or loses",
+            "Change in accuracy when one edge is changed",
             "Change of accuracy, in percentage points, if one edge of a best cell is changed. The accuracy of the "
             "changed cell is that of its isomorphism class. A dot marks the cell's own operation; a square is empty if "
             "the class was not evaluated. On the page, pointing at a square shows the 95% interval of the change, "
@@ -349,7 +349,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "the best cell and one of its neighbours, of architectures that are cells",
             figure_data.neighbour_changes,
             specifications.specify_neighbours,
-            averages=True,
+            shows_means=True,
         ),
     )
 }

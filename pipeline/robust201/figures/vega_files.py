@@ -1,4 +1,4 @@
-"""Figures as SVG, PDF and PNG files of a given width, drawn by vl-convert."""
+"""Figures as SVG, PDF and PNG files of a given width, drawn by vl-convert_svg."""
 
 import base64
 import json
@@ -16,7 +16,7 @@ from robust201.spaces.cell_space import PAPER
 PNG_DPI = 300
 
 MIN_RASTERISED_MARKS = 500
-"""Minimum number of equal marks in a panel that SVG and PDF files contain as a bitmap instead of as vectors."""
+"""Groups of at least this many marks are drawn as a bitmap instead of vectors in SVG and PDF files."""
 
 _SIZE = re.compile(r'width="([\d.]+)" height="([\d.]+)" viewBox="0 0 [\d.]+ [\d.]+"')
 _MANY_MARKS = re.compile(
@@ -37,19 +37,19 @@ def draw_file(figure: Figure, width: float, file_format: str, *, notes: tuple[st
         notes: text below the figure.
         title: text above the figure.
     """
-    points = POINTS_PER_INCH * width
-    svg = draw_svg(specify_file(figure, points, notes=notes, title=title))
-    excess_width = _measure(svg)[0] - points
+    width_in_points = POINTS_PER_INCH * width
+    svg = draw_svg(specify_file(figure, width_in_points, notes=notes, title=title))
+    excess_width = _read_size(svg)[0] - width_in_points
     if excess_width > 0.5:  # two stacked figures may be wider than each one
-        svg = draw_svg(specify_file(figure, points - excess_width, notes=notes, title=title))
-    return convert(_widen(svg, points), file_format)
+        svg = draw_svg(specify_file(figure, width_in_points - excess_width, notes=notes, title=title))
+    return convert_svg(_widen(svg, width_in_points), file_format)
 
 
 def specify_file(figure: Figure, width: float, *, notes: tuple[str, ...] = (), title: str = "") -> Spec:
     """Return the specification of a file that is `width` points wide."""
-    bodies = [_fit(figure, width)]
+    bodies = [_arrange_to_width(figure, width)]
     if figure.above is not None:
-        bodies.insert(0, _fit(figure.above, width))
+        bodies.insert(0, _arrange_to_width(figure.above, width))
     note_lines = [note_line for note in (*figure.notes, *notes) for note_line in wrap(note, width)]
     # Accessibility labels of all marks would double the size of a file.
     return complete_spec(
@@ -57,23 +57,23 @@ def specify_file(figure: Figure, width: float, *, notes: tuple[str, ...] = (), t
     )
 
 
-def _fit(figure: Figure, width: float) -> Spec:
+def _arrange_to_width(figure: Figure, width: float) -> Spec:
     """Arrange a figure so that it is `width` points wide.
 
     The figure is drawn to measure the width of its axes.
     """
-    panels = [panel for panel in figure.panels if panel.in_file]
+    panels = [panel for panel in figure.panels if panel.is_in_file]
     axes_width = 45.0
     for _ in range(2):
         body = arrange(figure, panels, width, axes_width)
-        drawn_width = _measure(draw_svg(complete_spec([body], vega_config(PAPER))))[0]
+        drawn_width = _read_size(draw_svg(complete_spec([body], vega_config(PAPER))))[0]
         if abs(drawn_width - width) < 1:
             return body
         axes_width += drawn_width - width
     return arrange(figure, panels, width, axes_width)
 
 
-def convert(svg: str, file_format: str) -> bytes:
+def convert_svg(svg: str, file_format: str) -> bytes:
     """Convert an SVG whose unit is the point to the bytes of a file."""
     if file_format == "png":
         # The size in pixels is rounded down, so the drawing is enlarged slightly.
@@ -92,7 +92,7 @@ def draw_svg(spec: Spec) -> str:
     return _draw_text(json.dumps(spec))
 
 
-@lru_cache(maxsize=1)  # without notes and title, `draw_file` repeats the drawing that `_fit` measured
+@lru_cache(maxsize=1)  # without notes and title, `draw_file` repeats the drawing that `_arrange_to_width` measured
 def _draw_text(spec: str) -> str:
     _register_fonts()
     svg = vl_convert.vegalite_to_svg(spec, vl_version="6.4", allowed_base_urls=[])
@@ -101,7 +101,8 @@ def _draw_text(spec: str) -> str:
     return _REFERENCE.sub(lambda match: f"{match[1]}{stable_ids.get(match[2], match[2])}{match[3]}", svg)
 
 
-def _measure(svg: str) -> tuple[float, float]:
+def _read_size(svg: str) -> tuple[float, float]:
+    """Return the width and height of an SVG, in points."""
     match = _SIZE.search(svg)
     if match is None:
         raise RobustError("Measuring a drawing failed: the SVG has no width and height.")
@@ -110,7 +111,7 @@ def _measure(svg: str) -> tuple[float, float]:
 
 def _widen(svg: str, width: float) -> str:
     """Widen a drawing to exactly `width` points, with its content in the middle."""
-    drawn_width, height = _measure(svg)
+    drawn_width, height = _read_size(svg)
     shift = (width - drawn_width) / 2
     svg = svg.replace(f'<rect width="{drawn_width:g}"', f'<rect width="{width:g}"', 1)
     start = svg.index(">", svg.index("<rect")) + 1

@@ -17,7 +17,7 @@ AttackedImages = dict[str, NDArray[np.float32]]
 
 
 def attack_example_images(study: ImageDistributionStudy, sweeps: Sequence[SweepConfig]) -> dict[str, AttackedImages]:
-    """Attack the first image of each group's dataset, for each network of the study; omit groups without weights.
+    """For each network of the study, attack the first image of each group's dataset. Omit groups without weights.
 
     If there are several weights, those of the longest training run are used; among equally long runs, those with the
     lowest seed.
@@ -29,11 +29,11 @@ def attack_example_images(study: ImageDistributionStudy, sweeps: Sequence[SweepC
     images_by_network: dict[str, AttackedImages] = {}
     for name, network in study.networks.items():
         attacked_by_group = {}
-        for group, trained in study.groups.items():
+        for group, study_group in study.groups.items():
             for sweep in sweeps:
-                record = _choose_weights(sweep, network, trained)
+                record = _choose_weights(sweep, network, study_group)
                 if record is not None:
-                    attacked_by_group[group] = _attack_image(sweep, study.key, trained.dataset, record)
+                    attacked_by_group[group] = _attack_image(sweep, study.key, study_group.dataset, record)
                     break
         images_by_network[name] = attacked_by_group
     return images_by_network
@@ -41,8 +41,8 @@ def attack_example_images(study: ImageDistributionStudy, sweeps: Sequence[SweepC
 
 def attack_strengths(study: ImageDistributionStudy, sweeps: Sequence[SweepConfig]) -> tuple[float, ...]:
     """Return the strengths of the study's attack; empty if its sweeps have different strengths."""
-    distinct = {sweep.parameters[study.key].strengths for sweep in sweeps if study.key in sweep.parameters}
-    return distinct.pop() if len(distinct) == 1 else ()
+    distinct_strengths = {sweep.parameters[study.key].strengths for sweep in sweeps if study.key in sweep.parameters}
+    return distinct_strengths.pop() if len(distinct_strengths) == 1 else ()
 
 
 def _choose_weights(sweep: SweepConfig, network: StudyNetwork, group: StudyGroup) -> CheckpointRecord | None:

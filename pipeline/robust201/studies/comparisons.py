@@ -1,4 +1,4 @@
-"""Comparisons of groups of networks in the study of image distributions: recomputed from published numbers, and ours.
+"""Comparisons of groups of networks in the study of image distributions, for published numbers and for our own.
 
 A group consists of the networks of one architecture, trained on one set of images with one set of labels. Seven pairs
 of groups are compared for each of three networks at six epochs: 126 tests. The paper does not correct for their number.
@@ -30,7 +30,7 @@ BORDERLINE = (0.01, 0.09)
 _PUBLISHED = Path(__file__).parent / "published"
 
 
-class Family(NamedTuple):
+class Comparison(NamedTuple):
     """A pair of groups that are compared for every network and epoch.
 
     Attributes:
@@ -38,7 +38,7 @@ class Family(NamedTuple):
         marker: letter of the significance marker in `published/image_distribution.json`.
         first: group that is more robust according to the claim.
         second: the other group.
-        two_sided: whether the second group has the marker if it is the more robust one.
+        two_sided: whether the second group gets the marker if that group is the more robust one.
     """
 
     experiment: str
@@ -64,14 +64,14 @@ GROUPS: Mapping[str, str] = {
 }
 """Labels of the groups, in the order of the published tables. The arrow means pretraining on the dataset before it."""
 
-FAMILIES = (
-    Family("E1", "s", "mnist", "cifar10"),
-    Family("E2a", "t", "fusion_digit", "fusion_object"),
-    Family("E2b", "z", "mnist", "fusion_digit"),
-    Family("E2b", "z", "cifar10", "fusion_object"),
-    Family("E3a", "d", "cifar10_to_mnist", "mnist", two_sided=True),
-    Family("E3b", "d", "mnist_to_cifar10", "cifar10", two_sided=True),
-    Family("E3c", "b", "cifar10_to_mnist", "mnist_to_cifar10"),
+COMPARISONS = (
+    Comparison("E1", "s", "mnist", "cifar10"),
+    Comparison("E2a", "t", "fusion_digit", "fusion_object"),
+    Comparison("E2b", "z", "mnist", "fusion_digit"),
+    Comparison("E2b", "z", "cifar10", "fusion_object"),
+    Comparison("E3a", "d", "cifar10_to_mnist", "mnist", two_sided=True),
+    Comparison("E3b", "d", "mnist_to_cifar10", "cifar10", two_sided=True),
+    Comparison("E3c", "b", "cifar10_to_mnist", "mnist_to_cifar10"),
 )
 
 
@@ -111,7 +111,7 @@ def compare_groups(
             seed.
 
     Returns:
-        One row per family, network and epoch with both groups: `experiment`, `claim`, `first`, `second`, `network`,
+        One row per comparison, network and epoch with both groups: `experiment`, `claim`, `first`, `second`, `network`,
         `epoch`, `mean_first`, `mean_second`, `difference`, `t`, `degrees`, `p`, `p_holm` (over all rows; a row without
         a test counts as p = 1), `g`, `g_low`, `g_high`, `higher` (the side, ``first`` or ``second``, with the
         significantly higher mean, or ``""``; level 0.05 without correction) and `higher_holm` (the same after
@@ -119,11 +119,11 @@ def compare_groups(
     """
     indexed = summaries.set_index(["network", "group", "epoch"])[["mean", "sd", "n"]]
     rows = [
-        {"experiment": family.experiment, "claim": family.claim, "first": family.first}
-        | {"second": family.second, "network": network, "epoch": epoch}
-        for family in FAMILIES
+        {"experiment": comparison.experiment, "claim": comparison.claim, "first": comparison.first}
+        | {"second": comparison.second, "network": network, "epoch": epoch}
+        for comparison in COMPARISONS
         for network, group, epoch in indexed.index
-        if group == family.first and (network, family.second, epoch) in indexed.index
+        if group == comparison.first and (network, comparison.second, epoch) in indexed.index
     ]
     frame = pd.DataFrame(rows, columns=["experiment", "claim", "first", "second", "network", "epoch"])
     groups = [
@@ -135,7 +135,7 @@ def compare_groups(
     test, effect = welch_test(groups[0], groups[1]), hedges_g(groups[0], groups[1])
     frame["mean_first"], frame["mean_second"] = groups[0].mean, groups[1].mean
     frame["difference"], frame["t"], frame["degrees"] = test.difference, test.statistic, test.degrees
-    frame["p"], frame["p_holm"] = test.p_value, _holm(test.p_value)
+    frame["p"], frame["p_holm"] = test.p_value, _adjust_p_values(test.p_value)
     frame["g"], frame["g_low"], frame["g_high"] = effect
     frame["higher"] = _more_robust_side(frame["difference"], frame["p"])
     frame["higher_holm"] = _more_robust_side(frame["difference"], frame["p_holm"])
@@ -147,11 +147,11 @@ def compare_groups(
         paired_p_values = [paired_test(pair[:, 0], pair[:, 1]).p_value for pair in pairs]
         frame["n_pairs"] = [int((~np.isnan(pair).any(axis=1)).sum()) for pair in pairs]
         frame["p_paired"] = np.array(paired_p_values, np.float64)
-        frame["p_paired_holm"] = _holm(frame["p_paired"].to_numpy())
+        frame["p_paired_holm"] = _adjust_p_values(frame["p_paired"].to_numpy())
     return frame
 
 
-def _holm(p_values: Any) -> Any:
+def _adjust_p_values(p_values: Any) -> Any:
     is_missing = np.isnan(p_values)
     return np.where(is_missing, np.nan, holm_adjust(np.where(is_missing, 1.0, p_values)))
 
@@ -171,9 +171,9 @@ class PublishedCheck:
         comparisons: `compare_groups` of the published tables, and four more columns: `certain`, whether the epochs of
             the numbers are certain; `printed`, the side with the published marker, or ``""``; `marked`, the side that
             should have the marker according to our test; and `agrees`, whether `printed` and `marked` are equal.
-        claims: one row per claim and network, with numbers of epochs: `printed` with a published marker; of these,
-            `tested` with published numbers, `recomputed` significant when recomputed, and `after_holm` significant
-            after Holm's correction. `lost` lists the epochs that the correction removes.
+        claims: one row per claim and network, with numbers of epochs: `printed` (with a published marker), and among
+            these `tested` (with published numbers), `recomputed` (significant when recomputed) and `after_holm`
+            (significant after Holm's correction). `lost` lists the epochs that are no longer significant after it.
     """
 
     comparisons: pd.DataFrame
@@ -191,7 +191,7 @@ class PublishedCheck:
 
     @property
     def borderline(self) -> pd.DataFrame:
-        """Comparisons with p in `BORDERLINE`, ordered by p."""
+        """Comparisons whose p-values are in `BORDERLINE`, ordered by p."""
         is_borderline = self.comparisons["p"].between(*BORDERLINE)
         return self.comparisons[is_borderline].sort_values("p", kind="stable")
 
@@ -213,10 +213,10 @@ class PublishedCheck:
             "marks_that_follow": int(self.certain["agrees"].sum()),
             "marks_with_numbers": len(self.marks),
             "marks_after_holm": len(self.left),
-            "exceptions": records(self.exceptions),
-            "borderline": records(self.borderline),
-            "claims": records(self.claims),
-            "comparisons": records(self.comparisons),
+            "exceptions": to_json_rows(self.exceptions),
+            "borderline": to_json_rows(self.borderline),
+            "claims": to_json_rows(self.claims),
+            "comparisons": to_json_rows(self.comparisons),
         }
 
 
@@ -225,24 +225,24 @@ def check_published_marks() -> PublishedCheck:
     tables = published_tables()
     frame = compare_groups(tables)
     cells = {(row.network, row.group, row.epoch): row for row in iterate_rows(tables)}
-    families = {(family.first, family.second): family for family in FAMILIES}
+    comparisons_by_groups = {(comparison.first, comparison.second): comparison for comparison in COMPARISONS}
     certain: list[bool] = []
     published_sides: list[str] = []
     computed_sides: list[str] = []
     for row in iterate_rows(frame):
-        family = families[row.first, row.second]
+        comparison = comparisons_by_groups[row.first, row.second]
         first, second = (cells[row.network, group, row.epoch] for group in (row.first, row.second))
         certain.append(bool(first.certain and second.certain))
-        second_side = "second" if family.two_sided and family.marker in second.marks else ""
-        published_sides.append("first" if family.marker in first.marks else second_side)
-        computed_sides.append(row.higher if family.two_sided or row.higher == "first" else "")
+        second_side = "second" if comparison.two_sided and comparison.marker in second.marks else ""
+        published_sides.append("first" if comparison.marker in first.marks else second_side)
+        computed_sides.append(row.higher if comparison.two_sided or row.higher == "first" else "")
     frame = frame.assign(certain=certain, printed=published_sides, marked=computed_sides)
     frame["agrees"] = frame["printed"] == frame["marked"]
     return PublishedCheck(frame, _count_markers(frame))
 
 
 def _count_markers(frame: pd.DataFrame) -> pd.DataFrame:
-    """Count the published markers of each family and network, and the markers that remain after correction."""
+    """Count the published markers of each comparison and network, and the markers that remain after correction."""
     rows = []
     for (first, second, network), comparisons in frame.groupby(["first", "second", "network"], sort=False):
         for side in ("first", "second"):
@@ -270,12 +270,12 @@ def _count_markers(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def iterate_rows(frame: pd.DataFrame) -> Iterable[Any]:
-    """Iterate over a table's rows with their columns as attributes."""
+    """Iterate over a table's rows; each row has the columns as attributes."""
     return frame.itertuples(index=False)
 
 
-def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return a table's rows as values for JSON: Python numbers instead of NumPy's, and None for NaN and infinity."""
+def to_json_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Convert a table's rows to values for JSON: Python numbers instead of NumPy's, and None for NaN and infinity."""
     rows: list[dict[Any, Any]] = frame.astype(object).to_dict("records")
     return [{str(name): _to_json_value(value) for name, value in row.items()} for row in rows]
 

@@ -15,7 +15,7 @@ import pandas as pd
 
 from robust201.analysis.dataset_results import ADVERSARIAL, CORRUPTION, SCORES, DatasetResults
 from robust201.core.errors import ResultsError
-from robust201.figures.figure_data import accuracy_ends, neighbour_changes
+from robust201.figures.figure_data import accuracy_interval, neighbour_changes
 from robust201.reader.value_checks import CLEAN
 from robust201.spaces.cell_space import CellSpace
 from robust201.statistics.intervals import mean_intervals
@@ -27,14 +27,16 @@ HOLDS, FAILS, UNTESTED = "holds", "does not hold", "cannot be tested"
 ATTACKS = ("aa_apgd-ce", "pgd", "fgsm", "aa_square")
 
 CLEAR_DIFFERENCE = 0.01
-"""Minimum difference between published medians for their order to be checked; they were read from figures to within
-0.004."""
+"""Minimum difference between published medians for their order to be checked.
 
-TOP = 20
+The published medians were read from figures, to within 0.004.
+"""
+
+N_TOP_CELLS = 20
 """Number of the best cells about which the paper makes claims."""
 
 MAX_ALMOST_NONE = 2
-"""Maximum number of the `TOP` best cells that counts as "almost none"."""
+"""Maximum number of the `N_TOP_CELLS` best cells that counts as "almost none"."""
 
 CONVOLUTIONS = ("nor_conv_1x1", "nor_conv_3x3")
 DROPPED_OR_SKIPPED = ("none", "skip_connect")
@@ -157,7 +159,7 @@ def _check_numbers_of_cells(space: CellSpace) -> Iterator[Claim]:
 def _check_order_of_attacks(results: DatasetResults) -> Iterator[Claim]:
     table = compare_medians(results)
     medians = table[table["key"].isin(ATTACKS)].set_index(["strength", "key"])[["printed", "ours"]]
-    n_ordered, swapped = 0, []
+    n_ordered, swapped_pairs = 0, []
     for strength in dict.fromkeys(medians.index.get_level_values("strength")):
         medians_at_strength = medians.loc[strength]
         for first, second in itertools.combinations(medians_at_strength.index, 2):
@@ -165,16 +167,16 @@ def _check_order_of_attacks(results: DatasetResults) -> Iterator[Claim]:
             if abs(published_difference) > CLEAR_DIFFERENCE:
                 n_ordered += 1
                 if published_difference * our_difference <= 0:
-                    swapped.append(f"{first} and {second} at {strength:g}")
-    ours = f"{n_ordered - len(swapped)} of these pairs have the same order"
+                    swapped_pairs.append(f"{first} and {second} at {strength:g}/255")
+    ours = f"{n_ordered - len(swapped_pairs)} of these pairs have the published order"
     yield Claim(
         "Figure 2",
         "At each epsilon, the median accuracies under the attacks have the published order.",
         f"{n_ordered} pairs of attacks at the same epsilon have medians that differ by more than {CLEAR_DIFFERENCE:g}",
-        ours + (f", but not {', '.join(swapped)}" if swapped else "")
+        ours + (f"; exceptions: {', '.join(swapped_pairs)}" if swapped_pairs else "")
         if n_ordered
-        else "results of fewer than two of the attacks",
-        UNTESTED if not n_ordered else FAILS if swapped else HOLDS,
+        else "there are results for fewer than two of the attacks",
+        UNTESTED if not n_ordered else FAILS if swapped_pairs else HOLDS,
     )
 
 
@@ -183,18 +185,19 @@ def _check_pgd_against_apgd(results: DatasetResults) -> Iterator[Claim]:
     medians = published_dataset_numbers()["medians"].get(results.name)
     if medians is None:
         return
-    printed = " and ".join(f"{medians[key]['1']:.3f}" for key, _ in attacks)
+    labels = {"pgd": "PGD", "aa_apgd-ce": "APGD-CE"}
+    published = ", ".join(f"{labels[key]} {medians[key]['1']:.3f}" for key, _ in attacks)
     claim = "At epsilon 1/255, the median accuracy under APGD-CE is lower than under PGD."
     if not all(column in results.accuracies for column in attacks):
-        yield Claim("Figure 2", claim, printed, "no results of one of the attacks", UNTESTED)
+        yield Claim("Figure 2", claim, published, "there are no results for one of the attacks", UNTESTED)
         return
     accuracies = results.accuracies[attacks].dropna()
     mean, low, high = mean_intervals((accuracies[attacks[0]] - accuracies[attacks[1]]).to_numpy())
-    ours = " and ".join(f"{accuracies[column].median():.3f}" for column in attacks)
+    ours = ", ".join(f"{labels[column[0]]} {accuracies[column].median():.3f}" for column in attacks)
     yield Claim(
         "Figure 2",
         claim,
-        printed,
+        published,
         f"{ours}; mean difference {mean:.3f}, 95% interval over {len(accuracies)} cells [{low:.3f}, {high:.3f}]",
         HOLDS if low > 0 else FAILS,
     )
@@ -232,13 +235,13 @@ def _check_top_cells(results: DatasetResults, space: CellSpace) -> Iterator[Clai
     accuracies = _same_size_accuracies(results, space)
     n_cells = published_dataset_numbers()["same_size"]["cells"]
     claim = (
-        f"Of the {TOP} most robust of these cells, almost none has a convolution on edge 2 or on edge 4, and none has "
-        "“none” or a skip connection on edge 1."
+        f"Of the {N_TOP_CELLS} most robust of these cells, almost none has a convolution on edge 2 or on edge 4, and "
+        "none has “none” or a skip connection on edge 1."
     )
     if len(accuracies) < n_cells:
         yield Claim("Figure 7", claim, "", f"{len(accuracies)} of {n_cells} cells evaluated", UNTESTED)
         return
-    cells = [space.parse(results.spec(top.architecture)) for top in results.ranked(accuracies)[:TOP]]
+    cells = [space.parse(results.spec(top.architecture)) for top in results.ranked(accuracies)[:N_TOP_CELLS]]
     n_convolved = [sum(cell[edge] in CONVOLUTIONS for cell in cells) for edge in (1, 3)]
     n_dropped_or_skipped = sum(cell[0] in DROPPED_OR_SKIPPED for cell in cells)
     yield Claim(
@@ -262,7 +265,7 @@ def _check_ranks_of_best_cells(results: DatasetResults) -> Iterator[Claim]:
             ranked = results.ranked(results.scores[score])
             for top in ranked:
                 if top.architecture == cell:
-                    low, _ = accuracy_ends(results, ranked[0].accuracy)
+                    low, _ = accuracy_interval(results, ranked[0].accuracy)
                     is_best |= top.rank == 1
                     is_near |= top.accuracy >= low
                     ranks.append(f"{SCORES[str(score)]} rank {top.rank} of {len(ranked)}")
@@ -279,7 +282,7 @@ def _check_search_claim(results: DatasetResults) -> Iterator[Claim]:
         "The best cell under FGSM at 1/255 is more robust to the attacks, and less accurate on clean images, than the "
         "best cell on clean images."
     )
-    if objective not in results.accuracies or CLEAN not in results.scores or len(results.architectures) < TOP:
+    if objective not in results.accuracies or CLEAN not in results.scores or len(results.architectures) < N_TOP_CELLS:
         yield Claim("Table 1", claim, "", f"{len(results.architectures)} cells evaluated", UNTESTED)
         return
     by_clean = results.ranked(results.scores[CLEAN])[0].architecture
@@ -316,9 +319,10 @@ def _check_neighbour_claims(results: DatasetResults, space: CellSpace) -> Iterat
             verdict = HOLDS if n_lower == n_neighbours else FAILS
             yield Claim("Figure 30", claim, "", f"{n_lower} of {n_neighbours} changes lower the accuracy", verdict)
         else:
-            pooled = rows[(rows["edge"] == 2) & (rows["operation"] == POOLING)]["change"]
-            ours = f"{pooled.iloc[0]:+.3f}" if len(pooled) else "the best cell already has pooling on edge 3"
-            verdict = UNTESTED if pooled.empty else HOLDS if pooled.iloc[0] > 0 else FAILS
+            pooling_changes = rows[(rows["edge"] == 2) & (rows["operation"] == POOLING)]["change"]
+            unchanged_cell_text = "the best cell already has pooling on edge 3"
+            ours = f"{pooling_changes.iloc[0]:+.3f}" if len(pooling_changes) else unchanged_cell_text
+            verdict = UNTESTED if pooling_changes.empty else HOLDS if pooling_changes.iloc[0] > 0 else FAILS
             yield Claim("Figure 30", claim, "", ours, verdict)
 
 
@@ -329,11 +333,11 @@ def _check_jacobian_correlations(correlations: pd.DataFrame) -> Iterator[Claim]:
         is_norm = correlations["measure"].str.startswith("Jacobian norm") & (correlations["key"] == "pgd")
         rows = correlations[is_norm].dropna(subset="kendall")
     if rows.empty:
-        yield Claim("Figure 6", claim, "", "Jacobian norms of fewer than eight cells", UNTESTED)
+        yield Claim("Figure 6", claim, "", "fewer than eight cells have Jacobian norms", UNTESTED)
     for measure, taus in rows.groupby("measure", sort=False) if len(rows) else ():
         by_strength = taus.set_index("strength")["kendall"].sort_index()
-        taus_text = ", ".join(f"{tau:.2f} at {strength:g}" for strength, tau in by_strength.items())
+        taus_text = ", ".join(f"{tau:.2f} at {strength:g}/255" for strength, tau in by_strength.items())
         verdict = UNTESTED
         if 1.0 in by_strength.index and len(by_strength) > 1:
             verdict = HOLDS if abs(by_strength[1.0]) > abs(by_strength.iloc[-1]) else FAILS
-        yield Claim("Figure 6", claim, "", f"{measure}, Kendall's tau: {taus_text} (1/255)", verdict)
+        yield Claim("Figure 6", claim, "", f"{measure}, Kendall's tau by epsilon: {taus_text}", verdict)

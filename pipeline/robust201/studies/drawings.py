@@ -48,8 +48,8 @@ def save_figure(figure: Figure, path: Path) -> Path:
     return path
 
 
-def _draw_line(axes: Axes, x: Any, mean: Any, low: Any, high: Any, colour: str, *, style: str = "-") -> None:
-    axes.plot(x, mean, color=colour, linewidth=1.1, linestyle=style)
+def _draw_line(axes: Axes, x: Any, mean: Any, low: Any, high: Any, colour: str, *, line_style: str = "-") -> None:
+    axes.plot(x, mean, color=colour, linewidth=1.1, linestyle=line_style)
     axes.fill_between(np.asarray(x, np.float64), low, high, color=colour, alpha=0.2, linewidth=0)
 
 
@@ -75,17 +75,17 @@ def draw_accuracy_curves(curves: pd.DataFrame, groups: Sequence[str], *, normali
     figures, chance depends on the clean accuracy, so each group has a dotted line in its colour. Return None if no
     group has curves.
     """
-    selected = curves[curves["group"].isin(groups)]
-    if selected.empty:
+    selected_curves = curves[curves["group"].isin(groups)]
+    if selected_curves.empty:
         return None
     column = "normalised" if normalised else "accuracy"
-    panels = list(selected.groupby(["network", "epoch"], sort=False))
-    top = max(1.02, float((selected[column] + selected[f"{column}_sd"].fillna(0)).max()) + 0.02)
+    panels = list(selected_curves.groupby(["network", "epoch"], sort=False))
+    top = max(1.02, float((selected_curves[column] + selected_curves[f"{column}_sd"].fillna(0)).max()) + 0.02)
     label = "accuracy / clean accuracy" if normalised else "accuracy"
-    figure, axes_of = parts.make_axes_grid(
+    figure, all_axes = parts.make_axes_grid(
         len(panels), FIGURE_WIDTH, 1.1, 1.25, label=label, limits=(0, top), extra_height=0.6
     )
-    for axes, ((network, epoch), rows) in zip(axes_of, panels, strict=True):
+    for axes, ((network, epoch), rows) in zip(all_axes, panels, strict=True):
         for group, curve in rows.groupby("group", sort=False):
             colour = GROUP_COLOURS[str(group)]
             mean, deviation = curve[column], curve[f"{column}_sd"].fillna(0)
@@ -95,10 +95,10 @@ def draw_accuracy_curves(curves: pd.DataFrame, groups: Sequence[str], *, normali
         if not normalised:
             axes.axhline(CHANCE, color=CHANCE_COLOUR, linewidth=0.9, linestyle="--")
         axes.set_title(f"{network}, epoch {epoch}", color=INK, fontsize=TITLE_SIZE)
-        axes.set_xlim(0, float(selected["strength"].max()) / 255)
+        axes.set_xlim(0, float(selected_curves["strength"].max()) / 255)
     figure.supxlabel("FGSM ε, pixels in [0, 1]", fontsize=TEXT_SIZE, color=INK)
-    present = selected["group"].unique()
-    _draw_legend(figure, {GROUPS[group]: GROUP_COLOURS[group] for group in groups if group in present})
+    present_groups = selected_curves["group"].unique()
+    _draw_legend(figure, {GROUPS[group]: GROUP_COLOURS[group] for group in groups if group in present_groups})
     return figure
 
 
@@ -128,10 +128,10 @@ def draw_robustness(tables: pd.DataFrame) -> Figure:
     networks = list(dict.fromkeys(tables["network"]))
     max_with_deviation = max(1.0, float((tables["mean"] + tables["sd"].fillna(0)).max()))
     upper_limit = min(max_with_deviation, float(tables[["mean", "printed_mean"]].max().max()) + 0.1)
-    figure, axes_of = parts.make_axes_grid(
+    figure, all_axes = parts.make_axes_grid(
         len(networks), FIGURE_WIDTH, 2, 2.1, label="R", limits=(0, upper_limit), extra_height=0.5
     )
-    for axes, network in zip(axes_of, networks, strict=True):
+    for axes, network in zip(all_axes, networks, strict=True):
         axes.yaxis.set_major_formatter("{x:.1f}")
         rows = tables[tables["network"] == network]
         positions = {epoch: position for position, epoch in enumerate(sorted(rows["epoch"].unique()))}
@@ -149,8 +149,8 @@ def draw_robustness(tables: pd.DataFrame) -> Figure:
         axes.set_xticks(list(positions.values()), [str(epoch) for epoch in positions])
         axes.set_title(str(network), color=INK, fontsize=TITLE_SIZE)
         axes.set_xlabel("epoch", color=INK, fontsize=TEXT_SIZE)
-    present = tables["group"].unique()
-    colours = {GROUPS[group]: GROUP_COLOURS[group] for group in GROUPS if group in present}
+    present_groups = tables["group"].unique()
+    colours = {GROUPS[group]: GROUP_COLOURS[group] for group in GROUPS if group in present_groups}
     _draw_legend(figure, colours, has_published=bool(tables["printed_mean"].notna().any()))
     return figure
 
@@ -166,10 +166,10 @@ def draw_dynamics(curves: pd.DataFrame) -> Figure:
     runs = list(dict.fromkeys(curves["run"]))
     curve_names = list(dict.fromkeys(curves["curve"]))
     colours = dict(zip(curve_names, [INK, *SERIES_COLOURS, *SERIES_COLOURS], strict=False))
-    figure, axes_of = parts.make_axes_grid(
+    figure, all_axes = parts.make_axes_grid(
         len(runs), FIGURE_WIDTH, 3, 2.4, label="accuracy, attack success", limits=(0, 1), extra_height=0.6
     )
-    for axes, run in zip(axes_of, runs, strict=True):
+    for axes, run in zip(all_axes, runs, strict=True):
         for curve, rows in curves[curves["run"] == run].groupby("curve", sort=False):
             colour = colours[str(curve)]
             _draw_line(axes, rows["iteration"], rows["mean"], *_error_bounds(rows), colour)
@@ -189,8 +189,8 @@ def draw_mixing(curves: pd.DataFrame, panels: Mapping[str, Sequence[str]]) -> Fi
     panel_specs = [(title, keys, network) for title, keys in panels.items() for network in networks]
     curve_names = list(dict.fromkeys(curves["curve"]))
     colours = dict(zip(curve_names, [INK, *SERIES_COLOURS, *SERIES_COLOURS], strict=False))
-    figure, axes_of = parts.make_axes_grid(len(panel_specs), FIGURE_WIDTH, 2, 1.9, extra_height=0.6)
-    for axes, (title, keys, network) in zip(axes_of, panel_specs, strict=True):
+    figure, all_axes = parts.make_axes_grid(len(panel_specs), FIGURE_WIDTH, 2, 1.9, extra_height=0.6)
+    for axes, (title, keys, network) in zip(all_axes, panel_specs, strict=True):
         rows = curves[curves["network"] == network]
         rows = rows[rows["curve"].str.partition(":")[0].isin(["clean", *keys])]
         for curve, curve_rows in rows.groupby("curve", sort=False):
@@ -207,8 +207,8 @@ def draw_equivariance(best: pd.DataFrame) -> Figure:
     networks, attacks = (list(dict.fromkeys(best[name])) for name in ("network", "attack"))
     settings = list(dict.fromkeys(best["setting"]))
     colours = dict(zip(settings, SERIES_COLOURS, strict=False))
-    figure, axes_of = parts.make_axes_grid(len(networks), FIGURE_WIDTH, 2.2, 2.2, extra_height=0.6)
-    for axes, network in zip(axes_of, networks, strict=True):
+    figure, all_axes = parts.make_axes_grid(len(networks), FIGURE_WIDTH, 2.2, 2.2, extra_height=0.6)
+    for axes, network in zip(all_axes, networks, strict=True):
         for index, setting in enumerate(settings):
             rows = best[(best["network"] == network) & (best["setting"] == setting)]
             x = rows["attack"].map(attacks.index) + (index - (len(settings) - 1) / 2) * 0.8 / len(settings)

@@ -34,8 +34,8 @@ class ImageDistribution:
     """The numbers of the study.
 
     Attributes:
-        models: one row per trained network: `network`, `group`, `epoch`, `seed`, `clean` accuracy, `r`, the mean
-            relative change `c` (r - 1), `exceeds_one` (whether R is above 1), `rises` (whether any accuracy under
+        trained_networks: one row per trained network: `network`, `group`, `epoch`, `seed`, `clean` accuracy, `r`, the
+            mean relative change `c` (r - 1), `exceeds_one` (whether R is above 1), `rises` (whether any accuracy under
             attack is above the clean accuracy), `r_fitted` (R of a fitted psychometric function, NaN for fewer than
             five strengths) and `at_chance` (whether the clean accuracy is not above chance; R is then NaN).
         tables: one row per network, group and epoch: `n` networks, `mean` and `sd` of R (ddof 1) with the mean's 95%
@@ -45,19 +45,20 @@ class ImageDistribution:
         curves: one row per network, group, epoch and strength (1/255): mean and standard deviation over networks of the
             accuracy (`accuracy`, `accuracy_sd`) and of its ratio to the clean accuracy (`normalised`, `normalised_sd`).
         comparisons: all tests (see `studies.comparisons.compare_groups`).
-        floor: R of a network that classifies no attacked image correctly.
-        comparable: whether R is comparable with published numbers: computed from accuracy at the paper's strengths.
-        by_sensitivity: whether R is computed from the sensitivity d' instead of the accuracy, because groups have
+        floor: lower bound of R: the R of a network that classifies no attacked image correctly.
+        is_comparable: whether R can be compared with published numbers, because it is computed from the accuracy at the
+            paper's strengths.
+        uses_sensitivity: whether R is computed from the sensitivity d' instead of the accuracy, because groups have
             different numbers of classes.
     """
 
-    models: pd.DataFrame
+    trained_networks: pd.DataFrame
     tables: pd.DataFrame
     curves: pd.DataFrame
     comparisons: pd.DataFrame
     floor: float
-    comparable: bool
-    by_sensitivity: bool
+    is_comparable: bool
+    uses_sensitivity: bool
 
 
 def measure_image_distribution(study: ImageDistributionStudy, exports: Exports) -> ImageDistribution:
@@ -66,33 +67,33 @@ def measure_image_distribution(study: ImageDistributionStudy, exports: Exports) 
     Raises:
         ResultsError: a network has no results on a group's dataset.
     """
-    model_frames, curve_frames, floors, distinct_strengths = [], [], set(), set()
-    sizes = {group.dataset: exports.task_size(group.dataset) for group in study.groups.values()}
-    by_sensitivity = len({n_classes for n_classes, _ in sizes.values() if n_classes is not None}) > 1
+    network_frames, curve_frames, floors, distinct_strengths = [], [], set(), set()
+    sizes = {group.dataset: exports.dataset_size(group.dataset) for group in study.groups.values()}
+    uses_sensitivity = len({n_classes for n_classes, _ in sizes.values() if n_classes is not None}) > 1
     for label, network in study.networks.items():
-        for group, trained_group in study.groups.items():
-            frame = exports.accuracies(trained_group.dataset, study.key, trained_group.recipes, [network.architecture])
+        for group, study_group in study.groups.items():
+            frame = exports.accuracies(study_group.dataset, study.key, study_group.recipes, [network.architecture])
             for epoch, rows in frame.groupby("length"):
                 accuracies = rows.pivot_table(index="seed", columns="strength", values="accuracy").dropna()
                 row_key = {"network": label, "group": group, "epoch": int(float(str(epoch)))}
                 strengths = accuracies.columns.to_numpy(np.float64)
-                n_classes, n_images = sizes[trained_group.dataset]
+                n_classes, n_images = sizes[study_group.dataset]
                 performances = (
-                    _sensitivities(accuracies, n_classes, n_images, trained_group.dataset)
-                    if by_sensitivity
+                    _compute_sensitivities(accuracies, n_classes, n_images, study_group.dataset)
+                    if uses_sensitivity
                     else accuracies
                 )
                 curve = robustness_r(strengths, performances.to_numpy())
-                at_chance = _is_at_chance(accuracies.iloc[:, 0].to_numpy(), n_classes, n_images)
-                model_frames.append(_summarise_models(row_key, accuracies, performances, curve, at_chance))
+                is_at_chance = _is_at_chance(accuracies.iloc[:, 0].to_numpy(), n_classes, n_images)
+                network_frames.append(_summarise_networks(row_key, accuracies, performances, curve, is_at_chance))
                 curve_frames.append(_summarise_curve(row_key, accuracies))
                 floors.add(curve.floor)
                 distinct_strengths.add(tuple(strengths))
-    all_models = pd.concat(model_frames, ignore_index=True)
-    tables = _make_tables(study, all_models)
+    all_networks = pd.concat(network_frames, ignore_index=True)
+    tables = _make_tables(study, all_networks)
     r_by_seed = {
         (str(group_key[0]), str(group_key[1]), int(str(group_key[2]))): rows.set_index("seed")["r"]
-        for group_key, rows in all_models.groupby(["network", "group", "epoch"], sort=False)
+        for group_key, rows in all_networks.groupby(["network", "group", "epoch"], sort=False)
     }
     comparisons = compare_groups(tables, r_by_seed)
     has_published_strengths = all(
@@ -100,11 +101,15 @@ def measure_image_distribution(study: ImageDistributionStudy, exports: Exports) 
         for strengths in distinct_strengths
     )
     all_curves = pd.concat(curve_frames, ignore_index=True)
-    comparable = has_published_strengths and not by_sensitivity
-    return ImageDistribution(all_models, tables, all_curves, comparisons, max(floors), comparable, by_sensitivity)
+    is_comparable = has_published_strengths and not uses_sensitivity
+    return ImageDistribution(
+        all_networks, tables, all_curves, comparisons, max(floors), is_comparable, uses_sensitivity
+    )
 
 
-def _sensitivities(accuracies: pd.DataFrame, n_classes: int | None, n_images: int | None, dataset: str) -> pd.DataFrame:
+def _compute_sensitivities(
+    accuracies: pd.DataFrame, n_classes: int | None, n_images: int | None, dataset: str
+) -> pd.DataFrame:
     if n_classes is None or n_images is None:
         raise ResultsError(
             f"Comparing groups with different numbers of classes failed for {dataset}: its numbers of classes and "
@@ -121,12 +126,12 @@ def _is_at_chance(clean: NDArray[np.float64], n_classes: int | None, n_images: i
     return low <= 1 / n_classes
 
 
-def _summarise_models(
+def _summarise_networks(
     row_key: dict[str, Any],
     accuracies: pd.DataFrame,
     performances: pd.DataFrame,
     curve: RobustnessCurve,
-    at_chance: NDArray[np.bool_],
+    is_at_chance: NDArray[np.bool_],
 ) -> pd.DataFrame:
     strengths = accuracies.columns.to_numpy(np.float64)
     changes = relative_changes(strengths, performances.to_numpy())
@@ -136,13 +141,13 @@ def _summarise_models(
             **row_key,
             "seed": accuracies.index,
             "clean": accuracies.iloc[:, 0].to_numpy(),
-            "r": np.where(at_chance, np.nan, curve.value),
+            "r": np.where(is_at_chance, np.nan, curve.value),
         }
-        | {"c": np.where(at_chance, np.nan, mean_change), "exceeds_one": curve.exceeds_one & ~at_chance}
+        | {"c": np.where(is_at_chance, np.nan, mean_change), "exceeds_one": curve.exceeds_one & ~is_at_chance}
         | {
             "rises": curve.rises,
-            "r_fitted": np.where(at_chance, np.nan, _fit_robustness(strengths, performances)),
-            "at_chance": at_chance,
+            "r_fitted": np.where(is_at_chance, np.nan, _fit_robustness(strengths, performances)),
+            "at_chance": is_at_chance,
         }
     )
 
@@ -164,11 +169,11 @@ def _summarise_curve(row_key: dict[str, Any], accuracies: pd.DataFrame) -> pd.Da
     )
 
 
-def _make_tables(study: ImageDistributionStudy, models: pd.DataFrame) -> pd.DataFrame:
+def _make_tables(study: ImageDistributionStudy, trained_networks: pd.DataFrame) -> pd.DataFrame:
     published_rows = {(row.network, row.group, row.epoch): row for row in iterate_rows(published_tables())}
     rows = []
-    for (network, group, epoch), models_of_group in models.groupby(["network", "group", "epoch"], sort=False):
-        r_values = models_of_group["r"].to_numpy()
+    for (network, group, epoch), group_networks in trained_networks.groupby(["network", "group", "epoch"], sort=False):
+        r_values = group_networks["r"].to_numpy()
         summary: Groups = summarise_group(r_values)
         _, low, high = mean_intervals(r_values[~np.isnan(r_values)])
         published_epoch = study.networks[str(network)].printed_epoch(int(str(epoch)))
@@ -176,7 +181,7 @@ def _make_tables(study: ImageDistributionStudy, models: pd.DataFrame) -> pd.Data
         rows.append(
             {"network": network, "group": group, "epoch": epoch, "n": int(summary.size), "mean": float(summary.mean)}
             | {"sd": float(summary.deviation), "low": float(low), "high": float(high)}
-            | {"above_one": int(models_of_group["exceeds_one"].sum()), "clean": float(models_of_group["clean"].mean())}
+            | {"above_one": int(group_networks["exceeds_one"].sum()), "clean": float(group_networks["clean"].mean())}
             | {
                 "table": None if published is None else published.table,
                 "printed_epoch": None if published is None else published_epoch,
@@ -187,8 +192,10 @@ def _make_tables(study: ImageDistributionStudy, models: pd.DataFrame) -> pd.Data
         )
     frame = pd.DataFrame(rows)
     ours = make_groups(frame["mean"], frame["sd"], frame["n"])
-    against_printed = welch_test(ours, make_groups(frame["printed_mean"], frame["printed_sd"], frame["printed_n"]))
-    return frame.assign(difference=against_printed.difference, p_printed=against_printed.p_value)
+    difference_from_published = welch_test(
+        ours, make_groups(frame["printed_mean"], frame["printed_sd"], frame["printed_n"])
+    )
+    return frame.assign(difference=difference_from_published.difference, p_printed=difference_from_published.p_value)
 
 
 def attach_published_decisions(

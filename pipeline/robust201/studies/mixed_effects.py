@@ -1,9 +1,9 @@
-"""Effects of images, task, pretraining and architecture on robustness R, from mixed models over initial weights.
+"""Effects of images, task, pretraining and architecture on robustness R, from mixed models.
 
 Training runs with the same architecture and seed start from the same weights in all groups. R is therefore modelled as
-the mean of the group, plus a random intercept of the initial weights, plus a residual. There is one model per network
-and epoch, because architectures differ in their weights and variances. Effects over architectures combine these
-independent models.
+the mean of the group, plus a random intercept per set of initial weights, plus a residual. There is one model per
+network and epoch, because architectures differ in their weights and variances. Effects over architectures combine
+these independent models.
 """
 
 import itertools
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from robust201.statistics.mixed_model import ContrastEstimate, RandomIntercept, combine_estimates, fit_random_intercept
 from robust201.statistics.significance import holm_adjust
-from robust201.studies.comparisons import FAMILIES, Family
+from robust201.studies.comparisons import COMPARISONS, Comparison
 
 FACTORS = {
     "E1": "images and task",
@@ -27,7 +27,7 @@ FACTORS = {
     "E3b": "pretraining",
     "E3c": "images and task",
 }
-"""Factor in which the groups of a comparison differ, by experiment."""
+"""For each experiment, the factor in which its two groups differ."""
 
 ALL_NETWORKS = "mean of all"
 """Value of the column `network` for the mean of an effect over architectures."""
@@ -43,8 +43,8 @@ class MixedEffects:
             is due to initial weights, with its interval `share_low` to `share_high`.
         effects: one row per effect: `factor`, `experiment` and `claim` (see `studies.comparisons`), `network`, `epoch`
             (NaN for effects over architectures, which use the last epoch of each architecture), `estimate`, its
-            standard `error`, `degrees` of freedom, `low`, `high`, `p` and `p_holm` (over all rows). Numbers are NaN if
-            there are too few training runs for a model.
+            standard `error`, `degrees` (of freedom), its 95% interval `low` to `high`, `p`, and `p_holm` (corrected
+            over all rows). Numbers are NaN if there are too few training runs for a model.
     """
 
     variances: pd.DataFrame
@@ -55,29 +55,34 @@ class _Model(NamedTuple):
     """The model of one network at one epoch; its coefficients are the means of the groups."""
 
     groups: tuple[str, ...]
-    fitted: RandomIntercept
+    random_intercept: RandomIntercept
 
     def mean_weights(self, groups: Sequence[str]) -> NDArray[np.float64]:
         """Return the weights of the coefficients whose weighted sum is the mean over `groups`."""
         return np.array([(group in groups) / len(groups) for group in self.groups])
 
-    def compare(self, family: Family) -> ContrastEstimate:
-        return self.fitted.estimate(self.mean_weights([family.first]) - self.mean_weights([family.second]))
+    def compare(self, comparison: Comparison) -> ContrastEstimate:
+        return self.random_intercept.estimate(
+            self.mean_weights([comparison.first]) - self.mean_weights([comparison.second])
+        )
 
 
-def fit_mixed_effects(models: pd.DataFrame) -> MixedEffects:
+def fit_mixed_effects(trained_networks: pd.DataFrame) -> MixedEffects:
     """Fit one model per network and epoch, and estimate all effects between groups that the model contains.
 
     Args:
-        models: one row per trained network: `network`, `group`, `epoch`, `seed` and `r`; rows without R are ignored.
+        trained_networks: one row per trained network: `network`, `group`, `epoch`, `seed` and `r`. Rows without R are
+            ignored.
     """
     fitted_models: dict[tuple[str, int], _Model] = {}
-    for network_and_epoch, rows in models[models["r"].notna()].groupby(["network", "epoch"], sort=False):
-        fitted_models[str(network_and_epoch[0]), int(str(network_and_epoch[1]))] = _fit(rows)
+    for network_and_epoch, rows in trained_networks[trained_networks["r"].notna()].groupby(
+        ["network", "epoch"], sort=False
+    ):
+        fitted_models[str(network_and_epoch[0]), int(str(network_and_epoch[1]))] = _fit_model(rows)
     effects = [
-        _effect_row(FACTORS[family.experiment], family, network, epoch, model.compare(family))
+        _effect_row(FACTORS[comparison.experiment], comparison, network, epoch, model.compare(comparison))
         for (network, epoch), model in fitted_models.items()
-        for family in _shared_families([model])
+        for comparison in _shared_comparisons([model])
     ]
     last_models = {
         network: fitted_models[network, max(epoch for name, epoch in fitted_models if name == network)]
@@ -88,34 +93,38 @@ def fit_mixed_effects(models: pd.DataFrame) -> MixedEffects:
     frame = pd.DataFrame(effects, columns=columns)
     has_p_value = frame["p"].notna()
     frame["p_holm"] = np.where(has_p_value, holm_adjust(frame["p"].where(has_p_value, 1.0)), np.nan)
-    variances = [_variance_row(network, epoch, model.fitted) for (network, epoch), model in fitted_models.items()]
+    variances = [
+        _variance_row(network, epoch, model.random_intercept) for (network, epoch), model in fitted_models.items()
+    ]
     return MixedEffects(pd.DataFrame(variances), frame)
 
 
-def _fit(rows: pd.DataFrame) -> _Model:
+def _fit_model(rows: pd.DataFrame) -> _Model:
     groups = tuple(dict.fromkeys(rows["group"]))
     design = rows["group"].to_numpy()[:, None] == np.array(groups)
     return _Model(groups, fit_random_intercept(design, rows["r"], rows["seed"]))
 
 
-def _shared_families(models: Sequence[_Model]) -> list[Family]:
+def _shared_comparisons(models: Sequence[_Model]) -> list[Comparison]:
     """Return the comparisons whose two groups occur in all models."""
-    shared = set.intersection(*(set(model.groups) for model in models))
-    return [family for family in FAMILIES if {family.first, family.second} <= shared]
+    shared_groups = set.intersection(*(set(model.groups) for model in models))
+    return [comparison for comparison in COMPARISONS if {comparison.first, comparison.second} <= shared_groups]
 
 
 def _effects_over_architectures(models: Mapping[str, _Model]) -> list[dict[str, Any]]:
     """Estimate the mean of each effect over architectures, and the differences between architectures."""
     all_models = list(models.values())
     rows = []
-    for family in _shared_families(all_models):
+    for comparison in _shared_comparisons(all_models):
         mean = combine_estimates(
-            [model.compare(family) for model in all_models], np.full(len(all_models), 1 / len(all_models))
+            [model.compare(comparison) for model in all_models], np.full(len(all_models), 1 / len(all_models))
         )
-        rows.append(_effect_row(FACTORS[family.experiment], family, ALL_NETWORKS, np.nan, mean))
-    shared = [group for group in all_models[0].groups if all(group in model.groups for model in all_models)]
-    for first, second in itertools.combinations(models, 2) if shared else ():
-        means = [models[name].fitted.estimate(models[name].mean_weights(shared)) for name in (first, second)]
+        rows.append(_effect_row(FACTORS[comparison.experiment], comparison, ALL_NETWORKS, np.nan, mean))
+    shared_groups = [group for group in all_models[0].groups if all(group in model.groups for model in all_models)]
+    for first, second in itertools.combinations(models, 2) if shared_groups else ():
+        means = [
+            models[name].random_intercept.estimate(models[name].mean_weights(shared_groups)) for name in (first, second)
+        ]
         network = f"{first} against {second}"
         rows.append(_effect_row("architecture", None, network, np.nan, combine_estimates(means, [1, -1])))
     return rows
@@ -133,9 +142,9 @@ _ESTIMATE_COLUMNS = {
 
 
 def _effect_row(
-    factor: str, family: Family | None, network: str, epoch: float, estimate: ContrastEstimate
+    factor: str, comparison: Comparison | None, network: str, epoch: float, estimate: ContrastEstimate
 ) -> dict[str, Any]:
-    experiment, claim = ("", "mean of groups") if family is None else (family.experiment, family.claim)
+    experiment, claim = ("", "mean of groups") if comparison is None else (comparison.experiment, comparison.claim)
     row_key = {"factor": factor, "experiment": experiment, "claim": claim, "network": network, "epoch": epoch}
     return row_key | {column: getattr(estimate, field) for field, column in _ESTIMATE_COLUMNS.items()}
 

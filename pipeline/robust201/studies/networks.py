@@ -1,4 +1,4 @@
-"""Results of trained networks by recipe, training length and seed, from exports with several weights."""
+"""Reading of trained networks' results by recipe, training length and seed, from exports with several weights."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -19,7 +19,7 @@ from robust201.reader.value_checks import CLEAN
 from robust201.statistics.outcomes import Packed
 
 
-class Trained(NamedTuple):
+class TrainedWeights(NamedTuple):
     """Named weights in an export, with the training run that produced them.
 
     Attributes:
@@ -38,12 +38,12 @@ class Trained(NamedTuple):
 
 
 class AttackedOutcomes(NamedTuple):
-    """Per-image outcomes of the trained networks of one architecture.
+    """Per-image outcomes of M trained networks of one architecture.
 
     Attributes:
-        networks: `recipe`, `length` and `seed`, one row per network.
-        packed: (A, B) uint8, packed outcomes in the order of `networks`.
-        n_images: number of images N.
+        networks: one row per network, with `recipe`, `length` and `seed`.
+        packed: (M, ceil(N / 8)) uint8: one bit per image, in the order of `networks`.
+        n_images: number N of images.
     """
 
     networks: pd.DataFrame
@@ -70,11 +70,11 @@ class Exports:
         self._accuracy_cache: dict[tuple[str, str, str, str], list[tuple[str, float, float]]] = {}
 
     @cached_property
-    def trained(self) -> tuple[Trained, ...]:
+    def trained_weights(self) -> tuple[TrainedWeights, ...]:
         """All weights of the exports."""
         return tuple(weights for reader in self.readers for weights in self._read_weights(reader))
 
-    def _read_weights(self, reader: RobustnessDataset) -> Iterator[Trained]:
+    def _read_weights(self, reader: RobustnessDataset) -> Iterator[TrainedWeights]:
         fields_by_name = (reader.sweep or {}).get("weights") or {}
         if not fields_by_name:
             raise ResultsError(
@@ -82,11 +82,11 @@ class Exports:
                 "epochs and seed. Sweep several seeds or snapshots with `weights: {path: …}`, and export as Parquet."
             )
         for name, fields in fields_by_name.items():
-            length = self._length(fields)
+            length = self._training_length(fields)
             if length is not None and fields.get("seed") is not None:
-                yield Trained(reader, name, fields.get("recipe") or "", length, int(fields["seed"]))
+                yield TrainedWeights(reader, name, fields.get("recipe") or "", length, int(fields["seed"]))
 
-    def _length(self, fields: dict[str, Any]) -> float | None:
+    def _training_length(self, fields: dict[str, Any]) -> float | None:
         epochs, steps = fields.get("epochs"), fields.get("steps")
         if self._iterations_per_epoch is None:
             return None if epochs is None else float(epochs)
@@ -117,16 +117,16 @@ class Exports:
             if identifier in architectures_by_id
         ]
         if not rows:
-            raise self.absence(dataset, key, recipes, architectures)
+            raise self.missing_results_error(dataset, key, recipes, architectures)
         key_columns = ["architecture", "recipe", "length", "seed", "strength"]
         table = pd.DataFrame(rows, columns=[*key_columns, "accuracy"]).drop_duplicates()
         contradictions = table[table.duplicated(key_columns)]
         if len(contradictions):
             architecture, recipe, length, seed, strength, _ = contradictions.iloc[0]
-            raise self._contradiction(f"{dataset} {key} {strength:g}", architecture, recipe, length, seed)
+            raise self._contradiction_error(f"{dataset} {key} {strength:g}", architecture, recipe, length, seed)
         return table.sort_values(key_columns, kind="stable", ignore_index=True)
 
-    def _read_accuracies(self, weights: Trained, dataset: str, key: str) -> list[tuple[str, float, float]]:
+    def _read_accuracies(self, weights: TrainedWeights, dataset: str, key: str) -> list[tuple[str, float, float]]:
         """Return ids, strengths and accuracies of all architectures with these weights, and cache them."""
         cache_key = (str(weights.reader.path), weights.name, dataset, key)
         if cache_key not in self._accuracy_cache:
@@ -157,10 +157,10 @@ class Exports:
                     outcomes.packed[outcomes.architectures.index(architecture)],
                 )
                 if not np.array_equal(packed.setdefault(network, packed_outcomes), packed_outcomes):
-                    raise self._contradiction(f"{dataset} {key} {strength:g}", architecture, *network)
+                    raise self._contradiction_error(f"{dataset} {key} {strength:g}", architecture, *network)
                 n_images = outcomes.n_images
         if not packed:
-            raise self.absence(dataset, key, recipes, [architecture])
+            raise self.missing_results_error(dataset, key, recipes, [architecture])
         if len({len(packed_outcomes) for packed_outcomes in packed.values()}) > 1:
             raise ResultsError(
                 f"Reading outcomes failed for {dataset} {key}: the study's exports have different numbers of images. "
@@ -177,35 +177,38 @@ class Exports:
                 return reader.strengths(dataset, key)
         return ()
 
-    def task_size(self, dataset: str) -> tuple[int | None, int | None]:
-        """Return the numbers of classes and of evaluated clean images of a dataset; None where not recorded."""
+    def dataset_size(self, dataset: str) -> tuple[int | None, int | None]:
+        """Return a dataset's number of classes and number of evaluated clean images; None for an unknown number."""
         for reader in self.readers:
             if dataset in reader.data:
                 n_classes = DATASETS[dataset].n_classes if dataset in DATASETS else reader.files.count_classes(dataset)
                 return n_classes, count_evaluated_images(reader.files, dataset, CLEAN)
         return None, None
 
-    def _select_weights(self, dataset: str, key: str, recipes: Sequence[str]) -> Iterator[Trained]:
-        for weights in self.trained:
+    def _select_weights(self, dataset: str, key: str, recipes: Sequence[str]) -> Iterator[TrainedWeights]:
+        for weights in self.trained_weights:
             if weights.recipe in recipes and dataset in weights.reader.data:
                 planned = weights.reader.files.planned(dataset)
                 if key == CLEAN or planned is None or key in planned:
                     yield weights
 
-    def _contradiction(
+    def _contradiction_error(
         self, evaluation: str, architecture: ArchitectureId, recipe: str, length: float, seed: int
     ) -> ResultsError:
         folders = ", ".join(str(reader.path) for reader in self.readers)
+        unit = "epoch" if self._iterations_per_epoch is None else "iteration"
         return ResultsError(
-            f"Reading trained networks failed for {evaluation}: there are two different results of {architecture} "
-            f"{recipe} after {length:g} with seed {seed} in {folders}. Omit one of the exports."
+            f"Reading trained networks failed for {evaluation}: two exports have different results for {architecture}, "
+            f"trained with the recipe {recipe} and seed {seed} up to {unit} {length:g}: {folders}. Omit one of them."
         )
 
-    def absence(
+    def missing_results_error(
         self, dataset: str, key: str, recipes: Sequence[str], architectures: Sequence[ArchitectureId]
     ) -> ResultsError:
         """Return the error for missing results; its message lists the existing ones."""
-        available = sorted({(name, weights.recipe or '""') for weights in self.trained for name in weights.reader.data})
+        available = sorted(
+            {(name, weights.recipe or '""') for weights in self.trained_weights for name in weights.reader.data}
+        )
         folders = ", ".join(str(reader.path) for reader in self.readers)
         keys = sorted({key for reader in self.readers for key in reader.files.planned(dataset) or ()})
         return ResultsError(

@@ -129,13 +129,16 @@ def _dynamic_trends(frame: pd.DataFrame, published_by_point: Mapping[tuple[str, 
         published = {point[2]: value for point, value in published_by_point.items() if point[:2] == (run, curve)}
         rows.append(
             {"run": run, "curve": curve}
-            | _trend(curve_rows["iteration"].to_numpy(), curve_rows["mean"].to_numpy())
-            | {f"printed_{name}": value for name, value in _trend(list(published), list(published.values())).items()}
+            | _summarise_trend(curve_rows["iteration"].to_numpy(), curve_rows["mean"].to_numpy())
+            | {
+                f"printed_{name}": value
+                for name, value in _summarise_trend(list(published), list(published.values())).items()
+            }
         )
     return pd.DataFrame(rows)
 
 
-def _trend(positions: Any, values: Any) -> dict[str, float]:
+def _summarise_trend(positions: Any, values: Any) -> dict[str, float]:
     from scipy.stats import kendalltau
 
     means = np.asarray(values, np.float64)
@@ -280,11 +283,25 @@ def count_directions(best: pd.DataFrame) -> dict[str, tuple[int, int]]:
     accuracies = {(row["attack"], row["network"], row["setting"]): float(row["on_test"]) for row in rows}
     under_attack = [cell for cell in accuracies if cell[0] != CLEAN]
     resnets = sorted({network for _, network, _ in accuracies if network.startswith("ResNet")})
-    natural, rotated = {"D_R": "D", "D_R*": "D*"}, {"D": "D*", "D_R": "D_R*"}
+    natural_setting, rotated_setting = {"D_R": "D", "D_R*": "D*"}, {"D": "D*", "D_R": "D_R*"}
+    # For each finding: pairs of table cells, of which the paper finds the first to be lower.
     expected_orders = {
-        "robust": [((a, n, s), (a, n, natural[s])) for a, n, s in accuracies if s in natural],
-        "rotations": [((a, n, s), (a, n, rotated[s])) for a, n, s in under_attack if s in rotated],
-        "equivariant": [((a, r, s), (a, n, s)) for a, n, s in under_attack if n not in resnets for r in resnets],
+        "robust": [
+            ((attack, network, setting), (attack, network, natural_setting[setting]))
+            for attack, network, setting in accuracies
+            if setting in natural_setting
+        ],
+        "rotations": [
+            ((attack, network, setting), (attack, network, rotated_setting[setting]))
+            for attack, network, setting in under_attack
+            if setting in rotated_setting
+        ],
+        "equivariant": [
+            ((attack, resnet, setting), (attack, network, setting))
+            for attack, network, setting in under_attack
+            if network not in resnets
+            for resnet in resnets
+        ],
     }
     counts = {}
     for finding, pairs in expected_orders.items():
@@ -305,7 +322,7 @@ def measure_equivariance(study: EquivarianceStudy, exports: Exports) -> Equivari
     best: list[dict[str, Any]] = []
     depths: list[dict[str, Any]] = []
     all_candidates: list[dict[str, Any]] = []
-    validation: NDArray[np.bool_] = np.zeros(0, bool)
+    is_validation: NDArray[np.bool_] = np.zeros(0, bool)
     for attack in dict.fromkeys([CLEAN, *study.attacks]):
         for setting, recipes in study.settings.items():
             published_index = (
@@ -319,17 +336,19 @@ def measure_equivariance(study: EquivarianceStudy, exports: Exports) -> Equivari
                     for recipe in recipes
                 ]
                 n_images = candidates[0].is_correct.shape[1]
-                if len(validation) != n_images:
-                    validation = _choose_half(n_images, study.selection_seed)
+                if len(is_validation) != n_images:
+                    is_validation = _choose_half(n_images, study.selection_seed)
                 best.append(
                     row_key
-                    | _select(candidates, validation)
+                    | _select_candidates(candidates, is_validation)
                     | _published_accuracy(published_content["best"], network, attack, published_index)
                 )
                 for label in architectures:
                     same_depth = [candidate for candidate in candidates if candidate.name == label]
                     published = _published_accuracy(published_content["by_depth"], label, attack, published_index)
-                    depths.append(row_key | {"architecture": label} | _select(same_depth, validation) | published)
+                    depths.append(
+                        row_key | {"architecture": label} | _select_candidates(same_depth, is_validation) | published
+                    )
                 all_candidates += [
                     row_key
                     | {"architecture": candidate.name, "recipe": candidate.recipe}
@@ -340,7 +359,9 @@ def measure_equivariance(study: EquivarianceStudy, exports: Exports) -> Equivari
     for rows in (best, depths):
         frame = pd.DataFrame(rows)
         frames.append(frame.assign(difference=frame["on_test"] - frame["printed"]))
-    return Equivariance(frames[0], frames[1], pd.DataFrame(all_candidates), int(validation.sum()), len(validation))
+    return Equivariance(
+        frames[0], frames[1], pd.DataFrame(all_candidates), int(is_validation.sum()), len(is_validation)
+    )
 
 
 def _read_candidate(
@@ -351,7 +372,9 @@ def _read_candidate(
     is_final = (outcomes.networks["length"] == study.epochs).to_numpy()
     is_correct = unpack_outcomes(outcomes.packed[is_final], outcomes.n_images)
     if not len(is_correct):
-        raise exports.absence(study.dataset, attack, [f"{recipe} for {study.epochs} epochs"], [architecture])
+        raise exports.missing_results_error(
+            study.dataset, attack, [f"{recipe} for {study.epochs} epochs"], [architecture]
+        )
     return _Candidate(name, str(architecture), recipe, is_correct)
 
 
@@ -361,12 +384,12 @@ def _choose_half(n_images: int, seed: int) -> NDArray[np.bool_]:
     return is_validation
 
 
-def _select(candidates: Sequence[_Candidate], validation: NDArray[np.bool_]) -> dict[str, Any]:
+def _select_candidates(candidates: Sequence[_Candidate], is_validation: NDArray[np.bool_]) -> dict[str, Any]:
     """Select the candidate with the best mean on each half of the images; in ties, the first candidate."""
-    best_on_validation = max(candidates, key=lambda candidate: candidate.is_correct[:, validation].mean())
-    best_on_test = max(candidates, key=lambda candidate: candidate.is_correct[:, ~validation].mean())
-    summary = summarise_runs(best_on_validation.is_correct[:, ~validation].mean(axis=1))
-    test_accuracy = float(best_on_test.is_correct[:, ~validation].mean())
+    best_on_validation = max(candidates, key=lambda candidate: candidate.is_correct[:, is_validation].mean())
+    best_on_test = max(candidates, key=lambda candidate: candidate.is_correct[:, ~is_validation].mean())
+    summary = summarise_runs(best_on_validation.is_correct[:, ~is_validation].mean(axis=1))
+    test_accuracy = float(best_on_test.is_correct[:, ~is_validation].mean())
     return summary | {
         "on_test": test_accuracy,
         "selection": test_accuracy - summary["mean"],

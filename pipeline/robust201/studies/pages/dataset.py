@@ -43,8 +43,8 @@ def write_dataset(study: DatasetStudy, exports: Exports, folder: Path) -> list[P
         page.add_text(f"## Single architectures\n\n{_add_comparison(page, 'curves', curves)}")
     page.add_text("## Figures")
     for figure in FIGURES.values():
-        if figure.source and len(figure_data := figure.numbers(results)):
-            notes = (MEANS[results.mean],) if figure.averages else ()
+        if figure.source and len(figure_data := figure.compute_numbers(results)):
+            notes = (MEANS[results.mean],) if figure.shows_means else ()
             svg = draw_file(figure.specify(figure_data, results), FIGURE_WIDTHS["page"], "svg", notes=notes)
             page.add_svg(figure.name, svg, f"{figure.title} ({figure.source} of the paper)")
     return page.finish()
@@ -85,7 +85,7 @@ def _summarise(claims: Sequence[Claim], results: DatasetResults) -> str:
 def _claim_lines(claims: Sequence[Claim]) -> str:
     columns = ["claim", "section or figure", "published", "ours", "verdict"]
     rows = [[claim.claim, claim.place, claim.printed or "–", claim.ours, claim.verdict] for claim in claims]
-    return table_lines(columns, rows, n_texts=len(columns))
+    return table_lines(columns, rows, n_text_columns=len(columns))
 
 
 def _add_comparison(page: PageWriter, name: str, frame: pd.DataFrame) -> str:

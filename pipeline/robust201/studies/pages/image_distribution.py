@@ -38,13 +38,13 @@ def write_image_distribution(
     comparisons = attach_published_decisions(study, numbers.comparisons, published.comparisons)
     page = PageWriter(study, folder, f"{study.name}: robustness by image distribution and task")
     for name, frame in (
-        ("networks", numbers.models),
+        ("networks", numbers.trained_networks),
         ("robustness", numbers.tables),
         ("curves", numbers.curves),
     ):
         page.add_table(name, frame)
     page.add_table("comparisons", comparisons)
-    page.add_lead(_count_decisions(comparisons, numbers.comparable))
+    page.add_lead(_count_decisions(comparisons, numbers.is_comparable))
     page.add_text(_explain_tables(numbers))
     for network, rows in numbers.tables.groupby("network", sort=False):
         page.add_text(f"## {network}\n\n{short_table(_robustness_lines(rows), 'robustness')}")
@@ -73,7 +73,7 @@ def write_image_distribution(
             page.add_figure(f"attacked-{network.lower()}", figure, caption)
     page.add_text(f"## Tests\n\n{short_table(comparison_lines(comparisons), 'comparisons')}")
     if study.mixed_model:
-        mixed = fit_mixed_effects(numbers.models)
+        mixed = fit_mixed_effects(numbers.trained_networks)
         page.add_table("mixed-effects", mixed.effects)
         page.add_table("mixed-variances", mixed.variances)
         page.add_text(f"## Mixed models\n\n{_explain_mixed_models(mixed)}\n\n{_variance_lines(mixed.variances)}")
@@ -86,21 +86,22 @@ def _explain_tables(numbers: ImageDistribution) -> str:
     n_above = int(numbers.tables["above_one"].sum())
     strengths = (
         "over the paper's nine strengths"
-        if numbers.comparable
+        if numbers.is_comparable
         else "over other strengths than in the paper, or from the sensitivity, so it is not comparable with published R"
     )
     return (
         f"R is computed for each network {strengths}. The tables have means over networks. The lower bound of R, which "
         f"is reached if no attacked image is classified correctly, is {numbers.floor:.4f}. R is not clipped; "
-        f"{n_above} of {len(numbers.models)} networks have R above 1. {_count_at_chance(numbers.models)}"
-        f"{_explain_sensitivity(numbers)}{_compare_fits(numbers.models)}"
+        f"{n_above} of {len(numbers.trained_networks)} networks have R above 1. "
+        f"{_count_at_chance(numbers.trained_networks)}"
+        f"{_explain_sensitivity(numbers)}{_compare_fits(numbers.trained_networks)}"
         "Standard deviations divide by n - 1. Intervals are Student's 95% intervals over networks. Published means are "
-        "over 20 networks; p is the p-value of Welch's test of the difference from them."
+        "over 20 networks; p is the p-value of Welch's test of the difference from the published mean."
     )
 
 
-def _compare_fits(models: pd.DataFrame) -> str:
-    differences = (models["r_fitted"] - models["r"]).abs().dropna()
+def _compare_fits(trained_networks: pd.DataFrame) -> str:
+    differences = (trained_networks["r_fitted"] - trained_networks["r"]).abs().dropna()
     if differences.empty:
         return ""
     return (
@@ -110,7 +111,7 @@ def _compare_fits(models: pd.DataFrame) -> str:
 
 
 def _explain_sensitivity(numbers: ImageDistribution) -> str:
-    if not numbers.by_sensitivity:
+    if not numbers.uses_sensitivity:
         return ""
     return (
         "The groups have different numbers of classes, so R is computed from the sensitivity d' instead of the "
@@ -118,8 +119,8 @@ def _explain_sensitivity(numbers: ImageDistribution) -> str:
     )
 
 
-def _count_at_chance(models: pd.DataFrame) -> str:
-    n_at_chance = int(models["at_chance"].sum())
+def _count_at_chance(trained_networks: pd.DataFrame) -> str:
+    n_at_chance = int(trained_networks["at_chance"].sum())
     if not n_at_chance:
         return ""
     return (
@@ -137,7 +138,7 @@ def _robustness_lines(rows: pd.DataFrame) -> str:
             format_number(row["clean"]),
             format_number(row["mean"]),
             format_number(row["sd"]),
-            _interval(row),
+            _format_interval(row),
             str(row["above_one"]),
         ]
         epoch = row["printed_epoch"]
@@ -152,11 +153,11 @@ def _robustness_lines(rows: pd.DataFrame) -> str:
     return table_lines(columns, table_rows)
 
 
-def _interval(row: Mapping[Any, Any], digits: int = 4) -> str:
-    return f"[{format_number(row['low'], digits)}, {format_number(row['high'], digits)}]"
+def _format_interval(row: Mapping[Any, Any], decimals: int = 4) -> str:
+    return f"[{format_number(row['low'], decimals)}, {format_number(row['high'], decimals)}]"
 
 
-def _count_decisions(comparisons: pd.DataFrame, comparable: bool) -> str:
+def _count_decisions(comparisons: pd.DataFrame, is_comparable: bool) -> str:
     with_published = comparisons[comparisons["printed"].notna()]
     n_agreeing = int((with_published["printed"] == with_published["higher"]).sum())
     n_after_holm = int((comparisons["higher_holm"] != "").sum())
@@ -170,7 +171,7 @@ def _count_decisions(comparisons: pd.DataFrame, comparable: bool) -> str:
     if len(with_published):
         sentence += f". {n_agreeing} of {len(with_published)} decisions agree with the published decisions at the "
         sentence += "published epochs in the tables"
-    return sentence + ("." if comparable else ". Strengths differ from the paper's.")
+    return sentence + ("." if is_comparable else ". Strengths differ from the paper's.")
 
 
 def _explain_mixed_models(mixed: MixedEffects) -> str:
@@ -206,6 +207,10 @@ def _effect_lines(effects: pd.DataFrame) -> str:
     for claim in dict.fromkeys(last_effects["claim"]):
         for row in last_effects[last_effects["claim"] == claim].to_dict("records"):
             name_cells = [row["factor"], f"{row['experiment']} {row['claim']}".strip(), row["network"]]
-            cells = [format_number(row["estimate"], signed=True), _interval(row), format_number(row["degrees"], 1)]
+            cells = [
+                format_number(row["estimate"], signed=True),
+                _format_interval(row),
+                format_number(row["degrees"], 1),
+            ]
             rows.append([*name_cells, *cells, format_p_value(row["p"]), format_p_value(row["p_holm"])])
     return table_lines(columns, rows)

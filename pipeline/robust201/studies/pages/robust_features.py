@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from robust201.reader.value_checks import CLEAN
 from robust201.studies import drawings
 from robust201.studies.config import DynamicsStudy, EquivarianceStudy, MixingStudy
 from robust201.studies.networks import Exports
@@ -39,9 +40,11 @@ def _explain_numbers(n_seeds: "pd.Series[int]") -> str:
     return text
 
 
-def _format_comparison(our_number: float, published: float, show: Callable[..., str]) -> str:
+def _format_comparison(our_number: float, published: float, format_value: Callable[..., str]) -> str:
     """Return the text of a cell: our number, the published number, and their difference."""
-    return f"{show(our_number)} / {show(published)} / {show(our_number - published, signed=True)}"
+    return (
+        f"{format_value(our_number)} / {format_value(published)} / {format_value(our_number - published, signed=True)}"
+    )
 
 
 def _format_percent(value: float, *, signed: bool = False) -> str:
@@ -111,7 +114,7 @@ def _describe_run(run: str, trends: pd.DataFrame) -> str:
 def _trend_cells(row: Mapping[Any, Any]) -> list[str]:
     columns = ("first", "last", "lowest", "highest")
     cells = [_format_comparison(row[column], row[f"printed_{column}"], _format_percent) for column in columns]
-    return [*cells, _format_comparison(row["tau"], row["printed_tau"], partial(format_number, digits=2))]
+    return [*cells, _format_comparison(row["tau"], row["printed_tau"], partial(format_number, decimals=2))]
 
 
 def write_mixing(study: MixingStudy, exports: Exports, folder: Path) -> list[Path]:
@@ -174,9 +177,10 @@ def write_equivariance(study: EquivarianceStudy, exports: Exports, folder: Path)
     page.add_text(
         f"A candidate is a depth and learning rate. Of the {results.n_images} images, {results.n_validation} "
         "validation images select the best candidate, and the other images (test images) measure its accuracy. The "
-        "original selected candidates on the test images, for each attack. Table 1 and the column “selected on test” "
-        "do the same, and are compared with the published numbers. The effect of selection is the accuracy of the "
-        "candidate selected on the test images minus that of the candidate selected on the validation images."
+        "original study selected candidates on the test images, separately for each attack. Table 1 and the column "
+        "“selected on test” do the same, and are compared with the published numbers. The effect of selection is the "
+        "accuracy of the candidate selected on the test images minus that of the candidate selected on the validation "
+        "images."
     )
     caption = (
         "Accuracy by attack, network and setting, of the candidate selected on the validation images; bars "
@@ -193,7 +197,7 @@ def write_equivariance(study: EquivarianceStudy, exports: Exports, folder: Path)
 
 
 def _describe_directions(best: pd.DataFrame) -> str:
-    """Return in how many comparisons our accuracies, and the published ones, differ in the published direction."""
+    """Return a sentence with the number of comparisons that have the published order, for ours and published ones."""
     findings = {
         "robust": "training on robust images (D_R) lowers accuracy",
         "rotations": "rotations in training (D*, D_R*) raise accuracy under attack",
@@ -212,11 +216,11 @@ def _describe_directions(best: pd.DataFrame) -> str:
 def _describe_best(best: pd.DataFrame) -> str:
     """Return the most accurate network and setting under each attack, as a sentence."""
     highest = best.dropna(subset=["mean"]).sort_values("mean", ascending=False).drop_duplicates("attack")
-    descriptions = [
-        f"{row['network']} {row['setting']} under {row['attack']} ({_format_percent(row['mean'])}%)"
-        for row in highest.sort_index().to_dict("records")
-    ]
-    return f"Most accurate, with candidates selected on the validation images: {', '.join(descriptions)}."
+    descriptions = []
+    for row in highest.sort_index().to_dict("records"):
+        images = "on clean images" if row["attack"] == CLEAN else f"under {row['attack']}"
+        descriptions.append(f"{row['network']} {row['setting']} {images} ({_format_percent(row['mean'])}%)")
+    return f"The most accurate networks, with candidates selected on the validation images: {', '.join(descriptions)}."
 
 
 def _table_1_lines(best: pd.DataFrame) -> str:

@@ -65,9 +65,9 @@ class PageWriter:
         return [page, *self.files]
 
 
-def table_lines(columns: Sequence[str], rows: Sequence[Sequence[str]], *, n_texts: int = 1) -> str:
-    """Return a Markdown table that ends with a newline; columns after the first `n_texts` are right-aligned numbers."""
-    alignments = ["---"] * n_texts + ["--:"] * (len(columns) - n_texts)
+def table_lines(columns: Sequence[str], rows: Sequence[Sequence[str]], *, n_text_columns: int = 1) -> str:
+    """Return a Markdown table that ends with a newline. Columns after the first `n_text_columns` are right-aligned."""
+    alignments = ["---"] * n_text_columns + ["--:"] * (len(columns) - n_text_columns)
     all_rows = (columns, alignments, *rows)
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n" for cells in all_rows)
 
@@ -78,11 +78,11 @@ def short_table(table: str, name: str) -> str:
     return table if n_rows <= MAX_ROWS else f"The {n_rows} rows are in [tables/{name}.csv](tables/{name}.csv).\n"
 
 
-def format_number(value: float | None, digits: int = 4, *, signed: bool = False) -> str:
-    """Return a number with `digits` decimals and without a negative zero; a dash for None or NaN."""
+def format_number(value: float | None, decimals: int = 4, *, signed: bool = False) -> str:
+    """Return a number with `decimals` decimals and without a negative zero; a dash for None or NaN."""
     if value is None or math.isnan(value):
         return "–"
-    return f"{value:{'+' if signed else ''}z.{digits}f}"
+    return f"{value:{'+' if signed else ''}z.{decimals}f}"
 
 
 def format_p_value(value: float) -> str:
