@@ -209,7 +209,7 @@ class CellBlock:
                 source_gradient.replace(
                     pooling.backward(
                         node_gradient.total,
-                        may_overwrite=may_overwrite,
+                        consume=may_overwrite,
                         add=source_gradient.partial,
                         in_place=source_gradient.is_owned,
                     )

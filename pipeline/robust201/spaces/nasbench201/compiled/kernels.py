@@ -33,8 +33,8 @@ def fuses_on_cpu(dtype: torch.dtype = torch.float32) -> bool:
             torch.manual_seed(0)
             x, addend = (torch.randn(2, 16, 6, 6).to(dtype, memory_format=_CHANNELS_LAST) for _ in range(2))
             weight, bias = torch.randn(16, 16, 3, 3, dtype=torch.float64), torch.randn(16, dtype=torch.float64)
-            unfused = Convolution(weight, bias, device=torch.device("cpu"), dtype=dtype, uses_onednn=False)
-            fused = Convolution(weight, bias, device=torch.device("cpu"), dtype=dtype, uses_onednn=True)
+            unfused = Convolution(weight, bias, device=torch.device("cpu"), dtype=dtype, fused=False)
+            fused = Convolution(weight, bias, device=torch.device("cpu"), dtype=dtype, fused=True)
             return all(
                 torch.allclose(
                     unfused(x, add=add, rectify=rectify),
@@ -57,7 +57,7 @@ class Convolution:
         bias: (O,) float64, or None.
         dtype: type of the feature maps, float32 or bfloat16; weight and bias are rounded to it.
         padding: width of the zero padding; None for the padding that preserves the image size at stride 1.
-        uses_onednn: whether to use oneDNN's fused convolution; None to use it on a CPU if `fuses_on_cpu`.
+        fused: whether to use oneDNN's fused convolution; None to use it on a CPU if `fuses_on_cpu`.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Convolution:
         stride: int = 1,
         padding: int | None = None,
         groups: int = 1,
-        uses_onednn: bool | None = None,
+        fused: bool | None = None,
     ) -> None:
         self._weight = round_once(weight, dtype).to(device).contiguous(memory_format=_CHANNELS_LAST)
         self._bias = None if bias is None else round_once(bias, dtype).to(device)
@@ -78,7 +78,7 @@ class Convolution:
         pad = weight.shape[-1] // 2 if padding is None else padding
         self._padding = [pad, pad]
         self._groups = groups
-        self._uses_onednn = (device.type == "cpu" and fuses_on_cpu(dtype)) if uses_onednn is None else uses_onednn
+        self._is_fused = (device.type == "cpu" and fuses_on_cpu(dtype)) if fused is None else fused
         self._packed_weight: torch.Tensor | None = None
 
     @property
@@ -105,7 +105,7 @@ class Convolution:
 
         All tensors are channels_last. With `in_place`, the result may overwrite `add`.
         """
-        if self._uses_onednn:
+        if self._is_fused:
             return self._convolve_fused(x, add, in_place=in_place, rectify=rectify)
         output = functional.conv2d(x, self._weight, self._bias, self._stride, self._padding, groups=self._groups)
         if add is not None:
@@ -246,16 +246,16 @@ class AveragePooling:
         self,
         gradient: torch.Tensor,
         *,
-        may_overwrite: bool = False,
+        consume: bool = False,
         add: torch.Tensor | None = None,
         in_place: bool = False,
     ) -> torch.Tensor:
         """Return the gradient of the image, plus `add`, given the gradient of the pooled image.
 
         Border pixels are scaled before the sum over windows. All tensors are (B, C, H, W), channels_last. With
-        `may_overwrite`, `gradient` may be overwritten. With `in_place`, the result may overwrite `add`.
+        `consume`, `gradient` may be overwritten. With `in_place`, the result may overwrite `add`.
         """
-        if may_overwrite:
+        if consume:
             scaled = gradient
             for axis in (2, 3):
                 _scale_border(scaled, axis)
