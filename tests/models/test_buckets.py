@@ -54,7 +54,7 @@ class PeakMemory(TorchDispatchMode):
 
 
 def peak_bytes(spec, channels, cells, size, *, gradient):
-    """Return the bytes per sample that a pass allocates with unfused kernels, which a GPU uses."""
+    """Return the peak memory of a pass, in bytes per sample."""
     network = compile_network(network_of(spec, 0, channels, cells), spec, NORMALISATION, n_classes=N_CLASSES)
     network.chunk = None
     pixels, labels = images_of(size, n_images=8)
@@ -79,15 +79,15 @@ def test_network_bytes_is_a_tight_upper_bound(skeleton, gradient, monkeypatch):
         specs()[0],
         specs()[991],
     }
-    # A pass at the published width is slow, so only a few cells are tested.
+    # A pass at the published width is slow, so only a few cells are tested there.
     cells = (
         {CELL_WITH_MOST_MEMORY, format_spec(MOST_EXPENSIVE_OPERATIONS), specs()[1462]}
         if skeleton == PUBLISHED_SKELETON
         else cells
     )
-    measured = max(peak_bytes(spec, *skeleton, gradient=gradient) for spec in cells)
-    estimate = network_bytes(*skeleton, gradient=gradient)
-    assert 0.7 * estimate < measured <= estimate
+    measured_bytes = max(peak_bytes(spec, *skeleton, gradient=gradient) for spec in cells)
+    estimated_bytes = network_bytes(*skeleton, gradient=gradient)
+    assert 0.7 * estimated_bytes < measured_bytes <= estimated_bytes
 
 
 @pytest.mark.parametrize(("channels", "cells"), [(16, 5), (4, 1), (8, 2)])
@@ -129,8 +129,10 @@ def test_choose_capacity_for_common_devices(gigabytes, expected):
 
 
 @given(st.floats(0.1, 200), st.floats(0.1, 200), st.sampled_from([1.0, 0.5, 0.25, 0.1]), st.booleans())
-def test_choose_capacity_fits_and_grows_with_memory(free_gigabytes, total_gigabytes, memory_fraction, small_images):
-    skeleton = (16, 5, 16) if small_images else PUBLISHED_SKELETON
+def test_choose_capacity_fits_and_grows_with_memory(
+    free_gigabytes, total_gigabytes, memory_fraction, uses_small_images
+):
+    skeleton = (16, 5, 16) if uses_small_images else PUBLISHED_SKELETON
     capacity = choose_for_memory(free_gigabytes, total_gigabytes, memory_fraction, skeleton)
     assert set(capacity) <= set(BUCKETS)
     assert capacity.gradients <= capacity.logits
@@ -138,8 +140,8 @@ def test_choose_capacity_fits_and_grows_with_memory(free_gigabytes, total_gigaby
     for batch_size, gradient in zip(capacity, (False, True), strict=True):
         sample_bytes = network_bytes(*skeleton, gradient=gradient) + MAX_IMAGES_PER_SAMPLE * 12 * skeleton[2] ** 2
         assert batch_size * sample_bytes <= usable_bytes or batch_size == BUCKETS[0]
-    larger = choose_for_memory(free_gigabytes * 1.5, total_gigabytes * 1.5, memory_fraction, skeleton)
-    assert all(small <= large for small, large in zip(capacity, larger, strict=True))
+    larger_capacity = choose_for_memory(free_gigabytes * 1.5, total_gigabytes * 1.5, memory_fraction, skeleton)
+    assert all(small <= large for small, large in zip(capacity, larger_capacity, strict=True))
 
 
 def test_choose_capacity_is_equal_on_equal_devices():
@@ -163,7 +165,7 @@ def test_split_into_batches_covers_all_samples_in_order(n_samples, buckets):
     batches = split_into_batches(n_samples, buckets)
     assert [i for batch in batches for i in range(batch.start, batch.stop)] == list(range(n_samples))
     assert all(batch.bucket in buckets and 0 < batch.stop - batch.start <= batch.bucket for batch in batches)
-    # Only fewer samples than the smallest size fill less than three quarters of a batch.
+    # A batch is filled to less than three quarters only if it has fewer samples than the smallest size.
     for batch in batches:
         n_filled = batch.stop - batch.start
         assert n_filled >= 0.75 * batch.bucket or n_filled < buckets[0]
@@ -194,14 +196,14 @@ class RecordingModel:
 
 
 class RecordingPreparation:
-    """Preparation that reuses the memory of its outputs, like a CUDA graph, and counts its calls."""
+    """Preparation that reuses the memory of its outputs, like a CUDA graph, and counts calls."""
 
     def __init__(self):
-        self.prepared = 0
-        self.released = 0
+        self.n_prepared = 0
+        self.n_released = 0
 
     def __call__(self, compute):
-        self.prepared += 1
+        self.n_prepared += 1
         outputs = tuple(output.clone() for output in compute())
 
         def replay():
@@ -212,7 +214,7 @@ class RecordingPreparation:
         return replay
 
     def release(self):
-        self.released += 1
+        self.n_released += 1
 
 
 def pixels_of(n_samples, seed=0, size=2):
@@ -247,7 +249,7 @@ def test_bucketed_compiled_network_is_bit_identical(index, n_samples, limit):
         assert torch.equal(output, reference)
 
 
-def test_bucketed_ignores_earlier_batches():
+def test_bucketed_outputs_do_not_depend_on_earlier_batches():
     bucketed = BucketedModel(RecordingModel(), Capacity(16, 16))
     pixels, labels = pixels_of(5)
     expected = bucketed.loss_and_gradient(pixels, labels)
@@ -259,9 +261,9 @@ def test_bucketed_ignores_earlier_batches():
 def test_bucketed_outputs_do_not_change_with_the_next_batch():
     bucketed = BucketedModel(RecordingModel(), Capacity(4, 4), prepare=RecordingPreparation())
     logits = bucketed.logits(pixels_of(4, 0)[0])
-    copy = logits.clone()
+    original_logits = logits.clone()
     bucketed.logits(pixels_of(4, 1)[0])
-    assert torch.equal(logits, copy)
+    assert torch.equal(logits, original_logits)
     assert not logits.is_inference()
 
 
@@ -271,10 +273,10 @@ def test_bucketed_prepares_each_size_of_logits_and_gradients_once():
     for n_samples in (1024, 200, 3, 1000, 1024):
         pixels, labels = pixels_of(n_samples)
         bucketed.logits(pixels)
-    assert prepare.prepared == 2
+    assert prepare.n_prepared == 2
     assert bucketed.shown == 1024
     bucketed.loss_and_gradient(pixels, labels)
-    assert prepare.prepared == 3
+    assert prepare.n_prepared == 3
     assert bucketed.shown == 512
 
 
@@ -285,12 +287,12 @@ def test_limit_and_release_discard_prepared_passes():
     bucketed.logits(pixels)
     bucketed.limit(300)
     assert bucketed.capacity == (300, 300)
-    assert prepare.released == 1
+    assert prepare.n_released == 1
     model.sizes.clear()
     expected = bucketed.logits(pixels)
     assert set(model.sizes) <= {256, 300}
     bucketed.limit(300)
-    assert prepare.released == 1
+    assert prepare.n_released == 1
     bucketed.limit(None)
     assert torch.equal(bucketed.logits(pixels), expected)
     assert bucketed.capacity == (1024, 512)

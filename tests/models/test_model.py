@@ -54,7 +54,7 @@ OBJECTIVES = (cross_entropy, margin, dlr_loss, random_projection)
 every_objective = pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda objective: objective.__name__)
 every_network = pytest.mark.parametrize("network", list(NETWORKS))
 every_n_images = pytest.mark.parametrize("n_images", N_IMAGES)
-either_mode = pytest.mark.parametrize("inference", [True, False], ids=["inference", "autograd"])
+either_mode = pytest.mark.parametrize("is_inference", [True, False], ids=["inference", "autograd"])
 
 
 def pixels_of(n_images):
@@ -69,11 +69,11 @@ def differentiate_by_autograd(classifier, pixels, objective):
     return logits.detach(), values.detach(), gradient
 
 
-def evaluate(model, pixels, objective, *, inference):
+def evaluate(model, pixels, objective, *, is_inference):
     had_grad_enabled = torch.is_grad_enabled()
-    with torch.inference_mode(inference):
+    with torch.inference_mode(is_inference):
         outputs = model.value_and_gradient(pixels, objective)
-        assert torch.is_inference_mode_enabled() == inference
+        assert torch.is_inference_mode_enabled() == is_inference
     assert torch.is_grad_enabled() == had_grad_enabled
     assert not any(tensor.requires_grad for tensor in outputs)
     return outputs
@@ -97,9 +97,9 @@ def assert_equal(outputs, expected):
 @every_n_images
 @either_mode
 @pytest.mark.slow_combinations
-def test_classifier_is_bit_identical_to_autograd(network, objective, n_images, inference):
+def test_classifier_is_bit_identical_to_autograd(network, objective, n_images, is_inference):
     pixels = pixels_of(n_images)
-    outputs = evaluate(REFERENCE[network], pixels, objective, inference=inference)
+    outputs = evaluate(REFERENCE[network], pixels, objective, is_inference=is_inference)
     assert_equal(outputs, differentiate_by_autograd(REFERENCE[network], pixels, objective))
     assert bool(outputs[2].any()) == (network != "constant")
 
@@ -109,9 +109,9 @@ def test_classifier_is_bit_identical_to_autograd(network, objective, n_images, i
 @every_n_images
 @either_mode
 @pytest.mark.slow_combinations
-def test_compiled_network_equals_autograd_within_rounding(network, objective, n_images, inference):
+def test_compiled_network_equals_autograd_within_rounding(network, objective, n_images, is_inference):
     pixels = pixels_of(n_images)
-    outputs = evaluate(COMPILED[network], pixels, objective, inference=inference)
+    outputs = evaluate(COMPILED[network], pixels, objective, is_inference=is_inference)
     assert_close(outputs, differentiate_by_autograd(REFERENCE[network], pixels, objective))
     assert bool(outputs[2].any()) == (network != "constant")
 
@@ -122,7 +122,9 @@ def test_compiled_network_equals_autograd_within_rounding(network, objective, n_
 @either_mode
 @pytest.mark.parametrize("gradients", [24, 1000])
 @pytest.mark.slow_combinations
-def test_bucketed_calls_the_objective_with_the_rows_of_each_batch(network, objective, n_images, inference, gradients):
+def test_bucketed_calls_the_objective_with_the_rows_of_each_batch(
+    network, objective, n_images, is_inference, gradients
+):
     pixels = pixels_of(n_images)
     requested_rows = []
 
@@ -131,9 +133,9 @@ def test_bucketed_calls_the_objective_with_the_rows_of_each_batch(network, objec
         return objective(logits, rows)
 
     bucketed = BucketedModel(COMPILED[network], Capacity(256, gradients))
-    outputs = evaluate(bucketed, pixels, recording_objective, inference=inference)
+    outputs = evaluate(bucketed, pixels, recording_objective, is_inference=is_inference)
     # Images do not affect each other, so the outputs do not depend on the batches.
-    assert_equal(outputs, evaluate(COMPILED[network], pixels, objective, inference=inference))
+    assert_equal(outputs, evaluate(COMPILED[network], pixels, objective, is_inference=is_inference))
     assert {row for rows in requested_rows for row in range(rows.start, rows.stop)} == set(range(n_images))
     assert max(rows.stop - rows.start for rows in requested_rows) <= min(gradients, n_images)
     assert bucketed.shown <= gradients
@@ -142,14 +144,14 @@ def test_bucketed_calls_the_objective_with_the_rows_of_each_batch(network, objec
 @pytest.mark.parametrize("limit", [1, 3])
 def test_bucketed_works_with_the_smallest_buckets(limit):
     pixels = pixels_of(8)
-    outputs = evaluate(BucketedModel(COMPILED["#21"], Capacity(limit, limit)), pixels, margin, inference=True)
-    assert_equal(outputs, evaluate(COMPILED["#21"], pixels, margin, inference=True))
+    outputs = evaluate(BucketedModel(COMPILED["#21"], Capacity(limit, limit)), pixels, margin, is_inference=True)
+    assert_equal(outputs, evaluate(COMPILED["#21"], pixels, margin, is_inference=True))
 
 
 @every_objective
 def test_bucketed_accepts_a_reference_network(objective):
     pixels = pixels_of(65)
-    outputs = evaluate(BucketedModel(REFERENCE["#21"], Capacity(16, 16)), pixels, objective, inference=True)
+    outputs = evaluate(BucketedModel(REFERENCE["#21"], Capacity(16, 16)), pixels, objective, is_inference=True)
     assert_close(outputs, differentiate_by_autograd(REFERENCE["#21"], pixels, objective))
 
 
@@ -157,15 +159,15 @@ def test_bucketed_accepts_a_reference_network(objective):
 @every_n_images
 @either_mode
 @pytest.mark.slow_combinations
-def test_cross_entropy_objective_equals_loss_and_gradient(network, n_images, inference):
+def test_cross_entropy_objective_equals_loss_and_gradient(network, n_images, is_inference):
     pixels, labels = pixels_of(n_images), LABELS[:n_images]
     for model, compare in (
         (REFERENCE[network], assert_equal),
         (COMPILED[network], assert_close),
         (BucketedModel(COMPILED[network], Capacity(64, 24)), assert_close),
     ):
-        outputs = evaluate(model, pixels, cross_entropy, inference=inference)
-        with torch.inference_mode(inference):
+        outputs = evaluate(model, pixels, cross_entropy, is_inference=is_inference)
+        with torch.inference_mode(is_inference):
             compare(outputs, model.loss_and_gradient(pixels, labels))
 
 
@@ -173,7 +175,7 @@ def test_cross_entropy_objective_equals_loss_and_gradient(network, n_images, inf
 def test_value_and_gradient_does_not_depend_on_the_micro_batch(micro_batch):
     pixels = pixels_of(65)
     classifier = Classifier(NETWORKS["#21"], NORMALISATION, N_CLASSES, micro_batch=micro_batch)
-    outputs = evaluate(classifier, pixels, margin, inference=True)
+    outputs = evaluate(classifier, pixels, margin, is_inference=True)
     assert_close(outputs, differentiate_by_autograd(REFERENCE["#21"], pixels, margin))
 
 

@@ -52,7 +52,7 @@ WAITING_OPERATIONS = {
     "aten::bincount",
     "aten::repeat_interleave.Tensor",
 }
-"""Operations whose result, or the shape of the result, must be transferred from the device to the host."""
+"""Operations for which values, or the shape of the result, must be transferred from the device to the host."""
 
 
 def is_waiting_operation(name):
@@ -73,7 +73,7 @@ class RejectWaitingMode(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_no_waiting_mode_rejects_operations_that_wait():
+def test_dispatch_mode_and_meta_device_reject_operations_that_wait():
     x = torch.arange(4.0)
     for wait in (
         lambda: bool((x > 0).any()),
@@ -217,7 +217,7 @@ def run_sigma_zero(job, samples):
     return sigma_zero.run_sigma_zero(job, samples, TASKS["sigma_zero_l0"].parameters(steps=4))
 
 
-LOOPS = {
+ATTACK_LOOPS = {
     **{key: partial(run_fmn, key=key) for key in ("fmn", "fmn_l2", "fmn_l1", "fmn_l0")},
     "ddn_l2": run_ddn,
     "sigma_zero_l0": run_sigma_zero,
@@ -236,12 +236,13 @@ LOOPS = {
 }
 
 
-def cases():
-    """Yield every loop on each model and device.
+def loop_cases():
+    """Yield every attack loop with each model and device.
 
-    All are slow tests except one model on the CPU, and on the meta device bucketed models for four attacks.
+    By default, the tests run the reference model on the CPU. On the meta device, they run the reference and the
+    compiled model, and for four attacks also the bucketed model. All other cases are slow tests.
     """
-    for key, model_name, device in itertools.product(LOOPS, MODELS, ("cpu", "meta")):
+    for key, model_name, device in itertools.product(ATTACK_LOOPS, MODELS, ("cpu", "meta")):
         if device == "cpu":
             is_default = model_name == "reference"
         else:
@@ -249,12 +250,12 @@ def cases():
         yield pytest.param(key, model_name, device, marks=() if is_default else pytest.mark.slow)
 
 
-@pytest.mark.parametrize(("key", "model_name", "device"), list(cases()))
+@pytest.mark.parametrize(("key", "model_name", "device"), list(loop_cases()))
 def test_attack_loop_never_waits_for_the_device(key, model_name, device):
     job = make_job(device, key, MODELS[model_name](device))
     samples = make_samples(job)
     with torch.inference_mode(), RejectWaitingMode():
-        adversarial = LOOPS[key](job, samples)
+        adversarial = ATTACK_LOOPS[key](job, samples)
     assert adversarial.device.type == device
     assert adversarial.shape == samples.clean.shape
 
@@ -269,10 +270,12 @@ def test_square_waits_only_to_find_images_that_are_not_fooled(queries, monkeypat
                 waiting_operations.append(func.name())
             return func(*args, **(kwargs or {}))
 
-    checks = []
+    checked_queries = []
     queries_per_check = Batching.queries_per_check
     monkeypatch.setattr(
-        Batching, "queries_per_check", lambda self, query: checks.append(query) or queries_per_check(self, query)
+        Batching,
+        "queries_per_check",
+        lambda self, query: checked_queries.append(query) or queries_per_check(self, query),
     )
     search = square._search
 
@@ -285,5 +288,5 @@ def test_square_waits_only_to_find_images_that_are_not_fooled(queries, monkeypat
     with torch.inference_mode(), RecordWaitingMode():
         square._single_run(job, make_samples(job), 0, TASKS["aa_square"].parameters(queries=queries))
     # Square waits after each of the first 40 queries, and about fifty times during the next ninety.
-    assert waiting_operations == ["aten::nonzero"] * len(checks)
-    assert len(checks) == {1: 1, 40: 40, 130: 92}[queries]
+    assert waiting_operations == ["aten::nonzero"] * len(checked_queries)
+    assert len(checked_queries) == {1: 1, 40: 40, 130: 92}[queries]

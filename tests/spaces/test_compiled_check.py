@@ -48,28 +48,28 @@ def test_units_of_a_wrongly_compiled_network_fail(make_sweep: MakeSweep, monkeyp
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize("change", [{"execution": {"device": "cuda"}}, {"precision": "tf32"}])
+@pytest.mark.parametrize("changed_fields", [{"execution": {"device": "cuda"}}, {"precision": "tf32"}])
 def test_run_with_unavailable_device_does_not_replace_the_plan(
-    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, change: dict[str, object]
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, changed_fields: dict[str, object]
 ) -> None:
     assert robust201("run", write_sweep(keys={"clean": {}})).code == 0
     previous_files = read_tree(tmp_path / "results")
-    robust201("run", write_sweep(keys={"clean": {}}, seed=1, **change)).error_line(2)
+    robust201("run", write_sweep(keys={"clean": {}}, seed=1, **changed_fields)).error_line(2)
     assert read_tree(tmp_path / "results") == previous_files
 
 
 def test_part_fails_if_the_check_runs_out_of_memory(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
-    raised = []
+    raised_errors = []
     compute = InferenceNetwork._forward
 
     def fail_once(self: InferenceNetwork, *arguments: object) -> torch.Tensor:
-        if not raised:
-            raised.append(True)
-            raise torch.OutOfMemoryError("out of memory")
+        if not raised_errors:
+            raised_errors.append(torch.OutOfMemoryError("out of memory"))
+            raise raised_errors[0]
         return compute(self, *arguments)
 
     monkeypatch.setattr(InferenceNetwork, "_forward", fail_once)
     tally = run_sweep(make_sweep(architectures=[21], keys=KEYS), make_executor)
-    assert raised
+    assert raised_errors
     # The check uses the minimum of eight images, so it cannot be repeated with a smaller batch, and one part fails.
     assert [failure.kind for failure in tally.failures] == ["memory"]

@@ -1,4 +1,4 @@
-"""Incremental passes give the same logits as full passes, and the same images in Square."""
+"""Incremental passes give the same logits as full passes, and the same images in the attack Square."""
 
 import gc
 import weakref
@@ -53,7 +53,7 @@ def test_region_spread_with_stride_2_matches_a_strided_kernel(region):
     affected = region.spread_with_stride_2(8, 8)
     assert affected == affected_region(region, reach=1, stride=2)
     # The region that the kernel reads must contain the patch.
-    read_region = affected.doubled(margin_before=1)
+    read_region = affected.double(margin_before=1)
     assert union([read_region, region]) == read_region
 
 
@@ -62,7 +62,7 @@ def test_region_spread_with_stride_2_matches_a_strided_kernel(region):
 
 def fix_depth(depth, monkeypatch):
     """Make every search compute the first `depth` blocks incrementally."""
-    monkeypatch.setattr(IncrementalKernels, "depth", lambda self, *_: min(depth, len(self.blocks)))
+    monkeypatch.setattr(IncrementalKernels, "choose_depth", lambda self, *_: min(depth, len(self.blocks)))
 
 
 def random_proposals(rng, n_images, size, count):
@@ -157,21 +157,21 @@ def test_incremental_pass_returns_writable_tensors_and_copies_images(monkeypatch
 
 
 def test_window_search_exists_only_if_it_saves_time():
-    def search(index, *, sides, size=32, n_images=8):
+    def start_search(index, *, sides, size=32, n_images=8):
         spec = specs()[index]
         network = compile_network(network_of(spec, cells=5), spec, NORMALISATION, n_classes=N_CLASSES)
         return network.window_search(torch.zeros(n_images, 3, size, size), sides)
 
-    assert search(309, sides=[4] * 64) is not None
-    assert search(13714, sides=[4] * 64) is not None
-    assert search(309, sides=[29] * 64) is None  # the window is almost the whole image
-    assert search(309, sides=[4]) is None  # filling the cache would take longer
-    assert search(309, sides=[]) is None
-    assert search(309, sides=[1] * 64, size=4) is None
-    assert search(309, sides=[4] * 64, n_images=0) is None
-    assert search(309, sides=[4] * 64, n_images=65) is None  # more images than a chunk
+    assert start_search(309, sides=[4] * 64) is not None
+    assert start_search(13714, sides=[4] * 64) is not None
+    assert start_search(309, sides=[29] * 64) is None  # the window is almost the whole image
+    assert start_search(309, sides=[4]) is None  # filling the cache would take longer
+    assert start_search(309, sides=[]) is None
+    assert start_search(309, sides=[1] * 64, size=4) is None
+    assert start_search(309, sides=[4] * 64, n_images=0) is None
+    assert start_search(309, sides=[4] * 64, n_images=65) is None  # more images than a chunk
     (spec_without_path,) = (spec for spec in specs() if spec == format_spec(SPECIAL_CELLS["no path, zero"]))
-    assert search(specs().index(spec_without_path), sides=[4] * 64) is None
+    assert start_search(specs().index(spec_without_path), sides=[4] * 64) is None
 
 
 # --- Square --------------------------------------------------------------------------------------------------------
@@ -214,10 +214,10 @@ class ExactWindowModel(ExactModel):
 def test_square_gives_the_same_images_with_searches(samples):
     parameters = SQUARE.parameters(epsilons_255=(2.0, 8.0, 24.0), queries=150, restarts=2)
     model = ExactWindowModel()
-    with_searches = attacked(SQUARE, parameters=parameters, model=model, samples=samples)
+    images_with_searches = attacked(SQUARE, parameters=parameters, model=model, samples=samples)
     assert sum(search.n_logits for search in model.searches) > 100
-    assert_same(with_searches, attacked(SQUARE, parameters=parameters, samples=samples))
-    assert any((images != clean_images()).any() for images in with_searches.values())
+    assert_same(images_with_searches, attacked(SQUARE, parameters=parameters, samples=samples))
+    assert any((images != clean_images()).any() for images in images_with_searches.values())
 
 
 def clean_images():
@@ -235,7 +235,7 @@ class FullPasses:
 
 
 def run_square(model, images, labels, *, queries, epsilons, samples=64, subset=None):
-    """Run Square, and return its images (S, N, 3, H, W); NaN for images outside `subset`."""
+    """Return the attacked images (S, N, 3, H, W) of Square for S epsilons; NaN for images outside `subset`."""
     rows = np.arange(len(images)) if subset is None else np.asarray(subset)
     job = AttackJob(
         model=model,

@@ -1,4 +1,4 @@
-"""Compiled networks equal uncompiled networks, over the whole space and with both implementations of convolutions."""
+"""Compiled networks equal uncompiled networks: special and random cells, and both implementations of convolutions."""
 
 import pytest
 import torch
@@ -27,10 +27,10 @@ SPECIAL_CELLS = {
     "no path, constant": (NONE, NONE, CONV_3, NONE, CONV_1, CONV_3),
     "constant map with a border": (NONE, NONE, CONV_3, CONV_1, NONE, CONV_3),
     "pooled constant": (NONE, NONE, CONV_1, SKIP, CONV_3, POOL),
-    "constant inlined": (NONE, CONV_3, CONV_1, NONE, NONE, SKIP),
+    "inlined constant": (NONE, CONV_3, CONV_1, NONE, NONE, SKIP),
     "constant and pooling only": (NONE, NONE, CONV_3, POOL, NONE, SKIP),
     "constant and identity": (NONE, NONE, CONV_1, SKIP, NONE, SKIP),
-    "convolutions of one source merge": (SKIP, CONV_3, CONV_1, CONV_1, CONV_3, SKIP),
+    "convolutions of one source": (SKIP, CONV_3, CONV_1, CONV_1, CONV_3, SKIP),
     "only 1x1": (CONV_1, SKIP, NONE, CONV_1, SKIP, NONE),
     "only pooling": (POOL, POOL, POOL, POOL, POOL, POOL),
     "repeated pooling": (POOL, SKIP, SKIP, POOL, SKIP, SKIP),
@@ -104,7 +104,8 @@ def test_compiled_special_cells_equal_the_uncompiled_network(name, size, kernel)
 @pytest.mark.parametrize("index", [0, 309, 991])
 def test_compiled_network_of_published_size_equals_the_uncompiled_network(index, kernel):
     spec = specs()[index]
-    # Of a million ReLUs, a few have inputs close to zero. If rounding changes a sign, the gradient changes by more.
+    # A few of a million ReLUs have inputs close to zero. If rounding changes the sign of such an input, the gradient
+    # changes by far more than rounding, so the tolerance is larger.
     assert_equal_within_rounding(network_of(spec, seed=index, channels=16, cells=5), spec, 32, gradient_tolerance=5e-3)
 
 
@@ -172,7 +173,7 @@ def raise_attribute_error(self, x, add, *, in_place, rectify):
 
 
 @pytest.mark.parametrize("broken_convolution", [return_zeros, raise_attribute_error])
-def test_fuses_on_cpu_rejects_broken_operators(broken_convolution, monkeypatch):
+def test_fuses_on_cpu_is_false_for_broken_operators(broken_convolution, monkeypatch):
     kernels.fuses_on_cpu.cache_clear()
     monkeypatch.setattr(kernels.Convolution, "_convolve_fused", broken_convolution)
     assert not kernels.fuses_on_cpu()
@@ -191,12 +192,13 @@ def test_compile_network_rejects_unsupported_networks():
         compile_network(network_of(spec), "|none~0|", NORMALISATION, n_classes=N_CLASSES)
 
 
-# Programs are tested with symbols instead of feature maps. A node's symbol is a multiset of chains of operations. A
-# program and a cell are equivalent if and only if each chain occurs equally often in the outputs of both.
+# Programs are tested with symbols instead of feature maps. A node is a multiset of chains: the operations that are
+# applied to the input, one after another. A program and a cell are equivalent if and only if each chain occurs equally
+# often in the outputs of both.
 
 
 def chains_of_cell(spec):
-    """Return each node of a cell as a multiset {chain: count} of the operation chains from the input to the node."""
+    """Return, by node of a cell, the multiset {chain: count} of the operation chains from the input to the node."""
     nodes = {0: {"x": 1}}
     no_chains = {}
     for edge, (source, target) in enumerate(EDGES):
@@ -208,19 +210,19 @@ def chains_of_cell(spec):
     return nodes
 
 
-def append_operation(operation, edge, node):
-    """Return the chains of a node, each extended by an operation."""
+def append_operation(operation, edge, source_chains):
+    """Return the chains of an edge's output, given its source node's. A convolution makes them one chain."""
     if operation == NONE:
         return {}
     if operation == SKIP:
-        return node
+        return source_chains
     if operation == POOL:
-        return {("pool", chain): count for chain, count in node.items()}
-    return {(edge, frozenset(node.items())): 1}
+        return {("pool", chain): count for chain, count in source_chains.items()}
+    return {(edge, frozenset(source_chains.items())): 1}
 
 
 def chains_of_program(program):
-    """Return each node of a program as a multiset of operation chains."""
+    """Return, by node of a program, the multiset {chain: count} of operation chains."""
     operations = parse(program.spec)
     cell_chains = chains_of_cell(program.spec)
     nodes = {0: {"x": 1}}
@@ -245,23 +247,23 @@ def chains_of_program(program):
 
 @pytest.mark.parametrize(
     "first_operation",
-    [0, *(pytest.param(position, marks=pytest.mark.slow) for position in range(1, len(OPERATIONS)))],
+    [OPERATIONS[0], *(pytest.param(operation, marks=pytest.mark.slow) for operation in OPERATIONS[1:])],
 )
 def test_programs_are_equivalent_to_their_cells(first_operation):
     for spec in specs():
-        if parse(spec)[0] != OPERATIONS[first_operation]:
+        if parse(spec)[0] != first_operation:
             continue
         program = plan_cell(spec)
-        if program.output is None:
+        if program.output_node is None:
             assert 3 in constant_nodes(spec)
             continue
-        assert chains_of_program(program)[program.output] == chains_of_cell(spec)[len(EDGES) // 2], spec
+        assert chains_of_program(program)[program.output_node] == chains_of_cell(spec)[3], spec
 
 
 def test_programs_have_no_unused_nodes():
     for spec in specs():
         program = plan_cell(spec)
-        read_nodes = {program.output} | {term.source for node in program.nodes for term in node.terms}
+        read_nodes = {program.output_node} | {term.source for node in program.nodes for term in node.terms}
         assert all(node.index in read_nodes for node in program.nodes), spec
         assert all(term.skips or term.pools or term.convolutions for node in program.nodes for term in node.terms), spec
 
@@ -273,11 +275,11 @@ def test_programs_have_no_unused_nodes():
         ("no path, constant", (), None),
         ("only 1x1", (Node(3, (Term(0, convolutions=(0, 3)),)),), 3),
         ("repeated pooling", (Node(3, (Term(0, skips=1, pools=3),)),), 3),
-        ("convolutions of one source merge", (Node(3, (Term(0, convolutions=(1, 2, 3, 4)),)),), 3),
+        ("convolutions of one source", (Node(3, (Term(0, convolutions=(1, 2, 3, 4)),)),), 3),
         ("pooled constant", (Node(3, (Term(0, skips=1),), constants=(4, 5)),), 3),
     ],
 )
-def test_plan_cell_of_special_cells(name, nodes, output):
+def test_plan_cell_simplifies_special_cells(name, nodes, output):
     spec = format_spec(SPECIAL_CELLS[name])
     assert plan_cell(spec) == CellProgram(spec, nodes, output)
 

@@ -107,7 +107,7 @@ def test_native_results_are_independent_of_threads():
         torch.set_num_threads(previous_n_threads)
 
 
-# --- windows ---------------------------------------------------------------------------------------------------------
+# --- searches --------------------------------------------------------------------------------------------------------
 
 
 def assert_windows_are_bit_identical(spec, *, depth, size, n_images, monkeypatch):
@@ -146,7 +146,7 @@ def test_native_searches_have_separate_memory(monkeypatch):
         proposal = images.clone()
         proposal[:, :, 5:7, 3:5] = 0
         assert torch.equal(search.logits(5, 3, window), network.logits(proposal))
-        # A proposal without a decision is rejected.
+        # A proposal that is neither accepted nor rejected before the next one is rejected.
         proposal = images.clone()
         proposal[:, :, :2, :2] = 0
         assert torch.equal(search.logits(0, 0, window), network.logits(proposal))
@@ -157,16 +157,16 @@ def test_native_searches_have_separate_memory(monkeypatch):
 
 @needs_library
 def test_native_search_exists_only_if_it_saves_time():
-    def search(index, side, queries=64):
+    def start_search(index, side, queries=64):
         spec = specs()[index]
         network = compile_network(network_of(spec, channels=16, cells=5), spec, NORMALISATION, n_classes=N_CLASSES)
         return network.window_search(torch.zeros(8, 3, 32, 32), [side] * queries)
 
-    assert search(309, 4) is not None
-    assert search(309, 14) is None
-    assert search(309, 4, queries=2) is None
-    assert search(0, 4) is None
-    assert search(21, 3) is not None
+    assert start_search(309, 4) is not None
+    assert start_search(309, 14) is None
+    assert start_search(309, 4, queries=2) is None
+    assert start_search(0, 4) is None
+    assert start_search(21, 3) is not None
 
 
 # --- without a library -----------------------------------------------------------------------------------------------

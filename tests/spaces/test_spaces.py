@@ -1,4 +1,4 @@
-"""NAS-Bench-201: published order, cell strings, isomorphism classes, costs and meta.json."""
+"""NAS-Bench-201: published order, cell strings, isomorphism classes, costs and meta.json. Properties of every space."""
 
 import hashlib
 import json
@@ -120,9 +120,11 @@ def test_format_spec_rejects_other_operations():
 
 
 def test_constant_nodes_finds_cells_without_a_path():
-    without_path = [index for index, spec in enumerate(nasbench201.specs()) if 3 in nasbench201.constant_nodes(spec)]
-    assert len(without_path) == 341
-    assert [index for index in without_path if nasbench201.isomorphs()[index] == index] == [10, 12, 74, 172, 879]
+    cells_without_path = [
+        index for index, spec in enumerate(nasbench201.specs()) if 3 in nasbench201.constant_nodes(spec)
+    ]
+    assert len(cells_without_path) == 341
+    assert [index for index in cells_without_path if nasbench201.isomorphs()[index] == index] == [10, 12, 74, 172, 879]
 
 
 # Parameters, and millions of multiply-accumulates, of the published networks for cifar10, cifar100 and ImageNet16-120.
@@ -201,7 +203,7 @@ def test_parameter_count_matches_the_network(space: Space) -> None:
 
 
 @every_space
-def test_sized_is_supported_only_with_a_skeleton(space: Space) -> None:
+def test_sized_is_supported_if_declared(space: Space) -> None:
     if space.is_sized:
         assert space.sized(channels=4, cells=1).identity() == {"channels": 4, "cells": 1}
     else:

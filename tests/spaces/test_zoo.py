@@ -55,8 +55,8 @@ def count_parameters(network):
 @pytest.mark.parametrize("name", NETWORKS)
 def test_macs_match_the_layers(name):
     # With width 5, the scaled numbers of channels must be rounded.
-    small = f"{name}-w5"
-    assert ZOO.macs(small, n_classes=10, image_size=32) == count_macs(build_network(small), 32)
+    small_network = f"{name}-w5"
+    assert ZOO.macs(small_network, n_classes=10, image_size=32) == count_macs(build_network(small_network), 32)
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,8 @@ def test_macs_match_the_layers(name):
 def test_check_training_rejects_widths_that_corrupt_memory(name: str, advice: str) -> None:
     with pytest.raises(ArchitectureError, match=rf"^Training failed for {name}: .* multiple of 8.* Train {advice}, or"):
         ZOO.check_training_without_avx512(name)
-    for valid in ("stn-resnet18", "ptn-resnet18", advice, "resnet18-w4", "lenet5"):
-        ZOO.check_training_without_avx512(valid)
+    for valid_name in ("stn-resnet18", "ptn-resnet18", advice, "resnet18-w4", "lenet5"):
+        ZOO.check_training_without_avx512(valid_name)
 
 
 @pytest.mark.parametrize("size", [16, 33])
@@ -76,7 +76,7 @@ def test_macs_match_the_layers_at_other_sizes(name, size):
 
 
 def test_macs_rejects_other_image_sizes_for_fixed_size_networks():
-    fixed_size = [name for name, network in NETWORKS.items() if network.requires_32]
+    fixed_size = [name for name, network in NETWORKS.items() if network.requires_32x32]
     assert fixed_size == ["vgg16", "stn-resnet18", "stn-resnet34", "lenet5", "fc7500"]
     for name in fixed_size:
         with pytest.raises(
@@ -85,10 +85,10 @@ def test_macs_rejects_other_image_sizes_for_fixed_size_networks():
             ZOO.macs(name, n_classes=10, image_size=16)
 
 
-LOCALISATION = 3 * 32 * 9 + 3 * 32 * 32 * 9 + (512 + 1) * 1024 + (1024 + 1) * 6
-PREDICTOR = 3 * 32 * 25 + 32 * 32 * 25 + 4 * 32
-POLAR = 2 * PREDICTOR + 3 * 32 * 5
-LIFTED = 23 * 3 * 9
+SPATIAL_TRANSFORMER_PARAMETERS = 3 * 32 * 9 + 3 * 32 * 32 * 9 + (512 + 1) * 1024 + (1024 + 1) * 6
+POSE_PREDICTOR_PARAMETERS = 3 * 32 * 25 + 32 * 32 * 25 + 4 * 32
+POLAR_TRANSFORMER_PARAMETERS = 2 * POSE_PREDICTOR_PARAMETERS + 3 * 32 * 5
+LIFTING_PARAMETERS = 23 * 3 * 9
 
 
 def count_group_parameters(blocks):
@@ -97,7 +97,7 @@ def count_group_parameters(blocks):
     Kernels are (O, 8 I, 3, 3); a BatchNorm has two parameters per channel.
     """
     widths = (23, 45, 91, 181)
-    total = LIFTED + 2 * widths[0]
+    total = LIFTING_PARAMETERS + 2 * widths[0]
     width_before = widths[0]
     for width, n_blocks in zip(widths, blocks, strict=True):
         total += 8 * 9 * width * (width_before + (2 * n_blocks - 1) * width) + 2 * width * 2 * n_blocks
@@ -109,7 +109,7 @@ def count_group_parameters(blocks):
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        # Numbers of widely used implementations
+        # The first numbers are those of widely used implementations.
         ("resnet18", 11_173_962),
         ("resnet34", 21_282_122),
         ("resnet50", 23_520_842),
@@ -120,13 +120,13 @@ def count_group_parameters(blocks):
         ("fc7500", 23_122_510),
         ("gresnet18", count_group_parameters((2, 2, 2, 2))),
         ("gresnet34", count_group_parameters((3, 4, 6, 3))),
-        ("stn-resnet18", 11_173_962 + LOCALISATION),
-        ("stn-resnet34", 21_282_122 + LOCALISATION),
-        ("ptn-resnet18", 11_173_962 + POLAR),
-        ("ptn-resnet34", 21_282_122 + POLAR),
+        ("stn-resnet18", 11_173_962 + SPATIAL_TRANSFORMER_PARAMETERS),
+        ("stn-resnet34", 21_282_122 + SPATIAL_TRANSFORMER_PARAMETERS),
+        ("ptn-resnet18", 11_173_962 + POLAR_TRANSFORMER_PARAMETERS),
+        ("ptn-resnet34", 21_282_122 + POLAR_TRANSFORMER_PARAMETERS),
     ],
 )
-def test_networks_have_the_published_number_of_parameters(name, expected):
+def test_networks_have_the_expected_number_of_parameters(name, expected):
     # Use `meta`, which has only shapes, except for a network whose initialisation on `meta` would take seconds.
     with torch.device("cpu" if name == "resnet32-narrow" else "meta"):
         network = ZOO.build(name, n_classes=10)
@@ -174,7 +174,7 @@ SMALL_NETWORKS = (
     "resnet18-w4", "resnet50-w2", "resnet50-imagenet-stem-w4", "resnet32-narrow-w2", "vgg16-w4", "gresnet18-w1",
     "stn-resnet18-w8", "ptn-resnet18-w8", "lenet5-w3", "fc7500-w16",
 )  # fmt: skip
-"""Each kind of network in one depth and a small width."""
+"""Each type of network, in one depth and a small width."""
 
 every_network = pytest.mark.parametrize("name", SMALL_NETWORKS)
 
@@ -190,7 +190,7 @@ def images(count=4, size=32):
     return torch.rand((count, 3, size, size), generator=torch.Generator().manual_seed(1))
 
 
-def test_small_networks_cover_every_kind_of_network():
+def test_small_networks_cover_every_type_of_network():
     assert [name.partition("-w")[0] for name in SMALL_NETWORKS] == [
         name for name in NETWORKS if not name.endswith("34")
     ]
@@ -261,14 +261,16 @@ def test_training_is_deterministic_and_weights_round_trip(name):
     assert torch.equal(loaded.eval()(images()), network.eval()(images()))
 
 
-@pytest.mark.parametrize("name", [name for name in SMALL_NETWORKS if NETWORKS[name.partition("-w")[0]].requires_32])
+@pytest.mark.parametrize("name", [name for name in SMALL_NETWORKS if NETWORKS[name.partition("-w")[0]].requires_32x32])
 def test_network_rejects_other_image_sizes(name):
     network = ZOO.build(name, n_classes=10).eval()
     with pytest.raises(NetworkError, match="need images of 32x32 pixels, not 16x16"):
         network(images(size=16))
 
 
-@pytest.mark.parametrize("name", [name for name in SMALL_NETWORKS if not NETWORKS[name.partition("-w")[0]].requires_32])
+@pytest.mark.parametrize(
+    "name", [name for name in SMALL_NETWORKS if not NETWORKS[name.partition("-w")[0]].requires_32x32]
+)
 def test_network_accepts_other_image_sizes(name):
     assert ZOO.build(name, n_classes=5).eval()(images(size=16)).shape == (4, 5)
 
@@ -338,7 +340,7 @@ def test_narrow_network_pads_after_the_last_pixel():
     changed_inputs = inputs.clone()
     changed_inputs[..., 3] += 1.0
     outputs = []
-    unit.conv1.register_forward_hook(lambda _module, _given, output: outputs.append(output))
+    unit.conv1.register_forward_hook(lambda _module, _inputs, output: outputs.append(output))
     unit(inputs)
     unit(changed_inputs)
     is_column_changed = (outputs[0] != outputs[1]).any(dim=1).any(dim=1)[0]

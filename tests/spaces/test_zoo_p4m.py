@@ -11,9 +11,9 @@ from robust201.spaces.zoo.p4m import (
     P4mBatchNorm,
     P4mConvolution,
     P4mLifting,
-    expand_group,
-    expand_lifting,
-    oriented,
+    expand_group_kernels,
+    expand_lifting_kernels,
+    orient,
     relative_orientation,
 )
 from robust201.spaces.zoo.space import Zoo
@@ -60,7 +60,7 @@ def transform_features(features, symmetry):
     """Return feature maps on the group transformed by a symmetry, which moves pixels and permutes orientations."""
     maps = features.unflatten(1, (-1, ORIENTATIONS))
     order = [relative_orientation(symmetry, orientation) for orientation in range(ORIENTATIONS)]
-    return oriented(maps[:, :, order], symmetry).flatten(1, 2)
+    return orient(maps[:, :, order], symmetry).flatten(1, 2)
 
 
 def test_relative_orientation_matches_matrix_products():
@@ -71,9 +71,9 @@ def test_relative_orientation_matches_matrix_products():
 
 
 @every_symmetry
-def test_oriented_moves_pixels_like_the_matrix(symmetry):
+def test_orient_moves_pixels_like_the_matrix(symmetry):
     picture = torch.arange(9.0).view(3, 3)
-    oriented_picture = oriented(picture, symmetry)
+    oriented_picture = orient(picture, symmetry)
     for row, column in itertools.product((-1, 0, 1), repeat=2):
         target = transform(matrix(symmetry), row, column)
         assert oriented_picture[target[0] + 1, target[1] + 1] == picture[row + 1, column + 1]
@@ -102,7 +102,7 @@ def test_expanded_kernels_match_sums_over_the_group():
 
     lifting_values, group_values = lifting.tolist(), group.tolist()
     lifted = correlate(image, lambda o, _s, i, offset: lifting_values[o][i][offset[0] + 1][offset[1] + 1])
-    torch.testing.assert_close(functional.conv2d(image, expand_lifting(lifting), padding=1), lifted)
+    torch.testing.assert_close(functional.conv2d(image, expand_lifting_kernels(lifting), padding=1), lifted)
     relative_orientations = {
         (s, t): MATRICES[product(inverse(matrix(s)), matrix(t))]
         for s, t in itertools.product(range(ORIENTATIONS), repeat=2)
@@ -113,7 +113,7 @@ def test_expanded_kernels_match_sums_over_the_group():
         return group_values[o][ORIENTATIONS * channel + relative_orientations[s, t]][offset[0] + 1][offset[1] + 1]
 
     expected = correlate(lifted, group_kernel)
-    torch.testing.assert_close(functional.conv2d(lifted, expand_group(group), padding=1), expected)
+    torch.testing.assert_close(functional.conv2d(lifted, expand_group_kernels(group), padding=1), expected)
 
 
 @every_symmetry
@@ -124,7 +124,7 @@ def test_group_network_is_equivariant(symmetry, is_training):
     network(torch.randn(8, 3, 9, 9).double())  # change the initial running statistics
     network.train(is_training)
     image = torch.randn(2, 3, 33, 33).double()
-    features, turned_features = network.stem(image), network.stem(oriented(image, symmetry))
+    features, turned_features = network.stem(image), network.stem(orient(image, symmetry))
     for stage in range(5):
         torch.testing.assert_close(turned_features, transform_features(features, symmetry), rtol=1e-9, atol=1e-9)
         if symmetry:

@@ -11,8 +11,8 @@ from robust201.spaces.zoo.transformers import (
     PolarTransformer,
     SpatialTransformer,
     centroid,
-    direction,
     image_points,
+    mean_direction,
     sample,
 )
 
@@ -74,7 +74,7 @@ def test_spatial_transformer_matches_affine_grid():
     transformer = SpatialTransformer(channels=4, hidden=8)
     nn.init.normal_(transformer.affine.weight, std=0.3)
     images = torch.rand(3, 3, 32, 32)
-    maps = transformer.affine_maps(images)
+    maps = transformer.predict_affine_maps(images)
     assert (maps[0] != maps[1]).all()
     grid = functional.affine_grid(maps, [3, 3, 32, 32], align_corners=False)
     expected = functional.grid_sample(images, grid, align_corners=False)
@@ -147,7 +147,7 @@ def test_polar_transformer_centres_images():
     transformer = transformer_without_translation()
     images = functional.pad(smooth_images(1, size=20), (6, 6, 6, 6))  # so that the shift loses no content
     expected = transformer(images)
-    transformer.centre = lambda _images: torch.tensor([[0.25, -0.125]], dtype=torch.float64)  # 4 and -2 pixels
+    transformer.predict_centre = lambda _images: torch.tensor([[0.25, -0.125]], dtype=torch.float64)  # 4 and -2 pixels
     torch.testing.assert_close(transformer(images.roll((-2, 4), dims=(2, 3))), expected, rtol=0, atol=1e-3)
 
 
@@ -155,9 +155,9 @@ def test_centroid_and_direction_of_probabilities():
     uniform = torch.full((1, 8), 1 / 8, dtype=torch.float64)
     assert centroid(uniform, 32).abs() < 1e-12
     # Equal probabilities have no direction, so the angle is 0.
-    assert direction(uniform)[0].tolist() == pytest.approx([1, 0])
+    assert mean_direction(uniform)[0].tolist() == pytest.approx([1, 0])
     at_last_position = functional.one_hot(torch.tensor([7]), 8).double()
     assert centroid(at_last_position, 32).item() == pytest.approx(3.5 * 0.25)
     at_two_positions = (at_last_position + functional.one_hot(torch.tensor([0]), 8)) / 2  # -180 and 135 degrees
-    angle = math.degrees(math.atan2(direction(at_two_positions)[0, 1], direction(at_two_positions)[0, 0]))
+    angle = math.degrees(math.atan2(mean_direction(at_two_positions)[0, 1], mean_direction(at_two_positions)[0, 0]))
     assert angle == pytest.approx(157.5, abs=0.02)

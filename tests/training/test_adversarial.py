@@ -40,8 +40,8 @@ def make_network():
 
 def compute_loss(adversarial, network=None, random_starts=RANDOM_STARTS):
     network = network or make_network()
-    fields = None if adversarial is None else AdversarialTraining.model_validate(adversarial)
-    return step_loss(network, network, PIXELS, LABELS, fields, random_starts), network
+    section = None if adversarial is None else AdversarialTraining.model_validate(adversarial)
+    return step_loss(network, network, PIXELS, LABELS, section, random_starts), network
 
 
 METHODS = ("pgd", "trades")
@@ -83,7 +83,7 @@ def test_ascend_follows_the_sign_of_the_gradient():
 
 @pytest.mark.parametrize("mode", ["evaluation", "training"])
 def test_pgd_with_epsilon_0_equals_standard_training_bit_by_bit(mode):
-    base = {
+    base_fields = {
         "epochs": 2,
         "batch_size": 8,
         "learning_rate": 0.1,
@@ -93,7 +93,7 @@ def test_pgd_with_epsilon_0_equals_standard_training_bit_by_bit(mode):
     }
     hashes_and_histories = []
     for adversarial in (None, {"pgd": {"epsilon_255": 0, "steps": 1, "mode": mode}}):
-        recipe = Recipe.model_validate(base | {"adversarial": adversarial})
+        recipe = Recipe.model_validate(base_fields | {"adversarial": adversarial})
         (snapshot,) = train(SmallSpace(), "small", OneSource(IMAGES), recipe, seed=1)
         hashes_and_histories.append((weights_hash(snapshot.state_dict), snapshot.history))
     assert hashes_and_histories[0] == hashes_and_histories[1]
@@ -128,17 +128,19 @@ def test_trades_adds_the_divergence_between_clean_and_adversarial_predictions():
 @pytest.mark.parametrize("mode", ["evaluation", "training"])
 def test_attack_uses_its_mode_and_does_not_update_statistics(method, mode):
     _, network = compute_loss({method: {"steps": 2, "mode": mode}})
-    passes = 1 if method == "pgd" else 2
-    assert [training for _, training, _ in network.calls[:-passes]] == [mode == "training"] * (2 + (method == "trades"))
-    assert [training for _, training, _ in network.calls[-passes:]] == [True] * passes
+    n_training_passes = 1 if method == "pgd" else 2
+    assert [training for _, training, _ in network.calls[:-n_training_passes]] == [mode == "training"] * (
+        2 + (method == "trades")
+    )
+    assert [training for _, training, _ in network.calls[-n_training_passes:]] == [True] * n_training_passes
     reference = make_network()
-    for pixels, _, _ in network.calls[-passes:]:
+    for pixels, _, _ in network.calls[-n_training_passes:]:
         reference(pixels)
     for (name, buffer), expected in zip(network.named_buffers(), reference.buffers(), strict=True):
         assert torch.equal(buffer, expected), name
 
 
-def test_attack_updates_statistics_with_update_statistics():
+def test_attack_updates_statistics_if_update_statistics_is_set():
     _, network = compute_loss({"pgd": {"steps": 2, "mode": "training", "update_statistics": True}})
     reference = make_network()
     for pixels, _, _ in network.calls:
@@ -180,7 +182,7 @@ def test_random_start_depends_only_on_image_epoch_and_seed(method, start):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_adversarial_training_accepts_a_network_with_zero_gradient(method):
-    """The logits of architecture 10 do not depend on the image, so the attack's gradient is zero."""
+    # The logits of architecture 10 do not depend on the image, so the attack's gradient is zero.
     recipe = Recipe.model_validate(
         {
             "epochs": 1,

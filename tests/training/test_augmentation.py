@@ -63,7 +63,7 @@ def test_augmentation_keeps_range_and_shape(fields):
     assert augmented.max() <= 1
 
 
-def test_flip_twice_is_the_identity():
+def test_second_flip_restores_the_images():
     pixels = make_pixels()
     flipped = augment({"flip": True}, pixels)
     is_mirrored = np.array([not np.array_equal(a, b) for a, b in zip(flipped, augment({}, pixels), strict=True)])
@@ -99,24 +99,26 @@ def test_crops_have_all_offsets_and_both_orientations():
     assert len(rows) == 400
 
 
-@pytest.mark.parametrize("bilinear", [False, True])
+@pytest.mark.parametrize("is_bilinear", [False, True])
 @given(shift_right=st.integers(-9, 9), shift_down=st.integers(-9, 9))
-def test_resample_translates_by_integer_pixels_exactly(bilinear, shift_right, shift_down):
+def test_resample_translates_by_integer_pixels_exactly(is_bilinear, shift_right, shift_down):
     images = torch.from_numpy(make_pixels(2)).float() / 255
-    translated = resample(images, np.zeros(2), np.array([[shift_right] * 2, [shift_down] * 2], float), bilinear).numpy()
+    translated = resample(
+        images, np.zeros(2), np.array([[shift_right] * 2, [shift_down] * 2], float), is_bilinear
+    ).numpy()
     padded = np.pad(images.numpy(), ((0, 0), (0, 0), (9, 9), (9, 9)))
     assert np.array_equal(
         translated, padded[:, :, 9 - shift_down : 17 - shift_down, 9 - shift_right : 17 - shift_right]
     )
 
 
-@pytest.mark.parametrize("bilinear", [False, True])
+@pytest.mark.parametrize("is_bilinear", [False, True])
 @pytest.mark.parametrize("quarter_turns", range(-4, 5))
-def test_resample_rotates_by_right_angles_counterclockwise(bilinear, quarter_turns):
+def test_resample_rotates_by_right_angles_counterclockwise(is_bilinear, quarter_turns):
     images = torch.from_numpy(make_pixels(2)).float() / 255
-    rotated = resample(images, np.full(2, 90.0 * quarter_turns), np.zeros((2, 2)), bilinear).numpy()
+    rotated = resample(images, np.full(2, 90.0 * quarter_turns), np.zeros((2, 2)), is_bilinear).numpy()
     expected = np.rot90(images.numpy(), quarter_turns, axes=(2, 3))
-    if bilinear and quarter_turns:  # sin(pi) is not exactly 0 in floating point.
+    if is_bilinear and quarter_turns:  # sin(pi) is not exactly 0 in floating point.
         np.testing.assert_allclose(rotated, expected, atol=1e-5)
     else:
         assert np.array_equal(rotated, expected)
@@ -126,7 +128,7 @@ def test_resample_rotates_by_right_angles_counterclockwise(bilinear, quarter_tur
 def test_resample_matches_scipy(degrees, right, down):
     image = make_pixels(1, size=9)[0] / 255
     resampled = resample(
-        torch.from_numpy(image[None]).float(), np.array([degrees]), np.array([[right], [down]]), bilinear=True
+        torch.from_numpy(image[None]).float(), np.array([degrees]), np.array([[right], [down]]), is_bilinear=True
     )
     angle = np.deg2rad(degrees)
     # SciPy's matrix maps output to input coordinates, rows first. Padding gives its `constant` mode zeros at the
@@ -143,7 +145,7 @@ def test_resample_matches_scipy(degrees, right, down):
 
 
 def test_translations_cover_their_range():
-    """The images are horizontal ramps, so a pixel's value shows the shift."""
+    # The images are horizontal ramps, so a pixel's value shows the shift.
     ramp = np.broadcast_to(np.arange(40, 104, 2, dtype=np.uint8), (N_IDS, 3, 32, 32)).copy()
     centre_values = augment({"translate": 3}, ramp)[:, 0, 16, 16] * 255
     shifts = (ramp[0, 0, 16, 16] - centre_values) / 2
@@ -153,7 +155,7 @@ def test_translations_cover_their_range():
 
 
 def test_jitter_changes_the_mean_grey_only_by_brightness():
-    """Uniform grey images are changed only by brightness, so they show each image's brightness factor."""
+    # Only brightness changes uniform grey images, so they show each image's brightness factor.
     grey = np.full((N_IDS, 3, 4, 4), 100, np.uint8)
     factors = augment({"jitter": 0.25}, grey)[:, 0, 0, 0] * 255 / 100
     assert 0.75 <= factors.min() < 0.8

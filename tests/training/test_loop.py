@@ -133,7 +133,7 @@ def test_every_recipe_field_changes_the_weights(field_name):
 
 
 def test_decay_of_weights_omits_biases_and_batch_norm():
-    """All runs have the same first gradient, so weights after one step differ only by the weight decay."""
+    # All runs have the same first gradient, so weights after one step differ only by the weight decay.
     fields = {"learning_rate": 0.1, "momentum": 0.0, "epochs": 1, "batch_size": 20, "snapshots": {"iterations": [0]}}
     initial, without_decay = run_training(recipe(**fields, weight_decay=0))
     (_, all_decayed), (_, weights_decayed) = (
@@ -235,7 +235,7 @@ def test_non_finite_loss_is_an_error():
 
 
 def test_training_neither_saves_nor_yields_non_finite_weights(tmp_path):
-    """The last step's loss is finite, but the updated weights are not."""
+    # The last step's loss is finite, but the updated weights are not.
     with pytest.raises(EvaluationError, match=r"the weights diverged in epoch 1 \(NaN or infinity in \S+\)"):
         run_training(recipe(learning_rate=1e37, weight_decay=1e5, epochs=1, batch_size=20), states=tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -270,17 +270,16 @@ def test_training_that_would_corrupt_memory_is_rejected(monkeypatch):
     with pytest.raises(ArchitectureError, match="corrupts memory"):
         run_training(recipe(), **network)
     monkeypatch.setattr("robust201.training.loop.has_avx512", lambda: True)
-    with pytest.raises(
-        NetworkError, match="need images of 32x32 pixels"
-    ):  # Raised by the first pass on the small images.
+    # Training begins, and the first pass rejects the small images.
+    with pytest.raises(NetworkError, match="need images of 32x32 pixels"):
         run_training(recipe(), **network)
 
 
 def test_states_of_another_training_run_are_rejected(tmp_path):
     run_training(recipe(), states=tmp_path)
-    for change in ({"seed": 2}, {"threads": 2}, {"images": make_images(seed=2)}):
+    for changed_argument in ({"seed": 2}, {"threads": 2}, {"images": make_images(seed=2)}):
         with pytest.raises(StorageError, match=r"it belongs to training run \w{16}…, not to \w{16}…"):
-            run_training(recipe(), states=tmp_path, **change)
+            run_training(recipe(), states=tmp_path, **changed_argument)
 
 
 def test_too_few_batches_are_an_error():

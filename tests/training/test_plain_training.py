@@ -114,7 +114,7 @@ def test_network_without_a_path_to_the_output_has_chance_accuracy():
 
 
 def test_published_job_has_the_published_settings(monkeypatch):
-    """The settings are those in table 1 of the NAS-Bench-201 paper."""
+    # The settings are those in table 1 of the NAS-Bench-201 paper.
     monkeypatch.setenv("ROBUST201_DATA", "data")
     config = load_training(REPOSITORY / "jobs/train-published.yaml")
     assert (config.network.channels, config.network.cells, config.seeds) == (16, 5, (777,))

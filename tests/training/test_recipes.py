@@ -21,8 +21,10 @@ def recipe(**changes) -> Recipe:
 
 
 def test_step_schedule_drops_in_the_middle_of_an_epoch():
-    """The study of image distributions trains for 125 epochs of 400 batches, and divides the rate by 10 at epoch
-    62.5."""
+    """The study of image distributions trains for 125 epochs of 400 batches, and divides the learning rate by 10.
+
+    The rate drops at epoch 62.5.
+    """
     fields = recipe(schedule={"steps": {"at_epochs": [62.5]}})
     assert [fields.learning_rate_of(step, 400) for step in (0, 24_999)] == [0.1, 0.1]
     assert [fields.learning_rate_of(step, 400) for step in (25_000, 49_999)] == pytest.approx([0.01, 0.01])
@@ -203,7 +205,7 @@ def test_training_id_does_not_depend_on_names_and_snapshots():
     )
 
 
-def test_adversarial_defaults_are_the_published_ones():
+def test_adversarial_training_has_the_published_defaults():
     """NAS-RobBench-201 uses PGD-7 with epsilon 8/255, step 2/255 and a random start; TRADES uses beta 6."""
     pgd = recipe(adversarial={"pgd": {}}).adversarial.pgd
     assert (pgd.epsilon_255, pgd.step_255, pgd.steps, pgd.start, pgd.mode) == (8, 2, 7, "uniform", "evaluation")

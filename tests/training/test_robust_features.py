@@ -152,7 +152,7 @@ def test_interrupted_and_resumed_run_gives_equal_bytes(
     assert write_features(tmp_path / "resumed", method) == digest
 
 
-def test_run_rejects_a_damaged_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generation_rejects_a_damaged_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -183,14 +183,14 @@ def test_images_do_not_depend_on_the_batch_size(tmp_path: Path, method: Method) 
 
 def test_folder_with_other_settings_is_rejected(tmp_path: Path) -> None:
     write_features(tmp_path, seed=1)
-    for change, message in (
+    for changed_argument, message in (
         ({"seed": 2}, "expected images with seed 2, got images with 1"),
         ({"seed": 1, "steps": 9}, "expected images with steps 9"),
         ({"seed": 1, "network": TinyNetwork(seed=1)}, "expected images with network"),
         ({"seed": 1, "method": "next-target"}, "expected images with epsilon 0.5, got images with None"),
     ):
         with pytest.raises(DatasetError, match=message):
-            write_features(tmp_path, **change)  # type: ignore[arg-type]
+            write_features(tmp_path, **changed_argument)  # type: ignore[arg-type]
     start_rows = read_folder(tmp_path)[2]["start_rows"]
     write_features(tmp_path / "seed", seed=2)
     assert not np.array_equal(start_rows, read_folder(tmp_path / "seed")[2]["start_rows"])
@@ -212,9 +212,9 @@ def test_recorded_weights_hash_equals_that_of_the_file(tmp_path: Path) -> None:
 def test_settings_have_the_published_defaults() -> None:
     assert FeatureSettings.of("representation") == FeatureSettings("representation", 1000, 0.1, None, 0, 100)
     assert FeatureSettings.of("next-target") == FeatureSettings("next-target", 100, 0.1, 0.5, 0, 100)
-    for invalid in ({"steps": 0}, {"step_size": float("nan")}, {"epsilon": -1.0}, {"batch_size": 0}):
+    for invalid_option in ({"steps": 0}, {"step_size": float("nan")}, {"epsilon": -1.0}, {"batch_size": 0}):
         with pytest.raises(ConfigError, match="it must be above 0"):
-            FeatureSettings.of("next-target", **invalid)  # type: ignore[arg-type]
+            FeatureSettings.of("next-target", **invalid_option)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="epsilon must not be set"):
         FeatureSettings.of("representation", epsilon=1.0)
 
@@ -279,6 +279,6 @@ def test_robustify_accepts_networks_of_a_store_and_of_a_file(robust201: RunComma
         ).code
         == 0
     )
-    for invalid in (("--store", tmp_path), ("--method", "none"), ("--steps", "0")):
-        assert robust201("robustify", *file_arguments, *invalid, "--out", tmp_path / "wrong").code == 2
+    for invalid_option in (("--store", tmp_path), ("--method", "none"), ("--steps", "0")):
+        assert robust201("robustify", *file_arguments, *invalid_option, "--out", tmp_path / "wrong").code == 2
     assert not (tmp_path / "wrong").exists()

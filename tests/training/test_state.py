@@ -46,24 +46,24 @@ def folder(tmp_path, notices):
 
 
 def test_loaded_state_equals_the_saved_one(folder):
-    assert folder.load(at_most=10) is None
+    assert folder.load(max_step=10) is None
     folder.save(make_state(3))
-    assert is_equal(folder.load(at_most=10), make_state(3))
-    assert folder.load(at_most=2) is None
+    assert is_equal(folder.load(max_step=10), make_state(3))
+    assert folder.load(max_step=2) is None
 
 
-def test_state_folder_keeps_two_states_and_loads_the_newest_up_to_at_most(folder, tmp_path):
+def test_state_folder_keeps_two_states_and_loads_the_newest_up_to_max_step(folder, tmp_path):
     for step in (1, 2, 10):
         folder.save(make_state(step))
     assert [path.name[:14] for path in sorted((tmp_path / "states").iterdir())] == ["step-000000002", "step-000000010"]
-    assert folder.load(at_most=10).step == 10
-    assert folder.load(at_most=9).step == 2
+    assert folder.load(max_step=10).step == 10
+    assert folder.load(max_step=9).step == 2
 
 
 def test_state_saved_last_is_kept_although_others_have_later_steps(folder):
     for step in (10, 20, 3, 5):  # Training repeats earlier steps if a snapshot was lost.
         folder.save(make_state(step))
-    assert folder.load(at_most=9).step == 5
+    assert folder.load(max_step=9).step == 5
 
 
 @settings(max_examples=20)
@@ -80,12 +80,12 @@ def test_load_uses_the_previous_state_if_the_newest_is_damaged(tmp_path_factory,
     else:
         raw[data.draw(st.integers(0, len(raw) - 1), "byte")] ^= data.draw(st.integers(1, 255), "change")
     newest.write_bytes(raw)
-    assert is_equal(folder.load(at_most=10), make_state(1))
+    assert is_equal(folder.load(max_step=10), make_state(1))
     (notice,) = notices
     assert notice.startswith(f"The state of a training run after 2 steps in {newest} was damaged")
     assert "\n" not in notice
     assert (root / f"damaged-{newest.name}").read_bytes() == raw
-    assert folder.load(at_most=10).step == 1
+    assert folder.load(max_step=10).step == 1
     assert len(notices) == 1
 
 
@@ -94,7 +94,7 @@ def test_load_returns_none_if_all_states_are_damaged(folder, notices, tmp_path):
         folder.save(make_state(step))
     for path in (tmp_path / "states").iterdir():
         path.write_bytes(b"")
-    assert folder.load(at_most=10) is None
+    assert folder.load(max_step=10) is None
     assert len(notices) == 2
 
 
@@ -116,18 +116,18 @@ def test_training_resumes_from_the_state_before_a_damaged_one(tmp_path, notices)
 
 def test_load_deletes_only_temporary_files(folder, tmp_path):
     folder.save(make_state(1))
-    leftover, user_file = (tmp_path / "states" / name for name in (".step-000000002-00.tmp", "notes.txt"))
-    leftover.write_bytes(b"half")
+    incomplete_file, user_file = (tmp_path / "states" / name for name in (".step-000000002-00.tmp", "notes.txt"))
+    incomplete_file.write_bytes(b"half")
     user_file.write_text("mine")
-    assert folder.load(at_most=10).step == 1
-    assert not leftover.exists()
+    assert folder.load(max_step=10).step == 1
+    assert not incomplete_file.exists()
     assert user_file.exists()
 
 
 def test_state_of_another_training_run_is_rejected(folder, tmp_path):
     folder.save(make_state(1))
     with pytest.raises(StorageError, match=r"it belongs to training run a{16}…, not to b{16}…"):
-        StateFolder(tmp_path / "states", "b" * 64, print).load(at_most=10)
+        StateFolder(tmp_path / "states", "b" * 64, print).load(max_step=10)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -136,4 +136,4 @@ def test_unreadable_state_is_an_error(folder, tmp_path):
     (path,) = (tmp_path / "states").iterdir()
     path.chmod(stat.S_IWUSR)
     with pytest.raises(StorageError, match="Permission denied"):
-        folder.load(at_most=10)
+        folder.load(max_step=10)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from robust201.core.errors import CheckpointError
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.weights.published.base import SourceWeights, choose_seeds
-from robust201.weights.published.formats import FORMATS, detect
+from robust201.weights.published.formats import FORMATS, detect_format
 from robust201.weights.published.nats_split import JoinedParts, find_parts
 from tests.support.official_archives import (
     CELLS,
@@ -95,14 +95,15 @@ def test_nasbench201_reader_returns_the_official_tensors(archive: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path_form", ["folder", *(pytest.param(form, marks=pytest.mark.slow) for form in ("common name", "last part"))]
+    "path_name",
+    ["folder", *(pytest.param(path_name, marks=pytest.mark.slow) for path_name in ("common prefix", "last part"))],
 )
-def test_split_tar_reader_returns_the_same_as_the_folder_reader(nats: Path, parts: list[Path], path_form: str) -> None:
+def test_split_tar_reader_returns_the_same_as_the_folder_reader(nats: Path, parts: list[Path], path_name: str) -> None:
     assert len(parts) > 3
-    common_name = parts[0].name.removesuffix("aa")
-    paths = {"folder": parts[0].parent, "common name": parts[0].with_name(common_name), "last part": parts[-1]}
-    path = paths[path_form]
-    assert detect(path).name == "nats-tar"
+    common_prefix = parts[0].name.removesuffix("aa")
+    paths = {"folder": parts[0].parent, "common prefix": parts[0].with_name(common_prefix), "last part": parts[-1]}
+    path = paths[path_name]
+    assert detect_format(path).name == "nats-tar"
     weights_of_trials = weights_by_trial(list(iter_weights(path)))
     expected = weights_by_trial(list(iter_weights(nats)))
     assert weights_of_trials.keys() == expected.keys()
@@ -111,20 +112,20 @@ def test_split_tar_reader_returns_the_same_as_the_folder_reader(nats: Path, part
         assert_equal_tensors(source_weights.state_dict, expected[trial].state_dict)
 
 
-def test_tar_reader_accepts_an_archive_that_is_not_split(nats: Path, parts: list[Path], tmp_path: Path) -> None:
+def test_tar_reader_accepts_an_archive_in_one_part(nats: Path, parts: list[Path], tmp_path: Path) -> None:
     tar = tmp_path / "NATS-tss-v1_0-3ffb9-full.tar"
     tar.write_bytes(b"".join(part.read_bytes() for part in parts))
     assert [source_weights.index for source_weights in iter_weights(tar, datasets=["cifar10"])] == list(INDICES)
 
 
-def test_raw_training_reader_returns_the_weights_of_every_dataset(tmp_path: Path) -> None:
+def test_raw_training_reader_returns_the_weights_of_the_requested_length(tmp_path: Path) -> None:
     for index, seed in ((3, 888), (3, 777), (21, 999), (21, 888)):
         content: dict[str, Any] = {"info": {"host": "x"}, "all_dataset_keys": list(CLASSES)}
         for dataset in CLASSES:
             weights = random_weights(index, dataset, seed, 200)
             content[dataset] = {"net_state_dict": weights, "total_epoch": 200, "param": 0.1, "finish-train": True}
         torch.save(content, tmp_path / f"arch-{index:06d}-seed-{seed:04d}.pth")
-    assert detect(tmp_path).name == "nasbench201-raw"
+    assert detect_format(tmp_path).name == "nasbench201-raw"
     weights_of_trials = weights_by_trial(list(iter_weights(tmp_path)))
     assert {(index, seed) for index, _, _, seed in weights_of_trials} == {(3, 777), (21, 888)}
     for (index, dataset, epochs, seed), source_weights in weights_of_trials.items():
@@ -147,7 +148,7 @@ def write_raw_training(folder: Path, index: int, seed: int, datasets: list[str])
 
 
 def test_raw_training_reader_uses_the_lowest_seed_that_has_the_dataset(tmp_path: Path) -> None:
-    """The seed is chosen for each dataset, as in the reader of NATS-Bench records."""
+    # The seed is chosen for each dataset, as in the reader of NATS-Bench records.
     write_raw_training(tmp_path, 3, 777, ["cifar10"])
     write_raw_training(tmp_path, 3, 888, ["cifar10", "cifar100"])
     write_raw_training(tmp_path, 3, 999, ["cifar100"])
@@ -172,7 +173,7 @@ def test_raw_training_reader_rejects_a_dataset_without_weights(tmp_path: Path, s
 
 
 @pytest.mark.parametrize("suffix", ["pth", "pt", "safetensors"])
-def test_state_dicts_reader_returns_the_weights_of_a_folder(tmp_path: Path, suffix: str) -> None:
+def test_state_dicts_reader_needs_the_dataset_and_returns_the_weights(tmp_path: Path, suffix: str) -> None:
     from safetensors.torch import save_file
 
     weights = {index: random_weights(index, "cifar10", 1, 200) for index in INDICES}
@@ -182,7 +183,7 @@ def test_state_dicts_reader_returns_the_weights_of_a_folder(tmp_path: Path, suff
             save_file(state_dict, path)
         else:  # users often save a dictionary with the state_dict of a DataParallel module
             torch.save({"state_dict": {f"module.{key}": value for key, value in state_dict.items()}}, path)
-    assert detect(tmp_path).name == "state-dicts"
+    assert detect_format(tmp_path).name == "state-dicts"
     for source_weights in iter_weights(tmp_path, datasets=["cifar10"]):
         assert (source_weights.dataset, source_weights.epochs, source_weights.seed, source_weights.n_classes) == (
             "cifar10",
@@ -319,7 +320,7 @@ def test_every_reader_rejects_pickles_with_forbidden_globals(tmp_path: Path, fil
 
 
 @pytest.mark.parametrize("content", [[], {}, {"200": 3}, {"200": {"arch_index": 3, "all_results": {"cifar10": 1}}}])
-def test_readers_reject_content_of_another_structure(tmp_path: Path, content: Any) -> None:
+def test_readers_reject_contents_that_are_not_weights(tmp_path: Path, content: Any) -> None:
     (tmp_path / "000003.pickle.pbz2").write_bytes(bz2.compress(pickle.dumps(content, 4)))
     torch.save(content, tmp_path / "000003.pth")
     with pytest.raises(CheckpointError, match=r"000003\.pickle\.pbz2: expected"):

@@ -38,12 +38,12 @@ def import_to_store(source: Path, root: Path, **options: Any) -> ImportReport:
         return import_weights(source, store, **options)
 
 
-def write_changed_record(folder: Path, index: int, change: Any, trials: Any = None) -> None:
-    """Write one record after modifying its states with `change`."""
+def write_edited_record(folder: Path, index: int, edit: Any, trials: Any = None) -> None:
+    """Write a NATS-Bench record of a network after `edit` has changed it."""
     from nats_bench import api_utils
 
     states = make_states(index, api_utils, trials=trials or {"200": [("cifar10", 777)]})
-    change(states["200"], states["200"]["all_results"]["cifar10", 777])
+    edit(states["200"], states["200"]["all_results"]["cifar10", 777])
     folder.mkdir(exist_ok=True)
     api_utils.pickle_save(states, folder / f"{index:06d}.pickle")
 
@@ -55,7 +55,7 @@ def test_import_adds_the_selected_networks_to_the_store(nats: Path, tmp_path: Pa
     )
     assert progress_calls == [(1, 2), (2, 2)]
     assert report.rejected == ()
-    assert report.other_seeds == 2
+    assert report.n_other_seeds == 2
     store = CheckpointStore(tmp_path)
     assert sorted(report.imported, key=lambda record: (record.dataset, record.index)) == list(store.records())
     assert [(record.dataset, record.index, record.epochs, record.seed) for record in store.records()] == [
@@ -78,8 +78,8 @@ def test_repeated_import_and_import_of_the_split_tar_give_the_same_store(nats: P
     original_files = {path.name: path.read_bytes() for path in (tmp_path / "a").rglob("*") if path.is_file()}
     assert import_to_store(nats, tmp_path / "a") == report
     assert original_files == {path.name: path.read_bytes() for path in (tmp_path / "a").rglob("*") if path.is_file()}
-    from_tar = import_to_store(parts[0], tmp_path / "b", indices=[309, 3])
-    assert [record.sha256 for record in from_tar.imported] == [record.sha256 for record in report.imported]
+    tar_report = import_to_store(parts[0], tmp_path / "b", indices=[309, 3])
+    assert [record.sha256 for record in tar_report.imported] == [record.sha256 for record in report.imported]
 
 
 def test_import_selects_networks_datasets_epochs_and_seeds(nats: Path, tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def set_absurd_size(_state: Any, trial: Any) -> None:
     trial["arch_config"]["channel"] = 10**9
 
 
-CHANGES = {
+EDITS = {
     replace_weights: r"#3 cifar10 seed 777 in .*expected [\d,]+ parameters, got [\d,]+\. .* another network",
     replace_cell: r"#3 cifar10 seed 777 in .*expected the cell \|avg.*, got \|nor.* another network",
     add_nan: r"#3 cifar10 seed 777 in .*stem\.0\.weight has 1 NaN or infinite values",
@@ -141,10 +141,10 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_import_rejects_a_record_of_another_network(tmp_path: Path, change: Any) -> None:
-    write_changed_record(tmp_path / "source", 3, change)
-    with pytest.raises(CheckpointError, match=CHANGES[change]):
+@pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.__name__)
+def test_import_rejects_a_record_of_another_network(tmp_path: Path, edit: Any) -> None:
+    write_edited_record(tmp_path / "source", 3, edit)
+    with pytest.raises(CheckpointError, match=EDITS[edit]):
         import_to_store(tmp_path / "source", tmp_path / "store")
     assert not (tmp_path / "store").exists()
 
@@ -154,12 +154,12 @@ def test_import_rejects_another_cell_with_equal_parameter_count(tmp_path: Path) 
     spec = "|skip_connect~0|+|nor_conv_1x1~0|nor_conv_1x1~1|+|none~0|none~1|skip_connect~2|"
     size = {"channels": CHANNELS, "cells": CELLS, "n_classes": 10}
     assert nasbench201.parameter_count(spec, **size) == nasbench201.parameter_count(OTHER_SPEC, **size)
-    twin = nasbench201.resolve(spec).index
+    twin_index = nasbench201.resolve(spec).index
 
     def replace_with_twin(_state: Any, trial: Any) -> None:
-        trial["net_state_dict"] = random_weights(twin, "cifar10", 777, 200)
+        trial["net_state_dict"] = random_weights(twin_index, "cifar10", 777, 200)
 
-    write_changed_record(tmp_path / "source", 309, replace_with_twin)
+    write_edited_record(tmp_path / "source", 309, replace_with_twin)
     with pytest.raises(CheckpointError, match=r"#309 cifar10 seed 777 .*the tensors are not those of .*missing: "):
         import_to_store(tmp_path / "source", tmp_path / "store")
 
@@ -167,7 +167,7 @@ def test_import_rejects_another_cell_with_equal_parameter_count(tmp_path: Path) 
 def test_import_with_keep_going_reports_rejected_networks(nats: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     trials = {"200": [("cifar10", 777), ("cifar100", 777)]}
-    write_changed_record(source, 3, replace_weights, trials)
+    write_edited_record(source, 3, replace_weights, trials)
     (source / "000021.pickle.pbz2").write_bytes((nats / "000003.pickle.pbz2").read_bytes()[:200])
     (source / "000309.pickle.pbz2").write_bytes((nats / "000309.pickle.pbz2").read_bytes())
     (source / "999999.pickle.pbz2").write_bytes((nats / "000003.pickle.pbz2").read_bytes())
@@ -177,7 +177,7 @@ def test_import_with_keep_going_reports_rejected_networks(nats: Path, tmp_path: 
         (309, "cifar10", 777),
         (309, "cifar100", 888),
     ]
-    assert report.other_seeds == 1
+    assert report.n_other_seeds == 1
     assert len(report.rejected) == 4
     for message, expected_text in zip(report.rejected, ("#3 cifar10", "#5", "truncated", "999999"), strict=True):
         assert expected_text in message
@@ -186,7 +186,7 @@ def test_import_with_keep_going_reports_rejected_networks(nats: Path, tmp_path: 
 
 def test_import_keeps_networks_imported_before_an_error(nats: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
-    write_changed_record(source, 309, add_nan)
+    write_edited_record(source, 309, add_nan)
     (source / "000003.pickle.pbz2").write_bytes((nats / "000003.pickle.pbz2").read_bytes())
     with pytest.raises(CheckpointError, match="#309"):
         import_to_store(source, tmp_path / "store")
@@ -195,10 +195,10 @@ def test_import_keeps_networks_imported_before_an_error(nats: Path, tmp_path: Pa
 
 def test_import_ignores_recorded_parameter_counts(tmp_path: Path) -> None:
     # The fields next to the weights may belong to another network (NATS-Bench issue 36).
-    def change(_state: Any, trial: Any) -> None:
+    def edit(_state: Any, trial: Any) -> None:
         trial["params"], trial["flop"], trial["seed"] = 99.0, 1.0, "0888"
 
-    write_changed_record(tmp_path / "source", 3, change)
+    write_edited_record(tmp_path / "source", 3, edit)
     (record,) = import_to_store(tmp_path / "source", tmp_path / "store").imported
     assert record.seed == 777
     size = {"channels": CHANNELS, "cells": CELLS, "n_classes": 10}

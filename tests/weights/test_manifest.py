@@ -86,7 +86,7 @@ def test_manifest_error_contains_line_and_field_of_an_invalid_type(
 ) -> None:
     for value in CANDIDATE_VALUES:
         path = edit_line(trained_manifest, tmp_path / "manifest.jsonl", set_field(field_name, value))
-        if any(type(value) is type(valid) and value == valid for valid in VALID_VALUES[field_name]):
+        if any(type(value) is type(valid_value) and value == valid_value for valid_value in VALID_VALUES[field_name]):
             for trials in read_manifest(path).values():
                 for record in trials.values():
                     assert record.label

@@ -46,7 +46,7 @@ def assert_weights(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("zipped", [True, False])
 @pytest.mark.parametrize(
-    ("content", "note"),
+    ("content", "expected_note"),
     [
         (WEIGHTS, None),
         ({name: nn.Parameter(tensor, requires_grad=False) for name, tensor in WEIGHTS.items()}, None),
@@ -58,13 +58,15 @@ def assert_weights(path: Path) -> list[str]:
     ],
 )
 def test_read_weights_returns_the_state_dict_of_a_torch_file(
-    tmp_path: Path, content: Any, note: str | None, zipped: bool
+    tmp_path: Path, content: Any, expected_note: str | None, zipped: bool
 ) -> None:
     path = tmp_path / "w.pth"
     path.write_bytes(torch_bytes(content, zipped=zipped))
     assert is_torch_file(path.read_bytes())
     messages = assert_weights(path)
-    assert [note is not None and note in message for message in messages] == [True] * (note is not None)
+    assert [expected_note is not None and expected_note in message for message in messages] == [True] * (
+        expected_note is not None
+    )
 
 
 def test_read_weights_warns_about_several_state_dicts_in_a_torch_file(tmp_path: Path) -> None:
@@ -107,7 +109,7 @@ def torchscript_bytes() -> bytes:
     return stream.getvalue()
 
 
-INVALID: dict[str, tuple[bytes, str]] = {
+INVALID_FILES: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "expected a complete safetensors file, got an empty file"),
     "text": (b"weights", "expected a complete safetensors file, got a truncated or damaged file"),
     "a pickled network": (
@@ -143,9 +145,9 @@ INVALID: dict[str, tuple[bytes, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", INVALID)
+@pytest.mark.parametrize("case", INVALID_FILES)
 def test_read_weights_rejects_invalid_files_with_a_clear_error(tmp_path: Path, case: str) -> None:
-    raw, message = INVALID[case]
+    raw, message = INVALID_FILES[case]
     path = tmp_path / "w.pth"
     path.write_bytes(raw)
     with pytest.raises(CheckpointError, match=message) as error:

@@ -52,7 +52,7 @@ def build(architecture, n_classes):
 
 
 @pytest.fixture(autouse=True)
-def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+def tiny_zoo_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """Add a small network to the zoo."""
     monkeypatch.setitem(NETWORKS, "tiny", ZooNetwork(SmallNetwork, lambda *_: 1000, 4))
 
@@ -110,9 +110,9 @@ def test_store_writes_different_files_for_names_and_recipes_with_dashes(tmp_path
     assert len({record.file for record in store.records()}) == 2
 
 
-@pytest.mark.parametrize("changes", [{"space": "../zoo"}, {"index": "a/b"}, {"recipe": ".."}, {"dataset": ""}])
-def test_store_rejects_names_that_cannot_name_files(tmp_path: Path, changes: dict[str, str]) -> None:
-    fields = {"space": "zoo", "index": "tiny", "epochs": 1, "seed": 0, **COMMON_FIELDS, **changes}
+@pytest.mark.parametrize("invalid_field", [{"space": "../zoo"}, {"index": "a/b"}, {"recipe": ".."}, {"dataset": ""}])
+def test_store_rejects_names_that_cannot_name_files(tmp_path: Path, invalid_field: dict[str, str]) -> None:
+    fields = {"space": "zoo", "index": "tiny", "epochs": 1, "seed": 0, **COMMON_FIELDS, **invalid_field}
     with (
         CheckpointStore(tmp_path) as store,
         pytest.raises(CheckpointError, match="it cannot be the name of a folder"),

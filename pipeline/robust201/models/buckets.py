@@ -8,26 +8,26 @@ import torch
 from robust201.models.capacity import Capacity, buckets_up_to, split_into_batches
 from robust201.models.model import Model, Objective
 
-Compute = Callable[[], tuple[torch.Tensor, ...]]
-"""One pass on fixed memory, which reads buffers and returns tensors that the next call may overwrite."""
+PassFunction = Callable[[], tuple[torch.Tensor, ...]]
+"""Function that runs one pass. It reads fixed buffers, and returns tensors that the next call may overwrite."""
 
 
 class Preparation(Protocol):
-    """Preparation of passes for repeated execution, for example by `graphs.GraphCapture`."""
+    """Prepares passes for repeated execution, for example `graphs.GraphCapture`."""
 
-    def __call__(self, compute: Compute) -> Compute:
+    def __call__(self, compute: PassFunction) -> PassFunction:
         """Prepare a pass, and return the function to call instead."""
         ...
 
     def release(self) -> None:
-        """Free the resources of all prepared passes, which must not be called afterwards."""
+        """Free the resources of all prepared passes. They must not be called afterwards."""
         ...
 
 
 class DirectCalls:
     """`Preparation` that returns each pass unchanged."""
 
-    def __call__(self, compute: Compute) -> Compute:
+    def __call__(self, compute: PassFunction) -> PassFunction:
         return compute
 
     def release(self) -> None:
@@ -35,7 +35,7 @@ class DirectCalls:
 
 
 class BucketedModel:
-    """A model that runs in batches of a few sizes; smaller batches are padded.
+    """A model that runs in batches of a few sizes, to which smaller batches are padded.
 
     Padding rows contain zeros or values of earlier batches. Images do not affect each other, so these values have no
     effect, and overwriting them would take time.
@@ -44,7 +44,7 @@ class BucketedModel:
         model: the network.
         capacity: maximum batch sizes.
         device: device of the model.
-        prepare: preparation of the pass of each batch size, on its first use; None calls the model directly.
+        prepare: prepares the pass of each batch size on its first use; None calls the model directly.
 
     Attributes:
         shown: size of the largest batch in the last call, including padding.
@@ -65,7 +65,7 @@ class BucketedModel:
         self._limit: int | None = None
         self._prepare = prepare or DirectCalls()
         self._buffers: dict[torch.Size, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._passes: dict[tuple[torch.Size, int, bool], Compute] = {}
+        self._passes: dict[tuple[torch.Size, int, bool], PassFunction] = {}
 
     @property
     def capacity(self) -> Capacity:
@@ -75,7 +75,7 @@ class BucketedModel:
         return Capacity(min(self._capacity.logits, self._limit), min(self._capacity.gradients, self._limit))
 
     def limit(self, n_samples: int | None) -> None:
-        """Set a limit of batch sizes below the capacity.
+        """Limit batch sizes below the capacity.
 
         Args:
             n_samples: maximum batch size, at least 1; None removes the limit.
@@ -134,7 +134,7 @@ class BucketedModel:
         # Usually there is only one batch, and concatenating it would copy it.
         return outputs[0] if len(outputs) == 1 else tuple(torch.cat(column) for column in zip(*outputs, strict=True))
 
-    def _pass(self, shape: torch.Size, bucket: int, *, gradient: bool) -> Compute:
+    def _pass(self, shape: torch.Size, bucket: int, *, gradient: bool) -> PassFunction:
         pass_key = (shape, bucket, gradient)
         if pass_key not in self._passes:
             # Tensors created in inference mode could not be modified outside inference mode.

@@ -1,4 +1,4 @@
-"""Choice of batch sizes that fit a GPU's memory, from estimated bytes per sample. This module does not import torch.
+"""Choose batch sizes that fit a GPU's memory, from estimated bytes per sample. This module does not import torch.
 
 Sizes are rounded down to a few values, so that equal devices choose equal sizes although their free memory differs
 slightly. On CUDA, the batch size affects the choice of kernels, and therefore the last bit of a logit.
@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 BUCKETS = (256, 512, 1024, 2048, 4096, 8192)
-"""Batch sizes on a GPU; smaller batches are padded to the next size (see `split_into_batches`)."""
+"""Batch sizes on a GPU. Smaller batches are padded to one of them (see `split_into_batches`)."""
 
 USED_FRACTION = 0.8
-"""Fraction of the memory to use. The rest is for memory without an estimate: workspaces of cuDNN and cuBLAS, gaps of
-the allocator, test images and CUDA itself."""
+"""Fraction of the memory to use. The rest is for memory that is not estimated: workspaces of cuDNN and cuBLAS, gaps of
+the allocator, test images, and CUDA itself."""
 
 _FLOAT_BYTES = 4
 
@@ -43,14 +43,14 @@ def choose_capacity(
     Args:
         free_bytes: memory that is free or used by this process.
         total_bytes: memory of the device.
-        share: fraction of the device that this process may use, in (0, 1].
+        share: fraction of the device's memory that this process may use, in (0, 1].
         sample_bytes: memory of one sample in the network, for logits and for gradients.
         image_size: height and width of the images, in pixels.
         images_per_sample: number of additional float32 images per sample that an attack keeps in memory.
 
     Returns:
-        Two of the sizes in `BUCKETS`. If none fits, it is the smallest; the memory may then be too small, and the
-        caller can halve the size.
+        Two of the sizes in `BUCKETS`. If no size fits, the result is the smallest size, for which the memory may be too
+        small; the caller can then halve it.
     """
     usable_bytes = USED_FRACTION * min(free_bytes, share * total_bytes)
     attack_bytes = images_per_sample * 3 * _FLOAT_BYTES * image_size**2
@@ -63,7 +63,7 @@ def choose_capacity(
 
 
 def buckets_up_to(limit: int) -> tuple[int, ...]:
-    """Return, in ascending order, the batch sizes below a limit and the limit itself.
+    """Return the sizes in `BUCKETS` below a limit, and the limit itself, in ascending order.
 
     Args:
         limit: maximum batch size, at least 1.
@@ -91,8 +91,8 @@ _MIN_FILLED_FRACTION = 3 / 4
 def split_into_batches(n_samples: int, buckets: Sequence[int]) -> list[Batch]:
     """Split samples into batches of a few sizes, with little padding.
 
-    Full batches of the largest size come first. The remaining samples form one batch of the smallest sufficient size if
-    they fill three quarters of it; otherwise the largest size that they fill is split off, and so on.
+    Full batches of the largest size come first. If the remaining samples fill three quarters of the smallest sufficient
+    size, they form one batch of this size. Otherwise, a batch of the largest size that they fill comes next, and so on.
 
     Args:
         n_samples: number of samples.

@@ -1,4 +1,4 @@
-"""Wrapper that makes any network a `Model`: normalisation, logits of pixels in [0, 1], and gradients by autograd."""
+"""Make any network a `Model`: normalise pixels in [0, 1], and compute logits, and gradients by autograd."""
 
 import copy
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def cast_convolutions(network: _Network, dtype: torch.dtype) -> _Network:
 
     This implements ``bf16`` in the reference engine. Autocast is not used for three reasons: it also computes the
     classifier's matrix product in bfloat16, its lists of operations differ between CPU and CUDA and between versions of
-    PyTorch, and it is a state of the thread. Here, the arithmetic follows from the dtypes of the tensors.
+    PyTorch, and it is a setting of the thread. Here, the arithmetic follows from the dtypes of the tensors.
 
     Args:
         network: a network with float32 weights.
@@ -54,8 +54,8 @@ class Classifier(nn.Module):
         normalisation: per-channel mean and standard deviation.
         n_classes: number of classes C.
         device: device to compute on.
-        micro_batch: maximum number of images per pass; None for no limit. It reduces the memory, and is not part of the
-            protocol, because batches of random numbers do not depend on it.
+        micro_batch: maximum number of images per pass; None for no limit. It limits the memory. It is not part of the
+            protocol, because random numbers do not depend on it.
         precision: arithmetic of the network (`core.precision.PRECISIONS`). ``bf16`` uses a copy of the network and
             bfloat16 images; the network must keep this dtype up to its float32 head, as in
             `spaces.nasbench201.network.Network`. ``tf32`` requires `models.arithmetic.configure_torch`.
@@ -66,8 +66,8 @@ class Classifier(nn.Module):
             call `view` on its feature maps (`flatten` and `reshape` are possible).
 
     Attributes:
-        compiler: function that compiles the network in its current state for a device; it returns None if it cannot.
-            It is None for networks without a compiled form.
+        compiler: function that compiles the network in its current state for a device, or returns None if it cannot;
+            None for networks without a compiled form.
         shown: number of images in the largest pass of the last call.
 
     Raises:
@@ -123,8 +123,8 @@ class Classifier(nn.Module):
         if self.dtype is not torch.float32:
             logits = logits.float()
         if torch.is_grad_enabled() and pixels.requires_grad and not logits.requires_grad:
-            # If a network has no path from input to output, its logits do not depend on the pixels. Attacks then need a
-            # zero gradient instead of an error. Pixels are finite, so this adds exactly 0.
+            # The logits of a network without a path from input to output do not depend on the pixels. Attacks then need
+            # a zero gradient instead of an error. Pixels are finite, so the added term is exactly 0.
             self._reject_hidden_gradient(pixels, logits)
             logits = logits + 0.0 * pixels.flatten(1).sum(dim=1, keepdim=True)
         return logits
@@ -171,7 +171,7 @@ class Classifier(nn.Module):
         self, pixels: torch.Tensor, labels: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         def cross_entropy(logits: torch.Tensor, rows: slice) -> torch.Tensor:
-            # Labels created in inference mode cannot be part of a graph, but their copies can.
+            # Labels created in inference mode cannot be part of an autograd graph, but their copies can.
             return functional.cross_entropy(logits, labels[rows].clone(), reduction="none")
 
         return self.value_and_gradient(pixels, cross_entropy)
@@ -180,7 +180,7 @@ class Classifier(nn.Module):
         self, pixels: torch.Tensor, objective: Objective
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         with torch.inference_mode(mode=False), torch.enable_grad():
-            # Tensors created in inference mode cannot be part of a graph; their copies can.
+            # Tensors created in inference mode cannot be part of an autograd graph, but their copies can.
             pixels = pixels.clone().requires_grad_()
             logits: torch.Tensor = self(pixels)
             values = objective(logits, slice(0, len(pixels)))

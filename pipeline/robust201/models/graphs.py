@@ -10,7 +10,7 @@ from functools import cache
 
 import torch
 
-from robust201.models.buckets import Compute
+from robust201.models.buckets import PassFunction
 
 _WARM_UP_PASSES = 2
 
@@ -25,7 +25,7 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 class GraphCapture:
-    """Preparation (see `models.buckets`) of passes as CUDA graphs that share one memory pool.
+    """Records passes as CUDA graphs that share one memory pool (see `models.buckets.Preparation`).
 
     Graphs of one pool may overwrite each other's results. That is safe here, because a result is copied on the same
     stream before another graph is replayed. Sharing limits the pool to the memory of the largest pass.
@@ -37,7 +37,7 @@ class GraphCapture:
         self._stream = _side_stream(device)
         self._graphs: list[torch.cuda.CUDAGraph] = []
 
-    def __call__(self, compute: Compute) -> Compute:
+    def __call__(self, compute: PassFunction) -> PassFunction:
         """Record a pass.
 
         Args:
@@ -72,7 +72,7 @@ class GraphCapture:
         return replay
 
     def release(self) -> None:
-        """Free the graphs and their pool; prepared passes must not be called afterwards."""
+        """Free the graphs and their pool. Prepared passes must not be called afterwards."""
         if self._graphs:
             torch.cuda.synchronize(self._device)
         for graph in self._graphs:

@@ -1,4 +1,4 @@
-"""Protection of a network that is passed to user code, by detecting and undoing changes."""
+"""Detect and undo changes that user code makes to a network."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from robust201.core.errors import EvaluationError
 
 
 class NetworkGuard:
-    """Copies of a network's parameters, buffers and modes.
+    """Copies a network's parameters, buffers and modes, to detect and undo changes.
 
     The values are copied, because PyTorch's version counters do not count changes through ``.data``.
     """
@@ -23,15 +23,17 @@ class NetworkGuard:
 
     @contextmanager
     def unchanged(self, caller: str) -> Iterator[None]:
-        """Check that a block does not change the network, and undo changes, because later code uses the same network.
+        """Check that the code in a `with` block does not change the network, and undo changes for later code.
+
+        `caller` is the name of this code in the message.
 
         Raises:
-            EvaluationError: the block, which the message calls `caller`, changed the network.
+            EvaluationError: the code changed the network.
         """
         try:
             yield
         finally:
-            changed_names = self._restore()
+            changed_names = self._restore_changes()
         if changed_names:
             further_changes = f" and {len(changed_names) - 1:,} more tensors or modes" if len(changed_names) > 1 else ""
             raise EvaluationError(
@@ -39,7 +41,7 @@ class NetworkGuard:
                 "instead (copy.deepcopy)."
             )
 
-    def _restore(self) -> list[str]:
+    def _restore_changes(self) -> list[str]:
         current_tensors = dict(_tensors(self._network))
         changed_names = [name for name in current_tensors if name not in self._tensors]
         for name, (tensor, original) in self._tensors.items():

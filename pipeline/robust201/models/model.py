@@ -6,7 +6,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import torch
 
 Objective: TypeAlias = Callable[[torch.Tensor, slice], torch.Tensor]
-"""Function of logits (b, C) float32 and the slice of the images they belong to, which returns one value per image (b,).
+"""Function that returns one value per image (b,), given logits (b, C) float32 and the slice of their images.
 
 Autograd must be able to differentiate it, and each value must depend only on its own row of the logits. It is called
 outside inference mode, so it must clone tensors that were created in inference mode."""
@@ -69,7 +69,7 @@ class CompiledNetwork(Model, Protocol):
         ...
 
     def sample_bytes(self, image_size: int, *, gradient: bool) -> int:
-        """Return an upper bound of the memory of one sample in a pass."""
+        """Return an upper bound on the bytes of memory that one sample needs in a pass."""
         ...
 
 
@@ -94,7 +94,7 @@ def differentiate_objective(
 
 
 class WindowSearch(Protocol):
-    """Evaluation of proposals that differ from the accepted images in one window, at one position for all images."""
+    """Evaluates proposals that differ from the accepted images in one window, at the same position for all images."""
 
     def logits(self, row: int, column: int, window: torch.Tensor) -> torch.Tensor:
         """Return the logits of the accepted images with a window replaced.
@@ -120,7 +120,7 @@ class WindowSearch(Protocol):
 
 @runtime_checkable
 class WindowModel(Protocol):
-    """`Model` that does not recompute full images if only a window changes."""
+    """`Model` that need not recompute full images if only a window changes."""
 
     def window_search(self, pixels: torch.Tensor, sides: Sequence[int]) -> WindowSearch | None:
         """Start a search.
@@ -155,7 +155,7 @@ class _FullSearch:
 
 
 def start_search(model: Model, pixels: torch.Tensor, sides: Sequence[int]) -> WindowSearch:
-    """Start a search, which recomputes only windows if the model supports it.
+    """Start a search. It recomputes only windows if the model supports this.
 
     Args:
         model: the model.

@@ -9,7 +9,7 @@ from robust201.models.classifier import Classifier
 from robust201.models.model import Model
 
 _REPEAT_TOLERANCE = 1e-4
-"""Maximum difference of two passes, relative to the largest logit. It allows rounding on a GPU, but no randomness."""
+"""Maximum difference between two passes, relative to the largest logit. It allows rounding, but no randomness."""
 
 _SUM_ROUNDING = 1e-3
 """Maximum deviation of a sum of probabilities from 1. It allows rounding in half precision."""
@@ -20,7 +20,8 @@ COMPARISON_BATCH = 8
 _COMPILED_TOLERANCES = {"fp32": 1e-3, "tf32": 0.05, "bf16": 0.1}
 """Maximum difference of a compiled network's logits from the original logits, by precision.
 
-It is relative to the largest logit (at least 1). It is far above rounding errors, and far below the effect of a bug."""
+Differences are relative to the largest logit (at least 1). The maximum is far above rounding errors, and far below the
+effect of a bug."""
 
 
 def check_network(
@@ -32,7 +33,7 @@ def check_network(
         classifier: the network.
         pixels: (B, 3, H, W) float32 in [0, 1], on the network's device.
         name: name of the network in messages.
-        n_classes: number of classes C; None uses the number of outputs.
+        n_classes: number of classes C; None for the network's number of outputs.
         randomised: whether outputs may differ between passes.
 
     Returns:
@@ -56,13 +57,14 @@ def check_network(
         ) from error
     expected_shape = f"({len(pixels)}, {n_classes or 'classes'})"
     if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or not logits.is_floating_point():
-        got = (
+        actual_output = (
             f"{logits.dtype} of shape {tuple(logits.shape)}"
             if isinstance(logits, torch.Tensor)
             else type(logits).__name__
         )
         raise NetworkError(
-            f"{message_start}: expected logits of shape {expected_shape}, got {got}. Return logits from the network."
+            f"{message_start}: expected logits of shape {expected_shape}, got {actual_output}. Return logits from "
+            "the network."
         )
     if len(logits) != len(pixels) or logits.shape[1] != (n_classes or logits.shape[1]) or not logits.shape[1]:
         raise NetworkError(
@@ -97,15 +99,15 @@ def check_network(
 
 
 def _are_probabilities(outputs: torch.Tensor) -> bool:
-    in_range = bool((outputs >= 0).all() & (outputs <= 1).all())
-    return in_range and outputs.shape[1] > 1 and bool(((outputs.sum(dim=1) - 1).abs() <= _SUM_ROUNDING).all())
+    is_in_range = bool((outputs >= 0).all() & (outputs <= 1).all())
+    return is_in_range and outputs.shape[1] > 1 and bool(((outputs.sum(dim=1) - 1).abs() <= _SUM_ROUNDING).all())
 
 
 def check_compiled(classifier: Classifier, model: Model, pixels: torch.Tensor, *, precision: str, name: str) -> None:
-    """Compare a compiled network with the original network on a few images.
+    """Check that a compiled network has the same logits as the original network on a few images.
 
-    In particular, oneDNN's fused ReLU turns NaN into zero, so a network that overflows would return finite but wrong
-    logits.
+    For example, oneDNN's fused ReLU turns NaN into zero, so a compiled network that overflows would return finite but
+    wrong logits.
 
     Args:
         classifier: the original network.

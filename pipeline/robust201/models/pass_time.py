@@ -1,4 +1,4 @@
-"""Measurement of the time that a network's passes take."""
+"""Measure the time that a network's passes take."""
 
 import time
 from collections.abc import Callable
@@ -9,11 +9,11 @@ import torch
 from robust201.models.model import Model
 
 _REPEATS = 2
-"""Number of timed calls after one untimed call; the fastest one counts."""
+"""Number of timed calls after one untimed call. The fastest time is used."""
 
 
 class PassTime(NamedTuple):
-    """Seconds that a forward pass takes. A gradient counts as three forward passes, as in `tasks.TASKS`.
+    """Seconds that a forward pass takes. A pass with a gradient counts as three, as in `tasks.TASKS`.
 
     Attributes:
         fixed: seconds per batch.

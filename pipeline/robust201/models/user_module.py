@@ -1,4 +1,4 @@
-"""Temporary use of a user's module as a classifier, which checks the module first and restores its state afterwards."""
+"""Use a user's module as a classifier: check the module first, and restore its state afterwards."""
 
 import copy
 import warnings
@@ -29,11 +29,12 @@ def as_classifier(
     batch_size: int | None = None,
     randomised: bool = False,
 ) -> Iterator[Classifier]:
-    """Freeze a module in evaluation mode, and check its outputs for some images.
+    """Freeze a module in evaluation mode, check its outputs for some images, and yield it as a classifier.
 
-    In the block, the arithmetic is float32 and gradients are available, even if the caller uses `torch.autocast`, TF32,
-    `torch.no_grad` or `torch.inference_mode`. Only a module whose parameters all have another floating-point dtype
-    computes in that dtype (see `Classifier`). The module's modes, `requires_grad` flags and device are always restored.
+    In the `with` block, the arithmetic is float32 and gradients are available, even if the caller uses
+    `torch.autocast`, TF32, `torch.no_grad` or `torch.inference_mode`. Only a module whose parameters all have another
+    floating-point dtype computes in that dtype (see `Classifier`). The module's modes, `requires_grad` flags and device
+    are always restored.
 
     Args:
         model: module that maps images (B, 3, H, W) float32 to logits (B, C) or (features, logits). A `Classifier` uses
@@ -62,14 +63,14 @@ def as_classifier(
         raise ConfigError(
             f"Reading the model failed: expected a torch.nn.Module, got {type(model).__name__}. Wrap it in a module."
         )
-    _reject_uninitialised(model)
+    _reject_tensors_without_values(model)
     module_device = _device_of(model)
     device = module_device if device is None else available_device(device)
     with ExitStack() as stack:
-        stack.enter_context(_float32_without_caller_settings(device))
+        stack.enter_context(_isolate_from_caller_settings(device))
         if device != module_device or any(tensor.is_inference() for tensor in _tensors_of(model)):
             model = copy.deepcopy(model).to(device)
-        stack.enter_context(_restoring_state(model))
+        stack.enter_context(_restore_state_afterwards(model))
         classifier = _wrap_as_classifier(model, normalisation, device, pixels.shape[1])
         classifier.eval().requires_grad_(requires_grad=False)
         classifier.micro_batch = classifier.micro_batch or batch_size
@@ -80,7 +81,7 @@ def as_classifier(
 
 
 def available_device(device: torch.device | str) -> torch.device:
-    """Return an available device.
+    """Return a device, with its index, after checking that it is available.
 
     Raises:
         ConfigError: the device is not available.
@@ -97,8 +98,8 @@ def available_device(device: torch.device | str) -> torch.device:
     return torch.empty(0, device=chosen_device).device
 
 
-def _reject_uninitialised(model: nn.Module) -> None:
-    """Reject a module with tensors without values, in lazy layers before their first call or on the meta device."""
+def _reject_tensors_without_values(model: nn.Module) -> None:
+    """Reject a module in which a tensor has no values, because it is in an unused lazy layer or on the meta device."""
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         reason = "it belongs to a lazy layer" if is_lazy(tensor) else "it is on the meta device"
         if is_lazy(tensor) or tensor.is_meta:
@@ -124,14 +125,14 @@ def _device_of(model: nn.Module) -> torch.device:
 
 
 @contextmanager
-def _float32_without_caller_settings(device: torch.device) -> Iterator[None]:
+def _isolate_from_caller_settings(device: torch.device) -> Iterator[None]:
     """Disable contexts and settings of the caller that affect arithmetic and gradients."""
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(mode=False))
         stack.enter_context(torch.enable_grad())
         for device_type in sorted({"cpu", device.type}):
             stack.enter_context(torch.autocast(device_type, enabled=False))
-        # This setting comes first, because PyTorch rejects reading the older setting below while they contradict.
+        # Set these first, because PyTorch does not return the older setting below while the two contradict each other.
         for operation in _operations_with_precision():
             stack.callback(setattr, operation, "fp32_precision", operation.fp32_precision)
             operation.fp32_precision = "ieee"
@@ -152,14 +153,14 @@ def _operations_with_precision() -> list[Any]:
 def _wrap_as_classifier(
     model: nn.Module, normalisation: Normalisation | None, device: torch.device, channels: int
 ) -> Classifier:
-    n_normalised = len(normalisation.mean) if normalisation is not None else channels
+    n_normalised_channels = len(normalisation.mean) if normalisation is not None else channels
     if isinstance(model, Classifier):
-        n_normalised = model.mean.shape[1]
-    if n_normalised != channels:
+        n_normalised_channels = model.mean.shape[1]
+    if n_normalised_channels != channels:
         # Broadcasting would silently turn grey images into three channels.
         raise ConfigError(
-            f"Reading the model failed for {type(model).__name__}: the normalisation has {n_normalised} channels, but "
-            f"the images have {channels}. Both need as many channels as the network's input."
+            f"Reading the model failed for {type(model).__name__}: the normalisation has {n_normalised_channels} "
+            f"channels, but the images have {channels}. Both need as many channels as the network's input."
         )
     if not isinstance(model, Classifier):
         dtype = _dtype_of(model)
@@ -181,7 +182,7 @@ def _wrap_as_classifier(
 
 
 @contextmanager
-def _restoring_state(model: nn.Module) -> Iterator[None]:
+def _restore_state_afterwards(model: nn.Module) -> Iterator[None]:
     modes = [(module, module.training) for module in model.modules()]
     gradient_flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     try:

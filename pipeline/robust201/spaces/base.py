@@ -1,4 +1,4 @@
-"""Base class of architecture spaces: names, costs and networks. Imports torch only to build a network."""
+"""Base class of architecture spaces: names, costs and networks. It imports torch only to build a network."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -24,9 +24,9 @@ class Space(ABC):
     Attributes:
         name: name in the sweep YAML; part of every unit's identity.
         has_text_ids: whether ids are text.
-        is_sized: whether its networks have a skeleton with a settable number of channels and cells (see `sized`).
-        has_published_weights: whether its weights have the formats in `weights.published.formats`. Weights of other
-            spaces are state_dicts in files that are named after the networks.
+        is_sized: whether the number of channels and cells of its networks can be set (see `sized`).
+        has_published_weights: whether its weights are published in the formats of `weights.published.formats`. Weights
+            of other spaces are state_dicts, in files that are named after the networks.
         channels_last: whether networks that are not compiled use this memory format (see `Classifier`).
         is_batch_invariant: whether a compiled network's outputs for an image are bit-identical in all batches, in
             float32 on a CPU.
@@ -47,7 +47,7 @@ class Space(ABC):
         return self.name
 
     def sized(self, *, channels: int, cells: int) -> "Space":
-        """Return the space with this skeleton around its cells (the field `network` of a sweep).
+        """Return the same space with networks of this size (the field `network` of a sweep).
 
         Raises:
             ConfigError: the space's networks have a fixed size.
@@ -66,12 +66,15 @@ class Space(ABC):
         return None
 
     def identity(self) -> Mapping[str, Any]:
-        """Return further properties that affect a network's outputs, as JSON; they are part of every protocol."""
+        """Return properties of the space, besides its name, that affect its networks' outputs, as JSON.
+
+        They are part of every protocol.
+        """
         return {}
 
     @abstractmethod
     def select(self, selection: str | Sequence[int | str]) -> tuple[ArchitectureId, ...]:
-        """Return the ids of a selection: ``"evaluated"`` (all evaluated ids), a list of names, or names with commas.
+        """Return the ids of a selection: ``"evaluated"`` for all evaluated ids, a list of names, or "name,name".
 
         The ids are unique, in the order of the space.
 
@@ -85,7 +88,7 @@ class Space(ABC):
         return self.select([name])[0]
 
     def parameter_count(self, architecture: ArchitectureId, *, n_classes: int) -> int | None:
-        """Return the number of trainable parameters, without building the network; None if that is impossible."""
+        """Return the number of trainable parameters; None if the network must be built to count them."""
         return None
 
     def tensor_shapes(self, architecture: ArchitectureId, *, n_classes: int) -> Mapping[str, tuple[int, ...]] | None:
@@ -124,7 +127,7 @@ class Space(ABC):
         device: "torch.device",
         precision: Precision,
     ) -> "CompiledNetwork | None":
-        """Compile a loaded network for speed; return None if unsupported, so that attacks use autograd."""
+        """Return a faster form of a loaded network; None if the space has none, so that attacks use autograd."""
         return None
 
     def _split_names(self, selection: str | Sequence[int | str]) -> Sequence[int | str]:

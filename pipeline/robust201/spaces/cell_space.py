@@ -41,7 +41,7 @@ class EdgeParts(NamedTuple):
         operation: name of the operation.
         text: text of the label.
         colour: colour of curve, arrow and label.
-        curve: points from the source node to the target node.
+        curve: points of the curve, from the source node to the target node.
         angle: angle of the arrow in degrees, anticlockwise from the right.
         label: centre of the text.
     """
@@ -78,12 +78,13 @@ class CellSpace(Space):
         operations: possible operations of an edge.
         edges: (source, target) nodes, in the order of a cell's operations.
         isomorphs: returns, by cell index, the index of the evaluated architecture of the same isomorphism class.
-        meta: returns the content of ``meta.json``, given epsilons by key.
+        specs: returns all cell strings, by cell index.
+        meta: returns the content of ``meta.json``, given the epsilons of each key.
         parse: converts a cell string to its operations, one per edge; raises ArchitectureError if it is invalid.
         format_spec: converts operations, one per edge, to a cell string; raises ArchitectureError if one is invalid.
         kernel_parameters: returns the number of kernel parameters of a cell string.
         max_kernel_parameters: the largest number of kernel parameters of a cell.
-        reference_kernel_parameters: number of kernel parameters of the equally large cells that figures compare.
+        reference_kernel_parameters: number of kernel parameters of the cells that figures compare with each other.
         edit_distance: returns the number of edges on which two cell strings differ.
         neighbours: returns the cells that differ from a cell string on one edge.
         read_json_table: reads a third-party table of the space from parsed JSON, and returns numbers by dataset, cell
@@ -91,7 +92,7 @@ class CellSpace(Space):
         read_pickle_table: reads such a table from a pickle; raises ResultsError for any other pickle.
         draw_cell: draws a cell, given axes, cell string and title.
         cell_parts: returns the parts of a drawing of a cell string.
-        all_edge_parts: returns the parts for all operations on every edge.
+        all_edge_parts: returns the parts of a drawing of all operations on every edge.
     """
 
     title: str

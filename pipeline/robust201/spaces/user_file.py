@@ -18,7 +18,7 @@ DEFAULT_GMACS = 0.1
 
 
 class UserFileSpace(Space):
-    """Networks built by the function ``build(architecture, n_classes)`` in a user's file. Only workers call it.
+    """Networks that a function ``build(architecture, n_classes)`` in a user's file builds. Only workers call it.
 
     `gmacs` is an estimate of the multiply-accumulates of one image's forward pass, in billions, for planning.
     """
@@ -33,7 +33,7 @@ class UserFileSpace(Space):
 
     @cached_property
     def weights_name(self) -> str:
-        """Name of the function, and digits of the file's hash, because different files build different networks."""
+        """Name of the function and 8 digits of the file's hash, because different files build different networks."""
         return f"{self.function.name}-{(self.function.sha256 or hash_file(self.function.path))[:8]}"
 
     def identity(self) -> dict[str, Any]:

@@ -27,8 +27,8 @@ class StepLoss(NamedTuple):
 
     Attributes:
         loss: (), mean over the batch.
-        logits: (B, C) logits from which accuracy is computed. With PGD, they are the logits of the adversarial images;
-            otherwise, of the augmented images.
+        logits: (B, C), from which the accuracy is computed. With PGD, they are the logits of the adversarial images;
+            otherwise, they are the logits of the augmented images.
     """
 
     loss: torch.Tensor
@@ -36,10 +36,10 @@ class StepLoss(NamedTuple):
 
 
 class RandomStarts(NamedTuple):
-    """Random starts of the attack on a batch, keyed by seed, epoch and image.
+    """Seed, epoch and images that determine the random starts of the attack on a batch.
 
     Attributes:
-        epoch: counted from 0.
+        epoch: number of the epoch, counted from 0.
         ids: (B,) int64, ids of the images.
     """
 
@@ -62,7 +62,7 @@ def step_loss(
 ) -> StepLoss:
     """Compute the loss of one training step; `adversarial` is None for standard training.
 
-    `network` is the module behind `logits_of`, in training mode; attacks may temporarily set it to evaluation mode.
+    `network` is the module that `logits_of` calls, in training mode. Attacks may temporarily set it to evaluation mode.
     `pixels` are (B, 3, H, W) float32 in [0, 1], `labels` (B,) int64.
     """
     if adversarial is not None and adversarial.trades is not None:
@@ -78,12 +78,12 @@ def _pgd(
     logits_of: Logits,
     pixels: torch.Tensor,
     labels: torch.Tensor,
-    fields: PgdTraining,
+    attack: PgdTraining,
     random_starts: RandomStarts,
 ) -> torch.Tensor:
-    start = pixels if fields.start == "none" else pixels + _uniform_noise(pixels, fields, random_starts)
-    with _attack_mode(network, fields):
-        return ascend(lambda images: functional.cross_entropy(logits_of(images), labels), pixels, start, fields)
+    start = pixels if attack.start == "none" else pixels + _uniform_noise(pixels, attack, random_starts)
+    with _attack_mode(network, attack):
+        return ascend(lambda images: functional.cross_entropy(logits_of(images), labels), pixels, start, attack)
 
 
 def _trades(
@@ -91,40 +91,40 @@ def _trades(
     logits_of: Logits,
     pixels: torch.Tensor,
     labels: torch.Tensor,
-    fields: TradesTraining,
+    attack: TradesTraining,
     random_starts: RandomStarts,
 ) -> StepLoss:
     noise = (
         _normal_noise(pixels, random_starts)
-        if fields.start == "normal"
-        else _uniform_noise(pixels, fields, random_starts)
+        if attack.start == "normal"
+        else _uniform_noise(pixels, attack, random_starts)
     )
-    with _attack_mode(network, fields):
+    with _attack_mode(network, attack):
         with torch.no_grad():
             clean_probabilities = logits_of(pixels).softmax(dim=1)
         perturbed = ascend(
-            lambda images: _divergence(logits_of(images), clean_probabilities), pixels, pixels + noise, fields
+            lambda images: _divergence(logits_of(images), clean_probabilities), pixels, pixels + noise, attack
         )
     logits = logits_of(pixels)
-    natural = functional.cross_entropy(logits, labels)
-    robust = _divergence(logits_of(perturbed), logits.softmax(dim=1))
-    return StepLoss(natural + fields.beta * robust, logits)
+    clean_loss = functional.cross_entropy(logits, labels)
+    divergence = _divergence(logits_of(perturbed), logits.softmax(dim=1))
+    return StepLoss(clean_loss + attack.beta * divergence, logits)
 
 
 def ascend(
     objective: Callable[[torch.Tensor], torch.Tensor],
     pixels: torch.Tensor,
     start: torch.Tensor,
-    fields: PgdTraining | TradesTraining,
+    attack: PgdTraining | TradesTraining,
 ) -> torch.Tensor:
     """Maximise `objective` with signed gradient steps inside the ball around `pixels` and inside [0, 1]."""
-    epsilon = fields.epsilon_255 / 255
+    epsilon = attack.epsilon_255 / 255
     lower, upper = (pixels - epsilon).clamp(min=0), (pixels + epsilon).clamp(max=1)
     images = start.clamp(lower, upper)
-    for _ in range(fields.steps):
+    for _ in range(attack.steps):
         images = images.detach().requires_grad_()
         (gradient,) = torch.autograd.grad(objective(images), images, materialize_grads=True)
-        images = (images.detach() + fields.step_255 / 255 * gradient.sign()).clamp(lower, upper)
+        images = (images.detach() + attack.step_255 / 255 * gradient.sign()).clamp(lower, upper)
     return images.detach()
 
 
@@ -134,14 +134,14 @@ def _divergence(logits: torch.Tensor, probabilities: torch.Tensor) -> torch.Tens
 
 
 @contextmanager
-def _attack_mode(network: nn.Module, fields: PgdTraining | TradesTraining) -> Iterator[None]:
-    """Set the network's mode for the attack; afterwards, restore training mode and BatchNorm statistics.
+def _attack_mode(network: nn.Module, attack: PgdTraining | TradesTraining) -> Iterator[None]:
+    """Set the network's mode for the attack. Afterwards, restore training mode and BatchNorm statistics.
 
     The random state is also restored, so that dropout is the same with and without an attack.
     """
     devices = {parameter.device for parameter in network.parameters()}
-    buffers = [] if fields.update_statistics else [(buffer, buffer.clone()) for buffer in network.buffers()]
-    network.train(fields.mode == "training")
+    buffers = [] if attack.update_statistics else [(buffer, buffer.clone()) for buffer in network.buffers()]
+    network.train(attack.mode == "training")
     try:
         with torch.random.fork_rng(devices=[device for device in devices if device.type == "cuda"]):
             yield
@@ -153,13 +153,13 @@ def _attack_mode(network: nn.Module, fields: PgdTraining | TradesTraining) -> It
 
 
 def _uniform_noise(
-    pixels: torch.Tensor, fields: PgdTraining | TradesTraining, random_starts: RandomStarts
+    pixels: torch.Tensor, attack: PgdTraining | TradesTraining, random_starts: RandomStarts
 ) -> torch.Tensor:
-    noise = (2 * uniform(random_starts.random_words(pixels[0].numel())) - 1) * (fields.epsilon_255 / 255)
+    noise = (2 * uniform(random_starts.random_words(pixels[0].numel())) - 1) * (attack.epsilon_255 / 255)
     return to_device(noise.astype(np.float32), pixels.device).view_as(pixels)
 
 
 def _normal_noise(pixels: torch.Tensor, random_starts: RandomStarts) -> torch.Tensor:
     # The offset excludes 0, whose quantile is infinite.
-    quantiles = uniform(random_starts.random_words(pixels[0].numel())) + 2.0**-54
-    return to_device((_NORMAL_START_STD * ndtri(quantiles)).astype(np.float32), pixels.device).view_as(pixels)
+    levels = uniform(random_starts.random_words(pixels[0].numel())) + 2.0**-54
+    return to_device((_NORMAL_START_STD * ndtri(levels)).astype(np.float32), pixels.device).view_as(pixels)

@@ -1,7 +1,7 @@
 """Augmentation of a batch on its device (formulas and sources: docs/protocol.md).
 
-Random numbers are keyed by (seed, epoch, image, purpose), so an augmented image does not depend on its batch. Colours
-and resampling are computed in float32 on pixels in [0, 1], without intermediate rounding to 8 bits.
+Random numbers depend only on seed, epoch, image and purpose, so an augmented image does not depend on its batch.
+Colours and resampling are computed in float32 on pixels in [0, 1], without intermediate rounding to 8 bits.
 """
 
 import itertools
@@ -17,14 +17,14 @@ from robust201.training.recipes import Augmentation
 _GREY = (0.2989, 0.587, 0.114)
 """Weights of red, green and blue in the grey value (ITU-R BT.601), with the same digits as in torchvision."""
 
-_BRIGHTNESS, _CONTRAST = 0, 1  # saturation is 2
+_BRIGHTNESS, _CONTRAST = 0, 1  # numbers of the adjustments; saturation is 2
 
 _JITTER_ORDERS = np.array(list(itertools.permutations(range(3))))
 """(6, 3): the possible orders of brightness, contrast and saturation."""
 
 
 def to_device(array: NDArray[Any], device: torch.device) -> torch.Tensor:
-    """Copy an array to a device; copies to a GPU use pinned memory and do not synchronise."""
+    """Copy an array to a device. Copies to a GPU use pinned memory and do not synchronise."""
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
@@ -51,14 +51,14 @@ class Augmenter:
         return images
 
     def _random_words(self, purpose: str, ids: NDArray[np.int64], epoch: int, count: int) -> NDArray[np.uint64]:
-        """Return random words (count, B), `count` per image."""
+        """Return `count` random words per image: (count, B)."""
         words = epoch_random_words(self._seed, epoch, purpose, count * self._n_ids)
         return words.reshape(count, self._n_ids)[:, ids]
 
     def _flip_and_crop(self, images: torch.Tensor, ids: NDArray[np.int64], epoch: int) -> torch.Tensor:
         if self._augmentation.flip:
-            mirrored = self._random_words("flip", ids, epoch, 1)[0] % 2 == 1
-            images = torch.where(to_device(mirrored, self._device).view(-1, 1, 1, 1), images.flip(3), images)
+            is_mirrored = self._random_words("flip", ids, epoch, 1)[0] % 2 == 1
+            images = torch.where(to_device(is_mirrored, self._device).view(-1, 1, 1, 1), images.flip(3), images)
         padding = self._augmentation.crop_padding
         if padding:
             offsets = (self._random_words("crop", ids, epoch, 2) % (2 * padding + 1)).astype(np.int64)
@@ -70,33 +70,38 @@ class Augmenter:
         return images
 
     def _jitter(self, images: torch.Tensor, ids: NDArray[np.int64], epoch: int) -> torch.Tensor:
-        """Blend with black (brightness), the mean grey (contrast) and the grey image (saturation), in random order."""
+        """Blend images with black (brightness), their mean grey (contrast) and their grey image (saturation).
+
+        The order is random.
+        """
         words = self._random_words("jitter", ids, epoch, 4)
         factors = (1 + self._augmentation.jitter * (2 * uniform(words[:3]) - 1)).astype(np.float32)
         orders = _JITTER_ORDERS[(words[3] % len(_JITTER_ORDERS)).astype(np.int64)]
         weights = torch.tensor(_GREY, device=images.device).view(1, 3, 1, 1)
-        for change_indices in orders.T:
-            factor = to_device(factors[change_indices, np.arange(len(ids))], self._device).view(-1, 1, 1, 1)
-            change = to_device(change_indices, self._device).view(-1, 1, 1, 1)
+        for adjustment_indices in orders.T:
+            factor = to_device(factors[adjustment_indices, np.arange(len(ids))], self._device).view(-1, 1, 1, 1)
+            adjustment = to_device(adjustment_indices, self._device).view(-1, 1, 1, 1)
             grey = (images * weights).sum(dim=1, keepdim=True)
             mean_grey = grey.mean(dim=(2, 3), keepdim=True)
-            blend_partner = torch.where(change == _CONTRAST, mean_grey, grey).masked_fill(change == _BRIGHTNESS, 0)
+            blend_partner = torch.where(adjustment == _CONTRAST, mean_grey, grey).masked_fill(
+                adjustment == _BRIGHTNESS, 0
+            )
             images = (factor * images + (1 - factor) * blend_partner).clamp(0, 1)
         return images
 
     def _rotate_and_translate(self, images: torch.Tensor, ids: NDArray[np.int64], epoch: int) -> torch.Tensor:
-        fields = self._augmentation
+        augmentation = self._augmentation
         offsets = 2 * uniform(self._random_words("affine", ids, epoch, 3)) - 1
         return resample(
             images,
-            offsets[0] * fields.rotate_degrees,
-            offsets[1:] * fields.translate,
-            fields.interpolation == "bilinear",
+            offsets[0] * augmentation.rotate_degrees,
+            offsets[1:] * augmentation.translate,
+            augmentation.interpolation == "bilinear",
         )
 
 
 def resample(
-    images: torch.Tensor, degrees: NDArray[np.float64], shifts: NDArray[np.float64], bilinear: bool
+    images: torch.Tensor, degrees: NDArray[np.float64], shifts: NDArray[np.float64], is_bilinear: bool
 ) -> torch.Tensor:
     """Rotate images about their centre and translate them in a single resampling; pixels outside the image are black.
 
@@ -104,7 +109,7 @@ def resample(
         images: (B, C, H, W) float32.
         degrees: (B,) counterclockwise.
         shifts: (2, B) pixels to the right and down.
-        bilinear: whether to interpolate between four pixels; otherwise, the nearest pixel is used.
+        is_bilinear: whether to interpolate between four pixels, instead of using the nearest pixel.
 
     Returns:
         (B, C, H, W) float32. If the angle is 0 and the shifts are integers, pixels are copied exactly.
@@ -128,7 +133,7 @@ def resample(
         position = position.long().view(n_images, 1, -1).expand(-1, n_channels, -1)
         return flat_images.gather(2, position).view_as(images) * is_inside[:, None]
 
-    if not bilinear:
+    if not is_bilinear:
         return pixels_at((source_rows + 0.5).floor(), (source_columns + 0.5).floor())
     upper_row, left_column = source_rows.floor(), source_columns.floor()
     row_fraction, column_fraction = (source_rows - upper_row)[:, None], (source_columns - left_column)[:, None]

@@ -1,4 +1,4 @@
-"""Batches of training data, as NumPy arrays. Images are uint8; the training loop augments and normalises them."""
+"""Batches of training data, as NumPy arrays. Images are uint8. The training loop augments and normalises them."""
 
 from collections.abc import Iterator
 from math import ceil
@@ -19,7 +19,8 @@ class Batch(NamedTuple):
     Attributes:
         pixels: (B, 3, H, W) uint8.
         labels: (B,) int64.
-        ids: (B,) int64 below `TrainingData.n_ids`, unique within an epoch; they key the random numbers of augmentation.
+        ids: (B,) int64 below `TrainingData.n_ids`, unique within an epoch. They determine the random numbers of
+            augmentation.
     """
 
     pixels: NDArray[np.uint8]
@@ -44,24 +45,24 @@ class TrainingData(Protocol):
 
     @property
     def n_ids(self) -> int:
-        """Exclusive upper bound of the images' ids."""
+        """Upper bound of the images' ids, which are below it."""
 
     @property
     def normalisation(self) -> Normalisation:
         """Per-channel mean and standard deviation."""
 
     def identity(self) -> Any:
-        """Return a JSON value that identifies the data: equal values mean equal batches."""
+        """Return a JSON value that identifies the data. Equal values mean equal batches."""
 
     def n_batches(self, batch_size: int) -> int:
         """Return the number of batches per epoch."""
 
     def batches(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
-        """Yield the batches of an epoch, counted from 0."""
+        """Yield the batches of an epoch. Epochs are counted from 0."""
 
 
 class _FullBatches:
-    """Base of data in which only the last batch of an epoch may be smaller."""
+    """Base class of data in which only the last batch of an epoch may be smaller than the batch size."""
 
     n_images: int
 
@@ -70,7 +71,7 @@ class _FullBatches:
 
 
 class OneSource(_FullBatches):
-    """All images of one set; each image occurs once per epoch, and the order changes every epoch."""
+    """All images of one set. Each image occurs once per epoch, and each epoch has another order."""
 
     def __init__(self, images: ImageSet) -> None:
         self._images = images
@@ -83,19 +84,19 @@ class OneSource(_FullBatches):
         return {"images": self._images.sha256, "normalisation": _channel_statistics(self.normalisation)}
 
     def batches(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
-        order = _order(seed, epoch, len(self._images))
+        order = _shuffled_rows(seed, epoch, len(self._images))
         for start in range(0, len(order), batch_size):
             ids = order[start : start + batch_size]
             yield Batch(self._images.images[ids], self._images.labels[ids], ids)
 
 
 class Mixture:
-    """Batches with a fraction alpha of robust images and 1 - alpha of natural images (docs/training-data.md).
+    """Batches in which a fraction alpha of the images is robust and the rest natural (docs/training-data.md).
 
     A batch of B images has floor((1 - alpha) B) natural images, followed by ceil(alpha B) robust ones. An epoch has as
     many images as the natural set. Its last batch may be smaller, with the same fractions. No image occurs twice in
-    an epoch, and both sets are reshuffled every epoch. Ids of robust images follow the ids of natural images. With
-    alpha 0, batches equal the batches of `OneSource(natural)`.
+    an epoch, and both sets are shuffled again for every epoch. Ids of robust images follow the ids of natural images.
+    With alpha 0, batches equal the batches of `OneSource(natural)`.
 
     Raises:
         DatasetError: the sets differ in the number of classes or in image size.
@@ -127,8 +128,8 @@ class Mixture:
         """Return the number of batches per epoch.
 
         Raises:
-            DatasetError: there are too few robust images. An epoch may need more than the fraction alpha, because the
-                number per batch is rounded up.
+            DatasetError: there are too few robust images. An epoch may need more robust images than the fraction alpha,
+                because their number in each batch is rounded up.
         """
         n_batches = ceil(self.n_images / batch_size)
         last_size = self.n_images - (n_batches - 1) * batch_size
@@ -144,8 +145,8 @@ class Mixture:
     def batches(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
         """Yield the batches of an epoch (see `TrainingData`), with natural images before robust ones."""
         self.n_batches(batch_size)  # raises DatasetError if there are too few robust images
-        natural_order = _order(seed, epoch, len(self._natural))
-        robust_order = _order(seed, epoch, len(self._robust), "order of robust images")
+        natural_order = _shuffled_rows(seed, epoch, len(self._natural))
+        robust_order = _shuffled_rows(seed, epoch, len(self._robust), "order of robust images")
         n_robust_before = 0
         for start in range(0, self.n_images, batch_size):
             size = min(batch_size, self.n_images - start)
@@ -163,7 +164,7 @@ class Mixture:
     def _count_robust(self, size: int) -> int:
         """Return the number of robust images in a batch of `size` images.
 
-        The arithmetic is exact, because with floats, 0.55 * 100 exceeds 55 and would be rounded up to 56.
+        The arithmetic is exact. With floats, 0.55 * 100 exceeds 55 and would be rounded up to 56.
         """
         return ceil(self._fraction * size)
 
@@ -173,7 +174,7 @@ class Fusion(_FullBatches):
 
     In each epoch, both sets are shuffled, and images at equal positions are paired. The epoch ends when the
     smaller set is exhausted, so epochs use different images of the larger set. Pairs depend on neither `label` nor
-    alpha, so training for either set's labels uses the same images. Ids are the rows of the first set.
+    alpha, so training with the labels of either set uses the same images. Ids are the rows of the first set.
 
     Args:
         alpha: weight of the first set's pixels.
@@ -213,8 +214,8 @@ class Fusion(_FullBatches):
         return {"fusion": fusion, "normalisation": _channel_statistics(self.normalisation)}
 
     def batches(self, batch_size: int, seed: int, epoch: int) -> Iterator[Batch]:
-        first_order = _order(seed, epoch, len(self._first), "order of first images")
-        second_order = _order(seed, epoch, len(self._second), "order of second images")
+        first_order = _shuffled_rows(seed, epoch, len(self._first), "order of first images")
+        second_order = _shuffled_rows(seed, epoch, len(self._second), "order of second images")
         for start in range(0, self.n_images, batch_size):
             rows = slice(start, min(start + batch_size, self.n_images))
             first, second = first_order[rows], second_order[rows]
@@ -227,6 +228,6 @@ def _channel_statistics(normalisation: Normalisation) -> list[float]:
     return [*normalisation.mean, *normalisation.std]
 
 
-def _order(seed: int, epoch: int, count: int, purpose: str = "order") -> NDArray[np.int64]:
+def _shuffled_rows(seed: int, epoch: int, count: int, purpose: str = "order") -> NDArray[np.int64]:
     """Return the integers below `count`, shuffled with the random stream for `purpose`."""
     return np.argsort(epoch_random_words(seed, epoch, purpose, count), kind="stable")

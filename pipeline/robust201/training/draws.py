@@ -1,6 +1,6 @@
 """Random numbers of a training run: one stream per seed, epoch and purpose, with a fixed position for each image.
 
-An image's random numbers therefore do not depend on its batch, on the order of images, or on other images. They are
+Therefore, an image's random numbers do not depend on its batch, on the order of images, or on other images. They are
 raw 64-bit words, because NumPy guarantees the stream of a bit generator, but not the values of a distribution.
 """
 
@@ -14,7 +14,7 @@ from robust201.core.noise import generator
 
 @functools.lru_cache(maxsize=32)
 def epoch_random_words(seed: int, epoch: int, purpose: str, count: int) -> NDArray[np.uint64]:
-    """Return random 64-bit words (count,) for an epoch, counted from 0; a larger `count` starts with the same words."""
+    """Return random 64-bit words (count,) for an epoch, counted from 0. A larger `count` begins with the same words."""
     words: NDArray[np.uint64] = generator(seed, "training", epoch, purpose).bit_generator.random_raw(count)
     words.flags.writeable = False
     return words
@@ -27,6 +27,6 @@ def uniform(words: NDArray[np.uint64]) -> NDArray[np.float64]:
 
 
 def image_random_words(seed: int, epoch: int, purpose: str, image: int, count: int) -> NDArray[np.uint64]:
-    """Return random words (count,) for one image, for purposes that need many words, such as one per pixel."""
+    """Return random words (count,) for one image. Purposes that need many words, such as one per pixel, use this."""
     words: NDArray[np.uint64] = generator(seed, "training", epoch, purpose, image).bit_generator.random_raw(count)
     return words

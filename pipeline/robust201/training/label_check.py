@@ -1,4 +1,4 @@
-"""Checks whether an independent network recognises the labels of generated images."""
+"""Check whether an independent network recognises the labels of generated images."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -22,12 +22,12 @@ _BATCH_SIZE = 500
 
 
 class LabelCheck(NamedTuple):
-    """Predictions of an independent network for generated images whose label differs from the starting image's label.
+    """How an independent network classifies generated images whose label differs from the starting image's label.
 
     Attributes:
         n_images: number of these images.
-        own: fraction classified as the image's label.
-        origin: fraction classified as the label of the starting image.
+        own: fraction that the network classifies as the image's label.
+        origin: fraction that the network classifies as the label of the starting image.
     """
 
     n_images: int

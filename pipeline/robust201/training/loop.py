@@ -1,4 +1,4 @@
-"""Training of one network by a recipe: deterministic, and resumable after any step (docs/training.md).
+"""Train one network by a recipe, deterministically and resumably after any step (docs/training.md).
 
 On a CPU, equal arguments give byte-identical weights, even after interruptions. The number of threads is one of the
 arguments, because it affects the order of float additions.
@@ -44,13 +44,13 @@ _EVALUATION_BATCH_SIZE = 256
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """The weights after `step` steps; a drop of the learning rate at this point applies only to later steps.
+    """The weights after `step` steps. If the learning rate drops at this point, the drop applies only to later steps.
 
     Attributes:
         step: number of steps so far; 0 for the initial weights.
         n_batches: steps per epoch.
         state_dict: CPU tensors by name.
-        history: one record per epoch; the last one is partial if the snapshot is within an epoch.
+        history: one record per epoch. If the snapshot is within an epoch, the last record covers its completed part.
     """
 
     step: int
@@ -85,20 +85,20 @@ def train(
 ) -> Iterator[Snapshot]:
     """Train one network and yield its snapshots in order as they are reached.
 
-    While the caller handles a snapshot, the process has its previous settings and random state. `recipe.data` and
-    `recipe.start` are ignored in favour of the arguments `data` (training data) and `start` (initial weights).
+    While the caller handles a snapshot, the process has its previous settings and random state. The arguments `data`
+    (training data) and `start` (initial weights) are used instead of `recipe.data` and `recipe.start`.
     `precision` (fp32 or tf32) applies only to a GPU.
 
-    `states` is the folder for saved states of this training run; with None, no states are saved. A state is saved at
-    least every `save_seconds`, and before each snapshot is yielded. A snapshot that the caller did not store before a
-    crash is therefore yielded again. Only the recipe's snapshots at `snapshot_steps` are yielded (None: all of them);
-    training ends after the last one.
+    `states` is the folder for saved states of this training run. With None, no states are saved. A state is saved about
+    every `save_seconds`, and before each snapshot is yielded. Therefore, a snapshot that the caller did not store
+    before a crash is yielded again. Only the recipe's snapshots at `snapshot_steps` are yielded (None: all of them),
+    and training ends after the last of them.
 
     `on_epoch` receives the record of each completed epoch. `on_steps` is called at the beginning and every few seconds.
-    It receives the number of steps and the record of the current epoch; at the start of an epoch, it receives the
-    record of the previous epoch, and before the first step, None. `keep_going` is called before each step with the
-    number of steps so far; if it returns False, the state is saved and the iteration ends. `notice` is called with a
-    message about each damaged state.
+    It receives the number of steps and a record: of the current epoch, of the previous epoch at the start of an epoch,
+    or None before the first step. `keep_going` is called before each step with the number of steps so far. If it
+    returns False, the state is saved and the iteration ends. `notice` is called with a message about each damaged
+    state.
 
     Raises:
         ArchitectureError: there is no such architecture, or PyTorch cannot train it on this CPU.
@@ -135,7 +135,7 @@ def train(
     run_label = f"{format_architecture(architecture)} on {data.name}"
     with _deterministic(device, threads, precision):
         run = _Training(space, architecture, data, recipe, seed, torch.device(device), start, run_label)
-        state = None if state_folder is None else state_folder.load(at_most=target_steps[0])
+        state = None if state_folder is None else state_folder.load(max_step=target_steps[0])
         if state is not None:
             run.restore(state)
     for target_step in target_steps:
@@ -148,7 +148,7 @@ def train(
 
 
 class _Training:
-    """State of a training run: the network, its optimiser, and their position in the data."""
+    """A training run: the network, its optimiser, and the position in the training data."""
 
     def __init__(
         self,
@@ -224,20 +224,24 @@ class _Training:
         on_steps: Callable[[int, EpochRecord | None], None],
         keep_going: Callable[[int], bool],
     ) -> bool:
-        """Train up to `target_step`, saving states; return False if `keep_going` stopped the run before that step."""
-        saved_step, saved_at = self.step, time.monotonic()
-        reported_at = -math.inf
+        """Train up to `target_step`, and save states. Return False if `keep_going` stopped the run before that step."""
+        saved_step, last_save_time = self.step, time.monotonic()
+        last_report_time = -math.inf
         while self.step < target_step and keep_going(self.step):
             # Do not report after every step, because reading the sums synchronises with the device.
-            if time.monotonic() - reported_at >= REPORT_SECONDS:
+            if time.monotonic() - last_report_time >= REPORT_SECONDS:
                 on_steps(self.step, self._latest_record())
-                reported_at = time.monotonic()
+                last_report_time = time.monotonic()
             self._make_step()
             if self.step % self._n_batches == 0:
                 self._end_epoch(on_epoch)
-            if state_folder is not None and self.step < target_step and time.monotonic() - saved_at >= save_seconds:
+            if (
+                state_folder is not None
+                and self.step < target_step
+                and time.monotonic() - last_save_time >= save_seconds
+            ):
                 state_folder.save(self.state())
-                saved_step, saved_at = self.step, time.monotonic()
+                saved_step, last_save_time = self.step, time.monotonic()
         if state_folder is not None and saved_step < self.step:
             state_folder.save(self.state())
         return self.step == target_step
@@ -396,14 +400,14 @@ def _check_device(device: str, precision: Precision) -> None:
 
 @contextmanager
 def _deterministic(device: str, threads: int, precision: Precision) -> Iterator[None]:
-    """Set threads, precision and deterministic algorithms; restore the settings and the random state afterwards."""
+    """Set threads, precision and deterministic algorithms. Restore the settings and the random state afterwards."""
     restore_gc_thresholds()
-    on_cpu = device == "cpu"
-    if not on_cpu:
+    is_on_cpu = device == "cpu"
+    if not is_on_cpu:
         # PyTorch requires this variable for deterministic matrix products; cuBLAS reads it when it is initialised.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=[] if on_cpu else [device]))
+        stack.enter_context(torch.random.fork_rng(devices=[] if is_on_cpu else [device]))
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         stack.callback(torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode())
         stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
@@ -414,8 +418,8 @@ def _deterministic(device: str, threads: int, precision: Precision) -> Iterator[
         torch.backends.cudnn.allow_tf32 = precision == "tf32"
         torch.backends.cudnn.benchmark = False
         # On a GPU, some gradients have no deterministic algorithm, for example the gradient of grid_sample.
-        torch.set_deterministic_debug_mode("error" if on_cpu else "warn")
-        if not on_cpu:
+        torch.set_deterministic_debug_mode("error" if is_on_cpu else "warn")
+        if not is_on_cpu:
             stack.enter_context(warnings.catch_warnings())
             warnings.filterwarnings("ignore", message=".*does not have a deterministic implementation")
         yield
@@ -430,7 +434,7 @@ def measure_accuracy(
     device: str = "cpu",
     threads: int = 1,
 ) -> float:
-    """Return the fraction of images that a network with these weights classifies correctly, computed in float32."""
+    """Return the fraction of images that a network with these weights classifies correctly in float32."""
     with _deterministic(device, threads, "fp32"), torch.inference_mode():
         network = space.build(architecture, n_classes=images.n_classes)
         network.load_state_dict(state_dict, strict=True)

@@ -74,8 +74,8 @@ def _find_augmentation(value: object) -> object:
     return AUGMENTATIONS[value]
 
 
-class _OneOf(StrictModel):
-    """Base of sections in which exactly one of the fields with default None must be set."""
+class _OneFieldSection(StrictModel):
+    """Base class of sections in which exactly one of the two fields with default None must be set."""
 
     @model_validator(mode="after")
     def _check_one(self) -> Self:
@@ -87,7 +87,7 @@ class CosineSchedule(StrictModel):
     """The learning rate decreases to 0 along half a cosine, updated at each step."""
 
 
-class StepSchedule(_OneOf):
+class StepSchedule(_OneFieldSection):
     """The learning rate is multiplied by `factor` at each point, starting with the first step at or after the point."""
 
     at_epochs: Annotated[tuple[PositiveFloat, ...], AfterValidator(_check_increasing)] | None = None
@@ -98,7 +98,7 @@ class StepSchedule(_OneOf):
     """Factor of the learning rate at each point."""
 
 
-class Schedule(_OneOf):
+class Schedule(_OneFieldSection):
     """Schedule of the learning rate: exactly one of the two fields."""
 
     cosine: CosineSchedule | None = None
@@ -155,7 +155,7 @@ class TradesTraining(_Attack):
     """Weight of the mean divergence in the loss."""
 
 
-class AdversarialTraining(_OneOf):
+class AdversarialTraining(_OneFieldSection):
     """Adversarial training: exactly one of the two fields."""
 
     pgd: PgdTraining | None = None
@@ -186,7 +186,7 @@ class FusionData(StrictModel):
     """Dataset whose labels are used: `first` or `second`."""
 
 
-class DataSection(_OneOf):
+class DataSection(_OneFieldSection):
     """Training data other than the dataset's training images: exactly one of the two fields."""
 
     mixture: MixtureData | None = None
@@ -256,17 +256,19 @@ class Recipe(StrictModel):
         _check_exactly_one(self, "epochs", "iterations")
         if self.nesterov and not self.momentum:
             raise ValueError("`nesterov` needs a `momentum` above 0.")
-        latest = max(self.snapshots.epochs or (0,))
-        if self.epochs is not None and latest > self.epochs:
-            raise ValueError(f"training ends after {self.epochs} epochs, but a snapshot is due after {latest}.")
-        latest = max(self.snapshots.iterations or (0,))
-        if self.iterations is not None and latest > self.iterations:
-            raise ValueError(f"training ends after {self.iterations} iterations, but a snapshot is due after {latest}.")
-        drops = self.schedule.steps
-        if drops is not None:
+        last_snapshot = max(self.snapshots.epochs or (0,))
+        if self.epochs is not None and last_snapshot > self.epochs:
+            raise ValueError(f"training ends after {self.epochs} epochs, but a snapshot is due after {last_snapshot}.")
+        last_snapshot = max(self.snapshots.iterations or (0,))
+        if self.iterations is not None and last_snapshot > self.iterations:
+            raise ValueError(
+                f"training ends after {self.iterations} iterations, but a snapshot is due after {last_snapshot}."
+            )
+        step_schedule = self.schedule.steps
+        if step_schedule is not None:
             for length, points, unit in (
-                (self.epochs, drops.at_epochs, "epochs"),
-                (self.iterations, drops.at_iterations, "iterations"),
+                (self.epochs, step_schedule.at_epochs, "epochs"),
+                (self.iterations, step_schedule.at_iterations, "iterations"),
             ):
                 if length is not None and points is not None and points[-1] >= length:
                     raise ValueError(
@@ -290,11 +292,12 @@ class Recipe(StrictModel):
                 f"Planning a training run failed for its epochs: {last_step:,} steps ({n_batches:,} per epoch) exceed "
                 f"the maximum of {MAX_STEPS:,}. Correct `epochs`."
             )
-        drops = self._drop_steps(n_batches)
-        if drops and drops[-1] >= last_step:
+        drop_steps = self._drop_steps(n_batches)
+        if drop_steps and drop_steps[-1] >= last_step:
             raise ConfigError(
                 f"Planning a training run failed for its schedule: training ends after {last_step:,} steps "
-                f"({n_batches:,} per epoch), but the learning rate drops at step {drops[-1]:g}. Correct `schedule`."
+                f"({n_batches:,} per epoch), but the learning rate drops at step {drop_steps[-1]:g}. Correct "
+                "`schedule`."
             )
         steps = {last_step, *(snapshots.iterations or ()), *(epoch * n_batches for epoch in snapshots.epochs or ())}
         if snapshots.every_epochs is not None:
@@ -315,11 +318,11 @@ class Recipe(StrictModel):
         return self.learning_rate * self.schedule.steps.factor**n_drops
 
     def _drop_steps(self, n_batches: int) -> tuple[float, ...]:
-        """Return the steps at which the learning rate drops, ascending; they may be fractional."""
-        drops = self.schedule.steps
-        if drops is None:
+        """Return the steps at which the learning rate drops, ascending. They may be fractional."""
+        step_schedule = self.schedule.steps
+        if step_schedule is None:
             return ()
-        return drops.at_iterations or tuple(n_batches * epoch for epoch in drops.at_epochs or ())
+        return step_schedule.at_iterations or tuple(n_batches * epoch for epoch in step_schedule.at_epochs or ())
 
 
 def _check_exactly_one(section: StrictModel, first: str, second: str) -> None:

@@ -1,4 +1,4 @@
-"""Generation of datasets of robust and non-robust features with a network (Ilyas et al., NeurIPS 2019).
+"""Generate datasets of robust and non-robust features with a network (Ilyas et al., NeurIPS 2019).
 
 There are three methods:
 
@@ -42,25 +42,25 @@ from robust201.weights.store import hash_weights
 Method: TypeAlias = Literal["representation", "random-target", "next-target"]
 
 _VERSION = 1
-"""Version of the algorithm; it changes whenever equal settings would give different images."""
+"""Version of the algorithm. It changes whenever equal settings give different images than before."""
 
 _NORM_OFFSET = 1e-10
 """Added to norms in denominators."""
 
 _ONLY_STRENGTH = 0.0
-"""Strength under which all blocks are stored; the store requires a strength, although these images have none."""
+"""Strength with which all blocks are stored. The store requires a strength, although these images have none."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureSettings:
-    """Everything that determines the images except network and training images.
+    """Everything that determines the generated images, except the network and the training images.
 
     Attributes:
         steps: number of gradient descent steps.
         step_size: L2 length of a step, for pixels in [0, 1].
         epsilon: radius of the L2 ball around each image; None for ``representation``, which has no ball.
         seed: seed for the random starting images and target classes, which depend only on the seed and the image's row.
-        batch_size: images per pass; may affect the last bits of the network's outputs.
+        batch_size: images per pass. It may affect the last bits of the network's outputs.
     """
 
     method: Method = "representation"
@@ -140,7 +140,7 @@ def write_feature_images(
             n_done += stop - start
             progress(n_done, len(images))
         pixels = np.concatenate(
-            [to_8_bits(store(_ONLY_STRENGTH, rows)) for rows in _batches(len(images), settings.batch_size)]
+            [to_8_bits(store(_ONLY_STRENGTH, rows)) for rows in _row_batches(len(images), settings.batch_size)]
         )
         digest = write_split(
             folder,
@@ -159,7 +159,7 @@ def _recipe(
     images: ImageSet, classifier: Classifier, settings: FeatureSettings, network: Mapping[str, Any]
 ) -> dict[str, Any]:
     normalisation = [*classifier.mean.flatten().tolist(), *classifier.std.flatten().tolist()]
-    on_cpu = classifier.device.type == "cpu"
+    is_on_cpu = classifier.device.type == "cpu"
     return {
         "kind": "features",
         "version": _VERSION,
@@ -171,7 +171,7 @@ def _recipe(
         },
         "images": {"dataset": images.dataset, "sha256": images.sha256},
         "device": classifier.device.type,
-        **({"threads": torch.get_num_threads()} if on_cpu else {}),
+        **({"threads": torch.get_num_threads()} if is_on_cpu else {}),
         "rounding": "half up to 8 bits",
     }
 
@@ -187,8 +187,8 @@ class _FeatureGenerator:
 
     def __init__(self, images: ImageSet, classifier: Classifier, settings: FeatureSettings) -> None:
         self._images, self._classifier, self._settings = images, classifier, settings
-        # Random words are keyed by the row in the full split, so they do not depend on batches. They are raw words,
-        # because NumPy guarantees the stream of a bit generator.
+        # Random words depend on the row in the full split, so they do not depend on batches. They are raw words,
+        # because NumPy guarantees the stream of a bit generator, but not the values of a distribution.
         random_words = [
             int(generator(settings.seed, "robust features", settings.method, int(row)).bit_generator.random_raw())
             for row in images.indices
@@ -244,7 +244,7 @@ class _FeatureGenerator:
         objective: Callable[[torch.Tensor], torch.Tensor],
         origin: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Take gradient descent steps of equal length; if `origin` is not None, stay in the ball around it."""
+        """Take gradient descent steps of equal length. If `origin` is not None, stay in the ball around it."""
         settings = self._settings
         for _ in range(settings.steps):
             inputs = pixels.clone().requires_grad_()
@@ -257,10 +257,10 @@ class _FeatureGenerator:
         return pixels
 
     def measure(self, generated: NDArray[np.uint8]) -> dict[str, float]:
-        """Return mean representation distances of the rounded images, or the success rate of the attack."""
+        """Return mean representation distances of the generated images, or the success rate of the attack."""
         totals: dict[str, float] = {}
         with torch.no_grad(), _representation(self._classifier.network) as represent:
-            for rows in _batches(len(generated), self._settings.batch_size):
+            for rows in _row_batches(len(generated), self._settings.batch_size):
                 pixels, labels = self._pixels(generated[rows]), torch.from_numpy(self.labels[rows])
                 if self._settings.method == "representation":
                     target = represent(self._classifier, self._pixels(self._images.images[rows]))
@@ -273,8 +273,8 @@ class _FeatureGenerator:
                 else:
                     predictions = self._classifier(pixels).argmax(dim=1).cpu()
                     measurements = {"share_seen_as_target": (predictions == labels).double()}
-                for name, measured in measurements.items():
-                    totals[name] = totals.get(name, 0.0) + float(measured.double().sum())
+                for name, values in measurements.items():
+                    totals[name] = totals.get(name, 0.0) + float(values.double().sum())
         return {name: total / len(generated) for name, total in totals.items()}
 
     def _pixels(self, images: NDArray[np.uint8]) -> torch.Tensor:
@@ -287,7 +287,7 @@ def _norms(batch: torch.Tensor) -> torch.Tensor:
     return norms.view(-1, 1, 1, 1)
 
 
-def _batches(count: int, size: int) -> Iterator[NDArray[np.int64]]:
+def _row_batches(count: int, size: int) -> Iterator[NDArray[np.int64]]:
     for start in range(0, count, size):
         yield np.arange(start, min(start + size, count))
 

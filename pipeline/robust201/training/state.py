@@ -1,8 +1,8 @@
-"""Saved states from which a training run resumes with the same result, in safetensors files with JSON metadata.
+"""Saved states of a training run, from which it resumes with the same result: safetensors files with JSON metadata.
 
 A file is named ``step-<number of steps>-<first 16 hex digits of its SHA-256>.safetensors``. It is written atomically,
 and used only if its hash matches. The newest two files are kept, in case the last one is damaged. A folder belongs to
-one training run, and one process uses it at a time.
+one training run, and only one process may use it at a time.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ _DAMAGED = "damaged-"
 _MAX_STATES = 2
 """Maximum number of states in a folder."""
 
-_MAX_SNAPSHOT_BYTES = 16 << 30  # weights and momentum
+_MAX_STATE_BYTES = 16 << 30  # weights and momentum
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ class EpochRecord:
         epoch: number of the epoch, counted from 1.
         learning_rate: learning rate at the epoch's first step.
         loss: mean training loss over augmented images, with the network in training mode.
-        accuracy: fraction of the augmented images that are classified correctly; with `pgd`, of the adversarial images.
+        accuracy: fraction of the augmented images (with `pgd`, of the adversarial images) that are classified
+            correctly.
     """
 
     epoch: int
@@ -49,7 +50,7 @@ class EpochRecord:
 
 @dataclass(frozen=True, eq=False)
 class TrainingState:
-    """State of a training run after `step` steps; sums and counts cover the current epoch."""
+    """State of a training run after `step` steps. Sums and counts are those of the current epoch."""
 
     step: int
     network: Mapping[str, torch.Tensor]
@@ -69,7 +70,7 @@ class StateFolder:
         self._notice = notice
 
     def save(self, state: TrainingState) -> None:
-        """Save a state, and keep the newest previous one."""
+        """Save a state, and delete all others except the newest previous one."""
         raw = _encode(state, self._training_id)
         digest = hashlib.sha256(raw).hexdigest()
         name = f"step-{state.step:09d}-{digest[:16]}.safetensors"
@@ -80,22 +81,22 @@ class StateFolder:
         for path in [path for path in self._paths() if path.name != name][_MAX_STATES - 1 :]:
             path.unlink()
 
-    def load(self, at_most: int) -> TrainingState | None:
-        """Return the newest intact state after at most `at_most` steps, or None.
+    def load(self, max_step: int) -> TrainingState | None:
+        """Return the newest intact state after at most `max_step` steps, or None.
 
-        Damaged states are renamed, and incomplete files that killed processes left are deleted.
+        Damaged states are renamed. Incomplete files of killed processes are deleted.
 
         Raises:
             StorageError: a state belongs to another training run, or cannot be read.
         """
-        for leftover in self._folder.glob(".step-*.tmp"):
-            leftover.unlink()
+        for incomplete_file in self._folder.glob(".step-*.tmp"):
+            incomplete_file.unlink()
         for path in self._paths():
             step, digest = self._parse_name(path)
-            if step > at_most:
+            if step > max_step:
                 continue
             try:
-                raw = read_file(path, _MAX_SNAPSHOT_BYTES)
+                raw = read_file(path, _MAX_STATE_BYTES)
             except OSError as error:
                 raise StorageError(
                     f"Reading the state of a training run failed for {path}: {error.strerror}. Correct the permissions."
@@ -133,8 +134,8 @@ class StateFolder:
         tensors = load(raw)
         return TrainingState(
             step=fields["step"],
-            network=dict(_with_prefix(tensors, "network/")),
-            momentum=dict(_with_prefix(tensors, "momentum/")),
+            network=dict(_select_prefix(tensors, "network/")),
+            momentum=dict(_select_prefix(tensors, "momentum/")),
             loss_sum=fields["loss_sum"],
             n_correct=fields["n_correct"],
             n_images=fields["n_images"],
@@ -159,5 +160,5 @@ def _encode(state: TrainingState, training_id: str) -> bytes:
     return raw
 
 
-def _with_prefix(tensors: Mapping[str, torch.Tensor], prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
+def _select_prefix(tensors: Mapping[str, torch.Tensor], prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
     return ((name.removeprefix(prefix), tensor) for name, tensor in tensors.items() if name.startswith(prefix))

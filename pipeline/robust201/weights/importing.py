@@ -1,7 +1,7 @@
-"""Import of weights into a checkpoint store, the only step that opens third-party pickles.
+"""Import weights into a checkpoint store. This is the only step that opens third-party pickles.
 
 Published records are not reliable, because some trials have the fields of another network (NATS-Bench issue 36).
-Therefore the parameters of every state_dict are counted, and it is loaded strictly into the network of its index.
+Therefore, the parameters of every state_dict are counted, and it is loaded strictly into the network of its index.
 """
 
 import re
@@ -17,14 +17,14 @@ from robust201.spaces.base import Space
 from robust201.weights.loading import fill_network
 from robust201.weights.published.base import (
     DEFAULT_SEED,
-    Member,
+    NetworkReader,
     Selection,
     SourceWeights,
     check_finite,
     count_parameters,
 )
 from robust201.weights.published.formats import open_members
-from robust201.weights.published.state_dicts import named_members
+from robust201.weights.published.state_dicts import open_named_networks
 from robust201.weights.store import CheckpointRecord, CheckpointStore
 
 _RECIPE_NAME = r"[A-Za-z][\w.-]*"
@@ -35,14 +35,15 @@ class ImportReport:
     """Result of an import.
 
     Attributes:
-        imported: records of the store in the order of the source, including records that already existed.
+        imported: the imported networks' records in the store, in the order of the source. They include records that
+            already existed.
         rejected: one message per rejected network or trial.
-        other_seeds: number of `imported` records with a different seed, because the source lacks the requested seed.
+        n_other_seeds: number of imported records with another seed, because the source lacks the requested seed.
     """
 
     imported: tuple[CheckpointRecord, ...]
     rejected: tuple[str, ...]
-    other_seeds: int
+    n_other_seeds: int
 
 
 def import_weights(
@@ -65,7 +66,7 @@ def import_weights(
     Args:
         source: file or folder in one of the formats of `weights.published.formats.FORMATS`. For spaces other than the
             default, it must contain state_dicts in files named after the networks.
-        store: store that receives each network as soon as it is checked, even if the import fails later.
+        store: store to which each network is added as soon as it is checked, even if the import fails later.
         space: space of the networks.
         indices: networks to import; None imports all networks of the source.
         datasets: datasets that every network must have; None imports cifar10, cifar100 and ImageNet16-120 if they
@@ -76,11 +77,11 @@ def import_weights(
         seed: preferred training seed; a network without it uses its lowest seed. None imports every seed.
         format: name of a format; None detects it from the path.
         keep_going: collect rejections in the report and continue, instead of stopping at the first.
-        progress: called with the number of finished networks and the total, which is an upper limit for streams.
+        progress: called with the number of finished networks and the total, which is an upper limit for tar archives.
 
     Raises:
-        CheckpointError: the format of the source is unknown. Without `keep_going`, also if requested weights are
-            absent, damaged, not finite, in an unknown format, or belong to another network.
+        CheckpointError: the format of the source is unknown, or it contains no selected network. Without `keep_going`,
+            also if requested weights are absent, damaged, not finite, or belong to another network.
         ArchitectureError: the source has a network that is not in the space (only without `keep_going`).
         ConfigError: the recipe is not a valid name. For spaces other than the default, also if the number of classes is
             unknown or `format` is set.
@@ -123,8 +124,8 @@ def _open_source(
     datasets: tuple[str, ...] | None,
     n_classes: int | None,
     format: str | None,  # noqa: A002
-) -> tuple[Iterable[Member], int]:
-    """Return the networks of a source, and their number (see `open_members`)."""
+) -> tuple[Iterable[NetworkReader], int]:
+    """Return readers of the networks of a source, and their number (see `open_members`)."""
     if space.has_published_weights:
         return open_members(source, None if indices is None else [int(name) for name in indices], format)
     if format is not None:
@@ -140,14 +141,14 @@ def _open_source(
             f"Importing weights failed for {source}: the number of classes of the dataset {dataset or '(none set)'} is "
             f"unknown. Set --datasets to one of {', '.join(DATASETS)}, or set --classes."
         )
-    members = named_members(source, None if indices is None else [str(name) for name in indices], n_classes)
+    members = open_named_networks(source, None if indices is None else [str(name) for name in indices], n_classes)
     return members, len(members)
 
 
 def _import_member(
-    member: Member, selection: Selection, store: CheckpointStore, space: Space, recipe: str
+    member: NetworkReader, selection: Selection, store: CheckpointStore, space: Space, recipe: str
 ) -> Iterator[CheckpointRecord | InputError]:
-    """Import the trials of one network; a rejected trial does not stop the others."""
+    """Import the trials of one network, and yield the record or the error of each."""
     try:
         for weights in member(selection):
             try:

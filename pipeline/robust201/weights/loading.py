@@ -1,4 +1,4 @@
-"""Reading of a weights file, and loading of its tensors into a network."""
+"""Read a weights file, and load its tensors into a network."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -44,8 +44,8 @@ def check_shapes(
 ) -> None:
     """Check the names and shapes of a network's weights.
 
-    The network is built only if its space cannot compute the shapes. `name` and `advice` are the source of the weights
-    and the remedy in the error message.
+    The network is built only if its space cannot compute the shapes otherwise. `name` and `advice` are the source of
+    the weights and the remedy in error messages.
     """
     expected = space.tensor_shapes(architecture, n_classes=n_classes)
     if expected is None:
@@ -97,7 +97,10 @@ def fill_network(
     name: str,
     advice: str = "Use the weights of this network.",
 ) -> None:
-    """Load tensors into a network strictly; `name` and `advice` are their source and the remedy in error messages."""
+    """Load tensors into a network strictly.
+
+    `name` and `advice` are the source of the tensors and the remedy in error messages.
+    """
     try:
         network.load_state_dict(dict(tensors), strict=True)
     except RuntimeError as error:

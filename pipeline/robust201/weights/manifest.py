@@ -1,9 +1,9 @@
-"""The manifest of a checkpoint store, with one line of JSON per weights file about its network and training.
+"""The manifest of a checkpoint store. For each weights file, it has a line of JSON about the network and its training.
 
 Format version 1 is a header line, followed by one line per checkpoint. Adding a checkpoint appends a line, which
-replaces an earlier line with the same (space, dataset, index, recipe, epochs, seed, steps). Therefore an interrupted
-import loses nothing. At worst, the last line is incomplete; it is ignored, and the next import removes it. This module
-does not import torch.
+replaces an earlier line with the same (space, dataset, index, recipe, epochs, seed, steps). Therefore, an interrupted
+import loses nothing. At worst, the last line is incomplete. Such a line is ignored, and the next import removes it.
+This module does not import torch.
 """
 
 import errno
@@ -108,13 +108,13 @@ class CheckpointRecord:
     Attributes:
         index: id of the architecture.
         spec: cell string of the architecture; None in spaces without cells.
-        channels: channels of the first stage (C), if the space has a skeleton of variable size.
+        channels: channels of the first stage (C), if the size of the networks can be set; otherwise None.
         epochs: length of the training, or number of complete epochs before the snapshot.
-        cells: cells per stage (N), like `channels`.
+        cells: cells per stage (N), or None like `channels`.
         source: file from which the weights were imported, or the software that trained them.
-        source_sha256: 64 hex digits of the source file, or of the recipe.
+        source_sha256: SHA-256 of the source file, or the id of the training run (see `hash_training`), 64 hex digits.
         file: path of the weights below the store's folder, with ``/``.
-        sha256: 64 hex digits of the weights file.
+        sha256: SHA-256 of the weights file, 64 hex digits.
         training: recipe and outcome of a training by robust201, or None.
         recipe: name of the training recipe, to distinguish training runs of equal length and seed; empty for the
             published recipe.
@@ -153,7 +153,7 @@ class CheckpointRecord:
 
     @property
     def steps_done(self) -> int | None:
-        """Number of training iterations before the snapshot; None if not recorded."""
+        """Number of training iterations before the snapshot; None if it is not recorded."""
         outcome_steps: int | None = self._outcome.get("steps")
         return outcome_steps if self.steps is None else self.steps
 
@@ -167,7 +167,7 @@ class CheckpointRecord:
 
     @property
     def inputs(self) -> Mapping[str, Any]:
-        """Inputs of the training's id, other than the network; empty if not recorded."""
+        """Inputs of `hash_training` other than the network; empty if they are not recorded."""
         return (self.training or {}).get("inputs") or {}
 
     @property
@@ -176,7 +176,7 @@ class CheckpointRecord:
 
     @property
     def trial(self) -> "Trial":
-        """Training run and snapshot, which identify a checkpoint of a network."""
+        """Training run and snapshot, which identify one of the network's checkpoints on a dataset."""
         return self.recipe, self.epochs, self.seed, self.steps
 
     @property
@@ -201,7 +201,7 @@ def describe_trial(trial: Trial) -> str:
     return f"{recipe}{' ' if recipe else ''}{length} seed {seed}"
 
 
-def trial_order(trial: Trial) -> tuple[str, int, int, int]:
+def trial_sort_key(trial: Trial) -> tuple[str, int, int, int]:
     """Return the sort key of a trial, which orders trials by recipe, then by length, then by seed."""
     recipe, epochs, seed, steps = trial
     return recipe, epochs, steps or 0, seed
@@ -218,7 +218,7 @@ def record_line(record: CheckpointRecord) -> bytes:
 
 
 class ManifestWriter:
-    """Writer that appends lines to a manifest and creates the manifest with the first line."""
+    """Appends lines to a manifest. The first line creates the manifest."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -299,7 +299,7 @@ def _check_header(line: bytes, path: Path) -> None:
 
 
 def parse_line(line: bytes, line_number: int, path: Path) -> CheckpointRecord:
-    """Parse the record of a line; the `CheckpointError` for a damaged line contains its number."""
+    """Return the record in a line. If the line is damaged, the `CheckpointError` contains its number."""
     try:
         record = CheckpointRecord(**json.loads(line, parse_float=_parse_float, parse_constant=_parse_float))
     except (ValueError, TypeError, RecursionError) as error:
@@ -350,11 +350,11 @@ def _damaged_line_error(line_number: int, path: Path, problem: str) -> Checkpoin
 
 
 TRAINING_VERSION = 1
-"""Version of the training code; it increases only when equal recipes give different weights than before."""
+"""Version of the training code. It increases only when equal recipes give different weights than before."""
 
 
 def hash_recipe(recipe: Mapping[str, Any]) -> str:
-    """Return the id of a training run in older stores: the SHA-256 of a recipe with network, images and seed."""
+    """Return the SHA-256 of a recipe with network, images and seed, which is a training run's id in older stores."""
     return hashlib.sha256(canonical_json(recipe).encode()).hexdigest()
 
 
@@ -400,7 +400,7 @@ def matches_training_id(record: CheckpointRecord, space: Space | None = None) ->
     """
     if record.inputs:
         space = space or _space_of(record)
-        return space is None or record.source_sha256 in _ids_of(record, record.inputs, space)
+        return space is None or record.source_sha256 in _possible_ids(record, record.inputs, space)
     recipe = (record.training or {}).get("recipe")
     if recipe is not None:
         settings = recipe.get("settings") or {}
@@ -425,7 +425,7 @@ def _space_of(record: CheckpointRecord) -> Space | None:
     return space.sized(channels=record.channels, cells=record.cells)
 
 
-def _ids_of(record: CheckpointRecord, inputs: Mapping[str, Any], space: Space) -> list[str]:
+def _possible_ids(record: CheckpointRecord, inputs: Mapping[str, Any], space: Space) -> list[str]:
     """Return the id of the training run with these inputs for each version of the training code."""
     return [
         hash_training(

@@ -1,4 +1,4 @@
-"""The store of weights for workers: a folder of safetensors files and a manifest, without pickles.
+"""The store of weights that workers read: a folder of safetensors files and a manifest, without pickles.
 
 Layout::
 
@@ -34,7 +34,7 @@ from robust201.weights.manifest import (
     parse_line,
     read_manifest,
     record_line,
-    trial_order,
+    trial_sort_key,
 )
 from robust201.weights.published.base import (
     DEFAULT_SEED,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_EPOCHS", "CheckpointRecord", "CheckpointStore"]
 
 DEFAULT_EPOCHS = 200
-"""Training length that `CheckpointStore.find` prefers; networks of this length have the accuracies of figure 11."""
+"""Training length, in epochs, that `CheckpointStore.find` prefers. Figure 11 has the accuracies after this length."""
 
 
 _MAX_LISTED_NETWORKS = 20
@@ -61,14 +61,14 @@ _RECREATE_ADVICE = "Import the weights again, or run their training again."
 class CheckpointStore:
     """A folder of weights with a manifest, which the first `add` creates.
 
-    As a context manager, it flushes the manifest at the end. The manifest is read on first use, without torch. With
-    `hashed`, `check` compares each file once with its hash in the manifest.
+    At the end of a `with` block, the manifest is flushed. It is read on first use, without torch. With `hashed`,
+    `check` compares the hash of each file once with the manifest.
     """
 
     def __init__(self, root: Path, *, hashed: bool = False) -> None:
         self.root = root
         self._hashed = hashed
-        self._intact: set[tuple[str, str]] = set()
+        self._verified_files: set[tuple[str, str]] = set()
         self._networks: dict[NetworkName, Trials] | None = None
         self._writer = ManifestWriter(root / MANIFEST_NAME)
 
@@ -85,11 +85,11 @@ class CheckpointStore:
     def records(self) -> tuple[CheckpointRecord, ...]:
         """Return the checkpoints, sorted by space, dataset, index, recipe, length and seed."""
         networks = self._load_networks()
-        sorted_networks = sorted(networks, key=lambda network: (*network[:2], _architecture_order(network[2])))
+        sorted_networks = sorted(networks, key=lambda network: (*network[:2], _architecture_sort_key(network[2])))
         return tuple(
             networks[network][trial]
             for network in sorted_networks
-            for trial in sorted(networks[network], key=trial_order)
+            for trial in sorted(networks[network], key=trial_sort_key)
         )
 
     def find(
@@ -102,10 +102,10 @@ class CheckpointStore:
         seed: int | None = None,
         recipe: str | None = None,
     ) -> CheckpointRecord:
-        """Return a checkpoint of one network; `index` is the network's id in the space.
+        """Return a checkpoint of one network. `index` is the network's id in the space.
 
-        Without `epochs`, 200 epochs are preferred, then the longest training. Without `seed`, the seed 777 is
-        preferred, then the lowest seed. Snapshots within an epoch come last.
+        Without `epochs`, 200 epochs are preferred, and then the longest training. Without `seed`, the seed 777 is
+        preferred, and then the lowest seed. A snapshot within an epoch is returned only if there is nothing else.
 
         Raises:
             CheckpointError: there is no such checkpoint, or, without `recipe`, several recipes match; the message lists
@@ -119,7 +119,7 @@ class CheckpointStore:
             raise self._no_match_error(network, query)
         if recipe is None:
             self._check_one_recipe(network, matching)
-        return trials[min(matching, key=_preference)]
+        return trials[min(matching, key=_preference_sort_key)]
 
     def find_hash(
         self, index: ArchitectureId, dataset: str, sha256: str, *, space: str = DEFAULT_SPACE
@@ -161,7 +161,9 @@ class CheckpointStore:
             if not any(query.matches(record) for record in trials.values()):
                 raise self._no_match_error(network, query)
         matching = [
-            trial for trial in sorted(trials, key=trial_order) if any(query.matches(trials[trial]) for query in queries)
+            trial
+            for trial in sorted(trials, key=trial_sort_key)
+            if any(query.matches(trials[trial]) for query in queries)
         ]
         if recipes is None:
             self._check_one_recipe(network, matching)
@@ -180,7 +182,7 @@ class CheckpointStore:
     def of_network(self, index: ArchitectureId, dataset: str, space: str) -> tuple[CheckpointRecord, ...]:
         """Return the checkpoints of one network; empty if there are none, or if the store does not exist yet."""
         trials = self._load_networks(create=True).get((space, dataset, index), {})
-        return tuple(trials[trial] for trial in sorted(trials, key=trial_order))
+        return tuple(trials[trial] for trial in sorted(trials, key=trial_sort_key))
 
     def check(self, record: CheckpointRecord) -> None:
         """Check that the file of a record exists and is not truncated; in a hashed store, also check its hash.
@@ -188,7 +190,7 @@ class CheckpointStore:
         Raises:
             CheckpointError: the file is missing, truncated or not safetensors, or (in a hashed store) it has changed.
         """
-        if (record.file, record.sha256) in self._intact:
+        if (record.file, record.sha256) in self._verified_files:
             return
         self.read_shapes(record)
         if self._hashed:
@@ -196,7 +198,7 @@ class CheckpointStore:
             digest = sha256_of(path)
             if digest != record.sha256:
                 raise self._changed_file_error(record, digest, path.stat().st_size)
-            self._intact.add((record.file, record.sha256))
+            self._verified_files.add((record.file, record.sha256))
 
     def read_shapes(self, record: CheckpointRecord) -> Mapping[str, tuple[int, ...]]:
         """Return the shapes of a record's tensors by name, read from the header of its file."""
@@ -220,7 +222,7 @@ class CheckpointStore:
         )
 
     def load(self, record: CheckpointRecord, *, verify: bool = True) -> dict[str, "torch.Tensor"]:
-        """Return the tensors of a record by name, finite and on the CPU; `verify` checks the hash of the file."""
+        """Return the tensors of a record by name, finite and on the CPU. With `verify`, check the hash of the file."""
         path = self._path_of(record)
         try:
             raw = read_file(path, MAX_WEIGHTS_BYTES)
@@ -232,7 +234,7 @@ class CheckpointStore:
         return parse_safetensors(raw, str(path))
 
     def add(self, **fields: Any) -> CheckpointRecord:
-        """Store the weights of one network with `write` and `enter`; adding equal weights again changes nothing."""
+        """Store the weights of one network with `write` and `enter`. Adding equal weights again changes nothing."""
         self._load_networks(create=True)
         record = self.write(**fields)
         self.enter(record)
@@ -246,7 +248,7 @@ class CheckpointStore:
         training: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> CheckpointRecord:
-        """Write the weights file of one network atomically; `enter` must then add it to the manifest.
+        """Write the weights file of one network atomically. Afterwards, `enter` must add it to the manifest.
 
         Tensors may be on any device. `fields` are the other fields of `CheckpointRecord`, without the fields that are
         computed from the weights.
@@ -280,14 +282,14 @@ class CheckpointStore:
         return record
 
     def enter(self, record: CheckpointRecord) -> None:
-        """Add a file to the manifest; it replaces an earlier file of the same network, dataset and trial."""
+        """Add a file to the manifest. It replaces an earlier file of the same network, dataset and trial."""
         trials = self._load_networks(create=True).setdefault(record.network, {})
         if trials.get(record.trial) != record:
             self._writer.append(record)
             trials[record.trial] = record
 
     def flush(self) -> None:
-        """Make the manifest durable and close it; `add` opens it again."""
+        """Make the manifest durable, and close it. `add` opens it again."""
         self._writer.close()
 
     def _load_networks(self, *, create: bool = False) -> dict[NetworkName, Trials]:
@@ -307,7 +309,7 @@ class CheckpointStore:
     def _no_match_error(self, network: NetworkName, query: "_Query") -> CheckpointError:
         space, dataset, index = network
         networks = self._load_networks()
-        existing = ", ".join(map(describe_trial, sorted(networks.get(network, {}), key=trial_order)))
+        existing = ", ".join(map(describe_trial, sorted(networks.get(network, {}), key=trial_sort_key)))
         advice = "Import the weights with import-weights, or train them."
         if not existing:
             other_datasets = sorted(
@@ -323,7 +325,7 @@ class CheckpointStore:
                     for other_space, other_dataset, other_index in networks
                     if (other_space, other_dataset) == (space, dataset)
                 ),
-                key=_architecture_order,
+                key=_architecture_sort_key,
             )
             spaces = sorted({other_space for other_space, _, _ in networks})
             if other_datasets:
@@ -354,7 +356,7 @@ class _Query(NamedTuple):
     seed: int | None
 
     def matches(self, record: CheckpointRecord) -> bool:
-        """Return whether a record matches; `epochs` does not match a snapshot within the following epoch."""
+        """Return whether a record matches. `epochs` does not match a snapshot within the following epoch."""
         return (
             self.recipe in {None, record.recipe}
             and (self.epochs is None or (self.epochs == record.epochs and record.steps is None))
@@ -368,13 +370,13 @@ def _network_label(network: NetworkName) -> str:
     return f"{format_architecture(index)} {dataset}"
 
 
-def _preference(trial: Trial) -> tuple[bool, bool, int, int, bool, int]:
+def _preference_sort_key(trial: Trial) -> tuple[bool, bool, int, int, bool, int]:
     """Return the sort key of a trial by which `find` prefers trials of one recipe."""
     _, epochs, seed, steps = trial
     return steps is not None, epochs != DEFAULT_EPOCHS, -epochs, -(steps or 0), seed != DEFAULT_SEED, seed
 
 
-def _architecture_order(index: ArchitectureId) -> tuple[bool, ArchitectureId]:
+def _architecture_sort_key(index: ArchitectureId) -> tuple[bool, ArchitectureId]:
     """Return the sort key of an architecture: indices by number, followed by names."""
     return isinstance(index, str), index
 
@@ -419,7 +421,7 @@ def _serialise(state_dict: StateDict) -> bytes:
 
 
 class FinishedSnapshots:
-    """Folder of records of finished snapshots, one file per name; no two workers write the same name."""
+    """Folder of records of finished snapshots, one file per name. No two workers write the same name."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -438,7 +440,7 @@ class FinishedSnapshots:
             return None
 
     def enter(self, name: str, store: CheckpointStore) -> CheckpointRecord | None:
-        """Move a record durably to the manifest of a store, and return it; return None if it cannot be read."""
+        """Move a record durably to the manifest of a store, and return it, or None if it cannot be read."""
         record = self.read(name)
         if record is not None:
             store.enter(record)
@@ -447,7 +449,7 @@ class FinishedSnapshots:
         return record
 
     def recover(self, store: CheckpointStore) -> int:
-        """Move the records that a killed driver left to the manifest, and return their number.
+        """Move the records that a killed driver left in this folder to the manifest, and return their number.
 
         Records whose weights file is missing or damaged are deleted.
         """

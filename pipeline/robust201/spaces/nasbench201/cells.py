@@ -49,7 +49,7 @@ class Architecture:
         space: name of the space.
         index: index in the published order, 0 to 15,624.
         spec: the cell string.
-        isomorph: lowest index of the architecture's isomorphism class; equals `index` if the architecture itself is
+        isomorph: lowest index in the architecture's isomorphism class. It equals `index` if the architecture itself is
             evaluated.
     """
 
@@ -85,7 +85,7 @@ def _indices_by_spec() -> dict[str, int]:
 
 @cache
 def isomorphs() -> tuple[int, ...]:
-    """Return, by cell index, the lowest index of its isomorphism class. There are 6,466 classes."""
+    """Return, by cell index, the lowest index in the cell's isomorphism class. There are 6,466 classes."""
     representatives: dict[str, int] = {}
     forms = _canonical_forms()
     return tuple(representatives.setdefault(forms[position], index) for index, position in enumerate(_order()))
@@ -98,13 +98,13 @@ def evaluated_indices() -> tuple[int, ...]:
 
 
 def _canonical_forms() -> list[str]:
-    """Return one text per cell, in enumeration order. It is equal for cells of the same isomorphism class.
+    """Return one text per cell, in enumeration order. Cells of the same isomorphism class have equal texts.
 
     The classes equal those of the published benchmark (`to_unique_str(True)` in NAS-Bench-201), which has two
     peculiarities: sums keep zero terms, and a node's sum is not sorted again when skip connections insert the terms of
     another node. Without these peculiarities, there would be 4,930 classes, but the dataset has these 6,466.
     """
-    # For each assignment of operations to the edges between the first nodes: the nodes' canonical forms.
+    # For each assignment of operations to the edges between the first nodes, this list has their canonical forms.
     node_assignments: list[tuple[str, ...]] = [("0",)]
     for _ in range(1, N_NODES):
         extended_assignments = []
@@ -275,7 +275,7 @@ def _epsilons(epsilons: Mapping[str, Sequence[float]]) -> dict[str, list[float]]
 
 
 def meta_text(epsilons: Mapping[str, Sequence[float]]) -> str:
-    """Return `meta` as JSON text in the published format, with spaces after commas and colons, and no final newline.
+    """Return the content of `meta.json` as text, with spaces after commas and colons, and without a final newline.
 
     With the published epsilons and keys (``pgd@Linf``), the text equals the published file byte for byte.
     """
@@ -293,9 +293,9 @@ EDGE_LABELS = tuple(f"{NODE_NAMES[source]}→{NODE_NAMES[target]}" for source, t
 def kernel_parameters(spec: str) -> int:
     """Return the number of kernel parameters of a cell's convolutions for one channel, 0 to 54.
 
-    A 3x3 convolution has 9 and a 1x1 convolution has 1. Only edges that reach the output are counted. Then 408 of the
-    6,466 cells have 18 parameters, as stated by Jung, Lukasik and Keuper (ICLR 2023, section 5.3). If all edges were
-    counted, there would be 405.
+    A 3x3 convolution has 9 and a 1x1 convolution has 1. Only edges that reach the output are counted, so that 408 of
+    the 6,466 cells have 18 parameters, as stated by Jung, Lukasik and Keuper (ICLR 2023, section 5.3). If all edges
+    were counted, 405 cells would have 18.
     """
     connected = {N_NODES - 1}
     total = 0

@@ -52,7 +52,7 @@ def all_edge_parts() -> CellParts:
 
 
 def edge_parts(edge: int, operation: str) -> EdgeParts:
-    """Return an edge's label and its quadratic curve, which ends at the circles of its nodes."""
+    """Return the parts of an edge's drawing. The curve is quadratic, and ends at the circles of its nodes."""
     source, target = EDGES[edge]
     (x0, y0), (x1, y1) = NODES[source], NODES[target]
     bend = _BENDS[source, target]

@@ -54,7 +54,7 @@ def operation_numbers(cell: Cell) -> tuple[int, ...]:
 
 
 def isomorph_index(cell: Cell) -> int:
-    """Return the index of the architecture that is evaluated for a cell: the lowest in its isomorphism class."""
+    """Return the lowest index in a cell's isomorphism class, which is the architecture that is evaluated for it."""
     return isomorphs()[cell_index(cell)]
 
 

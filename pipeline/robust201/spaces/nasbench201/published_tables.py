@@ -25,7 +25,8 @@ MEAN_OF_SEEDS = "threeseed"
 
 _NASLIB_OPERATIONS = ("skip_connect", "none", "nor_conv_3x3", "nor_conv_1x1", "avg_pool_3x3")
 _NASLIB_EDGES = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
-"""NASLib (`naslib/search_spaces/nasbench201/conversions.py`) orders edges by their source; cell strings by target."""
+"""Edges in the order of NASLib (`naslib/search_spaces/nasbench201/conversions.py`), which sorts them by source node.
+Cell strings sort them by target node."""
 
 _DATASETS = {"imagenet": "ImageNet16-120", "imagenet16-120": "ImageNet16-120"}
 _MAX_BYTES = 1 << 30
@@ -107,7 +108,7 @@ def read_pickle_table(path: Path) -> NumbersByCell:
 
 
 def _unique_dict(pairs: "Iterable[tuple[Key, Item]]") -> "dict[Key, Item]":
-    """Build a dict; raise ValueError on duplicate keys instead of keeping the last."""
+    """Build a dict; raise ValueError if a key occurs twice."""
     unique: dict[Key, Item] = {}
     for key, item in pairs:
         if key in unique:

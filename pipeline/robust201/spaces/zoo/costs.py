@@ -11,7 +11,7 @@ def convolution(c_in: int, c_out: int, kernel: int, n_positions: int) -> int:
     return c_in * c_out * kernel**2 * n_positions
 
 
-def half_rounded_up(size: int) -> int:
+def halve_rounding_up(size: int) -> int:
     """Return the output height or width of a layer with stride 2 and `same` padding."""
     return (size + 1) // 2
 
@@ -30,16 +30,16 @@ def resnet(
     `widths` are the stages' channels before a bottleneck's expansion.
     """
     if has_imagenet_stem:
-        size = half_rounded_up(size)
+        size = halve_rounding_up(size)
         total = convolution(3, widths[0], 7, size**2)
-        size = half_rounded_up(size)
+        size = halve_rounding_up(size)
     else:
         total = convolution(3, widths[0], 3, size**2)
     c_in = widths[0]
     for stage, (width, count) in enumerate(zip(widths, blocks, strict=True)):
         for block in range(count):
             is_strided = stage > 0 and block == 0
-            input_area, size = size**2, half_rounded_up(size) if is_strided else size
+            input_area, size = size**2, halve_rounding_up(size) if is_strided else size
             output_area = size**2
             if has_bottlenecks:
                 c_out = 4 * width
@@ -54,8 +54,8 @@ def resnet(
     return total + c_in * n_classes
 
 
-def narrow(widths: Sequence[int], units: int, n_classes: int, size: int) -> int:
-    """Return the multiply-accumulates of the narrow network, with `units` of two convolutions per stage."""
+def narrow_resnet(widths: Sequence[int], units: int, n_classes: int, size: int) -> int:
+    """Return the multiply-accumulates of the narrow residual network; each stage has `units` units."""
     total = convolution(3, widths[0], 3, size**2)
     c_in = widths[0]
     for stage, width in enumerate(widths):
@@ -75,22 +75,22 @@ def vgg(stages: Sequence[tuple[int, int]], n_classes: int) -> int:
 
 
 def spatial_transformer(channels: int, hidden: int) -> int:
-    """Return the multiply-accumulates of the affine map's predictor at 32x32 pixels; resampling is not counted."""
+    """Return the multiply-accumulates of a spatial transformer at 32x32 pixels; resampling is not counted."""
     total = convolution(3, channels, 3, 32**2)
     total += sum(convolution(channels, channels, 3, size**2) for size in (32, 16, 8))
     return total + 16 * channels * hidden + 6 * hidden
 
 
 def polar_transformer(filters: int, size: int) -> int:
-    """Return the multiply-accumulates of the predictors of centroid and angle; resampling is not counted."""
+    """Return the multiply-accumulates of a polar transformer; resampling is not counted."""
 
     def predictor(height: int, width: int, n_axes: int) -> int:
-        height, width = half_rounded_up(height), half_rounded_up(width)
+        height, width = halve_rounding_up(height), halve_rounding_up(width)
         total = convolution(3, filters, 5, height * width)
-        height, width = half_rounded_up(height), half_rounded_up(width)
+        height, width = halve_rounding_up(height), halve_rounding_up(width)
         return total + convolution(filters, filters, 5, height * width) + 5 * filters * (width + (n_axes - 1) * height)
 
-    return predictor(size, size, 2) + predictor(size, 4 * half_rounded_up(size), 1)
+    return predictor(size, size, 2) + predictor(size, 4 * halve_rounding_up(size), 1)
 
 
 def lenet5(channels: tuple[int, int], hidden: tuple[int, int], n_classes: int) -> int:

@@ -39,7 +39,7 @@ class LeNet5(nn.Module):
         self.linear = nn.Linear(hidden[1], n_classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        require_32(self, x)
+        check_is_32x32(self, x)
         x = self.features(x).flatten(1).to(self.linear.weight.dtype)
         logits: torch.Tensor = self.linear(self.hidden2(self.hidden1(x).relu()).relu())
         return logits
@@ -54,7 +54,7 @@ class FullyConnected(nn.Module):
         self.linear = nn.Linear(width, n_classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        require_32(self, x)
+        check_is_32x32(self, x)
         logits: torch.Tensor = self.linear(self.hidden(x.flatten(1).to(self.linear.weight.dtype)).relu())
         return logits
 
@@ -80,12 +80,12 @@ class Vgg(nn.Module):
         self.linear = nn.Linear(c_in, n_classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        require_32(self, x)
+        check_is_32x32(self, x)
         logits: torch.Tensor = self.linear(self.features(x).flatten(1).to(self.linear.weight.dtype))
         return logits
 
 
-def require_32(network: nn.Module, images: torch.Tensor) -> None:
+def check_is_32x32(network: nn.Module, images: torch.Tensor) -> None:
     """Check that images (B, C, H, W) have 32x32 pixels.
 
     Raises:

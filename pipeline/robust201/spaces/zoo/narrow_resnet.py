@@ -70,7 +70,7 @@ class _Unit(nn.Module):
 
 
 class NarrowResNet(nn.Module):
-    """Stages of pre-activation units.
+    """The narrow residual network: stages of pre-activation units, and a linear layer.
 
     With three stages of five units (16, 32 and 64 channels) and ten classes, there are 464,154 parameters.
 

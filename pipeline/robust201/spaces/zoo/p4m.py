@@ -2,7 +2,8 @@
 
 Source: Cohen and Welling, "Group Equivariant Convolutional Networks", ICML 2016. A feature map on the group is stored
 as (B, 8 C, H, W); the eight orientations of a channel are adjacent. Orientation ``4 m + r`` means: reflect if m = 1,
-then rotate by r quarter turns. Each call expands the kernel to an ordinary kernel and applies it with one `conv2d`.
+then rotate by r quarter turns. Each forward pass expands the kernel to an ordinary kernel, and applies it with one
+`conv2d`.
 """
 
 from collections.abc import Sequence
@@ -16,26 +17,26 @@ from robust201.spaces.zoo.resnet import ResNet
 ORIENTATIONS = 8
 
 
-def oriented(maps: torch.Tensor, orientation: int) -> torch.Tensor:
+def orient(maps: torch.Tensor, orientation: int) -> torch.Tensor:
     """Apply an orientation to the last two axes, which must have equal length."""
     reflection, turns = divmod(orientation, 4)
     return torch.rot90(maps.flip(-1) if reflection else maps, turns, (-2, -1))
 
 
 def relative_orientation(base: int, orientation: int) -> int:
-    """Return the orientation that transforms `base` to `orientation`: base⁻¹ · orientation."""
+    """Return base⁻¹ · orientation, the orientation relative to `base`."""
     (base_reflection, base_turns), (reflection, turns) = divmod(base, 4), divmod(orientation, 4)
     # A reflection reverses the direction of the following rotation.
     difference = base_turns - turns if base_reflection else turns - base_turns
     return 4 * (base_reflection ^ reflection) + difference % 4
 
 
-def expand_lifting(weight: torch.Tensor) -> torch.Tensor:
+def expand_lifting_kernels(weight: torch.Tensor) -> torch.Tensor:
     """Expand kernels (O, I, k, k) on the plane to (8 O, I, k, k): each kernel in all eight orientations."""
-    return torch.stack([oriented(weight, orientation) for orientation in range(ORIENTATIONS)], dim=1).flatten(0, 1)
+    return torch.stack([orient(weight, orientation) for orientation in range(ORIENTATIONS)], dim=1).flatten(0, 1)
 
 
-def expand_group(weight: torch.Tensor) -> torch.Tensor:
+def expand_group_kernels(weight: torch.Tensor) -> torch.Tensor:
     """Expand kernels (O, 8 I, k, k) on the group to (8 O, 8 I, k, k).
 
     The kernel from input orientation t to output orientation s is s · weight[s⁻¹ t].
@@ -43,7 +44,7 @@ def expand_group(weight: torch.Tensor) -> torch.Tensor:
     kernels = torch.unflatten(weight, 1, (-1, ORIENTATIONS))
     kernels_by_target = []
     for target in range(ORIENTATIONS):
-        rotated_kernels = oriented(kernels, target).unbind(2)
+        rotated_kernels = orient(kernels, target).unbind(2)
         kernels_by_target.append(
             torch.stack(
                 [rotated_kernels[relative_orientation(target, source)] for source in range(ORIENTATIONS)], dim=2
@@ -63,7 +64,7 @@ class P4mConvolution(nn.Conv2d):
         super().__init__(ORIENTATIONS * c_in, c_out, kernel, stride=stride, padding=kernel // 2, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.conv2d(x, expand_group(self.weight), stride=self.stride, padding=self.padding)
+        return functional.conv2d(x, expand_group_kernels(self.weight), stride=self.stride, padding=self.padding)
 
 
 class P4mLifting(nn.Conv2d):
@@ -73,14 +74,14 @@ class P4mLifting(nn.Conv2d):
         super().__init__(c_in, c_out, kernel, stride=stride, padding=kernel // 2, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.conv2d(x, expand_lifting(self.weight), stride=self.stride, padding=self.padding)
+        return functional.conv2d(x, expand_lifting_kernels(self.weight), stride=self.stride, padding=self.padding)
 
 
 class P4mBatchNorm(nn.BatchNorm2d):
     """BatchNorm with one mean, variance, scale and shift for the eight orientations of a channel: (B, 8 C, H, W)."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        # The eight orientations of a channel are stacked to one map, (B, C, 8 H, W).
+        # Stack the eight orientations of a channel into one map, (B, C, 8 H, W).
         stacked = torch.unflatten(x, 1, (-1, ORIENTATIONS)).flatten(2, 3)
         return torch.unflatten(super().forward(stacked), 2, (ORIENTATIONS, -1)).flatten(1, 2)
 

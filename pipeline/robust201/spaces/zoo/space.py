@@ -20,20 +20,21 @@ class ZooNetwork:
 
     Attributes:
         build: builds the network, given width and number of classes.
-        macs: returns the multiply-accumulates of one image, given width, number of classes and image size.
+        macs: returns the multiply-accumulates of one image's forward pass, given width, number of classes and image
+            size.
         width: the published width, which is the default.
-        requires_32: whether images must have 32x32 pixels.
+        requires_32x32: whether images must have 32x32 pixels.
         width_divisor: CPUs without AVX-512 can train the network only if the width is a multiple of this number.
     """
 
     build: "Callable[[int, int], nn.Module]"
     macs: Callable[[int, int, int], int]
     width: int
-    requires_32: bool = False
+    requires_32x32: bool = False
     width_divisor: int = 1
 
 
-def scaled(published: int, width: int, published_width: int) -> int:
+def scale_count(published: int, width: int, published_width: int) -> int:
     """Scale a published number of channels or units in proportion to the width, rounding up."""
     return -(-published * width // published_width)
 
@@ -69,7 +70,7 @@ def _resnet(blocks: Sequence[int], *, has_bottlenecks: bool = False, has_imagene
 
 def _group_resnet(blocks: Sequence[int]) -> ZooNetwork:
     def widths(width: int) -> tuple[int, ...]:
-        return tuple(scaled(published, width, 23) for published in (23, 45, 91, 181))
+        return tuple(scale_count(published, width, 23) for published in (23, 45, 91, 181))
 
     def build(width: int, n_classes: int) -> "nn.Module":
         from robust201.spaces.zoo.p4m import GroupResNet
@@ -87,14 +88,14 @@ def _spatial_resnet(blocks: Sequence[int]) -> ZooNetwork:
         from robust201.spaces.zoo.resnet import ResNet
         from robust201.spaces.zoo.transformers import SpatialTransformer, TransformedResNet
 
-        transformer = SpatialTransformer(channels=scaled(32, width, 64), hidden=scaled(1024, width, 64))
+        transformer = SpatialTransformer(channels=scale_count(32, width, 64), hidden=scale_count(1024, width, 64))
         return TransformedResNet(transformer, ResNet(blocks, n_classes, widths=_resnet_widths(width)))
 
     def macs(width: int, n_classes: int, size: int) -> int:
-        transformer = costs.spatial_transformer(scaled(32, width, 64), scaled(1024, width, 64))
+        transformer = costs.spatial_transformer(scale_count(32, width, 64), scale_count(1024, width, 64))
         return transformer + costs.resnet(blocks, _resnet_widths(width), n_classes, size)
 
-    return ZooNetwork(build, macs, 64, requires_32=True, width_divisor=8)
+    return ZooNetwork(build, macs, 64, requires_32x32=True, width_divisor=8)
 
 
 def _polar_resnet(blocks: Sequence[int]) -> ZooNetwork:
@@ -102,11 +103,11 @@ def _polar_resnet(blocks: Sequence[int]) -> ZooNetwork:
         from robust201.spaces.zoo.resnet import ResNet
         from robust201.spaces.zoo.transformers import PolarTransformer, TransformedResNet
 
-        transformer = PolarTransformer(filters=scaled(32, width, 64))
+        transformer = PolarTransformer(filters=scale_count(32, width, 64))
         return TransformedResNet(transformer, ResNet(blocks, n_classes, widths=_resnet_widths(width)))
 
     def macs(width: int, n_classes: int, size: int) -> int:
-        transformer = costs.polar_transformer(scaled(32, width, 64), size)
+        transformer = costs.polar_transformer(scale_count(32, width, 64), size)
         return transformer + costs.resnet(blocks, _resnet_widths(width), n_classes, size)
 
     return ZooNetwork(build, macs, 64, width_divisor=8)
@@ -124,7 +125,7 @@ def _narrow_resnet() -> ZooNetwork:
         return NarrowResNet(widths(width), n_units, n_classes)
 
     def macs(width: int, n_classes: int, size: int) -> int:
-        return costs.narrow(widths(width), n_units, n_classes, size)
+        return costs.narrow_resnet(widths(width), n_units, n_classes, size)
 
     return ZooNetwork(build, macs, 16)
 
@@ -141,12 +142,12 @@ def _vgg16() -> ZooNetwork:
     def macs(width: int, n_classes: int, _size: int) -> int:
         return costs.vgg(stages(width), n_classes)
 
-    return ZooNetwork(build, macs, 64, requires_32=True)
+    return ZooNetwork(build, macs, 64, requires_32x32=True)
 
 
 def _lenet5() -> ZooNetwork:
     def sizes(width: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        first, second, third, fourth = (scaled(published, width, 6) for published in (6, 16, 120, 84))
+        first, second, third, fourth = (scale_count(published, width, 6) for published in (6, 16, 120, 84))
         return (first, second), (third, fourth)
 
     def build(width: int, n_classes: int) -> "nn.Module":
@@ -158,7 +159,7 @@ def _lenet5() -> ZooNetwork:
     def macs(width: int, n_classes: int, _size: int) -> int:
         return costs.lenet5(*sizes(width), n_classes)
 
-    return ZooNetwork(build, macs, 6, requires_32=True)
+    return ZooNetwork(build, macs, 6, requires_32x32=True)
 
 
 def _fully_connected() -> ZooNetwork:
@@ -170,7 +171,7 @@ def _fully_connected() -> ZooNetwork:
     def macs(width: int, n_classes: int, _size: int) -> int:
         return (3 * 32 * 32 + n_classes) * width
 
-    return ZooNetwork(build, macs, 7500, requires_32=True)
+    return ZooNetwork(build, macs, 7500, requires_32x32=True)
 
 
 _BLOCKS_18, _BLOCKS_34 = (2, 2, 2, 2), (3, 4, 6, 3)
@@ -212,7 +213,7 @@ class Zoo(Space):
     """Residual networks are 1.1 to 1.3 times as fast on a CPU in this memory format."""
 
     def select(self, selection: str | Sequence[int | str]) -> tuple[str, ...]:
-        """Resolve names (see `Space`); order networks as in `NETWORKS`, with the published width first."""
+        """Resolve names (see `Space`). Networks have the order of `NETWORKS`, and the published width comes first."""
         if selection == "evaluated":
             return EVALUATED
         selected = {_parse(name) for name in self._split_names(selection)}
@@ -236,7 +237,7 @@ class Zoo(Space):
             ArchitectureError: the network supports only 32x32 pixels.
         """
         name, width = _parse(architecture)
-        if NETWORKS[name].requires_32 and image_size != 32:
+        if NETWORKS[name].requires_32x32 and image_size != 32:
             raise ArchitectureError(
                 f"Planning failed for {architecture}: its linear layers need images of 32x32 pixels, not "
                 f"{image_size}x{image_size}. Remove the network from this sweep, or choose other images."
@@ -251,7 +252,7 @@ class Zoo(Space):
             raise ArchitectureError(
                 f"Training failed for {architecture}: on a CPU without AVX-512, PyTorch corrupts memory if the width "
                 f"is not a multiple of {divisor}, got {width}. Train {name}-w"
-                f"{scaled(1, width, divisor) * divisor}, or use a GPU or a CPU with AVX-512."
+                f"{scale_count(1, width, divisor) * divisor}, or use a GPU or a CPU with AVX-512."
             )
 
     def build(self, architecture: ArchitectureId, *, n_classes: int) -> "nn.Module":

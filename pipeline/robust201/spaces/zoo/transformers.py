@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from robust201.spaces.zoo.fixed_size import require_32
+from robust201.spaces.zoo.fixed_size import check_is_32x32
 from robust201.spaces.zoo.resnet import ResNet
 
 
@@ -35,15 +35,15 @@ class SpatialTransformer(nn.Module):
         with torch.no_grad():
             self.affine.bias.copy_(torch.tensor([1.0, 0, 0, 0, 1, 0]))
 
-    def affine_maps(self, images: torch.Tensor) -> torch.Tensor:
+    def predict_affine_maps(self, images: torch.Tensor) -> torch.Tensor:
         """Return the predicted maps (B, 2, 3) from output coordinates to image coordinates."""
         features = self.features(images).flatten(1).to(self.hidden.weight.dtype)
         maps: torch.Tensor = self.affine(self.hidden(features).relu()).view(-1, 2, 3)
         return maps
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        require_32(self, images)
-        maps = self.affine_maps(images)
+        check_is_32x32(self, images)
+        maps = self.predict_affine_maps(images)
         points = image_points(32, 32, like=maps) @ maps[:, :, :2].transpose(1, 2) + maps[:, None, :, 2]
         return torch.unflatten(sample(images, points), 2, (32, 32)).to(images.dtype)
 
@@ -70,7 +70,7 @@ equally likely, for example on images of one colour."""
 
 
 class PosePredictor(nn.Module):
-    """Predictor of heat maps along the axes of an image, first along the width.
+    """Predict a heat map along one or both axes of an image, first along the width.
 
     Args:
         n_axes: 2 for both axes, 1 for the width only.
@@ -115,29 +115,32 @@ def centroid(heat: torch.Tensor, length: int) -> torch.Tensor:
     return torch.matmul(heat, coordinates)
 
 
-def direction(heat: torch.Tensor) -> torch.Tensor:
-    """Return cosine and sine, (B, 2), of the mean angle of probabilities (B, K) on a circle that starts at -pi."""
-    angles = circle(heat.shape[1], like=heat)
+def mean_direction(heat: torch.Tensor) -> torch.Tensor:
+    """Return cosine and sine (B, 2) of the mean angle. Probabilities (B, K) are on a circle that starts at -pi."""
+    angles = evenly_spaced_angles(heat.shape[1], like=heat)
     vector = torch.matmul(heat, torch.stack((angles.cos(), angles.sin()), dim=1))
     vector = vector + torch.tensor((_ZERO_ANGLE_WEIGHT, 0.0), dtype=heat.dtype, device=heat.device)
-    unit: torch.Tensor = vector / torch.linalg.vector_norm(vector, dim=1, keepdim=True)
-    return unit
+    unit_vector: torch.Tensor = vector / torch.linalg.vector_norm(vector, dim=1, keepdim=True)
+    return unit_vector
 
 
-def circle(count: int, like: torch.Tensor) -> torch.Tensor:
+def evenly_spaced_angles(count: int, like: torch.Tensor) -> torch.Tensor:
     """Return `count` evenly spaced angles from -pi (included) to pi (excluded)."""
     return torch.arange(count, dtype=like.dtype, device=like.device) * (2 * math.pi / count) - math.pi
 
 
 def polar_points(n_radii: int, n_angles: int, like: torch.Tensor) -> torch.Tensor:
-    """Return the coordinates (N, 2) of a polar image about 0; rows are radii from 0 to sqrt(2), columns are angles."""
+    """Return the coordinates (N, 2) of the pixels of a polar image about 0.
+
+    Its rows are radii from 0 to sqrt(2), and its columns are angles.
+    """
     radii = torch.arange(n_radii, dtype=like.dtype, device=like.device) * (math.sqrt(2) / (n_radii - 1))
-    angles = circle(n_angles, like)
+    angles = evenly_spaced_angles(n_angles, like)
     return (radii[:, None, None] * torch.stack((angles.cos(), angles.sin()), dim=1)).flatten(0, 1)
 
 
 class PolarTransformer(nn.Module):
-    """Move the predicted centroid of images (B, 3, H, W) to the centre, and rotate images by the predicted angle to 0.
+    """Move the predicted centroid of images (B, 3, H, W) to the centre, and rotate the predicted angle to 0.
 
     The angle is predicted from a polar image about the centroid, with H radii and about 2 H angles. If the image is
     rotated, the columns of the polar image and the heat map shift cyclically.
@@ -148,7 +151,7 @@ class PolarTransformer(nn.Module):
         self.translation = PosePredictor(2, is_cyclic=False, filters=filters)
         self.rotation = PosePredictor(1, is_cyclic=True, filters=filters)
 
-    def centre(self, images: torch.Tensor) -> torch.Tensor:
+    def predict_centre(self, images: torch.Tensor) -> torch.Tensor:
         """Return the predicted centroids (x, y): (B, 2)."""
         horizontal, vertical = self.translation(images)
         return torch.stack((centroid(horizontal, images.shape[3]), centroid(vertical, images.shape[2])), dim=1)
@@ -156,14 +159,14 @@ class PolarTransformer(nn.Module):
     def polar_images(self, images: torch.Tensor, centre: torch.Tensor) -> torch.Tensor:
         """Return polar images (B, 3, radii, angles) about the centres (B, 2)."""
         n_radii = images.shape[2]
-        n_angles = _REDUCTION * ((n_radii + 1) // 2)  # a multiple of the reduction, so that heat maps are also cyclic
+        n_angles = _REDUCTION * ((n_radii + 1) // 2)  # a multiple of _REDUCTION, so that heat maps are also cyclic
         points = polar_points(n_radii, n_angles, like=centre) + centre[:, None]
         return torch.unflatten(sample(images, points), 2, (n_radii, n_angles)).to(images.dtype)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        centre = self.centre(images)
+        centre = self.predict_centre(images)
         (angle_probabilities,) = self.rotation(self.polar_images(images, centre))
-        cosine, sine = direction(angle_probabilities).unbind(1)
+        cosine, sine = mean_direction(angle_probabilities).unbind(1)
         transposed_rotation = torch.stack((cosine, sine, -sine, cosine), dim=1).view(-1, 2, 2)
         height, width = images.shape[-2:]
         points = image_points(height, width, like=centre) @ transposed_rotation + centre[:, None]

@@ -24,7 +24,7 @@ _Entry = TypeVar("_Entry")
 _Id = TypeVar("_Id", int, str)
 
 DEFAULT_DATASETS = ("cifar10", "cifar100", "ImageNet16-120")
-"""Default datasets. `cifar10-valid` (trained on half of CIFAR-10) is imported only on request."""
+"""Datasets that are imported by default. `cifar10-valid` (trained on half of CIFAR-10) is imported only on request."""
 
 DEFAULT_HP = "200"
 """Default training length in epochs; published records call it ``hp``."""
@@ -39,7 +39,7 @@ MAX_WEIGHTS_BYTES = 8 << 30
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Selection of a network's trials.
+    """Which trials of a network to read. A trial is a training run with a dataset, length and seed.
 
     Attributes:
         datasets: names of datasets that must all exist; None selects the existing ones of `DEFAULT_DATASETS`.
@@ -85,10 +85,10 @@ class SourceWeights:
         return f"{format_architecture(self.index)} {self.dataset} seed {self.seed} in {self.source}"
 
 
-Member = Callable[[Selection], Iterator[SourceWeights]]
+NetworkReader = Callable[[Selection], Iterator[SourceWeights]]
 """Function that yields the selected weights of one network of a source.
 
-The network's file is opened only when it is called. The members of a stream must be called in order."""
+The network's file is opened only when the function is called. For a tar archive, functions must be called in order."""
 
 
 @dataclass(frozen=True)
@@ -99,18 +99,18 @@ class WeightsFormat:
         name: name on the command line.
         description: short description of the files.
         matches: function that returns whether the file names at a path match this format.
-        members: function that returns the networks at a path in ascending order; its second argument selects networks
-            (None: all). Reading an absent network raises `CheckpointError`.
+        members: function that returns readers of the networks at a path. Its second argument selects networks (None:
+            all). Reading an absent network raises `CheckpointError`.
     """
 
     name: str
     description: str
     matches: Callable[[Path], bool]
-    members: Callable[[Path, Collection[int] | None], Iterable[Member]]
+    members: Callable[[Path, Collection[int] | None], Iterable[NetworkReader]]
 
 
-def absent_member(message: str) -> Member:
-    """Return a placeholder for a requested network that is absent; reading it raises `CheckpointError`."""
+def absent_network_reader(message: str) -> NetworkReader:
+    """Return a reader of a requested network that is absent, which raises `CheckpointError` with this message."""
 
     def reject(_selection: Selection) -> Iterator[SourceWeights]:
         raise CheckpointError(message)
@@ -118,19 +118,19 @@ def absent_member(message: str) -> Member:
     return reject
 
 
-def make_members(
+def make_network_readers(
     entries: Mapping[_Id, _Entry],
     indices: Collection[_Id] | None,
     read: Callable[[_Id, _Entry, Selection], Iterator[SourceWeights]],
-    absent: Callable[[_Id], str],
-) -> list[Member]:
-    """Return the networks of a source in ascending order.
+    absent_message: Callable[[_Id], str],
+) -> list[NetworkReader]:
+    """Return readers of the networks of a source, in ascending order.
 
     `entries` are the source's entries by id, `indices` the requested ids (None: all), `read` reads an entry, and
-    `absent` returns the error message for a missing id.
+    `absent_message` returns the error message for a missing id.
     """
     return [
-        partial(read, index, entries[index]) if index in entries else absent_member(absent(index))
+        partial(read, index, entries[index]) if index in entries else absent_network_reader(absent_message(index))
         for index in sorted(entries if indices is None else set(indices))
     ]
 
@@ -150,21 +150,21 @@ def numbered_format(
     pattern: re.Pattern[str],
     read: Callable[[int, Path, Selection], Iterator[SourceWeights]],
 ) -> WeightsFormat:
-    """Return the format of a folder with one file per network; the pattern's first group is the network's index."""
+    """Return the format of folders with one file per network. The pattern's first group is the network's index."""
 
-    def members(path: Path, indices: Collection[int] | None) -> list[Member]:
+    def members(path: Path, indices: Collection[int] | None) -> list[NetworkReader]:
         files: dict[int, Path] = {}
         for file, match in matching_files(path, pattern):
             # Zero-padded names come first, so they are preferred as in the official reader.
             files.setdefault(int(match[1]), file)
 
-        def absent(index: int) -> str:
+        def absent_message(index: int) -> str:
             return (
                 f"Finding weights failed for #{index} in {path}: there is no file of network #{index}, only "
                 f"{len(files)} files of other networks. Add the file, or exclude the network."
             )
 
-        return make_members(files, indices, read, absent)
+        return make_network_readers(files, indices, read, absent_message)
 
     return WeightsFormat(name, description, lambda path: bool(matching_files(path, pattern)), members)
 
@@ -181,7 +181,7 @@ def read_network_file(path: Path) -> bytes:
 
 
 def choose_seeds(seeds: Collection[int], preferred: int | None) -> list[int]:
-    """Return the preferred seed if it exists, else the lowest seed; if `preferred` is None, all seeds ascending."""
+    """Return the preferred seed, or the lowest one if it does not exist. If `preferred` is None, return all seeds."""
     if preferred is None:
         return sorted(seeds)
     return [preferred] if preferred in seeds else [min(seeds)]
@@ -220,11 +220,12 @@ def _is_state_dict(value: Any) -> bool:
 def find_state_dict(content: Any, name: str, print_line: Callable[[str], None]) -> dict[str, "torch.Tensor"]:
     """Return the state_dict in the content of a file, without wrapper prefixes.
 
-    The content may be the state_dict itself or contain it as an entry. An entry with a usual name is preferred; any
-    other must be the only state_dict. `print_line` is called with a message if an entry is used or a prefix removed.
+    The content may be the state_dict itself or contain it as an entry. An entry with a usual name is preferred. An
+    entry with another name must be the only state_dict. `print_line` is called with a message if an entry is used or a
+    prefix removed.
 
     Warns:
-        RobustWarning: there are several state_dicts; the warning names the one in use and the others.
+        RobustWarning: there are several state_dicts. The warning names the one that is used and the others.
 
     Raises:
         CheckpointError: there is no state_dict, there are several without a usual name, or it has unsupported tensors.
@@ -252,10 +253,10 @@ def find_state_dict(content: Any, name: str, print_line: Callable[[str], None]) 
             RobustWarning,
             stacklevel=2,
         )
-    notes = [] if entry_name is None else [f"the entry {entry_name!r}"]
-    notes += [f"names without {prefix!r}"] if (prefix := wrapper_prefix(content)) else []
-    if notes:
-        print_line(f"Using weights of {name}: {'; '.join(notes)}.")
+    note_texts = [] if entry_name is None else [f"the entry {entry_name!r}"]
+    note_texts += [f"names without {prefix!r}"] if (prefix := wrapper_prefix(content)) else []
+    if note_texts:
+        print_line(f"Using weights of {name}: {'; '.join(note_texts)}.")
     return state_dict
 
 
@@ -289,7 +290,7 @@ def require_state_dict(value: Any, name: str) -> dict[str, "torch.Tensor"]:
 
 
 def read_test_accuracy(percents: Any, epochs: int) -> float | None:
-    """Return the test accuracy of a trial after the last epoch, as a fraction; None if the trial does not have it.
+    """Return the test accuracy of a trial after the last epoch, as a fraction; None if it is not recorded.
 
     `percents` are the trial's percentages, such as ``{"ori-test@199": 93.43}``; "ori-test" means the whole test split
     of 10,000 images (CIFAR datasets) or 6,000 images (ImageNet16-120).

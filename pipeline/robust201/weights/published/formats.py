@@ -5,7 +5,7 @@ from pathlib import Path
 
 from robust201.core.errors import CheckpointError, closest
 from robust201.spaces.nasbench201.cells import N_ARCHITECTURES
-from robust201.weights.published.base import Member, WeightsFormat
+from robust201.weights.published.base import NetworkReader, WeightsFormat
 from robust201.weights.published.nats_split import NATS_SPLIT
 from robust201.weights.published.raw_training import RAW_TRAINING
 from robust201.weights.published.records import NASBENCH201_ARCHIVE, NASBENCH201_MERGED, NATS_FULL, NATS_MERGED
@@ -23,10 +23,10 @@ FORMATS = {
         STATE_DICTS,
     )
 }
-"""Formats by name; `detect` tries them in this order."""
+"""Formats by name; `detect_format` tries them in this order."""
 
 
-def detect(path: Path) -> WeightsFormat:
+def detect_format(path: Path) -> WeightsFormat:
     """Return the first format of `FORMATS` that matches the file names at a path."""
     for weights_format in FORMATS.values():
         if weights_format.matches(path):
@@ -48,13 +48,13 @@ def open_members(
     path: Path,
     indices: Collection[int] | None = None,
     format: str | None = None,  # noqa: A002
-) -> tuple[Iterable[Member], int]:
-    """Return the networks of a source, and their number (an upper limit for streams)."""
+) -> tuple[Iterable[NetworkReader], int]:
+    """Return readers of the networks of a source, and their number (an upper limit for tar archives)."""
     if format is not None and format not in FORMATS:
         raise CheckpointError(
             f"Finding weights failed for {path}: there is no format {format!r}.{closest(format, FORMATS)}"
         )
-    weights_format = detect(path) if format is None else FORMATS[format]
+    weights_format = detect_format(path) if format is None else FORMATS[format]
     if not path.exists() and not weights_format.matches(path):
         raise CheckpointError(
             f"Finding weights failed for {path}: there is no such file or folder ({weights_format.description}). "

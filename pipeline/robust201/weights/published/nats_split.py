@@ -16,7 +16,13 @@ from typing import Any, cast
 
 from robust201.core.errors import CheckpointError
 from robust201.core.files import open_file
-from robust201.weights.published.base import Member, Selection, SourceWeights, WeightsFormat, absent_member
+from robust201.weights.published.base import (
+    NetworkReader,
+    Selection,
+    SourceWeights,
+    WeightsFormat,
+    absent_network_reader,
+)
 from robust201.weights.published.records import RECORD_NAME, read_nats
 
 _MAX_MEMBER_BYTES = 1 << 30
@@ -49,8 +55,14 @@ def find_parts(path: Path) -> list[Path]:
             f"{', '.join(sorted(archive_names)) or 'none'}. Set the path to one part of the archive."
         )
     archive_name = archive_names.pop()
-    by_suffix = {file.name.removeprefix(archive_name): file for file in files if _archive_name(file) == archive_name}
-    return [by_suffix.pop("")] if "" in by_suffix else _contiguous_parts(by_suffix, folder / archive_name)
+    parts_by_suffix = {
+        file.name.removeprefix(archive_name): file for file in files if _archive_name(file) == archive_name
+    }
+    return (
+        [parts_by_suffix.pop("")]
+        if "" in parts_by_suffix
+        else _contiguous_parts(parts_by_suffix, folder / archive_name)
+    )
 
 
 def _archive_name(file: Path) -> str:
@@ -58,25 +70,25 @@ def _archive_name(file: Path) -> str:
     return match["base"] if match else ""
 
 
-def _contiguous_parts(by_suffix: dict[str, Path], archive: Path) -> list[Path]:
+def _contiguous_parts(parts_by_suffix: dict[str, Path], archive: Path) -> list[Path]:
     parts: list[Path] = []
     for major in _SUFFIXES:
         minor_suffixes = list(
-            itertools.takewhile(by_suffix.__contains__, (f"{major}-{suffix}" for suffix in _SUFFIXES))
+            itertools.takewhile(parts_by_suffix.__contains__, (f"{major}-{suffix}" for suffix in _SUFFIXES))
         )
-        if major in by_suffix and minor_suffixes:
+        if major in parts_by_suffix and minor_suffixes:
             raise CheckpointError(
-                f"Finding the parts of an archive failed for {archive}: there are both {by_suffix[major].name} and "
-                "smaller parts of it. Keep either the part or its smaller parts."
+                f"Finding the parts of an archive failed for {archive}: there are both {parts_by_suffix[major].name} "
+                "and smaller parts of it. Keep either the part or its smaller parts."
             )
-        suffixes = [major] if major in by_suffix else minor_suffixes
+        suffixes = [major] if major in parts_by_suffix else minor_suffixes
         if not suffixes:
             break
-        parts += [by_suffix[suffix] for suffix in suffixes]
+        parts += [parts_by_suffix[suffix] for suffix in suffixes]
     if not parts:
         raise CheckpointError(
             f"Finding the parts of an archive failed for {archive}: the first part {archive.name}aa is missing; there "
-            f"is only {', '.join(sorted(by_suffix))}. Get the missing part."
+            f"is only {', '.join(sorted(parts_by_suffix))}. Get the missing part."
         )
     return parts
 
@@ -94,7 +106,7 @@ def next_part_name(parts: Sequence[Path]) -> str:
 
 
 class JoinedParts(io.RawIOBase):
-    """File object over the concatenated parts; at most one part is open at a time."""
+    """File object that reads the parts as one file. At most one part is open at a time."""
 
     def __init__(self, parts: Sequence[Path]) -> None:
         super().__init__()
@@ -110,7 +122,7 @@ class JoinedParts(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Move to a position in the joined file, which may be past the end as in any file."""
+        """Move to a position in the joined file. As in any file, it may be past the end."""
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._ends[-1]}[whence]
         self._position = max(0, start + offset)
         return self._position
@@ -159,7 +171,7 @@ def _matches(path: Path) -> bool:
     return any(file.name.startswith(path.name) for file in path.parent.iterdir())
 
 
-def _members(path: Path, indices: Collection[int] | None) -> Iterator[Member]:
+def _members(path: Path, indices: Collection[int] | None) -> Iterator[NetworkReader]:
     parts = find_parts(path)
     requested = None if indices is None else set(indices)
     with JoinedParts(parts) as joined:
@@ -169,13 +181,15 @@ def _members(path: Path, indices: Collection[int] | None) -> Iterator[Member]:
         raise CheckpointError(_truncated_message(parts, "the rest of the records"))
     for index in sorted(requested or ()):
         record = f"the record of #{index}"
-        yield absent_member(_absent_message(parts, index) if is_complete else _truncated_message(parts, record))
+        yield absent_network_reader(
+            _missing_record_message(parts, index) if is_complete else _truncated_message(parts, record)
+        )
 
 
 def _requested_members(
     stream: io.BufferedReader, parts: list[Path], remaining: set[int] | None, *, is_complete: bool
-) -> Iterator[Member]:
-    """Yield the requested networks in the order of the archive, and remove their indices from `remaining`.
+) -> Iterator[NetworkReader]:
+    """Yield readers of the requested networks in the order of the archive, and remove their indices from `remaining`.
 
     If `remaining` is None, all networks are requested.
     """
@@ -220,7 +234,7 @@ def _index_of(entry: tarfile.TarInfo, parts: list[Path]) -> int | None:
     return int(match.group(1))
 
 
-def _record_member(archive: tarfile.TarFile, entry: tarfile.TarInfo, index: int, parts: list[Path]) -> Member:
+def _record_member(archive: tarfile.TarFile, entry: tarfile.TarInfo, index: int, parts: list[Path]) -> NetworkReader:
     def weights(selection: Selection) -> Iterator[SourceWeights]:
         stream = archive.extractfile(entry)
         try:
@@ -241,7 +255,7 @@ def _truncated_message(parts: list[Path], missing_content: str) -> str:
     )
 
 
-def _absent_message(parts: list[Path], index: int) -> str:
+def _missing_record_message(parts: list[Path], index: int) -> str:
     return (
         f"Finding weights failed for #{index} in {parts[0]}: the archive has no record of this network. "
         "Exclude the network, or import it from another source."

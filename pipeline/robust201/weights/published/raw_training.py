@@ -1,4 +1,4 @@
-"""Reader of the files that NAS-Bench-201's training writes: one per network and seed, with the weights of all datasets.
+"""Reader of the files that NAS-Bench-201's training writes, one per network and seed, with the weights of all datasets.
 
 ``arch-{index:06d}-seed-{seed:04d}.pth`` is written with torch.save and contains {"info", "all_dataset_keys", dataset:
 {"net_state_dict", "total_epoch", "config", …}} (AutoDL-Projects f46486e, exps/NAS-Bench-201/main.py).
@@ -16,12 +16,12 @@ from robust201.core.errors import CheckpointError, closest
 from robust201.core.unpickling import load_torch
 from robust201.weights.published.base import (
     DEFAULT_DATASETS,
-    Member,
+    NetworkReader,
     Selection,
     SourceWeights,
     WeightsFormat,
     infer_size,
-    make_members,
+    make_network_readers,
     matching_files,
     read_network_file,
     require_state_dict,
@@ -30,18 +30,18 @@ from robust201.weights.published.base import (
 _FILE_NAME = re.compile(r"arch-(\d{6})-seed-(\d{4})\.pth")
 
 
-def _members(path: Path, indices: Collection[int] | None) -> list[Member]:
-    by_index: dict[int, dict[int, Path]] = defaultdict(dict)
+def _members(path: Path, indices: Collection[int] | None) -> list[NetworkReader]:
+    files_by_index: dict[int, dict[int, Path]] = defaultdict(dict)
     for file, match in matching_files(path, _FILE_NAME):
-        by_index[int(match[1])][int(match[2])] = file
+        files_by_index[int(match[1])][int(match[2])] = file
 
-    def absent(index: int) -> str:
+    def absent_message(index: int) -> str:
         return (
             f"Finding weights failed for #{index} in {path}: there is no file arch-{index:06d}-seed-….pth, only files "
-            f"of {len(by_index)} other networks. Add the file, or exclude the network."
+            f"of {len(files_by_index)} other networks. Add the file, or exclude the network."
         )
 
-    return make_members(by_index, indices, _read_network, absent)
+    return make_network_readers(files_by_index, indices, _read_network, absent_message)
 
 
 def _read_network(index: int, files: Mapping[int, Path], selection: Selection) -> Iterator[SourceWeights]:

@@ -1,4 +1,4 @@
-"""Reader of the nested records of NATS-Bench and NAS-Bench-201 in their published archives.
+"""Readers of the records of NATS-Bench and NAS-Bench-201 in their published archives.
 
 - NATS-Bench, full: ``NATS-tss-v1_0-3ffb9-full/{index:06d}.pickle.pbz2`` or ``{index:d}.pickle.pbz2``, one
   bz2-compressed pickle (protocol 4) per network (nats_bench 1.8, api_utils.py, `NASBenchMetaAPI.reload`). The "simple"
@@ -28,11 +28,11 @@ from robust201.core.errors import CheckpointError, closest
 from robust201.core.unpickling import load_pickle, load_torch
 from robust201.weights.published.base import (
     DEFAULT_DATASETS,
-    Member,
+    NetworkReader,
     Selection,
     SourceWeights,
     WeightsFormat,
-    absent_member,
+    absent_network_reader,
     choose_seeds,
     matching_files,
     numbered_format,
@@ -42,7 +42,7 @@ from robust201.weights.published.base import (
 )
 
 RECORD_NAME = re.compile(r"(\d{1,6})\.pickle\.pbz2")
-"""Pattern of the file name of a NATS-Bench record; its group is the index."""
+"""Pattern of the file name of a NATS-Bench record. Its group is the network's index."""
 
 # The record of the largest network, with four datasets, three seeds and both training lengths, has about 130 MB.
 _MAX_RECORD_BYTES = 1 << 30
@@ -52,7 +52,7 @@ _NATS_LENGTH_NAMES = {"less": "12", "full": "200"}
 
 
 def read_nats(index: int, raw: bytes, name: str, selection: Selection) -> Iterator[SourceWeights]:
-    """Return the selected weights in one record of NATS-Bench; `raw` is the compressed record."""
+    """Return the selected weights in one record of NATS-Bench. `raw` contains the bytes of the compressed record."""
     stream = cast(BinaryIO, bz2.BZ2File(io.BytesIO(raw)))
     states = load_pickle(stream, name=name, max_bytes=_MAX_RECORD_BYTES)
     return _weights_of(states, selection, index=index, source=name, source_sha256=hashlib.sha256(raw).hexdigest())
@@ -71,15 +71,15 @@ def _read_nasbench201_file(index: int, path: Path, selection: Selection) -> Iter
 
 
 def _merged_format(name: str, description: str, pattern: str) -> WeightsFormat:
-    """Return the format of a merged file with the records of all networks, which is rejected for lack of weights."""
+    """Return the format of a merged file with records of all networks. It is rejected, because it has no weights."""
     compiled_pattern = re.compile(pattern)
 
-    def members(path: Path, _indices: Collection[int] | None) -> list[Member]:
+    def members(path: Path, _indices: Collection[int] | None) -> list[NetworkReader]:
         message = (
             f"Reading weights failed for {path}: this merged file has records without weights. "
             "Use the archive with weights (NATS-tss-v1_0-3ffb9-full)."
         )
-        return [absent_member(message)]
+        return [absent_network_reader(message)]
 
     return WeightsFormat(
         name, description, lambda path: path.is_file() and bool(matching_files(path, compiled_pattern)), members

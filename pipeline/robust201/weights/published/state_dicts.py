@@ -22,13 +22,13 @@ from robust201.core.unpickling import TORCH_MAGIC_BYTES, is_torch_file, load_tor
 from robust201.weights.published.base import (
     DEFAULT_SEED,
     MAX_WEIGHTS_BYTES,
-    Member,
+    NetworkReader,
     Selection,
     SourceWeights,
     check_finite,
     find_state_dict,
     infer_size,
-    make_members,
+    make_network_readers,
     matching_files,
     numbered_format,
     read_network_file,
@@ -64,7 +64,7 @@ def _read_header(stream: BinaryIO) -> tuple[int, Mapping[str, tuple[int, ...]]] 
 
 
 def read_shapes(path: Path, name: str, advice: str) -> Mapping[str, tuple[int, ...]]:
-    """Return the shapes of the tensors in a safetensors file, by name, from the header alone.
+    """Return the shapes of the tensors in a safetensors file, by name. Only the header is read.
 
     `name` and `advice` are the name of the file and the remedy in error messages.
 
@@ -132,7 +132,7 @@ def parse_weights(raw: bytes, name: str, print_line: Callable[[str], None]) -> d
 def _read_state_dict(
     index: ArchitectureId, path: Path, selection: Selection, *, n_classes: int | None = None
 ) -> Iterator[SourceWeights]:
-    """Read one network; without `n_classes`, the number of classes and the skeleton are inferred from the tensors."""
+    """Read one network. Without `n_classes`, infer the number of classes and the skeleton from the tensors."""
     if selection.datasets is None or len(selection.datasets) != 1:
         got = "none" if selection.datasets is None else ", ".join(selection.datasets)
         raise CheckpointError(
@@ -159,8 +159,8 @@ def _read_state_dict(
     )
 
 
-def named_members(path: Path, names: Collection[str] | None, n_classes: int) -> list[Member]:
-    """Return the networks in a folder or file, whose files are named after the networks; `names` None selects all."""
+def open_named_networks(path: Path, names: Collection[str] | None, n_classes: int) -> list[NetworkReader]:
+    """Return readers of the networks at a path, whose files are named after them. If `names` is None, select all."""
     files = {match[1]: file for file, match in matching_files(path, _NAMED_FILE)}
     if not files:
         raise CheckpointError(
@@ -168,13 +168,13 @@ def named_members(path: Path, names: Collection[str] | None, n_classes: int) -> 
             "resnet18.safetensors. Check the path."
         )
 
-    def absent(name: str) -> str:
+    def absent_message(name: str) -> str:
         return (
             f"Finding weights failed for {name} in {path}: there is no file {name}.safetensors, only files of "
             f"{', '.join(sorted(files)[:4])}. Add the file, or exclude the network."
         )
 
-    return make_members(files, names, partial(_read_state_dict, n_classes=n_classes), absent)
+    return make_network_readers(files, names, partial(_read_state_dict, n_classes=n_classes), absent_message)
 
 
 STATE_DICTS = numbered_format(

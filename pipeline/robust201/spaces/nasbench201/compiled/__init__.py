@@ -1,10 +1,10 @@
-"""The inference network: a trained network compiled to fewer and faster kernels, with the same results up to rounding.
+"""Inference networks: trained networks compiled to fewer and faster kernels, with equal results up to rounding.
 
-- `program` plans a cell, without weights or torch; `folding` folds BatchNorm statistics into convolution weights.
-- `kernels` contains the operations, `blocks` runs a program forward and backward, and `network` adds the skeleton.
+- `program` simplifies a cell, without weights or torch. `folding` folds BatchNorm statistics into convolution weights.
+- `kernels` contains the operations. `blocks` runs a program forward and backward. `network` adds the skeleton.
 - `incremental` recomputes only the activations that a change in one window affects.
 - On a CPU with AVX-512, `lowering` converts the blocks to a list of operations, `arena` allocates memory for their
-  maps, and native.c runs them with bit-identical results (`native_network`, `native_search`).
+  maps, and native.c runs them (`native_network`, `native_search`). Its results are bit-identical to PyTorch's.
 - For a GPU, see `capacity`, `buckets` and `graphs` in `models`.
 
 docs/internals/engine.md describes the speed and exactness of each optimisation.

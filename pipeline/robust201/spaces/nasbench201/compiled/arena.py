@@ -1,7 +1,7 @@
-"""Allocation of memory for a list of operations, and execution of the list.
+"""Allocate memory for a list of operations, and run the list.
 
 Maps that a later segment reads are kept for all images of a run. Every other map reuses the memory of a map of the same
-shape that is no longer read; the borders of the reused memory are already zero. Each thread has its own arena.
+shape that is no longer read. The borders of this memory are already zero. Each thread has its own memory, an arena.
 """
 
 import ctypes
@@ -22,8 +22,8 @@ _CACHE_LINE = 16  # floats
 _NO_VIEW = native.ViewStruct(-1, 0, 0, 0)
 
 GROUP_IMAGES = {32: 1, 16: 2, 8: 4}
-"""Images per call of an operation, by height of the segment's maps. There are few, so that the maps stay in a core's
-cache, but more than one if the weights are larger than the maps."""
+"""Number of images that run together through a segment, by height of the segment's maps. It is small, so that the maps
+stay in a core's cache, but larger than 1 where the weights are larger than the maps."""
 
 
 class PersistentMaps(NamedTuple):
@@ -37,37 +37,42 @@ class Runner:
     """A list of operations for which memory has been allocated.
 
     Args:
-        listing: the operations.
-        max_images: maximum number of images that pass through all segments together.
+        operation_list: the operations.
+        max_images: maximum number of images that run through all segments before the next images begin.
         library: result of `native.load_library`.
-        persistent: operations and maps for `run_regions`.
+        persistent: operations and maps of `run_regions`; None if it is not called.
     """
 
     def __init__(
-        self, listing: OperationList, *, max_images: int, library: ctypes.CDLL, persistent: PersistentMaps | None = None
+        self,
+        operation_list: OperationList,
+        *,
+        max_images: int,
+        library: ctypes.CDLL,
+        persistent: PersistentMaps | None = None,
     ) -> None:
         self.max_images = max_images
         self._library = library
         self._persistent = PersistentMaps(0, frozenset()) if persistent is None else persistent
-        self._constants = listing.constants
+        self._constants = operation_list.constants
         self._tensors = [
             tensor
-            for operation in listing.operations
+            for operation in operation_list.operations
             for tensor in (operation.weights, operation.bias)
             if tensor is not None
         ]
-        starts = [start for start, _ in listing.segments]
-        stops = [*starts[1:], len(listing.operations)]
-        groups = [min(max_images, GROUP_IMAGES.get(height, 1)) for _, height in listing.segments]
+        starts = [start for start, _ in operation_list.segments]
+        stops = [*starts[1:], len(operation_list.operations)]
+        groups = [min(max_images, GROUP_IMAGES.get(height, 1)) for _, height in operation_list.segments]
         self._segments = (native.SegmentStruct * len(starts))(
             *(native.SegmentStruct(*bounds) for bounds in zip(starts, stops, groups, strict=True))
         )
         buffers, buffer_numbers, self._arena_floats = _allocate(
-            listing.operations, list(self._segments), max_images, self._persistent.maps
+            operation_list.operations, list(self._segments), max_images, self._persistent.maps
         )
         self._buffers = (native.BufferStruct * len(buffers))(*buffers)
-        self._operations = (native.OperationStruct * len(listing.operations))(
-            *(_pack(operation, buffer_numbers) for operation in listing.operations)
+        self._operations = (native.OperationStruct * len(operation_list.operations))(
+            *(_pack(operation, buffer_numbers) for operation in operation_list.operations)
         )
 
     def make_arena(self) -> torch.Tensor:
@@ -100,17 +105,17 @@ class Runner:
         *,
         rejected: torch.Tensor | None = None,
     ) -> None:
-        """Recompute a region of each leading operation's maps, and save overwritten values of kept maps.
+        """Recompute a region of each leading operation's maps, and save overwritten values of persistent maps.
 
-        `saved_values` is the memory for the overwritten values. If `rejected`, (n,) bool, is given, the values of the
-        rejected images are restored instead.
+        `saved_values` is the memory for the overwritten values. If `rejected`, (n,) bool, is given, nothing is
+        computed, and the saved values of the rejected images are restored.
         """
-        packed = (native.RegionStruct * len(regions))(
+        region_structs = (native.RegionStruct * len(regions))(
             *(native.RegionStruct(region.top, region.left, *region.size) for region in regions)
         )
         self._library.robust201_run_regions(
             ctypes.addressof(self._operations),
-            packed,
+            region_structs,
             self._persistent.n_operations,
             ctypes.addressof(self._buffers),
             *self._externals(external_tensors),
@@ -119,7 +124,7 @@ class Runner:
             saved_values.stride(0),
             None if rejected is None else rejected.data_ptr(),
             n_images,
-            self._segments[0].group,
+            self._segments[0].n_images,
         )
 
     def _externals(
@@ -142,20 +147,20 @@ def _allocate(
     first_write: dict[Map, int] = {}
     last_use: dict[Map, int] = {}
     for position, operation in enumerate(operations):
-        for feature_map in operation.writes():
+        for feature_map in operation.written_maps():
             first_write.setdefault(feature_map, position)
-        for feature_map in (*operation.reads(), *operation.writes()):
+        for feature_map in (*operation.read_maps(), *operation.written_maps()):
             last_use[feature_map] = position
     buffers: list[native.BufferStruct] = []
     buffer_numbers: dict[Map, int] = {}
     free_buffers: dict[tuple[int, int, int, int], list[int]] = defaultdict(list)
     offset = 0
     for position, operation in enumerate(operations):
-        for feature_map in (*operation.reads(), *operation.writes()):
+        for feature_map in (*operation.read_maps(), *operation.written_maps()):
             if feature_map in buffer_numbers:
                 continue
-            if feature_map.external is not None:
-                buffers.append(native.BufferStruct(feature_map.external, 0, 0, 1))
+            if feature_map.external_number is not None:
+                buffers.append(native.BufferStruct(feature_map.external_number, 0, 0, 1))
                 buffer_numbers[feature_map] = len(buffers) - 1
                 continue
             is_retained = (
@@ -165,13 +170,13 @@ def _allocate(
             if not is_retained and free_buffers[shape]:
                 buffer_numbers[feature_map] = free_buffers[shape].pop()
                 continue
-            n_floats = math.ceil(feature_map.floats / _CACHE_LINE) * _CACHE_LINE
+            n_floats = math.ceil(feature_map.n_floats / _CACHE_LINE) * _CACHE_LINE
             buffers.append(native.BufferStruct(-1, offset, n_floats, int(is_retained)))
             buffer_numbers[feature_map] = len(buffers) - 1
-            offset += n_floats * (max_images if is_retained else segments[segment_of[position]].group)
-        for feature_map in {*operation.reads(), *operation.writes()}:
+            offset += n_floats * (max_images if is_retained else segments[segment_of[position]].n_images)
+        for feature_map in {*operation.read_maps(), *operation.written_maps()}:
             buffer = buffers[buffer_numbers[feature_map]]
-            if last_use[feature_map] == position and buffer.external < 0 and not buffer.kept:
+            if last_use[feature_map] == position and buffer.external_number < 0 and not buffer.is_retained:
                 free_buffers[feature_map.height, feature_map.width, feature_map.channels, segment_of[position]].append(
                     buffer_numbers[feature_map]
                 )
@@ -180,7 +185,17 @@ def _allocate(
 
 def _pack(operation: Operation, buffer_numbers: dict[Map, int]) -> native.OperationStruct:
     packed = native.OperationStruct()
-    for name in ("kind", "height", "width", "inputs", "outputs", "step", "plane", "n_pools", "scaled"):
+    for name in (
+        "kind",
+        "height",
+        "width",
+        "input_channels",
+        "output_channels",
+        "step",
+        "channel_stride",
+        "n_pools",
+        "border_scaling",
+    ):
         setattr(packed, name, getattr(operation, name))
     packed.map_height, packed.map_width = operation.height, operation.width
     packed.n_taps, packed.n_sources = len(operation.taps), len(operation.sources)
@@ -189,7 +204,7 @@ def _pack(operation: Operation, buffer_numbers: dict[Map, int]) -> native.Operat
     if operation.taps:
         source = operation.sources[0].map
         for position, (y, x) in enumerate(operation.taps):
-            packed.taps[position] = y * source.row + x * source.pixel
+            packed.taps[position] = y * source.row_stride + x * source.pixel_stride
     for position, factor in enumerate(operation.factors):
         packed.factors[position] = factor
     for name in ("add", "tape", "add_after_mask", "raw", "rectified"):
@@ -202,8 +217,10 @@ def _pack(operation: Operation, buffer_numbers: dict[Map, int]) -> native.Operat
 
 def _pack_view(view: MapView, buffer_numbers: dict[Map, int]) -> native.ViewStruct:
     source = view.map
-    offset = source.first_pixel + view.y * source.row + view.x * source.pixel
-    return native.ViewStruct(buffer_numbers[source], offset, view.step * source.row, view.step * source.pixel)
+    offset = source.first_pixel + view.y * source.row_stride + view.x * source.pixel_stride
+    return native.ViewStruct(
+        buffer_numbers[source], offset, view.step * source.row_stride, view.step * source.pixel_stride
+    )
 
 
 def split_for_threads(n_images: int) -> list[slice]:
@@ -213,7 +230,7 @@ def split_for_threads(n_images: int) -> list[slice]:
 
 
 def run_in_threads(run: Callable[[int, slice], None], images_by_thread: list[slice]) -> None:
-    """Call a function in several threads, with the number and the images of each thread."""
+    """Call a function once per thread, in parallel, with the thread's number and the slice of its images."""
     if len(images_by_thread) == 1:
         run(0, images_by_thread[0])
         return

@@ -1,4 +1,4 @@
-"""The blocks of an inference network, cells and residual reductions: forward pass and input gradient.
+"""Forward pass and input gradient of an inference network's blocks: cells and residual reductions.
 
 A block maps a `Value` to a `Value`: a feature map before its ReLU (raw), after it (rectified), or both, depending on
 what the next block reads. The forward pass can save ReLU outputs on a tape for the backward pass, which computes
@@ -19,7 +19,7 @@ from robust201.spaces.nasbench201.compiled.kernels import (
     Halving,
     StridedGradient,
     mask_gradient,
-    transposed,
+    transpose_kernel,
 )
 from robust201.spaces.nasbench201.compiled.program import CellProgram, Node
 
@@ -27,28 +27,28 @@ Tape = dict[int, torch.Tensor]
 """ReLU outputs by node, for the backward pass of one block."""
 
 
-class Needs(NamedTuple):
-    """Forms of a feature map that are read: raw, rectified, or both."""
+class NeededForms(NamedTuple):
+    """The forms of a feature map that are read: raw (before the ReLU), rectified (after it), or both."""
 
     raw: bool
     rectified: bool
 
 
 class Value:
-    """A feature map (B, C, H, W), raw and rectified, in channels_last; forms that are not read are None."""
+    """A feature map (B, C, H, W), raw and rectified, in channels_last. A form that is not read does not exist."""
 
     def __init__(self, raw: torch.Tensor | None, rectified: torch.Tensor | None) -> None:
         self._raw = raw
         self._rectified = rectified
 
     @classmethod
-    def of(cls, raw: torch.Tensor, needs: Needs) -> "Value":
+    def of(cls, raw: torch.Tensor, needed_forms: NeededForms) -> "Value":
         """Return the needed forms of a raw map."""
-        return cls(raw if needs.raw else None, functional.relu(raw) if needs.rectified else None)
+        return cls(raw if needed_forms.raw else None, functional.relu(raw) if needed_forms.rectified else None)
 
     @property
     def raw(self) -> torch.Tensor:
-        """The raw map; it exists only if `Needs` includes it."""
+        """The raw map, which exists only if it is read."""
         return cast("torch.Tensor", self._raw)
 
     @property
@@ -71,7 +71,7 @@ class _Sum:
     def total(self) -> torch.Tensor:
         return cast("torch.Tensor", self.partial)
 
-    def put(self, total: torch.Tensor) -> None:
+    def replace(self, total: torch.Tensor) -> None:
         self.partial, self.is_owned = total, True
 
     def add(self, x: torch.Tensor, *, times: int = 1) -> None:
@@ -80,7 +80,7 @@ class _Sum:
         elif self.is_owned:
             self.partial.add_(x, alpha=times)
         else:
-            self.put(torch.add(self.partial, x, alpha=times))
+            self.replace(torch.add(self.partial, x, alpha=times))
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class NodeKernels:
 
     Attributes:
         index: number of the node.
-        needs: forms of the node that are read.
+        needed_forms: forms of the node that are read.
         poolings: source and kernel of each pooling.
         skips: source of each skip connection, and how many times the source is added.
         convolutions: source and kernel of each convolution of the source's ReLU.
@@ -97,7 +97,7 @@ class NodeKernels:
     """
 
     index: int
-    needs: Needs
+    needed_forms: NeededForms
     poolings: list[tuple[int, AveragePooling]]
     skips: list[tuple[int, int]]
     convolutions: list[tuple[int, Convolution]]
@@ -105,7 +105,7 @@ class NodeKernels:
 
 
 class MapReader:
-    """Computes the terms of a node from full feature maps; a subclass in `incremental` uses windows."""
+    """Computes the terms of a node from full feature maps; a subclass in `incremental` uses parts of maps."""
 
     def __init__(self, values: dict[int, Value], constants: ConstantMaps) -> None:
         self._values = values
@@ -134,12 +134,12 @@ class MapReader:
 
 
 def compute_node(node: NodeKernels, reader: MapReader) -> Value:
-    """Sum a node's terms. The order is the same for windows and full maps, so that results are bit-identical."""
+    """Sum a node's terms, in the same order for parts of maps and full maps, so that results are bit-identical."""
     # Terms without a convolution come first, so that convolutions can add them in the same pass.
     total = _Sum()
     for source, pooling in node.poolings:
         if total.partial is None:
-            total.put(reader.pool(source, pooling))
+            total.replace(reader.pool(source, pooling))
         else:
             total.add(reader.pool(source, pooling))
     for source, times in node.skips:
@@ -149,15 +149,15 @@ def compute_node(node: NodeKernels, reader: MapReader) -> Value:
         total.add(constant)
     for position, (source, convolution) in enumerate(node.convolutions, start=1):
         # The last convolution can apply the ReLU, unless the raw sum is also read.
-        rectify = position == len(node.convolutions) and not node.needs.raw
-        total.put(reader.convolve(source, convolution, add=total.partial, in_place=total.is_owned, rectify=rectify))
+        rectify = position == len(node.convolutions) and not node.needed_forms.raw
+        total.replace(reader.convolve(source, convolution, add=total.partial, in_place=total.is_owned, rectify=rectify))
         if rectify:
             return Value(None, total.total)
-    return Value.of(total.total, node.needs)
+    return Value.of(total.total, node.needed_forms)
 
 
 class CellBlock:
-    """A cell, executed according to its program. `output` contains the forms of its output that are read."""
+    """A cell, executed according to its program. `output_forms` are the forms of its output that are read."""
 
     def __init__(
         self,
@@ -167,13 +167,13 @@ class CellBlock:
         *,
         device: torch.device,
         dtype: torch.dtype,
-        output: Needs,
+        output_forms: NeededForms,
     ) -> None:
-        self.needs = Needs(program.reads_raw(0), program.reads_rectified(0))
-        self.output = program.nodes[-1].index
+        self.needed_forms = NeededForms(program.reads_raw(0), program.reads_rectified(0))
+        self.output_node = program.nodes[-1].index
         self.constants = ConstantMaps(program, layers, channels)
         self.nodes = [
-            _load_node(node, layers, channels, device, dtype, _needed_forms(program, node, output))
+            _load_node(node, layers, channels, device, dtype, _needed_forms(program, node, output_forms))
             for node in program.nodes
         ]
 
@@ -181,7 +181,7 @@ class CellBlock:
         values = self.compute(value)
         if tape is not None:
             tape.update({source: values[source].rectified for node in self.nodes for source, _ in node.convolutions})
-        return values[self.output]
+        return values[self.output_node]
 
     def compute(self, value: Value) -> dict[int, Value]:
         """Return the values of all nodes, computed in order; node 0 is the input."""
@@ -194,7 +194,7 @@ class CellBlock:
         """Return the gradient of the input, given the gradient of the raw output, which may be overwritten."""
         raw_gradients = {0: _Sum()} | {node.index: _Sum() for node in self.nodes}
         relu_gradients: dict[int, torch.Tensor] = {}
-        raw_gradients[self.output].put(gradient)
+        raw_gradients[self.output_node].replace(gradient)
         for node in reversed(self.nodes):
             node_gradient = _join_gradients(
                 raw_gradients[node.index], relu_gradients.get(node.index), tape.get(node.index)
@@ -203,13 +203,13 @@ class CellBlock:
                 previous = relu_gradients.get(source)
                 relu_gradients[source] = kernel(node_gradient.total, add=previous, in_place=previous is not None)
             # The backward pass of pooling scales the border, in place if the gradient is not read afterwards.
-            consume = node_gradient.is_owned and len(node.poolings) == 1 and not node.skips
+            may_overwrite = node_gradient.is_owned and len(node.poolings) == 1 and not node.skips
             for source, pooling in node.poolings:
                 source_gradient = raw_gradients[source]
-                source_gradient.put(
+                source_gradient.replace(
                     pooling.backward(
                         node_gradient.total,
-                        consume=consume,
+                        consume=may_overwrite,
                         add=source_gradient.partial,
                         in_place=source_gradient.is_owned,
                     )
@@ -220,7 +220,12 @@ class CellBlock:
 
 
 def _load_node(
-    node: Node, layers: nn.ModuleList, channels: int, device: torch.device, dtype: torch.dtype, needs: Needs
+    node: Node,
+    layers: nn.ModuleList,
+    channels: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    needed_forms: NeededForms,
 ) -> NodeKernels:
     """Fold and merge the weights of a node's terms into kernels."""
     merged = [
@@ -230,7 +235,7 @@ def _load_node(
     ]
     return NodeKernels(
         node.index,
-        needs,
+        needed_forms,
         [
             (term.source, AveragePooling(channels, term.pools, device=device, dtype=dtype))
             for term in node.terms
@@ -238,16 +243,19 @@ def _load_node(
         ],
         [(term.source, term.skips) for term in node.terms if term.skips],
         [(source, Convolution(weight, bias, device=device, dtype=dtype)) for source, weight, bias in merged],
-        [(source, Convolution(transposed(weight), None, device=device, dtype=dtype)) for source, weight, _ in merged],
+        [
+            (source, Convolution(transpose_kernel(weight), None, device=device, dtype=dtype))
+            for source, weight, _ in merged
+        ],
     )
 
 
-def _needed_forms(program: CellProgram, node: Node, output: Needs) -> Needs:
+def _needed_forms(program: CellProgram, node: Node, output_forms: NeededForms) -> NeededForms:
     """Return the forms of a node that are read inside the cell or after it."""
-    is_output = node.index == program.output
-    return Needs(
-        program.reads_raw(node.index) or (is_output and output.raw),
-        program.reads_rectified(node.index) or (is_output and output.rectified),
+    is_output = node.index == program.output_node
+    return NeededForms(
+        program.reads_raw(node.index) or (is_output and output_forms.raw),
+        program.reads_rectified(node.index) or (is_output and output_forms.rectified),
     )
 
 
@@ -264,9 +272,11 @@ def _join_gradients(raw_gradients: _Sum, relu_gradients: torch.Tensor | None, re
 class ReductionBlock:
     """The residual reduction, which halves the image and doubles the channels."""
 
-    def __init__(self, block: nn.Module, *, device: torch.device, dtype: torch.dtype, output: Needs) -> None:
-        self.needs = Needs(raw=True, rectified=True)
-        self.output = output
+    def __init__(
+        self, block: nn.Module, *, device: torch.device, dtype: torch.dtype, output_forms: NeededForms
+    ) -> None:
+        self.needed_forms = NeededForms(raw=True, rectified=True)
+        self.output_forms = output_forms
         first = fold_block(cast("nn.Module", block.conv_a))
         second = fold_block(cast("nn.Module", block.conv_b))
         down = cast("nn.Conv2d", cast("nn.Sequential", block.downsample)[1]).weight.detach().double()
@@ -275,12 +285,12 @@ class ReductionBlock:
         self.halving = Halving(down.shape[1], device=device, dtype=dtype)
         self.down = Convolution(down, None, device=device, dtype=dtype)
         self._first_gradient = StridedGradient(first[0], device=device, dtype=dtype)
-        self._second_gradient = Convolution(transposed(second[0]), None, device=device, dtype=dtype)
-        self._down_gradient = Convolution(transposed(down) / 4, None, device=device, dtype=dtype)
+        self._second_gradient = Convolution(transpose_kernel(second[0]), None, device=device, dtype=dtype)
+        self._down_gradient = Convolution(transpose_kernel(down) / 4, None, device=device, dtype=dtype)
 
     @property
     def gradients(self) -> tuple[Convolution, torch.Tensor, Convolution]:
-        """Gradient of the second convolution's input, weight (O, I, 3, 3) of the first, gradient of the shortcut."""
+        """Input gradient of the second convolution, weight (O, I, 3, 3) of the first, and the shortcut's gradient."""
         return self._second_gradient, self._first_gradient.weight, self._down_gradient
 
     def forward(self, value: Value, tape: Tape | None) -> Value:
@@ -288,9 +298,9 @@ class ReductionBlock:
         shortcut = self.down(self.halving(value.raw))
         if tape is not None:
             tape.update({0: value.rectified, 1: hidden})
-        rectify = not self.output.raw
+        rectify = not self.output_forms.raw
         result = self.second(hidden, add=shortcut, in_place=True, rectify=rectify)
-        return Value(None, result) if rectify else Value.of(result, self.output)
+        return Value(None, result) if rectify else Value.of(result, self.output_forms)
 
     def backward(self, gradient: torch.Tensor, tape: Tape) -> torch.Tensor:
         hidden = mask_gradient(self._second_gradient(gradient), tape[1])

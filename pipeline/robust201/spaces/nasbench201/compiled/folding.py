@@ -1,4 +1,4 @@
-"""Folding of BatchNorm into convolution weights, and the maps of constant nodes; both in float64.
+"""Fold BatchNorm into convolution weights, and compute the maps of constant nodes, both in float64.
 
 BatchNorm in evaluation mode is y = (x - m) * g + b with g = weight / sqrt(variance + eps), so it can be folded into the
 preceding convolution. Weights are folded in float64 and rounded once to the dtype of the kernels, so that the error of
@@ -71,14 +71,15 @@ class ConstantMaps:
     """Outputs of a cell's constant edges, which depend only on the weights and the image size.
 
     A node with only `none` edges is zero. But the BatchNorm after a convolution shifts zeros, and the zero padding of a
-    further 3x3 convolution affects the border of the shifted map. The maps are computed as in the uncompiled cell.
+    following 3x3 convolution affects the border of the shifted map. The maps are computed as in the uncompiled cell.
     """
 
     def __init__(self, program: CellProgram, layers: nn.ModuleList, channels: int) -> None:
         self._operations = parse(program.spec)
         self._channels = channels
         self._edges = {node.index: node.constants for node in program.nodes if node.constants}
-        # A constant edge depends on all edges into its source, so fold the convolutions from all constant nodes.
+        # A constant edge depends on all edges into its source, so fold the convolutions on all edges from constant
+        # nodes.
         constant = constant_nodes(program.spec) if self._edges else frozenset()
         self._folded = {
             edge: fold_block(layers[edge])

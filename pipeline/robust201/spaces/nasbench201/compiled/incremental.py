@@ -1,9 +1,10 @@
-"""Incremental forward pass. If one window of an image changes, only the affected activations are recomputed.
+"""Incremental forward pass: if one window of an image changes, recompute only the affected activations.
 
 A pass caches the feature maps of the accepted images. For a proposal, the changed patch of each map is computed from
-the previous layer's patch and the cached activations around it, with the same kernels in the same order as for the full
-map. Patches of accepted proposals are written to the cache. Rounding errors do not accumulate across proposals. From
-the first block whose patch would cover most of the map, full maps are computed (see `IncrementalKernels.depth`).
+the previous layer's patch and the cached activations around it, with the same kernels in the same order as for a full
+map. Patches of accepted proposals are written to the cache. Therefore, rounding errors do not accumulate across
+proposals. From the first block whose patch would cover most of the map, full maps are computed (see
+`IncrementalKernels.choose_depth`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ from robust201.spaces.nasbench201.compiled.blocks import (
     Block,
     CellBlock,
     MapReader,
-    Needs,
+    NeededForms,
     NodeKernels,
     ReductionBlock,
     Value,
@@ -26,8 +27,8 @@ from robust201.spaces.nasbench201.compiled.kernels import AveragePooling, Convol
 from robust201.spaces.nasbench201.compiled.regions import Region, union
 
 MAX_FRACTION = 0.65
-"""Maximum fraction of a block's output that patches may cover, with PyTorch, as a mean over window positions. Above it,
-the block computes full maps, because extracting patches would cost about as much as it saves
+"""Maximum fraction of a block's output that patches may cover without the native library, as a mean over window
+positions. Above it, the block computes full maps, because extracting patches would cost about as much as it saves
 (docs/internals/engine.md)."""
 
 MIN_SAVED_PASSES = 3.0
@@ -38,8 +39,8 @@ MIN_SAVING = 0.3
 """Minimum estimated saving per query with the native library, as a fraction of a full pass. The estimate ignores CPU
 cache misses."""
 
-# Relative costs with the native library (docs/internals/engine.md). A cached map costs main-memory traffic, because it
-# is saved, written and restored.
+# Relative costs with the native library (docs/internals/engine.md); of convolutions, for kernel sizes 1 and 3. A cached
+# map costs main-memory traffic, because it is saved, written and restored.
 _CACHED_COST, _CONVOLUTION_COSTS, _POOLING_COST, _SKIP_COST, _REDUCTION_COST = 5.0, (3.0, 20.0), 2.0, 1.0, 30.0
 
 MIN_IMAGE_SIZE = 8
@@ -50,20 +51,20 @@ _CHANNELS_LAST = torch.channels_last
 
 
 _PADDED_ORIGIN = Region(-1, -1, -1, -1)
-"""Position of the first pixel of a padded map."""
+"""Region whose first pixel is that of a map with a border of one pixel."""
 
 
 class Patch(NamedTuple):
-    """The region of a feature map that a proposal changes, and the new values (B, C, h, w) in the needed forms."""
+    """The region of a feature map that a proposal changes, and its new values (B, C, h, w)."""
 
     region: Region
     value: Value
 
 
 class CachedMap:
-    """One form of a feature map: the accepted values with a border of zeros, and a proposal's patch.
+    """One form (raw or rectified) of a feature map: accepted values with a border of zeros, and a proposal's patch.
 
-    `accepted` is (B, C, H, W), or None if only the patch is read.
+    `accepted` is (B, C, H, W), or None if no pixel outside the patch is read.
     """
 
     def __init__(self, accepted: torch.Tensor | None) -> None:
@@ -78,7 +79,7 @@ class CachedMap:
         self._patch: torch.Tensor | None = None
 
     def propose(self, region: Region, patch: torch.Tensor | None) -> None:
-        """Set the proposal's patch, which replaces the previous patch."""
+        """Replace the patch by a new proposal's patch."""
         self._region, self._patch = region, patch
 
     def read(self, region: Region) -> torch.Tensor:
@@ -102,11 +103,11 @@ class CachedMap:
 
 
 class CachedValue:
-    """A feature map in the forms that are read. A form is cached only if pixels outside the patch are read."""
+    """A feature map in the forms that are read. Only `cached_forms` are cached: those read outside the patch."""
 
-    def __init__(self, value: Value, cached: Needs) -> None:
-        self._raw = CachedMap(value.raw if cached.raw else None)
-        self._rectified = CachedMap(value.rectified if cached.rectified else None)
+    def __init__(self, value: Value, cached_forms: NeededForms) -> None:
+        self._raw = CachedMap(value.raw if cached_forms.raw else None)
+        self._rectified = CachedMap(value.rectified if cached_forms.rectified else None)
         self.height, self.width = value.any_form.shape[2:]
         self.region = Region(0, 0, 0, 0)
 
@@ -126,7 +127,7 @@ class CachedValue:
         self._rectified.accept(images)
 
 
-class _Window(MapReader):
+class _RegionReader(MapReader):
     """Computes the terms of a node in one region, from the cached maps of a cell."""
 
     def __init__(self, values: dict[int, CachedValue], region: Region, constants: dict[int, torch.Tensor]) -> None:
@@ -137,7 +138,7 @@ class _Window(MapReader):
     def pool(self, source: int, pooling: AveragePooling) -> torch.Tensor:
         source_value = self._values_by_node[source]
         return pooling.pool_part(
-            source_value.raw(self._region.dilated(1)),
+            source_value.raw(self._region.dilate(1)),
             self._region.border_sides(source_value.height, source_value.width),
         )
 
@@ -153,7 +154,7 @@ class _Window(MapReader):
     def convolve(
         self, source: int, convolution: Convolution, *, add: torch.Tensor | None, in_place: bool, rectify: bool
     ) -> torch.Tensor:
-        pixels = self._values_by_node[source].rectified(self._region.dilated(convolution.reach))
+        pixels = self._values_by_node[source].rectified(self._region.dilate(convolution.reach))
         return convolution(pixels, add=add, in_place=in_place, rectify=rectify)
 
 
@@ -163,20 +164,22 @@ class _CellKernels:
         self.nodes = [
             replace(
                 node,
-                poolings=[(source, pooling.unpadded()) for source, pooling in node.poolings],
-                convolutions=[(source, convolution.unpadded()) for source, convolution in node.convolutions],
+                poolings=[(source, pooling.copy_without_padding()) for source, pooling in node.poolings],
+                convolutions=[
+                    (source, convolution.copy_without_padding()) for source, convolution in node.convolutions
+                ],
             )
             for node in block.nodes
         ]
-        self.inputs = {node.index: _inputs(node) for node in block.nodes}
+        self.sources = {node.index: _sources_with_reach(node) for node in block.nodes}
         self.cached_forms = self._find_cached_forms()
 
-    def _find_cached_forms(self) -> dict[int, Needs]:
+    def _find_cached_forms(self) -> dict[int, NeededForms]:
         """Return, by node, the forms that must be cached because pixels outside the patch are read."""
         dilations = {0: 0}
         for node in self.nodes:
-            dilations[node.index] = max(dilations[source] + reach for source, reach in self.inputs[node.index])
-        cached_forms = dict.fromkeys(dilations, Needs(raw=False, rectified=False))
+            dilations[node.index] = max(dilations[source] + reach for source, reach in self.sources[node.index])
+        cached_forms = dict.fromkeys(dilations, NeededForms(raw=False, rectified=False))
         for node in self.nodes:
             for source, _ in node.poolings:
                 cached_forms[source] = cached_forms[source]._replace(raw=True)
@@ -192,20 +195,20 @@ class _CellKernels:
         """Return the output region that a change in an input region affects, for maps of this height and width."""
         regions = {0: region}
         for node in self.nodes:
-            inputs = self.inputs[node.index]
-            regions[node.index] = union([regions[source].spread(reach, height, width) for source, reach in inputs])
-        return regions[self.block.output]
+            sources = self.sources[node.index]
+            regions[node.index] = union([regions[source].spread(reach, height, width) for source, reach in sources])
+        return regions[self.block.output_node]
 
     def cost(self) -> tuple[float, float]:
-        """Return the estimated relative costs, with the native library, of a full pass and of caching its maps."""
+        """Return the estimated relative costs of a full pass, and of caching its maps, with the native library."""
         full_cost = 0.0
         for node in self.nodes:
             full_cost += _POOLING_COST * len(node.poolings) + _SKIP_COST * len(node.skips)
             full_cost += sum(_CONVOLUTION_COSTS[convolution.reach] for _, convolution in node.convolutions)
-        return full_cost, _CACHED_COST * sum(needs.raw + needs.rectified for needs in self.cached_forms.values())
+        return full_cost, _CACHED_COST * sum(forms.raw + forms.rectified for forms in self.cached_forms.values())
 
     def start(self, value: Value) -> tuple["_IncrementalCell", Value]:
-        """Compute full maps; return a cell with the maps that later patches read, and the output."""
+        """Compute full maps. Return a cell that caches the maps that later patches read, and the output."""
         values = self.block.compute(value)
         like = value.any_form
         constants = {
@@ -213,11 +216,11 @@ class _CellKernels:
             for node in self.nodes
             if node.index in self.block.constants
         }
-        return _IncrementalCell(self, values, constants), values[self.block.output]
+        return _IncrementalCell(self, values, constants), values[self.block.output_node]
 
 
-def _inputs(node: NodeKernels) -> list[tuple[int, int]]:
-    """Return a node's source nodes, each with its reach: the number of pixels read on each side of a pixel."""
+def _sources_with_reach(node: NodeKernels) -> list[tuple[int, int]]:
+    """Return a node's source nodes, each with the number of pixels that are read on each side of a pixel (reach)."""
     return [
         *((source, 1) for source, _ in node.poolings),
         *((source, 0) for source, _ in node.skips),
@@ -236,9 +239,9 @@ class _IncrementalCell:
         values[0].propose(patch)
         height, width = values[0].height, values[0].width
         for node in kernels.nodes:
-            inputs = kernels.inputs[node.index]
-            region = union([values[source].region.spread(reach, height, width) for source, reach in inputs])
-            patch = Patch(region, compute_node(node, _Window(values, region, self._constants)))
+            sources = kernels.sources[node.index]
+            region = union([values[source].region.spread(reach, height, width) for source, reach in sources])
+            patch = Patch(region, compute_node(node, _RegionReader(values, region, self._constants)))
             values[node.index].propose(patch)
         return patch
 
@@ -250,8 +253,8 @@ class _IncrementalCell:
 class _ReductionKernels:
     def __init__(self, block: ReductionBlock) -> None:
         self.block = block
-        self.first = block.first.unpadded()
-        self.second = block.second.unpadded()
+        self.first = block.first.copy_without_padding()
+        self.second = block.second.copy_without_padding()
 
     def spread(self, region: Region, height: int, width: int) -> Region:
         half = height // 2, width // 2
@@ -269,7 +272,7 @@ class _ReductionKernels:
 class _IncrementalReduction:
     def __init__(self, kernels: _ReductionKernels, value: Value, hidden: torch.Tensor) -> None:
         self._kernels = kernels
-        self._input = CachedValue(value, Needs(raw=True, rectified=True))
+        self._input = CachedValue(value, NeededForms(raw=True, rectified=True))
         self._hidden = CachedMap(hidden)
         self._half = hidden.shape[2:]
 
@@ -277,13 +280,13 @@ class _IncrementalReduction:
         kernels, block = self._kernels, self._kernels.block
         self._input.propose(patch)
         region = patch.region.spread_with_stride_2(*self._half)
-        hidden = kernels.first(self._input.rectified(region.doubled(margin_before=1)), rectify=True)
+        hidden = kernels.first(self._input.rectified(region.double(margin_before=1)), rectify=True)
         self._hidden.propose(region, hidden)
         region = region.spread(1, *self._half)
-        shortcut = block.down(block.halving(self._input.raw(region.doubled())))
-        rectify = not block.output.raw
-        output = kernels.second(self._hidden.read(region.dilated(1)), add=shortcut, in_place=True, rectify=rectify)
-        return Patch(region, Value(None, output) if rectify else Value.of(output, block.output))
+        shortcut = block.down(block.halving(self._input.raw(region.double())))
+        rectify = not block.output_forms.raw
+        output = kernels.second(self._hidden.read(region.dilate(1)), add=shortcut, in_place=True, rectify=rectify)
+        return Patch(region, Value(None, output) if rectify else Value.of(output, block.output_forms))
 
     def accept(self, images: torch.Tensor) -> None:
         self._input.accept(images)
@@ -291,20 +294,22 @@ class _IncrementalReduction:
 
 
 class IncrementalKernels:
-    """A network's kernels for patches, and the number of leading blocks for which patches are faster than full maps."""
+    """A network's kernels for patches, and the number of leading blocks in which patches are faster than full maps."""
 
-    def __init__(self, stem: Convolution, stem_needs: Needs, blocks: Sequence[Block], *, native: bool = False) -> None:
-        self._native = native
+    def __init__(
+        self, stem: Convolution, stem_forms: NeededForms, blocks: Sequence[Block], *, uses_library: bool = False
+    ) -> None:
+        self._uses_library = uses_library
         self.full_stem = stem
-        self.stem = stem.unpadded()
-        self.stem_needs = stem_needs
+        self.stem = stem.copy_without_padding()
+        self.stem_forms = stem_forms
         self.full_blocks = blocks
         self.blocks = [
             _CellKernels(block) if isinstance(block, CellBlock) else _ReductionKernels(block) for block in blocks
         ]
         self._best_depths: dict[tuple[int, int], tuple[int, float]] = {}
 
-    def depth(self, sides: Sequence[int], height: int, width: int) -> int:
+    def choose_depth(self, sides: Sequence[int], height: int, width: int) -> int:
         """Return the number of leading blocks that should compute only patches; 0 if full passes are faster.
 
         `sides` contains the side length of the window in each upcoming query.
@@ -315,27 +320,27 @@ class IncrementalKernels:
         if window not in self._best_depths:
             self._best_depths[window] = self._find_best_depth(*window)
         depth, saving = self._best_depths[window]
-        if self._native and saving < MIN_SAVING:
+        if self._uses_library and saving < MIN_SAVING:
             return 0
         return depth if saving * len(sides) >= MIN_SAVED_PASSES else 0
 
     def _find_best_depth(self, side: int, size: int) -> tuple[int, float]:
         """Return the depth with the largest saving for a window, and the saving as a fraction of a full pass.
 
-        With PyTorch, all blocks are assumed to cost the same.
+        Without the native library, all blocks are assumed to cost the same.
         """
         patch_fractions = self._patch_fractions(side, size)
         saving, best = 0.0, (0, 0.0)
-        costs = [kernels.cost() for kernels in self.blocks] if self._native else [(1.0, 0.0)] * len(self.blocks)
+        costs = [kernels.cost() for kernels in self.blocks] if self._uses_library else [(1.0, 0.0)] * len(self.blocks)
         for depth, (fraction, (full_cost, cache_cost)) in enumerate(zip(patch_fractions, costs, strict=True), start=1):
-            if fraction > MAX_FRACTION and not self._native:
+            if fraction > MAX_FRACTION and not self._uses_library:
                 break
             saving += (full_cost - fraction * (full_cost + cache_cost)) / sum(cost for cost, _ in costs)
             best = max(best, (depth, saving), key=lambda candidate: candidate[1])
         return best
 
     def _patch_fractions(self, side: int, size: int) -> Iterator[float]:
-        """Yield the mean fraction of each block's output that a window changes, over window positions."""
+        """Yield, for each block, the fraction of its output that a window changes, as a mean over window positions."""
         # A window's row and column are independent with the same distribution, so the mean area is the square of the
         # mean height.
         n_starts = max(1, size - side)
@@ -348,11 +353,13 @@ class IncrementalKernels:
 
 
 class IncrementalPass:
-    """Logits of images that differ from the accepted images in one window.
+    """A search that computes the logits of images that differ from the accepted images in one window.
 
     Args:
         centred: (B, 3, H, W) float32, the accepted images minus the network's mean; channels_last.
         mean: (1, 3, 1, 1), the mean that was subtracted.
+        depth: number of leading blocks that compute only patches.
+        classify: returns the logits, given the last block's output.
     """
 
     def __init__(
@@ -368,14 +375,16 @@ class IncrementalPass:
         self._mean = mean
         self._pixels = CachedMap(centred)
         self._shape = centred.shape
-        value = Value.of(kernels.full_stem(centred), kernels.stem_needs)
+        value = Value.of(kernels.full_stem(centred), kernels.stem_forms)
         self._blocks: list[_IncrementalCell | _IncrementalReduction] = []
         for block in kernels.blocks[:depth]:
             incremental_block, value = block.start(value)
             self._blocks.append(incremental_block)
         self._full_blocks = kernels.full_blocks[depth:]
-        self._boundary_needs = self._full_blocks[0].needs if self._full_blocks else Needs(raw=True, rectified=False)
-        self._boundary = CachedValue(value, self._boundary_needs)
+        self._boundary_forms = (
+            self._full_blocks[0].needed_forms if self._full_blocks else NeededForms(raw=True, rectified=False)
+        )
+        self._boundary = CachedValue(value, self._boundary_forms)
 
     def logits(self, row: int, column: int, window: torch.Tensor) -> torch.Tensor:
         with torch.inference_mode():
@@ -385,8 +394,8 @@ class IncrementalPass:
             self._boundary.propose(patch)
             full_region = Region(0, self._boundary.height, 0, self._boundary.width)
             value = Value(
-                self._boundary.raw(full_region) if self._boundary_needs.raw else None,
-                self._boundary.rectified(full_region) if self._boundary_needs.rectified else None,
+                self._boundary.raw(full_region) if self._boundary_forms.raw else None,
+                self._boundary.rectified(full_region) if self._boundary_forms.rectified else None,
             )
             for full_block in self._full_blocks:
                 value = full_block.forward(value, None)
@@ -402,9 +411,9 @@ class IncrementalPass:
         region = Region(row, row + n_rows, column, column + n_columns)
         self._pixels.propose(region, centred)
         region = region.spread(1, height, width)
-        pixels, needs = self._pixels.read(region.dilated(1)), self._kernels.stem_needs
-        if needs.raw:
-            return Patch(region, Value.of(self._kernels.stem(pixels), needs))
+        pixels, stem_forms = self._pixels.read(region.dilate(1)), self._kernels.stem_forms
+        if stem_forms.raw:
+            return Patch(region, Value.of(self._kernels.stem(pixels), stem_forms))
         return Patch(region, Value(None, self._kernels.stem(pixels, rectify=True)))
 
     def accept(self, accepted: torch.Tensor) -> None:

@@ -1,9 +1,10 @@
 """The operations of an inference network, in channels_last.
 
-Each operation has up to two implementations. The first uses ordinary PyTorch functions, and works on every device. The
-second uses oneDNN's convolutions with bias, sum and ReLU in a single pass, which are undocumented functions for
-PyTorch's compiler. They are used on a CPU if they are available and correct (`fuses_on_cpu`). Feature maps and weights
-have the same dtype, float32 or bfloat16; sums inside an operation are float32.
+Each operation has one or two implementations. The first uses ordinary PyTorch functions, and works on every device. The
+second uses oneDNN's fused convolution, which computes a convolution with bias, sum and ReLU in one pass. It consists of
+undocumented functions for PyTorch's compiler, which are used on a CPU if they are available and correct (see
+`fuses_on_cpu`). Feature maps and weights have the same dtype, float32 or bfloat16. Sums inside an operation are
+float32.
 """
 
 import copy
@@ -19,12 +20,12 @@ from robust201.spaces.nasbench201.compiled.folding import round_once
 _CHANNELS_LAST: Final = torch.channels_last
 _POOL_SIZE: Final = 3
 _TOLERANCES: Final = {torch.float32: 1e-4, torch.bfloat16: 2**-6}
-"""Maximum relative and absolute difference between correct implementations, for sums of 144 products."""
+"""Maximum relative and absolute difference between two correct implementations, for sums of 144 products."""
 
 
 @cache
 def fuses_on_cpu(dtype: torch.dtype = torch.float32) -> bool:
-    """Return whether this PyTorch has oneDNN's fused convolution under the expected names, with correct results."""
+    """Return whether this PyTorch has oneDNN's fused convolution under the expected name, and it is correct."""
     tolerance = _TOLERANCES[dtype]
     try:
         # Private operators have no stable signature; any error here means that they cannot be used.
@@ -55,8 +56,8 @@ class Convolution:
         weight: (O, I / groups, k, k) float64.
         bias: (O,) float64, or None.
         dtype: type of the feature maps, float32 or bfloat16; weight and bias are rounded to it.
-        padding: width of the zero padding; None means the padding that preserves the image size at stride 1.
-        fused: whether to use oneDNN's fused convolution; None decides by device, dtype and `fuses_on_cpu`.
+        padding: width of the zero padding; None for the padding that preserves the image size at stride 1.
+        fused: whether to use oneDNN's fused convolution; None to use it on a CPU if `fuses_on_cpu`.
     """
 
     def __init__(
@@ -77,12 +78,12 @@ class Convolution:
         pad = weight.shape[-1] // 2 if padding is None else padding
         self._padding = [pad, pad]
         self._groups = groups
-        self._fused = (device.type == "cpu" and fuses_on_cpu(dtype)) if fused is None else fused
-        self._packed: torch.Tensor | None = None
+        self._is_fused = (device.type == "cpu" and fuses_on_cpu(dtype)) if fused is None else fused
+        self._packed_weight: torch.Tensor | None = None
 
     @property
     def reach(self) -> int:
-        """Number of pixels that a kernel of odd size reads on each side of a pixel."""
+        """Number of pixels that the kernel, if its size is odd, reads on each side of a pixel."""
         return int(self._weight.shape[-1]) // 2
 
     @property
@@ -90,21 +91,21 @@ class Convolution:
         """Weight (O, I / groups, k, k), bias (O,) or None, and padding."""
         return self._weight, self._bias, self._padding[0]
 
-    def unpadded(self) -> "Convolution":
+    def copy_without_padding(self) -> "Convolution":
         """Return the same convolution without padding, for a patch that includes the surrounding pixels."""
-        copied = copy.copy(self)
-        copied._padding = [0, 0]
-        copied._packed = None
-        return copied
+        unpadded = copy.copy(self)
+        unpadded._padding = [0, 0]
+        unpadded._packed_weight = None
+        return unpadded
 
     def __call__(
         self, x: torch.Tensor, *, add: torch.Tensor | None = None, in_place: bool = False, rectify: bool = False
     ) -> torch.Tensor:
-        """Convolve (B, I, H, W) to (B, O, H', W'), add `add` (B, O, H', W'), and apply the ReLU; all are channels_last.
+        """Convolve `x` (B, I, H, W) to (B, O, H', W'), add `add`, and apply the ReLU if `rectify`.
 
-        With `in_place`, `add` may be overwritten by the result.
+        All tensors are channels_last. With `in_place`, the result may overwrite `add`.
         """
-        if self._fused:
+        if self._is_fused:
             return self._convolve_fused(x, add, in_place=in_place, rectify=rectify)
         output = functional.conv2d(x, self._weight, self._bias, self._stride, self._padding, groups=self._groups)
         if add is not None:
@@ -115,13 +116,14 @@ class Convolution:
         self, x: torch.Tensor, add: torch.Tensor | None, *, in_place: bool, rectify: bool
     ) -> torch.Tensor:
         onednn = torch.ops.mkldnn
-        if self._packed is None:
-            # oneDNN's layout of the weight depends on the instruction set, but hardly on the image size, so the size of
-            # the first batch is used. Other sizes also give correct results; at worst, each call reorders the weight.
-            self._packed = onednn._reorder_convolution_weight(
+        if self._packed_weight is None:
+            # oneDNN chooses a layout of the weight for an image size. Use the size of the first batch, because the
+            # layout hardly depends on it. Other sizes also give correct results; at worst, each call reorders the
+            # weight.
+            self._packed_weight = onednn._reorder_convolution_weight(
                 self._weight.contiguous(), self._padding, self._stride, [1, 1], self._groups, list(x.shape)
             )
-        geometry = (self._packed, self._bias, self._padding, self._stride, [1, 1], self._groups)
+        geometry = (self._packed_weight, self._bias, self._padding, self._stride, [1, 1], self._groups)
         output: torch.Tensor
         if add is None:
             output = onednn._convolution_pointwise(x, *geometry, "relu" if rectify else "none", [], "")
@@ -135,11 +137,11 @@ class Convolution:
 
 
 class Linear:
-    """A linear layer in float32, and its gradient.
+    """A linear layer in float32, and its input gradient.
 
-    If oneDNN's fused convolution is available, both are 1x1 convolutions. PyTorch computes matrix products with MKL,
-    whose order of summation differs between AMD and Intel processors; oneDNN sums sequentially on both, for any batch
-    size.
+    If oneDNN's fused convolution is available, both are computed as 1x1 convolutions. PyTorch computes matrix products
+    with MKL, whose order of summation differs between AMD and Intel processors. oneDNN sums sequentially on both, for
+    any batch size.
 
     Args:
         weight: (O, I).
@@ -153,7 +155,7 @@ class Linear:
             kernel = self._weight.double()[:, :, None, None]
             self._convolutions = (
                 Convolution(kernel, self._bias.double(), device=device),
-                Convolution(transposed(kernel), None, device=device),
+                Convolution(transpose_kernel(kernel), None, device=device),
             )
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -169,7 +171,7 @@ class Linear:
         return self._convolutions[1](gradient[:, :, None, None]).flatten(1)
 
 
-def transposed(weight: torch.Tensor) -> torch.Tensor:
+def transpose_kernel(weight: torch.Tensor) -> torch.Tensor:
     """Return the weight of the convolution that computes the input gradient of a convolution with stride 1."""
     return weight.transpose(0, 1).flip(2, 3)
 
@@ -190,11 +192,11 @@ class StridedGradient:
 
 
 class AveragePooling:
-    """3x3 average pooling with stride 1, without padding in the mean, multiplied by `factor`; and its gradient.
+    """3x3 average pooling with stride 1, multiplied by `factor`, and its input gradient. Means exclude the padding.
 
-    On a CPU, it is computed as a depthwise convolution, which is nine times as fast as pooling in PyTorch 2.13: sums
-    over windows are divided by nine, and border pixels, whose windows are smaller, are then scaled up. bfloat16 uses
-    PyTorch's pooling, because 1/9 would be rounded up by 0.2% in every layer.
+    On a CPU, it is computed as a depthwise convolution, which is nine times as fast as pooling in PyTorch 2.13. Sums
+    over windows are divided by nine. Border pixels, whose windows are smaller, are then scaled up. For bfloat16,
+    PyTorch's pooling is used, because the rounded 1/9 would be 0.2% too large in every layer.
     """
 
     def __init__(self, channels: int, factor: int, *, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
@@ -217,21 +219,21 @@ class AveragePooling:
 
     @property
     def weight(self) -> float:
-        """Weight of a pixel in a full window."""
+        """Weight of each of the nine pixels of a window, before border pixels are scaled."""
         return self._factor / _POOL_SIZE**2
 
-    def unpadded(self) -> "AveragePooling":
-        """Return the same pooling for use with `pool_part`; only on a CPU."""
-        copied = copy.copy(self)
-        copied._mean_of_nine = None if self._mean_of_nine is None else self._mean_of_nine.unpadded()
-        return copied
+    def copy_without_padding(self) -> "AveragePooling":
+        """Return the same pooling without padding, for `pool_part`. It works only on a CPU."""
+        unpadded = copy.copy(self)
+        unpadded._mean_of_nine = None if self._mean_of_nine is None else self._mean_of_nine.copy_without_padding()
+        return unpadded
 
     def pool_part(self, x: torch.Tensor, edges: Iterable[tuple[int, int]]) -> torch.Tensor:
-        """Pool a part of an image with an `unpadded` pooling, to (B, C, h, w) in new memory.
+        """Pool a part of an image to (B, C, h, w) in new memory. The pooling must be a `copy_without_padding`.
 
         `x` is (B, C, h + 2, w + 2) float32, channels_last: the part and the pixels around it, with zeros outside the
-        image. `edges` are axis and index (0 or -1) of the sides of the part that lie on the image border. Images with a
-        single row or column are not supported.
+        image. `edges` contains the axis and index (0 or -1) of each side of the part that lies on the image border.
+        Images with a single row or column are not supported.
         """
         if self._mean_of_nine is None:
             raise NotImplementedError("Parts of images can be pooled only on a CPU. Pool the whole image.")
@@ -251,7 +253,7 @@ class AveragePooling:
         """Return the gradient of the image, plus `add`, given the gradient of the pooled image.
 
         Border pixels are scaled before the sum over windows. All tensors are (B, C, H, W), channels_last. With
-        `consume`, `gradient` may be overwritten; with `in_place`, `add` may be overwritten by the result.
+        `consume`, `gradient` may be overwritten. With `in_place`, the result may overwrite `add`.
         """
         if consume:
             scaled = gradient
@@ -267,7 +269,7 @@ class AveragePooling:
         return summed if add is None else summed.add_(add)
 
     def _scale(self, like: torch.Tensor) -> torch.Tensor:
-        """Return (1, 1, H, W): nine divided by the number of pixels in each window."""
+        """Return nine divided by the number of pixels in each window: (1, 1, H, W)."""
         height, width = like.shape[2:]
         if (height, width) not in self._scales:
             scale = torch.ones(1, 1, height, width, dtype=like.dtype, device=like.device)
@@ -287,7 +289,7 @@ def _scale_border(x: torch.Tensor, axis: int) -> None:
 
 
 class Halving:
-    """2x2 average pooling with stride 2, and its gradient. The factor 1/4 is exact in every dtype."""
+    """2x2 average pooling with stride 2, and its input gradient. The factor 1/4 is exact in every dtype."""
 
     def __init__(self, channels: int, *, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
         self._depthwise: Convolution | None = None

@@ -1,6 +1,6 @@
-"""Conversion of a network's blocks to a list of operations for native.c: forward and backward pass.
+"""Convert a network's blocks to a list of operations for native.c, for the forward and the backward pass.
 
-Each operation writes new maps; `arena.py` assigns memory to them.
+Each operation writes to new maps. `arena` assigns memory to the maps.
 """
 
 from collections.abc import Sequence
@@ -10,52 +10,55 @@ from typing import TypedDict, Unpack, cast
 import torch
 
 from robust201.spaces.nasbench201.compiled import native
-from robust201.spaces.nasbench201.compiled.blocks import Block, CellBlock, Needs, NodeKernels, ReductionBlock
+from robust201.spaces.nasbench201.compiled.blocks import Block, CellBlock, NeededForms, NodeKernels, ReductionBlock
 from robust201.spaces.nasbench201.compiled.kernels import Convolution
 
 _LANES = native.LANES
 
 PIXELS, FEATURES, FEATURES_GRADIENT, PIXELS_GRADIENT = range(4)
-"""Numbers of the caller's tensors, which are the first external tensors. Constants follow."""
+"""Numbers of the caller's tensors among the external tensors. The maps of constant nodes have higher numbers."""
 
 N_CALLER_TENSORS = 4
 
 
 @dataclass(eq=False)
 class Map:
-    """A feature map of one image: (height, width, channels) with a border of zeros.
+    """A feature map of one image, (height, width, channels). A map in the arena has a border of zeros.
 
     Attributes:
-        external: number of an external tensor (`PIXELS` etc.); None for a map in the arena.
-        row, pixel, plane: number of floats between neighbouring rows, pixels and channels.
+        external_number: number of an external tensor (`PIXELS` etc.); None for a map in the arena.
+        row_stride, pixel_stride, channel_stride: number of floats between neighbouring rows, pixels and channels. By
+            default, maps are channels-last and have no gaps.
     """
 
     height: int
     width: int
     channels: int
-    external: int | None = None
-    row: int = 0
-    pixel: int = 0
-    plane: int = 1
+    external_number: int | None = None
+    row_stride: int = 0
+    pixel_stride: int = 0
+    channel_stride: int = 1
 
     def __post_init__(self) -> None:
-        self.pixel = self.pixel or self.channels
-        self.row = self.row or self.pixel * (self.width + (2 if self.external is None else 0))
+        self.pixel_stride = self.pixel_stride or self.channels
+        self.row_stride = self.row_stride or self.pixel_stride * (
+            self.width + (2 if self.external_number is None else 0)
+        )
 
     @property
     def first_pixel(self) -> int:
         """Number of floats before the first pixel."""
-        return self.row + self.pixel if self.external is None else 0
+        return self.row_stride + self.pixel_stride if self.external_number is None else 0
 
     @property
-    def floats(self) -> int:
+    def n_floats(self) -> int:
         """Number of floats, including the border."""
-        return self.row * (self.height + 2)
+        return self.row_stride * (self.height + 2)
 
 
 @dataclass
 class MapView:
-    """Pixels of a map that an operation uses: the first pixel, and the step between pixels."""
+    """Pixels of a map that an operation uses: row `y` and column `x` of the first, and the step to the next."""
 
     map: Map
     y: int = 0
@@ -64,40 +67,55 @@ class MapView:
 
 
 class Outputs(TypedDict, total=False):
-    """Maps to which an operation writes its raw and its rectified sum."""
+    """Maps to which an operation writes its sum, before (raw) and after the ReLU (rectified)."""
 
     raw: MapView | None
     rectified: MapView | None
 
 
 class Masks(TypedDict, total=False):
-    """ReLU output that masks an operation's sum (`tape`), and a map that is added after masking (`add_after_mask`)."""
+    """ReLU output that masks an operation's sum (`tape`), and a map that is then added (`add_after_mask`)."""
 
     tape: MapView | None
     add_after_mask: MapView | None
 
 
 class FinalSteps(Outputs, Masks, total=False):
-    """Steps after an operation's sum, in order: add `add`, mask with `tape`, add `add_after_mask`, write."""
+    """Steps after an operation's sum, in this order: add `add`, mask with `tape`, add `add_after_mask`, and write."""
 
     add: MapView | None
 
 
 @dataclass
 class Operation:
-    """One operation (see native.c); `height` and `width` are the size of its output."""
+    """One operation of native.c.
+
+    Attributes:
+        kind: the operation, such as `native.CONVOLVE`.
+        height, width, output_channels: shape of the output.
+        sources: the maps that are read.
+        input_channels, step, taps: for a convolution, the number of input channels, the stride, and the (y, x) offset
+            of the input pixel that each weight multiplies.
+        channel_stride: number of floats between the colours of an image.
+        n_pools: number of the first sources that are pooled before they are added.
+        border_scaling: for a sum, whether pooled border pixels are scaled up. For the first step of pooling's backward
+            pass, how often corners are rounded, 1 or 2.
+        add, tape, add_after_mask, raw, rectified: see `FinalSteps`.
+        weights, bias: parameters of a convolution. For `native.LOAD`, `bias` is the mean that is subtracted.
+        factors: for a sum, the factor of each source.
+    """
 
     kind: int
     height: int
     width: int
-    outputs: int
+    output_channels: int
     sources: list[MapView]
-    inputs: int = 0
+    input_channels: int = 0
     step: int = 1
     taps: list[tuple[int, int]] = field(default_factory=list)
-    plane: int = 0
+    channel_stride: int = 0
     n_pools: int = 0
-    scaled: int = 0
+    border_scaling: int = 0
     add: MapView | None = None
     tape: MapView | None = None
     add_after_mask: MapView | None = None
@@ -107,22 +125,22 @@ class Operation:
     bias: torch.Tensor | None = None
     factors: list[float] = field(default_factory=list)
 
-    def reads(self) -> list[Map]:
+    def read_maps(self) -> list[Map]:
         """Return the maps that the operation reads."""
         return [view.map for view in (*self.sources, self.add, self.tape, self.add_after_mask) if view]
 
-    def writes(self) -> list[Map]:
+    def written_maps(self) -> list[Map]:
         """Return the maps that the operation writes."""
         return [view.map for view in (self.raw, self.rectified) if view]
 
 
-class Forms:
-    """A feature map in the forms that are read: raw, rectified, or both."""
+class MapForms:
+    """The maps of one feature map in the forms that are read: raw, rectified, or both."""
 
-    def __init__(self, shape: tuple[int, int, int], needs: Needs, raw: Map | None = None) -> None:
+    def __init__(self, shape: tuple[int, int, int], needed_forms: NeededForms, raw: Map | None = None) -> None:
         self.shape = shape
-        self._raw = (raw or Map(*shape)) if needs.raw else None
-        self._rectified = Map(*shape) if needs.rectified else None
+        self._raw = (raw or Map(*shape)) if needed_forms.raw else None
+        self._rectified = Map(*shape) if needed_forms.rectified else None
 
     @property
     def raw(self) -> Map:
@@ -141,7 +159,7 @@ class Forms:
 
 
 class _Gradient:
-    """The gradient of a node's raw form. `is_owned` is as in `blocks._Sum`, because it affects rounding."""
+    """The gradient of a node's raw form. `is_owned` is as in `blocks._Sum`, because rounding depends on it."""
 
     def __init__(self, total: Map | None = None, *, is_owned: bool = False) -> None:
         self.total = total
@@ -149,12 +167,13 @@ class _Gradient:
 
 
 @dataclass
-class _LastConvolution:
+class _PendingConvolution:
     """The latest convolution that contributes to the gradient of a node's ReLU.
 
-    It is appended to the list when it is known whether it is the last, because only the last one masks.
+    It is appended to the list only when it is known whether another one follows, because only the last one masks.
 
     Attributes:
+        kernel: the convolution.
         source: the gradient that is convolved.
         added: sum of the earlier convolutions; None if this is the first.
     """
@@ -190,12 +209,12 @@ def fits_structures(blocks: Sequence[Block], *convolutions: Convolution) -> bool
 
 
 class OperationList:
-    """Operations in execution order, divided into segments. Each segment runs on one group of images after another."""
+    """Operations in execution order, divided into segments. A segment runs on a few images at a time."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
         self.segments: list[tuple[int, int]] = []  # (first operation, height of its maps)
-        self.constants: list[torch.Tensor] = []  # external tensors after the caller's
+        self.constants: list[torch.Tensor] = []  # external tensors that follow the caller's
         self._saved: list[_SavedForward] = []
 
     def begin_segment(self, height: int) -> None:
@@ -204,7 +223,7 @@ class OperationList:
 
     # --- operations ---------------------------------------------------------------------------------------------------
 
-    def _convolve(
+    def _append_taps(
         self,
         weight: torch.Tensor,
         bias: torch.Tensor | None,
@@ -214,7 +233,7 @@ class OperationList:
         step: int = 1,
         **final_steps: Unpack[FinalSteps],
     ) -> None:
-        """Append a convolution with weight (outputs, inputs, taps) and an output of this size."""
+        """Append a convolution with weight (output channels, input channels, taps) and an output of this size."""
         n_outputs, n_inputs, n_taps = weight.shape
         n_blocks = -(-n_outputs // _LANES)
         padded = weight.new_zeros(n_blocks * _LANES, n_inputs, n_taps)
@@ -226,7 +245,7 @@ class OperationList:
                 *size,
                 n_blocks * _LANES,
                 [MapView(source)],
-                inputs=n_inputs,
+                input_channels=n_inputs,
                 step=step,
                 taps=taps,
                 weights=packed,
@@ -235,7 +254,7 @@ class OperationList:
             )
         )
 
-    def _apply(
+    def _append_convolution(
         self,
         convolution: Convolution,
         source: Map,
@@ -246,9 +265,9 @@ class OperationList:
         weight, bias, padding = convolution.parameters
         kernel_size = weight.shape[-1]
         taps = [(y - padding, x - padding) for y in range(kernel_size) for x in range(kernel_size)]
-        self._convolve(weight.flatten(2), bias, source, taps, size, step, **final_steps)
+        self._append_taps(weight.flatten(2), bias, source, taps, size, step, **final_steps)
 
-    def _sum(
+    def _append_sum(
         self,
         shape: tuple[int, int, int],
         pools: Sequence[tuple[Map, float]],
@@ -264,7 +283,7 @@ class OperationList:
                 *shape,
                 [MapView(source) for source, _ in sources],
                 n_pools=len(pools),
-                scaled=int(scales_border),
+                border_scaling=int(scales_border),
                 factors=[factor for _, factor in sources],
                 **final_steps,
             )
@@ -272,35 +291,42 @@ class OperationList:
 
     # --- forward ------------------------------------------------------------------------------------------------------
 
-    def add_stem(self, pixels: Map, mean: torch.Tensor, stem: Convolution, needs: Needs) -> Forms:
+    def add_stem(self, pixels: Map, mean: torch.Tensor, stem: Convolution, needed_forms: NeededForms) -> MapForms:
         """Append the operations before the first block: subtraction of the mean, and the stem."""
         height, width = pixels.height, pixels.width
         centred = Map(height, width, 3)
         self.operations.append(
             Operation(
-                native.LOAD, height, width, 3, [MapView(pixels)], plane=pixels.plane, bias=mean, raw=MapView(centred)
+                native.LOAD,
+                height,
+                width,
+                3,
+                [MapView(pixels)],
+                channel_stride=pixels.channel_stride,
+                bias=mean,
+                raw=MapView(centred),
             )
         )
-        value = Forms((height, width, stem.parameters[0].shape[0]), needs)
-        self._apply(stem, centred, (height, width), **value.outputs)
+        value = MapForms((height, width, stem.parameters[0].shape[0]), needed_forms)
+        self._append_convolution(stem, centred, (height, width), **value.outputs)
         return value
 
-    def forward(self, block: Block, value: Forms, output_map: Map | None) -> Forms:
-        """Append a block; its raw output is written to `output_map`, or to a new map if `output_map` is None."""
+    def forward(self, block: Block, value: MapForms, output_map: Map | None) -> MapForms:
+        """Append a block, which writes its raw output to `output_map`, or to a new map if `output_map` is None."""
         if isinstance(block, ReductionBlock):
             return self._forward_reduction(block, value, output_map)
         return self._forward_cell(block, value, output_map)
 
-    def _forward_cell(self, block: CellBlock, value: Forms, output_map: Map | None) -> Forms:
+    def _forward_cell(self, block: CellBlock, value: MapForms, output_map: Map | None) -> MapForms:
         shape = value.shape
         values = {0: value}
         for node in block.nodes:
-            node_forms = Forms(shape, node.needs, output_map if node.index == block.output else None)
+            node_forms = MapForms(shape, node.needed_forms, output_map if node.index == block.output_node else None)
             self._append_node(node, values, self._append_constant(block, node, shape), node_forms, shape)
             values[node.index] = node_forms
         relu_outputs = {source: values[source].rectified for node in block.nodes for source, _ in node.convolutions}
         self._saved.append(_SavedForward(relu_outputs, *shape))
-        return values[block.output]
+        return values[block.output_node]
 
     def _append_constant(self, block: CellBlock, node: NodeKernels, shape: tuple[int, int, int]) -> Map | None:
         if node.index not in block.constants:
@@ -308,14 +334,14 @@ class OperationList:
         height, width, channels = shape
         constant = block.constants.map_of(node.index, torch.empty(1, channels, height, width))
         self.constants.append(constant)
-        return Map(*shape, external=N_CALLER_TENSORS + len(self.constants) - 1)
+        return Map(*shape, external_number=N_CALLER_TENSORS + len(self.constants) - 1)
 
     def _append_node(
         self,
         node: NodeKernels,
-        values: dict[int, Forms],
+        values: dict[int, MapForms],
         constant: Map | None,
-        node_forms: Forms,
+        node_forms: MapForms,
         shape: tuple[int, int, int],
     ) -> None:
         """Append a node's sum, in the order of `blocks.compute_node`."""
@@ -325,31 +351,31 @@ class OperationList:
             addends.append((constant, 1.0))
         total: MapView | None = None
         if not node.convolutions:
-            self._sum(shape, pools, addends, scales_border=True, **node_forms.outputs)
+            self._append_sum(shape, pools, addends, scales_border=True, **node_forms.outputs)
         elif not pools and len(addends) == 1 and addends[0][1] == 1:
             total = MapView(addends[0][0])
         elif pools or addends:
             total = MapView(Map(*shape))
-            self._sum(shape, pools, addends, scales_border=True, raw=total)
+            self._append_sum(shape, pools, addends, scales_border=True, raw=total)
         for position, (source, convolution) in enumerate(node.convolutions, start=1):
             rectified = values[source].rectified
             if position == len(node.convolutions):
-                self._apply(convolution, rectified, shape[:2], add=total, **node_forms.outputs)
+                self._append_convolution(convolution, rectified, shape[:2], add=total, **node_forms.outputs)
             else:
                 partial = MapView(Map(*shape))
-                self._apply(convolution, rectified, shape[:2], add=total, raw=partial)
+                self._append_convolution(convolution, rectified, shape[:2], add=total, raw=partial)
                 total = partial
 
-    def _forward_reduction(self, block: ReductionBlock, value: Forms, output_map: Map | None) -> Forms:
+    def _forward_reduction(self, block: ReductionBlock, value: MapForms, output_map: Map | None) -> MapForms:
         raw, rectified = value.raw, value.rectified
         half_size = raw.height // 2, raw.width // 2
         shape = (*half_size, 2 * raw.channels)
         hidden, halved, shortcut = Map(*shape), Map(*half_size, raw.channels), Map(*shape)
-        self._apply(block.first, rectified, half_size, 2, rectified=MapView(hidden))
+        self._append_convolution(block.first, rectified, half_size, 2, rectified=MapView(hidden))
         self.operations.append(Operation(native.HALVE, *half_size, raw.channels, [MapView(raw)], raw=MapView(halved)))
-        self._apply(block.down, halved, half_size, raw=MapView(shortcut))
-        output_forms = Forms(shape, block.output, output_map)
-        self._apply(block.second, hidden, half_size, add=MapView(shortcut), **output_forms.outputs)
+        self._append_convolution(block.down, halved, half_size, raw=MapView(shortcut))
+        output_forms = MapForms(shape, block.output_forms, output_map)
+        self._append_convolution(block.second, hidden, half_size, add=MapView(shortcut), **output_forms.outputs)
         self._saved.append(_SavedForward({0: rectified, 1: hidden}, raw.height, raw.width, raw.channels))
         return output_forms
 
@@ -359,7 +385,7 @@ class OperationList:
         """Append an operation that copies the gradient of the last block's output to a map with a border."""
         shape = (gradient.height, gradient.width, gradient.channels)
         bordered = Map(*shape)
-        self._sum(shape, [], [(gradient, 1.0)], scales_border=False, raw=MapView(bordered))
+        self._append_sum(shape, [], [(gradient, 1.0)], scales_border=False, raw=MapView(bordered))
         return bordered
 
     def backward(self, block: Block, gradient: Map) -> Map:
@@ -372,29 +398,39 @@ class OperationList:
     def _backward_cell(self, block: CellBlock, gradient: Map, saved: _SavedForward) -> Map:
         shape = (gradient.height, gradient.width, gradient.channels)
         raw_gradients = {0: _Gradient()} | {node.index: _Gradient() for node in block.nodes}
-        last_convolutions: dict[int, _LastConvolution] = {}
-        raw_gradients[block.output] = _Gradient(gradient, is_owned=True)
+        pending_convolutions: dict[int, _PendingConvolution] = {}
+        raw_gradients[block.output_node] = _Gradient(gradient, is_owned=True)
         for node in reversed(block.nodes):
-            gradient_of_node = self._join(
-                raw_gradients[node.index], last_convolutions.get(node.index), saved.tape.get(node.index)
+            gradient_of_node = self._append_node_gradient(
+                raw_gradients[node.index], pending_convolutions.get(node.index), saved.tape.get(node.index)
             )
             total = cast("Map", gradient_of_node.total)
             for source, kernel in node.gradients:
-                earlier = last_convolutions.get(source)
-                last_convolutions[source] = _LastConvolution(
-                    kernel, total, None if earlier is None else self._apply_last(earlier)
+                earlier = pending_convolutions.get(source)
+                pending_convolutions[source] = _PendingConvolution(
+                    kernel, total, None if earlier is None else self._append_pending_convolution(earlier)
                 )
             if node.poolings:
                 in_place = gradient_of_node.is_owned and len(node.poolings) == 1 and not node.skips
-                scaled = Map(*shape)
+                scaled_gradient = Map(*shape)
                 self.operations.append(
-                    Operation(native.SCALE, *shape, [MapView(total)], scaled=2 if in_place else 1, raw=MapView(scaled))
+                    Operation(
+                        native.SCALE,
+                        *shape,
+                        [MapView(total)],
+                        border_scaling=2 if in_place else 1,
+                        raw=MapView(scaled_gradient),
+                    )
                 )
                 for source, pooling in node.poolings:
                     previous, new_gradient = raw_gradients[source].total, Map(*shape)
                     addends = [(previous, 1.0)] if previous else []
-                    self._sum(
-                        shape, [(scaled, pooling.weight)], addends, scales_border=False, raw=MapView(new_gradient)
+                    self._append_sum(
+                        shape,
+                        [(scaled_gradient, pooling.weight)],
+                        addends,
+                        scales_border=False,
+                        raw=MapView(new_gradient),
                     )
                     raw_gradients[source] = _Gradient(new_gradient, is_owned=True)
             for source, times in node.skips:
@@ -404,33 +440,37 @@ class OperationList:
                     continue
                 new_gradient = Map(*shape)
                 addends = [*([(previous, 1.0)] if previous else []), (total, float(times))]
-                self._sum(shape, [], addends, scales_border=False, raw=MapView(new_gradient))
+                self._append_sum(shape, [], addends, scales_border=False, raw=MapView(new_gradient))
                 raw_gradients[source] = _Gradient(new_gradient, is_owned=True)
-        return cast("Map", self._join(raw_gradients[0], last_convolutions.get(0), saved.tape.get(0)).total)
+        return cast(
+            "Map", self._append_node_gradient(raw_gradients[0], pending_convolutions.get(0), saved.tape.get(0)).total
+        )
 
-    def _join(self, raw_gradient: _Gradient, last_convolution: _LastConvolution | None, tape: Map | None) -> _Gradient:
-        """Append the last convolution for a node's ReLU, masked, plus the gradient of the node's raw form."""
-        if last_convolution is None or tape is None:
+    def _append_node_gradient(
+        self, raw_gradient: _Gradient, pending_convolution: _PendingConvolution | None, tape: Map | None
+    ) -> _Gradient:
+        """Append the sum of a node's gradients: the masked gradient through its ReLU, and that through its raw form."""
+        if pending_convolution is None or tape is None:
             return raw_gradient
         masks: Masks = {
             "tape": MapView(tape),
             "add_after_mask": None if raw_gradient.total is None else MapView(raw_gradient.total),
         }
-        return _Gradient(self._apply_last(last_convolution, **masks), is_owned=True)
+        return _Gradient(self._append_pending_convolution(pending_convolution, **masks), is_owned=True)
 
-    def _apply_last(self, last: _LastConvolution, **masks: Unpack[Masks]) -> Map:
+    def _append_pending_convolution(self, last: _PendingConvolution, **masks: Unpack[Masks]) -> Map:
         source, added = last.source, last.added
         gradient_map = Map(source.height, source.width, source.channels)
         size, add = (source.height, source.width), None if added is None else MapView(added)
-        self._apply(last.kernel, source, size, add=add, raw=MapView(gradient_map), **masks)
+        self._append_convolution(last.kernel, source, size, add=add, raw=MapView(gradient_map), **masks)
         return gradient_map
 
     def _backward_reduction(self, block: ReductionBlock, gradient: Map, saved: _SavedForward) -> Map:
         relu_outputs, half_size = saved.tape, (gradient.height, gradient.width)
         hidden, down = Map(*half_size, gradient.channels), Map(*half_size, saved.channels)
         second, first, shortcut = block.gradients
-        self._apply(second, gradient, half_size, tape=MapView(relu_outputs[1]), raw=MapView(hidden))
-        self._apply(shortcut, gradient, half_size, raw=MapView(down))
+        self._append_convolution(second, gradient, half_size, tape=MapView(relu_outputs[1]), raw=MapView(hidden))
+        self._append_convolution(shortcut, gradient, half_size, raw=MapView(down))
         input_gradient = Map(saved.height, saved.width, saved.channels)
         # Input row 2i is multiplied by kernel row 1 for output row i; input row 2i + 1 by kernel rows 0 and 2 for
         # output rows i + 1 and i. The same holds for columns. Like oneDNN, sum over each kernel column before adding
@@ -445,7 +485,7 @@ class OperationList:
                 }
                 for column, x in columns:
                     is_last = column == columns[-1][0]
-                    self._convolve(
+                    self._append_taps(
                         torch.stack([first[:, :, row, column].t() for row, _ in rows], dim=2),
                         None,
                         hidden,
@@ -461,7 +501,7 @@ class OperationList:
         """Append the operations that compute the gradient of the pixels from the gradient of the stem's output."""
         half_size = gradient.height // 2, gradient.width // 2
         blocks = Map(*half_size, _LANES)
-        self._apply(stem_gradient, gradient, half_size, 2, raw=MapView(blocks))
+        self._append_convolution(stem_gradient, gradient, half_size, 2, raw=MapView(blocks))
         self.operations.append(
             Operation(
                 native.SHUFFLE,
@@ -469,7 +509,7 @@ class OperationList:
                 pixel_gradient.width,
                 pixel_gradient.channels,
                 [MapView(blocks)],
-                plane=pixel_gradient.plane,
+                channel_stride=pixel_gradient.channel_stride,
                 raw=MapView(pixel_gradient),
             )
         )

@@ -1,8 +1,8 @@
 /* Run a list of operations on feature maps, image by image, so that maps stay in a core's cache (see lowering.py).
  *
- * Feature maps are float32 in channels-last order. They have a multiple of sixteen channels, except for images, and a
- * border of zeros, which is read as padding and never written. Sums have the same order as in oneDNN's AVX-512 kernels,
- * and use fused multiply-adds, so that results are bit-identical to PyTorch's.
+ * Feature maps are float32 in channels-last order. Except for images, they have a multiple of sixteen channels. Maps in
+ * the arena have a border of zeros, which is read as padding and never written. Sums have the same order as in oneDNN's
+ * AVX-512 kernels, and use fused multiply-adds, so that results are bit-identical to PyTorch's.
  *
  * Compile with -O3 -march=x86-64-v4 -ffp-contract=fast.
  */
@@ -18,20 +18,30 @@ typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias))
 typedef int32_t mask __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 /* Location of an operation's pixels in a map. `offset` is the number of floats from the start of the buffer to the
- * first pixel; `row` and `pixel` are the numbers of floats between rows and between pixels. */
+ * first pixel. `row` and `pixel` are strides: the numbers of floats between rows and between pixels. */
 typedef struct {
     int64_t buffer, offset, row, pixel;
 } view;
 
 /* Memory of a map. `external` is the number of an external tensor, or -1 for a buffer in the arena, which starts after
- * `offset` floats. `image` is the number of floats per image. `kept` is true if the buffer has space for all images of
- * a run, instead of one group of images. */
+ * `offset` floats. `image` is the number of floats per image. `kept` is 1 if the buffer has space for all images of a
+ * run, and 0 if it has space for one group of images. */
 typedef struct {
     int64_t external, offset, image, kept;
 } buffer;
 
 enum { LOAD, CONVOLVE, SUM, SCALE, HALVE, SHUFFLE };
 
+/* One operation.
+ *
+ * - `kind` is LOAD, CONVOLVE etc.; `height`, `width` and `outputs` (channels) are the shape of the output.
+ * - For CONVOLVE, `inputs` is the number of input channels, `step` is the stride, and `taps` are the offsets, in floats,
+ *   of the `n_taps` input pixels of an output pixel.
+ * - For images, `plane` is the number of floats between colours.
+ * - For SUM, the first `n_pools` of the `n_sources` sources are pooled, each source has a factor, and `scaled` says
+ *   whether pooled pixels on the border of the map are scaled up. For SCALE, see scale().
+ * - Afterwards, `add` is added, the sum is set to zero where `tape` is not positive, and `add_after_mask` is added. The
+ *   result is written to `raw`, and its ReLU to `rectified`. Views with buffer -1 are absent. */
 typedef struct {
     int64_t kind, height, width, inputs, outputs, step, n_taps, plane, n_pools, n_sources, scaled;
     int64_t top, left, map_height, map_width; /* of the output: first row and column in the map, and size of the map */
@@ -42,6 +52,7 @@ typedef struct {
     float factors[MAX_SOURCES];
 } operation;
 
+/* Operations `first` to `stop` (excluded), which run on `group` images before the next images. */
 typedef struct {
     int64_t first, stop, group;
 } segment;
@@ -51,6 +62,7 @@ typedef struct {
     int64_t top, left, height, width;
 } region;
 
+/* The tensors and the image on which an operation runs. */
 typedef struct {
     const buffer *buffers;
     float *const *externals;
@@ -82,7 +94,7 @@ typedef struct {
     float *raw, *rectified;
 } tile_maps;
 
-/* Compute PIXELS neighbouring pixels of 16 * BLOCKS output channels. */
+/* Compute 16 * BLOCKS output channels of PIXELS neighbouring pixels. */
 INLINE void convolve_tile(const operation *o, const float *source, tile_maps e, const float *weights, const float *bias,
                           const int inputs, const int step, const int PIXELS, const int BLOCKS) {
     vec sum[2][16];
@@ -211,8 +223,8 @@ INLINE void pool_tile(vec *pooled, const float *p, int64_t row, int64_t pixel, c
     }
 }
 
-/* Scale a sum on the border, where a window covers only six of nine pixels. The empty assembly statement prevents
- * fusing with a later addition, so that the product is rounded. */
+/* Scale up a sum on the border, where a window covers only six of nine pixels. The empty assembly statement prevents
+ * that the product is fused with a later addition, so that it is rounded. */
 INLINE vec scale_border(vec v) {
     v *= 1.5f;
     __asm__("" : "+v"(v));
@@ -408,7 +420,7 @@ void robust201_run(const operation *operations, const segment *segments, int64_t
 
 INLINE void move(view *v, int64_t y, int64_t x) { v->offset += y * v->row + x * v->pixel; }
 
-/* Return an operation of the forward pass that computes only one region of its output. */
+/* Return a copy of an operation of the forward pass that computes only one region of its output. */
 static operation part_of(const operation *o, const region *r) {
     operation part = *o;
     const int64_t scale = o->kind == HALVE ? 2 : o->step;
@@ -445,8 +457,8 @@ static float *save_or_restore(const operation *part, const view *v, const locati
     return saved;
 }
 
-/* Prefetch the region of a kept map before it is overwritten. It is not in a cache, and its rows are too far apart for
- * the hardware to predict. */
+/* Prefetch the region of a kept map before it is overwritten. The region is not in a cache, and its rows are too far
+ * apart for the hardware to predict. */
 static void prefetch(const operation *part, const view *v, const location *where) {
     const float *map = pixels_of(where, v);
     if (!map || !where->buffers[v->buffer].kept)
@@ -457,8 +469,8 @@ static void prefetch(const operation *part, const view *v, const location *where
 }
 
 /* Recompute a region of each operation's maps for `n_images` images, in groups of `group` images. Overwritten values of
- * kept maps are saved in `saved_values`, which has `saved_stride` floats per image. If `rejected` is given, the saved
- * values of images with nonzero `rejected` are restored instead. */
+ * kept maps are saved in `saved_values`, which has `saved_stride` floats per image. If `rejected` is given, nothing is
+ * computed, and the saved values of the images with nonzero `rejected` are restored. */
 void robust201_run_regions(const operation *operations, const region *regions, int64_t n_operations,
                            const buffer *buffers, float *const *externals, const int64_t *strides, float *arena,
                            float *saved_values, int64_t saved_stride, const uint8_t *rejected, int64_t n_images,

@@ -1,4 +1,9 @@
-"""Interface to the library compiled from native.c: its path and structures, and whether it can be used."""
+"""Interface to the library compiled from native.c: its path, its structures, and whether it can be used.
+
+Each structure has the same fields as in native.c, in the same order. Some have longer names here: the strides, which
+are `row`, `pixel`, `image` and `plane` in native.c; `input_channels` and `output_channels` (`inputs` and `outputs`);
+`external_number` (`external`); `is_retained` (`kept`); `border_scaling` (`scaled`); and `n_images` (`group`).
+"""
 
 import ctypes
 import hashlib
@@ -21,23 +26,23 @@ _Int = ctypes.c_int64
 
 
 class ViewStruct(ctypes.Structure):
-    """Location of an operation's pixels in a map (see native.c)."""
+    """Location of an operation's pixels in a map: its buffer, first pixel, and strides in floats (see native.c)."""
 
-    _fields_ = (("buffer", _Int), ("offset", _Int), ("row", _Int), ("pixel", _Int))
+    _fields_ = (("buffer", _Int), ("offset", _Int), ("row_stride", _Int), ("pixel_stride", _Int))
 
 
 class BufferStruct(ctypes.Structure):
-    """Memory of a map (see native.c)."""
+    """Memory of a map: an external tensor, or a part of the arena (see native.c)."""
 
-    _fields_ = (("external", _Int), ("offset", _Int), ("image", _Int), ("kept", _Int))
+    _fields_ = (("external_number", _Int), ("offset", _Int), ("image_stride", _Int), ("is_retained", _Int))
 
 
 class OperationStruct(ctypes.Structure):
-    """One operation (see native.c)."""
+    """One operation (see native.c and `lowering.Operation`)."""
 
     _fields_ = (
-        *((name, _Int) for name in ("kind", "height", "width", "inputs", "outputs", "step")),
-        *((name, _Int) for name in ("n_taps", "plane", "n_pools", "n_sources", "scaled")),
+        *((name, _Int) for name in ("kind", "height", "width", "input_channels", "output_channels", "step")),
+        *((name, _Int) for name in ("n_taps", "channel_stride", "n_pools", "n_sources", "border_scaling")),
         *((name, _Int) for name in ("top", "left", "map_height", "map_width")),
         ("taps", _Int * MAX_TAPS),
         ("sources", ViewStruct * MAX_SOURCES),
@@ -49,9 +54,9 @@ class OperationStruct(ctypes.Structure):
 
 
 class SegmentStruct(ctypes.Structure):
-    """A range of operations that run on one group of images after another (see native.c)."""
+    """Operations `first` to `stop` (excluded), which run together on `n_images` images at a time (see native.c)."""
 
-    _fields_ = (("first", _Int), ("stop", _Int), ("group", _Int))
+    _fields_ = (("first", _Int), ("stop", _Int), ("n_images", _Int))
 
 
 class RegionStruct(ctypes.Structure):
@@ -65,7 +70,7 @@ _STRUCTURES: Final = (OperationStruct, BufferStruct, SegmentStruct, RegionStruct
 
 @cache
 def load_library() -> ctypes.CDLL | None:
-    """Return the native library, or None if it cannot be used (`unavailable_reason` has the reason)."""
+    """Return the native library, or None if it cannot be used (see `unavailable_reason`)."""
     return None if unavailable_reason() else _open_library()
 
 
@@ -91,7 +96,7 @@ def unavailable_reason() -> str | None:
         source_hash = hashlib.sha256(C_SOURCE.read_bytes()).hexdigest()
     except (OSError, AttributeError) as error:
         return f"{LIBRARY} cannot be loaded: {error}"
-    # Check both, because a change of the structures in Python or of the computations in C may be the only change.
+    # Check both: the hash finds changes of native.c, and the sizes find changes of the structures in this file.
     if compiled_hash != source_hash or compiled_sizes != [ctypes.sizeof(structure) for structure in _STRUCTURES]:
         return f"{LIBRARY} was compiled from another version of {C_SOURCE.name}; install robust201 again"
     return None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from robust201.spaces.nasbench201.compiled.arena import Runner, run_in_threads, split_for_threads
-from robust201.spaces.nasbench201.compiled.blocks import Block, Needs, ReductionBlock
+from robust201.spaces.nasbench201.compiled.blocks import Block, NeededForms, ReductionBlock
 from robust201.spaces.nasbench201.compiled.kernels import Convolution
 from robust201.spaces.nasbench201.compiled.lowering import (
     FEATURES,
@@ -19,7 +19,7 @@ from robust201.spaces.nasbench201.compiled.lowering import (
 from robust201.spaces.nasbench201.compiled.native_search import NativeSearch, SearchRunner, find_persistent_maps
 
 FORWARD_IMAGES = 8
-"""Images that pass through all stages together in a forward pass."""
+"""Images per thread that run through all stages of a forward pass before the next images begin."""
 
 GRADIENT_IMAGES = 16
 """Images per thread in a pass with a gradient. There are few, so that ReLU outputs stay in the CPU cache until the
@@ -37,10 +37,11 @@ class NativeNetwork:
     Args:
         blocks: the blocks in order.
         stem: the first convolution.
-        stem_needs: forms of the stem's output that the first block reads.
+        stem_forms: forms of the stem's output that the first block reads.
         stem_gradient: input gradient of the stem.
         mean: (1, 3, 1, 1), the mean that is subtracted from pixels.
-        channels: channels of the first stage. There must be 16, so that convolutions have 16, 32 or 64 input channels.
+        channels: channels of the first stage. There must be 16, because native.c supports convolutions of 16, 32 and 64
+            channels.
         library: result of `native.load_library`.
     """
 
@@ -48,14 +49,14 @@ class NativeNetwork:
         self,
         blocks: Sequence[Block],
         stem: Convolution,
-        stem_needs: Needs,
+        stem_forms: NeededForms,
         stem_gradient: Convolution,
         mean: torch.Tensor,
         channels: int,
         library: ctypes.CDLL,
     ) -> None:
         self._library = library
-        self._blocks, self._stem, self._stem_needs = blocks, stem, stem_needs
+        self._blocks, self._stem, self._stem_forms = blocks, stem, stem_forms
         self._stem_gradient, self._channels = stem_gradient, channels
         self._mean = mean.flatten().contiguous()
         self._runners: dict[tuple[int, int, bool], tuple[Runner, int]] = {}
@@ -84,7 +85,7 @@ class NativeNetwork:
         return features
 
     def backward(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Return the gradient of the pixels, given the gradient of the last output of `forward` with `keep`."""
+        """Return the gradient of the pixels, given the gradient of the output of the last `forward` with `keep`."""
         n_images, _, height, width = gradient.shape
         runner, n_forward_segments = self._runner(4 * height, 4 * width, gradient=True)
         pixel_gradient = torch.empty(n_images, 3, 4 * height, 4 * width)
@@ -94,7 +95,7 @@ class NativeNetwork:
     def search(
         self, pixels: torch.Tensor, depth: int, classify: Callable[[torch.Tensor], torch.Tensor], max_images: int
     ) -> NativeSearch:
-        """Start a search on at most `max_images` images. The first `depth` blocks compute only patches.
+        """Start a search in which the first `depth` blocks compute only patches. It has at most `max_images` images.
 
         `classify` maps the last block's output to logits.
         """
@@ -102,12 +103,12 @@ class NativeNetwork:
         n_threads = torch.get_num_threads()
         key = (height, width, depth, n_threads)
         if key not in self._searches:
-            listing = OperationList()
-            persistent = find_persistent_maps(listing, self._list_forward(listing, height, width, depth))
+            operation_list = OperationList()
+            persistent = find_persistent_maps(operation_list, self._list_forward(operation_list, height, width, depth))
             runner = Runner(
-                listing, max_images=-(-max_images // n_threads), library=self._library, persistent=persistent
+                operation_list, max_images=-(-max_images // n_threads), library=self._library, persistent=persistent
             )
-            self._searches[key] = SearchRunner(runner, listing, persistent)
+            self._searches[key] = SearchRunner(runner, operation_list, persistent)
         return NativeSearch(self._searches[key], pixels, self._make_features(pixels), classify)
 
     def _make_features(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -128,40 +129,53 @@ class NativeNetwork:
     def _runner(self, height: int, width: int, *, gradient: bool) -> tuple[Runner, int]:
         key = (height, width, gradient)
         if key not in self._runners:
-            listing, n_forward_segments = self._list_operations(height, width, gradient=gradient)
+            operation_list, n_forward_segments = self._list_operations(height, width, gradient=gradient)
             max_images = GRADIENT_IMAGES if gradient else FORWARD_IMAGES
-            self._runners[key] = Runner(listing, max_images=max_images, library=self._library), n_forward_segments
+            self._runners[key] = (
+                Runner(operation_list, max_images=max_images, library=self._library),
+                n_forward_segments,
+            )
         return self._runners[key]
 
     def _list_operations(self, height: int, width: int, *, gradient: bool) -> tuple[OperationList, int]:
         """Return the operations, and the number of segments of the forward pass."""
-        listing = OperationList()
-        self._list_forward(listing, height, width)
-        n_forward_segments = len(listing.segments)
+        operation_list = OperationList()
+        self._list_forward(operation_list, height, width)
+        n_forward_segments = len(operation_list.segments)
         if gradient:
             feature_shape = (height // 4, width // 4, 4 * self._channels)
-            listing.begin_segment(feature_shape[0])
-            output_gradient = listing.add_output_gradient(Map(*feature_shape, external=FEATURES_GRADIENT))
+            operation_list.begin_segment(feature_shape[0])
+            output_gradient = operation_list.add_output_gradient(Map(*feature_shape, external_number=FEATURES_GRADIENT))
             for block in reversed(self._blocks):
                 if isinstance(block, ReductionBlock):
-                    listing.begin_segment(2 * output_gradient.height)
-                output_gradient = listing.backward(block, output_gradient)
-            pixel_gradient = Map(height, width, 3, external=PIXELS_GRADIENT, row=width, pixel=1, plane=height * width)
-            listing.add_stem_gradient(output_gradient, self._stem_gradient, pixel_gradient)
-        return listing, n_forward_segments
+                    operation_list.begin_segment(2 * output_gradient.height)
+                output_gradient = operation_list.backward(block, output_gradient)
+            pixel_gradient = Map(
+                height,
+                width,
+                3,
+                external_number=PIXELS_GRADIENT,
+                row_stride=width,
+                pixel_stride=1,
+                channel_stride=height * width,
+            )
+            operation_list.add_stem_gradient(output_gradient, self._stem_gradient, pixel_gradient)
+        return operation_list, n_forward_segments
 
-    def _list_forward(self, listing: OperationList, height: int, width: int, depth: int = 0) -> int:
+    def _list_forward(self, operation_list: OperationList, height: int, width: int, depth: int = 0) -> int:
         """Append stem and blocks; return the number of operations in the stem and the first `depth` blocks."""
-        listing.begin_segment(height // 4 if depth else height)
-        image = Map(height, width, 3, external=PIXELS, row=width, pixel=1, plane=height * width)
-        value = listing.add_stem(image, self._mean, self._stem, self._stem_needs)
+        operation_list.begin_segment(height // 4 if depth else height)
+        image = Map(
+            height, width, 3, external_number=PIXELS, row_stride=width, pixel_stride=1, channel_stride=height * width
+        )
+        value = operation_list.add_stem(image, self._mean, self._stem, self._stem_forms)
         feature_shape = (height // 4, width // 4, 4 * self._channels)
         n_leading = 0
         for position, block in enumerate(self._blocks):
-            output_map = Map(*feature_shape, external=FEATURES) if position == len(self._blocks) - 1 else None
-            value = listing.forward(block, value, output_map)
+            output_map = Map(*feature_shape, external_number=FEATURES) if position == len(self._blocks) - 1 else None
+            value = operation_list.forward(block, value, output_map)
             if position == depth - 1:
-                n_leading = len(listing.operations)
+                n_leading = len(operation_list.operations)
             if position == depth - 1 or (position >= depth and isinstance(block, ReductionBlock)):
-                listing.begin_segment(value.shape[0])
+                operation_list.begin_segment(value.shape[0])
         return n_leading

@@ -1,7 +1,7 @@
 """Incremental forward pass with native.c. If one window changes, only the affected region of each map is recomputed.
 
 Patches are written to the maps of the accepted images. Overwritten values are saved, and restored if the proposal is
-rejected. Rounding errors do not accumulate across proposals.
+rejected. Therefore, rounding errors do not accumulate across proposals.
 """
 
 import weakref
@@ -21,35 +21,35 @@ _TILE = 4
 
 @dataclass(frozen=True)
 class _RegionRule:
-    """Rule that gives the changed region of an operation's output from the changed regions of its inputs.
+    """What determines the changed region of an operation's output, given the changed regions of its inputs.
 
     Attributes:
-        reads: index of each operation whose output is read, with the reach: the number of pixels read on each side of a
-            pixel.
+        reads: (index, reach) of each operation whose output is read; the reach is the number of pixels that are read on
+            each side of a pixel.
         halves: whether the operation halves the image.
-        height, width, outputs: shape of the output.
-        n_maps: number of output maps that are kept.
+        height, width, output_channels: shape of the output.
+        n_persistent_maps: number of output maps that the search keeps between runs.
     """
 
     reads: tuple[tuple[int, int], ...]
     halves: bool
     height: int
     width: int
-    outputs: int
-    n_maps: int
+    output_channels: int
+    n_persistent_maps: int
 
 
 class SearchRunner:
-    """State shared by the searches of one network, image size and depth."""
+    """State that searches share if they have the same network, image size and depth."""
 
-    def __init__(self, runner: Runner, listing: OperationList, persistent: PersistentMaps) -> None:
+    def __init__(self, runner: Runner, operation_list: OperationList, persistent: PersistentMaps) -> None:
         self.runner = runner
         self.free_arenas: list[torch.Tensor] = []
-        operations = listing.operations[: persistent.n_operations]
+        operations = operation_list.operations[: persistent.n_operations]
         producers = _find_producers(operations)
         self._region_rules = [_region_rule_of(operation, producers, persistent.maps) for operation in operations]
 
-    def regions(self, window: Region) -> list[Region]:
+    def changed_regions(self, window: Region) -> list[Region]:
         """Return the region of each leading operation's output that a window affects, widened to whole tiles."""
         changed: list[Region] = []
         for rule in self._region_rules:
@@ -59,15 +59,15 @@ class SearchRunner:
             elif rule.halves:
                 ((source, reach),) = rule.reads
                 input_region = changed[source]
-                changed.append(input_region.spread_with_stride_2(*size) if reach else _halved(input_region))
+                changed.append(input_region.spread_with_stride_2(*size) if reach else _halve(input_region))
             else:
                 changed.append(union([changed[source].spread(reach, *size) for source, reach in rule.reads]))
-        return [_widened(region, rule.width) for region, rule in zip(changed, self._region_rules, strict=True)]
+        return [_widen_to_tiles(region, rule.width) for region, rule in zip(changed, self._region_rules, strict=True)]
 
     def count_floats(self, regions: list[Region]) -> int:
-        """Return the number of floats per image that must be saved before these regions are overwritten."""
+        """Return the number of floats per image that are saved before these regions are overwritten."""
         return sum(
-            region.size[0] * region.size[1] * rule.outputs * rule.n_maps
+            region.size[0] * region.size[1] * rule.output_channels * rule.n_persistent_maps
             for region, rule in zip(regions, self._region_rules, strict=True)
         )
 
@@ -107,10 +107,10 @@ class NativeSearch:
         if self._proposal is not None:
             self.accept(torch.zeros(len(self._proposal[2]), dtype=torch.bool))
         region = Region(row, row + window.shape[2], column, column + window.shape[3])
-        regions = self._runner.regions(region)
-        count_floats = self._runner.count_floats(regions)
-        if self._saved_values.shape[1] < count_floats:
-            self._saved_values = torch.empty(len(self._pixels), count_floats)
+        regions = self._runner.changed_regions(region)
+        n_floats = self._runner.count_floats(regions)
+        if self._saved_values.shape[1] < n_floats:
+            self._saved_values = torch.empty(len(self._pixels), n_floats)
         pixels = self._window(region, len(window))
         self._proposal = region, regions, pixels.clone()
         pixels.copy_(window)
@@ -162,14 +162,17 @@ class NativeSearch:
         run_in_threads(run, self._images_by_thread)
 
 
-def find_persistent_maps(listing: OperationList, n_operations: int) -> PersistentMaps:
-    """Find the leading operations' maps that must be kept because pixels outside the computed region are read."""
-    operations = listing.operations[:n_operations]
+def find_persistent_maps(operation_list: OperationList, n_operations: int) -> PersistentMaps:
+    """Return the leading operations' maps of which pixels outside the computed region are read later."""
+    operations = operation_list.operations[:n_operations]
     producers = _find_producers(operations)
     # For each operation: the first operation that always changes the same region.
     same_region_as: list[int] = []
-    kept_maps = {
-        read for operation in listing.operations[n_operations:] for read in operation.reads() if read in producers
+    persistent_maps = {
+        read
+        for operation in operation_list.operations[n_operations:]
+        for read in operation.read_maps()
+        if read in producers
     }
     for position, operation in enumerate(operations):
         rule = _region_rule_of(operation, producers, frozenset())
@@ -177,16 +180,16 @@ def find_persistent_maps(listing: OperationList, n_operations: int) -> Persisten
         is_dilated = rule.halves or len(source_regions) != 1 or any(reach for _, reach in rule.reads)
         same_region_as.append(position if is_dilated else source_regions.pop())
         if is_dilated:
-            kept_maps.update(read for read in operation.reads() if read in producers)
-        kept_maps.update(written for written in operation.writes() if written.external is not None)
-    return PersistentMaps(n_operations, frozenset(kept_maps))
+            persistent_maps.update(read for read in operation.read_maps() if read in producers)
+        persistent_maps.update(written for written in operation.written_maps() if written.external_number is not None)
+    return PersistentMaps(n_operations, frozenset(persistent_maps))
 
 
 def _find_producers(operations: list[Operation]) -> dict[Map, int]:
-    return {written: number for number, operation in enumerate(operations) for written in operation.writes()}
+    return {written: number for number, operation in enumerate(operations) for written in operation.written_maps()}
 
 
-def _region_rule_of(operation: Operation, producers: dict[Map, int], kept_maps: frozenset[Map]) -> _RegionRule:
+def _region_rule_of(operation: Operation, producers: dict[Map, int], persistent_maps: frozenset[Map]) -> _RegionRule:
     reads = []
     for position, view in enumerate(operation.sources):
         if operation.kind == native.CONVOLVE:
@@ -202,16 +205,16 @@ def _region_rule_of(operation: Operation, producers: dict[Map, int], kept_maps: 
         operation.kind == native.HALVE or operation.step == 2,
         operation.height,
         operation.width,
-        operation.outputs,
-        sum(written in kept_maps for written in operation.writes()),
+        operation.output_channels,
+        sum(written in persistent_maps for written in operation.written_maps()),
     )
 
 
-def _halved(region: Region) -> Region:
+def _halve(region: Region) -> Region:
     return Region(region.top // 2, (region.bottom + 1) // 2, region.left // 2, (region.right + 1) // 2)
 
 
-def _widened(region: Region, width: int) -> Region:
+def _widen_to_tiles(region: Region, width: int) -> Region:
     """Widen a region to a multiple of the tile width, at most to the width of the map."""
     new_width = min(-(-region.size[1] // _TILE) * _TILE, width)
     left = min(region.left, width - new_width)

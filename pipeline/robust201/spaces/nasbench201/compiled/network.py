@@ -1,4 +1,4 @@
-"""A compiled network, whose logits and input gradients are faster and equal the uncompiled network's up to rounding."""
+"""The compiled network, which is faster. Logits and input gradients equal the uncompiled network's up to rounding."""
 
 import ctypes
 import functools
@@ -16,10 +16,10 @@ from robust201.core.records import Normalisation
 from robust201.models.classifier import cast_convolutions
 from robust201.models.model import Objective, differentiate_objective
 from robust201.spaces.nasbench201.compiled import kernels, native
-from robust201.spaces.nasbench201.compiled.blocks import Block, CellBlock, Needs, ReductionBlock, Tape, Value
+from robust201.spaces.nasbench201.compiled.blocks import Block, CellBlock, NeededForms, ReductionBlock, Tape, Value
 from robust201.spaces.nasbench201.compiled.folding import batch_norm_affine, fold
 from robust201.spaces.nasbench201.compiled.incremental import IncrementalKernels, IncrementalPass
-from robust201.spaces.nasbench201.compiled.kernels import Convolution, Linear, transposed
+from robust201.spaces.nasbench201.compiled.kernels import Convolution, Linear, transpose_kernel
 from robust201.spaces.nasbench201.compiled.lowering import fits_structures
 from robust201.spaces.nasbench201.compiled.native_network import NativeNetwork
 from robust201.spaces.nasbench201.compiled.native_search import NativeSearch
@@ -27,8 +27,8 @@ from robust201.spaces.nasbench201.compiled.program import CellProgram, plan_cell
 from robust201.spaces.nasbench201.network import Network
 
 CPU_CHUNK = 64
-"""Images per pass on a CPU. They are enough to amortise the fixed cost of a call, but few enough that the output of a
-kernel is still in the cache when the next kernel reads it (docs/internals/engine.md)."""
+"""Images per pass on a CPU: enough to amortise the fixed cost of a call, but few enough that the output of a kernel is
+still in the cache when the next kernel reads it (docs/internals/engine.md)."""
 
 MIN_BATCH = 8
 """Minimum number of images per pass. An image's logits must not depend on the batch size, but libraries use different
@@ -38,11 +38,11 @@ kernels, which round differently, for one to three images."""
 class InferenceNetwork:
     """A network compiled for inference with `compile_network`.
 
-    It equals the uncompiled network of the same precision up to rounding, not bit by bit, because folded weights round
-    differently.
+    Its outputs equal those of the uncompiled network of the same precision up to rounding, but not bit by bit, because
+    folded weights are rounded differently.
 
     Args:
-        library: the native library, which runs the passes that it supports on a CPU in float32.
+        library: the native library, which runs the passes that it supports, on a CPU in float32; None to use PyTorch.
 
     Attributes:
         chunk: maximum number of images per pass; None for no limit.
@@ -68,14 +68,14 @@ class InferenceNetwork:
         self._uncompiled = network
         self._n_cells = len(network.cells) // 3  # cells per stage; two of the three stages begin with a reduction
         self._channels = network.classifier.in_features // 4  # in the first stage; each reduction doubles them
-        self.is_constant = program.output is None
+        self.is_constant = program.output_node is None
         self._classifier = Linear(network.classifier.weight, network.classifier.bias, device=device)
         self._constant_logits: dict[tuple[int, ...], torch.Tensor] = {}
         self.shown = 0
         if self.is_constant:
             return
-        self._blocks, needs = _build_blocks(network, program, device, dtype)
-        self._stem_needs = needs
+        self._blocks, needed_forms = _build_blocks(network, program, device, dtype)
+        self._stem_forms = needed_forms
         self._mean = torch.tensor(normalisation.mean, device=device).view(1, 3, 1, 1)
         std = torch.tensor(normalisation.std, dtype=torch.float64, device=network.classifier.weight.device)
         weight, bias = fold(network.stem[0], network.stem[1])  # type: ignore[arg-type]
@@ -90,18 +90,20 @@ class InferenceNetwork:
         if device.type == "cpu" and dtype is torch.float32:
             stem_gradient = self._stem_gradient.block_convolution
             # Use the library only if PyTorch would use oneDNN's fused kernels, to which it is bit-identical.
-            has_shape = self._channels == native.LANES and fits_structures(self._blocks, self._stem, stem_gradient)
-            if library is not None and has_shape and kernels.fuses_on_cpu():
+            is_supported = self._channels == native.LANES and fits_structures(self._blocks, self._stem, stem_gradient)
+            if library is not None and is_supported and kernels.fuses_on_cpu():
                 self._native = NativeNetwork(
-                    self._blocks, self._stem, needs, stem_gradient, self._mean, self._channels, library
+                    self._blocks, self._stem, needed_forms, stem_gradient, self._mean, self._channels, library
                 )
-            self._incremental = IncrementalKernels(self._stem, needs, self._blocks, native=self._native is not None)
+            self._incremental = IncrementalKernels(
+                self._stem, needed_forms, self._blocks, uses_library=self._native is not None
+            )
 
     def sample_bytes(self, image_size: int, *, gradient: bool) -> int:
         return network_bytes(self._channels, self._n_cells, image_size, gradient=gradient)
 
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Return logits (B, C) float32 of pixels (B, 3, H, W) float32 in [0, 1]; H and W are multiples of 4."""
+        """Return logits (B, C) of pixels (B, 3, H, W) in [0, 1], both float32. H and W are multiples of 4."""
         if self.is_constant:
             return self._constant_output(pixels)
         if 0 < len(pixels) < MIN_BATCH:
@@ -156,8 +158,10 @@ class InferenceNetwork:
         values = torch.empty(n_images, device=self.device)
         gradient = torch.empty_like(pixels)
         with torch.inference_mode():
-            native_passes = self._native_for(pixels)
-            for chunk in self._chunks(len(pixels), None if native_passes is None else native_passes.gradient_images()):
+            native_network = self._native_for(pixels)
+            for chunk in self._chunks(
+                len(pixels), None if native_network is None else native_network.gradient_images()
+            ):
                 tapes: list[Tape] = [{} for _ in self._blocks]
                 activations = self._activations(self._forward(pixels[chunk], tapes))
                 padded_logits = self._classify(activations)
@@ -175,20 +179,20 @@ class InferenceNetwork:
         """Start a search whose proposals change one window of an image at a time.
 
         `sides` contains the side length of the window in each upcoming query. The search returns the same logits as
-        `logits`. The result is None if calling `logits` is as fast, which is the case for large windows, few queries,
-        networks in which changes spread quickly, more images than one chunk, bfloat16, and devices other than a CPU.
-        The choice depends only on the network and the windows, never on the values of pixels.
+        `logits`. Return None if it would not be faster than `logits`: for large windows, few queries, networks in which
+        changes spread quickly, and more images than one chunk; and always in bfloat16 and on devices other than a CPU.
+        The choice never depends on the values of pixels.
         """
         if self.is_constant or self._incremental is None or not 0 < len(pixels) <= max(self.chunk or 0, MIN_BATCH):
             return None
-        depth = self._incremental.depth(sides, *pixels.shape[2:])
+        depth = self._incremental.choose_depth(sides, *pixels.shape[2:])
         if depth == 0:
             return None
         if len(pixels) < MIN_BATCH:
             pixels = _pad_batch(pixels)
-        native = self._native_for(pixels)
-        if native is not None:
-            return native.search(pixels, depth, self._classify_features, max(self.chunk or 0, MIN_BATCH))
+        native_network = self._native_for(pixels)
+        if native_network is not None:
+            return native_network.search(pixels, depth, self._classify_features, max(self.chunk or 0, MIN_BATCH))
         with torch.inference_mode():
             centred = (pixels - self._mean).contiguous(memory_format=torch.channels_last)
             return IncrementalPass(
@@ -196,26 +200,26 @@ class InferenceNetwork:
             )
 
     def _native_for(self, pixels: torch.Tensor) -> NativeNetwork | None:
-        """Return the native passes if the network has them and they support this image size; otherwise None."""
+        """Return the native network if there is one and it supports this image size; otherwise None."""
         return self._native if self._native is not None and self._native.supports(pixels) else None
 
     def _chunks(self, n_images: int, max_images: int | None = None) -> Iterator[slice]:
-        """Yield the slices of chunks of images; the last one overlaps the previous one if it would be too small."""
+        """Yield the slice of each chunk of images. If the last chunk is too small, it overlaps the previous one."""
         step = max(min(self.chunk or n_images, max_images or n_images), MIN_BATCH)
         self.shown = min(step, n_images)
         for start in range(0, n_images, step):
             yield slice(min(start, n_images - MIN_BATCH), min(start + step, n_images))
 
     def _forward(self, pixels: torch.Tensor, tapes: list[Tape] | None) -> torch.Tensor:
-        """Run stem and blocks; (b, 3, H, W) float32 to (b, 4C, H / 4, W / 4)."""
-        native = self._native_for(pixels)
-        if native is not None:
-            return native.forward(pixels, keep=tapes is not None)
+        """Return the last block's output (b, 4C, H / 4, W / 4) for pixels (b, 3, H, W) float32."""
+        native_network = self._native_for(pixels)
+        if native_network is not None:
+            return native_network.forward(pixels, keep=tapes is not None)
         # Subtract the mean from the pixels instead of folding it into the bias: the stem pads the normalised image with
         # zeros, which correspond to pixels with the mean colour.
         centred = (pixels - self._mean).to(self._dtype).contiguous(memory_format=torch.channels_last)
-        if self._stem_needs.raw:
-            value = Value.of(self._stem(centred), self._stem_needs)
+        if self._stem_forms.raw:
+            value = Value.of(self._stem(centred), self._stem_forms)
         else:
             value = Value(None, self._stem(centred, rectify=True))
         for position, block in enumerate(self._blocks):
@@ -239,9 +243,9 @@ class InferenceNetwork:
         feature_gradient = self._classifier.backward(logit_gradient).div_(n_pixels)[:, :, None, None] * self._scale
         gradient = feature_gradient * (activations > 0)
         gradient = gradient.to(self._dtype).contiguous(memory_format=torch.channels_last)
-        native_passes = self._native_for(pixels)
-        if native_passes is not None:
-            return native_passes.backward(gradient)
+        native_network = self._native_for(pixels)
+        if native_network is not None:
+            return native_network.backward(gradient)
         for block in reversed(self._blocks):
             gradient = block.backward(gradient, tapes.pop())
         return self._stem_gradient(gradient)
@@ -268,14 +272,14 @@ def _pad_batch(x: torch.Tensor) -> torch.Tensor:
 
 
 class _StemGradient:
-    """Input gradient of the stem: a 3x3 convolution to three channels.
+    """Input gradient of the stem. It is a 3x3 convolution with three output channels.
 
     oneDNN computes sixteen output channels at a time, so three channels take as long as sixteen. The gradient is
     therefore computed as a 4x4 convolution with stride 2, whose twelve output channels are 2x2 pixels of the gradient.
     """
 
     def __init__(self, weight: torch.Tensor, *, device: torch.device, dtype: torch.dtype) -> None:
-        kernel = transposed(weight)
+        kernel = transpose_kernel(weight)
         colours, width = kernel.shape[:2]
         blocks = kernel.new_zeros(colours, 2, 2, width, 4, 4)
         for row in range(2):
@@ -291,27 +295,27 @@ class _StemGradient:
 
 def _build_blocks(
     network: Network, program: CellProgram, device: torch.device, dtype: torch.dtype
-) -> tuple[list[Block], Needs]:
+) -> tuple[list[Block], NeededForms]:
     """Return the blocks, and the forms of the stem's output that the first block reads.
 
-    Blocks are built from last to first, because the forms of a block's output depend on the next block.
+    Blocks are built from last to first, because the next block determines the forms of a block's output.
     """
     blocks: list[Block] = []
-    needs = Needs(raw=True, rectified=False)
+    needed_forms = NeededForms(raw=True, rectified=False)
     width = network.classifier.in_features
     for module in reversed(network.cells):
         block: Block
         if hasattr(module, "downsample"):
-            block = ReductionBlock(module, device=device, dtype=dtype, output=needs)
+            block = ReductionBlock(module, device=device, dtype=dtype, output_forms=needed_forms)
             width //= 2
-        elif program.output == 0:
+        elif program.output_node == 0:
             continue
         else:
             layers = cast("nn.ModuleList", module.layers)
-            block = CellBlock(program, layers, width, device=device, dtype=dtype, output=needs)
+            block = CellBlock(program, layers, width, device=device, dtype=dtype, output_forms=needed_forms)
         blocks.append(block)
-        needs = block.needs
-    return blocks[::-1], needs
+        needed_forms = block.needed_forms
+    return blocks[::-1], needed_forms
 
 
 def compile_network(
@@ -369,8 +373,9 @@ def usable_library() -> ctypes.CDLL | None:
     """Return the native library if its results are bit-identical to this PyTorch's results; otherwise None.
 
     The library sums in the order of the oneDNN version for which it was written. Other versions of PyTorch may sum in a
-    different order, but results must not depend on whether a machine has the library. Therefore, the results of a small
-    network are compared once per process. If the library should be usable but is not, a warning is issued.
+    different order, but results must not depend on whether a machine has the library. Therefore, the library's results
+    for a small network are compared with PyTorch's once per process. If the library exists and the processor supports
+    it, but it cannot be used, a warning is issued.
     """
     library = native.load_library()
     if library is None and not native.is_expected():
@@ -388,27 +393,29 @@ def usable_library() -> ctypes.CDLL | None:
 
 
 def _matches_pytorch(library: ctypes.CDLL, size: int) -> bool:
-    """Return whether logits and gradients of a small network equal PyTorch's bit by bit, also with a changed window."""
+    """Return whether a small network's logits, gradients and search equal PyTorch's bit by bit with the library."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
         network = Network(_TEST_CELL, channels=native.LANES, cells=1, n_classes=10).eval()
         pixels = torch.rand(MIN_BATCH, 3, size, size)
     labels = torch.arange(MIN_BATCH)
     normalisation = Normalisation(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
-    with_library, with_torch = (
+    library_network, torch_network = (
         InferenceNetwork(network, plan_cell(_TEST_CELL), normalisation, torch.device("cpu"), torch.float32, candidate)
         for candidate in (library, None)
     )
-    outputs, expected_outputs = (network.loss_and_gradient(pixels, labels) for network in (with_library, with_torch))
+    outputs, expected_outputs = (
+        network.loss_and_gradient(pixels, labels) for network in (library_network, torch_network)
+    )
     if not all(map(torch.equal, outputs, expected_outputs)):
         return False
-    passes = with_library._native_for(pixels)
-    if passes is None:
+    native_network = library_network._native_for(pixels)
+    if native_network is None:
         return True
-    search = passes.search(pixels, len(with_library._blocks), with_library._classify_features, MIN_BATCH)
+    search = native_network.search(pixels, len(library_network._blocks), library_network._classify_features, MIN_BATCH)
     changed = pixels.clone()
     changed[:, :, 2:5, 1:4] = pixels[:, :, :3, :3]
-    return torch.equal(search.logits(2, 1, pixels[:, :, :3, :3]), with_torch.logits(changed))
+    return torch.equal(search.logits(2, 1, pixels[:, :, :3, :3]), torch_network.logits(changed))
 
 
 _FLOAT_BYTES = 4
@@ -419,12 +426,12 @@ _REDUCTION_MAPS = 1 + 1 / 2 + 1 / 2 + 1 / 4
 
 
 def network_bytes(channels: int, cells: int, image_size: int, *, gradient: bool) -> int:
-    """Return an upper bound of the memory, in bytes, of one image in an inference network of any cell.
+    """Return an upper bound on the bytes that one image needs in a pass of an inference network, for any cell.
 
-    A feature map of the first stage has 4 * channels * image_size**2 bytes; maps of each later stage are half as large.
-    A forward pass needs up to eight maps: the nodes of one cell, raw and rectified, and a kernel's output. The backward
-    pass also needs the saved ReLU outputs, up to three per cell and two per reduction, which are nearly all of its
-    memory at the published depth. A test compares both bounds with the memory that passes allocate.
+    A feature map of the first stage has 4 * channels * image_size**2 bytes. Maps of each later stage are half as large.
+    A forward pass needs up to eight maps: the nodes of one cell, raw and rectified, and a kernel's output. The
+    backward pass also needs the saved ReLU outputs, up to three per cell and two per reduction, which are nearly
+    all of its memory at the published depth. A test compares both bounds with the memory that passes allocate.
     """
     image_bytes = 3 * _FLOAT_BYTES * image_size**2
     map_bytes = channels * _FLOAT_BYTES * image_size**2

@@ -1,4 +1,4 @@
-"""Simplification of a cell to the nodes on which its output depends, with merged terms.
+"""Simplify a cell: remove nodes on which its output does not depend, and merge terms.
 
 A cell string lists the operation of each edge; a program lists the kernels to run. Edges that do not reach the output
 are removed. Skip connections are replaced by the terms of their source if that saves work. All convolutions from one
@@ -28,8 +28,8 @@ class Term:
         source: the source node.
         skips: how many times the source itself is added.
         pools: how many times the source's 3x3 average pooling is added.
-        convolutions: edges whose convolutions of the source's ReLU are added, as ascending indices in `EDGES`. An edge
-            may occur more than once.
+        convolutions: ascending indices in `EDGES` of the edges whose convolution is applied to the source's ReLU and
+            added. An edge may occur more than once.
     """
 
     source: int
@@ -45,7 +45,7 @@ class Node:
     Attributes:
         index: the node's number in the cell, 1 to 3.
         terms: one term per source, ascending by source.
-        constants: edges whose output depends on the weights but not on the image.
+        constants: indices of the edges whose output depends on the weights but not on the image.
     """
 
     index: int
@@ -60,13 +60,13 @@ class CellProgram:
     Attributes:
         spec: the cell string.
         nodes: the nodes to compute, in order; node 0, the input, is not included.
-        output: node of the cell's output: 0 if the cell returns its input, None if the output does not depend on the
-            input.
+        output_node: node of the cell's output: 0 if the cell returns its input, None if the output does not depend on
+            the input.
     """
 
     spec: str
     nodes: tuple[Node, ...]
-    output: int | None
+    output_node: int | None
 
     def reads_raw(self, node: int) -> bool:
         """Return whether a skip connection or pooling inside the cell reads this node before its ReLU."""
@@ -90,18 +90,18 @@ class CellProgram:
         nodes_in_both_forms = [
             node
             for node in range(N_NODES)
-            if self.reads_rectified(node) and (self.reads_raw(node) or node == self.output)
+            if self.reads_rectified(node) and (self.reads_raw(node) or node == self.output_node)
         ]
         return total + _COSTS["relu"] * len(nodes_in_both_forms)
 
 
 @cache
 def plan_cell(spec: str) -> CellProgram:
-    """Return the cheapest program of a cell; if several are equally cheap, the one with the fewest replaced skips.
+    """Return the program of a cell with the lowest estimated cost; among equals, the one with fewest replaced skips.
 
     Each skip connection from an inner node can remain an addition, or be replaced by the terms of that node. Replacing
-    it allows convolutions to be merged, and may make the inner node unnecessary, but may also repeat work. There are at
-    most three such edges, so all combinations are tried.
+    it allows convolutions to be merged, and may make the inner node unnecessary, but may also repeat work. At most
+    three edges start at an inner node, so all combinations are tried.
 
     Raises:
         ArchitectureError: the string is not a cell.
@@ -111,15 +111,15 @@ def plan_cell(spec: str) -> CellProgram:
         return CellProgram(spec, (), None)
     inner_skips = [edge for edge, (source, _) in enumerate(EDGES) if operations[edge] == "skip_connect" and source]
     inlined_subsets = [
-        frozenset(inlined)
+        frozenset(inlined_skips)
         for size in range(len(inner_skips) + 1)
-        for inlined in itertools.combinations(inner_skips, size)
+        for inlined_skips in itertools.combinations(inner_skips, size)
     ]
-    return min((_build_program(spec, inlined) for inlined in inlined_subsets), key=CellProgram.cost)
+    return min((_build_program(spec, inlined_skips) for inlined_skips in inlined_subsets), key=CellProgram.cost)
 
 
 class _NodeSum:
-    """Terms of a node while its program is built."""
+    """Collects the terms of a node. Terms with the same source are merged."""
 
     def __init__(self) -> None:
         self.terms: dict[int, Term] = {}
@@ -139,8 +139,8 @@ class _NodeSum:
         return Node(index, terms, tuple(sorted(self.constants)))
 
 
-def _build_program(spec: str, inlined: frozenset[int]) -> CellProgram:
-    """Return a cell's program in which the skip connections `inlined` are replaced by the terms of their sources."""
+def _build_program(spec: str, inlined_skips: frozenset[int]) -> CellProgram:
+    """Return a cell's program, with each skip connection in `inlined_skips` replaced by the terms of its source."""
     operations = parse(spec)
     constant_sources = constant_nodes(spec)
     zero_sources = _zero_nodes(operations, constant_sources)
@@ -159,7 +159,7 @@ def _build_program(spec: str, inlined: frozenset[int]) -> CellProgram:
                     total.constants.append(edge)
                 continue
             program_source = node_of[source]
-            if edge in inlined and program_source in nodes:
+            if edge in inlined_skips and program_source in nodes:
                 for term in nodes[program_source].terms:
                     total.add(term)
                 total.constants.extend(nodes[program_source].constants)

@@ -20,13 +20,13 @@ class Region(NamedTuple):
         """Height and width."""
         return self.bottom - self.top, self.right - self.left
 
-    def dilated(self, reach: int) -> "Region":
-        """Return the region that a kernel reads to compute this region."""
+    def dilate(self, reach: int) -> "Region":
+        """Return the region that a kernel reads to compute this region: `reach` more pixels on each side."""
         return Region(self.top - reach, self.bottom + reach, self.left - reach, self.right + reach)
 
     def spread(self, reach: int, height: int, width: int) -> "Region":
-        """Return the part of a kernel's output that this region affects; the output has this height and width."""
-        region = self.dilated(reach)
+        """Return the part of a kernel's output, of this height and width, that depends on this region."""
+        region = self.dilate(reach)
         return Region(max(region.top, 0), min(region.bottom, height), max(region.left, 0), min(region.right, width))
 
     def spread_with_stride_2(self, height: int, width: int) -> "Region":
@@ -36,8 +36,8 @@ class Region(NamedTuple):
         """
         return Region(self.top // 2, min(self.bottom // 2 + 1, height), self.left // 2, min(self.right // 2 + 1, width))
 
-    def doubled(self, margin_before: int = 0) -> "Region":
-        """Return the same area on a map of twice the size, with `margin_before` more rows above and columns left."""
+    def double(self, margin_before: int = 0) -> "Region":
+        """Return the same area on a map of twice the size, extended by `margin_before` rows above and columns left."""
         return Region(2 * self.top - margin_before, 2 * self.bottom, 2 * self.left - margin_before, 2 * self.right)
 
     def slices_within(self, outer: "Region") -> tuple[slice, slice]:
