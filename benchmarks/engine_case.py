@@ -23,7 +23,7 @@ from robust201.tasks.attack_kit.context import Context, Perturbed, Request, to_f
 from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations.contract import perturb
 from robust201.weights.published.base import Selection
-from robust201.weights.published.formats import open_members
+from robust201.weights.published.formats import open_networks
 
 NORMALISATION = Normalisation((0.4914, 0.4824, 0.4467), (0.2471, 0.2435, 0.2616))
 N_CLASSES = 10
@@ -59,7 +59,7 @@ def load_trained(folder: Path, index: int, *, n_classes: int) -> tuple[nn.Module
     Returns:
         The network and its cell string.
     """
-    (member,) = open_members(folder / ARCHIVE, [index])[0]
+    (member,) = open_networks(folder / ARCHIVE, [index])[0]
     (weights,) = member(Selection())
     spec = architecture(index).spec
     network = build_network(spec, n_classes=n_classes)

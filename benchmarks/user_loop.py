@@ -22,12 +22,12 @@ from math import exp, log
 from pathlib import Path
 
 from benchmarks.engine_case import ARCHIVE, COST_CLASSES, load_trained, stratified_sample
-from robust201.bench.comparison import Contender, Lengths, Machine, Subject, Sweep, TimeComparison, compare, loops
+from robust201.bench.comparison import AttackBudget, Contender, Machine, Subject, Sweep, TimeComparison, compare, loops
 from robust201.bench.generated import random_network, write_subject
 from robust201.core.records import ImageSet
 from robust201.images import load_images, select
 
-PAPER = Lengths()
+PAPER = AttackBudget()
 
 
 def read_images(folder: Path, count: int) -> ImageSet:
@@ -107,7 +107,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     options = parse_arguments()
-    lengths = Lengths(
+    budget = AttackBudget(
         tuple(options.epsilons), tuple(options.fgsm_epsilons), options.pgd_steps, options.apgd_steps, options.queries
     )
     machine = Machine(options.threads or len(os.sched_getaffinity(0)), options.device)
@@ -128,7 +128,7 @@ def main() -> None:
             comparisons[name] = compare(
                 subject,
                 contenders,
-                lengths,
+                budget,
                 machine,
                 Path(folder) / name,
                 rounds=options.rounds,

@@ -26,9 +26,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from robust201.planning.config import SweepConfig
 from robust201.planning.loading import parse_config
 from tests.support.download_server import cifar10c_server, publish, server  # noqa: F401 - fixtures
-from tests.support.kept_plans import replace_folder_in_plan
 from tests.support.local_ray import ray_address  # noqa: F401 - fixtures
 from tests.support.object_stores import s3, s3_environment, s3_url  # noqa: F401 - fixtures
+from tests.support.plan_edits import replace_folder_in_plan
 
 if TYPE_CHECKING:
     import torch

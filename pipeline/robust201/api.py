@@ -21,9 +21,9 @@ from pydantic import ValidationError
 from torch import nn
 
 from robust201.analysis.evaluation import Comparison, Evaluation, compare_evaluations
-from robust201.analysis.first_look import Costs, choose_image_count, describe_plan, first_keys
+from robust201.analysis.first_look import Costs, choose_first_look_keys, choose_image_count, describe_plan
 from robust201.analysis.robustbench import DATASET, N_CLASSES, N_IMAGES, Benchmark, find_benchmark
-from robust201.core.errors import ConfigError, DatasetError, RobustWarning, closest
+from robust201.core.errors import ConfigError, DatasetError, RobustWarning, did_you_mean
 from robust201.core.files import bundled
 from robust201.core.records import ArchitectureId, EvaluationResult, ImageSet, Normalisation, Part, Unit
 from robust201.core.user_code import hash_file
@@ -40,7 +40,7 @@ from robust201.monitoring.evaluation_progress import EvaluationProgress, Progres
 from robust201.planning.config import parse_custom_task
 from robust201.planning.field_errors import describe_problem
 from robust201.spaces import find_architecture
-from robust201.statistics.attack_flags import ZERO_GRADIENTS, Accuracies, AttackFlag, Evaluated, find_flags
+from robust201.statistics.attack_flags import ZERO_GRADIENTS, Accuracies, AttackFlag, KeyAndStrength, find_flags
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import CORRUPTIONS, KEY_GROUPS, RANDOMISED_GROUPS, TASKS, Task, expand_keys, find_task
 from robust201.tasks.attack_kit.context import Context, CorruptedImages, Request, to_float
@@ -253,7 +253,7 @@ def evaluate(
     with shown_progress(progress) as state, common_arguments.open_context(model, user_images) as context:
         image_set = _adapt_images(user_images, context.classifier)
         if parsed_keys is None:
-            first_look_keys = first_keys(
+            first_look_keys = choose_first_look_keys(
                 image_set.n_classes,
                 corruptions=_uncorruptible_reason(user_images) is None,
                 epsilon=epsilon,
@@ -739,7 +739,8 @@ def place(result: pd.DataFrame, dataset: "RobustnessDataset", *, data: str = "ci
         )
     if data not in dataset.data:
         raise ConfigError(
-            f"Ranking failed for data={data!r}: the results have no such image dataset.{closest(data, dataset.data)}"
+            f"Ranking failed for data={data!r}: the results have no such image dataset."
+            f"{did_you_mean(data, dataset.data)}"
         )
     rows = [
         _rank_accuracy(str(row["key"]), float(row["strength"]), float(row["accuracy"]), dataset, data)
@@ -1016,7 +1017,7 @@ def _parse_parameters(task: Task, fields: object, engine: str) -> Parameters:
         if name not in known_fields:
             raise ConfigError(
                 f"Reading parameters failed for {task.key}: expected a known parameter, got {name!r}."
-                f"{closest(str(name), known_fields)}"
+                f"{did_you_mean(str(name), known_fields)}"
             )
     task.load(engine)  # raises if the task does not support the engine
     try:
@@ -1072,7 +1073,7 @@ def _warn_of_weak_attacks(
     rows: Sequence[Mapping[str, Any]], name: str, n_images: int, n_classes: int, zero_fraction: float
 ) -> None:
     """Warn once about each sign of weak attacks, such as a weaker attack that fools more images."""
-    results: dict[Evaluated, Accuracies] = {ZERO_GRADIENTS: {name: zero_fraction}}
+    results: dict[KeyAndStrength, Accuracies] = {ZERO_GRADIENTS: {name: zero_fraction}}
     for row in rows:
         if "accuracy" in row:
             results[row["key"], row["strength"]] = {name: row["accuracy"]}

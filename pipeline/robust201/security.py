@@ -8,7 +8,7 @@ import numpy as np
 from torch import nn
 
 from robust201.api import evaluate, name_networks
-from robust201.core.errors import ConfigError, RobustWarning, closest
+from robust201.core.errors import ConfigError, RobustWarning, did_you_mean
 from robust201.figures.security_curves import SecurityCurves
 from robust201.images.user_arrays import as_image_set
 from robust201.tasks import TASKS, Task
@@ -68,7 +68,7 @@ def curves(
     if norm not in CONSTRAINTS:
         raise ConfigError(
             f"Computing curves failed for norm {norm!r}: expected one of {', '.join(CONSTRAINTS)}."
-            f"{closest(str(norm), CONSTRAINTS)}"
+            f"{did_you_mean(str(norm), CONSTRAINTS)}"
         )
     keys = parse_attacks(norm, attacks)
     networks_by_name = networks if isinstance(networks, Mapping) else name_networks(_as_list(networks))
@@ -119,7 +119,7 @@ def parse_attacks(
         if key not in known_attacks:
             raise ConfigError(
                 f"Computing curves failed for attack {key!r}: it is not a minimum-norm attack in {norm} (which are "
-                f"{', '.join(known_attacks)}).{closest(str(key), known_attacks)}"
+                f"{', '.join(known_attacks)}).{did_you_mean(str(key), known_attacks)}"
             )
         strength_fields = [name for name in parameters if name in STRENGTH_FIELDS]
         if strength_fields:

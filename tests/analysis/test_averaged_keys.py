@@ -8,7 +8,7 @@ import pytest
 from robust201.analysis.dataset_results import DatasetResults, read_results
 from robust201.analysis.terms import Terms, require_evaluations
 from robust201.core.errors import ConfigError
-from robust201.figures.figure_data import clean_against
+from robust201.figures.figure_data import clean_and_key_accuracies
 from robust201.reader.dataset import RobustnessDataset
 from tests.support.small_results import write_results
 
@@ -69,7 +69,7 @@ def test_adversarial_term_has_the_mean_of_the_score(tmp_path: Path) -> None:
 def test_scores_lack_adversarial_mean_without_attack_in_ball(tmp_path: Path) -> None:
     results = read_sole_results(write_dataset(tmp_path, *OTHER_ATTACKS))
     assert "adversarial" not in results.scores
-    assert set(clean_against(results, "attack")["key"]) == {*OTHER_ATTACKS}
+    assert set(clean_and_key_accuracies(results, "attack")["key"]) == {*OTHER_ATTACKS}
     with pytest.raises(ConfigError, match="it has no results of an attack in a norm ball, on the networks themselves"):
         require_evaluations(results, "adversarial")
 

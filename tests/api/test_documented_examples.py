@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from robust201 import api
-from robust201.analysis.first_look import first_keys
+from robust201.analysis.first_look import choose_first_look_keys
 from tests.project.test_documents import examples
 
 
@@ -15,10 +15,10 @@ def test_api_page_examples_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     def choose_keys_with_few_steps(*arguments: Any, **options: Any) -> dict[str, dict[str, Any]]:
-        keys = first_keys(*arguments, **options)
+        keys = choose_first_look_keys(*arguments, **options)
         return keys | {"aa_standard": keys["aa_standard"] | {"steps": 3, "queries": 10}}
 
-    monkeypatch.setattr(api, "first_keys", choose_keys_with_few_steps)
+    monkeypatch.setattr(api, "choose_first_look_keys", choose_keys_with_few_steps)
     monkeypatch.chdir(tmp_path)
     for page in ("docs/api.md", "docs/compare.md"):
         namespace: dict[str, Any] = {}

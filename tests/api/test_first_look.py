@@ -11,7 +11,7 @@ from torch import nn
 
 import robust201
 from robust201 import api
-from robust201.analysis.first_look import first_keys
+from robust201.analysis.first_look import choose_first_look_keys
 from robust201.core.errors import ConfigError, DatasetError, EvaluationError
 from robust201.images import select
 from robust201.statistics.intervals import accuracy_intervals
@@ -28,7 +28,7 @@ def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reduce AutoAttack's steps, since its defaults take seconds even on tiny networks."""
 
     def choose_keys_with_few_steps(*arguments: Any, **options: Any) -> dict[str, dict[str, Any]]:
-        keys = first_keys(*arguments, **options)
+        keys = choose_first_look_keys(*arguments, **options)
         reduced_fields = {
             "aa_standard": {"steps": 5, "queries": 20},
             "aa_fab": {"steps": 3},
@@ -36,7 +36,7 @@ def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         }
         return {key: fields | reduced_fields.get(key, {}) for key, fields in keys.items()}
 
-    monkeypatch.setattr(api, "first_keys", choose_keys_with_few_steps)
+    monkeypatch.setattr(api, "choose_first_look_keys", choose_keys_with_few_steps)
     monkeypatch.setattr("robust201.analysis.first_look.TARGET_SECONDS", 0.0)  # chooses the minimum count on any machine
 
 

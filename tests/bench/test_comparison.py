@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from robust201.bench.comparison import (
+    AttackBudget,
     ContenderTimes,
-    Lengths,
     Loop,
     Machine,
     RunTime,
@@ -27,7 +27,7 @@ from robust201.core.errors import EvaluationError
 from robust201.core.records import Normalisation
 from tests.conftest import RunCommand
 
-SHORT_ATTACKS = Lengths((1.0, 8.0), (1.0, 8.0), pgd_steps=2, apgd_steps=2, queries=3)
+SHORT_ATTACKS = AttackBudget((1.0, 8.0), (1.0, 8.0), pgd_steps=2, apgd_steps=2, queries=3)
 NO_FILE = Path("nowhere")
 
 

@@ -201,7 +201,7 @@ def test_evaluate_without_keys_runs_first_look(
     files: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick_keys = {"clean": {}, "fgsm": {"epsilons_255": [8]}, "pgd": {"epsilons_255": [8]}}
-    monkeypatch.setattr("robust201.api.first_keys", lambda *_arguments, **_options: quick_keys)
+    monkeypatch.setattr("robust201.api.choose_first_look_keys", lambda *_arguments, **_options: quick_keys)
     result = robust201(*make_arguments(keys=None, count=12))
     assert result.code == 0, result.err
     assert "First look: clean, fgsm, pgd on 12 of 21 images (class-stratified, seed 0), about " in result.err

@@ -13,7 +13,7 @@ import typer
 from robust201.cli.app import app
 from robust201.cli.options import make_filters
 from tests.conftest import RunCommand, WriteSweep
-from tests.support.kept_plans import edit_plan
+from tests.support.plan_edits import edit_plan
 
 
 def list_commands() -> dict[str, Any]:

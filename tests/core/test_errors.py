@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from robust201.core.errors import describe_content, one_line
+from robust201.core.errors import describe_read_error, one_line
 from tests.conftest import RunCommand
 
 
@@ -21,7 +21,7 @@ from tests.conftest import RunCommand
 def test_describe_content_returns_a_short_reason(fail: Callable[[], object], message: str) -> None:
     with pytest.raises((ValueError, KeyError)) as raised:
         fail()
-    assert describe_content(raised.value) == message
+    assert describe_read_error(raised.value) == message
 
 
 def test_one_line_shortens_text() -> None:

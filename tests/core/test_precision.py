@@ -88,7 +88,7 @@ def test_bf16_does_not_affect_later_fp32_computations():
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_fp32_weights_are_rounded_once_from_float64(fused):
-    if fused and not kernels.fuses_on_cpu():
+    if fused and not kernels.has_fused_convolution():
         pytest.skip("this PyTorch has no fused convolutions")
     weight, bias = torch.randn(6, 4, 3, 3, dtype=torch.float64), torch.randn(6, dtype=torch.float64)
     x = torch.randn(2, 4, 8, 8).contiguous(memory_format=torch.channels_last)
@@ -126,8 +126,8 @@ def test_round_once_does_not_round_to_float32_first():
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Name of the convolution implementation: both are tested, although this machine would choose only one."""
     if request.param == "plain":
-        monkeypatch.setattr(kernels, "fuses_on_cpu", lambda *_: False)
-    elif not kernels.fuses_on_cpu(torch.bfloat16):
+        monkeypatch.setattr(kernels, "has_fused_convolution", lambda *_: False)
+    elif not kernels.has_fused_convolution(torch.bfloat16):
         pytest.skip("this PyTorch has no fused convolutions in bfloat16")
     return request.param
 

@@ -73,7 +73,7 @@ CELL_WITH_MOST_MEMORY = specs()[14864]
 @pytest.mark.parametrize("gradient", [False, True])
 @pytest.mark.slow_combinations
 def test_network_bytes_is_a_tight_upper_bound(skeleton, gradient, monkeypatch):
-    monkeypatch.setattr(kernels, "fuses_on_cpu", lambda *_: False)
+    monkeypatch.setattr(kernels, "has_fused_convolution", lambda *_: False)
     cells = {format_spec(cell) for cell in (*SPECIAL_CELLS.values(), MOST_EXPENSIVE_OPERATIONS)} | {
         CELL_WITH_MOST_MEMORY,
         specs()[0],

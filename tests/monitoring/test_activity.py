@@ -217,5 +217,5 @@ def test_display_shows_time_since_last_result(monkeypatch: pytest.MonkeyPatch) -
 def test_rate_counts_as_settled_only_after_rate_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("robust201.runtime.progress.time.monotonic", lambda: 1500.0)
     progress = RunProgress(20, evaluations_of_this_run=5.0, done_macs=1.0, started=1000.0, last_result_time=1000.5)
-    assert not progress.is_settled  # although the last result was long ago
-    assert replace(progress, last_result_time=1000.0 + RATE_SECONDS).is_settled
+    assert not progress.is_rate_reliable  # although the last result was long ago
+    assert replace(progress, last_result_time=1000.0 + RATE_SECONDS).is_rate_reliable

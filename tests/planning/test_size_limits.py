@@ -15,7 +15,7 @@ from robust201.planning.loading import load_config
 from robust201.shards import ShardFinding
 from robust201.weights.loading import read_weights
 from tests.conftest import FinishedCommand, RunCommand, WriteSweep
-from tests.support.kept_plans import edit_plan
+from tests.support.plan_edits import edit_plan
 
 MAX_STDERR = 2 * MAX_MESSAGE
 

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust201.core.errors import ConfigError, closest
+from robust201.core.errors import ConfigError, did_you_mean
 from robust201.planning.config import SweepConfig
 from robust201.planning.identity import protocol_payload
 from robust201.planning.input_facts import DatasetFacts, InputFacts
@@ -256,7 +256,7 @@ def test_as_strength_suggests_unit() -> None:
     ],
 )
 def test_closest_suggests_nearest_name(name: str, known_names: Any, expected: str) -> None:
-    assert closest(name, known_names) == f" Did you mean {expected!r}?"
+    assert did_you_mean(name, known_names) == f" Did you mean {expected!r}?"
 
 
 def test_default_normalisation_of_user_networks_gives_warning(make_sweep: Any, tmp_path: Path) -> None:

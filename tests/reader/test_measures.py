@@ -7,7 +7,7 @@ import pytest
 from robust201.analysis.dataset_results import read_results
 from robust201.core.errors import ConfigError, ResultsError
 from robust201.export.conversion import convert_dataset
-from robust201.figures.figure_data import measures_against
+from robust201.figures.figure_data import measures_and_accuracies
 from robust201.figures.report import write_report
 from robust201.reader.dataset import RobustnessDataset
 from tests.support.fabricated import export, make_plan
@@ -74,7 +74,7 @@ def test_measure_figure_correlates_ranks_with_accuracies(tmp_path):
     norms = {"0": 5.0, "2": 7.0, "10": 6.0}
     write_results(tmp_path, {"jacobian": norms}, measure="squared_norm")
     write_sweep_json(tmp_path, {"cifar10": {"clean": [0], "pgd": [1, 8], "jacobian": [0]}})
-    points = measures_against(results_of(tmp_path))
+    points = measures_and_accuracies(results_of(tmp_path))
     assert set(points["measure"]) == {"Jacobian squared norm"}
     points_under_pgd = points[points["key"] == "pgd"]
     assert points_under_pgd["strength"].unique().tolist() == [1.0]

@@ -322,7 +322,7 @@ def test_error_names_architecture_that_was_not_evaluated(dataset):
         (("cifar10", "aa_square", "accuracy"), "not evaluated, or not downloaded"),
     ],
 )
-def test_errors_suggest_closest_name(dataset, query_arguments, message):
+def test_errors_did_you_mean(dataset, query_arguments, message):
     for method in (dataset.query, dataset.to_frame):
         with pytest.raises(ResultsError, match=message):
             method(*query_arguments)

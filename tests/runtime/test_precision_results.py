@@ -18,7 +18,7 @@ from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import load_plan, merge_results, run_sweep
 from robust201.shards import ShardStore
 from tests.conftest import TINY_KEYS, MakeSweep, read_tree, tiny_sweep_fields
-from tests.support.kept_plans import replace_folder_in_plan
+from tests.support.plan_edits import replace_folder_in_plan
 
 
 @pytest.mark.parametrize("engine", ["reference", "fused"])

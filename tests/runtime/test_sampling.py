@@ -370,7 +370,9 @@ def test_compare_with_estimates_rejects_networks_without_estimates(
     run(config)
     export_files(config, out)
     pilot_networks = [f"{out}:{name}" for name in choose_pilot(config.selected_architectures, 2, 0)]
-    assert "all accuracies were measured on all images" in robust201("compare", *pilot_networks, "--estimates").error_line(2)
+    assert "all accuracies were measured on all images" in robust201(
+        "compare", *pilot_networks, "--estimates"
+    ).error_line(2)
     assert "at least two different networks" in robust201("compare", pilot_networks[0], "--estimates").error_line(2)
     assert "DATASET:ARCHITECTURE" in robust201("compare", "my.py:net", pilot_networks[0], "--estimates").error_line(2)
     assert ".csv" in robust201("compare", *pilot_networks, "--estimates", "--out", tmp_path / "t.tex").error_line(2)

@@ -96,7 +96,7 @@ def test_seconds_left_of_demo_is_accurate_within_25_percent(tmp_path: Path, cloc
         clock.now += 17.0  # images are generated, and workers start
         idle_seconds += 17.0
         for progress in run_parts(stage, tracker, clock):
-            if progress.is_settled and progress.remaining_macs:
+            if progress.is_rate_reliable and progress.remaining_macs:
                 assert progress.seconds_left is not None
                 readings.append((clock.now - idle_seconds, progress.seconds_left))
     assert len(readings) > len(parts) / 2
@@ -142,7 +142,7 @@ def test_training_steps_determine_time_left_before_snapshot(tmp_path: Path, cloc
                 make_beat(parts[2], 1, begun=0, seconds=90.0, age=60.0),  # its worker was killed
             ]
         )
-        assert tracker.progress.is_settled == (seconds >= RATE_SECONDS)
+        assert tracker.progress.is_rate_reliable == (seconds >= RATE_SECONDS)
         if seconds == 20.0:
             assert tracker.progress.seconds_left == pytest.approx((4000 - 250 - 2 * steps) / 20)
     assert tracker.progress.done_evaluations == 0

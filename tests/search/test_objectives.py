@@ -125,7 +125,7 @@ def test_joined_columns_are_costs_in_their_own_units(tmp_path: Path) -> None:
     table = pd.DataFrame({"index": CELLS[:2], "edgegpu_latency": [4.0, 6.0], "pgd": [1.0, 2.0], "a<=b 8.0": [1.0, 3.0]})
     values.join([values.reader.read_table(table)])
     costs = ["parameters", "flops", "edgegpu_latency", "pgd (joined)", "a<=b 8.0"]
-    assert values.terms.known_in_advance == costs
+    assert values.terms.names_known_in_advance == costs
     np.testing.assert_array_equal(objective_values(values, "-edgegpu_latency")[list(CELLS)], [-4.0, -6.0, np.nan])
     assert objective_values(values, "pgd (joined)")[CELLS[1]] == 2
     for text, expected in (("edgegpu_latency <= 5", [CELLS[0]]), ("a<=b 8.0 >= 2", [CELLS[1]])):

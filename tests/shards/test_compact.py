@@ -52,7 +52,7 @@ def test_compact_preserves_values(store):
     (shard,) = inventory.shards
     assert is_compacted(shard)
     assert shard.endswith(f"{files.sha256_of(store.folder.shards.joinpath(shard))[:16]}.parquet")
-    assert inventory.superseded == input_shards
+    assert inventory.replaced_shards == input_shards
     assert inventory.seconds == pytest.approx(9.0)
 
 

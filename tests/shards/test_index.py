@@ -378,7 +378,7 @@ def test_compaction_hashes_even_verified_inputs(store, hashed_names):
     flip_middle_bit(store, damaged_shard, keep_time=True)
     hashed_names.clear()
     assert store.compact().damaged == (damaged_shard,)
-    assert sorted(hashed_names) == sorted([*store.inventory().superseded, damaged_shard])
+    assert sorted(hashed_names) == sorted([*store.inventory().replaced_shards, damaged_shard])
     assert scan_as_resume(store).damaged == (damaged_shard,)
     hashed_names.clear()
     make_older(store)

@@ -134,7 +134,7 @@ def test_inputs_are_deleted_after_grace_period(store):
     inputs = [store.commit(make_results(unit)).shard for unit in UNITS]
     assert store.compact(grace_seconds=HOUR).inputs == len(UNITS)
     assert store.compact(grace_seconds=HOUR).deleted == 0
-    assert sorted(store.inventory().superseded) == sorted(inputs)
+    assert sorted(store.inventory().replaced_shards) == sorted(inputs)
     assert store.compact(grace_seconds=HOUR, clock=CLOCK_TWO_HOURS_AHEAD).deleted == len(UNITS)
     (entry,) = store.folder.backend.entries()
     assert is_compacted(entry.name)

@@ -97,8 +97,8 @@ def assert_same_logits(spec, size, n_images=5, count=4):
 def kernel(request, monkeypatch):
     """Select an implementation of convolutions, independently of this machine's default."""
     if request.param == "unfused":
-        monkeypatch.setattr(kernels, "fuses_on_cpu", lambda *_: False)
-    elif not kernels.fuses_on_cpu():
+        monkeypatch.setattr(kernels, "has_fused_convolution", lambda *_: False)
+    elif not kernels.has_fused_convolution():
         pytest.skip("this PyTorch has no fused convolutions")
 
 

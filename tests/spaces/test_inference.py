@@ -85,8 +85,8 @@ def assert_equal_within_rounding(network, spec, size, gradient_tolerance=1e-5):
 def kernel(request, monkeypatch):
     """Select an implementation of convolutions, independently of this machine's default."""
     if request.param == "unfused":
-        monkeypatch.setattr(kernels, "fuses_on_cpu", lambda *_: False)
-    elif not kernels.fuses_on_cpu():
+        monkeypatch.setattr(kernels, "has_fused_convolution", lambda *_: False)
+    elif not kernels.has_fused_convolution():
         pytest.skip("this PyTorch has no fused convolutions")
     return request.param
 
@@ -174,12 +174,12 @@ def raise_attribute_error(self, x, add, *, in_place, rectify):
 
 @pytest.mark.parametrize("broken_convolution", [return_zeros, raise_attribute_error])
 def test_fuses_on_cpu_is_false_for_broken_operators(broken_convolution, monkeypatch):
-    kernels.fuses_on_cpu.cache_clear()
+    kernels.has_fused_convolution.cache_clear()
     monkeypatch.setattr(kernels.Convolution, "_convolve_fused", broken_convolution)
-    assert not kernels.fuses_on_cpu()
+    assert not kernels.has_fused_convolution()
     spec = format_spec(SPECIAL_CELLS["all 3x3"])
     assert_equal_within_rounding(network_of(spec), spec, 16)
-    kernels.fuses_on_cpu.cache_clear()
+    kernels.has_fused_convolution.cache_clear()
 
 
 def test_compile_network_rejects_unsupported_networks():
@@ -308,7 +308,7 @@ def sequential_product(x, weight):
 
 
 @pytest.mark.skipif(
-    not kernels.fuses_on_cpu() or torch.backends.cpu.get_cpu_capability() != "AVX512",
+    not kernels.has_fused_convolution() or torch.backends.cpu.get_cpu_capability() != "AVX512",
     reason="oneDNN's fused convolutions with AVX-512 are not available",
 )
 @pytest.mark.parametrize(("n_inputs", "n_outputs"), [(64, 10), (64, 120), (16, 7)])

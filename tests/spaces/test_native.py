@@ -276,7 +276,7 @@ def test_native_library_compiled_from_another_source_is_not_used(without_caches,
 
 @needs_library
 def test_native_library_is_not_used_without_onednns_fused_convolutions(monkeypatch):
-    monkeypatch.setattr(kernels, "fuses_on_cpu", lambda *_: False)
+    monkeypatch.setattr(kernels, "has_fused_convolution", lambda *_: False)
     network = compile_network(network_of(specs()[0], channels=16), specs()[0], NORMALISATION, n_classes=N_CLASSES)
     assert network._native is None
 

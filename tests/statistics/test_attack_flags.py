@@ -15,7 +15,7 @@ from robust201.statistics.attack_flags import (
     AttackFlag,
     Transfer,
     find_flags,
-    transfers_of,
+    find_transfers,
 )
 from robust201.tasks import TASKS
 from tests.conftest import RunCommand
@@ -72,7 +72,7 @@ def test_transfer_is_compared_with_white_box_attacks_except_on_its_source() -> N
         {"key": "pgd", "parameters": {"steps": 40}},
         "malformed",
     ]
-    transfers = transfers_of(protocols)
+    transfers = find_transfers(protocols)
     assert transfers == {"transfer": Transfer("fgsm", 0), "transfer_l2": Transfer("pgd_l2", 0)}
     transfer_results = {
         ("transfer", 1.0): {0: 0.1, 1: 0.1},

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from robust201.statistics.steps import accuracies_after, falling_steps, steps_of_success
+from robust201.statistics.steps import accuracies_after, choose_curve_steps, steps_of_success
 
 STEPS = [0, 0, 1, 3, 3, 8, np.inf, np.inf]
 
@@ -22,13 +22,13 @@ def test_steps_of_success_summarise_fooled_images():
 
 
 def test_falling_steps_include_every_step_at_which_an_image_is_fooled():
-    assert falling_steps(STEPS).tolist() == [0, 1, 3, 8]
-    assert falling_steps([np.inf, np.inf]).tolist() == [0]
+    assert choose_curve_steps(STEPS).tolist() == [0, 1, 3, 8]
+    assert choose_curve_steps([np.inf, np.inf]).tolist() == [0]
 
 
 @pytest.mark.parametrize("max_points", [2, 10])
 def test_falling_steps_are_limited_and_include_the_last_step(max_points):
-    steps = falling_steps(np.arange(1, 5001), max_points)
+    steps = choose_curve_steps(np.arange(1, 5001), max_points)
     assert len(steps) == max_points + 1
     assert steps[0] == 0
     assert steps[-1] == 5000

@@ -11,7 +11,7 @@ import torch
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.network import build_network
 from robust201.weights.published.base import DEFAULT_HP, DEFAULT_SEED, Selection, SourceWeights
-from robust201.weights.published.formats import open_members
+from robust201.weights.published.formats import open_networks
 
 CHANNELS, CELLS = 2, 1
 CLASSES = {"cifar10-valid": 10, "cifar10": 10, "cifar100": 100, "ImageNet16-120": 120}
@@ -126,5 +126,5 @@ def iter_weights(
 ) -> Iterator[SourceWeights]:
     """Yield the selected weights of a file or folder, one trial at a time."""
     selection = Selection(None if datasets is None else tuple(datasets), hp, seed)
-    for member in open_members(path, indices, format)[0]:
+    for member in open_networks(path, indices, format)[0]:
         yield from member(selection)

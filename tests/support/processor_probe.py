@@ -69,7 +69,7 @@ def _random_numbers() -> Iterator[tuple[str, Iterable[NDArray[Any]]]]:
     yield "draw stripes", [draws.stripes(0, indices, shape).numpy()]
     yield "draw windows", [np.array([w.row, w.column, *w.signs.flatten()]) for w in draws.windows(0, 0, [3] * 9, shape)]
     yield "draw tiles", [draws.tiles(0, indices, 9, 3)[1].numpy()]
-    yield "draw swaps", [swap.signs.numpy() for swap in draws.swaps(0, 0, indices, [3] * 9, shape)]
+    yield "draw swaps", [swap.signs.numpy() for swap in draws.window_moves(0, 0, indices, [3] * 9, shape)]
     yield "draw training", [uniform(epoch_random_words(0, 1, "order", 99)), image_random_words(0, 1, "start", 2, 99)]
     images = np.ascontiguousarray(natural_images(16).transpose(0, 3, 1, 2))
     # Augmentations with colour jitter are not included: PyTorch sums an image's mean in an order that depends on the

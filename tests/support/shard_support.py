@@ -71,7 +71,7 @@ def inventory_state(inventory):
         {name: (column.dtype, column.tolist()) for name, column in row_columns.items()},
         [inventory.shard_columns(shard_index) for shard_index in range(len(inventory.shards))],
         inventory.damage,
-        inventory.superseded,
+        inventory.replaced_shards,
     )
 
 

@@ -23,10 +23,10 @@ from robust201.tasks.columns import (
     MEASUREMENTS,
     PUBLISHED,
     RESERVED,
+    column_sources,
     columns_of_json,
     distances_of,
     fields_of,
-    parquet_forms,
 )
 from robust201.tasks.measurements import Accumulator, check_values
 from tests.support.fabricated import FabricatedPlan
@@ -157,7 +157,7 @@ def test_check_values_rejects_result_without_images(measurement):
 def test_columns_of_exported_files_are_reserved(space):
     weights = [Weights("0" * 64, recipe="std", epochs=1, seed=0, steps=10)]
     columns = parquet_columns(list(MEASUREMENTS), layout_of(space).columns, "", weights=weights)
-    measurement_columns = {name for measurement in MEASUREMENTS for name in parquet_forms(measurement)}
+    measurement_columns = {name for measurement in MEASUREMENTS for name in column_sources(measurement)}
     assert measurement_columns <= set(columns) <= measurement_columns | set(DESCRIPTIVE_COLUMNS) <= RESERVED
 
 

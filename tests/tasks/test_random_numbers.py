@@ -32,7 +32,7 @@ def test_uniforms_and_stripes_depend_on_seed_key_restart_and_image():
 
 def test_signs_of_window_moves_are_consecutive_bits_of_a_stream():
     image_rows = np.array([9999, 0, 7, 5000, 7])
-    window_moves = CounterRandomNumbers(3, "aa_square_l2").swaps(1, 5, image_rows, [2, 3], SHAPE)
+    window_moves = CounterRandomNumbers(3, "aa_square_l2").window_moves(1, 5, image_rows, [2, 3], SHAPE)
     for query, window_move in enumerate(window_moves, start=5):
         words = generator(3, "aa_square_l2", "swap", 1, query).bit_generator.random_raw(3 + 10_240 * 3 // 64)
         bits = [

@@ -12,7 +12,7 @@ _RELATIVE_TOLERANCE = 0.05
 """Maximum relative difference between an epsilon of the dataset and the user's epsilon, which may be rounded."""
 
 
-def names_at_epsilon(results: DatasetResults, epsilon: str | None) -> list[str]:
+def choose_evaluations_at_epsilon(results: DatasetResults, epsilon: str | None) -> list[str]:
     """Return the names of the clean evaluation, of every attack near an epsilon, and of the mean over corruptions.
 
     Args:

@@ -70,7 +70,7 @@ def iter_class_summaries(
     for key in keys:
         if files.find(dataset, key, measure) is None:
             continue
-        file = files.sole_file(dataset, key, measure)
+        file = files.find_sole_file(dataset, key, measure)
         if file is not None and file.suffix == ".parquet":
             blocks = _iter_parquet_blocks(files, file, dataset, key, measure)
         else:

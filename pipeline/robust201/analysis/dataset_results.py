@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from robust201.analysis.class_summaries import confidence_quartiles, summarise_classes
 from robust201.analysis.labels import dataset_label
-from robust201.core.errors import ConfigError, closest
+from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
 from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
@@ -256,7 +256,7 @@ class DatasetResults:
 def read_measures(reader: RobustnessDataset, name: str, weights: str | None) -> pd.DataFrame:
     """Read a dataset's measures for the weights with this name (see `DatasetResults.measures`)."""
     columns: dict[tuple[str, str, float], pd.Series] = {}
-    files = reader.files.choosing(weights)
+    files = reader.files.restrict_to_weights(weights)
     for key in sorted(files.keys, key=lambda key: files.kind_of(key) == "other"):
         for measure in files.measurements_of(name, key) if files.kind_of(key) in ("measure", "other") else ():
             if measure in MEASUREMENTS or files.find(name, key, measure) is None:
@@ -275,7 +275,7 @@ def read_results(
     if mean not in MEANS:
         raise ConfigError(
             f"Averaging accuracies failed for the mean: expected {' or '.join(MEANS)}, got {mean!r}."
-            f"{closest(mean, MEANS)}"
+            f"{did_you_mean(mean, MEANS)}"
         )
     folder: list[DatasetResults] = []
     for name in reader.files.datasets:
@@ -300,7 +300,7 @@ def choose_results(
             f"selected. {remedy}"
         )
     if data not in names:
-        raise ConfigError(f"{activity} failed for {path}: it has no results on {data!r}.{closest(data, names)}")
+        raise ConfigError(f"{activity} failed for {path}: it has no results on {data!r}.{did_you_mean(data, names)}")
     return all_results[names.index(data)]
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from robust201.analysis.latex_tables import comparison_latex, evaluation_latex
 from robust201.analysis.robustbench import BENCHMARKS, Benchmark
-from robust201.core.errors import ConfigError, closest
+from robust201.core.errors import ConfigError, did_you_mean
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.statistics.outcomes import pack_outcomes
 from robust201.statistics.significance import holm_adjust, paired_differences
@@ -150,7 +150,7 @@ class Evaluation(pd.DataFrame):
                 label = str(key) if strength is None else f"{key} {strength:g}"
                 raise ConfigError(
                     f"Computing the worst case failed for {label!r}: it was not evaluated."
-                    f"{closest(label, [*evaluated_names, *(evaluated_key for evaluated_key, _ in self._outcomes)])} "
+                    f"{did_you_mean(label, [*evaluated_names, *(key for key, _ in self._outcomes)])} "
                     f"Evaluated: {', '.join(evaluated_names)}."
                 )
             columns |= dict.fromkeys(matches)

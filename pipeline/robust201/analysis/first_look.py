@@ -62,7 +62,7 @@ class Costs:
         return sum(self.estimate_seconds(key, parameters, n_images) for key, parameters in keys.items())
 
 
-def first_keys(
+def choose_first_look_keys(
     n_classes: int, *, corruptions: bool = True, epsilon: str | float | None = None, randomised: bool = False
 ) -> dict[str, dict[str, Any]]:
     """Choose the keys of a first look, with their parameters.

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from robust201.core.errors import ConfigError, closest
+from robust201.core.errors import ConfigError, did_you_mean
 from robust201.tasks import CORRUPTIONS
 
 if TYPE_CHECKING:
@@ -80,6 +80,6 @@ def find_benchmark(name: str) -> Benchmark:
     if name not in BENCHMARKS:
         raise ConfigError(
             f"Looking up a benchmark failed for {name!r}: it must be one of {', '.join(BENCHMARKS)}."
-            f"{closest(name, BENCHMARKS)}"
+            f"{did_you_mean(name, BENCHMARKS)}"
         )
     return BENCHMARKS[name]

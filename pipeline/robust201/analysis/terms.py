@@ -21,7 +21,7 @@ import pandas as pd
 
 from robust201.analysis.dataset_results import ADVERSARIAL, SCORE_KINDS, SCORES, DatasetResults
 from robust201.analysis.network_costs import network_costs
-from robust201.core.errors import ConfigError, closest
+from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.frames import MEAN_DECIMALS
@@ -138,7 +138,7 @@ class Terms:
         return collect_measures(self.results, self.tables)
 
     @property
-    def known_in_advance(self) -> list[str]:
+    def names_known_in_advance(self) -> list[str]:
         """Names of numbers that are known without an evaluation: costs, and the columns of joined tables."""
         return [str(name) for name in self.measures if name not in self._measure_columns]
 
@@ -218,7 +218,8 @@ def _split_strength(name: str) -> tuple[str, float | None]:
 
 def _unknown_error(results: DatasetResults, name: str, expected: str, known_names: Sequence[str]) -> ConfigError:
     return ConfigError(
-        f"Looking up {name!r} failed for {results.name}: no such name; expected {expected}.{closest(name, known_names)}"
+        f"Looking up {name!r} failed for {results.name}: no such name; expected {expected}."
+        f"{did_you_mean(name, known_names)}"
     )
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from robust201.core.errors import ConfigError, DatasetError, closest
+from robust201.core.errors import ConfigError, DatasetError, did_you_mean
 from robust201.models.model import Objective
 from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.attack_job import AttackJob
@@ -48,7 +48,7 @@ def attackbench_attack(key: str, *, seed: int = 0, **parameters: Any) -> AttackC
     if key not in known_keys:
         raise ConfigError(
             f"Creating an attack for AttackBench failed for {key!r}: expected one of {', '.join(known_keys)}."
-            f"{closest(str(key), known_keys)}"
+            f"{did_you_mean(str(key), known_keys)}"
         )
     task, attack_parameters = TASKS[key], TASKS[key].parameters(**parameters)
     run_job = task.load("fused")

@@ -45,7 +45,7 @@ class RunTime(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Lengths:
+class AttackBudget:
     """Radii (in units of 1/255), steps and queries of the attacks, by default the paper's values."""
 
     epsilons: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 8.0)
@@ -132,7 +132,7 @@ class Loop:
         return "loop"
 
     def command(
-        self, subject: Subject, lengths: Lengths, machine: Machine, folder: Path, *, attacks: bool
+        self, subject: Subject, budget: AttackBudget, machine: Machine, folder: Path, *, attacks: bool
     ) -> list[str]:
         del folder  # The loop writes no files.
         return [
@@ -142,7 +142,7 @@ class Loop:
             *("--mean", *map(str, subject.normalisation.mean), "--std", *map(str, subject.normalisation.std)),
             *("--layout", self.layout, "--batch", str(self.batch)),
             *("--threads", str(machine.threads), "--device", machine.device),
-            *lengths.to_options(),
+            *budget.to_options(),
             *(["--attacks", *_KEYS] if attacks else ["--attacks"]),
         ]
 
@@ -171,7 +171,7 @@ class Sweep:
         return self.label
 
     def command(
-        self, subject: Subject, lengths: Lengths, machine: Machine, folder: Path, *, attacks: bool
+        self, subject: Subject, budget: AttackBudget, machine: Machine, folder: Path, *, attacks: bool
     ) -> list[str]:
         is_cell = subject.name.isdigit()
         sweep: dict[str, object] = {
@@ -191,7 +191,7 @@ class Sweep:
                     },
                 }
             },
-            "keys": lengths.keys() if attacks else {"clean": {}},
+            "keys": budget.keys() if attacks else {"clean": {}},
             "engine": self.engine,
             "execution": {
                 "executor": "inline",
@@ -356,7 +356,7 @@ class TimeComparison:
 def compare(
     subject: Subject,
     contenders: Sequence[Contender],
-    lengths: Lengths,
+    budget: AttackBudget,
     machine: Machine,
     folder: Path,
     *,
@@ -368,7 +368,7 @@ def compare(
     Args:
         subject: network and images.
         contenders: loops and the sweep.
-        lengths: radii, steps and queries of the attacks.
+        budget: radii, steps and queries of the attacks.
         machine: threads and device.
         folder: an empty folder for sweeps, results and logs.
         rounds: number of runs of each contender.
@@ -387,7 +387,7 @@ def compare(
         for attacks in (True,) if len(start_up_owner.starts) > round_index else (False, True):
             run_folder = folder / f"{round_index}-{all_times.index(current_times)}-{'attacks' if attacks else 'start'}"
             run_folder.mkdir(parents=True)
-            command = current_times.contender.command(subject, lengths, machine, run_folder, attacks=attacks)
+            command = current_times.contender.command(subject, budget, machine, run_folder, attacks=attacks)
             run_time, output = run_timed(command, machine.environment(), run_folder / "log")
             (current_times.totals if attacks else start_up_owner.starts).append(run_time)
         current_times.starts = start_up_owner.starts

@@ -182,7 +182,7 @@ def _read_inputs(
     """
     from robust201.analysis.dataset_results import read_results
     from robust201.analysis.terms import read_join_tables
-    from robust201.core.errors import ConfigError, ResultsError, closest
+    from robust201.core.errors import ConfigError, ResultsError, did_you_mean
     from robust201.core.files import check_output_file
     from robust201.reader.dataset import RobustnessDataset
 
@@ -202,7 +202,7 @@ def _read_inputs(
         if name not in available_names:
             raise ConfigError(
                 f"Reading {reader.path} failed for {name!r}: it has no results on this dataset."
-                f"{closest(name, available_names)}"
+                f"{did_you_mean(name, available_names)}"
             )
     selected_results = [results for results in all_results if results.name in requested_names]
     return reader, selected_results, read_join_tables(reader, join or (), selected_results)

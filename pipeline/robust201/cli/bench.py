@@ -40,20 +40,20 @@ def bench(
     Both run the paper's attacks on networks with random weights, at two epsilons, with 1/40 of the steps and queries.
     The loop runs in PyTorch's default memory layout and in channels_last; speed-ups are over the faster one.
     """
-    from robust201.bench.comparison import LAYOUTS, Contender, Lengths, Loop, Machine, Sweep, compare
+    from robust201.bench.comparison import LAYOUTS, AttackBudget, Contender, Loop, Machine, Sweep, compare
     from robust201.bench.generated import random_subjects
 
     if device not in ("cpu", "cuda"):
         raise ConfigError(
             f"Reading the command line failed for --device: expected cpu or cuda, got {device!r}. Choose one."
         )
-    paper_lengths = Lengths()
-    lengths = Lengths(
+    paper_budget = AttackBudget()
+    budget = AttackBudget(
         EPSILONS_255,
         EPSILONS_255,
-        pgd_steps=paper_lengths.pgd_steps // PAPER_BUDGET_DIVISOR,
-        apgd_steps=paper_lengths.apgd_steps // PAPER_BUDGET_DIVISOR,
-        queries=paper_lengths.queries // PAPER_BUDGET_DIVISOR,
+        pgd_steps=paper_budget.pgd_steps // PAPER_BUDGET_DIVISOR,
+        apgd_steps=paper_budget.apgd_steps // PAPER_BUDGET_DIVISOR,
+        queries=paper_budget.queries // PAPER_BUDGET_DIVISOR,
     )
     contenders: list[Contender] = [*(Loop(layout, images) for layout in LAYOUTS), Sweep()]
     machine = Machine(threads, device)
@@ -65,7 +65,7 @@ def bench(
             "Every timing prints a line; the first one may take minutes."
         )
         comparisons = [
-            compare(subject, contenders, lengths, machine, folder / subject.name, rounds=rounds, report=console.say)
+            compare(subject, contenders, budget, machine, folder / subject.name, rounds=rounds, report=console.say)
             for subject in subjects
         ]
     if json_file is not None:

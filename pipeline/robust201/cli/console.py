@@ -175,7 +175,7 @@ class RunDisplay:
             say(f"failed: {event.part.label}: {event.message}")
         elif isinstance(event, WorkerLost) or (isinstance(event, BundleLost) and event.started):
             say(f"worker {'preempted' if event.preempted else 'lost'}: {event.reason}; retrying")
-        is_rate_known = progress.is_settled
+        is_rate_known = progress.is_rate_reliable
         rate, seconds_left = progress.evaluations_per_second, progress.seconds_left
         done, total = progress.done_evaluations, progress.total_evaluations
         is_complete = done == total

@@ -84,7 +84,7 @@ def export(
     """Write the dataset of a complete sweep: JSON in the published layout, optional Parquet, a card and checksums."""
     from robust201.export import export_dataset
     from robust201.export.number_text import Empty
-    from robust201.export.outcome_files import OutcomeForm
+    from robust201.export.outcome_files import OutcomeEncoding
     from robust201.export.pool import default_processes, max_processes
     from robust201.export.written_file import Compression, parse_choice
     from robust201.planning.plan_file import load_plan
@@ -114,7 +114,9 @@ def export(
             formats=formats,
             licence=licence,
             weights=weights,
-            outcomes=None if outcomes is None else parse_choice("form of outcomes", outcomes, get_args(OutcomeForm)),
+            outcomes=None
+            if outcomes is None
+            else parse_choice("form of outcomes", outcomes, get_args(OutcomeEncoding)),
             partial=partial,
             estimates=estimates,
             processes=processes or default_processes(parquet=parquet),

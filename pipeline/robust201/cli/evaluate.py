@@ -14,7 +14,7 @@ from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.options import TableFile
 from robust201.cli.user_file import parse_function
 from robust201.core.csv_files import write_csv
-from robust201.core.errors import ArchitectureError, ConfigError, EvaluationError, RobustError, closest
+from robust201.core.errors import ArchitectureError, ConfigError, EvaluationError, RobustError, did_you_mean
 from robust201.core.files import check_output_file, write_text
 from robust201.core.memory import restore_gc_thresholds
 from robust201.core.user_code import describe_failure
@@ -291,7 +291,7 @@ def read_keys(keys: str | None, settings: Sequence[str]) -> dict[str, dict[str, 
         if key not in fields_by_key:
             raise ConfigError(
                 f"Reading the command line failed for --set {setting!r}: {key} is not among --keys."
-                f"{closest(key, fields_by_key)}"
+                f"{did_you_mean(key, fields_by_key)}"
             )
         parsed_value = _read_value(value, is_list=parameter in (*STRENGTH_FIELDS, *_LIST_FIELDS))
         group_name, dot, name = parameter.partition(".")
@@ -406,7 +406,7 @@ def load_data(
     else:
         raise ConfigError(
             f"Reading the command line failed for --data: expected a file, a folder or a dataset's name, got {data!r}."
-            f"{closest(data, DATASETS)}"
+            f"{did_you_mean(data, DATASETS)}"
         )
     return images
 

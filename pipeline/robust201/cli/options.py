@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from robust201.cli import console
-from robust201.core.errors import ConfigError, closest
+from robust201.core.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from robust201.planning.config import SweepConfig
@@ -179,6 +179,6 @@ def select_trainings(config: TrainingConfig, recipes: str | None, limit: int | N
         if name not in config.recipes:
             raise ConfigError(
                 f"Selecting training runs failed for {config.name}: it has no recipe {name!r}."
-                f"{closest(name, config.recipes)}"
+                f"{did_you_mean(name, config.recipes)}"
             )
     return TrainingSelection(recipe_names, limit)

@@ -49,7 +49,7 @@ def rank(
     as_json: AsJson = False,
 ) -> None:
     """Rank the networks of a dataset, and mark networks that are tied with the best; optionally as LaTeX or CSV."""
-    from robust201.analysis.chosen_epsilon import names_at_epsilon
+    from robust201.analysis.chosen_epsilon import choose_evaluations_at_epsilon
     from robust201.analysis.leaderboard import make_leaderboard
 
     if keys is not None and epsilon is not None:
@@ -60,7 +60,7 @@ def rank(
     if out is not None:
         check_table_file(out)
     results = _read_results(dataset, data, weights, split_names(architectures))
-    names = names_at_epsilon(results, epsilon) if keys is None else split_names(keys)
+    names = choose_evaluations_at_epsilon(results, epsilon) if keys is None else split_names(keys)
     board = make_leaderboard(results, names, sort_by=by, max_networks=n_rows)
     if out is not None:
         _write(board, out)

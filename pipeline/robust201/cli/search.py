@@ -18,7 +18,7 @@ from robust201.core.files import check_output_file
 
 if TYPE_CHECKING:
     from robust201.reader.dataset import RobustnessDataset
-    from robust201.search.repeated_searches import Estimated, RepeatedSearch
+    from robust201.search.repeated_searches import MeanOverRuns, RepeatedSearch
 
 
 def search(
@@ -272,6 +272,6 @@ def _format_number(value: float, *, in_percent: bool) -> str:
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.5g}"
 
 
-def _with_interval(estimated: "Estimated", *, in_percent: bool) -> str:
+def _with_interval(estimated: "MeanOverRuns", *, in_percent: bool) -> str:
     mean, low, high = (_format_number(value, in_percent=in_percent) for value in estimated[:3])
     return mean if math.isnan(estimated.low) else f"{mean} [{low}, {high}]"  # a single run has no interval

@@ -11,7 +11,7 @@ from robust201.cli import console
 from robust201.cli.monitoring import AsJson, print_json
 from robust201.cli.options import AllowCode
 from robust201.cli.user_file import StepConsent
-from robust201.core.errors import ConfigError, closest
+from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.files import make_folder
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _check_published(name: str, as_json: bool) -> None:
     if name not in PUBLISHED_STUDIES:
         raise ConfigError(
             f"Checking a published study failed for {name!r}: only {', '.join(PUBLISHED_STUDIES)} can be checked."
-            f"{closest(name, PUBLISHED_STUDIES)}"
+            f"{did_you_mean(name, PUBLISHED_STUDIES)}"
         )
     check = check_published_marks()
     if as_json:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from robust201.cli import console
-from robust201.core.errors import ConfigError, closest
+from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.user_code import UserFunction, hash_file
 from robust201.spaces import SPACES
 from robust201.spaces.user_file import UserFileSpace
@@ -66,6 +66,6 @@ def parse_space(text: str) -> "Space":
     if ":" not in text:
         raise ConfigError(
             f"Reading the command line failed for --space: expected {', '.join(SPACES)} or FILE:FUNCTION, got {text!r}."
-            f"{closest(text, SPACES)}"
+            f"{did_you_mean(text, SPACES)}"
         )
     return UserFileSpace(parse_function(text))

@@ -55,7 +55,7 @@ def one_line(value: object, max_length: int = 300) -> str:
     return " ".join(str(value).split())[:max_length].rstrip(".") or type(value).__name__
 
 
-def describe_content(error: Exception) -> str:
+def describe_read_error(error: Exception) -> str:
     """Explain in one short line why the content of a file cannot be read."""
     if isinstance(error, UnicodeDecodeError):  # its representation contains the whole file
         return "it is not valid UTF-8"
@@ -173,7 +173,7 @@ _MAX_COMPARED_CHARACTERS = 100
 """Number of leading characters by which names are compared."""
 
 
-def closest(name: str, candidates: Iterable[str]) -> str:
+def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     """Suggest the candidate closest to an unknown name, as a sentence to append to an error message.
 
     The sentence is, for example, ``" Did you mean 'pgd'?"`` (with the leading space). If no candidate is close, it

@@ -50,7 +50,7 @@ _FILE_TYPES = {
 }
 
 
-def describe_kind(mode: int) -> str:
+def describe_file_type(mode: int) -> str:
     """Return the file type in a mode (`st_mode`), such as ``a named pipe``."""
     return _FILE_TYPES.get(stat.S_IFMT(mode), "a device")
 
@@ -77,7 +77,7 @@ def open_file(path: Path, max_bytes: int | None, mode: str = "rb", *, buffering:
             descriptor = os.open(path, flags | os.O_NOCTTY, 0o666)
         except OSError as error:
             if error.errno == errno.ENXIO:  # a socket, or a pipe opened for writing that has no reader
-                raise _irregular_file_error(path, describe_kind(path.stat().st_mode)) from error
+                raise _irregular_file_error(path, describe_file_type(path.stat().st_mode)) from error
             raise
         try:
             _check_regular(path, os.fstat(descriptor), max_bytes)
@@ -93,7 +93,7 @@ def _check_regular(path: Path, status: os.stat_result, max_bytes: int | None) ->
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, "a folder instead of a regular file", str(path))
     if not stat.S_ISREG(status.st_mode):
-        raise _irregular_file_error(path, describe_kind(status.st_mode))
+        raise _irregular_file_error(path, describe_file_type(status.st_mode))
     if max_bytes is not None and status.st_size > max_bytes:
         reason = f"{format_bytes(status.st_size)}, more than {format_bytes(max_bytes)}"
         raise IrregularFileError(errno.EFBIG, reason, str(path))
@@ -140,7 +140,7 @@ MAX_JSON_BYTES = 1 << 30
 MAX_STATE_BYTES = 1 << 20
 """Maximum size of a state file: lease, heartbeat, progress, format."""
 
-MAX_LISTED_BYTES = 16 << 30
+MAX_EXPORTED_FILE_BYTES = 16 << 30
 """Maximum size of a file that an exported dataset lists in SHA256SUMS; such files are read in chunks."""
 
 

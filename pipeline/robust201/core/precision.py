@@ -5,7 +5,7 @@ The precision affects results, so it is part of the protocol: results in one pre
 
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
-from robust201.core.errors import ConfigError, closest
+from robust201.core.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +41,7 @@ def check_precision(name: str, device: "torch.device | None" = None) -> None:
     """
     if name not in PRECISIONS:
         raise ConfigError(
-            f"Choosing the arithmetic failed for precision {name!r}: no such precision.{closest(name, PRECISIONS)}"
+            f"Choosing the arithmetic failed for precision {name!r}: no such precision.{did_you_mean(name, PRECISIONS)}"
         )
     if name != "tf32" or device is None:
         return
@@ -86,7 +86,7 @@ def check_gradients(precision: Precision, device: "torch.device") -> None:
         )
 
 
-def map_dtype(precision: Precision) -> "torch.dtype":
+def feature_map_dtype(precision: Precision) -> "torch.dtype":
     """Return the dtype of feature maps and convolution weights: bfloat16 or float32."""
     import torch
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from robust201.core.errors import ConfigError, closest, one_line
+from robust201.core.errors import ConfigError, did_you_mean, one_line
 from robust201.core.files import read_file
 from robust201.core.interrupts import SignalInterrupt
 
@@ -94,7 +94,7 @@ class UserFunction:
             ]
             raise ConfigError(
                 f"Loading {self.label} failed: the file does not define this function. Define it, or use the name of "
-                f"another function.{closest(self.name, function_names) if function_names else ''}"
+                f"another function.{did_you_mean(self.name, function_names) if function_names else ''}"
             )
         loaded_function: Callable[..., Any] = function
         return loaded_function

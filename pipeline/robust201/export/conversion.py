@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from robust201.core.errors import EvaluationError, ResultsError
-from robust201.core.files import MAX_LISTED_BYTES, IrregularFileError, format_bytes, sha256_of, write_text
+from robust201.core.files import MAX_EXPORTED_FILE_BYTES, IrregularFileError, format_bytes, sha256_of, write_text
 from robust201.export.key_rows import KeyRows, json_files_of
 from robust201.export.listing import add_to_listing, remove_from_listing
 from robust201.export.parquet_files import ParquetFile
@@ -191,9 +191,9 @@ class _JsonKey:
 
 def _hash_source(path: Path) -> str:
     try:
-        return sha256_of(path, MAX_LISTED_BYTES)
+        return sha256_of(path, MAX_EXPORTED_FILE_BYTES)
     except IrregularFileError as error:
         raise ResultsError(
-            f"Converting failed for {path}: expected a regular file of at most {format_bytes(MAX_LISTED_BYTES)}, got "
-            f"{error}. Compress a larger file with gzip or zstd, and remove the uncompressed one."
+            f"Converting failed for {path}: expected a regular file of at most "
+            f"{format_bytes(MAX_EXPORTED_FILE_BYTES)}, got {error}. Compress a larger file with gzip or zstd, and remove the uncompressed one."
         ) from error

@@ -10,10 +10,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.errors import ConfigError, closest
+from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.records import EvaluationProtocol, Unit
 from robust201.export.number_text import Empty
-from robust201.export.outcome_files import OutcomeForm
+from robust201.export.outcome_files import OutcomeEncoding
 from robust201.export.written_file import Compression
 from robust201.planning.plan import Plan
 from robust201.reader.result_files import PARQUET_FOLDER, parquet_name
@@ -96,7 +96,7 @@ class FileFormat:
     empty: Empty
     compression: Compression | None
     cache_bytes: int
-    outcomes: OutcomeForm | None = None
+    outcomes: OutcomeEncoding | None = None
     labels: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
 
     @property
@@ -135,7 +135,7 @@ def select_weights(plan: Plan, name: str | None) -> tuple[Unit, ...]:
     if not name or not selected_units:
         names = weights_names(plan.units)
         raise ConfigError(
-            f"Choosing weights failed: expected one of {', '.join(names)}, got {name!r}.{closest(name, names)}"
+            f"Choosing weights failed: expected one of {', '.join(names)}, got {name!r}.{did_you_mean(name, names)}"
             if names
             else f"Choosing weights failed for {name!r}: the weights of these results have no names. Omit the name."
         )

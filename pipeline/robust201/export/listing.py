@@ -7,9 +7,9 @@ from pathlib import Path, PurePosixPath
 
 from robust201.core.errors import ResultsError
 from robust201.core.files import (
-    MAX_LISTED_BYTES,
+    MAX_EXPORTED_FILE_BYTES,
     IrregularFileError,
-    describe_kind,
+    describe_file_type,
     read_text,
     sha256_of,
     write_text,
@@ -98,12 +98,14 @@ def explain_changes(folder: Path, digests: Mapping[Path, str]) -> Iterator[str]:
         listing = read_listing(folder)
     except (OSError, ResultsError):
         listing = Listing({}, ("no listing",))
-    if listing.is_other_content:
+    if listing.has_no_valid_line:
         yield f"{path} is not a checksum listing, so it is unknown whether the files of {folder} were changed"
         return
     listed_digests = listing.digests
     side_files = {
-        file: sha256_of(file, MAX_LISTED_BYTES) for name in (META_FILE, SWEEP_FILE) if (file := folder / name).is_file()
+        file: sha256_of(file, MAX_EXPORTED_FILE_BYTES)
+        for name in (META_FILE, SWEEP_FILE)
+        if (file := folder / name).is_file()
     }
     read_digests = {file.relative_to(folder).as_posix(): digest for file, digest in {**digests, **side_files}.items()}
     changed_names = [name for name, digest in sorted(read_digests.items()) if listed_digests.get(name) != digest]
@@ -135,7 +137,7 @@ def check_listing(folder: Path, listing: Listing) -> Iterator[str]:
         try:
             if not path.is_file():
                 yield f"Verifying failed for {path}: expected a file, got {_describe_path(path)}. {REEXPORT}"
-            elif sha256_of(path, MAX_LISTED_BYTES) != digest:
+            elif sha256_of(path, MAX_EXPORTED_FILE_BYTES) != digest:
                 yield f"Verifying failed for {path}: its SHA-256 differs from {CHECKSUM_FILE}. {REEXPORT}"
         except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
             yield f"Verifying failed for {path}: the file cannot be read ({error}). {REEXPORT}"
@@ -168,4 +170,4 @@ def _describe_path(path: Path) -> str:
         mode = path.lstat().st_mode
     except (FileNotFoundError, NotADirectoryError):
         return "none"
-    return f"a symbolic link to {str(path.readlink())!r}" if stat.S_ISLNK(mode) else describe_kind(mode)
+    return f"a symbolic link to {str(path.readlink())!r}" if stat.S_ISLNK(mode) else describe_file_type(mode)

@@ -15,7 +15,7 @@ from robust201.export.published_layout import CATEGORICAL
 from robust201.planning.inputs import Inputs
 from robust201.planning.plan import Plan
 
-OutcomeForm = Literal["bits", "classes"]
+OutcomeEncoding = Literal["bits", "classes"]
 """``bits`` writes one bit per image (1 if it was classified correctly) instead of predicted classes.
 
 ``classes`` writes these bits and the predicted classes.

@@ -12,7 +12,7 @@ import pyarrow as pa
 from robust201.core.records import ArchitectureId, Weights
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.tasks import TASKS, Task
-from robust201.tasks.columns import COLUMNS, CORRECT_BITS, MEASUREMENTS, ParquetForm, Values, parquet_forms
+from robust201.tasks.columns import COLUMNS, CORRECT_BITS, MEASUREMENTS, ColumnSource, Values, column_sources
 from robust201.tasks.constraints import LINF
 
 CATEGORICAL = pa.dictionary(pa.int32(), pa.string())
@@ -33,7 +33,7 @@ class ParquetColumn(NamedTuple):
 
     dtype: pa.DataType
     meaning: str
-    form: ParquetForm | None = None
+    form: ColumnSource | None = None
 
     @property
     def is_list(self) -> bool:
@@ -107,7 +107,7 @@ def describe_strength(task: Task | None) -> str:
 def _measurement_columns(measurements: Sequence[str], example: Values, n_classes: int) -> dict[str, ParquetColumn]:
     columns = {}
     for name, form in (
-        name_and_form for measurement in measurements for name_and_form in parquet_forms(measurement).items()
+        name_and_form for measurement in measurements for name_and_form in column_sources(measurement).items()
     ):
         if form.source in COLUMNS:
             column = COLUMNS[form.source]

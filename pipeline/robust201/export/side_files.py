@@ -15,7 +15,7 @@ from robust201.export.groups import FileFormat, Group, KeyStyle, ProtocolCount, 
 from robust201.export.published_layout import layout_of
 from robust201.planning.plan import Plan
 from robust201.reader.result_files import EXPORT_FORMAT, META_FILE, MISSING_FILE, SWEEP_FILE
-from robust201.reader.weights_check import RECORDED_FILE, recorded_text
+from robust201.reader.weights_check import RECORDED_FILE, format_recorded_accuracies
 from robust201.spaces import DEFAULT_SPACE
 from robust201.tasks import TASKS, Task
 
@@ -50,7 +50,9 @@ def side_file_texts(
     """Return the contents, by file name, of all files of an export except the results and the cards."""
     epsilons = spell_epsilons(strengths_of_keys(groups), plan.tasks, file_format.key_style)
     architectures = (unit.architecture for group in groups for unit in group.units)
-    recorded_accuracies = recorded_text(plan.recorded_accuracies(unit for group in groups for unit in group.units))
+    recorded_accuracies = format_recorded_accuracies(
+        plan.recorded_accuracies(unit for group in groups for unit in group.units)
+    )
     contents = {
         META_FILE: layout_of(plan.space_name).meta_text(epsilons, architectures),
         SWEEP_FILE: _sweep_text(plan, groups, protocols, file_format, sampling),

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from robust201.core.errors import ConfigError, IncompleteError, InputError, ResultsError, StorageError
-from robust201.core.files import MAX_LISTED_BYTES, check_file, read_file
+from robust201.core.files import MAX_EXPORTED_FILE_BYTES, check_file, read_file
 from robust201.core.memory import give_back_freed_memory
 from robust201.core.records import ArchitectureId, EvaluationProtocol, ImageSet, format_architecture
 from robust201.export.diff import ResultSet, read_result_set
@@ -23,12 +23,12 @@ from robust201.export.groups import FileFormat, KeyStyle, group_units
 from robust201.export.json_files import JsonFile
 from robust201.export.listing import check_listing, read_listing
 from robust201.export.number_text import Empty
-from robust201.export.outcome_files import OutcomeForm, evaluated_images, image_table
+from robust201.export.outcome_files import OutcomeEncoding, evaluated_images, image_table
 from robust201.export.parquet_files import ParquetFile
 from robust201.export.side_files import spell_epsilons, strengths_of_keys, swept_strengths
 from robust201.export.writing import Format, images_of_outcomes, list_files, make_files
 from robust201.export.written_file import Compression
-from robust201.planning.plan import Plan, counted_plan
+from robust201.planning.plan import Plan, plan_on_all_images
 from robust201.planning.plan_file import PLAN_FILE, load_plan
 from robust201.reader.json_files import open_decompressed, read_json
 from robust201.reader.listings import REEXPORT, key_of_parquet
@@ -45,7 +45,7 @@ from robust201.reader.weights_check import check_clean_accuracy
 from robust201.runtime.lease import Lease
 from robust201.runtime.preview import count_coverage, count_done
 from robust201.shards import Inventory, ShardFinding, ShardStore, requeue_shards
-from robust201.statistics.attack_flags import AttackFlag, Evaluated, find_flags, transfers_of
+from robust201.statistics.attack_flags import AttackFlag, KeyAndStrength, find_flags, find_transfers
 from robust201.statistics.weights_check import WeightsCheck
 
 _CACHE_BYTES = 256 << 20
@@ -180,10 +180,10 @@ def find_attack_flags(
         n_classes: number of classes by dataset.
         protocols: payloads of the protocols, which identify the sources of transfer attacks.
     """
-    transfers = transfers_of(protocols)
+    transfers = find_transfers(protocols)
     flags: list[AttackFlag] = []
     for accuracies_by_evaluation in results.by_weights.values():
-        accuracies_by_dataset: defaultdict[str, dict[Evaluated, dict[ArchitectureId, float]]] = defaultdict(dict)
+        accuracies_by_dataset: defaultdict[str, dict[KeyAndStrength, dict[ArchitectureId, float]]] = defaultdict(dict)
         for (dataset, key, strength), accuracies in accuracies_by_evaluation.items():
             accuracies_by_dataset[dataset][key, strength] = dict(accuracies)
         for dataset in (
@@ -202,7 +202,7 @@ def find_attack_flags(
 
 
 def _find_attack_flags_of_plan(results: Path, plan: Plan) -> tuple[AttackFlag, ...]:
-    n_images = {unit.dataset: unit.n_images for unit in counted_plan(plan).units if not unit.columns}
+    n_images = {unit.dataset: unit.n_images for unit in plan_on_all_images(plan).units if not unit.columns}
     return find_attack_flags(
         read_result_set(results),
         n_images=n_images,
@@ -248,7 +248,7 @@ def _check_estimates(plan: Plan, store: ShardStore, inventory: Inventory, out: P
     path = out / ESTIMATES_FILE
     try:
         sampled = estimate_accuracies(plan, store, inventory, evaluated_images)
-        is_same = read_file(path, MAX_LISTED_BYTES) == estimates_bytes(sampled, plan.space_name)
+        is_same = read_file(path, MAX_EXPORTED_FILE_BYTES) == estimates_bytes(sampled, plan.space_name)
     except (OSError, InputError) as error:
         yield f"Verifying failed for {path}: {error}"
         return
@@ -266,14 +266,14 @@ def check_export(plan: Plan, store: ShardStore, inventory: Inventory, out: Path)
         ResultsError: the folder is not an export.
     """
     listing = read_listing(out)
-    if listing.is_other_content:
+    if listing.has_no_valid_line:
         yield from listing.wrong
         return
     yield from check_listing(out, listing)
     listed_digests = listing.digests
     if ESTIMATES_FILE in listed_digests:
         yield from _check_estimates(plan, store, inventory, out)
-    plan = counted_plan(plan)
+    plan = plan_on_all_images(plan)
     try:
         sweep = read_json(out / SWEEP_FILE, missing={})
         sweep_record = sweep if isinstance(sweep, dict) else {}
@@ -354,7 +354,7 @@ def _read_file_format(out: Path, sweep_record: Mapping[str, Any], names: Iterabl
         (suffix for name in names for suffix in get_args(Compression) if name.endswith(f".{suffix}")), None
     )
     round_to = sweep_record.get("round_to", "none")
-    style, outcomes = recorded_choice("key_style", KeyStyle), recorded_choice("outcomes", OutcomeForm)
+    style, outcomes = recorded_choice("key_style", KeyStyle), recorded_choice("outcomes", OutcomeEncoding)
     empty = recorded_choice("empty", Empty, "null")
     if style is None or empty is None or not (round_to is None or isinstance(round_to, int)):
         raise ResultsError(
@@ -403,7 +403,7 @@ def _check_images(path: Path, images: ImageSet) -> Iterator[str]:
     if not path.is_file():
         return
     try:
-        check_file(path, MAX_LISTED_BYTES)
+        check_file(path, MAX_EXPORTED_FILE_BYTES)
         with pq.ParquetFile(path) as parquet_file:
             is_same = parquet_file.read().equals(image_table(images))
     except (OSError, pa.ArrowException) as error:
@@ -442,7 +442,7 @@ def _find_text_difference(file: JsonFile) -> str | None:
 def _find_table_difference(file: ParquetFile) -> str | None:
     """Return a description of the first difference between a Parquet file and the results; None if they are equal."""
     path = file.folder / file.name
-    check_file(path, MAX_LISTED_BYTES)
+    check_file(path, MAX_EXPORTED_FILE_BYTES)
     with pq.ParquetFile(path) as parquet_file:
         stored_tables: Iterator[Any] = (
             parquet_file.read_row_group(row_group) for row_group in range(parquet_file.num_row_groups)

@@ -131,7 +131,7 @@ def verify_dataset(
 def _find_keys(dataset: RobustnessDataset, *, is_listed: bool) -> Iterator[KeyRows]:
     """Yield each key's JSON files, and also its Parquet files if it has no JSON files or the folder has no listing."""
     for weights in dataset.weights if len(dataset.weights) > 1 else [None]:
-        files = dataset.files.choosing(weights)
+        files = dataset.files.restrict_to_weights(weights)
         for image_dataset in dataset.data:
             for key in dataset.keys_all:
                 json_files = json_files_of(files, image_dataset, key)

@@ -37,7 +37,7 @@ from robust201.export.groups import (
 )
 from robust201.export.json_files import JsonFile
 from robust201.export.number_text import Empty
-from robust201.export.outcome_files import ImageLoader, OutcomeForm, evaluated_images, image_table_bytes
+from robust201.export.outcome_files import ImageLoader, OutcomeEncoding, evaluated_images, image_table_bytes
 from robust201.export.parquet_files import ParquetFile
 from robust201.export.pool import POOL_CACHE_BYTES, write_files
 from robust201.export.published_layout import ParquetColumn, describe_strength, layout_of, parquet_columns
@@ -45,7 +45,7 @@ from robust201.export.side_files import side_file_texts, weight_hashes
 from robust201.export.written_file import Compression, parse_choice
 from robust201.images import DATASETS
 from robust201.planning.identity import is_drawn
-from robust201.planning.plan import Plan, counted_plan
+from robust201.planning.plan import Plan, plan_on_all_images
 from robust201.reader.listings import CHECKSUM_FILE, PARQUET_FILES, ListedFile, parquet_files_text
 from robust201.reader.result_files import ESTIMATED_FOLDER, ESTIMATES_FILE, PARQUET_FOLDER, images_name
 from robust201.shards import Inventory, RowSelection, ShardStore
@@ -96,7 +96,7 @@ def export_dataset(
     formats: Sequence[Format] = ("json",),
     licence: str = DEFAULT_LICENCE,
     weights: str | None = None,
-    outcomes: OutcomeForm | None = None,
+    outcomes: OutcomeEncoding | None = None,
     images_of: ImageLoader = evaluated_images,
     estimates: bool = False,
     processes: int = 1,
@@ -146,11 +146,11 @@ def export_dataset(
     if outcomes is not None:
         _check_outcomes_can_be_written(out, plan, formats)
     sampled = _estimate_if_sampled(plan, store, inventory, images_of)
-    plan_on_all_images = counted_plan(plan)  # results on samples of the images are exported as estimates
-    groups = group_units(plan_on_all_images, inventory, weights)
+    full_plan = plan_on_all_images(plan)  # results on samples of the images are exported as estimates
+    groups = group_units(full_plan, inventory, weights)
     if sampled is not None and sampled.missing and not partial:
         raise IncompleteError(_describe_missing_samples(out, plan, sampled, groups))
-    plan = plan_on_all_images
+    plan = full_plan
     _check_single_weights(out, groups, formats)
     if any(group.missing_strengths for group in groups) and not partial:
         raise IncompleteError(missing_evaluations_message(out, groups))
@@ -256,7 +256,7 @@ def _estimate_if_sampled(
     plan: Plan, store: ShardStore, inventory: Inventory, images_of: ImageLoader
 ) -> SampledResults | None:
     """Return the estimates of a sampled sweep, or None if the sweep is not sampled."""
-    if counted_plan(plan).config.sampling is None:
+    if plan_on_all_images(plan).config.sampling is None:
         return None
     return estimate_accuracies(plan, store, inventory, images_of)
 

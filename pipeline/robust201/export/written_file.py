@@ -9,7 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol, cast
 
-from robust201.core.errors import ConfigError, EvaluationError, StorageError, closest
+from robust201.core.errors import ConfigError, EvaluationError, StorageError, did_you_mean
 from robust201.core.files import atomic_write
 from robust201.core.records import Unit
 from robust201.shards import RowBatch
@@ -44,7 +44,7 @@ def parse_choice(choice_name: str, choice: str, valid_choices: Sequence[str]) ->
         return choice
     raise ConfigError(
         f"Reading a {choice_name} failed: expected {' or '.join(valid_choices)}, got {choice!r}."
-        f"{closest(choice, valid_choices)}"
+        f"{did_you_mean(choice, valid_choices)}"
     )
 
 

@@ -25,10 +25,10 @@ from robust201.reader.steps import has_steps, read_steps
 from robust201.reader.value_checks import CLEAN
 from robust201.spaces.cell_space import CellSpace
 from robust201.statistics.intervals import NORMAL_QUANTILE, accuracy_intervals, mean_intervals
-from robust201.statistics.pareto import on_front
+from robust201.statistics.pareto import find_non_dominated
 from robust201.statistics.rank_correlation import kendall_taus
 from robust201.statistics.robustness import robustness_r
-from robust201.statistics.steps import accuracies_after, falling_steps
+from robust201.statistics.steps import accuracies_after, choose_curve_steps
 
 FENCE = 1.5
 """Whiskers end at the most extreme accuracy within this many interquartile ranges of the box (Tukey)."""
@@ -126,7 +126,7 @@ def step_curves(results: DatasetResults) -> pd.DataFrame:
             continue
         strength = nearest_strength(key, results.strengths(key))
         steps_by_network = read_steps(files, results.name, key, strength)
-        budgets = falling_steps(np.concatenate(list(steps_by_network.values())))
+        budgets = choose_curve_steps(np.concatenate(list(steps_by_network.values())))
         for architecture, steps in steps_by_network.items():
             accuracies = accuracies_after(steps, budgets)
             low, high = accuracy_intervals(accuracies, len(steps))
@@ -226,7 +226,7 @@ def pareto_front(first_scores: pd.Series, second_scores: pd.Series) -> NDArray[n
     Returns:
         (N) bool; False for architectures that lack a score. Architectures with equal scores have equal values.
     """
-    return on_front(np.stack([first_scores.to_numpy(np.float64), second_scores.to_numpy(np.float64)], axis=1))
+    return find_non_dominated(np.stack([first_scores.to_numpy(np.float64), second_scores.to_numpy(np.float64)], axis=1))
 
 
 def rank_correlations(accuracies: pd.DataFrame) -> pd.DataFrame:
@@ -409,7 +409,7 @@ def confusion_fractions(sums: pd.DataFrame, key: str, strength: float) -> pd.Dat
     return matrix.div(totals.where(totals > 0, 1.0), axis=0)
 
 
-def clean_against(results: DatasetResults, kind: str) -> pd.DataFrame:
+def clean_and_key_accuracies(results: DatasetResults, kind: str) -> pd.DataFrame:
     """Pair clean accuracies with the accuracy under each key of a kind, and with the mean over these keys.
 
     Returns:
@@ -446,7 +446,7 @@ def clean_against(results: DatasetResults, kind: str) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True).dropna() if frames else pd.DataFrame(columns=names)
 
 
-def measures_against(results: DatasetResults) -> pd.DataFrame:
+def measures_and_accuracies(results: DatasetResults) -> pd.DataFrame:
     """Pair the values of measures with clean accuracies, and with accuracies under every attack at one strength.
 
     Returns:

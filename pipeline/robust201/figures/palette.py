@@ -110,7 +110,7 @@ def strength_axis_title(key: str) -> str:
 
 
 def agreement_text(rows: "pd.DataFrame") -> str:
-    """Return the rank correlations of a measure and key as text (`rows` are from `measures_against`).
+    """Return the rank correlations of a measure and key as text (`rows` are from `measures_and_accuracies`).
 
     The text is empty for up to `MAX_NAMED_NETWORKS` networks.
     """

@@ -8,7 +8,7 @@ import pandas as pd
 
 from robust201.analysis.dataset_results import MEANS, OVER_EVALUATIONS, DatasetResults, choose_results, read_results
 from robust201.core.csv_files import write_csv
-from robust201.core.errors import ConfigError, ResultsError, closest
+from robust201.core.errors import ConfigError, ResultsError, did_you_mean
 from robust201.core.files import atomic_write, check_output_file
 from robust201.figures.panels import TITLE_SIZE, text_width_in_inches
 from robust201.figures.table import FIGURES, FigureDefinition, find_figure
@@ -43,7 +43,7 @@ def parse_width(text: str | float) -> float:
         raise ConfigError(
             f"Drawing failed for the width: expected column ({FIGURE_WIDTHS['column']} in), page "
             f"({FIGURE_WIDTHS['page']} in) or {MIN_WIDTH:g} to {MAX_WIDTH:g} inches, got {str(text)[:40]!r}."
-            f"{closest(str(text), FIGURE_WIDTHS)}"
+            f"{did_you_mean(str(text), FIGURE_WIDTHS)}"
         )
     return width
 
@@ -82,7 +82,7 @@ def save_plots(
     if file_format not in FIGURE_FORMATS:
         raise ConfigError(
             f"Drawing failed for the format: expected {', '.join(FIGURE_FORMATS)}, got {file_format!r}."
-            f"{closest(file_format, FIGURE_FORMATS)}"
+            f"{did_you_mean(file_format, FIGURE_FORMATS)}"
         )
     inches = parse_width(width)
     definitions = list(FIGURES.values()) if figures is None else [find_figure(name) for name in figures]

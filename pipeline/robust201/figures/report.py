@@ -80,7 +80,7 @@ def write_report(
         dataset: the results.
         out: file to write.
         mean: weighting of keys and strengths in means, a name of `dataset_results.MEANS`.
-        epsilon: epsilon of the attacks in the summary and the leaderboard (see `names_at_epsilon`).
+        epsilon: epsilon of the attacks in the summary and the leaderboard (see `choose_evaluations_at_epsilon`).
         images: test images of the folder's only dataset, for thumbnails in the gallery of single images.
 
     Raises:
@@ -89,7 +89,7 @@ def write_report(
     check_output_file(out)
     import vl_convert
 
-    from robust201.analysis.chosen_epsilon import names_at_epsilon
+    from robust201.analysis.chosen_epsilon import choose_evaluations_at_epsilon
     from robust201.analysis.dataset_results import MEANS, read_results
     from robust201.analysis.leaderboard import make_leaderboard
 
@@ -109,7 +109,7 @@ def write_report(
             f"has {', '.join(results.name for results in all_results)}. Remove --images."
         )
     boards = [
-        make_leaderboard(results, names_at_epsilon(results, epsilon), max_networks=_MAX_LEADERBOARD_ROWS)
+        make_leaderboard(results, choose_evaluations_at_epsilon(results, epsilon), max_networks=_MAX_LEADERBOARD_ROWS)
         for results in all_results
     ]
     sections = [_dataset_section(results, board, images) for results, board in zip(all_results, boards, strict=True)]
@@ -259,7 +259,7 @@ def _weights_check(dataset: RobustnessDataset) -> str:
 
 def _attack_flags(results: "DatasetResults") -> str:
     """Return the warning signs of weak attacks; empty if the number of images or classes is unknown."""
-    from robust201.statistics.attack_flags import ZERO_GRADIENTS, find_flags, transfers_of
+    from robust201.statistics.attack_flags import ZERO_GRADIENTS, find_flags, find_transfers
 
     n_classes = results.reader.files.count_classes(results.name)
     if results.n_images is None or n_classes is None:
@@ -272,7 +272,7 @@ def _attack_flags(results: "DatasetResults") -> str:
     key, strength = ZERO_GRADIENTS
     if (column := (*key.split(), strength)) in results.measures:
         accuracies[ZERO_GRADIENTS] = results.measures[column].dropna().to_dict()
-    transfers = transfers_of(((results.reader.sweep or {}).get("sweep") or {}).get("protocols", ()))
+    transfers = find_transfers(((results.reader.sweep or {}).get("sweep") or {}).get("protocols", ()))
     flags = find_flags(results.name, accuracies, n_images=results.n_images, n_classes=n_classes, transfers=transfers)
     if not flags:
         return ""

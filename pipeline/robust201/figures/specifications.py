@@ -459,7 +459,7 @@ def specify_confusion(frame: pd.DataFrame, results: DatasetResults) -> Figure:
 
 
 def specify_clean_and_key_accuracies(frame: pd.DataFrame, results: DatasetResults) -> Figure:  # noqa: PLR0915
-    """Draw accuracy under each key against clean accuracy, coloured by kernel parameters (see `clean_against`)."""
+    """Draw accuracy under each key against clean accuracy, coloured by kernel parameters."""
     space = results.space
     clean_range = figure_data.bulk_range(frame["clean"])
     clean_limits = _add_margin(clean_range)
@@ -576,7 +576,7 @@ def _add_margin(limits: tuple[float, float]) -> tuple[float, float]:
 
 
 def specify_measures_and_accuracies(frame: pd.DataFrame, results: DatasetResults) -> Figure:
-    """Draw accuracies against the values of measures (see `measures_against`), with one panel per measure and key."""
+    """Draw accuracies against the values of measures, with one panel per measure and key."""
     groups: Any = list(frame.groupby(["measure", "key"], sort=False))
     ranges = [figure_data.bulk_range(rows["accuracy"]) for _, rows in groups]
     shared_limits = _add_margin((min(low for low, _ in ranges), max(high for _, high in ranges)))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from robust201.analysis.dataset_results import MEANS, DatasetResults
-from robust201.core.errors import ConfigError, closest
+from robust201.core.errors import ConfigError, did_you_mean
 from robust201.figures import figure_data, specifications
 from robust201.figures.palette import MAX_NAMED_NETWORKS
 from robust201.figures.panels import Figure
@@ -253,7 +253,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "there are.",
             "Fig. 27 (left)",
             "clean accuracies and an attack",
-            partial(figure_data.clean_against, kind="attack"),
+            partial(figure_data.clean_and_key_accuracies, kind="attack"),
             specifications.specify_clean_and_key_accuracies,
             shows_means=True,
         ),
@@ -263,7 +263,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "One point per architecture; the points of cells are coloured by the number of kernel parameters.",
             "Fig. 27 (right)",
             "clean accuracies and a corruption",
-            partial(figure_data.clean_against, kind="corruption"),
+            partial(figure_data.clean_and_key_accuracies, kind="corruption"),
             specifications.specify_clean_and_key_accuracies,
             shows_means=True,
         ),
@@ -289,7 +289,7 @@ FIGURES: dict[str, FigureDefinition] = {
             "how many points lie outside the axes.",
             "",
             "a measure, such as `jacobian`, and a clean accuracy or an attack",
-            figure_data.measures_against,
+            figure_data.measures_and_accuracies,
             specifications.specify_measures_and_accuracies,
         ),
         FigureDefinition(
@@ -360,6 +360,6 @@ def find_figure(name: str) -> FigureDefinition:
     """Return the figure with this name."""
     if name not in FIGURES:
         raise ConfigError(
-            f"Looking up a figure failed: {name!r} is not in `robust201 plot --list`.{closest(name, FIGURES)}"
+            f"Looking up a figure failed: {name!r} is not in `robust201 plot --list`.{did_you_mean(name, FIGURES)}"
         )
     return FIGURES[name]

@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.errors import ConfigError, DatasetError, closest
+from robust201.core.errors import ConfigError, DatasetError, did_you_mean
 from robust201.core.noise import generator
 from robust201.core.records import ImageSet, Split, image_hash
 from robust201.images import cifar
@@ -129,7 +129,7 @@ def load_images(
     if form is not None and form not in spec.forms:
         raise ConfigError(
             f"Looking up a file form failed for {spec.name}: expected one of {', '.join(spec.forms)}, got {form!r}."
-            f"{closest(form, spec.forms)}"
+            f"{did_you_mean(form, spec.forms)}"
         )
     candidates = [FORMS[form_name] for form_name in (spec.forms if form is None else [form])]
     root = data_folder() if path is None else path

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.errors import DatasetError, FormatVersionError, describe_content
+from robust201.core.errors import DatasetError, FormatVersionError, describe_read_error
 from robust201.core.files import atomic_write, load_json, write_text
 from robust201.core.records import ImageSet
 
@@ -117,7 +117,7 @@ def read_folder_manifest(folder: Path) -> Manifest:
         ) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DatasetError(
-            f"Opening generated corruptions failed for {path}: the manifest is damaged ({describe_content(error)}). "
+            f"Opening generated corruptions failed for {path}: the manifest is damaged ({describe_read_error(error)}). "
             f"Delete {folder} and generate the images again."
         ) from error
 

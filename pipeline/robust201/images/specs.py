@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from robust201.core.errors import ConfigError, closest
+from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.records import NO_NORMALISATION, Normalisation
 
 UNKNOWN_COUNT = 0
@@ -35,7 +35,7 @@ class Resize:
         if self.resampling not in RESAMPLING_FILTERS:
             raise ConfigError(
                 f"Resizing images failed for resampling {self.resampling!r}: there is no such filter."
-                f"{closest(self.resampling, RESAMPLING_FILTERS)}"
+                f"{did_you_mean(self.resampling, RESAMPLING_FILTERS)}"
             )
         if image_size == UNKNOWN_COUNT:
             raise ConfigError(
@@ -202,7 +202,7 @@ def dataset(name: str) -> DatasetSpec:
     """Return a dataset's entry in `DATASETS`; if there is none, a `ConfigError` suggests the closest name."""
     spec = DATASETS.get(name)
     if spec is None:
-        raise ConfigError(f"Looking up a dataset failed for {name!r}: no such dataset.{closest(name, DATASETS)}")
+        raise ConfigError(f"Looking up a dataset failed for {name!r}: no such dataset.{did_you_mean(name, DATASETS)}")
     return spec
 
 

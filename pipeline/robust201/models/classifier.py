@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from robust201.core.errors import EvaluationError
-from robust201.core.precision import Precision, check_precision, map_dtype
+from robust201.core.precision import Precision, check_precision, feature_map_dtype
 from robust201.core.records import Normalisation
 from robust201.models.model import CompiledNetwork, Objective
 
@@ -92,7 +92,7 @@ class Classifier(nn.Module):
         super().__init__()
         check_precision(precision, torch.device(device))
         self.dtype = dtype
-        self._map_dtype = map_dtype(precision)
+        self._map_dtype = feature_map_dtype(precision)
         self.network = network if self._map_dtype is torch.float32 else cast_convolutions(network, self._map_dtype)
         if dtype is not torch.float32:
             self._map_dtype = dtype

@@ -12,7 +12,7 @@ from os.path import commonprefix
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from robust201.core.errors import InputError, StorageError, closest
+from robust201.core.errors import InputError, StorageError, did_you_mean
 from robust201.core.files import IrregularFileError, open_file
 from robust201.core.records import Unit, format_architecture
 from robust201.runtime.work_log import LOGS_FOLDER, MAX_BYTES, unit_label
@@ -87,17 +87,17 @@ def _find_by_label(
     if candidates:
         unknown_part, suggestion = (
             f"weights {weights!r}",
-            closest(str(weights), [unit.weights for unit in candidates if unit.weights]),
+            did_you_mean(str(weights), [unit.weights for unit in candidates if unit.weights]),
         )
     elif dataset not in datasets:
-        unknown_part, suggestion = f"dataset {dataset!r}", closest(dataset, datasets)
+        unknown_part, suggestion = f"dataset {dataset!r}", did_you_mean(dataset, datasets)
     elif key not in keys:
-        unknown_part, suggestion = f"key {key!r}", closest(key, keys)
+        unknown_part, suggestion = f"key {key!r}", did_you_mean(key, keys)
     else:
         unknown_part = f"architecture {format_architecture(architecture_id)}"
         known_architectures = sorted({unit.architecture for unit in units})
         if isinstance(architecture_id, str):
-            suggestion = closest(architecture_id, map(str, known_architectures))
+            suggestion = did_you_mean(architecture_id, map(str, known_architectures))
         else:
             position = min(bisect_left(known_architectures, architecture_id), len(known_architectures) - 1)
             suggestion = f" The closest one is {known_architectures[position]}."

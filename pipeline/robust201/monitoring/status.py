@@ -211,7 +211,7 @@ class StatusReader:
         """Count finished and unused evaluations, and estimate the multiply-accumulates of missing evaluations."""
         plan = self._plan
         self._done, self._macs_left = count_done(plan, inventory), 0.0
-        self._n_stale = sum(inventory.foreign(plan.useful_ids).values())
+        self._n_stale = sum(inventory.foreign(plan.used_ids_with_full_samples).values())
         for coverage in count_coverage(plan, inventory):
             planned, unfinished = coverage.planned, coverage.unfinished
             macs = plan.unit_macs(planned) if unfinished else []

@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from robust201.core.errors import ArchitectureError, ConfigError, closest
+from robust201.core.errors import ArchitectureError, ConfigError, did_you_mean
 from robust201.core.host import MAX_THREADS
 from robust201.core.precision import Precision
 from robust201.core.records import (
@@ -410,7 +410,7 @@ class ExecutionSection(Section):
 def _check_architectures(value: object) -> object:
     if value != "evaluated":
         if not isinstance(value, list | tuple):
-            suggestion = closest(value, ["evaluated"]) if isinstance(value, str) else ""
+            suggestion = did_you_mean(value, ["evaluated"]) if isinstance(value, str) else ""
             raise ValueError(
                 f"expected evaluated, or a list such as [0, 21, 100-199], got {reprlib.repr(value)}.{suggestion}"
             )
@@ -431,7 +431,7 @@ def _check_space(value: object) -> object:
     if isinstance(value, str) and (plugin := find_plugin(SPACES_GROUP, value)) is not None:
         return _check_space(plugin.fields | {"distribution": plugin.distribution})
     space_names = [*SPACES, *plugin_names(SPACES_GROUP)]
-    suggestion = closest(value, space_names) if isinstance(value, str) else ""
+    suggestion = did_you_mean(value, space_names) if isinstance(value, str) else ""
     raise ValueError(f"expected {', '.join(space_names)} or a Python file, got {reprlib.repr(value)}.{suggestion}")
 
 
@@ -441,7 +441,7 @@ def check_datasets(sections: Mapping[str, DatasetSection]) -> None:
         if name not in DATASETS and (section.classes is None or section.image_size is None or section.path is None):
             raise ValueError(
                 f"expected a known dataset, or a custom one with path, classes and image_size, got {name!r}."
-                f"{closest(name, DATASETS)}"
+                f"{did_you_mean(name, DATASETS)}"
             )
         if name not in DATASETS and not re.fullmatch(rf"[A-Za-z0-9][\w.-]{{,{MAX_NAME - 1}}}", name):
             raise ValueError(
@@ -625,7 +625,7 @@ class SweepConfig(WorkSection):
     def _check_measurements(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for name in value:
             if name not in MEASUREMENTS:
-                raise ValueError(f"expected a known measurement, got {name!r}.{closest(name, MEASUREMENTS)}")
+                raise ValueError(f"expected a known measurement, got {name!r}.{did_you_mean(name, MEASUREMENTS)}")
         if not value or len(set(value)) != len(value):
             raise ValueError(f"expected different measurements, got {list(value)}.")
         return tuple(name for name in MEASUREMENTS if name in value)
@@ -671,7 +671,7 @@ class SweepConfig(WorkSection):
             if unknown_datasets:
                 raise ValueError(
                     "weights.files: expected datasets of this sweep, got "
-                    f"{unknown_datasets[0]!r}.{closest(unknown_datasets[0], self.datasets)}"
+                    f"{unknown_datasets[0]!r}.{did_you_mean(unknown_datasets[0], self.datasets)}"
                 )
             for dataset in self.datasets:
                 without_file = [name for name in architectures if str(name) not in self.weights.weights_files(dataset)]
@@ -883,7 +883,7 @@ def _find_sampling_problems(config: SweepConfig, section: SamplingSection) -> It
         )
     unknown_keys = [key for key in section.cheap if key not in config.parameters]
     if "cheap" in section.model_fields_set and unknown_keys:
-        suggestion = closest(unknown_keys[0], config.parameters)
+        suggestion = did_you_mean(unknown_keys[0], config.parameters)
         yield f"sampling.cheap: expected keys of this sweep, got {unknown_keys[0]!r}.{suggestion}"
     if not config.sampled_keys:
         yield (
@@ -979,7 +979,7 @@ def _parse_plugin(name: str, plugin: Plugin, fields: Mapping[str, Any]) -> UserT
         if field not in _PLUGIN_OVERRIDES:
             raise ConfigError(
                 f"keys.{name}.{field}: expected one of {', '.join(_PLUGIN_OVERRIDES)}, since {plugin.distribution} "
-                f"sets the other fields, got {field!r}.{closest(field, _PLUGIN_OVERRIDES)}"
+                f"sets the other fields, got {field!r}.{did_you_mean(field, _PLUGIN_OVERRIDES)}"
             )
     if not is_custom_name(name):
         raise ConfigError(f"keys: expected a task name that begins with a letter, got {reprlib.repr(name)}.")

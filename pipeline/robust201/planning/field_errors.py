@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from robust201.core.errors import closest
+from robust201.core.errors import did_you_mean
 
 _VALID_VALUES = {
     "greater_than": "more than {gt:,.12g}",
@@ -52,7 +52,7 @@ def describe_problem(error: ValidationError, model: type[BaseModel], parent_name
     field = ".".join(field_path)
     if problem["type"] == "extra_forbidden":
         field_names = _fields_at(model, problem["loc"][:-1])
-        return f"expected a known field, got {field!r}.{closest(field_path[-1], field_names)}"
+        return f"expected a known field, got {field!r}.{did_you_mean(field_path[-1], field_names)}"
     if problem["type"] == "missing":
         return f"expected the field {field!r}, got none."
     if problem["type"] == "value_error":
@@ -61,7 +61,7 @@ def describe_problem(error: ValidationError, model: type[BaseModel], parent_name
     expected = " or ".join(dict.fromkeys(_describe_valid_values(other) for other in same_field))
     choices = re.findall("'([^']*)'", expected) if any(p["type"] == "literal_error" for p in same_field) else []
     is_choice = choices and (len(same_field) == 1 or isinstance(problem["input"], str))
-    suggestion = closest(str(problem["input"]), choices) if is_choice else ""
+    suggestion = did_you_mean(str(problem["input"]), choices) if is_choice else ""
     return f"{field}: expected {expected}, got {reprlib.repr(_without_numpy(problem['input']))}.{suggestion}"
 
 

@@ -38,7 +38,7 @@ class DatasetFacts:
         """Return the facts about the images of a measure, or about the sweep's images if `selection` is None."""
         return ImageFacts(self.n_images, self.images_sha256) if selection is None else self.own_images[selection]
 
-    def completed_by(self, other: "DatasetFacts") -> "DatasetFacts":
+    def add_corruptions_of(self, other: "DatasetFacts") -> "DatasetFacts":
         """Add the corrupted images that `other` has, if it describes the same test images."""
         if other.images_sha256 != self.images_sha256:
             return self
@@ -93,10 +93,10 @@ class InputFacts:
         """Return the facts without weights, for sending to workers; units contain the hashes of weights."""
         return InputFacts(self.datasets, {}, self.code)
 
-    def completed_by(self, other: "InputFacts") -> "InputFacts":
+    def add_corruptions_of(self, other: "InputFacts") -> "InputFacts":
         """Add the corrupted images of `other` that these facts lack."""
         completed = {
-            name: facts.completed_by(other.datasets[name]) if name in other.datasets else facts
+            name: facts.add_corruptions_of(other.datasets[name]) if name in other.datasets else facts
             for name, facts in self.datasets.items()
         }
         return replace(self, datasets=completed)

@@ -127,11 +127,11 @@ class Plan:
         return np.fromiter(ids, dtype="S32", count=self.n_units)
 
     @cached_property
-    def useful_ids(self) -> NDArray[np.bytes_]:
+    def used_ids_with_full_samples(self) -> NDArray[np.bytes_]:
         """Ids of the plan's units, and of the units on all images that replace samples of all images."""
         if self.config.sampling is None:
             return self.unit_ids
-        return np.union1d(self.unit_ids, counted_plan(self).unit_ids)
+        return np.union1d(self.unit_ids, plan_on_all_images(self).unit_ids)
 
     def find_units(self, ids: Collection[str]) -> dict[str, Unit]:
         """Return units by id; ids that are not in the plan are ignored."""
@@ -498,7 +498,7 @@ def describe_smaller_budget(plan: Plan) -> str:
     )
 
 
-def counted_plan(plan: Plan) -> Plan:
+def plan_on_all_images(plan: Plan) -> Plan:
     """Return the plan of all units whose accuracies are exact because they are evaluated on all images.
 
     If a sample contains all images of its key, units on all images replace the units on its increments. Other units on
@@ -541,7 +541,7 @@ def check_sampled_protocols(plan: Plan) -> None:
             )
 
 
-def split_off_unsampled(plan: Plan) -> tuple[Plan, int]:
+def remove_undrawn_samples(plan: Plan) -> tuple[Plan, int]:
     """Return the plan without units of undrawn samples, and the number of evaluations removed."""
     drawn_keys = [planned_key for planned_key in plan.planned_keys if is_drawn(plan.protocols[planned_key.protocol])]
     undrawn_keys = (

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from robust201.core.errors import FormatVersionError, InputError, describe_content
+from robust201.core.errors import FormatVersionError, InputError, describe_read_error
 from robust201.core.files import load_json, write_text
 from robust201.core.records import content_digest
 from robust201.planning.config import SweepConfig
@@ -100,6 +100,6 @@ def _convert_read_errors(results: Path) -> Iterator[None]:
         ) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"Reading the plan failed for {path}: not a valid plan ({describe_content(error)}). "
+            f"Reading the plan failed for {path}: not a valid plan ({describe_read_error(error)}). "
             "Rewrite it with: robust201 run SWEEP.yaml"
         ) from error

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.errors import ConfigError, InputError, describe_content
+from robust201.core.errors import ConfigError, InputError, describe_read_error
 from robust201.core.files import load_json, write_text
 from robust201.core.records import ArchitectureId, ImageSet, content_digest, image_hash
 from robust201.statistics.sampling import SampleDesign
@@ -211,7 +211,7 @@ def read_samples(results: Path) -> Samples | None:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"Reading the samples failed for {path}: the file is damaged ({describe_content(error)}). Restore it or "
+            f"Reading the samples failed for {path}: the file is damaged ({describe_read_error(error)}). Restore it or "
             "remove it. If it is removed, robust201 run draws the samples again, which may give other samples if the "
             "budget was raised."
         ) from error

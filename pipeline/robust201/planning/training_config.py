@@ -7,7 +7,7 @@ from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from robust201.core.errors import closest
+from robust201.core.errors import did_you_mean
 from robust201.core.records import ArchitectureId, content_digest, format_architecture
 from robust201.planning.config import (
     MAX_NAME,
@@ -119,7 +119,7 @@ class TrainingConfig(WorkSection):
                 if dataset not in trained_datasets:
                     raise ValueError(
                         f"recipes.{name}.on: expected datasets without `train: false`, got "
-                        f"{dataset!r}.{closest(dataset, trained_datasets)}"
+                        f"{dataset!r}.{did_you_mean(dataset, trained_datasets)}"
                     )
             if recipe.on == ():
                 raise ValueError(
@@ -130,7 +130,7 @@ class TrainingConfig(WorkSection):
                 if dataset not in self.datasets:
                     raise ValueError(
                         f"recipes.{name}.data.{field}: expected one of `datasets`, got {dataset!r}."
-                        f"{closest(dataset, self.datasets)}"
+                        f"{did_you_mean(dataset, self.datasets)}"
                     )
             for target in self.targets(name):
                 self._check_data(name, target)
@@ -162,12 +162,12 @@ class TrainingConfig(WorkSection):
                 if start.dataset not in targets:
                     raise ValueError(
                         f"recipes.{name}.start.dataset: expected a dataset of the recipe {start.recipe}, got "
-                        f"{start.dataset!r}.{closest(start.dataset, targets)}"
+                        f"{start.dataset!r}.{did_you_mean(start.dataset, targets)}"
                     )
             elif not re.fullmatch(_RECIPE_NAME, start.recipe):
                 raise ValueError(
                     f"recipes.{name}.start.recipe: expected the name of a recipe in `recipes` or in the store, got "
-                    f"{start.recipe!r}.{closest(start.recipe, self.recipes)}"
+                    f"{start.recipe!r}.{did_you_mean(start.recipe, self.recipes)}"
                 )
             if start.dataset in self.datasets:
                 n_classes = self.dataset_spec(start.dataset).n_classes

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import SerializeAsAny, model_serializer
 
-from robust201.core.errors import ConfigError, closest
+from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.records import ArchitectureId, Weights, format_architecture
 from robust201.planning.user_tasks import MAX_NAME_BYTES, is_custom_name
 from robust201.tasks import TASKS, Task
@@ -107,7 +107,7 @@ class TransferParameters(Parameters):
         if len(matches) != 1:
             raise ConfigError(
                 f"Choosing the source of a transfer failed for {format_architecture(self.source)}: expected `weights` "
-                f"to be one of {', '.join(names)}, got {self.weights or 'none'}.{closest(self.weights, names)}"
+                f"to be one of {', '.join(names)}, got {self.weights or 'none'}.{did_you_mean(self.weights, names)}"
             )
         return matches[0]
 
@@ -128,7 +128,7 @@ def parse_transfers(
         )
     key = fields.get("key")
     if key not in _ATTACKS:
-        suggestion = closest(key, _ATTACKS) if isinstance(key, str) else ""
+        suggestion = did_you_mean(key, _ATTACKS) if isinstance(key, str) else ""
         raise ConfigError(f"keys.{name}.key: expected an attack, such as pgd, got {reprlib.repr(key)}.{suggestion}")
     transfer_fields = {field: fields[field] for field in _TRANSFER_FIELDS if field in fields}
     attack = parse(

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from robust201.core.errors import closest
+from robust201.core.errors import did_you_mean
 from robust201.core.records import CLEAN_STRENGTH, ImageSelection, Split
 from robust201.core.strict_model import PositiveInt
 from robust201.core.user_code import UserFunction
@@ -14,7 +14,7 @@ from robust201.planning.sweep_yaml import ConfigPath
 from robust201.tasks import ENGINES
 from robust201.tasks.columns import RESERVED
 from robust201.tasks.constraints import CONSTRAINTS
-from robust201.tasks.parameters import MAX_STRENGTHS, Caution, Parameters, ascending
+from robust201.tasks.parameters import MAX_STRENGTHS, Caution, Parameters, sort_strengths
 from robust201.tasks.user_task import UserTask
 
 MAX_NAME_BYTES = 100
@@ -63,7 +63,7 @@ class UserTaskParameters(Parameters):
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
         if self.norm is not None and self.norm not in CONSTRAINTS:
-            suggestion = closest(self.norm, CONSTRAINTS)
+            suggestion = did_you_mean(self.norm, CONSTRAINTS)
             raise ValueError(
                 f"norm: expected one of {', '.join(CONSTRAINTS)}, got {reprlib.repr(self.norm)}.{suggestion}"
             )
@@ -86,7 +86,7 @@ class UserTaskParameters(Parameters):
     @field_validator("strengths_given")
     @classmethod
     def _sort_strengths(cls, strengths: tuple[float, ...]) -> tuple[float, ...]:
-        return ascending(strengths, "strengths")
+        return sort_strengths(strengths, "strengths")
 
     @property
     def strengths(self) -> tuple[float, ...]:

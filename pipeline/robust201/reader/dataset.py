@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from robust201.core.errors import ArchitectureError, ConfigError, closest
+from robust201.core.errors import ArchitectureError, ConfigError, did_you_mean
 from robust201.core.records import CLEAN_STRENGTH, format_architecture
 from robust201.reader.arguments import as_folder, as_name, as_names, as_strength
 from robust201.reader.overlay import OverlaidFiles
@@ -137,9 +137,9 @@ class RobustnessDataset:
 
     def __repr__(self) -> str:
         has_several_weights = len(self.weights) > 1 and self.files.weights is None
-        n_architectures = self.files.choosing(self.weights[0] if has_several_weights else None).count_architectures(
-            self.data, self.keys_all
-        )
+        n_architectures = self.files.restrict_to_weights(
+            self.weights[0] if has_several_weights else None
+        ).count_architectures(self.data, self.keys_all)
         keys_text = "1 key" if len(self.keys_all) == 1 else f"{len(self.keys_all)} keys"
         architectures_text = "1 architecture" if n_architectures == 1 else f"{n_architectures:,} architectures"
         contents = f"{', '.join(self.data)}; {keys_text}, {architectures_text}"
@@ -694,7 +694,7 @@ class RobustnessDataset:
 
     @staticmethod
     def _choose_weights(files: ResultFiles, weights: str | None) -> ResultFiles:
-        return files.choosing(None if weights is None else as_name(weights, "weights"))
+        return files.restrict_to_weights(None if weights is None else as_name(weights, "weights"))
 
     def _find_id(self, architecture: int | str) -> str:
         if isinstance(architecture, str):
@@ -711,7 +711,7 @@ class RobustnessDataset:
         if space is None:
             raise ArchitectureError(
                 f"Looking up an architecture failed for {self.path}: expected one of its ids, got {architecture!r}."
-                f"{closest(name, self.meta['ids'])}"
+                f"{did_you_mean(name, self.meta['ids'])}"
             )
         if "|" in name:
             space.parse(name)  # raises an error that describes the problem

@@ -446,7 +446,7 @@ def _derive_seed_deviations(
         )
     for weights_names, dataset in itertools.product(weights_of_recipes, datasets):
         frames = [
-            read_frame(files.choosing(weights_name), [dataset], keys).assign(trained=weights_name)
+            read_frame(files.restrict_to_weights(weights_name), [dataset], keys).assign(trained=weights_name)
             for weights_name in weights_names
         ]
         for (key, strength), group in pd.concat(frames).groupby(["key", "strength"], observed=True):

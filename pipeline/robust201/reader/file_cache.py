@@ -6,7 +6,7 @@ from functools import lru_cache, wraps
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, TypeVarTuple
 
-from robust201.core.files import MAX_LISTED_BYTES, sha256_of
+from robust201.core.files import MAX_EXPORTED_FILE_BYTES, sha256_of
 
 MAX_CACHE_BYTES = 1 << 28
 """Maximum size of the cached values, measured as text (256 MiB). As Python objects, they need two to five times as much
@@ -50,7 +50,7 @@ def cached_while_unchanged(read_file: Callable[[Path, *_Arguments], _Result]) ->
 @cached_while_unchanged
 def hash_once(file: Path) -> str:
     """Return the SHA-256 of a file; it is cached until the file changes."""
-    return sha256_of(file, MAX_LISTED_BYTES)
+    return sha256_of(file, MAX_EXPORTED_FILE_BYTES)
 
 
 class RowCache:

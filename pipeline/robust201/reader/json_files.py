@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from robust201.core.errors import ResultsError
-from robust201.core.files import MAX_LISTED_BYTES, IrregularFileError, format_bytes, open_file
+from robust201.core.files import MAX_EXPORTED_FILE_BYTES, IrregularFileError, format_bytes, open_file
 from robust201.reader.value_checks import ADVICE, damaged_file_error, format_id, parse_json
 
 CHUNK_BYTES = 1 << 22
@@ -47,12 +47,12 @@ def open_decompressed(file: Path) -> AbstractContextManager[BinaryIO]:
         from robust201.reader.parquet_results import open_zstandard
 
         return open_zstandard(file)
-    return _open_gzip(file) if file.suffix == ".gz" else open_file(file, MAX_LISTED_BYTES)
+    return _open_gzip(file) if file.suffix == ".gz" else open_file(file, MAX_EXPORTED_FILE_BYTES)
 
 
 @contextmanager
 def _open_gzip(file: Path) -> Iterator[BinaryIO]:
-    with open_file(file, MAX_LISTED_BYTES) as compressed, gzip.open(compressed) as stream:
+    with open_file(file, MAX_EXPORTED_FILE_BYTES) as compressed, gzip.open(compressed) as stream:
         yield cast(BinaryIO, stream)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Self
 
 from robust201.core.errors import ResultsError, RobustWarning
-from robust201.core.files import MAX_LISTED_BYTES, load_json, open_file, read_text
+from robust201.core.files import MAX_EXPORTED_FILE_BYTES, load_json, open_file, read_text
 from robust201.core.parquet_footer import parse_row_groups, read_footer_bytes
 
 CHECKSUM_FILE = "SHA256SUMS"
@@ -53,7 +53,7 @@ class Listing:
     wrong: tuple[str, ...] = ()
 
     @property
-    def is_other_content(self) -> bool:
+    def has_no_valid_line(self) -> bool:
         """Whether the file has lines but no valid line."""
         return bool(self.wrong) and not self.digests
 
@@ -112,7 +112,7 @@ class ListedFile(NamedTuple):
 
     @classmethod
     def of(cls, path: Path) -> Self:
-        with open_file(path, MAX_LISTED_BYTES) as stream:
+        with open_file(path, MAX_EXPORTED_FILE_BYTES) as stream:
             footer = read_footer_bytes(stream)
         return cls(sum(group.n_rows for group in parse_row_groups(footer)), hashlib.sha256(footer).hexdigest())
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.errors import ConfigError, closest
+from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.records import ArchitectureId
 from robust201.reader.file_cache import RowCache
 from robust201.reader.overlay import OverlaidFiles
@@ -69,22 +69,22 @@ class NetworkFiles(ResultFiles):
     def keys(self) -> list[str]:
         return [key for key in self._files.keys if self._keys is None or paper_key(key) in self._keys]
 
-    def choosing(self, weights: str | None) -> Self:
+    def restrict_to_weights(self, weights: str | None) -> Self:
         """Return these files if `weights` is None; otherwise, return the unrestricted files for the named weights."""
-        return self if weights is None else self._files.choosing(weights)  # type: ignore[return-value]
+        return self if weights is None else self._files.restrict_to_weights(weights)  # type: ignore[return-value]
 
     @property
     def cost_space(self) -> CellSpace | None:
         return self._files.cost_space
 
-    def sole_file(self, dataset: str, key: str, measure: str) -> Path | None:
+    def find_sole_file(self, dataset: str, key: str, measure: str) -> Path | None:
         """Return None, because a file may also contain networks that were not selected."""
         return None
 
     def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
         values_by_name: dict[str, Any] = {}
         for weights in self._find_weights_with(dataset, key, measure):
-            values_by_id = self._files.choosing(weights).read(dataset, key, measure)
+            values_by_id = self._files.restrict_to_weights(weights).read(dataset, key, measure)
             values_by_name |= {
                 name: value
                 for identifier, value in values_by_id.items()
@@ -99,7 +99,7 @@ class NetworkFiles(ResultFiles):
         for weights in self._find_weights_with(dataset, key, measure):
             architecture = identifier.removesuffix(network_name("", weights))
             if self._select_network_name(architecture, weights) == identifier:
-                return self._files.choosing(weights).value(dataset, key, measure, architecture)
+                return self._files.restrict_to_weights(weights).value(dataset, key, measure, architecture)
         raise KeyError(identifier)
 
     def iter_values(self, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
@@ -114,7 +114,7 @@ class NetworkFiles(ResultFiles):
         names: list[str] = []
         packed_of_weights: list[Packed] = []
         for weights in self._list_weights_in(file):
-            ids, packed = self._files.choosing(weights).read_outcomes(file, strength)
+            ids, packed = self._files.restrict_to_weights(weights).read_outcomes(file, strength)
             names_and_rows = [
                 (self._select_network_name(identifier, weights), row) for row, identifier in enumerate(ids)
             ]
@@ -177,7 +177,8 @@ def _find_keys(files: ResultFiles, keys: Collection[str]) -> list[str]:
     for key in requested_keys:
         if key not in known_keys:
             raise ConfigError(
-                f"Reading {files.path} failed for {key!r}: it has no results for this key.{closest(key, known_keys)}"
+                f"Reading {files.path} failed for {key!r}: it has no results for this key."
+                f"{did_you_mean(key, known_keys)}"
             )
     return requested_keys
 
@@ -192,7 +193,7 @@ def _check_networks(files: ResultFiles, narrowed: ResultFiles, networks: Collect
             examples = ", ".join(sorted(known_networks)[:5])
             raise ConfigError(
                 f"Reading {files.path} failed for {name!r}: expected a network that was evaluated, such as "
-                f"{examples}.{closest(name, known_networks)}"
+                f"{examples}.{did_you_mean(name, known_networks)}"
             )
 
 

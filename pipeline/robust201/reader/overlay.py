@@ -73,16 +73,16 @@ class OverlaidFiles(ResultFiles):
     def weight_names(self) -> list[str]:
         return _union(layer.weight_names for layer in self._all_layers)
 
-    def choosing(self, weights: str | None) -> Self:
+    def restrict_to_weights(self, weights: str | None) -> Self:
         """Return files that read only the results of the weights with this name.
 
         Folders whose weights have no names are included. Folders that have only weights with other names are left out.
         """
-        restricted = super().choosing(weights)
+        restricted = super().restrict_to_weights(weights)
         if restricted is not self:
             layers_and_names = [(layer, layer.weight_names) for layer in self._all_layers]
             restricted.layers = tuple(
-                layer.choosing(weights) if names else layer
+                layer.restrict_to_weights(weights) if names else layer
                 for layer, names in layers_and_names
                 if not names or weights in names
             )
@@ -133,7 +133,7 @@ class OverlaidFiles(ResultFiles):
     def cost_space(self) -> CellSpace | None:
         return self.layers[0].cost_space
 
-    def sole_file(self, dataset: str, key: str, measure: str) -> Path | None:
+    def find_sole_file(self, dataset: str, key: str, measure: str) -> Path | None:
         matching_layers = self._layers_with(dataset, key, measure)
         return matching_layers[0][1].find(dataset, key, measure) if len(matching_layers) == 1 else None
 

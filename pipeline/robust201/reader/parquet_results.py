@@ -17,14 +17,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from robust201.core.errors import ConfigError, ResultsError, closest
-from robust201.core.files import MAX_LISTED_BYTES, IrregularFileError, check_file, open_file
+from robust201.core.errors import ConfigError, ResultsError, did_you_mean
+from robust201.core.files import MAX_EXPORTED_FILE_BYTES, IrregularFileError, check_file, open_file
 from robust201.core.parquet_footer import RowGroup, parse_row_groups, read_footer_bytes
 from robust201.reader.file_cache import FileState, cached_while_unchanged, hash_once
 from robust201.reader.listings import PARQUET_FILES, ListedFile
 from robust201.reader.value_checks import ADVICE, damaged_file_error, format_id
 from robust201.statistics.outcomes import Packed, count_correct
-from robust201.tasks.columns import CORRECT_BITS, DESCRIPTIVE_COLUMNS, MEASUREMENTS, fields_of, parquet_forms
+from robust201.tasks.columns import CORRECT_BITS, DESCRIPTIVE_COLUMNS, MEASUREMENTS, column_sources, fields_of
 
 _WEIGHTS_COLUMN = "weights"
 """Column with the name of the weights, in files with rows for several sets of weights per architecture."""
@@ -57,7 +57,7 @@ def _open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
     Without checksums, most damaged pages would be decoded to wrong values.
     """
     with _as_damage_error(path):
-        check_file(path, MAX_LISTED_BYTES)
+        check_file(path, MAX_EXPORTED_FILE_BYTES)
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             yield file
 
@@ -67,7 +67,7 @@ def open_zstandard(path: Path) -> Iterator[BinaryIO]:
     """Open a file that is compressed with Zstandard, for reading its decompressed content."""
     with (
         _as_damage_error(path),
-        open_file(path, MAX_LISTED_BYTES) as compressed,
+        open_file(path, MAX_EXPORTED_FILE_BYTES) as compressed,
         pa.CompressedInputStream(pa.PythonFile(compressed), "zstd") as stream,
     ):
         yield stream
@@ -79,7 +79,7 @@ def open_zstandard(path: Path) -> Iterator[BinaryIO]:
 @cached_while_unchanged
 def _read_schema(path: Path) -> pa.Schema:
     with _as_damage_error(path):
-        check_file(path, MAX_LISTED_BYTES)
+        check_file(path, MAX_EXPORTED_FILE_BYTES)
         return pq.read_schema(path)
 
 
@@ -91,7 +91,7 @@ def column_names(path: Path) -> list[str]:
 
 def has_columns_of(path: Path, measure: str) -> bool:
     """Return whether a file has all columns of a measurement."""
-    return parquet_forms(measure).keys() <= {*column_names(path)}
+    return column_sources(measure).keys() <= {*column_names(path)}
 
 
 def measurements_in(path: Path) -> list[str]:
@@ -100,7 +100,7 @@ def measurements_in(path: Path) -> list[str]:
     known_columns = {
         *DESCRIPTIVE_COLUMNS,
         CORRECT_BITS,
-        *(column for measurement in MEASUREMENTS for column in parquet_forms(measurement)),
+        *(column for measurement in MEASUREMENTS for column in column_sources(measurement)),
     }
     return [*measurements, *(name for name in column_names(path) if name not in known_columns)]
 
@@ -209,7 +209,7 @@ def _select_weights(path: Path, weights: str | None) -> str | None:
     if not names or (weights is None and len(names) == 1):
         return None
     if weights not in names:
-        actual, suggestion = ("no name", "") if weights is None else (repr(weights), closest(weights, names))
+        actual, suggestion = ("no name", "") if weights is None else (repr(weights), did_you_mean(weights, names))
         raise ConfigError(
             f"Reading failed for {path}: expected weights {' or '.join(map(repr, names))}, got {actual}.{suggestion} "
             "Choose one with --weights-name, or weights=… in Python."
@@ -285,7 +285,7 @@ def _read_scalars(
     Returns None if the measurement is not a single number, or if the rows are not in the order of an export. The rows
     must then be read one by one.
     """
-    forms = parquet_forms(measure)
+    forms = column_sources(measure)
     if len(forms) > 1 or not pa.types.is_floating(_read_schema(path).field(*forms).type):
         return None
     tables = [*_iter_row_groups(path, ["architecture", "strength", *forms], weights)]
@@ -316,7 +316,7 @@ def _iter_values(
     """Yield the id, strength and value of each row."""
     requested_id = architecture if architecture is None or text_ids else int(architecture)
     groups = None if requested_id is None else _find_groups(path, requested_id)
-    for group in _iter_row_groups(path, ["architecture", "strength", *parquet_forms(measure)], weights, groups):
+    for group in _iter_row_groups(path, ["architecture", "strength", *column_sources(measure)], weights, groups):
         with _as_damage_error(path):
             architectures = group["architecture"].cast(pa.string()) if text_ids else group["architecture"]
             table = group if requested_id is None else group.filter(pc.equal(architectures, requested_id))
@@ -330,7 +330,7 @@ def _iter_values(
 
 def _find_groups(path: Path, architecture: int | str) -> list[int]:
     """Return the indices of the row groups whose bounds in the footer include an architecture's id."""
-    with _as_damage_error(path), open_file(path, MAX_LISTED_BYTES) as stream:
+    with _as_damage_error(path), open_file(path, MAX_EXPORTED_FILE_BYTES) as stream:
         groups = parse_row_groups(read_footer_bytes(stream))
     return [index for index, group in enumerate(groups) if _may_contain(group, architecture)]
 
@@ -346,7 +346,7 @@ def _may_contain(group: RowGroup, architecture: int | str) -> bool:
 def _convert_rows(table: pa.Table, measure: str) -> list[Any]:
     """Return a measurement's value for each row: a number, a list, or a dictionary of its fields."""
     values_by_column: dict[str, list[Any]] = {}
-    for name, form in parquet_forms(measure).items():
+    for name, form in column_sources(measure).items():
         values = table[name].to_pylist()
         if form.element is not None:
             earlier_elements = values_by_column.get(form.source, [[]] * len(values))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.errors import ConfigError, FormatVersionError, ResultsError, closest
+from robust201.core.errors import ConfigError, FormatVersionError, ResultsError, did_you_mean
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.file_cache import RowCache, hash_once
 from robust201.reader.json_files import iter_json_values, read_json, read_object
@@ -359,14 +359,14 @@ class ResultFiles:
 
         return list(dict.fromkeys(name for file in self._parquet_files() for name in read_weights_names(file)))
 
-    def choosing(self, weights: str | None) -> Self:
+    def restrict_to_weights(self, weights: str | None) -> Self:
         """Return files that read only the results of the weights with this name; return these files if it is None."""
         if weights is None or weights == self.weights:
             return self
         names = self.weight_names
         if weights not in names:
             problem = f"expected {', '.join(names)}" if names else "the folder's weights have no names"
-            advice = closest(weights, names) if names else " Omit the name."
+            advice = did_you_mean(weights, names) if names else " Omit the name."
             raise ConfigError(f"Reading {self.path} failed for weights {weights!r}: {problem}.{advice}")
         restricted = copy.copy(self)
         restricted.weights = weights
@@ -469,7 +469,7 @@ class ResultFiles:
         if default_strengths is None:
             raise ResultsError(
                 f"Looking up strengths failed for {self.path}: expected one of its keys, got {key!r}."
-                f"{closest(key, [*epsilons, *TASKS])}"
+                f"{did_you_mean(key, [*epsilons, *TASKS])}"
             )
         return default_strengths
 
@@ -548,7 +548,7 @@ class ResultFiles:
         """The search space from whose cells the networks' costs are computed; None if the networks are not cells."""
         return self.space
 
-    def sole_file(self, dataset: str, key: str, measure: str) -> Path | None:
+    def find_sole_file(self, dataset: str, key: str, measure: str) -> Path | None:
         """Return the file that contains all values of a measurement; None if values come from several files."""
         return self.find(dataset, key, measure)
 
@@ -768,13 +768,13 @@ class ResultFiles:
         task = task_of(key)
         measures = list(MEASUREMENTS) if task is None or not task.columns else self.measurements_of(dataset, key)
         if dataset not in datasets:
-            problem = f"expected a dataset of {self.path}, got {dataset!r}.{closest(dataset, sorted(datasets))}"
+            problem = f"expected a dataset of {self.path}, got {dataset!r}.{did_you_mean(dataset, sorted(datasets))}"
         elif task is None and not self.names_key(key):
             known_keys = [*TASKS, *(task.published_key for task in TASKS.values())]
-            problem = f"expected a known key, got {key!r}.{closest(key, known_keys)}"
+            problem = f"expected a known key, got {key!r}.{did_you_mean(key, known_keys)}"
         elif measure not in measures:
             stored_measures = [name for name in measures if self.find(dataset, key, name) is not None]
-            suggestion = closest(measure, stored_measures or measures)
+            suggestion = did_you_mean(measure, stored_measures or measures)
             problem = f"expected a measurement of {self.path / dataset}, got {measure!r}.{suggestion}"
         else:
             is_partial_export = any(spelling in self.missing.get(dataset, {}) for spelling in spellings(key))

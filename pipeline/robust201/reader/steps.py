@@ -39,7 +39,7 @@ def iter_steps(files: ResultFiles, dataset: str, key: str) -> Iterator[NetworkSt
     Raises:
         ResultsError: there are no steps, or they are damaged.
     """
-    file = files.sole_file(dataset, key, STEPS)
+    file = files.find_sole_file(dataset, key, STEPS)
     if file is not None and file.suffix == ".parquet":
         from robust201.reader.parquet_results import iter_lists
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from robust201.core.errors import ResultsError, describe_content
+from robust201.core.errors import ResultsError, describe_read_error
 from robust201.core.records import CLEAN_STRENGTH, Unit
 from robust201.reader.json_files import read_object
 from robust201.reader.value_checks import CLEAN, architecture_of
@@ -56,7 +56,7 @@ def check_clean_accuracy(plan: "Plan", store: "ShardStore", inventory: "Inventor
     return check_accuracies(accuracies)
 
 
-def recorded_text(units_and_accuracies: Iterable[tuple[Unit, float, int]]) -> str:
+def format_recorded_accuracies(units_and_accuracies: Iterable[tuple[Unit, float, int]]) -> str:
     """Return the content of recorded_accuracy.json from `Plan.recorded_accuracies`; empty if nothing was recorded."""
     payload: dict[str, dict[str, Any]] = {}
     for unit, accuracy, n_test in units_and_accuracies:
@@ -92,7 +92,7 @@ def read_recorded(folder: Path) -> Iterator[tuple[str, int, str, str, float]]:
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ResultsError(
             f"Reading the accuracies recorded with weights failed for {path}: expected test images and fractions by "
-            f"dataset and id, got other content ({describe_content(error)}). Export or download the dataset again."
+            f"dataset and id, got other content ({describe_read_error(error)}). Export or download the dataset again."
         ) from error
 
 

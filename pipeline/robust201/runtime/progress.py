@@ -152,7 +152,7 @@ class RunProgress:
         return max(end_time - self.started, 1e-9)
 
     @property
-    def is_settled(self) -> bool:
+    def is_rate_reliable(self) -> bool:
         """Whether rates are measured over a long enough period; early rates are biased: short parts finish first."""
         return self._macs_of_this_run > 0 and self.measured_seconds >= RATE_SECONDS
 
@@ -433,7 +433,7 @@ class Tracker:
 
     def _payload(self, state: str) -> dict[str, Any]:
         progress = self.progress
-        has_rate = progress.is_settled or state not in WORKING_STATES
+        has_rate = progress.is_rate_reliable or state not in WORKING_STATES
         for (dataset, key), n_missing in self._n_missing.items():
             self._metrics.record("robust201_missing_evaluations", max(0.0, n_missing), dataset=dataset, key=key)
         if has_rate and progress.seconds_left is not None:

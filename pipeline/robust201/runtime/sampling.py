@@ -126,7 +126,7 @@ def _find_lost_samples(plan: Plan, samples: Samples, inventory: Inventory) -> di
         return {}
     new_hashes = {key: sample.increments[0].sha256 for key, sample in samples.keys.items()}
     is_same: dict[str, bool] = {}
-    for payload in map(inventory.protocol, inventory.foreign(plan.useful_ids)):
+    for payload in map(inventory.protocol, inventory.foreign(plan.used_ids_with_full_samples)):
         dataset, key = payload.get("dataset", ""), payload.get("key", "")
         if (dataset, key) in new_hashes and "sample_of" in payload["images"]:
             name = f"{key} on {dataset}"

@@ -14,7 +14,7 @@ from robust201.planning.config import SweepConfig
 from robust201.planning.filters import EVERYTHING, Filters
 from robust201.planning.identity import describe_difference
 from robust201.planning.inputs import Inputs
-from robust201.planning.plan import Plan, split_off_unsampled
+from robust201.planning.plan import Plan, remove_undrawn_samples
 from robust201.planning.plan_file import PLAN_FILE, load_plan
 from robust201.planning.shares import Share, all_bundles, missing_bundles
 from robust201.planning.training_config import TrainingConfig
@@ -66,7 +66,7 @@ def run_share(
     filters.check(config)
     prepared_plan = _load_prepared(config)
     on_code(prepared_plan.facts.code)
-    filtered_plan, n_unsampled = split_off_unsampled(filters.narrow(prepared_plan))
+    filtered_plan, n_unsampled = remove_undrawn_samples(filters.narrow(prepared_plan))
     keys_without_images = sorted({unit.key for unit in filtered_plan.units if unit.id not in filtered_plan.known_ids})
     if keys_without_images:  # shares do not generate images, because several would generate the same images
         raise InputError(_missing_images_message(config, "corrupted", keys_without_images))

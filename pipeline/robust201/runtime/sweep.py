@@ -61,7 +61,7 @@ def merge_results(sources: Sequence[Path], target: Path) -> tuple[MergeReport, t
         merged_plan = load_plan(target)
         if not all(map(is_known, merged_plan.protocols.values())):
             # Filtered runs may have generated different corrupted images, so combine the facts of all plans.
-            facts = reduce(InputFacts.completed_by, (plan.facts for plan in plans.values()), merged_plan.facts)
+            facts = reduce(InputFacts.add_corruptions_of, (plan.facts for plan in plans.values()), merged_plan.facts)
             merged_plan = make_plan(merged_plan.config, facts)
             save_plan(merged_plan, store)
     merged_ids = {unit.id for unit in merged_plan.units}

@@ -93,7 +93,7 @@ class Worker(PartWorker):
             images,
             self._config.measurements,
             provenance=self._provenance | {"micro_batch": str(micro_batch_text)},
-            on_device=self._images_on_device(unit),
+            resident_images=self._images_on_device(unit),
         )
         uncommitted: list[EvaluationResult] = []
         last_commit = time.monotonic()
@@ -115,7 +115,7 @@ class Worker(PartWorker):
             parameters.attack,
             part,
             self._image_set(part.unit),
-            on_device=self._images_on_device(part.unit),
+            resident_images=self._images_on_device(part.unit),
         )
         store = self._adversarial_images(part.unit)
         for strength, pixels in zip(part.strengths, perturbed, strict=True):

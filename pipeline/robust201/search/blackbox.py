@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from robust201.core.errors import ConfigError, closest
+from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.files import atomic_write, check_output_file, write_text
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.dataset import RobustnessDataset
@@ -56,7 +56,7 @@ def as_fidelity(name: str | None) -> Fidelity | None:
     if name not in FIDELITIES:
         raise ConfigError(
             f"Writing a blackbox failed for fidelity {name!r}: it must be {' or '.join(FIDELITIES)}."
-            f"{closest(name, FIDELITIES)}"
+            f"{did_you_mean(name, FIDELITIES)}"
         )
     return next(fidelity for fidelity in FIDELITIES if fidelity == name)
 
@@ -116,7 +116,7 @@ def write_blackbox(
         if data not in dataset_names:
             raise ConfigError(
                 f"Writing a blackbox failed for {reader.path}: it has no results on {data!r}."
-                f"{closest(data, dataset_names)}"
+                f"{did_you_mean(data, dataset_names)}"
             )
         dataset_names = [data]
     tables = [TableValues(reader, name, predictions, estimates=estimates) for name in dataset_names]

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from robust201.core.errors import ConfigError, closest
+from robust201.core.errors import ConfigError, did_you_mean
 from robust201.search.bananas import Bananas
 from robust201.search.evolution import RegularizedEvolution
 from robust201.search.halving import SuccessiveHalving
@@ -43,5 +43,7 @@ METHODS: dict[str, MethodRow] = {
 def find_method(name: str) -> MethodRow:
     """Return the method with this name; for an unknown name, raise a ConfigError that suggests the closest name."""
     if name not in METHODS:
-        raise ConfigError(f"Searching failed for method {name!r}: there is no such method.{closest(name, METHODS)}")
+        raise ConfigError(
+            f"Searching failed for method {name!r}: there is no such method.{did_you_mean(name, METHODS)}"
+        )
     return METHODS[name]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from robust201.analysis.dataset_results import DatasetResults
 from robust201.analysis.estimated import fill_in_estimates
 from robust201.analysis.terms import NUMBER_PATTERN, Terms
-from robust201.core.errors import ConfigError, ResultsError, closest
+from robust201.core.errors import ConfigError, ResultsError, did_you_mean
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.frames import read_accuracies
 from robust201.search.benchmark import WeightedSum
@@ -129,7 +129,7 @@ class TableValues:
         if dataset not in available_datasets:
             raise ConfigError(
                 f"Searching failed for {reader.path}: it has no results on {dataset!r}."
-                f"{closest(dataset, available_datasets)}"
+                f"{did_you_mean(dataset, available_datasets)}"
             )
         accuracies = read_accuracies(reader.files, dataset)
         evaluated_cells = accuracies.index
@@ -212,8 +212,8 @@ def find_cells_meeting_constraints(values: TableValues, constraints: Sequence[st
     meets_all = np.ones(values.n, dtype=np.bool_)
     for constraint in constraints:
         match = _CONSTRAINT.fullmatch(constraint)
-        if match is None or match[1] not in values.terms.known_in_advance:
-            cost_names = ", ".join(values.terms.known_in_advance) or "none (join a table)"
+        if match is None or match[1] not in values.terms.names_known_in_advance:
+            cost_names = ", ".join(values.terms.names_known_in_advance) or "none (join a table)"
             raise ConfigError(
                 f"Reading the constraint failed for {constraint!r}: it must have the form 'parameters <= 800000': a "
                 f"cost, <= or >=, and a number. Costs here: {cost_names}. Other quantities belong in the objective."

@@ -45,7 +45,7 @@ VOLUME = "hypervolume"
 the queried cells dominate; the attainable volume is the volume that all members dominate."""
 
 
-class Estimated(NamedTuple):
+class MeanOverRuns(NamedTuple):
     """A mean over runs with its 95% interval, and the standard deviation of single runs."""
 
     mean: float
@@ -71,7 +71,7 @@ class MethodResult:
 
     method: str
     selected: NDArray[np.int64]
-    reported: dict[str, Estimated]
+    reported: dict[str, MeanOverRuns]
     regret: _Floats
     low: _Floats
     high: _Floats
@@ -407,9 +407,9 @@ def dominated_volume_fractions(runs: Runs) -> _Floats:
     return volumes / (attainable or 1.0)
 
 
-def _mean_over_runs(samples: _Floats) -> Estimated:
+def _mean_over_runs(samples: _Floats) -> MeanOverRuns:
     mean, low, high = (float(end) for end in mean_intervals(samples))
-    return Estimated(mean, low, high, float(samples.std(ddof=1)) if len(samples) > 1 else float("nan"))
+    return MeanOverRuns(mean, low, high, float(samples.std(ddof=1)) if len(samples) > 1 else float("nan"))
 
 
 def _replace_nan_in_dict(floats: dict[str, float]) -> dict[str, float | None]:

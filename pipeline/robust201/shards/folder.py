@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from robust201.core.errors import ConfigError, FormatVersionError, InputError, describe_content
+from robust201.core.errors import ConfigError, FormatVersionError, InputError, describe_read_error
 from robust201.core.files import (
     MAX_STATE_BYTES,
     load_json,
@@ -137,7 +137,7 @@ class ResultsFolder:
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
                 f"Opening results failed for {format_path}: expected the format and version of a results folder, got "
-                f"{describe_content(error)}. Check the path, or restore the file from a copy."
+                f"{describe_read_error(error)}. Check the path, or restore the file from a copy."
             ) from error
         if (name, version) != (FORMAT_NAME, FOLDER_VERSION):
             raise FormatVersionError(

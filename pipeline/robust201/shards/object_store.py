@@ -27,7 +27,7 @@ from typing import Any, BinaryIO, TypeAlias, TypeVar, cast
 import fsspec
 from fsspec.core import url_to_fs
 
-from robust201.core.errors import StorageError, StorageLibraryError, closest
+from robust201.core.errors import StorageError, StorageLibraryError, did_you_mean
 from robust201.core.files import NewFile
 from robust201.shards.backends import (
     MAX_SHARD_BYTES,
@@ -94,7 +94,7 @@ def check_url(url: str) -> str:
             "workers would be lost. Use a store such as s3://bucket/prefix, or omit `shards` to use the results folder."
         )
     if scheme not in fsspec.available_protocols():
-        raise ValueError(f"expected a scheme that fsspec knows, got {scheme!r}.{closest(scheme, _COMMON_SCHEMES)}")
+        raise ValueError(f"expected a scheme that fsspec knows, got {scheme!r}.{did_you_mean(scheme, _COMMON_SCHEMES)}")
     if scheme in {"file", "local"} and not location.startswith("/"):
         raise ValueError(f"expected an absolute path after file://, got {location!r}. Write file:///FOLDER.")
     return f"{scheme}://{location.rstrip('/')}"

@@ -126,7 +126,7 @@ class _Scanner:
         return Inventory(
             contents,
             damage=self.damage,
-            superseded=[entry.name for entry in entries if entry.name in replaced_names],
+            replaced_shards=[entry.name for entry in entries if entry.name in replaced_names],
             protocols=self.folder.protocols,
             is_hashed=self.verify == "all",
         )

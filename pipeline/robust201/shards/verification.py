@@ -367,11 +367,11 @@ def _has_equal_values(
 
 def _find_rows_lost_in_compaction(folder: ResultsFolder, inventory: Inventory) -> Iterator[ShardFinding]:
     """Yield findings for rows of existing replaced shards that the compacted shards lack."""
-    if not inventory.superseded:
+    if not inventory.replaced_shards:
         return
     present_rows = {(unit.id, *location) for unit, *location in _list_inventory_identities(inventory, slice(None))}
     entries = {entry.name: entry for entry in folder.backend.entries()}
-    for shard in filter(entries.__contains__, inventory.superseded):
+    for shard in filter(entries.__contains__, inventory.replaced_shards):
         try:
             rows = read_shard_rows(folder.backend, shard, read_footer(folder.backend, entries[shard]))
         except (FileNotFoundError, ShardDamagedError):

@@ -84,7 +84,7 @@ Accuracies = Mapping[ArchitectureId, float]
 
 _Floats = NDArray[np.float64]
 
-Evaluated = tuple[str, float]
+KeyAndStrength = tuple[str, float]
 """Key as in the paper, and strength."""
 
 
@@ -139,7 +139,7 @@ class Transfer(NamedTuple):
     source: ArchitectureId
 
 
-def transfers_of(protocols: Iterable[Any]) -> dict[str, Transfer]:
+def find_transfers(protocols: Iterable[Any]) -> dict[str, Transfer]:
     """Return the transfer attacks among the protocols of a sweep, by key."""
     transfers = {}
     for payload in protocols:
@@ -155,7 +155,7 @@ def transfers_of(protocols: Iterable[Any]) -> dict[str, Transfer]:
 
 def find_flags(
     dataset: str,
-    results: Mapping[Evaluated, Accuracies],
+    results: Mapping[KeyAndStrength, Accuracies],
     *,
     n_images: int,
     n_classes: int,
@@ -172,7 +172,7 @@ def find_flags(
     """
     n_sampled_images = None if flag_any_difference else n_images
     # On its source network, a transfer attack equals the original attack, so this network is not compared.
-    results_without_sources: dict[Evaluated, Accuracies] = {
+    results_without_sources: dict[KeyAndStrength, Accuracies] = {
         (key, strength): {name: accuracy for name, accuracy in accuracies.items() if name != transfers[key].source}
         if key in transfers
         else accuracies
@@ -238,7 +238,7 @@ def _list_attack_pairs(transfers: Mapping[str, Transfer]) -> dict[str, tuple[str
 def _compare_attacks(
     check: str,
     reason: str,
-    results: Mapping[Evaluated, Accuracies],
+    results: Mapping[KeyAndStrength, Accuracies],
     pairs: Sequence[tuple[str, str]],
     n_images: int | None,
 ) -> Iterator[_Flag]:
@@ -257,7 +257,7 @@ def _compare_attacks(
         )
 
 
-def _check_monotonicity(results: Mapping[Evaluated, Accuracies], n_images: int) -> Iterator[_Flag]:
+def _check_monotonicity(results: Mapping[KeyAndStrength, Accuracies], n_images: int) -> Iterator[_Flag]:
     adjacent_strengths = []
     for key in (key for norm_attacks in _ATTACKS_BY_NORM for key in norm_attacks.iterative):
         strengths = sorted(strength for name, strength in results if name == key)
@@ -274,7 +274,7 @@ def _check_monotonicity(results: Mapping[Evaluated, Accuracies], n_images: int) 
         )
 
 
-def _check_large_epsilons(results: Mapping[Evaluated, Accuracies], n_classes: int) -> Iterator[_Flag]:
+def _check_large_epsilons(results: Mapping[KeyAndStrength, Accuracies], n_classes: int) -> Iterator[_Flag]:
     limit = min(1.0, 1 / n_classes + NEAR_CHANCE)
     reason = f"at such a large epsilon, the accuracy should be at most {limit:g} ({NEAR_CHANCE:g} above chance)"
     for (key, strength), accuracies in sorted(results.items(), key=lambda item: item[0]):
@@ -283,7 +283,7 @@ def _check_large_epsilons(results: Mapping[Evaluated, Accuracies], n_classes: in
             yield from _flag_excess("far from chance", f"{key} at {strength:g}", reason, accuracies, limits)
 
 
-def _check_strength_zero(results: Mapping[Evaluated, Accuracies]) -> Iterator[_Flag]:
+def _check_strength_zero(results: Mapping[KeyAndStrength, Accuracies]) -> Iterator[_Flag]:
     """Flag accuracies at strength 0 that differ from the clean accuracy.
 
     Sweeps reject strength 0, so only results of other programs contain such accuracies.
@@ -299,7 +299,7 @@ def _check_strength_zero(results: Mapping[Evaluated, Accuracies]) -> Iterator[_F
                 )
 
 
-def _check_gradients(results: Mapping[Evaluated, Accuracies]) -> Iterator[_Flag]:
+def _check_gradients(results: Mapping[KeyAndStrength, Accuracies]) -> Iterator[_Flag]:
     fractions = results.get(ZERO_GRADIENTS, {})
     reason = (
         f"the gradient of the loss is zero on more than {MAX_ZERO_FRACTION:g} of the images, "

@@ -28,7 +28,7 @@ def front_indices(values: _Floats) -> NDArray[np.int64]:
     return np.sort(first_indices[front[:n_front]])
 
 
-def on_front(values: _Floats) -> NDArray[np.bool_]:
+def find_non_dominated(values: _Floats) -> NDArray[np.bool_]:
     """Return whether each point is non-dominated; equal points have equal results.
 
     Args:

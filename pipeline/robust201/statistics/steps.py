@@ -49,7 +49,7 @@ def accuracies_after(steps: ArrayLike, budgets: ArrayLike) -> _Floats:
     return accuracies
 
 
-def falling_steps(steps: ArrayLike, max_points: int = 200) -> NDArray[np.int64]:
+def choose_curve_steps(steps: ArrayLike, max_points: int = 200) -> NDArray[np.int64]:
     """Choose the numbers of steps at which to draw a curve of accuracy over steps.
 
     The curve falls only at steps at which an image is fooled, so all of these are chosen if there are few enough.

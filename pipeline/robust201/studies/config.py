@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
-from robust201.core.errors import ConfigError, closest
+from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.strict_model import PositiveInt, StrictModel
 from robust201.planning.code_consent import ALLOW_CODE
 from robust201.planning.field_errors import describe_problem, steps_of
@@ -33,7 +33,7 @@ def _check_step(command_line: str) -> str:
 
 def _check_group(name: str) -> str:
     if name not in GROUPS:
-        raise ValueError(f"unknown group {name!r} (known: {', '.join(GROUPS)}).{closest(name, GROUPS)}")
+        raise ValueError(f"unknown group {name!r} (known: {', '.join(GROUPS)}).{did_you_mean(name, GROUPS)}")
     return name
 
 
@@ -225,7 +225,7 @@ def load_study(path: Path) -> Study:
     if not isinstance(study_name, str) or study_name not in STUDIES:
         raise ConfigError(
             f"Reading the study failed for {path}: the field `study` must be one of {', '.join(STUDIES)}, got "
-            f"{study_name!r}.{closest(str(study_name), STUDIES)} docs/studies.md explains every field."
+            f"{study_name!r}.{did_you_mean(str(study_name), STUDIES)} docs/studies.md explains every field."
         )
     model = STUDIES[study_name]
     try:

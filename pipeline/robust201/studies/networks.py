@@ -130,7 +130,7 @@ class Exports:
         """Return ids, strengths and accuracies of all architectures with these weights, and cache them."""
         cache_key = (str(weights.reader.path), weights.name, dataset, key)
         if cache_key not in self._accuracy_cache:
-            table = read_table(weights.reader.files.choosing(weights.name), dataset, key, "accuracy")
+            table = read_table(weights.reader.files.restrict_to_weights(weights.name), dataset, key, "accuracy")
             self._accuracy_cache[cache_key] = [
                 (identifier, strength, float(value))
                 for identifier, values in table.rows.items()

@@ -15,7 +15,7 @@ import aiohttp
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobStatus, JobSubmissionClient
 
-from robust201.core.errors import ConfigError, EvaluationError, closest, one_line
+from robust201.core.errors import ConfigError, EvaluationError, did_you_mean, one_line
 from robust201.submission.access import Access
 from robust201.submission.shipment import Shipment
 
@@ -116,7 +116,7 @@ def check_job(client: Any, job_id: str) -> None:
             f"Looking up the job failed for {job_id}: the head did not list its jobs ({one_line(error)}). Try again."
         ) from error
     if job_id not in statuses:
-        suggestion = closest(job_id, statuses) if statuses else " The cluster has no jobs."
+        suggestion = did_you_mean(job_id, statuses) if statuses else " The cluster has no jobs."
         raise ConfigError(f"Looking up the job failed for {job_id}: the cluster has no job with this id.{suggestion}")
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from robust201.core.errors import ConfigError, closest
+from robust201.core.errors import ConfigError, did_you_mean
 from robust201.tasks.constraints import CONSTRAINTS, L2, LINF, Constraint
 from robust201.tasks.measures.parameters import (
     PROXIES,
@@ -175,7 +175,7 @@ class Task:
             advice = (
                 f" Use engine {other_engine} (--engine {other_engine})."
                 if other_engine
-                else closest(engine, self.functions)
+                else did_you_mean(engine, self.functions)
             )
             raise ConfigError(
                 f"Loading {self.key} failed for engine {engine!r}: expected one of {', '.join(self.functions)}, got "
@@ -452,7 +452,7 @@ def closest_key(name: str, known: Iterable[str]) -> str:
     """Suggest a known key for an unknown name. The name may also be a label in figures, such as AutoAttack."""
     known = list(known)
     key_by_label = {_normalise(task.label): task.key for task in TASKS.values() if task.key in known}
-    return closest(key_by_label.get(_normalise(name), name), known)
+    return did_you_mean(key_by_label.get(_normalise(name), name), known)
 
 
 def _advise_key(key: str) -> str:

@@ -85,7 +85,7 @@ class ModelOutputs:
         return confidences
 
 
-class ParquetForm(NamedTuple):
+class ColumnSource(NamedTuple):
     """A column of exported Parquet files.
 
     Attributes:
@@ -173,12 +173,12 @@ class Column:
         return self.dtype.kind != "f"
 
     @property
-    def parquet(self) -> dict[str, ParquetForm]:
+    def parquet(self) -> dict[str, ColumnSource]:
         """The column's representation in exported Parquet files, by Parquet column name."""
         if self.elements is None:
-            return {self.name: ParquetForm(self.meaning, self.name)}
+            return {self.name: ColumnSource(self.meaning, self.name)}
         return {
-            name: ParquetForm(meaning, self.name, index) for index, (name, meaning) in enumerate(self.elements.items())
+            name: ColumnSource(meaning, self.name, index) for index, (name, meaning) in enumerate(self.elements.items())
         }
 
 
@@ -556,10 +556,10 @@ def fields_of(measurement: str) -> dict[str, str]:
     return {name: column.name for name, column in MEASUREMENTS[measurement].items()}
 
 
-def parquet_forms(measurement: str) -> dict[str, ParquetForm]:
+def column_sources(measurement: str) -> dict[str, ColumnSource]:
     """Return a measurement's columns in exported Parquet files, by name."""
     if measurement not in MEASUREMENTS:
-        return {measurement: ParquetForm(f"Measure {measurement} of the network.", measurement)}
+        return {measurement: ColumnSource(f"Measure {measurement} of the network.", measurement)}
     return {name: form for column in MEASUREMENTS[measurement].values() for name, form in column.parquet.items()}
 
 

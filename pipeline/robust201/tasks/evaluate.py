@@ -51,7 +51,7 @@ def evaluate_part(
     measurements: Sequence[str],
     *,
     provenance: Mapping[str, str],
-    on_device: ResidentImages | None = None,
+    resident_images: ResidentImages | None = None,
     on_images: Callable[[int], None] | None = None,
     on_stage: Callable[[int, str], None] | None = None,
 ) -> Iterator[EvaluationResult]:
@@ -67,7 +67,7 @@ def evaluate_part(
         images: all selected images; the part is a slice of them.
         measurements: names from `tasks.columns.MEASUREMENTS`.
         provenance: versions, host and device, copied to the results.
-        on_device: copy of `images` on the classifier's device; None to make one.
+        resident_images: copy of `images` on the classifier's device; None to make one.
         on_images: called with the number of images in each batch that has been measured at one strength.
         on_stage: called with the number and the key of each stage of a multi-stage attack, when it begins.
 
@@ -80,7 +80,7 @@ def evaluate_part(
             an invariant.
         PerturbationError: the perturbation breaks its contract.
     """
-    context, request = _prepare(context, task, part, images, on_device)
+    context, request = _prepare(context, task, part, images, resident_images)
     if task.kind == "measure":
         yield from _measure_network(context, task, parameters, part, request, provenance)
         return
@@ -110,7 +110,7 @@ def perturb_part(
     part: Part,
     images: ImageSet,
     *,
-    on_device: ResidentImages | None = None,
+    resident_images: ResidentImages | None = None,
 ) -> NDArray[np.float32]:
     """Perturb a part's images as `evaluate_part` does, and return them: (strengths, n, 3, H, W) float32 in [0, 1].
 
@@ -118,7 +118,7 @@ def perturb_part(
         EvaluationError: the part does not fit the images or the batches.
         PerturbationError: the perturbation breaks its contract.
     """
-    context, request = _prepare(context, task, part, images, on_device)
+    context, request = _prepare(context, task, part, images, resident_images)
     batches = perturb(task, context, parameters, request)
     perturbed = np.empty((len(part.strengths), *request.images.shape), np.float32)
     for batch in checked(batches, name=part.label, request=request, constraint=task.constraint):
@@ -127,14 +127,14 @@ def perturb_part(
 
 
 def _prepare(
-    context: Context, task: Task, part: Part, images: ImageSet, on_device: ResidentImages | None
+    context: Context, task: Task, part: Part, images: ImageSet, resident_images: ResidentImages | None
 ) -> tuple[Context, Request]:
     """Return the context with the part's key and first batch, and the request for the part's images."""
     _check_part(context, task, part, images)
     context = dataclasses.replace(context, key=task.key, first_batch=part.start // context.batch_size)
     span = slice(part.start, part.stop)
-    on_device = on_device or copy_to_device(images, context.classifier.device)
-    pixels, labels = on_device.pixels[span], on_device.labels[span]
+    resident_images = resident_images or copy_to_device(images, context.classifier.device)
+    pixels, labels = resident_images.pixels[span], resident_images.labels[span]
     return context, Request(part.strengths, pixels, labels, images.indices[span])
 
 

@@ -150,7 +150,7 @@ def _cautions_about_reach(field: str, step: float, steps: int, radius: float) ->
     return (Caution("steps", problem, f"Take more steps or longer ones, such as {field}: {sufficient:.3g}."),)
 
 
-def ascending(strengths: tuple[float, ...], name: str) -> tuple[float, ...]:
+def sort_strengths(strengths: tuple[float, ...], name: str) -> tuple[float, ...]:
     """Return strengths in ascending order.
 
     Raises:
@@ -258,7 +258,7 @@ class EpsilonParameters(Parameters):
     @field_validator("epsilons_255")
     @classmethod
     def _sort_epsilons(cls, epsilons: tuple[float, ...]) -> tuple[float, ...]:
-        return ascending(epsilons, "epsilons")
+        return sort_strengths(epsilons, "epsilons")
 
     @property
     def strengths(self) -> tuple[float, ...]:
@@ -361,7 +361,7 @@ class RadiusParameters(Parameters):
     @field_validator("epsilons")
     @classmethod
     def _sort_epsilons(cls, epsilons: tuple[float, ...]) -> tuple[float, ...]:
-        return ascending(epsilons, "epsilons")
+        return sort_strengths(epsilons, "epsilons")
 
     @property
     def strengths(self) -> tuple[float, ...]:
@@ -773,7 +773,7 @@ class CorruptionParameters(Parameters):
     @field_validator("severities")
     @classmethod
     def _sort_severities(cls, severities: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(int(severity) for severity in ascending(severities, "severities"))
+        return tuple(int(severity) for severity in sort_strengths(severities, "severities"))
 
     @property
     def strengths(self) -> tuple[float, ...]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from robust201.core.errors import ConfigError, closest
+from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.strict_model import PositiveFloat, StrictModel
 
 MAX_STEPS = 999_999_999
@@ -69,7 +69,7 @@ def _find_augmentation(value: object) -> object:
     if value not in AUGMENTATIONS:
         raise ValueError(
             f"unknown augmentation {value!r}; use fields, or one of {', '.join(AUGMENTATIONS)}."
-            f"{closest(value, AUGMENTATIONS)}"
+            f"{did_you_mean(value, AUGMENTATIONS)}"
         )
     return AUGMENTATIONS[value]
 

@@ -23,7 +23,7 @@ from robust201.weights.published.base import (
     check_finite,
     count_parameters,
 )
-from robust201.weights.published.formats import open_members
+from robust201.weights.published.formats import open_networks
 from robust201.weights.published.state_dicts import open_named_networks
 from robust201.weights.store import CheckpointRecord, CheckpointStore
 
@@ -125,9 +125,9 @@ def _open_source(
     n_classes: int | None,
     format: str | None,  # noqa: A002
 ) -> tuple[Iterable[NetworkReader], int]:
-    """Return readers of the networks of a source, and their number (see `open_members`)."""
+    """Return readers of the networks of a source, and their number (see `open_networks`)."""
     if space.has_published_weights:
-        return open_members(source, None if indices is None else [int(name) for name in indices], format)
+        return open_networks(source, None if indices is None else [int(name) for name in indices], format)
     if format is not None:
         raise ConfigError(
             f"Importing weights failed for {source}: --format {format} is only for the space {DEFAULT_SPACE}. For "

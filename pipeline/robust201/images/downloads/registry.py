@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from robust201.core.errors import ConfigError, DatasetError, closest
+from robust201.core.errors import ConfigError, DatasetError, did_you_mean
 from robust201.core.files import bundled
 
 DATA_VARIABLE = "ROBUST201_DATA"
@@ -110,7 +110,7 @@ def download(name: str) -> Download:
     """Return an entry, such as ``"CIFAR-10-C"``; if there is none, a `ConfigError` suggests the closest name."""
     entries = downloads()
     if name not in entries:
-        raise ConfigError(f"Looking up a download failed for {name!r}: no such name.{closest(name, entries)}")
+        raise ConfigError(f"Looking up a download failed for {name!r}: no such name.{did_you_mean(name, entries)}")
     return entries[name]
 
 

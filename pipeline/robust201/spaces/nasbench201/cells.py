@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from robust201.core.errors import ArchitectureError, closest
+from robust201.core.errors import ArchitectureError, did_you_mean
 from robust201.spaces.cell_space import Neighbour
 
 SPACE: Final = "nasbench201"
@@ -163,7 +163,7 @@ def parse(spec: str) -> tuple[str, ...]:
         if operation not in OPERATIONS:
             raise ArchitectureError(
                 f"Parsing a cell string failed for {spec!r}: expected one of {', '.join(OPERATIONS)} on the edge from "
-                f"node {source} to node {target}, got {operation!r}.{closest(operation, OPERATIONS)}"
+                f"node {source} to node {target}, got {operation!r}.{did_you_mean(operation, OPERATIONS)}"
             )
     return operations
 

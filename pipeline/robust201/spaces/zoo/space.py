@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from robust201.core.errors import ArchitectureError, ConfigError, closest
+from robust201.core.errors import ArchitectureError, ConfigError, did_you_mean
 from robust201.core.records import ArchitectureId
 from robust201.spaces.base import Space
 from robust201.spaces.zoo import costs
@@ -270,5 +270,5 @@ def _parse(name: int | str) -> tuple[str, int]:
     raise ArchitectureError(
         f"Looking up an architecture failed for {name!r}: it is not a network of the zoo. Networks are "
         f"{', '.join(NETWORKS)}, optionally with a width from 1 to 99999, such as resnet18-w8."
-        f"{closest(str(name), [network_name + suffix for network_name in NETWORKS])}"
+        f"{did_you_mean(str(name), [network_name + suffix for network_name in NETWORKS])}"
     )

@@ -9,7 +9,7 @@ import pandas as pd
 
 from robust201.analysis.dataset_results import MEANS, DatasetResults, read_results
 from robust201.analysis.labels import column_label
-from robust201.core.errors import ResultsError, closest
+from robust201.core.errors import ResultsError, did_you_mean
 from robust201.figures.figure_data import measure_correlations
 from robust201.figures.plots import FIGURE_WIDTHS
 from robust201.figures.table import FIGURES
@@ -65,7 +65,7 @@ def _read_results(study: DatasetStudy, exports: Exports) -> DatasetResults:
     if study.dataset not in by_name:
         raise ResultsError(
             f"Writing the study {study.name} failed: no export has accuracies on {study.dataset}."
-            f"{closest(study.dataset, by_name)}"
+            f"{did_you_mean(study.dataset, by_name)}"
         )
     return replace(by_name[study.dataset], measure_folders=measure_readers)
 

@@ -16,30 +16,30 @@ class Batching:
     """Sizes of the batches that go through the model.
 
     The sizes affect speed and memory. They affect results only through rounding, in networks whose sums depend on the
-    batch size. Comparisons with the reference libraries, bit by bit, therefore use `as_library`.
+    batch size. Comparisons with the reference libraries, bit by bit, therefore use `uses_library_batches`.
 
     Attributes:
         samples: maximum number of samples, which are (image, epsilon) pairs, per batch.
         pool: maximum number of samples that Square attacks together. Samples that are not fooled yet share batches.
             Each sample takes the memory of one float32 image.
-        as_library: whether to form batches as the reference libraries do, from all samples of one epsilon that are not
-            fooled yet. `samples` and `pool` are then ignored.
+        uses_library_batches: whether to form batches as the reference libraries do, from all samples of one epsilon
+            that are not fooled yet. `samples` and `pool` are then ignored.
     """
 
     samples: int
     pool: int
-    as_library: bool = False
+    uses_library_batches: bool = False
 
     def slices(self, strengths: NDArray[np.int64]) -> Iterator[slice]:
         """Split samples into the batches that go through the model.
 
         Args:
-            strengths: (B,) index of each sample's epsilon, ascending if `as_library` is set.
+            strengths: (B,) index of each sample's epsilon, ascending if `uses_library_batches` is set.
 
         Yields:
             Slices that cover [0, B) in order.
         """
-        if self.as_library:
+        if self.uses_library_batches:
             yield from slices_of_equal_values(strengths)
             return
         for start in range(0, len(strengths), self.samples):
@@ -52,7 +52,7 @@ class Batching:
         probability that a query fools an image decreases as 1 / (queries so far). If the interval between checks is
         proportional to the queries so far, the wasted fraction is constant; it is below 1%.
         """
-        return 1 if self.as_library else min(max(1, query // 32), 64)
+        return 1 if self.uses_library_batches else min(max(1, query // 32), 64)
 
 
 def slices_of_equal_values(values: NDArray[np.int64]) -> Iterator[slice]:

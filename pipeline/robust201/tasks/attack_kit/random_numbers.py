@@ -155,7 +155,7 @@ class RandomNumbers(Protocol):
         """
         ...
 
-    def swaps(
+    def window_moves(
         self, restart: int, first_query: int, image_rows: NDArray[np.int64], sides: Sequence[int], shape: ImageShape
     ) -> list[WindowMove]:
         """Draw consecutive proposals of Square in an L2 or L1 ball. All images share the windows, but not the signs.
@@ -214,7 +214,7 @@ class CounterRandomNumbers:
         is_turned = np.unpackbits(words.view(np.uint8), bitorder="little")[:n_tiles].astype(bool).tolist()
         return is_turned, signs
 
-    def swaps(
+    def window_moves(
         self, restart: int, first_query: int, image_rows: NDArray[np.int64], sides: Sequence[int], shape: ImageShape
     ) -> list[WindowMove]:
         channels, height, width = shape

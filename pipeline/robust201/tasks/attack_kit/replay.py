@@ -72,7 +72,7 @@ class ReplayedRandomNumbers:
             signs.append(torch.sign(2 * self._uniform(n_images, channels, 1, 1) - 1)[rows])
         return is_turned, torch.stack(signs)
 
-    def swaps(
+    def window_moves(
         self, restart: int, first_query: int, image_rows: NDArray[np.int64], sides: Sequence[int], shape: ImageShape
     ) -> list[WindowMove]:
         """Draw proposals of Square in an L2 or L1 ball, for the remaining images of one strength."""

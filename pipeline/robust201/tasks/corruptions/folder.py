@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.errors import ConfigError, DatasetError, PerturbationError, closest
+from robust201.core.errors import ConfigError, DatasetError, PerturbationError, did_you_mean
 from robust201.core.files import sole_writer
 from robust201.core.records import ImageSet
 from robust201.images import Resize, load_images
@@ -150,7 +150,8 @@ def _check_keys(keys: Sequence[str]) -> None:
     for key in keys:
         if key not in CORRUPTION_FUNCTIONS:
             raise ConfigError(
-                f"Generating corruptions failed for {key!r}: no such corruption.{closest(key, CORRUPTION_FUNCTIONS)}"
+                f"Generating corruptions failed for {key!r}: no such corruption."
+                f"{did_you_mean(key, CORRUPTION_FUNCTIONS)}"
             )
 
 
@@ -231,7 +232,7 @@ def check_deterministic(
         if key not in DETERMINISTIC_CORRUPTIONS:
             raise ConfigError(
                 f"Checking corruptions failed for {key!r}: expected a corruption without a random part."
-                f"{closest(key, DETERMINISTIC_CORRUPTIONS)}"
+                f"{did_you_mean(key, DETERMINISTIC_CORRUPTIONS)}"
             )
     members = download(spec.corruptions).members
     job = _Job.of(images, 0, FrostTextures.of("none", ()))

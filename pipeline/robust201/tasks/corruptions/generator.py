@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.errors import ConfigError, DatasetError, closest
+from robust201.core.errors import ConfigError, DatasetError, did_you_mean
 from robust201.tasks import TASKS
 from robust201.tasks.corruptions.additive_noise import gaussian_noise, impulse_noise, shot_noise
 from robust201.tasks.corruptions.blurs import defocus_blur, glass_blur, motion_blur, zoom_blur
@@ -120,7 +120,7 @@ def corrupt(
     """
     if key not in CORRUPTION_FUNCTIONS:
         raise ConfigError(
-            f"Corrupting images failed for {key!r}: no such corruption.{closest(key, CORRUPTION_FUNCTIONS)}"
+            f"Corrupting images failed for {key!r}: no such corruption.{did_you_mean(key, CORRUPTION_FUNCTIONS)}"
         )
     if severity not in range(1, 6):
         raise ConfigError(

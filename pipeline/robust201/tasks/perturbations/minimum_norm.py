@@ -29,9 +29,9 @@ def fused_batches(job: AttackJob, constraint: Constraint, search: Search) -> Ite
     """Attack the correctly classified images once for all epsilons, and return the other images unchanged."""
     unbounded_job = dataclasses.replace(job, epsilons=(math.inf,))
     positions = np.arange(len(job.images))
-    # Foolbox also attacks images that are misclassified without an attack, and returns them unchanged. `as_library`
-    # makes the same passes.
-    correct = np.ones(len(positions), np.bool_) if job.batching.as_library else job.is_correct()
+    # Foolbox also attacks images that are misclassified without an attack, and returns them unchanged. The
+    # same passes are made if `uses_library_batches` is set.
+    correct = np.ones(len(positions), np.bool_) if job.batching.uses_library_batches else job.is_correct()
     for samples in job.chunks(positions[~correct]):
         yield from batches_by_strength(samples, samples.clean)
     for samples in unbounded_job.pools_of_images(positions[correct]):

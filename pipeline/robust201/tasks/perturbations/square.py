@@ -104,7 +104,7 @@ def pooled_samples(job: AttackJob, positions: NDArray[np.int64]) -> Iterator[Sam
     A pool has all epsilons of its images. This keeps batches full for the longest time.
     """
     n_strengths = len(job.epsilons)
-    n_images = len(positions) if job.batching.as_library else max(1, job.batching.pool // n_strengths)
+    n_images = len(positions) if job.batching.uses_library_batches else max(1, job.batching.pool // n_strengths)
     for start in range(0, len(positions), max(1, n_images)):
         pool = positions[start : start + n_images]
         yield job.samples(np.arange(n_strengths).repeat(len(pool)), np.tile(pool, n_strengths))

@@ -62,7 +62,9 @@ def _single_run(
         stop = min(parameters.queries, query + job.batching.queries_per_check(query))
         sides = [odd_side_of(query_number, parameters.p_init, job.shape) for query_number in range(query, stop)]
         active_samples = active.cpu().numpy()
-        window_moves = job.random_numbers.swaps(restart, query, samples.image_rows[active_samples], sides, job.shape)
+        window_moves = job.random_numbers.window_moves(
+            restart, query, samples.image_rows[active_samples], sides, job.shape
+        )
         for batch in job.batching.slices(samples.strengths[active_samples]):
             numbered_moves = [
                 (query_number, window_move.for_images(batch, active.device))

@@ -189,6 +189,6 @@ def _split(
 ) -> Iterator[NDArray[np.int64]]:
     """Split the remaining samples, numbered strength by strength, into groups that a stage attacks together."""
     ordered = remaining[np.argsort(positions[remaining], kind="stable")] if stage.groups_by_image else remaining
-    group_size = max(1, len(remaining) if job.batching.as_library else stage.group_size)
+    group_size = max(1, len(remaining) if job.batching.uses_library_batches else stage.group_size)
     for start in range(0, len(remaining), group_size):
         yield np.sort(ordered[start : start + group_size])

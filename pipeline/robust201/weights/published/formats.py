@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Sized
 from pathlib import Path
 
-from robust201.core.errors import CheckpointError, closest
+from robust201.core.errors import CheckpointError, did_you_mean
 from robust201.spaces.nasbench201.cells import N_ARCHITECTURES
 from robust201.weights.published.base import NetworkReader, WeightsFormat
 from robust201.weights.published.nats_split import NATS_SPLIT
@@ -44,7 +44,7 @@ def detect_format(path: Path) -> WeightsFormat:
     )
 
 
-def open_members(
+def open_networks(
     path: Path,
     indices: Collection[int] | None = None,
     format: str | None = None,  # noqa: A002
@@ -52,7 +52,7 @@ def open_members(
     """Return readers of the networks of a source, and their number (an upper limit for tar archives)."""
     if format is not None and format not in FORMATS:
         raise CheckpointError(
-            f"Finding weights failed for {path}: there is no format {format!r}.{closest(format, FORMATS)}"
+            f"Finding weights failed for {path}: there is no format {format!r}.{did_you_mean(format, FORMATS)}"
         )
     weights_format = detect_format(path) if format is None else FORMATS[format]
     if not path.exists() and not weights_format.matches(path):

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from robust201.core.errors import CheckpointError, closest
+from robust201.core.errors import CheckpointError, did_you_mean
 from robust201.core.unpickling import load_torch
 from robust201.weights.published.base import (
     DEFAULT_DATASETS,
@@ -66,7 +66,7 @@ def _read_network(index: int, files: Mapping[int, Path], selection: Selection) -
         got = f"weights of {', '.join(available)}" if available else "none"
         raise CheckpointError(
             f"Reading weights failed for #{index} in {file_names}: expected weights of {expected}, got {got}."
-            f"{closest(first_missing, available) if available else ' Get the files again.'}"
+            f"{did_you_mean(first_missing, available) if available else ' Get the files again.'}"
         )
 
 

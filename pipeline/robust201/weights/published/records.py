@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from robust201.core.errors import CheckpointError, closest
+from robust201.core.errors import CheckpointError, did_you_mean
 from robust201.core.unpickling import load_pickle, load_torch
 from robust201.weights.published.base import (
     DEFAULT_DATASETS,
@@ -188,7 +188,7 @@ def _choose_datasets(
     if unknown_datasets:
         raise CheckpointError(
             f"Reading weights failed for {source}: there are no trials on {unknown_datasets[0]!r}."
-            f"{closest(unknown_datasets[0], trials)}"
+            f"{did_you_mean(unknown_datasets[0], trials)}"
         )
     without_weights = [name for name in datasets if name not in usable]
     if without_weights or not datasets:

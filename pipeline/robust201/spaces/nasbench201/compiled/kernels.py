@@ -3,8 +3,8 @@
 Each operation has one or two implementations. The first uses ordinary PyTorch functions, and works on every device. The
 second uses oneDNN's fused convolution, which computes a convolution with bias, sum and ReLU in one pass. It consists of
 undocumented functions for PyTorch's compiler, which are used on a CPU if they are available and correct (see
-`fuses_on_cpu`). Feature maps and weights have the same dtype, float32 or bfloat16. Sums inside an operation are
-float32.
+`has_fused_convolution`). Feature maps and weights have the same dtype, float32 or bfloat16. Sums inside an operation
+are float32.
 """
 
 import copy
@@ -24,7 +24,7 @@ _TOLERANCES: Final = {torch.float32: 1e-4, torch.bfloat16: 2**-6}
 
 
 @cache
-def fuses_on_cpu(dtype: torch.dtype = torch.float32) -> bool:
+def has_fused_convolution(dtype: torch.dtype = torch.float32) -> bool:
     """Return whether this PyTorch has oneDNN's fused convolution under the expected name, and it is correct."""
     tolerance = _TOLERANCES[dtype]
     try:
@@ -57,7 +57,7 @@ class Convolution:
         bias: (O,) float64, or None.
         dtype: type of the feature maps, float32 or bfloat16; weight and bias are rounded to it.
         padding: width of the zero padding; None for the padding that preserves the image size at stride 1.
-        fused: whether to use oneDNN's fused convolution; None to use it on a CPU if `fuses_on_cpu`.
+        fused: whether to use oneDNN's fused convolution; None to use it on a CPU if `has_fused_convolution`.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Convolution:
         pad = weight.shape[-1] // 2 if padding is None else padding
         self._padding = [pad, pad]
         self._groups = groups
-        self._is_fused = (device.type == "cpu" and fuses_on_cpu(dtype)) if fused is None else fused
+        self._is_fused = (device.type == "cpu" and has_fused_convolution(dtype)) if fused is None else fused
         self._packed_weight: torch.Tensor | None = None
 
     @property
@@ -151,7 +151,7 @@ class Linear:
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor, *, device: torch.device) -> None:
         self._weight, self._bias = (tensor.detach().to(device, torch.float32) for tensor in (weight, bias))
         self._convolutions: tuple[Convolution, Convolution] | None = None
-        if device.type == "cpu" and fuses_on_cpu():
+        if device.type == "cpu" and has_fused_convolution():
             kernel = self._weight.double()[:, :, None, None]
             self._convolutions = (
                 Convolution(kernel, self._bias.double(), device=device),

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from robust201.core.memory import keep_freed_memory
-from robust201.core.precision import Precision, check_precision, map_dtype
+from robust201.core.precision import Precision, check_precision, feature_map_dtype
 from robust201.core.records import Normalisation
 from robust201.models.classifier import cast_convolutions
 from robust201.models.model import Objective, differentiate_objective
@@ -91,7 +91,7 @@ class InferenceNetwork:
             stem_gradient = self._stem_gradient.block_convolution
             # Use the library only if PyTorch would use oneDNN's fused kernels, to which it is bit-identical.
             is_supported = self._channels == native.LANES and fits_structures(self._blocks, self._stem, stem_gradient)
-            if library is not None and is_supported and kernels.fuses_on_cpu():
+            if library is not None and is_supported and kernels.has_fused_convolution():
                 self._native = NativeNetwork(
                     self._blocks, self._stem, needed_forms, stem_gradient, self._mean, self._channels, library
                 )
@@ -359,7 +359,7 @@ def compile_network(
     check_precision(precision, device)
     if device.type == "cpu":
         keep_freed_memory()
-    dtype = map_dtype(precision)
+    dtype = feature_map_dtype(precision)
     library = usable_library() if device.type == "cpu" and dtype is torch.float32 else None
     return InferenceNetwork(network.eval(), plan_cell(spec), normalisation, device, dtype, library)
 
