@@ -106,7 +106,7 @@ class Case:
         request = Request(parameters.strengths, self.pixels, self.labels, self.images.indices)
         attacked = torch.full((len(parameters.strengths), *self.pixels.shape), torch.nan)
         for batch in perturb(TASKS[key], context, parameters, request):
-            attacked[batch.strength, batch.positions] = batch.images
+            attacked[batch.strength_index, batch.positions] = batch.images
         return attacked
 
     def is_correct(self, model: Model, perturbed: torch.Tensor) -> NDArray[np.bool_]:

@@ -475,7 +475,7 @@ def _measure_costs(context: Context, images: ImageSet) -> Costs:
     batch = slice(0, min(_N_SAMPLE_IMAGES, context.batch_size))
     pixels, labels = torch.from_numpy(images.images[batch]), torch.from_numpy(images.labels[batch])
     passes = measure_pass(context.attacked_model, to_float(pixels).to(device), labels.to(device))
-    return Costs(passes.fixed, passes.per_image, context.batch_size, images.n_classes)
+    return Costs(passes.seconds_per_batch, passes.seconds_per_image, context.batch_size, images.n_classes)
 
 
 def _estimate_time(
@@ -707,7 +707,7 @@ def attack(
         perturbed = perturb(task, context, attack_parameters, request)
         name = f"{type(model).__name__} images {task.key}"
         for batch in checked(perturbed, name=name, request=request, constraint=task.constraint):
-            attacked[positions.index(batch.strength), batch.positions] = batch.images
+            attacked[positions.index(batch.strength_index), batch.positions] = batch.images
     return attacked
 
 
@@ -1042,7 +1042,7 @@ _SHOWN_CAUTIONS: ContextVar[set[str] | None] = ContextVar("shown_cautions", defa
 def _warn_of_parameters(task: Task, parameters: Parameters, *, randomised: bool = False) -> None:
     """Warn the caller of `evaluate` or `attack` about doubtful parameters (see `Parameters.cautions`)."""
     for caution in parameters.cautions:
-        message = f"{task.key}.{caution.field}: {caution.what}. {caution.fix}"
+        message = f"{task.key}.{caution.field}: {caution.problem}. {caution.remedy}"
         shown_cautions = _SHOWN_CAUTIONS.get()
         if shown_cautions is not None and message in shown_cautions:
             continue

@@ -62,7 +62,9 @@ def _check_shards(results: Path, *, allows_duplicate_rows: bool) -> None:
     inventory = store.inventory(verify="all", on_damage="report")
     assert not inventory.damaged
     assert store.verify(inventory) == []
-    missing_parts = [part.label for unit in plan.units for part in inventory.missing(unit, plan.measurements)]
+    missing_parts = [
+        part.label for unit in plan.units for part in inventory.find_missing_parts(unit, plan.measurements)
+    ]
     assert not missing_parts, f"missing: {missing_parts}"
     columns = [inventory.row_column(name).tolist() for name in ("unit", "strength", "start", "stop")]
     row_counts = Counter(zip(*columns, strict=True))

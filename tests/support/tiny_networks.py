@@ -167,5 +167,5 @@ def perturb_all(task, parameters, images, context, strengths=None):
     pixels = torch.from_numpy(images.images)
     perturbed = {strength: torch.full(pixels.shape, torch.nan) for strength in strengths}
     for batch in perturb(task, context, parameters, request_of(images, strengths)):
-        perturbed[strengths[batch.strength]][batch.positions] = batch.images
+        perturbed[strengths[batch.strength_index]][batch.positions] = batch.images
     return perturbed

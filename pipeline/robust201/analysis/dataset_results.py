@@ -127,7 +127,7 @@ class DatasetResults:
         return cast("CellSpace", self.space)
 
     @property
-    def chance(self) -> float | None:
+    def chance_level(self) -> float | None:
         """Accuracy of random guessing; None if the number of classes is unknown."""
         return None if self.n_classes is None else 1 / self.n_classes
 
@@ -202,7 +202,7 @@ class DatasetResults:
             columns[score] = averaged_accuracies.mean(axis=1, skipna=False).round(MEAN_DECIMALS)
         return pd.DataFrame(columns, index=self.accuracies.index)
 
-    def ranked(self, accuracies: pd.Series) -> list[RankedArchitecture]:
+    def rank_architectures(self, accuracies: pd.Series) -> list[RankedArchitecture]:
         """Rank architectures by an accuracy, the best first; architectures that lack the accuracy are left out.
 
         Ties are ordered by the results' scores, in the order of `SCORES`, and then by ascending id.
@@ -222,7 +222,7 @@ class DatasetResults:
     def best_architecture(self) -> ArchitectureId:
         """The architecture that the explorer shows first: the best by mean adversarial accuracy or another score."""
         for score in (ADVERSARIAL, *self.scores.columns):
-            if score in self.scores and (ranked := self.ranked(self.scores[score])):
+            if score in self.scores and (ranked := self.rank_architectures(self.scores[score])):
                 return ranked[0].architecture
         return self.architectures[0]
 

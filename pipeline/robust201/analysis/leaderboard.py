@@ -391,7 +391,7 @@ def _label_parts(standing: Standing, results: DatasetResults) -> tuple[str, str]
 
 
 def _is_near_chance(standing: Standing, results: DatasetResults) -> bool:
-    return results.chance is not None and float(standing.low.iloc[0]) <= results.chance
+    return results.chance_level is not None and float(standing.low.iloc[0]) <= results.chance_level
 
 
 def _describe_best(standing: Standing, results: DatasetResults) -> str:

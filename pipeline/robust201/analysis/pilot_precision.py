@@ -177,7 +177,7 @@ def read_pilots(
     for dataset, keys in keys_by_dataset.items():
         outcomes = OutcomeReader(plan, store, inventory, dataset, labels_of(plan, dataset))
         for key in keys:
-            pilot = outcomes.pilot(key)
+            pilot = outcomes.read_pilot(key)
             if pilot is not None and len(pilot.outcomes) >= MIN_NETWORKS:
                 known[dataset, key] = KnownOutcomes(pilot.outcomes, pilot.cheap)
     return known

@@ -187,7 +187,7 @@ class RunDisplay:
                 speed += f"; nothing finished for {format_duration(progress.quiet_seconds)}"
         if not self._live.disable:
             rows = {self._activity: (done, total, f"{self._unit_name}; {speed}")}
-            for beat in progress.trainings[:_MAX_SHOWN_TRAINING_RUNS]:
+            for beat in progress.training_heartbeats[:_MAX_SHOWN_TRAINING_RUNS]:
                 if beat.training is not None and not is_complete:
                     text = f"steps; {_describe_steps(beat.training)}"
                     rows[escape(beat.label)] = (beat.training.step, beat.training.last, text)
@@ -196,7 +196,7 @@ class RunDisplay:
             self._last_log, self._logged_done = time.monotonic(), done
             say(f"{done:,}/{total:,} {self._unit_name}; {speed}")
             if not is_complete:
-                say_each([f"  {line}" for line in describe_trainings_in_progress(progress.trainings)])
+                say_each([f"  {line}" for line in describe_trainings_in_progress(progress.training_heartbeats)])
 
     def _is_due(self, progress: RunProgress, event: Event | None) -> bool:
         """Return whether to print a progress line: the last one is old enough, or a run that printed some has ended."""
@@ -348,7 +348,7 @@ def show_export(report: ExportReport) -> int:
         )
     for (dataset, key), count in report.missing.items():
         say(f"missing: {format_count(count, 'evaluation')} of {dataset} {key}")
-    return 0 if report.complete else 3
+    return 0 if report.is_complete else 3
 
 
 def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> int:
@@ -358,7 +358,7 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
     """
     if as_json:
         out.print_json(data=verdict.to_payload())
-    problems = [*(f"{finding.kind}: {finding.message}" for finding in verdict.findings), *verdict.export]
+    problems = [*(f"{finding.kind}: {finding.message}" for finding in verdict.findings), *verdict.export_problems]
     hint = "" if as_json else "--json lists all"
     say_each(problems, hint=hint)
     say_each([f"unfinished: {line}" for line in verdict.gaps], hint=hint)
@@ -376,7 +376,7 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
         )
     if verdict.sound:
         return 3 if verdict.n_missing else 0
-    return 3 if verdict.requeued and not verdict.export else 4
+    return 3 if verdict.requeued and not verdict.export_problems else 4
 
 
 def _describe_valid_results(verdict: Verdict) -> str:
@@ -431,8 +431,8 @@ def show_dataset_verdict(verdict: DatasetVerdict, *, as_json: bool = False) -> i
 
 def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None:
     """Print a comparison of two result sets: a summary, then every dataset, key and strength with a difference."""
-    verdict = "within" if report.within else "beyond"
-    n_all, n_different = len(report.comparisons), len(report.different)
+    verdict = "within" if report.is_within_tolerance else "beyond"
+    n_all, n_different = len(report.comparisons), len(report.differing_comparisons)
     out.print(
         f"largest difference {report.max_difference:g}, {verdict} the tolerance of {report.tolerance:g}; "
         f"{n_different:,} of {format_count(n_all, 'row')} {'differs' if n_different == 1 else 'differ'}, "
@@ -446,11 +446,12 @@ def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None
     )
     for line in report.remarks:
         say(f"warning: {line}.")
-    if not report.within and report.rounding > report.tolerance:
+    if not report.is_within_tolerance and report.max_rounding_difference > report.tolerance:
         precisions = ["all decimals" if count is None else format_count(count, "decimal") for count in report.decimals]
         say(
             f"Accuracies have {precisions[0]} in the first set and {precisions[1]} in the second. Rounding alone "
-            f"causes differences of up to {report.rounding:g}; accept them with: --tolerance {report.rounding:g}"
+            f"causes differences of up to {report.max_rounding_difference:g}; accept them with: "
+            f"--tolerance {report.max_rounding_difference:g}"
         )
     n_only_first, n_both, n_only_second = report.architectures
     out.print(f"architectures: {n_both} in both, {n_only_first} only in the first, {n_only_second} only in the second")
@@ -470,7 +471,7 @@ def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None
                 for i, accuracy_before, accuracy_after in row.moved_most[:2]
             ),
         )
-        for row in (report.comparisons if all_rows else report.different)
+        for row in (report.comparisons if all_rows else report.differing_comparisons)
     ]
     columns = (
         "",

@@ -203,7 +203,7 @@ def diff(
         print_json(report.to_payload())
     else:
         console.show_comparison(report, all_rows=all_rows)
-    raise typer.Exit(0 if report.within else 3)
+    raise typer.Exit(0 if report.is_within_tolerance else 3)
 
 
 def convert(
@@ -216,9 +216,8 @@ def convert(
 
     with console.showing_progress("Converting keys") as progress:
         report = convert_dataset(dataset, progress=progress)
-    existing_note = f"; {len(report.kept):,} already existed" if report.kept else ""
-    typer.echo(
-        f"Wrote {console.format_count(len(report.written), 'Parquet file')} into {dataset / 'parquet'}{existing_note}."
-    )
+    existing_note = f"; {len(report.unchanged_files):,} already existed" if report.unchanged_files else ""
+    written_note = console.format_count(len(report.written_files), "Parquet file")
+    typer.echo(f"Wrote {written_note} into {dataset / 'parquet'}{existing_note}.")
     for line in report.remarks:
         console.say(f"warning: {line}.")

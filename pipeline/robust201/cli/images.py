@@ -194,9 +194,9 @@ def _check_labels(folder: Path, images: "ImageSet", judge: "Classifier") -> None
 
     label_check = check_generated_labels(folder, images, judge)
     console.say(
-        f"The independent network predicts the intended label for {label_check.own:.0%} of the images, and the label "
-        f"of the starting image for {label_check.origin:.0%} (on {label_check.n_images:,} images whose two labels "
-        "differ)."
+        f"The independent network predicts the intended label for {label_check.label_fraction:.0%} of the images, "
+        f"and the label of the starting image for {label_check.start_label_fraction:.0%} (on {label_check.n_images:,} "
+        "images whose two labels differ)."
     )
     if not label_check.carries_labels:
         console.say(

@@ -242,7 +242,7 @@ def _show(searches: "Sequence[RepeatedSearch]", predictions: Path | None) -> Non
                     _with_interval(estimate, in_percent=repeated_search.in_percent[name])
                     for name, estimate in runs.reported.items()
                 ),
-                f"{100 * runs.hits:.0f}%",
+                f"{100 * runs.optimum_fraction:.0f}%",
             )
             for runs in repeated_search.results
         ]

@@ -86,7 +86,7 @@ def ray(
             require_explicit_device(job.trainings)
         # The head node checks all other files, because they may lie in data folders that this machine cannot read.
         consent = consent_arguments(path.absolute() for path in allow_code or ())
-        shipment = prepare_shipment(job.config, sweep, os.environ, (*job.words, *consent))
+        shipment = prepare_shipment(job.config, sweep, os.environ, (*job.filter_options, *consent))
         with tempfile.TemporaryDirectory() as folder:
             archive = Path(folder) / "robust201-job.zip"
             pack(shipment, archive)
@@ -202,7 +202,7 @@ def slurm(
     else:
         # Tasks execute copies of the files, so that later edits are not executed without consent.
         consent = [code_copy_path(config.results.absolute(), hash_file(path)) for path in config.code_files().values()]
-    job = replace(job, words=(*job.words, *consent_arguments(consent)))
+    job = replace(job, filter_options=(*job.filter_options, *consent_arguments(consent)))
     if dry_run:
         typer.echo(slurm_jobs.render_dry_run(job, options, say=console.say), nl=False)
         return

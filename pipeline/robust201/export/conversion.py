@@ -24,13 +24,14 @@ class ConversionReport:
     """Result of a conversion.
 
     Attributes:
-        written: names of the written files, relative to the folder.
-        kept: names of existing files that were not changed, because they are up to date or an export wrote them.
+        written_files: names of the written files, relative to the folder.
+        unchanged_files: names of existing files that were not changed, because they are up to date or an export wrote
+            them.
         remarks: values in a variant of the format that exports do not write (see `KeyRows.remarks`).
     """
 
-    written: tuple[str, ...]
-    kept: tuple[str, ...]
+    written_files: tuple[str, ...]
+    unchanged_files: tuple[str, ...]
     remarks: tuple[str, ...]
 
 
@@ -195,5 +196,6 @@ def _hash_source(path: Path) -> str:
     except IrregularFileError as error:
         raise ResultsError(
             f"Converting failed for {path}: expected a regular file of at most "
-            f"{format_bytes(MAX_EXPORTED_FILE_BYTES)}, got {error}. Compress a larger file with gzip or zstd, and remove the uncompressed one."
+            f"{format_bytes(MAX_EXPORTED_FILE_BYTES)}, got {error}. Compress a larger file with gzip or zstd, "
+            "and remove the uncompressed one."
         ) from error

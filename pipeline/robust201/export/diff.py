@@ -105,7 +105,7 @@ class ComparisonReport:
     remarks: tuple[str, ...]
 
     @property
-    def different(self) -> tuple[KeyComparison, ...]:
+    def differing_comparisons(self) -> tuple[KeyComparison, ...]:
         return tuple(comparison for comparison in self.comparisons if comparison.max_difference > 0)
 
     @property
@@ -133,7 +133,7 @@ class ComparisonReport:
         )
 
     @property
-    def rounding(self) -> float:
+    def max_rounding_difference(self) -> float:
         """Largest difference between the two sets that rounding alone can cause."""
         decimals_first, decimals_second = self.decimals
         return (
@@ -147,13 +147,13 @@ class ComparisonReport:
         return max(comparison.max_difference for comparison in self.comparisons)
 
     @property
-    def within(self) -> bool:
+    def is_within_tolerance(self) -> bool:
         return self.max_difference <= self.tolerance
 
     def to_payload(self) -> dict[str, Any]:
         n_only_first, n_common, n_only_second = self.architectures
         return {
-            "within": self.within,
+            "within": self.is_within_tolerance,
             "tolerance": self.tolerance,
             "max_difference": self.max_difference,
             "decimals": list(self.decimals),

@@ -78,7 +78,7 @@ def estimate_accuracies(plan: Plan, store: ShardStore, inventory: Inventory, ima
         if not units_by_key:
             continue
         outcome_reader = OutcomeReader(plan, store, inventory, dataset, images_of(plan, dataset).labels)
-        pilots = {key: outcome_reader.pilot(key) for key in {key for _, key in units_by_key}}
+        pilots = {key: outcome_reader.read_pilot(key) for key in {key for _, key in units_by_key}}
         cheap_outcomes: dict[ArchitectureId, Any] = {}
         for (architecture, key), units in sorted(
             units_by_key.items(), key=lambda item: list(plan.tasks).index(item[0][1])
@@ -94,7 +94,7 @@ def estimate_accuracies(plan: Plan, store: ShardStore, inventory: Inventory, ima
                 n_missing[dataset, key] += len(units[0].strengths)
                 continue
             if architecture not in cheap_outcomes:
-                cheap_outcomes[architecture] = np.packbits(outcome_reader.cheap(architecture), axis=1)
+                cheap_outcomes[architecture] = np.packbits(outcome_reader.read_cheap_outcomes(architecture), axis=1)
             correct_on_cheap = np.unpackbits(
                 cheap_outcomes[architecture], axis=1, count=len(sample.design.stratum)
             ).astype(bool)
@@ -127,7 +127,10 @@ def _estimate(
 ) -> NetworkEstimates:
     positions = [increment.positions for increment in sample.increments]
     outcomes = np.concatenate(
-        [outcome_reader.read(unit, image_positions) for unit, image_positions in zip(units, positions, strict=True)],
+        [
+            outcome_reader.read_outcomes(unit, image_positions)
+            for unit, image_positions in zip(units, positions, strict=True)
+        ],
         axis=1,
     )
     outcomes = outcomes[:, np.argsort(np.concatenate(positions))]

@@ -67,7 +67,7 @@ def _read_valid_listing(folder: Path) -> Mapping[str, str]:
     `robust201 verify` reports an invalid listing.
     """
     path = folder / CHECKSUM_FILE
-    if path.is_symlink() or not path.is_file() or (listing := read_listing(folder)).wrong:
+    if path.is_symlink() or not path.is_file() or (listing := read_listing(folder)).invalid_line_messages:
         return {}
     return listing.digests
 
@@ -131,7 +131,7 @@ def check_listing(folder: Path, listing: Listing) -> Iterator[str]:
 
     Only regular files are opened, because opening a named pipe would block.
     """
-    yield from listing.wrong
+    yield from listing.invalid_line_messages
     for name, digest in listing.digests.items():
         path = folder / name
         try:

@@ -58,7 +58,7 @@ class Verdict:
     Attributes:
         findings: faults of shards and rows.
         gaps: descriptions of the units that have results at some but not all strengths, with the missing strengths.
-        export: messages about faults in the files of the export.
+        export_problems: messages about faults in the files of the export.
         requeued: names of shards that were set aside, so that the next run recomputes their evaluations.
         n_shards: number of checked shards.
         n_evaluations: number of checked evaluations.
@@ -72,7 +72,7 @@ class Verdict:
 
     findings: tuple[ShardFinding, ...]
     gaps: tuple[str, ...]
-    export: tuple[str, ...]
+    export_problems: tuple[str, ...]
     requeued: tuple[str, ...]
     n_shards: int
     n_evaluations: int
@@ -85,7 +85,7 @@ class Verdict:
     @property
     def sound(self) -> bool:
         """Whether the results and the export have no faults; missing evaluations are not a fault."""
-        return not (self.findings or self.export)
+        return not (self.findings or self.export_problems)
 
     def to_payload(self) -> dict[str, Any]:
         return {
@@ -95,7 +95,7 @@ class Verdict:
                 for finding in self.findings
             ],
             "gaps": list(self.gaps),
-            "export": list(self.export),
+            "export": list(self.export_problems),
             "requeued": list(self.requeued),
             "shards": self.n_shards,
             "evaluations": self.n_evaluations,
@@ -157,7 +157,7 @@ def verify_results(
     return Verdict(
         findings=tuple(findings),
         gaps=gaps,
-        export=export_problems,
+        export_problems=export_problems,
         requeued=requeued,
         n_shards=len(inventory.shards),
         n_evaluations=inventory.n_evaluations,
@@ -267,7 +267,7 @@ def check_export(plan: Plan, store: ShardStore, inventory: Inventory, out: Path)
     """
     listing = read_listing(out)
     if listing.has_no_valid_line:
-        yield from listing.wrong
+        yield from listing.invalid_line_messages
         return
     yield from check_listing(out, listing)
     listed_digests = listing.digests

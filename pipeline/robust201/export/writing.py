@@ -78,7 +78,7 @@ class ExportReport:
     n_bytes: int
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         return not self.missing
 
 

@@ -521,7 +521,7 @@ def top_cells(results: DatasetResults) -> pd.DataFrame:
             (ALL_CELLS, scores_of_cells),
             (f"cells with {size} kernel parameters", scores_of_cells[scores_of_cells.index.isin(reference_cells)]),
         ):
-            for top in results.ranked(scores_of_group)[:TOP_CELLS]:
+            for top in results.rank_architectures(scores_of_group)[:TOP_CELLS]:
                 interval = accuracy_interval(results, top.accuracy)
                 cell_columns = (score, among, top.rank, top.tied, top.architecture, top.accuracy, *interval)
                 rows += [(*cell_columns, *edge) for edge in enumerate(space.parse(results.spec(top.architecture)))]
@@ -548,7 +548,7 @@ def best_cells(results: DatasetResults) -> pd.DataFrame:
             top.tied,
         )
         for label, scores_of_cells in criteria.items()
-        for top in results.ranked(scores_of_cells)[:1]
+        for top in results.rank_architectures(scores_of_cells)[:1]
     }
     frame = pd.DataFrame.from_dict(
         rows, orient="index", columns=["architecture", "spec", "accuracy", "low", "high", "tied"]
@@ -577,7 +577,7 @@ def neighbour_changes(results: DatasetResults) -> pd.DataFrame:
     scores = results.scores
     evaluated = set(results.architectures)
     for best in scores:
-        for top in results.ranked(scores[best])[:1]:
+        for top in results.rank_architectures(scores[best])[:1]:
             for edge, operation, spec in space.neighbours(results.spec(top.architecture)):
                 neighbour = int(results.reader.get_uid(spec))
                 if neighbour in evaluated:

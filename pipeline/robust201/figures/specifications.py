@@ -94,7 +94,7 @@ def specify_boxes(frame: pd.DataFrame, results: DatasetResults) -> Figure:
             "y": fraction_axis(layout, "accuracy", limits),
             "color": named_colours(colours, **legend),
         }
-        layers = [*box_layers(boxes, tick_labels, limits), *chance_layers(results.chance, limits)]
+        layers = [*box_layers(boxes, tick_labels, limits), *chance_layers(results.chance_level, limits)]
         return {"width": layout.width, "height": 62 if are_corruptions else 88, "encoding": encoding, "layer": layers}
 
     panels = [Panel(key_label(key), partial(draw, key=key)) for key in keys]
@@ -145,7 +145,7 @@ def specify_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
             "y": fraction_axis(layout, "accuracy", limits),
             "color": named_colours(colours, symbolType="stroke"),
         }
-        layers += chance_layers(results.chance, limits, right=True)
+        layers += chance_layers(results.chance_level, limits, right=True)
         return {"width": layout.width, "height": 88, "encoding": encoding, "layer": layers}
 
     min_panel_width = 90 if kind_of(keys[0]) == "corruption" else 150
@@ -180,7 +180,7 @@ def specify_step_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         layers = band_layers(rows, {"field": "step"}, ("low", "accuracy", "high"), {"field": "network"})
         for layer, mark_type in zip(layers[0]["layer"], ("area", "line"), strict=True):
             layer["mark"] = {"type": mark_type, "interpolate": "step-after"}  # no image is fooled between two points
-        layers += chance_layers(results.chance, limits, right=True)
+        layers += chance_layers(results.chance_level, limits, right=True)
         return {"width": layout.width, "height": 88, "encoding": encoding, "layer": layers}
 
     panels = [
@@ -210,7 +210,7 @@ def specify_kernel_parameters(frame: pd.DataFrame, results: DatasetResults) -> F
             *box_layers(boxes, tick_labels, limits),
             *interval_layers(complete_rows, position, ("mean_low", "mean_high"), 3),
             {"data": {"values": spec_rows(means)}} | mean,
-            *chance_layers(results.chance, limits),
+            *chance_layers(results.chance_level, limits),
         ]
         label = f"{SCORES[ADVERSARIAL]} accuracy"
         encoding = {
@@ -544,7 +544,7 @@ def specify_clean_and_key_accuracies(frame: pd.DataFrame, results: DatasetResult
         spec: Spec = {"width": layout.width, "height": height, "encoding": {"x": x, "y": y}, "layer": layers}
         if layout.is_on_page:
             y["scale"]["domain"] = ["@low", "@high"]
-        layers += chance_layers(results.chance, limits, right=True)
+        layers += chance_layers(results.chance_level, limits, right=True)
         return spec
 
     panels = []
@@ -615,7 +615,7 @@ def specify_measures_and_accuracies(frame: pd.DataFrame, results: DatasetResults
             panel_size = (layout.width, height)
             layers = [
                 *point_layers(data, ("value", "accuracy"), [value_limits, limits], encoding, size, panel_size),
-                *chance_layers(results.chance, limits, right=True),
+                *chance_layers(results.chance_level, limits, right=True),
             ]
             return {"width": layout.width, "height": height, "encoding": {"x": x, "y": y}, "layer": layers}
 

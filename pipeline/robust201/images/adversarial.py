@@ -41,7 +41,7 @@ class AdversarialStore:
         self._images_per_block = batch_size * -(-block_images // batch_size)
         self._blocks: dict[tuple[float, int], NDArray[np.float32]] = {}
 
-    def missing(self, strengths: Sequence[float]) -> Iterator[tuple[tuple[float, ...], int, int]]:
+    def find_missing_blocks(self, strengths: Sequence[float]) -> Iterator[tuple[tuple[float, ...], int, int]]:
         """Yield the strengths, start and stop of each range of positions with missing blocks."""
         existing = {path.name.rpartition("-")[0] for path in self.folder.glob("*.npy")}
         for start in range(0, len(self._indices), self._images_per_block):

@@ -22,7 +22,7 @@ class NetworkGuard:
         self._tensors = {name: (tensor, tensor.detach().clone()) for name, tensor in _tensors(network)}
 
     @contextmanager
-    def unchanged(self, caller: str) -> Iterator[None]:
+    def check_unchanged(self, caller: str) -> Iterator[None]:
         """Check that the code in a `with` block does not change the network, and undo changes for later code.
 
         `caller` is the name of this code in the message.

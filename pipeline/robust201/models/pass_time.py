@@ -16,12 +16,12 @@ class PassTime(NamedTuple):
     """Seconds that a forward pass takes. A pass with a gradient counts as three, as in `tasks.TASKS`.
 
     Attributes:
-        fixed: seconds per batch.
-        per_image: additional seconds per image.
+        seconds_per_batch: seconds per batch.
+        seconds_per_image: additional seconds per image.
     """
 
-    fixed: float
-    per_image: float
+    seconds_per_batch: float
+    seconds_per_image: float
 
 
 def measure_pass(model: Model, pixels: torch.Tensor, labels: torch.Tensor) -> PassTime:

@@ -175,7 +175,7 @@ def _find_parts_in_flight(plan: Plan, inventory: Inventory, beats: tuple[LastBea
         if unit is None:
             continue
         part = Part(unit, beat.strengths, *beat.images)
-        missing_parts = tuple(intersect(part, inventory.missing(unit, plan.measurements)))
+        missing_parts = tuple(intersect(part, inventory.find_missing_parts(unit, plan.measurements)))
         if missing_parts:
             silent_seconds = beat.age if beat.is_silent else None
             parts_in_flight[unit.id, part.start] = PartInFlight(

@@ -197,7 +197,7 @@ def _examine_warnings(config: SweepConfig) -> Iterator[HealthCheck]:
     from robust201.planning.sweep_warnings import find_sweep_warnings
 
     for warning in find_sweep_warnings(config):
-        yield HealthCheck("sweep", ok=True, detail=warning.what, fix=warning.fix, warns=True)
+        yield HealthCheck("sweep", ok=True, detail=warning.problem, fix=warning.remedy, warns=True)
 
 
 def _examine_checkpoints(config: SweepConfig) -> HealthCheck:

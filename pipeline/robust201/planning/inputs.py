@@ -225,7 +225,7 @@ class Inputs:
         for (dataset, key), strengths in needed_strengths.items():
             unit = plan.source_unit(dataset, key)
             store = self.adversarial(dataset, unit.protocol, np.arange(unit.n_images))
-            blocks += [Part(unit, *block) for block in store.missing(sorted(strengths))]
+            blocks += [Part(unit, *block) for block in store.find_missing_blocks(sorted(strengths))]
         return tuple(blocks)
 
     def _progress_reporter(self, step: str) -> Callable[[int, int], None]:

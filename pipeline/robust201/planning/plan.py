@@ -472,7 +472,7 @@ def _plan_samples(plan: Plan) -> Plan:
 def _networks_on_all_images(plan: Plan, dataset_and_key: tuple[str, str]) -> set[ArchitectureId]:
     """Return the networks that a sampled key evaluates on all images: the pilot, and `Samples.counted`."""
     samples = plan.facts.samples
-    return {*pilot_of(plan), *(() if samples is None else samples.counted.get(dataset_and_key, ()))}
+    return {*pilot_of(plan), *(() if samples is None else samples.fully_evaluated_networks.get(dataset_and_key, ()))}
 
 
 def describe_smaller_budget(plan: Plan) -> str:

@@ -118,19 +118,19 @@ class Samples:
         design: fields of the section `sampling` that must not change (see `SamplingSection.design`).
         pilot: the networks that are evaluated on all images.
         keys: samples by dataset and key.
-        counted: by dataset and key, networks outside the pilot that already had results on all images when the sample
-            was drawn. They are not evaluated on samples.
+        fully_evaluated_networks: by dataset and key, networks outside the pilot that already had results on all images
+            when the sample was drawn. They are not evaluated on samples.
     """
 
     design: Mapping[str, Any]
     pilot: tuple[ArchitectureId, ...]
     keys: Mapping[tuple[str, str], KeySample]
-    counted: Mapping[tuple[str, str], tuple[ArchitectureId, ...]] = field(default_factory=dict)
+    fully_evaluated_networks: Mapping[tuple[str, str], tuple[ArchitectureId, ...]] = field(default_factory=dict)
 
     def to_payload(self) -> dict[str, Any]:
         counted = [
             {"dataset": dataset, "key": key, "networks": list(networks)}
-            for (dataset, key), networks in self.counted.items()
+            for (dataset, key), networks in self.fully_evaluated_networks.items()
         ]
         return {
             "format": _SAMPLE_FORMAT,
@@ -186,10 +186,10 @@ def merge_samples(first: Samples, second: Samples, results: Path) -> Samples:
             f"Merging samples failed for {results}: the samples in its {SAMPLE_FILE} differ from the samples of the "
             "folders before it. Merge it into a separate folder."
         )
-    counted = dict(first.counted)
-    for dataset_key, networks in second.counted.items():
+    counted = dict(first.fully_evaluated_networks)
+    for dataset_key, networks in second.fully_evaluated_networks.items():
         counted[dataset_key] = tuple(dict.fromkeys([*counted.get(dataset_key, ()), *networks]))
-    return replace(first, keys=keys, counted=counted)
+    return replace(first, keys=keys, fully_evaluated_networks=counted)
 
 
 def write_samples(results: Path, samples: Samples) -> None:

@@ -16,11 +16,11 @@ _SHOWN_KEYS = 3
 class SweepWarning(NamedTuple):
     """A warning and its remedy."""
 
-    what: str
-    fix: str
+    problem: str
+    remedy: str
 
     def __str__(self) -> str:
-        return f"{self.what}. {self.fix}"
+        return f"{self.problem}. {self.remedy}"
 
 
 def find_uncounted_images(config: SweepConfig, facts: InputFacts) -> list[SweepWarning]:
@@ -81,4 +81,4 @@ def _show_numbers(numbers: tuple[float, ...]) -> str:
 def _find_doubtful_parameters(config: SweepConfig) -> Iterator[SweepWarning]:
     for key, parameters in config.parameters.items():
         for caution in (parameters.attack if isinstance(parameters, TransferParameters) else parameters).cautions:
-            yield SweepWarning(f"keys.{key}.{caution.field}: {caution.what}", caution.fix)
+            yield SweepWarning(f"keys.{key}.{caution.field}: {caution.problem}", caution.remedy)

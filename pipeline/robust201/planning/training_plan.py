@@ -245,7 +245,7 @@ class TrainingPlanner:
     def _find_finished_steps(self, training: Training, training_id: str, fields: Mapping[str, Any]) -> set[int]:
         """Return the steps of a training run's snapshots in the store, without snapshots whose files are damaged."""
         finished_steps: set[int] = set()
-        for record in self.store.of_network(training.architecture, training.dataset, self._space.weights_name):
+        for record in self.store.records_of_network(training.architecture, training.dataset, self._space.weights_name):
             if (record.recipe, record.seed) != (training.recipe, training.seed):
                 continue
             if record.source_sha256 != training_id:
@@ -281,7 +281,9 @@ class TrainingPlanner:
             return None, True
         records = [
             record
-            for record in self.store.of_network(previous.architecture, previous.dataset, self._space.weights_name)
+            for record in self.store.records_of_network(
+                previous.architecture, previous.dataset, self._space.weights_name
+            )
             if (record.recipe, record.seed) == (previous.recipe, previous.seed)
         ]
         if planned_training is not None:

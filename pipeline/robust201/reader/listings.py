@@ -46,16 +46,16 @@ class Listing:
 
     Attributes:
         digests: SHA-256 by file name, relative to the folder.
-        wrong: error messages about invalid lines.
+        invalid_line_messages: error messages about invalid lines.
     """
 
     digests: Mapping[str, str]
-    wrong: tuple[str, ...] = ()
+    invalid_line_messages: tuple[str, ...] = ()
 
     @property
     def has_no_valid_line(self) -> bool:
         """Whether the file has lines but no valid line."""
-        return bool(self.wrong) and not self.digests
+        return bool(self.invalid_line_messages) and not self.digests
 
 
 def parse_checksums(text: str, path: Path) -> Listing:

@@ -75,24 +75,26 @@ class OutcomeReader:
     def has_cheap_outcomes(self, architecture: ArchitectureId) -> bool:
         return self.is_complete([self._units_on_all_images.get((architecture, key)) for key in self._cheap_keys])
 
-    def cheap(self, architecture: ArchitectureId) -> _BoolArray:
+    def read_cheap_outcomes(self, architecture: ArchitectureId) -> _BoolArray:
         """Read the outcomes (C, N) of a network under the cheap keys."""
         units = [self._units_on_all_images[architecture, key] for key in self._cheap_keys]
         empty = np.zeros((0, len(self._labels)), bool)
-        return np.concatenate([empty, *(self.read(unit) for unit in units)])
+        return np.concatenate([empty, *(self.read_outcomes(unit) for unit in units)])
 
-    def read(self, unit: Unit, positions: NDArray[np.int64] | slice = slice(None)) -> _BoolArray:
+    def read_outcomes(self, unit: Unit, positions: NDArray[np.int64] | slice = slice(None)) -> _BoolArray:
         """Read the outcomes of a unit at each strength; `positions` are those of its images in the dataset."""
         return read_outcomes(self._store, self._inventory, unit, self._labels[positions], self._plan.measurements)
 
-    def pilot(self, key: str) -> Pilot | None:
+    def read_pilot(self, key: str) -> Pilot | None:
         """Read the pilot's outcomes under a key; return None if some are missing."""
         architectures = pilot_of(self._plan)
         units = [self._units_on_all_images.get((architecture, key)) for architecture in architectures]
         if not self.is_complete(units) or not all(map(self.has_cheap_outcomes, architectures)):
             return None
-        outcomes = [self.read(unit) for unit in units if unit is not None]
-        return Pilot.fit(np.stack(outcomes), np.stack([self.cheap(architecture) for architecture in architectures]))
+        outcomes = [self.read_outcomes(unit) for unit in units if unit is not None]
+        return Pilot.fit(
+            np.stack(outcomes), np.stack([self.read_cheap_outcomes(architecture) for architecture in architectures])
+        )
 
     def pilot_protocol(self, key: str) -> str:
         return self._units_on_all_images[pilot_of(self._plan)[0], key].protocol

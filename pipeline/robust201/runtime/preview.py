@@ -113,7 +113,7 @@ def preview_run(plan: Plan, full_plan: Plan, inventory: Inventory) -> RunPreview
         part
         for coverage in count_coverage(plan, inventory)
         for position in coverage.unfinished
-        for part in inventory.missing(coverage.planned.unit(position), plan.measurements)
+        for part in inventory.find_missing_parts(coverage.planned.unit(position), plan.measurements)
     )
     return RunPreview(
         plan,
@@ -132,7 +132,7 @@ def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
     stale_results: list[tuple[int, str, str, int]] = []
     n_on_samples_by_key: Counter[str] = Counter()
     key_order = list(TASKS)
-    for digest, count in inventory.foreign(plan.used_ids_with_full_samples).items():
+    for digest, count in inventory.count_foreign_evaluations(plan.used_ids_with_full_samples).items():
         if digest in plan.protocols:
             reason = "another checkpoint, or architectures outside this sweep"
             if plan.config.sampling is not None:

@@ -126,7 +126,7 @@ class RunProgress:
             means now.
         slowness: time per multiply-accumulate of the remaining work, divided by that of the work done.
         unsaved_macs: work of this run on training runs since their last snapshots, as reported by workers.
-        trainings: heartbeats of the training runs in progress.
+        training_heartbeats: heartbeats of the training runs in progress.
     """
 
     total_evaluations: int
@@ -138,7 +138,7 @@ class RunProgress:
     last_result_time: float | None = None
     slowness: float = 1.0
     unsaved_macs: float = 0.0
-    trainings: tuple[LastBeat, ...] = ()
+    training_heartbeats: tuple[LastBeat, ...] = ()
 
     @property
     def quiet_seconds(self) -> float:
@@ -367,7 +367,7 @@ class Tracker:
         for beat in in_progress:
             self._count_steps(self._units[str(beat.unit)], beat)
         self.progress.unsaved_macs = sum(self._unsaved_macs.values())
-        self.progress.trainings = tuple(in_progress)
+        self.progress.training_heartbeats = tuple(in_progress)
         if self._unsaved_macs:
             self._extend_rate_period(max(beat.training.seconds + beat.age for beat in in_progress if beat.training))
             self._is_stale = True

@@ -56,7 +56,7 @@ def draw_samples(
             continue
         images = inputs.images(planned.dataset)
         outcome_reader = OutcomeReader(plan, store, inventory, planned.dataset, images.labels)
-        pilot = outcome_reader.pilot(planned.key)
+        pilot = outcome_reader.read_pilot(planned.key)
         if section is None or pilot is None:
             continue
         sample = samples_by_key.get(planned.dataset_and_key)
@@ -74,7 +74,7 @@ def draw_samples(
         samples_by_key[planned.dataset_and_key] = sample.grow(larger_design, images)
         has_new_increments = True
     if has_new_increments and section is not None:
-        counted = {} if plan.facts.samples is None else plan.facts.samples.counted
+        counted = {} if plan.facts.samples is None else plan.facts.samples.fully_evaluated_networks
         samples = Samples(section.design(), pilot_of(plan), samples_by_key, counted)
         inputs.copy_sample_images(samples)
         check()
@@ -99,7 +99,7 @@ def record_fully_evaluated_networks(plan: Plan, inventory: Inventory) -> Samples
     } - set(recorded.keys)
     if section is None or not undrawn_keys:
         return None
-    pilot, counted = set(pilot_of(plan)), dict(recorded.counted)
+    pilot, counted = set(pilot_of(plan)), dict(recorded.fully_evaluated_networks)
     unsampled_plan = plan_without_samples(plan.config, plan.facts)
     planned_keys = tuple(planned for planned in unsampled_plan.planned_keys if planned.dataset_and_key in undrawn_keys)
     for coverage in count_coverage(replace(unsampled_plan, planned_keys=planned_keys), inventory):
@@ -109,7 +109,7 @@ def record_fully_evaluated_networks(plan: Plan, inventory: Inventory) -> Samples
         complete = (network for network in networks if network not in unfinished and network not in pilot)
         if recorded_networks := tuple(dict.fromkeys([*counted.get(planned.dataset_and_key, ()), *complete])):
             counted[planned.dataset_and_key] = recorded_networks
-    if counted == recorded.counted:
+    if counted == recorded.fully_evaluated_networks:
         return None
     samples = Samples(section.design(), tuple(pilot_of(plan)), recorded.keys, counted)
     write_samples(plan.config.results, samples)
@@ -126,7 +126,7 @@ def _find_lost_samples(plan: Plan, samples: Samples, inventory: Inventory) -> di
         return {}
     new_hashes = {key: sample.increments[0].sha256 for key, sample in samples.keys.items()}
     is_same: dict[str, bool] = {}
-    for payload in map(inventory.protocol, inventory.foreign(plan.used_ids_with_full_samples)):
+    for payload in map(inventory.protocol, inventory.count_foreign_evaluations(plan.used_ids_with_full_samples)):
         dataset, key = payload.get("dataset", ""), payload.get("key", "")
         if (dataset, key) in new_hashes and "sample_of" in payload["images"]:
             name = f"{key} on {dataset}"

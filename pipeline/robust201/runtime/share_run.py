@@ -145,7 +145,7 @@ def _find_missing(plan: Plan, bundles: Sequence[Bundle], say: Callable[[str], No
             "Damaged result file; its evaluations are recomputed, and the next submit or run sets the file aside: "
             f"{shard}"
         )
-    parts = (part for unit in units.values() for part in inventory.missing(unit, plan.measurements))
+    parts = (part for unit in units.values() for part in inventory.find_missing_parts(unit, plan.measurements))
     return missing_bundles(bundles, parts)
 
 

@@ -66,7 +66,7 @@ class MethodResult:
             For several objectives, the fraction of the attainable volume that is not dominated.
         low: (queries,) lower bound of the 95% interval of `regret`.
         high: (queries,) upper bound of the 95% interval of `regret`.
-        hits: fraction of runs that reached the optimum.
+        optimum_fraction: fraction of runs that reached the optimum.
     """
 
     method: str
@@ -75,7 +75,7 @@ class MethodResult:
     regret: _Floats
     low: _Floats
     high: _Floats
-    hits: float
+    optimum_fraction: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +136,7 @@ class RepeatedSearch:
             {
                 "method": result.method,
                 "reported": {name: _replace_nan_in_dict(mean._asdict()) for name, mean in result.reported.items()},
-                "share_of_runs_at_optimum": result.hits,
+                "share_of_runs_at_optimum": result.optimum_fraction,
                 "found": result.selected.tolist(),
                 "regret_by_query": {
                     "mean": _replace_nan(result.regret),

@@ -332,7 +332,7 @@ class Inventory:
         self._evaluations[columns] = self._rows["unit"][complete_rows], self._rows["strength"][complete_rows]
         return self._evaluations[columns]
 
-    def missing(self, unit: Unit, measurements: Collection[str]) -> tuple[Part, ...]:
+    def find_missing_parts(self, unit: Unit, measurements: Collection[str]) -> tuple[Part, ...]:
         """Return the parts that are missing for a unit; strengths that lack the same images are in one part."""
         columns = required_unit_columns(unit, measurements)
         if self._complete_strengths(unit, columns) == unit.strengths:
@@ -349,7 +349,7 @@ class Inventory:
             Part(unit, tuple(strengths), *image_range) for image_range, strengths in sorted(strengths_by_range.items())
         )
 
-    def foreign(self, plan_unit_ids: NDArray[np.bytes_]) -> dict[str, int]:
+    def count_foreign_evaluations(self, plan_unit_ids: NDArray[np.bytes_]) -> dict[str, int]:
         """Return the number of evaluations whose units are not in a plan, by protocol digest."""
         n_evaluations: Counter[str] = Counter()
         if len(self):

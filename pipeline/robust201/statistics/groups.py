@@ -35,13 +35,13 @@ class MeanTest(NamedTuple):
     Attributes:
         difference: first mean minus second mean.
         statistic: t; NaN if a group has fewer than two networks or neither group varies.
-        degrees: degrees of freedom.
+        df: degrees of freedom.
         p_value: two-sided p-value.
     """
 
     difference: _Floats
     statistic: _Floats
-    degrees: _Floats
+    df: _Floats
     p_value: _Floats
 
 

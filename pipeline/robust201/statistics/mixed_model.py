@@ -27,16 +27,16 @@ class ContrastEstimate(NamedTuple):
 
     Attributes:
         value: value of the combination.
-        error: standard error of the value.
-        degrees: degrees of freedom, from Satterthwaite's approximation.
+        standard_error: standard error of the value.
+        df: degrees of freedom, from Satterthwaite's approximation.
         low: lower end of the interval.
         high: upper end of the interval.
         p_value: two-sided p-value of the hypothesis that the combination is 0; NaN if the standard error is 0.
     """
 
     value: float
-    error: float
-    degrees: float
+    standard_error: float
+    df: float
     low: float
     high: float
     p_value: float
@@ -90,14 +90,10 @@ def combine_estimates(estimates: Sequence[ContrastEstimate], weights: ArrayLike)
     """Return the weighted sum of independent estimates, with Welch-Satterthwaite degrees of freedom."""
     factors = np.asarray(weights, np.float64)
     estimated_values = np.array([estimate.value for estimate in estimates])
-    variances = factors**2 * np.array([estimate.error**2 for estimate in estimates])
+    variances = factors**2 * np.array([estimate.standard_error**2 for estimate in estimates])
     total_variance = float(variances.sum())
-    squares_per_df = float((variances**2 / [estimate.degrees for estimate in estimates]).sum())
-    df = (
-        total_variance**2 / squares_per_df
-        if squares_per_df > 0
-        else float(sum(estimate.degrees for estimate in estimates))
-    )
+    squares_per_df = float((variances**2 / [estimate.df for estimate in estimates]).sum())
+    df = total_variance**2 / squares_per_df if squares_per_df > 0 else float(sum(estimate.df for estimate in estimates))
     return _make_estimate(float(factors @ estimated_values), total_variance, df)
 
 

@@ -134,7 +134,7 @@ def compare_groups(
     ]
     test, effect = welch_test(groups[0], groups[1]), hedges_g(groups[0], groups[1])
     frame["mean_first"], frame["mean_second"] = groups[0].mean, groups[1].mean
-    frame["difference"], frame["t"], frame["degrees"] = test.difference, test.statistic, test.degrees
+    frame["difference"], frame["t"], frame["degrees"] = test.difference, test.statistic, test.df
     frame["p"], frame["p_holm"] = test.p_value, _adjust_p_values(test.p_value)
     frame["g"], frame["g_low"], frame["g_high"] = effect
     frame["higher"] = _more_robust_side(frame["difference"], frame["p"])
@@ -180,14 +180,14 @@ class PublishedCheck:
     claims: pd.DataFrame
 
     @property
-    def certain(self) -> pd.DataFrame:
+    def certain_comparisons(self) -> pd.DataFrame:
         """Comparisons of numbers whose epochs are certain."""
         return self.comparisons[self.comparisons["certain"]]
 
     @property
     def exceptions(self) -> pd.DataFrame:
-        """Comparisons in `certain` whose published marker disagrees with the test of the published numbers."""
-        return self.certain[~self.certain["agrees"]]
+        """Certain comparisons whose published marker disagrees with the test of the published numbers."""
+        return self.certain_comparisons[~self.certain_comparisons["agrees"]]
 
     @property
     def borderline(self) -> pd.DataFrame:
@@ -196,23 +196,23 @@ class PublishedCheck:
         return self.comparisons[is_borderline].sort_values("p", kind="stable")
 
     @property
-    def marks(self) -> pd.DataFrame:
+    def marked_comparisons(self) -> pd.DataFrame:
         """Comparisons with a published marker and published numbers."""
         return self.comparisons[(self.comparisons["printed"] != "") & self.comparisons["p"].notna()]
 
     @property
-    def left(self) -> pd.DataFrame:
-        """The comparisons in `marks` that remain significant after Holm's correction."""
-        return self.marks[self.marks["printed"] == self.marks["higher_holm"]]
+    def significant_after_holm(self) -> pd.DataFrame:
+        """The comparisons in `marked_comparisons` that remain significant after Holm's correction."""
+        return self.marked_comparisons[self.marked_comparisons["printed"] == self.marked_comparisons["higher_holm"]]
 
     def to_payload(self) -> dict[str, Any]:
         return {
             "source": _published_content()["source"],
             "level": LEVEL,
-            "comparisons_checked": len(self.certain),
-            "marks_that_follow": int(self.certain["agrees"].sum()),
-            "marks_with_numbers": len(self.marks),
-            "marks_after_holm": len(self.left),
+            "comparisons_checked": len(self.certain_comparisons),
+            "marks_that_follow": int(self.certain_comparisons["agrees"].sum()),
+            "marks_with_numbers": len(self.marked_comparisons),
+            "marks_after_holm": len(self.significant_after_holm),
             "exceptions": to_json_rows(self.exceptions),
             "borderline": to_json_rows(self.borderline),
             "claims": to_json_rows(self.claims),

@@ -241,7 +241,9 @@ def _check_top_cells(results: DatasetResults, space: CellSpace) -> Iterator[Clai
     if len(accuracies) < n_cells:
         yield Claim("Figure 7", claim, "", f"{len(accuracies)} of {n_cells} cells evaluated", UNTESTED)
         return
-    cells = [space.parse(results.spec(top.architecture)) for top in results.ranked(accuracies)[:N_TOP_CELLS]]
+    cells = [
+        space.parse(results.spec(top.architecture)) for top in results.rank_architectures(accuracies)[:N_TOP_CELLS]
+    ]
     n_convolved = [sum(cell[edge] in CONVOLUTIONS for cell in cells) for edge in (1, 3)]
     n_dropped_or_skipped = sum(cell[0] in DROPPED_OR_SKIPPED for cell in cells)
     yield Claim(
@@ -262,7 +264,7 @@ def _check_ranks_of_best_cells(results: DatasetResults) -> Iterator[Claim]:
             continue
         ranks, is_best, is_near = [], False, False
         for score in results.scores:
-            ranked = results.ranked(results.scores[score])
+            ranked = results.rank_architectures(results.scores[score])
             for top in ranked:
                 if top.architecture == cell:
                     low, _ = accuracy_interval(results, ranked[0].accuracy)
@@ -285,8 +287,8 @@ def _check_search_claim(results: DatasetResults) -> Iterator[Claim]:
     if objective not in results.accuracies or CLEAN not in results.scores or len(results.architectures) < N_TOP_CELLS:
         yield Claim("Table 1", claim, "", f"{len(results.architectures)} cells evaluated", UNTESTED)
         return
-    by_clean = results.ranked(results.scores[CLEAN])[0].architecture
-    by_attack = results.ranked(results.column(*objective))[0].architecture
+    by_clean = results.rank_architectures(results.scores[CLEAN])[0].architecture
+    by_attack = results.rank_architectures(results.column(*objective))[0].architecture
     gains = [results.column(*column)[by_attack] - results.column(*column)[by_clean] for column in attacked_columns]
     clean_change = results.column(CLEAN)[by_attack] - results.column(CLEAN)[by_clean]
     gains_text = ", ".join(f"{key} {gain:+.3f}" for (key, _), gain in zip(attacked_columns, gains, strict=True))

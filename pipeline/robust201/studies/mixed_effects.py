@@ -132,8 +132,8 @@ def _effects_over_architectures(models: Mapping[str, _Model]) -> list[dict[str, 
 
 _ESTIMATE_COLUMNS = {
     "value": "estimate",
-    "error": "error",
-    "degrees": "degrees",
+    "standard_error": "error",
+    "df": "degrees",
     "low": "low",
     "high": "high",
     "p_value": "p",

@@ -68,14 +68,15 @@ class Job:
     Attributes:
         config: the configuration as read on this machine.
         source: the YAML or results folder, which is read again when the job starts.
-        words: options of `run` or `train` that the job passes on, such as those that repeat `filters` or `selection`.
+        filter_options: options of `run` or `train` that the job passes on, such as those that repeat `filters` or
+            `selection`.
         filters: filters that select part of a sweep.
         selection: selection from the training runs of a YAML.
     """
 
     config: SweepConfig | TrainingConfig
     source: Path
-    words: tuple[str, ...] = ()
+    filter_options: tuple[str, ...] = ()
     filters: Filters = EVERYTHING
     selection: TrainingSelection = ALL_TRAININGS
 
@@ -84,7 +85,7 @@ class Job:
         return self.config if isinstance(self.config, TrainingConfig) else None
 
     def render(self, options: ArrayOptions, n_shares: int, indices: Sequence[int]) -> str:
-        return render(self.config, self.source, options, n_shares, indices, self.words)
+        return render(self.config, self.source, options, n_shares, indices, self.filter_options)
 
 
 def render_dry_run(job: Job, options: ArrayOptions, *, say: Callable[[str], None]) -> str:

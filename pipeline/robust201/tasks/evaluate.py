@@ -122,7 +122,7 @@ def perturb_part(
     batches = perturb(task, context, parameters, request)
     perturbed = np.empty((len(part.strengths), *request.images.shape), np.float32)
     for batch in checked(batches, name=part.label, request=request, constraint=task.constraint):
-        perturbed[batch.strength, batch.positions.cpu().numpy()] = batch.images.cpu().numpy()
+        perturbed[batch.strength_index, batch.positions.cpu().numpy()] = batch.images.cpu().numpy()
     return perturbed
 
 

@@ -55,13 +55,13 @@ class Caution(NamedTuple):
 
     Attributes:
         field: name of the parameter.
-        what: the problem with its value.
-        fix: the remedy.
+        problem: the problem with its value.
+        remedy: the remedy.
     """
 
     field: str
-    what: str
-    fix: str
+    problem: str
+    remedy: str
 
 
 class Parameters(StrictModel):

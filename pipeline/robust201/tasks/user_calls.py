@@ -38,7 +38,7 @@ def call_attack(
     network = NetworkGuard(context.classifier)
     for strength_index, strength in enumerate(request.strengths):
         for batch_number, batch in context.batches(len(request.images)):
-            with context.seeded(batch_number), torch.enable_grad(), network.unchanged(label):
+            with context.seeded(batch_number), torch.enable_grad(), network.check_unchanged(label):
                 pixels, labels = to_float(request.images[batch]), request.labels[batch].clone()
                 try:
                     perturbed = attack(context.classifier, pixels, labels, strength, **function_parameters)
@@ -79,7 +79,7 @@ def call_measure(
         EvaluationError: the function failed, did not return numbers by column, or changed the network.
     """
     network = NetworkGuard(context.classifier)
-    with context.seeded(0), torch.enable_grad(), network.unchanged(label):
+    with context.seeded(0), torch.enable_grad(), network.check_unchanged(label):
         try:
             columns = measure(
                 context.classifier, to_float(request.images), request.labels.clone(), **function_parameters

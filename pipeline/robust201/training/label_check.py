@@ -26,18 +26,18 @@ class LabelCheck(NamedTuple):
 
     Attributes:
         n_images: number of these images.
-        own: fraction that the network classifies as the image's label.
-        origin: fraction that the network classifies as the label of the starting image.
+        label_fraction: fraction that the network classifies as the image's label.
+        start_label_fraction: fraction that the network classifies as the label of the starting image.
     """
 
     n_images: int
-    own: float
-    origin: float
+    label_fraction: float
+    start_label_fraction: float
 
     @property
     def carries_labels(self) -> bool:
         """Whether the independent network recognises enough labels (`TRUSTED_FRACTION`)."""
-        return self.own >= TRUSTED_FRACTION
+        return self.label_fraction >= TRUSTED_FRACTION
 
 
 def check_generated_labels(folder: Path, images: ImageSet, judge: Classifier) -> LabelCheck:

@@ -132,7 +132,7 @@ def write_feature_images(
         blocks = folder / f"blocks-{content_digest(recipe)[:16]}"
         feature_generator = _FeatureGenerator(images, classifier, settings)
         store = AdversarialStore(blocks, np.arange(len(images)), settings.batch_size, settings.batch_size)
-        missing_ranges = [(start, stop) for _, start, stop in store.missing([_ONLY_STRENGTH])]
+        missing_ranges = [(start, stop) for _, start, stop in store.find_missing_blocks([_ONLY_STRENGTH])]
         n_done = len(images) - sum(stop - start for start, stop in missing_ranges)
         progress(n_done, len(images))
         for start, stop in missing_ranges:

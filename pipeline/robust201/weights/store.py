@@ -179,7 +179,7 @@ class CheckpointStore:
                 "`weights: {path: …, recipe: …}`. The manifest has the settings of each recipe."
             )
 
-    def of_network(self, index: ArchitectureId, dataset: str, space: str) -> tuple[CheckpointRecord, ...]:
+    def records_of_network(self, index: ArchitectureId, dataset: str, space: str) -> tuple[CheckpointRecord, ...]:
         """Return the checkpoints of one network; empty if there are none, or if the store does not exist yet."""
         trials = self._load_networks(create=True).get((space, dataset, index), {})
         return tuple(trials[trial] for trial in sorted(trials, key=trial_sort_key))
@@ -234,10 +234,10 @@ class CheckpointStore:
         return parse_safetensors(raw, str(path))
 
     def add(self, **fields: Any) -> CheckpointRecord:
-        """Store the weights of one network with `write` and `enter`. Adding equal weights again changes nothing."""
+        """Store the weights of one network (see `write`). Adding equal weights again changes nothing."""
         self._load_networks(create=True)
         record = self.write(**fields)
-        self.enter(record)
+        self.add_to_manifest(record)
         return record
 
     def write(
@@ -248,7 +248,7 @@ class CheckpointStore:
         training: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> CheckpointRecord:
-        """Write the weights file of one network atomically. Afterwards, `enter` must add it to the manifest.
+        """Write the weights file of one network atomically. Afterwards, `add_to_manifest` must add it to the manifest.
 
         Tensors may be on any device. `fields` are the other fields of `CheckpointRecord`, without the fields that are
         computed from the weights.
@@ -281,7 +281,7 @@ class CheckpointStore:
                 stream.write(raw)
         return record
 
-    def enter(self, record: CheckpointRecord) -> None:
+    def add_to_manifest(self, record: CheckpointRecord) -> None:
         """Add a file to the manifest. It replaces an earlier file of the same network, dataset and trial."""
         trials = self._load_networks(create=True).setdefault(record.network, {})
         if trials.get(record.trial) != record:
@@ -443,7 +443,7 @@ class FinishedSnapshots:
         """Move a record durably to the manifest of a store, and return it, or None if it cannot be read."""
         record = self.read(name)
         if record is not None:
-            store.enter(record)
+            store.add_to_manifest(record)
             store.flush()
             self._path(name).unlink()
         return record

@@ -40,13 +40,13 @@ class Perturbed(NamedTuple):
     """A batch of perturbed images.
 
     Attributes:
-        strength: index of the strength in the request's strengths.
+        strength_index: index of the strength in the request's strengths.
         positions: (B,) int64, positions of the images in the request.
         images: (B, 3, H, W) float32 in [0, 1].
         stage: number of the stage that fooled these images, from 1, for a multi-stage attack; otherwise 0.
     """
 
-    strength: int
+    strength_index: int
     positions: torch.Tensor
     images: torch.Tensor
     stage: int = 0

@@ -69,7 +69,7 @@ def checked(
     for batch in perturbed:
         _check_indices(batch, name, len(images), strengths)
         _check_pixels(batch, name, request, constraint)
-        n_yields_at_strength = n_yields[batch.strength]
+        n_yields_at_strength = n_yields[batch.strength_index]
         n_yields_at_strength.index_add_(0, batch.positions, torch.ones_like(batch.positions, dtype=torch.int32))
         if bool((n_yields_at_strength > 1).any()):
             raise _coverage_error(name, n_yields, strengths)
@@ -88,10 +88,10 @@ def _coverage_error(name: str, n_yields: torch.Tensor, strengths: tuple[float, .
 
 
 def _check_indices(batch: Perturbed, name: str, n_images: int, strengths: tuple[float, ...]) -> None:
-    if not 0 <= batch.strength < len(strengths):
+    if not 0 <= batch.strength_index < len(strengths):
         raise PerturbationError(
-            f"Perturbing failed for {name}: expected a strength index below {len(strengths)}, got {batch.strength}. "
-            "This is a bug in the attack."
+            f"Perturbing failed for {name}: expected a strength index below {len(strengths)}, got "
+            f"{batch.strength_index}. This is a bug in the attack."
         )
     if batch.positions.ndim != 1 or batch.positions.dtype != torch.int64 or len(batch.positions) == 0:
         raise PerturbationError(
@@ -122,7 +122,7 @@ def _check_pixels(batch: Perturbed, name: str, request: Request, constraint: Con
             "This is a bug in the attack, or NaN in the network's weights."
         )
     if constraint is not None:
-        strength = request.strengths[batch.strength]
+        strength = request.strengths[batch.strength_index]
         radius = constraint.radius(strength)
         distance = float(constraint.distances(batch.images - to_float(images[batch.positions])).max())
         if not distance <= constraint.reach(strength):
