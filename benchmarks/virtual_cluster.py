@@ -261,7 +261,9 @@ class VirtualCluster:
         self._switch_activity(gpu, "absent" if is_preempted else "starting", is_lost=True)
         gpu.generation += 1
         events: list[Event] = [
-            BundleLost(bundle, started=bundle is gpu.queue[0], preempted=is_preempted, reason="its machine was lost")
+            BundleLost(
+                bundle, was_started=bundle is gpu.queue[0], preempted=is_preempted, reason="its machine was lost"
+            )
             for bundle in gpu.queue
         ]
         self._in_flight -= len(events)

@@ -126,7 +126,7 @@ def load_model(
         tensors, source = read_weights(Path(str(weights))), str(weights)
         channels, cells = infer_size(tensors, source)[:2] if space.is_sized else (None, None)
     if channels is not None and cells is not None:
-        space = space.sized(channels=channels, cells=cells)
+        space = space.with_size(channels=channels, cells=cells)
     network = space.build(name, n_classes=spec.n_classes)
     fill_network(network, tensors, source)
     classifier = Classifier(

@@ -274,10 +274,10 @@ def test_bucketed_prepares_each_size_of_logits_and_gradients_once():
         pixels, labels = pixels_of(n_samples)
         bucketed.logits(pixels)
     assert prepare.n_prepared == 2
-    assert bucketed.shown == 1024
+    assert bucketed.last_batch_size == 1024
     bucketed.loss_and_gradient(pixels, labels)
     assert prepare.n_prepared == 3
-    assert bucketed.shown == 512
+    assert bucketed.last_batch_size == 512
 
 
 def test_limit_and_release_discard_prepared_passes():

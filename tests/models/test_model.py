@@ -138,7 +138,7 @@ def test_bucketed_calls_the_objective_with_the_rows_of_each_batch(
     assert_equal(outputs, evaluate(COMPILED[network], pixels, objective, is_inference=is_inference))
     assert {row for rows in requested_rows for row in range(rows.start, rows.stop)} == set(range(n_images))
     assert max(rows.stop - rows.start for rows in requested_rows) <= min(gradients, n_images)
-    assert bucketed.shown <= gradients
+    assert bucketed.last_batch_size <= gradients
 
 
 @pytest.mark.parametrize("limit", [1, 3])

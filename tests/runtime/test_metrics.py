@@ -55,11 +55,11 @@ def test_tracker_records_events_in_metrics_and_logs(make_sweep: MakeSweep) -> No
     clean_part, fgsm_part = (Part(unit, unit.strengths, 0, unit.n_images) for unit in load_plan(config.results).units)
     bundle = make_bundles(preview.plan, [clean_part, fgsm_part])[0]
     for event in (
-        base.BundleLost(bundle, started=True, preempted=True, reason="the machine was preempted"),
-        base.BundleLost(bundle, started=False, preempted=False, reason="it waited"),
+        base.BundleLost(bundle, was_started=True, preempted=True, reason="the machine was preempted"),
+        base.BundleLost(bundle, was_started=False, preempted=False, reason="it waited"),
         Receipt(clean_part.unit.id, (0.0,), 0, 4, "a", 2.0),
         Receipt(clean_part.unit.id, (0.0,), 4, 10, "b", 3.0),
-        base.BundleLost(bundle, started=True, preempted=False, reason="out of luck"),
+        base.BundleLost(bundle, was_started=True, preempted=False, reason="out of luck"),
         UnitFailure(fgsm_part, "killed", "its worker died each time", "", 3),
     ):
         tracker.count(event, RunTally(deaths=4, preemptions=7))

@@ -70,9 +70,10 @@ class ScriptedExecutor:
             for remaining_losses, preempted in ((self.n_preemptions, True), (self.n_deaths, False)):
                 if remaining_losses.get(part.unit.id, 0) > 0:
                     remaining_losses[part.unit.id] -= 1
-                    events.append(BundleLost(bundle, started=True, preempted=preempted, reason="died"))
+                    events.append(BundleLost(bundle, was_started=True, preempted=preempted, reason="died"))
                     events.extend(
-                        BundleLost(waiting, started=False, preempted=preempted, reason="died") for waiting in self.queue
+                        BundleLost(waiting, was_started=False, preempted=preempted, reason="died")
+                        for waiting in self.queue
                     )
                     self.queue.clear()
                     return events
@@ -195,7 +196,7 @@ def test_run_ends_if_all_workers_die() -> None:
         def poll(self, timeout: float):
             del timeout
             return (
-                [BundleLost(self.queue.popleft(), started=True, preempted=False, reason="no libtorch")]
+                [BundleLost(self.queue.popleft(), was_started=True, preempted=False, reason="no libtorch")]
                 if self.queue
                 else []
             )

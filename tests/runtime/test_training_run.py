@@ -390,7 +390,7 @@ class LosingExecutor(InlineExecutor):
             return events
         self._lost_receipts.append(events[0])
         bundle, self._current = self._current[0], None
-        return [BundleLost(bundle, started=True, preempted=False, reason="killed")]
+        return [BundleLost(bundle, was_started=True, preempted=False, reason="killed")]
 
 
 def test_snapshots_of_lost_worker_are_not_retrained(tmp_path: Path, uninterrupted_hashes: dict[str, str]) -> None:

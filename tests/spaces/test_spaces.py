@@ -205,10 +205,10 @@ def test_parameter_count_matches_the_network(space: Space) -> None:
 @every_space
 def test_sized_is_supported_if_declared(space: Space) -> None:
     if space.is_sized:
-        assert space.sized(channels=4, cells=1).identity() == {"channels": 4, "cells": 1}
+        assert space.with_size(channels=4, cells=1).identity() == {"channels": 4, "cells": 1}
     else:
         with pytest.raises(ConfigError, match=f"space: {space.name}: its networks have a fixed size"):
-            space.sized(channels=4, cells=1)
+            space.with_size(channels=4, cells=1)
 
 
 def test_find_architecture_rejects_ranges_and_unknown_names() -> None:

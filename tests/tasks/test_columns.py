@@ -163,7 +163,7 @@ def test_columns_of_exported_files_are_reserved(space):
 
 def test_published_measurements_exclude_per_image_columns():
     assert set(PUBLISHED) <= set(MEASUREMENTS)
-    assert not any(column.by_image for name in PUBLISHED for column in MEASUREMENTS[name].values())
+    assert not any(column.is_per_image for name in PUBLISHED for column in MEASUREMENTS[name].values())
 
 
 def test_columns_of_json_rejects_too_large_count():

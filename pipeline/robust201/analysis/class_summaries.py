@@ -163,7 +163,7 @@ def _iter_parquet_blocks(files: ResultFiles, file: Path, dataset: str, key: str,
     from robust201.reader.parquet_results import iter_matrices
 
     source = f"{dataset} {key} {measure}"
-    plan = files.planned(dataset)
+    plan = files.find_planned_strengths(dataset)
     planned_strengths = None if plan is None else {*files.strengths(dataset, key)}
     columns = MEASUREMENTS[measure]
     matrix_columns = [columns[name].name for name in ([""] if measure == "cm" else ["label", "argmax"])]

@@ -122,7 +122,7 @@ class DatasetResults:
         return self.reader.files.space
 
     @property
-    def cells(self) -> CellSpace:
+    def cell_space(self) -> CellSpace:
         """Cell space of the architectures, for figures that exist only for cells."""
         return cast("CellSpace", self.space)
 

@@ -36,7 +36,7 @@ def network_costs(
     if space is None or class_count is None:
         return pd.DataFrame(index=pd.Index(architecture_ids))
     network_size = ({} if reader.sweep is None else reader.sweep.get("sweep", {})).get("network")
-    sized_space = space if network_size is None else space.sized(**network_size)
+    sized_space = space if network_size is None else space.with_size(**network_size)
     image_size = _IMAGE_SIZE if known_dataset is None else known_dataset.image_size
     costs = [
         (

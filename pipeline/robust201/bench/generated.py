@@ -44,7 +44,7 @@ def random_network(name: str, images: ImageSet, *, channels: int = 16, cells: in
     """
     space, architecture = find_architecture(int(name) if name.isdigit() else name)
     if space.is_sized:
-        space = space.sized(channels=channels, cells=cells)
+        space = space.with_size(channels=channels, cells=cells)
     pixels = to_float(torch.from_numpy(images.images))
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)

@@ -113,7 +113,7 @@ def run_loop() -> None:
     name = options.architecture
     space, architecture = find_architecture(int(name) if name.isdigit() else name)
     if space.is_sized:
-        space = space.sized(channels=options.channels, cells=options.cells)
+        space = space.with_size(channels=options.channels, cells=options.cells)
     network = space.build(architecture, n_classes=options.classes)
     network.load_state_dict(load_file(options.weights))
     model = NormalisingNetwork(network, options.mean, options.std).eval().requires_grad_(requires_grad=False)

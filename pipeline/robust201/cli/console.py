@@ -173,7 +173,7 @@ class RunDisplay:
         if isinstance(event, UnitFailure) and event.message not in self._shown_failures:
             self._shown_failures.add(event.message)
             say(f"failed: {event.part.label}: {event.message}")
-        elif isinstance(event, WorkerLost) or (isinstance(event, BundleLost) and event.started):
+        elif isinstance(event, WorkerLost) or (isinstance(event, BundleLost) and event.was_started):
             say(f"worker {'preempted' if event.preempted else 'lost'}: {event.reason}; retrying")
         is_rate_known = progress.is_rate_reliable
         rate, seconds_left = progress.evaluations_per_second, progress.seconds_left
@@ -365,18 +365,18 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
     if verdict.weights is not None:
         say_each([f"warning: {network.message}" for network in verdict.weights.unexpected], hint=hint)
     say_each([f"warning: {flag.message}" for flag in verdict.flags or ()], hint=hint)
-    say_each([f"Moved to damaged/: {shard}" for shard in verdict.requeued], hint=hint)
+    say_each([f"Moved to damaged/: {shard}" for shard in verdict.requeued_shards], hint=hint)
     if not as_json:
         result = f"{format_count(len(problems), 'problem')} found" if problems else _describe_valid_results(verdict)
         out.print(result, markup=False, highlight=False)
-    if verdict.requeued:
+    if verdict.requeued_shards:
         say(
             "The evaluations in the moved files now count as missing. Run the sweep again to recompute them: "
             f"robust201 run {quote(str(results))}"
         )
-    if verdict.sound:
+    if verdict.is_sound:
         return 3 if verdict.n_missing else 0
-    return 3 if verdict.requeued and not verdict.export_problems else 4
+    return 3 if verdict.requeued_shards and not verdict.export_problems else 4
 
 
 def _describe_valid_results(verdict: Verdict) -> str:
@@ -426,7 +426,7 @@ def show_dataset_verdict(verdict: DatasetVerdict, *, as_json: bool = False) -> i
         if verdict.problems:
             result = f"{format_count(len(verdict.problems), 'problem')} found"
         out.print(result, markup=False, highlight=False)
-    return 0 if verdict.sound else 4
+    return 0 if verdict.is_sound else 4
 
 
 def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None:

@@ -145,8 +145,8 @@ def _show_check(check: "PublishedCheck") -> None:
     typer.echo(
         f"{int(certain_comparisons['agrees'].sum())} of {len(certain_comparisons)} published decisions follow from the "
         f"published means and standard deviations (Welch's test, two-sided, level 0.05, not corrected).\n"
-        f"{len(check.significant_after_holm)} of {len(check.marked_comparisons)} published significance marks remain after "
-        f"Holm's correction for {len(check.comparisons)} tests."
+        f"{len(check.significant_after_holm)} of {len(check.marked_comparisons)} published significance marks remain "
+        f"after Holm's correction for {len(check.comparisons)} tests."
     )
     console.show_table("Decisions that do not follow", _COLUMNS, _comparison_rows(check.exceptions))
     console.show_table("Borderline cases, by p", _COLUMNS, _comparison_rows(check.borderline))

@@ -59,21 +59,21 @@ class Verdict:
         findings: faults of shards and rows.
         gaps: descriptions of the units that have results at some but not all strengths, with the missing strengths.
         export_problems: messages about faults in the files of the export.
-        requeued: names of shards that were set aside, so that the next run recomputes their evaluations.
+        requeued_shards: names of shards that were set aside, so that the next run recomputes their evaluations.
         n_shards: number of checked shards.
         n_evaluations: number of checked evaluations.
         n_planned: number of evaluations in the plan; None if the folder has no plan.
         n_missing: number of planned evaluations that are missing or incomplete.
         n_exported: number of files that the export lists; None if no export was checked.
         weights: comparison of clean accuracies with those recorded with the weights; None if rows are damaged. Does not
-            affect `sound`.
-        flags: signs of weak attacks; None if these were not requested. Does not affect `sound`.
+            affect `is_sound`.
+        flags: signs of weak attacks; None if these were not requested. Does not affect `is_sound`.
     """
 
     findings: tuple[ShardFinding, ...]
     gaps: tuple[str, ...]
     export_problems: tuple[str, ...]
-    requeued: tuple[str, ...]
+    requeued_shards: tuple[str, ...]
     n_shards: int
     n_evaluations: int
     n_planned: int | None
@@ -83,20 +83,20 @@ class Verdict:
     flags: tuple[AttackFlag, ...] | None
 
     @property
-    def sound(self) -> bool:
+    def is_sound(self) -> bool:
         """Whether the results and the export have no faults; missing evaluations are not a fault."""
         return not (self.findings or self.export_problems)
 
     def to_payload(self) -> dict[str, Any]:
         return {
-            "sound": self.sound,
+            "sound": self.is_sound,
             "findings": [
                 {name: getattr(finding, name) for name in ("shard", "unit", "kind", "message")}
                 for finding in self.findings
             ],
             "gaps": list(self.gaps),
             "export": list(self.export_problems),
-            "requeued": list(self.requeued),
+            "requeued": list(self.requeued_shards),
             "shards": self.n_shards,
             "evaluations": self.n_evaluations,
             "planned": self.n_planned,
@@ -158,7 +158,7 @@ def verify_results(
         findings=tuple(findings),
         gaps=gaps,
         export_problems=export_problems,
-        requeued=requeued,
+        requeued_shards=requeued,
         n_shards=len(inventory.shards),
         n_evaluations=inventory.n_evaluations,
         n_planned=None if plan is None else plan.n_evaluations,

@@ -36,7 +36,7 @@ class DatasetVerdict:
         n_evaluations: number of evaluations whose values were checked.
         n_listed: number of files that `SHA256SUMS` lists; None if there is no such file.
         weights: comparison of clean accuracies with those recorded with the weights; None if there are problems.
-        flags: signs of weak attacks; None if they were not requested. Neither `weights` nor `flags` affects `sound`.
+        flags: signs of weak attacks; None if they were not requested. Neither `weights` nor `flags` affects `is_sound`.
     """
 
     problems: tuple[str, ...]
@@ -47,12 +47,12 @@ class DatasetVerdict:
     flags: tuple[AttackFlag, ...] | None
 
     @property
-    def sound(self) -> bool:
+    def is_sound(self) -> bool:
         return not self.problems
 
     def to_payload(self) -> dict[str, Any]:
         return {
-            "sound": self.sound,
+            "sound": self.is_sound,
             "problems": list(self.problems),
             "remarks": list(self.remarks),
             "evaluations": self.n_evaluations,

@@ -630,7 +630,9 @@ def operation_names(space: CellSpace) -> list[str]:
 def base_cell(rows: pd.DataFrame, results: DatasetResults) -> tuple[int, list[int], int]:
     """Return an architecture's id, the indices of its operations, and the number of equally accurate architectures."""
     index = int(rows["architecture"].iloc[0])
-    operations = [results.cells.operations.index(operation) for operation in results.cells.parse(results.spec(index))]
+    operations = [
+        results.cell_space.operations.index(operation) for operation in results.cell_space.parse(results.spec(index))
+    ]
     return index, operations, int(rows["tied"].iloc[0])
 
 

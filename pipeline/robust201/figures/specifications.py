@@ -195,7 +195,7 @@ def specify_kernel_parameters(frame: pd.DataFrame, results: DatasetResults) -> F
     limits = figure_data.box_range(frame)
     tick_labels = [str(size) for size in frame["kernel_parameters"]]
     # The layers set the field, so it is removed here.
-    colour = {name: value for name, value in _size_colours(results.cells, legend=False).items() if name != "field"}
+    colour = {name: value for name, value in _size_colours(results.cell_space, legend=False).items() if name != "field"}
     means = frame.assign(tick_label=tick_labels)[["tick_label", "mean", "mean_low", "mean_high"]]
 
     def draw(layout: PanelLayout) -> Spec:
@@ -642,7 +642,7 @@ def specify_measure_correlations(frame: pd.DataFrame, results: DatasetResults) -
 
 def specify_operation_effects(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw each operation's effect on each edge with its interval (see `effects_by_score`), one panel per score."""
-    space = results.cells
+    space = results.cell_space
     operation_names = figure_data.operation_names(space)
     colours = dict(
         zip(operation_names, [space.operation_colours[operation] for operation in space.operations], strict=True)
@@ -684,7 +684,7 @@ def specify_operation_effects(frame: pd.DataFrame, results: DatasetResults) -> F
 
 def specify_top_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw the operations of the best cells (see `top_cells`), with one column per cell and one row per edge."""
-    space = results.cells
+    space = results.cell_space
     operation_names = figure_data.operation_names(space)
     colours = dict(
         zip(operation_names, [space.operation_colours[operation] for operation in space.operations], strict=True)
@@ -737,7 +737,7 @@ def specify_top_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
 
 def specify_best_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw the best cell by each criterion, and the edit distances between these cells (see `best_cells`)."""
-    space = results.cells
+    space = results.cell_space
     distances = frame[list(frame.index)]
     texts = distances.to_numpy().astype(str).tolist()
     colour = colour_bar((0, len(space.edges)), palette.BLUES, "") | {"legend": None}
@@ -816,8 +816,8 @@ def specify_neighbours(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         if not len(rows):
             continue
         architecture, operations, n_tied = figure_data.base_cell(rows, results)
-        changes = figure_data.change_matrix(rows, results.cells)
-        tooltip_texts = _describe_changes(changes, operations, rows, results.cells)
+        changes = figure_data.change_matrix(rows, results.cell_space)
+        tooltip_texts = _describe_changes(changes, operations, rows, results.cell_space)
         cell_name = f"#{architecture}{palette.tie_note(n_tied)}"
         label = f"best by {SCORES[str(criterion)]} ({cell_name}): change of {SCORES[str(score)]}"
         title = (

@@ -47,7 +47,7 @@ class BucketedModel:
         prepare: prepares the pass of each batch size on its first use; None calls the model directly.
 
     Attributes:
-        shown: size of the largest batch in the last call, including padding.
+        last_batch_size: size of the largest batch in the last call, including padding.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class BucketedModel:
         prepare: Preparation | None = None,
     ) -> None:
         self.model = model
-        self.shown = 0
+        self.last_batch_size = 0
         self._device = torch.device(device)
         self._capacity = capacity
         self._limit: int | None = None
@@ -105,7 +105,7 @@ class BucketedModel:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return logits, values and gradient (see `Model`), without preparing passes for the objective."""
         limit = self.capacity.gradients
-        self.shown = min(limit, len(pixels))
+        self.last_batch_size = min(limit, len(pixels))
         outputs = []
         for start in range(0, max(1, len(pixels)), limit):
 
@@ -119,7 +119,7 @@ class BucketedModel:
     def _in_buckets(self, pixels: torch.Tensor, labels: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
         limit = self.capacity.logits if labels is None else self.capacity.gradients
         batches = split_into_batches(len(pixels), buckets_up_to(limit))
-        self.shown = max((batch.bucket for batch in batches), default=0)
+        self.last_batch_size = max((batch.bucket for batch in batches), default=0)
         outputs = []
         for start, stop, bucket in batches:
             compute = self._pass(pixels.shape[1:], bucket, gradient=labels is not None)

@@ -68,7 +68,7 @@ class Classifier(nn.Module):
     Attributes:
         compiler: function that compiles the network in its current state for a device, or returns None if it cannot;
             None for networks without a compiled form.
-        shown: number of images in the largest pass of the last call.
+        last_batch_size: number of images in the largest pass of the last call.
 
     Raises:
         ConfigError: the precision is unknown, or the device does not support it.
@@ -105,7 +105,7 @@ class Classifier(nn.Module):
         self.n_classes = n_classes
         self.micro_batch = micro_batch
         self.compiler: Callable[[nn.Module, torch.device], CompiledNetwork | None] | None = None
-        self.shown = 0
+        self.last_batch_size = 0
         self._is_constant: bool | None = None
         self.register_buffer("mean", torch.tensor(normalisation.mean).view(1, -1, 1, 1))
         self.register_buffer("std", torch.tensor(normalisation.std).view(1, -1, 1, 1))
@@ -150,7 +150,7 @@ class Classifier(nn.Module):
         Returns:
             Logits (B, C) float32, differentiable with respect to the pixels.
         """
-        self.shown = min(len(pixels), self.micro_batch or len(pixels))
+        self.last_batch_size = min(len(pixels), self.micro_batch or len(pixels))
         if self.micro_batch is None or len(pixels) <= self.micro_batch:
             return self._logits(pixels)
         chunks = torch.split(pixels, self.micro_batch)

@@ -54,13 +54,13 @@ class CompiledNetwork(Model, Protocol):
     Attributes:
         device: device of the network.
         chunk: maximum number of images per pass; None for no limit.
-        shown: number of images in the largest pass of the last call.
+        last_batch_size: number of images in the largest pass of the last call.
         min_batch: minimum number of images per pass; smaller batches are padded.
     """
 
     device: torch.device
     chunk: int | None
-    shown: int
+    last_batch_size: int
     min_batch: int
 
     @property

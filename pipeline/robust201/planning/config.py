@@ -522,7 +522,7 @@ class WorkSection(Section):
             space = UserFileSpace(function, self.space.gmacs)
         else:
             space = SPACES[self.space]
-        return space if self.network == NetworkSection() else space.sized(**self.network.model_dump())
+        return space if self.network == NetworkSection() else space.with_size(**self.network.model_dump())
 
     @property
     def selected_architectures(self) -> tuple[ArchitectureId, ...]:

@@ -725,7 +725,7 @@ class RobustnessDataset:
         """Return whether a key has no files because it is not in the sweep, or because it was never published."""
         if any(self.files.find(dataset, key, measure) is not None for measure in measures):
             return False
-        planned_strengths = self.files.planned(dataset)
+        planned_strengths = self.files.find_planned_strengths(dataset)
         if planned_strengths is not None:
             if any(spelling in planned_strengths for spelling in spellings(key)):
                 return False

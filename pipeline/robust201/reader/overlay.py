@@ -106,9 +106,11 @@ class OverlaidFiles(ResultFiles):
     def measurements_of(self, dataset: str, key: str) -> list[str]:
         return _union(layer.measurements_of(dataset, key) for layer in self.layers)
 
-    def planned(self, dataset: str) -> Mapping[str, Sequence[float]] | None:
+    def find_planned_strengths(self, dataset: str) -> Mapping[str, Sequence[float]] | None:
         plans_of_layers = [
-            strengths_by_key for layer in self.layers if (strengths_by_key := layer.planned(dataset)) is not None
+            strengths_by_key
+            for layer in self.layers
+            if (strengths_by_key := layer.find_planned_strengths(dataset)) is not None
         ]
         return (
             {key: self.strengths(dataset, key) for strengths_by_key in plans_of_layers for key in strengths_by_key}

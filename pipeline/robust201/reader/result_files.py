@@ -345,7 +345,7 @@ class ResultFiles:
     def measures(self) -> list[str]:
         """Measurements that the folder's files name, except per-image measurements."""
         stored_measurements = PUBLISHED if self.sweep is None else self.sweep["measurements"]
-        per_image_measurements = {column.measurement for column in COLUMNS.values() if column.by_image}
+        per_image_measurements = {column.measurement for column in COLUMNS.values() if column.is_per_image}
         return [name for name in MEASUREMENTS if name in stored_measurements and name not in per_image_measurements]
 
     @property
@@ -432,7 +432,7 @@ class ResultFiles:
             names |= dict.fromkeys(measurements_in(parquet))
         return sorted(names, key=lambda name: [*MEASUREMENTS, name].index(name))
 
-    def planned(self, dataset: str) -> Mapping[str, Sequence[float]] | None:
+    def find_planned_strengths(self, dataset: str) -> Mapping[str, Sequence[float]] | None:
         """Return the sweep's strengths by key on a dataset; None for a folder without sweep.json."""
         if self.sweep is None:
             return None
@@ -453,7 +453,7 @@ class ResultFiles:
     def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
         """Return the strengths of a key's values, in order (see `RobustnessDataset.strengths`)."""
         epsilons: Mapping[str, Sequence[float]] = self.meta["epsilons"]
-        for strengths_by_key in (self.planned(dataset) or {}, epsilons):
+        for strengths_by_key in (self.find_planned_strengths(dataset) or {}, epsilons):
             for spelling in spellings(key):
                 if spelling in strengths_by_key:
                     return tuple(float(strength) for strength in strengths_by_key[spelling])

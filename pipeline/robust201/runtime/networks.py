@@ -36,7 +36,7 @@ class LoadedNetwork:
     @property
     def last_batch_size(self) -> int:
         """Batch size of the last call."""
-        return self.classifier.shown if self.model is None else self.model.shown
+        return self.classifier.last_batch_size if self.model is None else self.model.last_batch_size
 
     @property
     def min_batch_size(self) -> int:
@@ -52,7 +52,7 @@ class LoadedNetwork:
             self.model.chunk = min(self._chunk, micro_batch or self._chunk)
         for model in (self.classifier, self.model):
             if model is not None:
-                model.shown = 0
+                model.last_batch_size = 0
 
     def check(self, images: ImageSet, *, precision: str, name: str) -> None:
         """Check the network's outputs, at the first call only (see `check_compiled`); call `limit` before."""

@@ -120,7 +120,7 @@ class RunProgress:
         done_macs: estimated work done since the run began.
         evaluations_of_this_run: evaluations computed since the run began; a slice of the images, or an increment of a
             sample, counts as its fraction of the images that were missing before the run.
-        started: monotonic time when the first part began; later periods in which workers were starting are added to
+        start_time: monotonic time when the first part began; later periods in which workers were starting are added to
             it, so that they do not lower the rate.
         last_result_time: monotonic time when work was last finished or reported; rates are measured until then. None
             means now.
@@ -134,7 +134,7 @@ class RunProgress:
     remaining_macs: float = 0.0
     done_macs: float = 0.0
     evaluations_of_this_run: float = 0.0
-    started: float = field(default_factory=time.monotonic)
+    start_time: float = field(default_factory=time.monotonic)
     last_result_time: float | None = None
     slowness: float = 1.0
     unsaved_macs: float = 0.0
@@ -149,7 +149,7 @@ class RunProgress:
     def measured_seconds(self) -> float:
         """Period over which rates are measured, in seconds: from the start of the first part to the last result."""
         end_time = time.monotonic() if self.last_result_time is None else self.last_result_time
-        return max(end_time - self.started, 1e-9)
+        return max(end_time - self.start_time, 1e-9)
 
     @property
     def is_rate_reliable(self) -> bool:
@@ -307,7 +307,7 @@ class Tracker:
                 self._count_receipt(event)
             case UnitFailure():
                 self._record_failure(event)
-            case BundleLost(started=True):
+            case BundleLost(was_started=True):
                 parts = [part for part in event.bundle.parts if self._pending_images[part.unit.id] > 0]
                 units = {part.unit.id: part.unit for part in parts}
                 self._record_lost_worker(event.preempted, event.reason, list(units.values()))
@@ -355,9 +355,9 @@ class Tracker:
         """Record that a worker has just finished `seconds` of work; rates exclude the time in which workers start."""
         progress, now = self.progress, time.monotonic()
         if progress.last_result_time is None:
-            progress.started = now - seconds
+            progress.start_time = now - seconds
         elif self._is_starting:
-            progress.started += max(0.0, now - seconds - progress.last_result_time)
+            progress.start_time += max(0.0, now - seconds - progress.last_result_time)
         progress.last_result_time, self._is_starting = now, False
 
     def note_steps(self, beats: Collection[LastBeat]) -> None:

@@ -204,7 +204,7 @@ def _combine(
             [store.values(increment, strength, inventory, plan.measurements) for increment in increment_units],
             name=unit.label,
         )
-        values |= {name: array[order] for name, array in values.items() if COLUMNS[name].by_image}
+        values |= {name: array[order] for name, array in values.items() if COLUMNS[name].is_per_image}
         # The increments' rows stay in the store with their seconds and provenance.
         results.append(EvaluationResult(part, strength, values, seconds=0.0, provenance=_provenance()))
     return results

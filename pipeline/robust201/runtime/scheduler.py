@@ -201,7 +201,7 @@ class Scheduler:
 
     def _requeue(self, lost: BundleLost) -> None:
         remaining = self._pending_parts(lost.bundle)
-        if lost.started:
+        if lost.was_started:
             for receipt in self._find_committed(remaining):
                 self._count(receipt)
                 self._on_event(receipt, self._tally)
@@ -209,7 +209,7 @@ class Scheduler:
             self._count_lost_worker(lost.preempted)
         if not remaining:
             return
-        if not lost.started or lost.preempted:
+        if not lost.was_started or lost.preempted:
             self._waiting.appendleft(lost.bundle.keep(remaining))
             return
         suspect_part, *other_parts = remaining

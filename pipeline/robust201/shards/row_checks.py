@@ -44,7 +44,7 @@ def find_suspects(table: pa.Table, columns: tuple[str, ...]) -> tuple[RowMask, N
     is_suspect: RowMask = (cm.min(axis=(1, 2)) < 0) | (class_sizes.sum(axis=1) != n_images)
     summed_confidences = []
     for column in (COLUMNS[name] for name in columns if name != COUNTS):
-        if column.by_image:
+        if column.is_per_image:
             is_suspect |= _find_contradictions(column, _flatten_column(table, column.name), n_images, cm)
             continue
         values = _flatten_column(table, column.name).reshape(n_rows, *column.shape(n_classes, 0))

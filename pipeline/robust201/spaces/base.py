@@ -24,7 +24,7 @@ class Space(ABC):
     Attributes:
         name: name in the sweep YAML; part of every unit's identity.
         has_text_ids: whether ids are text.
-        is_sized: whether the number of channels and cells of its networks can be set (see `sized`).
+        is_sized: whether the number of channels and cells of its networks can be set (see `with_size`).
         has_published_weights: whether its weights are published in the formats of `weights.published.formats`. Weights
             of other spaces are state_dicts, in files that are named after the networks.
         channels_last: whether networks that are not compiled use this memory format (see `Classifier`).
@@ -46,7 +46,7 @@ class Space(ABC):
         """Name of the space in weight stores. Spaces with different networks must have different names."""
         return self.name
 
-    def sized(self, *, channels: int, cells: int) -> "Space":
+    def with_size(self, *, channels: int, cells: int) -> "Space":
         """Return the same space with networks of this size (the field `network` of a sweep).
 
         Raises:

@@ -188,7 +188,7 @@ class Exports:
     def _select_weights(self, dataset: str, key: str, recipes: Sequence[str]) -> Iterator[TrainedWeights]:
         for weights in self.trained_weights:
             if weights.recipe in recipes and dataset in weights.reader.data:
-                planned = weights.reader.files.planned(dataset)
+                planned = weights.reader.files.find_planned_strengths(dataset)
                 if key == CLEAN or planned is None or key in planned:
                     yield weights
 
@@ -210,7 +210,7 @@ class Exports:
             {(name, weights.recipe or '""') for weights in self.trained_weights for name in weights.reader.data}
         )
         folders = ", ".join(str(reader.path) for reader in self.readers)
-        keys = sorted({key for reader in self.readers for key in reader.files.planned(dataset) or ()})
+        keys = sorted({key for reader in self.readers for key in reader.files.find_planned_strengths(dataset) or ()})
         return ResultsError(
             f"Reading trained networks failed for {dataset} {key}: there are no results of "
             f"{', '.join(map(str, architectures))} trained with {', '.join(recipes)} in {folders}. "

@@ -164,7 +164,7 @@ class Column:
         return tuple(size if isinstance(size, int) else sizes[size] for size in self.dimensions)
 
     @property
-    def by_image(self) -> bool:
+    def is_per_image(self) -> bool:
         return "images" in self.dimensions
 
     @property

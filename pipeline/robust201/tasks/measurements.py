@@ -171,7 +171,7 @@ def merge_values(parts: Sequence[Values], *, name: str = "a result") -> dict[str
     merged: dict[str, NDArray[np.int64]] = {}
     for column in totals[0]:
         part_totals = [total[column] for total in totals]
-        merged[column] = np.concatenate(part_totals) if COLUMNS[column].by_image else np.sum(part_totals, axis=0)
+        merged[column] = np.concatenate(part_totals) if COLUMNS[column].is_per_image else np.sum(part_totals, axis=0)
     _check_sizes(name, count_classes(parts[0]), int(count_matrix(merged).sum()))
     dtypes = {column: np.result_type(*(part[column] for part in parts)) for column in parts[0]}
     return _finalise(stored_order(parts[0]), merged, dtypes)
@@ -334,7 +334,7 @@ def _count_failure(values: Values, n_images: int, label_counts: NDArray[np.integ
         column = COLUMNS[name]
         n_counted = n_images if column.images is None else column.images(array)
         lowest, highest = (array.min(), array.max()) if column.is_exact and array.size else (0, 0)
-        if n_counted != n_images or lowest < 0 or (highest > n_images * column.max_term and not column.by_image):
+        if n_counted != n_images or lowest < 0 or (highest > n_images * column.max_term and not column.is_per_image):
             return f"{name} to count {n_images} images, got counts from {lowest} to {highest}, {n_counted} in all"
     if not has_counts(values):
         return None

@@ -164,7 +164,7 @@ def _import_one(weights: SourceWeights, store: CheckpointStore, space: Space, re
     if weights.spec is not None and weights.spec != spec:
         raise _other_network_error(weights, f"the cell {spec}", weights.spec)
     if weights.channels is not None and weights.cells is not None:
-        space = space.sized(channels=weights.channels, cells=weights.cells)
+        space = space.with_size(channels=weights.channels, cells=weights.cells)
     check_weights(weights, space)
     return store.add(
         space=space.weights_name,

@@ -422,7 +422,7 @@ def _space_of(record: CheckpointRecord) -> Space | None:
     space = SPACES.get(record.space)
     if space is None or not space.is_sized or record.channels is None or record.cells is None:
         return space
-    return space.sized(channels=record.channels, cells=record.cells)
+    return space.with_size(channels=record.channels, cells=record.cells)
 
 
 def _possible_ids(record: CheckpointRecord, inputs: Mapping[str, Any], space: Space) -> list[str]:

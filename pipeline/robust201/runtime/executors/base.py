@@ -29,14 +29,14 @@ class BundleLost:
 
     Attributes:
         bundle: the bundle as it was submitted; receipts that were reported earlier remain valid.
-        started: whether the worker had started the bundle; a bundle that was still waiting cannot have caused the
+        was_started: whether the worker had started the bundle; a bundle that was still waiting cannot have caused the
             worker's death.
         preempted: True if the machine was preempted, False if the worker died.
         reason: reason of the loss, in one line.
     """
 
     bundle: Bundle
-    started: bool
+    was_started: bool
     preempted: bool
     reason: str
 

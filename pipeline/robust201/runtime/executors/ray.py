@@ -406,7 +406,7 @@ class RayExecutor:
         self._wait_until_ray_answers()
         ray.kill(slot.actor)  # an unreachable actor may still be alive and occupy its GPU
         loss_events: list[Event] = [
-            BundleLost(bundle, started=position == 0, preempted=preempted, reason=reason)
+            BundleLost(bundle, was_started=position == 0, preempted=preempted, reason=reason)
             for position, (bundle, _) in enumerate(slot.queue)
         ]
         index = self._slots.index(slot)

@@ -60,7 +60,7 @@ class NasBench201(CellSpace):
         self.channels = channels
         self.cells = cells
 
-    def sized(self, *, channels: int, cells: int) -> "NasBench201":
+    def with_size(self, *, channels: int, cells: int) -> "NasBench201":
         return NasBench201(channels, cells)
 
     def spec(self, architecture: ArchitectureId) -> str:

@@ -46,7 +46,7 @@ class InferenceNetwork:
 
     Attributes:
         chunk: maximum number of images per pass; None for no limit.
-        shown: maximum number of images per pass in the last call.
+        last_batch_size: maximum number of images per pass in the last call.
     """
 
     min_batch = MIN_BATCH
@@ -71,7 +71,7 @@ class InferenceNetwork:
         self.is_constant = program.output_node is None
         self._classifier = Linear(network.classifier.weight, network.classifier.bias, device=device)
         self._constant_logits: dict[tuple[int, ...], torch.Tensor] = {}
-        self.shown = 0
+        self.last_batch_size = 0
         if self.is_constant:
             return
         self._blocks, needed_forms = _build_blocks(network, program, device, dtype)
@@ -206,7 +206,7 @@ class InferenceNetwork:
     def _chunks(self, n_images: int, max_images: int | None = None) -> Iterator[slice]:
         """Yield the slice of each chunk of images. If the last chunk is too small, it overlaps the previous one."""
         step = max(min(self.chunk or n_images, max_images or n_images), MIN_BATCH)
-        self.shown = min(step, n_images)
+        self.last_batch_size = min(step, n_images)
         for start in range(0, n_images, step):
             yield slice(min(start, n_images - MIN_BATCH), min(start + step, n_images))
 
