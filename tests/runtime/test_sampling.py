@@ -292,7 +292,7 @@ def test_readers_do_not_mistake_estimates_for_counts(
     pilot = set(choose_pilot(config.selected_architectures, 2, 0))
     assert [set(by_network) for by_network in pgd_accuracies] == [pilot, pilot]
     for command in ("metrics", "predict", "search", "report"):
-        assert "under aa_square, pgd. `rank` shows" in robust201(command, out).err
+        assert "under aa_square, pgd, which `rank` shows" in robust201(command, out).err
     table = pq.read_table(out / ESTIMATES_FILE)
     changed_table = table.set_column(table.schema.get_field_index("value"), "value", pa.array([0.5] * len(table)))
     pq.write_table(changed_table, out / ESTIMATES_FILE)

@@ -65,6 +65,6 @@ def estimates_note(files: ResultFiles, activity: str) -> str:
     keys = ", ".join(dict.fromkeys(frame["key"].astype(str)))
     n_networks = len(frame.drop_duplicates(["dataset", "architecture"]))
     return (
-        f"note: {activity} only accuracies on all images, not the estimates from samples of images, which "
-        f"{files.path} has for {n_networks:,} networks under {keys}. `rank` shows the estimates."
+        f"note: {activity} only accuracies on all images. {files.path} also has estimates of {n_networks:,} networks "
+        f"under {keys}, which `rank` shows."
     )
