@@ -80,9 +80,9 @@ INVALID_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|n
         ({"keys": {"aa_fab_l1": {"epsilons": [3073]}}}, "expected strengths up to 3072, the largest L1 distance"),
         (
             {"keys": {"aa_apgd-t": {"targets": 99}}},
-            "keys.aa_apgd-t on digits: expected targets up to 9, the number of classes other than the label",
+            "keys.aa_apgd-t on digits: expected `targets` up to 9, the number of classes other than the label",
         ),
-        ({"keys": {"aa_fab-t_l2": {"targets": 10}}}, "expected targets up to 9"),
+        ({"keys": {"aa_fab-t_l2": {"targets": 10}}}, "expected `targets` up to 9"),
         ({"keys": {}}, "at least one key"),
         ({"keys": ["pgd"]}, "expected a mapping from names to fields"),
         ({"images": {"count": 0}}, "images.count: expected at least 1, got 0."),
@@ -115,7 +115,7 @@ INVALID_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|n
         ),
         (
             {"keys": {"aa_apgd-ce": {"epsilons_255": [1, 8], "steps": 100_000, "restarts": 20}}},
-            "per image over all strengths, got 12,000,132. Lower steps, restarts or the number of strengths.",
+            "per image over all strengths, got 12,000,132. Lower `steps`, `restarts` or the number of strengths.",
         ),
         (
             {"keys": {"mine": {"source": 21, "key": "aa_square", "queries": 1_000_000, "restarts": 10}}},
@@ -123,7 +123,7 @@ INVALID_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|n
         ),
         (
             {"keys": {"mine": {"file": "mine.py", "passes": 1e12}}},
-            "over all strengths, got 1,000,000,000,000. Lower passes or the number of strengths.",
+            "over all strengths, got 1,000,000,000,000. Lower `passes` or the number of strengths.",
         ),
         (
             {"keys": {"grid775": {"rotations": 100_000}}},

@@ -320,8 +320,8 @@ def test_attack_supports_few_correct_images(task, n_correct):
     ],
 )
 def test_autoattack_makes_passes_given_by_parameters(key, changes, passes):
-    # No attack succeeds on constant logits, so the number of passes is known. AutoAttack makes two passes of checks and
-    # two passes on clean images, attacks, and makes one pass on the results.
+    # No attack succeeds on constant logits, so the number of passes is known. AutoAttack makes two passes for its
+    # checks, two on the clean images, the passes of the attack, and one on the results.
     network = CountingNetwork(PathlessNetwork([5.0, 0.0, 0.0, 0.0, 0.0]))
     images = tiny_images(BATCH_SIZE, labels=[0] * BATCH_SIZE)
     task = TASKS[key]

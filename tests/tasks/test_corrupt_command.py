@@ -1,4 +1,4 @@
-"""The command `corrupt`: its effects and output."""
+"""The function of the command `corrupt`: the files that it writes, and the lines that it reports."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 from robust201.core.errors import DatasetError
 from robust201.images.specs import DATASETS
-from robust201.tasks.corruptions import folder as corrupting
+from robust201.tasks.corruptions import folder as corruption_folder
 from robust201.tasks.corruptions.folder import corrupt_dataset
 from tests.support.natural_images import image_set
 
@@ -25,7 +25,7 @@ def test_corrupt_dataset_writes_corruptions_of_digits(tmp_path: Path) -> None:
 
 def test_corrupt_dataset_reports_differing_md5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = image_set(6)
-    monkeypatch.setattr(corrupting, "load_images", lambda *args, **options: images)
+    monkeypatch.setattr(corruption_folder, "load_images", lambda *args, **options: images)
     monkeypatch.setitem(DATASETS, "cifar10", replace(DATASETS["cifar10"], n_test=6))
     lines, is_ok = corrupt_dataset(tmp_path / "out", dataset="cifar10", keys=["contrast"], check_published=True)
     assert not is_ok

@@ -127,9 +127,9 @@ def test_random_numbers_depend_on_seed_and_index(key: str) -> None:
 def test_distance_grows_with_severity(key: str, size: int) -> None:
     mean_distances = mean_distances_of(key, natural_images(12, size))
     if key == "defocus_blur" and size == 16:
-        assert mean_distances == sorted(mean_distances)  # the lens at severity 1 is smaller than a pixel
+        assert mean_distances == sorted(mean_distances)  # the disk at severity 1 is smaller than a pixel
     elif key == "zoom_blur" and size == 16:
-        assert mean_distances[4] > mean_distances[0]  # small enlargements of 16 pixels share their whole-pixel crops
+        assert mean_distances[4] > mean_distances[0]  # small enlargements of 16 pixels crop equally many whole pixels
     else:
         assert all(low < high for low, high in itertools.pairwise(mean_distances)), mean_distances
 

@@ -1,4 +1,4 @@
-"""Evaluation of a part: results, their timing, and independence of batches, order and parts."""
+"""Evaluation of a part: results, their timing, and independence from batches, order and parts."""
 
 import dataclasses
 import functools
@@ -138,12 +138,12 @@ def test_evaluate_part_yields_each_strength_as_soon_as_it_is_complete():
         provenance={},
     )
     assert next(results).strength == 1.0
-    n_first_strength = network.n_images
+    n_images_at_first_strength = network.n_images
     assert next(results).strength == 8.0
-    assert network.n_images == 2 * n_first_strength
+    assert network.n_images == 2 * n_images_at_first_strength
 
 
-def test_only_requested_measurements_are_returned():
+def test_result_has_only_requested_and_standard_columns():
     (result,) = evaluate_images(TASKS["clean"], measurements=("accuracy",))
     assert set(result.values) == {"accuracy", "cm"}
 

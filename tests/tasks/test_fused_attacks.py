@@ -1,4 +1,4 @@
-"""Fused attacks: independence of batches, of other images and of other strengths; number of passes."""
+"""Fused attacks: independence from batches, other images and other strengths; number of passes."""
 
 import dataclasses
 import functools
@@ -120,7 +120,7 @@ def attack_images(
     )
     perturbed = {strength: torch.full((len(positions), *SHAPE), torch.nan) for strength in strengths}
     for batch in task.load("fused")(job, parameters):
-        perturbed[strengths[batch.strength]][batch.positions] = batch.images
+        perturbed[strengths[batch.strength_index]][batch.positions] = batch.images
     return perturbed
 
 
@@ -184,11 +184,11 @@ def all_attacked_images(key):
 
 @every_autoattack
 def test_attack_fools_some_images(task):
-    fooled = [
+    n_fooled = [
         int((MODEL.network(images).argmax(dim=1) != torch.from_numpy(IMAGES.labels)).sum())
         for images in all_attacked_images(task.key).values()
     ]
-    assert 5 <= fooled[0] < fooled[1] <= fooled[2]
+    assert 5 <= n_fooled[0] < n_fooled[1] <= n_fooled[2]
 
 
 @every_attack
@@ -247,7 +247,7 @@ def test_evaluate_part_uses_fused_engine(task):
     expected = {strength: np.full(len(images), -1) for strength in parameters.strengths}
     for batch in perturb(task, context, parameters, request_of(images, parameters.strengths)):
         predicted = context.classifier(batch.images).argmax(dim=1)
-        expected[parameters.strengths[batch.strength]][batch.positions.numpy()] = predicted.numpy()
+        expected[parameters.strengths[batch.strength_index]][batch.positions.numpy()] = predicted.numpy()
     for result in results:
         assert result.values["predictions"].tolist() == expected[result.strength].tolist()
 

@@ -1,4 +1,4 @@
-"""Largest eigenvalues of Hessians: comparison with dense matrices, and independence of batches and starting vectors."""
+"""Largest eigenvalues of Hessians: comparison with dense matrices, independence from batches and starting vectors."""
 
 import dataclasses
 
@@ -79,20 +79,20 @@ def test_hessian_weights_matches_dense_matrix():
     assert result["largest_summed"] == 3 * result["largest"]
 
 
-@pytest.mark.parametrize("space", ["normalised", "pixels"])
-def test_hessian_input_matches_dense_matrices(space):
+@pytest.mark.parametrize("input_space", ["normalised", "pixels"])
+def test_hessian_input_matches_dense_matrices(input_space):
     images, network = tiny_images(3), SmoothNetwork()
     classifier = tiny_classifier(network)
     pixels, labels = torch.from_numpy(images.images) / 255, torch.from_numpy(images.labels)
-    inputs = pixels if space == "pixels" else (pixels - classifier.mean) / classifier.std
-    model = classifier if space == "pixels" else network
+    inputs = pixels if input_space == "pixels" else (pixels - classifier.mean) / classifier.std
+    model = classifier if input_space == "pixels" else network
 
     matrices = [
         torch.autograd.functional.hessian(lambda x, n=n: functional.cross_entropy(model(x[None]), labels[n : n + 1]), x)
         for n, x in enumerate(inputs)
     ]
     expected = torch.linalg.eigvalsh(torch.stack(matrices).reshape(-1, 192, 192).double())[:, -1]
-    result = measure("hessian_input", images, classifier, input=space)
+    result = measure("hessian_input", images, classifier, input=input_space)
     assert result["largest"] == pytest.approx(float(expected.mean()), rel=1e-4)
     assert result["largest_sd"] == pytest.approx(float(expected.std(correction=0)), rel=1e-4)
 
@@ -142,7 +142,7 @@ def test_lanczos_supports_operators_of_different_rank():
 
 
 def test_lanczos_raises_error_if_it_does_not_converge():
-    with pytest.raises(EvaluationError, match=r"1e-06 or less within 4 steps, got .* Raise tolerance or steps"):
+    with pytest.raises(EvaluationError, match=r"1e-06 or less within 4 steps, got .* Raise `tolerance` or `steps`"):
         eigenvalues_of(np.diag(np.linspace(-1, 1, 60)), steps=4)
 
 
@@ -159,7 +159,7 @@ def test_hessians_reject_nan_weights():
             measure(key, tiny_images(4, labels=[0] * 4), tiny_classifier(network))
 
 
-def test_parameters_require_multiple_of_batch_or_fewer_images():
+def test_number_of_images_must_be_multiple_of_batch_or_smaller():
     with pytest.raises(ValidationError, match=r"a multiple of batch \(256\), or fewer, got 300. Set images: 256"):
         HessianWeightsParameters(images=300)
     assert HessianWeightsParameters(images=200).images == 200

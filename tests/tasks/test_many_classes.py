@@ -14,6 +14,7 @@ LABELS = torch.randint(0, N_CLASSES, (N_IMAGES,), generator=GENERATOR)
 LOGITS = torch.randn(N_IMAGES, N_CLASSES, generator=GENERATOR)
 LOGITS[::3, :] += 9 * torch.nn.functional.one_hot(LABELS[::3], N_CLASSES)  # a third of the images are correct
 COMPACT_MEASUREMENTS = ("accuracy", "confidence_prediction", "predictions")
+"""Measurements that do not request a matrix with a row for each class."""
 
 
 def measure(measurements, start=0, stop=N_IMAGES):  # type: ignore[no-untyped-def]

@@ -101,15 +101,15 @@ def test_eigenvalues_of_weights_match_dense_hessians(mode):
     assert result["batch_largest"] > 1.01 * result["largest"]  # Jensen's inequality: the two columns differ
 
 
-@pytest.mark.parametrize("space", ["normalised", "pixels"])
-def test_batch_eigenvalues_of_input_match_dense_hessians(space):
+@pytest.mark.parametrize("input_space", ["normalised", "pixels"])
+def test_batch_eigenvalues_of_input_match_dense_hessians(input_space):
     classifier, images = tiny_classifier(NormalisedNetwork()), tiny_images(N_IMAGES)
-    result = measure("hessian_input", images, classifier, input=space, **TRAINING_PARAMETERS, **LOW_TOLERANCE)
+    result = measure("hessian_input", images, classifier, input=input_space, **TRAINING_PARAMETERS, **LOW_TOLERANCE)
     expected = []
     for x, y in batches_of(images, classifier):
         network = new_network_in_mode("training")
         # The network's input is pixels / std + constant, so a pixel's change is multiplied by 1 / std.
-        factor = torch.ones(()) if space == "normalised" else 1 / classifier.std.double()
+        factor = torch.ones(()) if input_space == "normalised" else 1 / classifier.std.double()
 
         def loss(z, x=x, y=y, network=network, factor=factor):
             return functional.cross_entropy(network(x + factor * z), y, reduction="sum")
@@ -239,7 +239,7 @@ def test_identity_has_mode_batch_and_columns_only_if_they_matter(key, identity):
 @pytest.mark.parametrize(
     ("key", "fields", "message"),
     [
-        ("jacobian", {"mode": "training", "projections": "exact"}, "set projections: 10"),
+        ("jacobian", {"mode": "training", "projections": "exact"}, "Set projections: 10"),
         ("jacobian", {"mode": "training", "images": None}, r"a number of images in batches of 256, got null"),
         ("jacobian", {"mode": "training", "images": 300}, r"a multiple of batch \(256\), or fewer, got 300"),
         ("jacobian", {"mode": "training", "batch": 1}, "batches of 2 images or more"),

@@ -218,7 +218,7 @@ def test_row_sum_tolerance_grows_with_number_of_classes(n_classes, tolerance):
 
 
 @pytest.mark.parametrize(("error", "is_valid"), [(4e-5, True), (8e-5, False)])
-def test_check_values_rejects_damaged_row_of_many_classes(error, is_valid):
+def test_check_values_tolerates_only_small_errors_in_rows_of_many_classes(error, is_valid):
     logits = torch.zeros(3, 1000)
     values = measure(logits, torch.zeros(3, dtype=torch.long), measurements=("confidence", "cm"))
     values["confidence_label"][0, 0] += error

@@ -1,4 +1,4 @@
-"""Properties of every measure: declared columns, independence of batches and of global state, no side effects."""
+"""Properties of every measure: declared columns, independence from batches and global state, no side effects."""
 
 import dataclasses
 

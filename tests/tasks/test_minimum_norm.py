@@ -100,7 +100,7 @@ def test_fused_attack_matches_foolbox_bitwise(key, steps):
 
 @pytest.mark.parametrize("changes", [{"max_stepsize": 0.3, "gamma": 0.2}, {"max_stepsize": 10.0}])
 @pytest.mark.parametrize("key", ["fmn", "fmn_l1"])
-def test_parameters_match_foolbox(key, changes):
+def test_fmn_with_other_parameters_matches_foolbox(key, changes):
     nearest = fused_minima(key, TASKS[key].parameters(steps=12, **changes))
     assert differing_bits(nearest, library_minima(LIBRARY_ATTACKS[key](steps=12, **changes))) == 0
 
@@ -123,7 +123,7 @@ def test_reference_fmn_l2_supports_both_projections(projection):
     )
 
 
-def test_fmn_l0_supports_epsilon_of_all_values():
+def test_fmn_l0_supports_epsilon_equal_to_number_of_values():
     constant_classifier = tiny_classifier(PathlessNetwork([0.0, 3.0, 1.0, -2.0, 0.5]))
     labels = torch.ones_like(LABELS)
     with pytest.raises(IndexError):
@@ -222,7 +222,9 @@ def test_image_is_correct_at_epsilons_below_its_distance(task):
     for batch in checked(
         perturb(task, context, parameters, request), name="", request=request, constraint=task.constraint
     ):
-        is_correct[batch.strength, batch.positions] = classifier(batch.images).argmax(dim=1) == LABELS[batch.positions]
+        is_correct[batch.strength_index, batch.positions] = (
+            classifier(batch.images).argmax(dim=1) == LABELS[batch.positions]
+        )
     expected = ~misclassified | (distances > torch.tensor(epsilons)[:, None])
     assert torch.equal(is_correct, expected)
     assert int(is_correct[1].sum()) + int((~is_correct[0]).sum()) > 0
@@ -258,9 +260,9 @@ def test_cautions_warn_about_few_steps():
         assert task.parameters().cautions == ()
         (caution, *_) = task.parameters(steps=10).cautions
         assert caution.field == "steps"
-        assert "10 steps are few" in caution.what
+        assert "10 steps are few" in caution.problem
     (_, unreachable_caution) = TASKS["ddn_l2"].parameters(steps=10, epsilons=(0.25,)).cautions
-    assert "init_epsilon × (1 - gamma)^steps = 0.5987" in unreachable_caution.what
+    assert "init_epsilon × (1 - gamma)^steps = 0.5987" in unreachable_caution.problem
     assert TASKS["ddn_l2"].parameters(steps=60, epsilons=(0.25,)).cautions == ()
 
 
@@ -287,7 +289,7 @@ def test_brendel_bethge_fulfils_contract_and_is_close_to_fmn(key, largest):
     for batch in checked(
         perturb(task, tiny_context(key), parameters, request), name=key, request=request, constraint=task.constraint
     ):
-        if batch.strength == 1:
+        if batch.strength_index == 1:
             nearest[batch.positions] = batch.images
     misclassified = CLASSIFIER(nearest).argmax(dim=1) != LABELS
     assert misclassified.double().mean() > 0.9

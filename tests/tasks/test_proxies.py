@@ -29,7 +29,7 @@ from tests.support.tiny_networks import (
 )
 
 
-class TwoStages(nn.Module):
+class MixedLayersNetwork(nn.Module):
     """Convolutions with and without bias, three forms of ReLU (module, in place, function), and a layer used twice."""
 
     def __init__(self):
@@ -62,14 +62,14 @@ def images():
 
 @pytest.fixture(scope="module")
 def scores(images):
-    return measure(TwoStages(), images)
+    return measure(MixedLayersNetwork(), images)
 
 
 def training_batch(images):
     """Return a network in training mode, its inputs and the labels."""
     classifier = tiny_classifier()
     inputs = (torch.from_numpy(images.images) / 255 - classifier.mean) / classifier.std
-    return TwoStages().train(), inputs, torch.from_numpy(images.labels)
+    return MixedLayersNetwork().train(), inputs, torch.from_numpy(images.labels)
 
 
 LAYER_WEIGHTS = ("first.weight", "second.weight", "linear.weight")
@@ -212,7 +212,7 @@ def test_synflow_of_linear_chain_is_product_of_weights():
 def test_zen_matches_explicit_computation():
     """Compare with an explicit computation of the last map and variances. Without BatchNorm the score is finite."""
     images, context = tiny_images(6), tiny_context("proxies")
-    classifier = tiny_classifier(TwoStages())
+    classifier = tiny_classifier(MixedLayersNetwork())
     score = measure(classifier.network, images)["zen"]
     weights = normals(context, "weights", (108 + 144 + 20,))
     first_weight, second_weight, _ = weights.split([108, 144, 20])
@@ -237,7 +237,7 @@ def test_zen_matches_explicit_computation():
 
 
 def test_zen_ignores_batch_norm_with_constant_input(images):
-    class NetworkWithDeadBranch(TwoStages):
+    class NetworkWithDeadBranch(MixedLayersNetwork):
         def __init__(self):
             super().__init__()
             self.third, self.third_norm = nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4)
@@ -248,12 +248,12 @@ def test_zen_ignores_batch_norm_with_constant_input(images):
 
     # Random weights are assigned to layers in order, so the additional layer does not change the other layers' weights.
     assert measure(NetworkWithDeadBranch(), images)["zen"] == pytest.approx(
-        measure(TwoStages(), images)["zen"], rel=1e-6
+        measure(MixedLayersNetwork(), images)["zen"], rel=1e-6
     )
 
 
 def test_zen_does_not_depend_on_weights(images, scores):
-    scaled_network = TwoStages()
+    scaled_network = MixedLayersNetwork()
     with torch.no_grad():
         for weight in scaled_network.parameters():
             weight.mul_(3)
@@ -305,7 +305,7 @@ def test_proxies_use_only_first_images(images):
 
 @pytest.mark.parametrize("key", ["proxies", "croze"])
 def test_proxies_reject_nan_weights(key, images):
-    network = TwoStages()
+    network = MixedLayersNetwork()
     network.linear.weight.data.fill_(torch.nan)
     task = find_task(key)
     parameters = task.parameters()

@@ -82,7 +82,8 @@ def test_standard_is_at_least_as_strong_as_first_stage():
 STAGES = [(1, "aa_apgd-ce"), (2, "aa_apgd-t"), (3, "aa_fab-t"), (4, "aa_square")]
 
 
-def stages_of(engine, parameters, images, classifier):
+def stage_counts(engine, parameters, images, classifier):
+    """Return the number of images with each outcome (see the column `stages`), by strength."""
     images = dataclasses.replace(images, n_classes=classifier.n_classes)
     task = TASKS["aa_standard"]
     context = dataclasses.replace(tiny_context("", classifier, batch_size=len(images)), engine=engine)
@@ -125,7 +126,7 @@ def test_reference_stages_match_library():
         n_resisting.append(int((classifier.logits(perturbed).argmax(dim=1) == labels).sum()))
     n_fooled = [before - after for before, after in itertools.pairwise(n_resisting)]
     expected = [len(images) - n_resisting[0], *n_fooled, n_resisting[-1]]
-    assert stages_of("reference", parameters, images, classifier) == {4.0: expected}
+    assert stage_counts("reference", parameters, images, classifier) == {4.0: expected}
     assert sum(1 for count in expected if count) >= 3
 
 
@@ -137,23 +138,25 @@ def test_fused_first_stage_matches_apgd():
     apgd_parameters = TASKS["aa_apgd-ce"].parameters(epsilons_255=(2.0, 4.0), steps=3)
     perturbed = perturb_all(TASKS["aa_apgd-ce"], apgd_parameters, images, context)
     labels = torch.from_numpy(images.labels)
-    for strength, stages in stages_of("fused", parameters, images, classifier).items():
+    for strength, counts in stage_counts("fused", parameters, images, classifier).items():
         n_misclassified = int((classifier.logits(perturbed[strength]).argmax(dim=1) != labels).sum())
-        assert stages[0] == 3
-        assert stages[0] + stages[1] == n_misclassified
-        assert sum(stages) == len(images)
+        assert counts[0] == 3  # one label in four differs from the prediction for the clean image
+        assert counts[0] + counts[1] == n_misclassified
+        assert sum(counts) == len(images)
 
 
-def test_standard_returns_image_of_first_stage_if_it_fools():
+def test_standard_keeps_first_stage_image_if_network_is_fooled():
     images = tiny_images()
     clean = to_float(torch.from_numpy(images.images))
     perturbed = {}
     for key, changes in (("aa_standard", {"steps": 5, "queries": 10}), ("aa_apgd-ce", {"steps": 5})):
         context = dataclasses.replace(tiny_context(key), engine="fused")
         perturbed[key] = perturb_all(TASKS[key], attack_parameters(TASKS[key], (3.0,), **changes), images, context)[3.0]
-    fooled = (perturbed["aa_apgd-ce"] != clean).flatten(1).any(dim=1)
-    assert fooled.any()
-    torch.testing.assert_close(perturbed["aa_standard"][fooled], perturbed["aa_apgd-ce"][fooled], rtol=0, atol=1e-6)
+    is_changed = (perturbed["aa_apgd-ce"] != clean).flatten(1).any(dim=1)
+    assert is_changed.any()
+    torch.testing.assert_close(
+        perturbed["aa_standard"][is_changed], perturbed["aa_apgd-ce"][is_changed], rtol=0, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """The table of tasks: every attack, corruption and measure that a sweep can evaluate.
 
-A task holds the data that planning needs (parameters, strengths, cost) and the names of the functions that do the
-work. Only workers import these functions (`Task.load`), so planning, status and export never import torch.
+A task's name, such as `pgd`, is called its key. A task holds the data that planning needs (parameters, strengths, cost)
+and the names of the functions that do the work. Only workers import these functions (`Task.load`), so planning, status
+and export never import torch.
 
 To add an attack, write a module in `tasks/perturbations` with a `reference` function, a `fused` one or both, a
 parameter class in `tasks/parameters.py`, and an entry in `TASKS`. Tests that run for every task then cover it.
@@ -121,7 +122,7 @@ class Task:
 
     @property
     def is_divisible(self) -> bool:
-        """Whether the images of a unit may be split into parts. A measure needs all images at once."""
+        """Whether a network may be evaluated on a few images at a time. A measure needs all images at once."""
         return self.kind != "measure"
 
     def with_parameters(self, parameters: Parameters) -> "Task":
@@ -139,7 +140,7 @@ class Task:
         return engine == "fused" and self.kind == "attack"
 
     def shares_random_numbers_in_batch(self, engine: str) -> bool:
-        """Whether all images of a batch share random numbers, so that units may be split only between batches."""
+        """Whether all images of a batch share random numbers, so that images may be split only between batches."""
         return engine == "reference" or (self.kind == "attack" and not self.takes_job(engine))
 
     def unsupported_steps_reason(self, engine: str) -> str | None:
@@ -147,10 +148,9 @@ class Task:
         if self.kind != "attack" or (self.records_steps and self.takes_job(engine)):
             return None
         engine_phrase = f"with engine {engine}" if self.records_steps else "with any engine"
-        supported = "with engine fused: FGSM, PGD, APGD, Square and FMN"
         return (
-            f"{self.key} does not record `steps` {engine_phrase}. Leave {self.key} or the measurement out (it is "
-            f"recorded {supported})."
+            f"{self.key} does not record `steps` {engine_phrase}. Leave {self.key} or the measurement out (FGSM, PGD, "
+            "APGD, Square and FMN record it with engine fused)."
         )
 
     def excessive_cost_reason(self, parameters: Parameters, n_classes: int) -> str | None:
@@ -161,7 +161,7 @@ class Task:
         costly_parameters = [name for name in _COST_FACTORS if hasattr(parameters, name)]
         return (
             f"expected up to {MAX_PASSES:,} passes through the network per image over all strengths, got "
-            f"{passes:,.0f}. Lower {', '.join(costly_parameters)} or the number of strengths."
+            f"{passes:,.0f}. Lower {', '.join(f'`{name}`' for name in costly_parameters)} or the number of strengths."
         )
 
     def load(self, engine: str = "reference") -> Callable[..., Any]:
@@ -255,21 +255,21 @@ _LANCZOS_STEPS = 16
 """Typical number of Lanczos iterations on a network's weights (docs/measures.md)."""
 
 _HESSIAN_PASSES = 9.0
-"""Forward-pass equivalents of a product with the Hessian of the weights, which takes two derivatives."""
+"""Forward-pass equivalents of one Hessian-vector product for the weights, which takes two derivatives."""
 
 _INPUT_HESSIAN_PASSES = 6.0
-"""Forward-pass equivalents of a product with the Hessian of the input, whose first derivative is stored."""
+"""Forward-pass equivalents of one Hessian-vector product for the input, for which the first derivative is stored."""
 
 _RESISTING_FRACTION = 0.4
-"""Typical fraction of the images that are left for a second attack or target, since the first has not fooled them. It
-is about the same for Square (docs/protocol.md)."""
+"""Typical fraction of the images that the first attack or target does not fool, so that they are left for the next one.
+The fraction of its queries that Square makes is about the same (docs/protocol.md)."""
 
 
 def _hessian_weights_passes(parameters: Any, _n_classes: int) -> float:
-    # One iteration covers all images; per-batch columns need a second, with as many products per image.
+    # One Lanczos run covers all images. Per-batch columns need further runs, which together take as many products.
     is_per_batch = [name.startswith("batch_") for name in parameters.selected_columns]
-    n_iterations = any(is_per_batch) + (not all(is_per_batch))
-    return float(_HESSIAN_PASSES * min(parameters.steps, _LANCZOS_STEPS) * n_iterations)
+    n_runs = any(is_per_batch) + (not all(is_per_batch))
+    return float(_HESSIAN_PASSES * min(parameters.steps, _LANCZOS_STEPS) * n_runs)
 
 
 def _hessian_input_passes(parameters: Any, n_classes: int) -> float:
@@ -356,7 +356,7 @@ _CORRUPTIONS = (
 )
 
 CORRUPTIONS = tuple(task.key for task in _CORRUPTIONS)
-"""The 15 corruptions of the paper, in the order of the published helper."""
+"""The 15 corruptions of the paper, in the order of the published dataset's helper code."""
 
 TASKS: dict[str, Task] = {
     task.key: task

@@ -46,8 +46,8 @@ class FoolingSteps(NamedTuple):
     Attributes:
         first_steps: (B,) int64, the first step at which the attack observed that it fooled each image; `NEVER_FOOLED`
             if it observed none.
-        last_step: the attack's last step. It is recorded for images that the attack returns misclassified without
-            having observed it.
+        last_step: the attack's last step. It is recorded for images that the network misclassifies although the attack
+            did not observe that it fooled them.
     """
 
     first_steps: "torch.Tensor"
@@ -261,8 +261,8 @@ def _contradiction_of_stages(stages: NDArray[Any], cm: Counts) -> str | None:
 
 
 UNITS_PER_DISTANCE = 1e9
-"""Number of units in which a distance of 1 is stored, for pixels in [0, 1] (L0: a distance of one value). Whole
-numbers are therefore stored exactly."""
+"""Distances are stored as integers, in billionths of the pixel range [0, 1] (L0: of one value). Whole numbers are
+therefore stored exactly."""
 
 NOT_FOOLED = 2**53 - 1
 """Stored distance of an image that the attack does not fool: the largest integer that all JSON parsers represent

@@ -82,8 +82,8 @@ L2 = Constraint("L2", 2, 1.0, "epsilon (L2)", 1e-5)
 
 L1 = Constraint("L1", 1, 1.0, "epsilon (L1)", 5e-4, 2e-5)
 """The L1 ball. In the worst case, one rounding changes each of 3,072 values by 2**-25, and the norm by 9.2e-5. The
-projection also adds float32 numbers, whose sum is the length that it removes from a step. For a step of 20 radii and a
-few roundings of 2**-24 each, the error of this sum is about 5e-6 radii."""
+projection also sums float32 numbers to find by how much to shorten a step. If the step is 20 times the radius and the
+sum takes a few roundings of 2**-24 each, its error is about 5e-6 times the radius."""
 
 L0 = Constraint("L0", 0, 1.0, "values changed (L0)", 0.0)
 """The L0 ball. The distance is the number of changed values, counting each channel separately. Values that an attack

@@ -1,4 +1,4 @@
-"""Evaluation of one part: perturbs, classifies and measures its images, without access to the disk or Ray."""
+"""Evaluation of a part (some images at some strengths, for one network and key), without access to the disk or Ray."""
 
 import dataclasses
 import time
@@ -58,12 +58,12 @@ def evaluate_part(
     """Yield the result of each of a part's strengths as soon as it is complete.
 
     Args:
-        context: classifier, seed, batch size of random numbers and source of corrupted images; this function sets its
-            `key` and `first_batch`.
+        context: classifier, seed, source of corrupted images and number of images that share random numbers
+            (`batch_size`); this function sets its `key` and `first_batch`.
         task: the task to evaluate.
         parameters: the task's parameters; the strengths come from the part.
-        part: strengths and image positions [start, stop), which must start and stop at multiples of the batch size of
-            random numbers.
+        part: strengths and image positions [start, stop). If images share random numbers, both must be multiples of
+            `context.batch_size`, except a stop at the last image.
         images: all selected images; the part is a slice of them.
         measurements: names from `tasks.columns.MEASUREMENTS`.
         provenance: versions, host and device, copied to the results.

@@ -1,8 +1,9 @@
 """Measurements of a network's outputs, as sums of integers, which are exact in any order.
 
-Confidences are added as 64-bit integers with 32 fractional bits, so neither the order of images nor the split of a unit
-into parts affects the sum. The sum can be recovered from a stored mean and the counts in `cm`: with at most 2**18
-images, it takes fewer than the 53 bits of a float64, which leaves a margin for two roundings.
+Confidences are added as 64-bit integers with 32 fractional bits, so the sum depends neither on the order of images nor
+on whether they are evaluated in several parts. The sum can be recovered from a stored mean and the counts in `cm`, the
+confusion matrix: with at most 2**18 images, it takes fewer than the 53 bits of a float64, which leaves a margin for two
+roundings.
 
 Torch is imported only where values are computed on a device. Shards and exports use checks and merging without torch.
 """
@@ -147,7 +148,9 @@ class Accumulator:
 
 
 def merge_values(parts: Sequence[Values], *, name: str = "a result") -> dict[str, NDArray[Any]]:
-    """Merge the measurements of a unit's parts. The result is byte-identical to an evaluation of the whole unit.
+    """Merge the measurements of one network under one key (a unit) that was evaluated in several parts.
+
+    The result is byte-identical to an evaluation of the whole unit.
 
     Args:
         parts: columns of each part, in the order of their image positions; all parts have the same columns.
@@ -276,11 +279,11 @@ def has_predictions(values: Values) -> bool:
 
 def summarise(values: Values) -> tuple[int, float]:
     """Return the number of correctly classified images, and the mean confidence in the predicted class."""
-    by_correctness = MEASUREMENTS["confidence"]["prediction"]
-    assert by_correctness.counts is not None  # noqa: S101 - the column holds means
-    counts = by_correctness.counts(count_matrix(values))
+    column = MEASUREMENTS["confidence"]["prediction"]
+    assert column.counts is not None  # noqa: S101 - the column holds means
+    counts = column.counts(count_matrix(values))
     # A mean over zero images is NaN, and its weight is 0.
-    return int(counts[0]), float(np.average(np.nan_to_num(values[by_correctness.name]), weights=counts))
+    return int(counts[0]), float(np.average(np.nan_to_num(values[column.name]), weights=counts))
 
 
 def check_measure_values(

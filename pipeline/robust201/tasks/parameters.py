@@ -28,7 +28,7 @@ MAX_STRENGTHS = 1_000
 """Maximum number of strengths per key."""
 
 MAX_GRID_POINTS = 10_000
-"""Maximum number of grid points. The coordinates of all points are in memory at once, which take 8 kB per point for
+"""Maximum number of grid points. The coordinates of all points are in memory at once, and take 8 kB per point for
 images of 32x32 pixels."""
 
 _MAX_COMMON_K = 32
@@ -441,7 +441,7 @@ class ApgdL1(Apgd):
 
 
 class DlrParameters(Parameters):
-    """Parameters of attacks on the difference of logits ratio, which need three classes."""
+    """Parameters of attacks on the difference of logits ratio, which need at least three classes."""
 
     min_classes: ClassVar[int] = 3
     min_classes_reason: ClassVar[str] = "the DLR loss divides by the largest logit minus the third largest"
@@ -456,7 +456,7 @@ class ApgdDlrL1(ApgdL1, DlrParameters):
 
 
 class TargetedDlrParameters(Parameters):
-    """Parameters of attacks on the targeted difference of logits ratio, which need four classes."""
+    """Parameters of attacks on the targeted difference of logits ratio, which need at least four classes."""
 
     min_classes: ClassVar[int] = 4
     min_classes_reason: ClassVar[str] = (
@@ -478,8 +478,8 @@ class TargetsParameters(Parameters):
         max_targets = n_classes - 1
         if self.targets > max_targets and self.targets != type(self).model_fields["targets"].default:
             return (
-                f"expected targets up to {max_targets}, the number of classes other than the label, got "
-                f"{self.targets}. Lower targets."
+                f"expected `targets` up to {max_targets}, the number of classes other than the label, got "
+                f"{self.targets}. Lower `targets`."
             )
         return super().unsupported_classes_reason(n_classes)
 
@@ -544,7 +544,7 @@ class Rand(Attack, DlrParameters):
     """AutoAttack's version for randomised networks (Croce and Hein, 2020): APGD-CE and APGD-DLR on averaged gradients.
 
     Attributes:
-        steps: steps of each attack.
+        steps: number of steps of each attack.
         passes: number of gradients averaged in each step (expectation over transformations).
     """
 

@@ -28,7 +28,7 @@ def call_attack(
             [0, 1] to logits (B, C) and is differentiable; `images` are such pixels, and `labels` are (B,) int64.
         label: the function's name, for messages.
         function_parameters: the function's parameters from the sweep.
-        context: context of the attack.
+        context: the network, and the seed of its random numbers.
         request: images and strengths.
 
     Raises:
@@ -72,7 +72,7 @@ def call_measure(
             the first three arguments are the same as for an attack.
         label: the function's name, for messages.
         function_parameters: the function's parameters from the sweep.
-        context: context of the measure.
+        context: the network, and the seed of its random numbers.
         request: the images.
 
     Raises:

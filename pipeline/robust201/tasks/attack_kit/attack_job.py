@@ -1,6 +1,7 @@
-"""Common parts of the fused engine's attacks: (image, epsilon) samples, restarts, and batches of results.
+"""Common parts of this package's own attacks (engine `fused`), which attack images at all epsilons together.
 
-Samples are numbered strength by strength: sample s of n images is image s % n at strength s // n.
+The parts are samples, which are (image, epsilon) pairs, restarts, and batches of results. Samples are numbered strength
+by strength: sample s of n images is image s % n at strength s // n.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,14 +24,15 @@ CUDA_SAMPLES = 2048
 """Default batch size on CUDA, in samples. `Context.model_batch` replaces it by one that suits the GPU's memory."""
 
 _POOL_BYTES = {"cpu": 2**26, "cuda": 2**30}
-"""Maximum size in bytes of one float32 copy of Square's pool, by device type."""
+"""Maximum size in bytes of Square's pool in float32, by device type. The pool contains the samples from which Square
+fills its batches."""
 
 _POOL_BATCHES = {"cpu": 128, "cuda": 16}
-"""Maximum number of batches in Square's pool, by device type. This limit applies if batches are small. Even then, a
-full pool has at least fifteen full batches for each partly filled one."""
+"""Maximum number of batches in Square's pool, by device type. This limit applies if batches are small. Even then, at
+most one of the sixteen or more batches of a full pool is partly filled."""
 
 _POOL_COPIES = 6
-"""Number of float32 copies of Square's pool in memory."""
+"""Number of float32 tensors of the size of Square's pool that are in memory at once."""
 
 MAX_IMAGES_PER_SAMPLE = _POOL_COPIES * _POOL_BATCHES["cuda"] + 4
 """Maximum number of float32 images in GPU memory during an attack, per sample in a batch: copies of Square's pool, and
@@ -47,7 +49,7 @@ class AttackJob:
         random_numbers: source of random numbers.
         images: (N, 3, H, W) uint8, on the device.
         labels: (N,) int64, on the device.
-        indices: (N,) rows of the images in the split, which identify their random numbers.
+        indices: (N,) positions of the images in the dataset's full split, which identify their random numbers.
         epsilons: (S,) radii of the balls in units of the pixel range [0, 1].
         step_log: records the step at which the attack fools each image; None if not requested.
         on_stage: called with the number and the key of each stage of a multi-stage attack, when it begins.
@@ -109,7 +111,7 @@ class AttackJob:
         """
         device = self.images.device
         rows = torch.from_numpy(positions).to(device)
-        # Round once, from float64, as torch rounds the Python numbers that the libraries pass to it.
+        # Round once, from float64, as Foolbox and AutoAttack do, which pass Python numbers to torch.
         epsilons = torch.tensor(self.epsilons, dtype=torch.float64).float()[torch.from_numpy(strengths)].to(device)
         return Samples(
             clean=to_float(self.images[rows]),
@@ -122,7 +124,7 @@ class AttackJob:
 
     @torch.inference_mode()
     def is_correct(self) -> NDArray[np.bool_]:
-        """Return whether the model classifies each image correctly: (N,) on the host."""
+        """Return whether the model classifies each clean image correctly: (N,) on the host."""
         if len(self.images) == 0:
             return np.zeros(0, np.bool_)
         predicted = [
@@ -153,7 +155,7 @@ class Samples:
         epsilons: (B, 1, 1, 1) float32.
         strengths: (B,) index of each sample's epsilon, on the host.
         positions: (B,) position of each sample's image, on the host.
-        image_rows: (B,) row of each sample's image in the dataset's split, on the host.
+        image_rows: (B,) position of each sample's image in the dataset's full split, on the host.
     """
 
     clean: torch.Tensor
@@ -176,12 +178,12 @@ class Samples:
             self.image_rows[rows],
         )
 
-    def scaled_epsilons(self, factor: float, epsilons: Sequence[float]) -> torch.Tensor:
+    def scaled_epsilons(self, factor: float, epsilon_by_strength: Sequence[float]) -> torch.Tensor:
         """Return each sample's epsilon times a factor: (B, 1, 1, 1).
 
-        The product is computed in float64 and rounded to float32, as the libraries compute step sizes.
+        The product is computed in float64 and rounded to float32, as Foolbox and AutoAttack compute step sizes.
         """
-        return self.expand_by_strength([factor * epsilon for epsilon in epsilons])
+        return self.expand_by_strength([factor * epsilon for epsilon in epsilon_by_strength])
 
     def expand_by_strength(self, value_by_strength: Sequence[float]) -> torch.Tensor:
         """Return the value of each sample's strength, rounded to float32: (B, 1, 1, 1)."""
@@ -230,9 +232,10 @@ def batches_by_strength(samples: Samples, images: torch.Tensor, stage: int = 0) 
         One batch per strength.
     """
     positions = torch.from_numpy(samples.positions).to(images.device)
-    for run in slices_of_equal_values(samples.strengths):
+    for equal_strengths in slices_of_equal_values(samples.strengths):
+        strength_index = int(samples.strengths[equal_strengths.start])
         # Copy the images outside of inference mode, since callers cannot differentiate through inference tensors.
-        yield Perturbed(int(samples.strengths[run.start]), positions[run], images[run].clone(), stage)
+        yield Perturbed(strength_index, positions[equal_strengths], images[equal_strengths].clone(), stage)
 
 
 SingleRun = Callable[[AttackJob, Samples, int], tuple[torch.Tensor, torch.Tensor]]
@@ -282,7 +285,7 @@ def attack_with_restarts(
         adversarial[rows] = torch.where(fooled.view(-1, 1, 1, 1), candidates, adversarial[rows])
         if restart + 1 < restarts:
             remaining = remaining[~fooled.cpu().numpy()]
-    adversarial.clamp_(0, 1)  # rounding in the projection to an L1 ball may leave [0, 1]
+    adversarial.clamp_(0, 1)  # rounding in the projection to an L1 ball may move values slightly outside [0, 1]
     logits = logits_of(job.model, job.batching, adversarial, samples.strengths)
     misclassified = logits.argmax(dim=1) != samples.labels
     return torch.where(misclassified.view(-1, 1, 1, 1), adversarial, samples.clean), misclassified

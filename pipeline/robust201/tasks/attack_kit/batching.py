@@ -1,4 +1,4 @@
-"""Batches of samples that go through a model."""
+"""Batches of samples, which are (image, epsilon) pairs, and the logits and gradients of a model on them."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -16,10 +16,10 @@ class Batching:
     """Sizes of the batches that go through the model.
 
     The sizes affect speed and memory. They affect results only through rounding, in networks whose sums depend on the
-    batch size. Comparisons with the reference libraries, bit by bit, therefore use `uses_library_batches`.
+    batch size. Bitwise comparisons with Foolbox and AutoAttack therefore set `uses_library_batches`.
 
     Attributes:
-        samples: maximum number of samples, which are (image, epsilon) pairs, per batch.
+        samples: maximum number of samples per batch.
         pool: maximum number of samples that Square attacks together. Samples that are not fooled yet share batches.
             Each sample takes the memory of one float32 image.
         uses_library_batches: whether to form batches as the reference libraries do, from all samples of one epsilon
@@ -131,10 +131,10 @@ def objective_gradient_of(
     """
 
     def differentiate(batch: slice) -> tuple[torch.Tensor, ...]:
-        def shifted(logits: torch.Tensor, rows: slice) -> torch.Tensor:
+        def objective_of_batch(logits: torch.Tensor, rows: slice) -> torch.Tensor:
             return objective(logits, slice(batch.start + rows.start, batch.start + rows.stop))
 
-        return model.value_and_gradient(pixels[batch], shifted)
+        return model.value_and_gradient(pixels[batch], objective_of_batch)
 
     logits, values, gradient = _in_batches(batching, len(pixels), strengths, differentiate)
     return logits, values, gradient

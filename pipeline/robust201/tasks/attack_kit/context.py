@@ -23,7 +23,7 @@ class Request:
         strengths: (S,) strengths in the task's units.
         images: (N, C, H, W), on the classifier's device; uint8, or float32 in [0, 1] if the user passed such images.
         labels: (N,) int64, on the classifier's device.
-        indices: (N,) int64 rows of the images in the dataset's full split, which identify their random numbers.
+        indices: (N,) int64 positions of the images in the dataset's full split, which identify their random numbers.
         step_log: records the step at which the attack fools each image; None if not requested.
         on_stage: called with the number and the key of each stage of a multi-stage attack, when it begins.
     """
@@ -53,10 +53,11 @@ class Perturbed(NamedTuple):
 
 
 AdversarialImages = Callable[[float, NDArray[np.int64]], NDArray[np.float32]]
-"""Source of adversarial images: (strength, (n,) rows of the full test split) → (n, 3, H, W) float32 in [0, 1]."""
+"""Source of adversarial images: (strength, (n,) positions in the full test split) → (n, 3, H, W) float32 in [0, 1]."""
 
 CorruptedImages = Callable[[str, int, NDArray[np.int64]], NDArray[np.uint8]]
-"""Source of corrupted images: (corruption, severity 1 to 5, (n,) rows of the full test split) → (n, 3, H, W) uint8."""
+"""Source of corrupted images: (corruption, severity 1 to 5, (n,) positions in the full test split) → (n, 3, H, W)
+uint8."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,8 @@ class Context:
         batch_size: number of images that share random numbers in the reference engine; part of the protocol.
         corrupted: source of corrupted images; None if the sweep has no corruptions.
         adversarial: source of a transfer attack's images; None for every other key.
-        first_batch: number of the part's first batch in the whole image set, so that an image has the same random
-            numbers in every split into parts.
+        first_batch: number of the request's first batch in the whole image set, so that an image has the same random
+            numbers if the images are evaluated in several parts.
         key: the evaluated key, which identifies random numbers and the corruption. `tasks.evaluate.evaluate_part` sets
             it and `first_batch`.
         engine: engine of the attacks, a name from `tasks.ENGINES`.
@@ -100,7 +101,7 @@ class Context:
         return self.attacked_model.logits(pixels)
 
     def batches(self, n_images: int) -> Iterator[tuple[int, slice]]:
-        """Split images into the protocol's batches.
+        """Split images into batches of `batch_size` images that share random numbers.
 
         Yields:
             The batch's number in the whole image set, and its slice of these images.

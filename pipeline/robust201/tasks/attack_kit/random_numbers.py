@@ -1,6 +1,7 @@
 """Random numbers of attacks: the interface of their sources, and the source that evaluations use.
 
-In evaluations, each random number is a function of the seed, the key, the restart, and the image or query. A result
+In evaluations, each random number is a function of the seed, the attack's key (its name, such as `pgd`), the restart,
+and the image or query. A result
 therefore does not depend on batches, order or workers, nor on which other images, epsilons and architectures are
 evaluated. All random numbers are drawn on the CPU, so attacks on CPU and CUDA use the same numbers. They are cached,
 because attacks on thousands of networks use them again.
@@ -46,7 +47,7 @@ class WindowMove(NamedTuple):
         source_row: first row of the source.
         source_column: first column of the source.
         side: number of rows and columns of both windows.
-        is_turned: whether the two halves of the pattern that is added to the window lie side by side instead of one
+        is_turned: whether the pattern that is added to the destination has its two halves side by side instead of one
             above the other.
         signs: (B, C, 1, 1) float32 in {-1, 1}, of each image and channel; on the CPU unless moved by `for_images`.
     """
@@ -80,7 +81,7 @@ class RandomNumbers(Protocol):
     """A source of the random numbers for one key's attack."""
 
     def for_key(self, key: str) -> "RandomNumbers":
-        """Return the source for another key, so that an attack has the same random numbers in an ensemble as alone."""
+        """Return the source for another attack's key, so that an ensemble's attack has the same numbers as alone."""
         ...
 
     def uniforms(self, restart: int, image_rows: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
@@ -88,7 +89,8 @@ class RandomNumbers(Protocol):
 
         Args:
             restart: number of the restart.
-            image_rows: (B,) rows in the split, repeated if a batch contains an image at several epsilons.
+            image_rows: (B,) positions of the images in the dataset's full split, repeated if a batch contains an image
+                at several epsilons.
             shape: shape of an image.
 
         Returns:
@@ -101,7 +103,7 @@ class RandomNumbers(Protocol):
 
         Args:
             restart: number of the restart or projection.
-            image_rows: (B,) rows in the split, possibly repeated.
+            image_rows: (B,) positions of the images in the dataset's full split, possibly repeated.
             n_values: number of values per image.
 
         Returns:
@@ -114,7 +116,7 @@ class RandomNumbers(Protocol):
 
         Args:
             restart: number of the restart.
-            image_rows: (B,) rows in the split, possibly repeated.
+            image_rows: (B,) positions of the images in the dataset's full split, possibly repeated.
             shape: shape of an image.
 
         Returns:
@@ -145,13 +147,13 @@ class RandomNumbers(Protocol):
 
         Args:
             restart: number of the restart.
-            image_rows: (B,) rows in the split, possibly repeated.
+            image_rows: (B,) positions of the images in the dataset's full split, possibly repeated.
             n_tiles: number of patterns that cover an image.
             channels: channels of an image.
 
         Returns:
-            Whether each pattern is turned, which is the same for all images, and the signs (n_tiles, B, C, 1, 1)
-            float32 in {-1, 1} of the patterns.
+            Whether each pattern is turned (see `WindowMove`), which is the same for all images, and the signs
+            (n_tiles, B, C, 1, 1) float32 in {-1, 1} of the patterns.
         """
         ...
 
@@ -163,7 +165,7 @@ class RandomNumbers(Protocol):
         Args:
             restart: number of the restart.
             first_query: number of the first query.
-            image_rows: (B,) rows in the split, possibly repeated.
+            image_rows: (B,) positions of the images in the dataset's full split, possibly repeated.
             sides: side of the windows in each query.
             shape: shape of an image.
         """
@@ -171,7 +173,7 @@ class RandomNumbers(Protocol):
 
 
 class CounterRandomNumbers:
-    """Counter-based random numbers (Philox), from seed, key, restart, and the image's row or the query's number.
+    """Counter-based random numbers (Philox), from the seed, the attack's key, the restart, and the image or query.
 
     Uniform starting points have 24 bits, float32's precision in [0, 1).
     """
@@ -198,9 +200,10 @@ class CounterRandomNumbers:
         channels, height, width = shape
         windows = []
         for query, side in enumerate(sides, start=first_query):
-            row, column, signs = _proposal(*self._seed_and_key, restart, query, channels)
-            # This is floor(u * n) for u = row / 2**32 in fixed-point arithmetic, exact in 64 bits.
-            windows.append(Window(row * (height - side) >> 32, column * (width - side) >> 32, side, signs))
+            row_word, column_word, signs = _proposal(*self._seed_and_key, restart, query, channels)
+            # This is floor(u * n) for u = word / 2**32 and n = length - side, in fixed-point arithmetic of 64 bits.
+            row, column = row_word * (height - side) >> 32, column_word * (width - side) >> 32
+            windows.append(Window(row, column, side, signs))
         return windows
 
     def tiles(
@@ -233,7 +236,7 @@ class CounterRandomNumbers:
 
 
 _BLOCK = 64
-"""Maximum number of images per cached block."""
+"""Maximum number of images per block. Random numbers are drawn and cached for blocks of consecutive images."""
 
 _BLOCK_VALUES = _BLOCK * 3 * 32 * 32
 """Maximum number of values per block, unless a single image has more: blocks of large images have fewer images."""

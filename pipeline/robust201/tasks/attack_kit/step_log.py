@@ -33,9 +33,9 @@ class StepLog:
         """Record which clean images (N,) are classified correctly; misclassified images have step 0."""
         self.first_steps[:, torch.from_numpy(~correct).to(self.first_steps.device)] = 0
 
-    def fooling_steps(self, strength: int, positions: torch.Tensor) -> FoolingSteps:
-        """Return the steps of the images (B,) that an attack returns at a strength."""
-        return FoolingSteps(self.first_steps[strength, positions], self.last_step)
+    def fooling_steps(self, strength_index: int, positions: torch.Tensor) -> FoolingSteps:
+        """Return the steps at which the images at these positions (B,) are fooled, at one strength."""
+        return FoolingSteps(self.first_steps[strength_index, positions], self.last_step)
 
 
 class RunLog:
@@ -44,7 +44,7 @@ class RunLog:
     Args:
         log: the attack's log; None if steps are not recorded.
         labels: (B,) int64 classes of the samples.
-        log_indices: (B,) indices of the samples in the flattened log, strength by strength.
+        log_indices: (B,) indices of the samples in the attack's log, flattened strength by strength.
         n_steps: number of steps of a run.
         run_number: number of the run, from 0. Step numbers continue over consecutive restarts or targets.
     """

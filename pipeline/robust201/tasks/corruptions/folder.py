@@ -49,7 +49,7 @@ ImageProgress = Callable[[int, int], None]
 severity."""
 
 Blocks: TypeAlias = Iterator[NDArray[np.uint8]]
-"""Consecutive rows of a file, (n, H, W, 3) each."""
+"""Consecutive images of a file, in blocks of (n, H, W, 3)."""
 
 _BLOCK_IMAGES = 500
 """Number of images that a process corrupts at a time."""

@@ -107,7 +107,7 @@ def corrupt(
         key: a key of `CORRUPTION_FUNCTIONS`.
         severity: 1 to 5.
         seed: seed of all random numbers.
-        indices: (N,) int64, each image's row in the full test split.
+        indices: (N,) int64, each image's position in the full test split.
         frost: textures for the key ``"frost"``.
 
     Returns:
@@ -146,5 +146,5 @@ def _check_images(images: NDArray[np.uint8], indices: NDArray[np.int64], key: st
     if indices.shape != (len(images),):
         raise DatasetError(
             f"Corrupting images failed for {key!r}: expected an index for each of the {len(images)} images, got "
-            f"indices of shape {indices.shape}. Pass the images' rows in the full test split."
+            f"indices of shape {indices.shape}. Pass the images' positions in the full test split."
         )

@@ -1,4 +1,7 @@
-"""Random numbers and constants of corruptions. A generator per image is seeded by seed, key and the image's row.
+"""Random numbers and constants of corruptions.
+
+Each image has a generator, seeded by the seed, the key (the corruption's name) and the image's position in the full
+test split.
 
 All five severities of a key use the same random numbers for an image, as all strengths of an attack do
 (ARCHITECTURE.md). Severities therefore differ only by their constants, and do not depend on which other severities are
@@ -62,7 +65,7 @@ class CorruptionRandomNumbers:
     Attributes:
         seed: seed of the corrupted images.
         key: the corruption.
-        indices: (N,) int64, each image's row in the full test split.
+        indices: (N,) int64, each image's position in the full test split.
         frost: textures for `frost`.
     """
 

@@ -176,16 +176,16 @@ def sample_bilinear(
     n_images, height, width, _ = images.shape
     top, left = np.floor(rows).astype(np.int64), np.floor(columns).astype(np.int64)
     row_fraction, column_fraction = (rows - top)[..., None], (columns - left)[..., None]
-    image = np.arange(n_images).reshape(-1, 1, 1)
+    image_indices = np.arange(n_images).reshape(-1, 1, 1)
     upper_rows, lower_rows = fold_positions(top, height, border), fold_positions(top + 1, height, border)
     left_columns, right_columns = fold_positions(left, width, border), fold_positions(left + 1, width, border)
     upper = (
-        images[image, upper_rows, left_columns] * (1 - column_fraction)
-        + images[image, upper_rows, right_columns] * column_fraction
+        images[image_indices, upper_rows, left_columns] * (1 - column_fraction)
+        + images[image_indices, upper_rows, right_columns] * column_fraction
     )
     lower = (
-        images[image, lower_rows, left_columns] * (1 - column_fraction)
-        + images[image, lower_rows, right_columns] * column_fraction
+        images[image_indices, lower_rows, left_columns] * (1 - column_fraction)
+        + images[image_indices, lower_rows, right_columns] * column_fraction
     )
     sampled: NDArray[np.float64] = upper * (1 - row_fraction) + lower * row_fraction
     return sampled.astype(np.float32)

@@ -51,8 +51,8 @@ def measure(context: Context, parameters: HessianWeightsParameters, request: Req
             values |= {"largest": largest, "largest_summed": largest * -(-n_images // parameters.batch)}
         if any(name.startswith("batch_") for name in columns):
             batch_eigenvalues = [
-                _largest(context, parameters, request, network, _slices_of_batch(context, parameters, rows))
-                for rows in equal_batches(parameters, n_images, context.key)
+                _largest(context, parameters, request, network, _slices_of_batch(context, parameters, batch))
+                for batch in equal_batches(parameters, n_images, context.key)
             ]
             values |= {
                 "batch_largest": float(np.mean(batch_eigenvalues)),

@@ -66,7 +66,7 @@ def largest_eigenvalues(
                 return eigenvalues
     raise EvaluationError(
         f"Finding the largest eigenvalue failed for {name}: expected a relative residual of {tolerance:g} or less "
-        f"within {max_steps} steps, got {largest_residual:.2g}. Raise tolerance or steps."
+        f"within {max_steps} steps, got {largest_residual:.2g}. Raise `tolerance` or `steps`."
     )
 
 

@@ -60,7 +60,7 @@ class DerivativeParameters(MeasureParameters):
     default_columns: ClassVar[tuple[str, ...]]
     default_training_columns: ClassVar[tuple[str, ...]]
     per_image_columns: ClassVar[tuple[str, ...]] = ()
-    """Columns that are undefined in training mode, in which an image's logits depend on the other images of its
+    """Columns that are undefined in training mode, since an image's logits then depend on the other images of its
     batch."""
 
     mode: Mode = "evaluation"
@@ -146,7 +146,7 @@ class JacobianParameters(DerivativeParameters):
         if self.mode == "training" and self.projections == "exact":
             raise ValueError(
                 "expected projections to be a number with mode: training, got exact. A batch of B images of C classes "
-                "would take B times C gradients: set projections: 10 for less noise than 1 has."
+                "would take B times C gradients. Set projections: 10, for example, which has less noise than 1."
             )
         return self
 

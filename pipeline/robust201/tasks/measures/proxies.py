@@ -152,7 +152,7 @@ def epe_nas(jacobians: NDArray[np.float64], labels: NDArray[np.int64], n_classes
         score = float(np.log(np.abs(correlations) + _EPSILON).sum())
         if n_classes <= 100:
             scores.append(score)
-        elif len(correlations) > 1:  # the published code fails for classes with a single image, and skips them
+        elif len(correlations) > 1:  # the published code also skips classes with a single image
             scores.append(score / len(correlations))
     if n_classes <= 100:
         return float(np.abs(scores).sum())

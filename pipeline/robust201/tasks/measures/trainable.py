@@ -1,4 +1,4 @@
-"""Copies of networks that measures can differentiate, with functions for their inputs, batches and gradients."""
+"""Copies of networks that measures can differentiate, and functions for their inputs, batches and gradients."""
 
 import copy
 from collections.abc import Iterator, Sequence

@@ -2,7 +2,7 @@
 
 Source: Croce and Hein, ICML 2020, equation 6; `pyautoattack.autopgd_base.APGDAttack` with `loss="dlr"`. The loss is
 invariant to scaling and shifting all logits, so its gradients do not vanish where the cross-entropy's do. It needs
-three classes.
+at least three classes.
 """
 
 from collections.abc import Iterator

@@ -124,7 +124,8 @@ class L1Steps:
         samples: samples to attack.
         n_steps: number of iterations.
         radii: one radius per strength, in float64.
-        start: (B, 3, H, W) starting points that determine the first fraction; None for the fraction of a random start.
+        start: (B, 3, H, W) starting points, whose sparsity determines the first fraction; None to start with a fraction
+            of .2, as for a random start.
     """
 
     def __init__(self, samples: Samples, n_steps: int, radii: Sequence[float], start: torch.Tensor | None) -> None:

@@ -2,7 +2,7 @@
 
 Source: Croce and Hein, ICML 2020, equation 7; `pyautoattack.autopgd_base.APGDAttack_targeted`. An image's targets are
 the classes with the second largest, third largest, … logit of the clean image. An image that is fooled with one target
-is not attacked with the next. The loss needs four classes; all classes except the label can be targets.
+is not attacked with the next. The loss needs at least four classes; all classes except the label can be targets.
 """
 
 from collections.abc import Iterator

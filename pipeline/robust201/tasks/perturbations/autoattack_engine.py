@@ -1,4 +1,4 @@
-"""The reference implementation of APGD, FAB and Square, which calls AutoAttack (pyautoattack) per epsilon and batch.
+"""The reference implementation of APGD, FAB and Square, which calls pyautoattack for each epsilon and batch.
 
 Source: Croce and Hein, "Reliable evaluation of adversarial robustness with an ensemble of diverse parameter-free
 attacks", ICML 2020. AutoAttack attacks only images that are classified correctly, and returns the clean image if the
@@ -97,6 +97,6 @@ def run_autoattack(
         adversary.version = "rand"
         adversary.verbose = False
         perturbed, _ = adversary.run_standard_evaluation(pixels, labels, batch_size=len(pixels))
-    # Rounding in the projection to an L1 ball may leave [0, 1].
+    # Rounding in the projection to an L1 ball may move values slightly outside [0, 1].
     clipped: torch.Tensor = perturbed.detach().clamp(0, 1)
     return clipped

@@ -1,4 +1,4 @@
-"""Perturbation of images, and checks of the contract of perturbations.
+"""Perturbation of images, and checks that the perturbation keeps its contract.
 
 A perturbation is a function ``(context, parameters, request)`` (see `tasks.attack_kit.context`). An attack of the fused
 engine is a function ``(job, parameters)`` instead (see `tasks.attack_kit.attack_job`). The function yields batches in
@@ -53,7 +53,7 @@ def checked(
 
     Args:
         perturbed: the batches of a perturbation.
-        name: the unit's label, for messages.
+        name: name of the evaluation, for messages.
         request: original images and strengths.
         constraint: ball around each original image that must contain the perturbed one; None if it is unbounded.
 
@@ -62,7 +62,7 @@ def checked(
 
     Raises:
         PerturbationError: a batch has the wrong shape or type, an unknown strength or position, pixels outside of [0,
-            1] or the ball, or NaN; a position is repeated, or missing at the end.
+            1] or outside of the ball, or NaN; a position is repeated, or missing at the end.
     """
     images, strengths = request.images, request.strengths
     n_yields = torch.zeros((len(strengths), len(images)), dtype=torch.int32, device=images.device)

@@ -1,12 +1,13 @@
 """Projection to the intersection of a hyperplane with [0, 1], along the shortest path in a norm.
 
 Source: Croce and Hein, "Minimally distorted adversarial examples with a fast adaptive boundary attack", ICML 2020,
-section 2.1; `pyautoattack.fab_projections`, whose order of operations this module follows. The library selects the
-points of each case of the computation. Here all cases are computed for every point, and results that do not apply are
-discarded, so the host never waits for the device.
+section 2.1; `pyautoattack.fab_projections`, whose order of operations this module follows. The library distinguishes
+cases, and indexes the points to which each case applies. Here all cases are computed for every point, and results that
+do not apply are discarded, so the host never waits for the device.
 
-Points t are (B, D); hyperplanes w · x = b have w (B, D) and b (B,). Functions return the difference (B, D) to the
-nearest point of the hyperplane in [0, 1], or to the point of [0, 1] closest to the hyperplane if they do not intersect.
+Points t are (B, D); hyperplanes w · x = b have w (B, D) and b (B,). Functions return the difference (B, D) from t to
+the nearest point of the hyperplane in [0, 1]. If the hyperplane does not intersect [0, 1], they return the difference
+to the point of [0, 1] that is closest to it.
 """
 
 import math
@@ -19,7 +20,7 @@ _INFINITE_DISTANCE = 1e12
 """Number that stands for an infinite distance."""
 
 _MIN_WEIGHT = 1e-8
-"""Minimum absolute value of an entry of w. Projections in L2 and L1 leave entries with smaller ones unchanged."""
+"""Minimum absolute value of an entry of w. Projections in L2 and L1 do not move entries of t with smaller weights."""
 
 
 def project_linf(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 Source: Croce and Hein, "Mind the box: l1-APGD for sparse adversarial attacks on image classifiers", ICML 2021, section
 3; `pyautoattack.autopgd_base.L1_projection`, whose order of operations this module follows. Unlike the library, it does
-not select images, so the host never waits for the device.
+not index the images that need a projection, so the host never waits for the device.
 """
 
 import math
@@ -23,7 +23,8 @@ def correction_to_l1(clean: torch.Tensor, difference: torch.Tensor, radii: torch
     """
     x, y = clean.flatten(1), difference.flatten(1)
     n_values = x.shape[1]
-    # Each value moves at least back into [0, 1], and at most to the centre. Both bounds are 0 or negative.
+    # Each value must move at least far enough to return to [0, 1], and at most to the centre. Moves towards the centre
+    # are negative.
     smallest_move = torch.minimum(torch.zeros_like(y), torch.minimum(1 - x - y, x + y))
     largest_move = -y.abs()
     # While all values move at the same speed, the sum of distances is piecewise linear. Sort its breakpoints.
@@ -31,15 +32,15 @@ def correction_to_l1(clean: torch.Tensor, difference: torch.Tensor, radii: torch
     following = torch.cat((negated[:, 1:], torch.zeros_like(negated[:, :1])), 1)
     slopes = (2 * (order < n_values).float() - 1).cumsum(dim=1)
     smallest_sum = -smallest_move.sum(dim=1)
-    excess = radii.flatten() - y.abs().sum(dim=1)
+    slack = radii.flatten() - y.abs().sum(dim=1)
     sums = smallest_sum.unsqueeze(-1) + torch.cumsum((following - negated) * slopes, dim=1)
     low = torch.zeros(len(x), 1, dtype=torch.int64, device=x.device)
     high = torch.full_like(low, 2 * n_values - 1)
     for _ in range(math.ceil(math.log2(2 * n_values))):
         middle = (low + high) // 2
-        is_outside = sums.gather(1, middle) + excess[:, None] < 0
+        is_outside = sums.gather(1, middle) + slack[:, None] < 0
         low, high = torch.where(is_outside, middle, low), torch.where(is_outside, high, middle)
-    alpha = (-sums.gather(1, low) - excess[:, None]) / slopes.gather(1, low + 1) + following.gather(1, low)
+    alpha = (-sums.gather(1, low) - slack[:, None]) / slopes.gather(1, low + 1) + following.gather(1, low)
     moved = -torch.minimum(torch.maximum(-smallest_move, alpha), -largest_move)
-    correction = torch.where((smallest_sum + excess < 0)[:, None], moved, smallest_move)
+    correction = torch.where((smallest_sum + slack < 0)[:, None], moved, smallest_move)
     return (y.sign() * correction).view(clean.shape)

@@ -1,8 +1,8 @@
 """Common parts of minimum-norm attacks: one run per image, whose result is used for all epsilons.
 
 At an epsilon, the result is the nearest misclassified image if it is inside the ball, otherwise the clean image. So the
-accuracy at an epsilon is the fraction of images whose distance is larger than epsilon. If epsilon is as large as the
-range of pixels, all results are the nearest misclassified images.
+accuracy at an epsilon is the fraction of images whose nearest misclassified image is farther away than epsilon. If
+epsilon is as large as the range of pixels, all results are the nearest misclassified images.
 """
 
 import dataclasses
@@ -29,8 +29,8 @@ def fused_batches(job: AttackJob, constraint: Constraint, search: Search) -> Ite
     """Attack the correctly classified images once for all epsilons, and return the other images unchanged."""
     unbounded_job = dataclasses.replace(job, epsilons=(math.inf,))
     positions = np.arange(len(job.images))
-    # Foolbox also attacks images that are misclassified without an attack, and returns them unchanged. The
-    # same passes are made if `uses_library_batches` is set.
+    # Foolbox also attacks images that are misclassified without an attack, and returns them unchanged. If
+    # `uses_library_batches` is set, attack them too, so that the batches are the same.
     correct = np.ones(len(positions), np.bool_) if job.batching.uses_library_batches else job.is_correct()
     for samples in job.chunks(positions[~correct]):
         yield from batches_by_strength(samples, samples.clean)

@@ -1,9 +1,9 @@
 """Seven steps of projected gradient descent in an Linf ball, as Wang and Horne (2020) use them (docs/protocol.md).
 
 Source: Madry et al., "Towards Deep Learning Models Resistant to Adversarial Attacks", ICLR 2018;
-`foolbox.attacks.LinfPGD` with steps of a quarter of epsilon and no random start. Parameters select the differences
-between implementations: the starting point, the returned iterate (see `pgd_l2`), and whether the attack leads away
-from the image's label or from the class predicted at the starting point.
+`foolbox.attacks.LinfPGD` with steps of a quarter of epsilon and no random start. Implementations differ in the
+starting point, in the returned iterate (see `pgd_l2`), and in whether the attack leads away from the image's label or
+from the class predicted at the starting point. Parameters select each of these.
 """
 
 from collections.abc import Iterator

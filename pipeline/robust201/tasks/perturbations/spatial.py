@@ -1,4 +1,4 @@
-"""The worst of a grid of rotations and translations.
+"""Spatial attacks: the first of a grid of rotations and translations that fools the network.
 
 Source: Engstrom et al., "Exploring the Landscape of Spatial Robustness", ICML 2019; `foolbox.attacks.SpatialAttack`
 with grid search, whose geometry and order this module follows: one affine map from output to input coordinates,
@@ -41,7 +41,7 @@ def reference(context: Context, parameters: SpatialParameters, request: Request)
             batch = next(batches, None)
         if batch is None:
             return
-        # Rounding in the interpolation may leave [0, 1].
+        # Rounding in the interpolation may move values slightly outside [0, 1].
         yield batch._replace(images=batch.images.clamp(0, 1))
 
 

@@ -3,7 +3,7 @@
 Source: Andriushchenko et al., "Square Attack: a query-efficient black-box adversarial attack via random search",
 ECCV 2020, algorithms 1 and 2; `pyautoattack.square.SquareAttack`. The search starts with vertical stripes of ±epsilon.
 Each query proposes to change the pixels of a random square by ±2 epsilon, clipped to the ball. The proposal is accepted
-if the margin decreases, which is the label's logit minus the largest other logit. The search ends when the image is
+if it decreases the margin (the label's logit minus the largest other logit). The search ends when the image is
 misclassified. The side of the squares depends on the number of the query, not on its fraction of `queries`
 (AutoAttack's `resc_schedule=False`). Only correctly classified images are attacked; images that resist are returned
 unchanged.
@@ -101,7 +101,7 @@ def single_run(parameters: Square) -> SingleRun:
 def pooled_samples(job: AttackJob, positions: NDArray[np.int64]) -> Iterator[Samples]:
     """Split images into pools, and yield the samples of each pool.
 
-    A pool has all epsilons of its images. This keeps batches full for the longest time.
+    A pool contains its images at all epsilons. This keeps batches full for as long as possible.
     """
     n_strengths = len(job.epsilons)
     n_images = len(positions) if job.batching.uses_library_batches else max(1, job.batching.pool // n_strengths)

@@ -3,8 +3,8 @@
 Source: Croce and Hein, "Reliable evaluation of adversarial robustness with an ensemble of diverse parameter-free
 attacks", ICML 2020; `pyautoattack.AutoAttack` with `version="standard"`. The attacks are APGD on the cross-entropy,
 APGD on the targeted DLR loss, targeted FAB, and Square. In the fused engine each attack uses the same random numbers as
-its separate key, so the same images resist the first attack and `aa_apgd-ce`. Images that resist all four attacks are
-returned unchanged.
+when it is evaluated under its own key, so the images that resist the first attack are exactly those that resist
+`aa_apgd-ce`. Images that resist all four attacks are returned unchanged.
 """
 
 import dataclasses

@@ -33,11 +33,12 @@ def test_glass_blur_copies_pixels_as_published_script_does(size: int, reach: int
             )
             x = (smoothed * 255).astype(np.uint8)
             targets = range(size - reach, reach, -1)
-            steps = generator(0, "glass_blur", index).integers(-reach, reach, size=(2, len(targets), len(targets), 2))
+            shape = (2, len(targets), len(targets), 2)
+            displacements = generator(0, "glass_blur", index).integers(-reach, reach, size=shape)
             for displacement_round in range(rounds):
                 for i, h in enumerate(targets):
                     for j, w in enumerate(targets):
-                        dx, dy = steps[displacement_round, i, j]
+                        dx, dy = displacements[displacement_round, i, j]
                         x[h, w], x[h + dy, w + dx] = x[h + dy, w + dx], x[h, w]
             smoothed_again = np.stack(
                 [ndimage.gaussian_filter(x[..., c] / 255.0, sigma, mode="nearest") for c in range(3)], -1
@@ -184,13 +185,14 @@ def test_motion_blur_rounds_to_16_bits_and_truncates_to_8() -> None:
     """ImageMagick 6.9 (Q16) does the same. Rounding to the nearest level would make half of the values too bright."""
     image = natural_images(1, 32)[0, ..., :1].astype(np.uint8)
     weights, offsets = blurs.motion_taps(6, 1.5, 30.0)
-    exact = [Fraction(float(weight)) for weight in weights]
+    exact_weights = [Fraction(float(weight)) for weight in weights]
     n_rounded_down = 0
     result = blurs.blur_along(image[None], 6, 1.5, np.array([30.0]))[0, ..., 0]
     for row in range(16):
         for column in range(16):
             neighbours = (int(image[row + row_shift, column + column_shift, 0]) for row_shift, column_shift in offsets)
-            blurred = sum(weight * level for weight, level in zip(exact, neighbours, strict=True)) / sum(exact)
+            weighted_sum = sum(weight * level for weight, level in zip(exact_weights, neighbours, strict=True))
+            blurred = weighted_sum / sum(exact_weights)
             assert result[row, column] == math.floor(257 * blurred + Fraction(1, 2)) // 257
             n_rounded_down += math.floor(blurred + Fraction(1, 2)) > result[row, column]
     assert 0.35 < n_rounded_down / 256 < 0.65
