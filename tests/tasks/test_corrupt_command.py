@@ -19,7 +19,7 @@ def test_corrupt_dataset_writes_corruptions_of_digits(tmp_path: Path) -> None:
     assert "2 corruptions of 12 images of digits at 5 severities" in lines[0]
     assert "seed 3, frost synthetic" in lines[0]
     assert np.load(tmp_path / "fog.npy").shape == (60, 32, 32, 3)
-    with pytest.raises(DatasetError, match="got 12 images of one without"):
+    with pytest.raises(DatasetError, match="got 12 images of a dataset without them"):
         corrupt_dataset(tmp_path, dataset="digits", count=12, check_published=True)
 
 

@@ -89,7 +89,7 @@ class Task:
         parameters: class of the key's parameters.
         semantics_version: increased only when results change although the parameters are equal.
         functions: engine → ``module.function`` in `tasks.perturbations` or, for a measure, in `tasks.measures`.
-        passes: cost, for planning; a gradient counts as 3 forward passes.
+        passes: estimates the cost for planning, in forward passes; a gradient counts as three.
         constraint: the ball that contains the perturbed images; None if they are unbounded.
         columns: a measure's columns, unless its parameters select others (see `with_parameters`); empty for a
             perturbation, whose columns follow from the sweep's measurements.
@@ -266,7 +266,7 @@ The fraction of its queries that Square makes is about the same (docs/protocol.m
 
 
 def _hessian_weights_passes(parameters: Any, _n_classes: int) -> float:
-    # One Lanczos run covers all images. Per-batch columns need further runs, which together take as many products.
+    # One Lanczos run covers all images. Per-batch columns need further runs, with as many products per image in all.
     is_per_batch = [name.startswith("batch_") for name in parameters.selected_columns]
     n_runs = any(is_per_batch) + (not all(is_per_batch))
     return float(_HESSIAN_PASSES * min(parameters.steps, _LANCZOS_STEPS) * n_runs)

@@ -63,7 +63,7 @@ class ModelOutputs:
         labels: (B,) int64 true classes.
         predicted: (B,) int64, predicted classes; the first class if several have the largest logit.
         logits: (B, C) float32.
-        stage: number of the stage that fooled the images, from 1, for a multi-stage attack; otherwise 0.
+        stage: number of the stage (one attack of an ensemble, from 1) that fooled the images; otherwise 0.
         measure_distances: function that returns the images' distances (B,) float64 from the original images in the
             key's norm; None for a key without a norm.
         fooling_steps: steps at which an attack fooled the images; None for a key without steps.

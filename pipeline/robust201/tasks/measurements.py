@@ -106,7 +106,7 @@ class Accumulator:
             positions: (B,) int64, positions of the images in [0, N).
             logits: (B, C) float32.
             labels: (B,) int64 true classes.
-            stage: number of the stage that fooled these images, from 1, for a multi-stage attack; otherwise 0.
+            stage: number of the stage (one attack of an ensemble, from 1) that fooled these images; otherwise 0.
             measure_distances: see `ModelOutputs`.
             fooling_steps: see `ModelOutputs`.
         """

@@ -102,22 +102,23 @@ class AttackJob:
             group = positions[start : start + group_size]
             yield self.samples(np.arange(n_strengths).repeat(len(group)), np.tile(group, n_strengths))
 
-    def samples(self, strengths: NDArray[np.int64], positions: NDArray[np.int64]) -> "Samples":
+    def samples(self, strength_indices: NDArray[np.int64], positions: NDArray[np.int64]) -> "Samples":
         """Return the samples with these strengths and images.
 
         Args:
-            strengths: (B,) index of each sample's epsilon.
+            strength_indices: (B,) index of each sample's epsilon.
             positions: (B,) position of each sample's image.
         """
         device = self.images.device
         rows = torch.from_numpy(positions).to(device)
         # Round once, from float64, as Foolbox and AutoAttack do, which pass Python numbers to torch.
-        epsilons = torch.tensor(self.epsilons, dtype=torch.float64).float()[torch.from_numpy(strengths)].to(device)
+        rounded = torch.tensor(self.epsilons, dtype=torch.float64).float()
+        epsilons = rounded[torch.from_numpy(strength_indices)].to(device)
         return Samples(
             clean=to_float(self.images[rows]),
             labels=self.labels[rows],
             epsilons=epsilons.view(-1, 1, 1, 1),
-            strengths=strengths,
+            strengths=strength_indices,
             positions=positions,
             image_rows=self.indices[positions],
         )
@@ -226,7 +227,7 @@ def batches_by_strength(samples: Samples, images: torch.Tensor, stage: int = 0) 
     Args:
         samples: the attacked samples; equal strengths are consecutive.
         images: (B, 3, H, W) float32, the resulting images.
-        stage: number of the stage that fooled the images, for a multi-stage attack (see `Perturbed`).
+        stage: number of the stage that fooled the images (see `Perturbed`).
 
     Yields:
         One batch per strength.

@@ -30,20 +30,20 @@ class Batching:
     pool: int
     uses_library_batches: bool = False
 
-    def slices(self, strengths: NDArray[np.int64]) -> Iterator[slice]:
+    def slices(self, strength_indices: NDArray[np.int64]) -> Iterator[slice]:
         """Split samples into the batches that go through the model.
 
         Args:
-            strengths: (B,) index of each sample's epsilon, ascending if `uses_library_batches` is set.
+            strength_indices: (B,) index of each sample's epsilon, ascending if `uses_library_batches` is set.
 
         Yields:
             Slices that cover [0, B) in order.
         """
         if self.uses_library_batches:
-            yield from slices_of_equal_values(strengths)
+            yield from slices_of_equal_values(strength_indices)
             return
-        for start in range(0, len(strengths), self.samples):
-            yield slice(start, min(start + self.samples, len(strengths)))
+        for start in range(0, len(strength_indices), self.samples):
+            yield slice(start, min(start + self.samples, len(strength_indices)))
 
     def queries_per_check(self, query: int) -> int:
         """Return the number of queries that Square makes before it checks which images are fooled.
@@ -69,7 +69,7 @@ def slices_of_equal_values(values: NDArray[np.int64]) -> Iterator[slice]:
 
 
 def logits_of(
-    model: Model, batching: Batching, pixels: torch.Tensor, strengths: NDArray[np.int64] | None = None
+    model: Model, batching: Batching, pixels: torch.Tensor, strength_indices: NDArray[np.int64] | None = None
 ) -> torch.Tensor:
     """Return a model's logits, batch by batch.
 
@@ -77,12 +77,12 @@ def logits_of(
         model: the model.
         batching: sizes of the batches.
         pixels: (B, 3, H, W) float32.
-        strengths: (B,) index of each sample's epsilon; None if all are equal.
+        strength_indices: (B,) index of each sample's epsilon; None if all are equal.
 
     Returns:
         Logits (B, C).
     """
-    return _in_batches(batching, len(pixels), strengths, lambda batch: (model.logits(pixels[batch]),))[0]
+    return _in_batches(batching, len(pixels), strength_indices, lambda batch: (model.logits(pixels[batch]),))[0]
 
 
 def gradient_of(
@@ -90,7 +90,7 @@ def gradient_of(
     batching: Batching,
     pixels: torch.Tensor,
     labels: torch.Tensor,
-    strengths: NDArray[np.int64] | None = None,
+    strength_indices: NDArray[np.int64] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return a model's logits, losses and input gradient, batch by batch.
 
@@ -99,13 +99,13 @@ def gradient_of(
         batching: sizes of the batches.
         pixels: (B, 3, H, W) float32.
         labels: (B,) int64.
-        strengths: (B,) index of each sample's epsilon; None if all are equal.
+        strength_indices: (B,) index of each sample's epsilon; None if all are equal.
 
     Returns:
         Logits (B, C), losses (B,), gradient (B, 3, H, W).
     """
     logits, loss, gradient = _in_batches(
-        batching, len(pixels), strengths, lambda batch: model.loss_and_gradient(pixels[batch], labels[batch])
+        batching, len(pixels), strength_indices, lambda batch: model.loss_and_gradient(pixels[batch], labels[batch])
     )
     return logits, loss, gradient
 
@@ -115,7 +115,7 @@ def objective_gradient_of(
     batching: Batching,
     pixels: torch.Tensor,
     objective: Objective,
-    strengths: NDArray[np.int64] | None = None,
+    strength_indices: NDArray[np.int64] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return a model's logits, an objective's values and its input gradient, batch by batch.
 
@@ -124,7 +124,7 @@ def objective_gradient_of(
         batching: sizes of the batches.
         pixels: (B, 3, H, W) float32.
         objective: (logits (b, C), slice of the rows of `pixels`) → (b,) values to differentiate.
-        strengths: (B,) index of each sample's epsilon; None if all are equal.
+        strength_indices: (B,) index of each sample's epsilon; None if all are equal.
 
     Returns:
         Logits (B, C), the objective's values (B,), gradient (B, 3, H, W).
@@ -136,19 +136,19 @@ def objective_gradient_of(
 
         return model.value_and_gradient(pixels[batch], objective_of_batch)
 
-    logits, values, gradient = _in_batches(batching, len(pixels), strengths, differentiate)
+    logits, values, gradient = _in_batches(batching, len(pixels), strength_indices, differentiate)
     return logits, values, gradient
 
 
 def _in_batches(
     batching: Batching,
     n_samples: int,
-    strengths: NDArray[np.int64] | None,
+    strength_indices: NDArray[np.int64] | None,
     compute: Callable[[slice], tuple[torch.Tensor, ...]],
 ) -> tuple[torch.Tensor, ...]:
-    if strengths is None:
-        strengths = np.zeros(n_samples, np.int64)
-    outputs = [compute(batch) for batch in batching.slices(strengths)]
+    if strength_indices is None:
+        strength_indices = np.zeros(n_samples, np.int64)
+    outputs = [compute(batch) for batch in batching.slices(strength_indices)]
     if len(outputs) == 1:  # the usual case, which concatenation would copy
         return outputs[0]
     return tuple(torch.cat(batch_outputs) for batch_outputs in zip(*outputs, strict=True))

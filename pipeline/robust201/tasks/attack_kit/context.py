@@ -43,7 +43,7 @@ class Perturbed(NamedTuple):
         strength_index: index of the strength in the request's strengths.
         positions: (B,) int64, positions of the images in the request.
         images: (B, 3, H, W) float32 in [0, 1].
-        stage: number of the stage that fooled these images, from 1, for a multi-stage attack; otherwise 0.
+        stage: number of the stage (one attack of an ensemble, from 1) that fooled these images; otherwise 0.
     """
 
     strength_index: int

@@ -1,10 +1,9 @@
 """Random numbers of attacks: the interface of their sources, and the source that evaluations use.
 
 In evaluations, each random number is a function of the seed, the attack's key (its name, such as `pgd`), the restart,
-and the image or query. A result
-therefore does not depend on batches, order or workers, nor on which other images, epsilons and architectures are
-evaluated. All random numbers are drawn on the CPU, so attacks on CPU and CUDA use the same numbers. They are cached,
-because attacks on thousands of networks use them again.
+and the image or query. A result therefore does not depend on batches, order or workers, nor on which other images,
+epsilons and architectures are evaluated. All random numbers are drawn on the CPU, so attacks on CPU and CUDA use the
+same numbers. They are cached, because attacks on thousands of networks use them again.
 """
 
 import functools
@@ -329,7 +328,13 @@ def _proposal(seed: int, key: str, restart: int, query: int, channels: int) -> t
 
 
 def _gather(draw_block: _DrawBlock, stream: tuple[int, str, int, int], image_rows: NDArray[np.int64]) -> NDArray[Any]:
-    """Return the random numbers (B, n_values) of images, from the blocks that contain them."""
+    """Return the random numbers (B, n_values) of images, from the blocks that contain them.
+
+    Args:
+        draw_block: function of (*stream, number of the block), with a cache.
+        stream: seed, key, restart, and number of values per image.
+        image_rows: (B,) positions of the images in the dataset's full split.
+    """
     size = _block_size(stream[-1])
     blocks, block_of_image = np.unique(image_rows // size, return_inverse=True)
     # Random numbers of a single image larger than a block are not cached, since they would fill the memory.

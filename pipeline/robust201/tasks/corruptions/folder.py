@@ -226,7 +226,7 @@ def check_deterministic(
         raise DatasetError(
             f"Checking corruptions failed for {images.dataset}: expected all {spec.n_test:,} test images of a dataset "
             f"with published corruptions, got {len(images):,} images"
-            f"{'' if spec.corruptions else ' of one without'}. Use cifar10 or cifar100 without a selection."
+            f"{'' if spec.corruptions else ' of a dataset without them'}. Use cifar10 or cifar100 without a selection."
         )
     for key in keys:
         if key not in DETERMINISTIC_CORRUPTIONS:

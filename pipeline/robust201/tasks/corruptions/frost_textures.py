@@ -90,7 +90,7 @@ class FrostTextures:
             if min(image.shape[:2]) <= size:
                 raise DatasetError(
                     f"Making frost failed for the textures {self.name!r}: height and width must be more than {size} "
-                    f"pixels, got {image.shape[0]}x{image.shape[1]} after shrinking by {factor:g}. Use larger textures."
+                    f"pixels, got {image.shape[0]}x{image.shape[1]} at scale {factor:g}. Use larger textures."
                 )
         return self._resampled[factor]
 

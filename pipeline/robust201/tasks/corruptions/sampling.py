@@ -51,7 +51,7 @@ def zoom_taps(length: int, factor: float) -> tuple[NDArray[np.int64], NDArray[np
     """Return the source of each pixel of an axis when the centre of an image is enlarged.
 
     The central ``ceil(length / factor)`` pixels are stretched to ``round(… * factor)``, keeping the first and last
-    pixel centres (`scipy.ndimage.zoom` of order 1), and the central `length` of the result remain.
+    pixel centres (`scipy.ndimage.zoom` of order 1). The central `length` pixels of the result are kept.
 
     Args:
         length: number of pixels on the axis.

@@ -32,7 +32,7 @@ class MeasureParameters(Parameters):
     images: PositiveInt | None = 2560
     """Number of images, distributed evenly over the classes; null for all."""
     image_seed: int = 0
-    """Seed of the subset."""
+    """Seed of the random selection of images."""
 
     @property
     def strengths(self) -> tuple[float, ...]:

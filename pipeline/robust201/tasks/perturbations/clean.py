@@ -9,6 +9,6 @@ from robust201.tasks.parameters import Parameters
 def show(context: Context, parameters: Parameters, request: Request) -> Iterator[Perturbed]:
     """Yield the images unchanged."""
     del parameters  # unused
-    for strength in range(len(request.strengths)):
+    for strength_index in range(len(request.strengths)):
         for batch in context.slices(len(request.images)):
-            yield Perturbed(strength, positions_of(batch, request.images.device), to_float(request.images[batch]))
+            yield Perturbed(strength_index, positions_of(batch, request.images.device), to_float(request.images[batch]))

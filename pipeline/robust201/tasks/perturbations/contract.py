@@ -80,10 +80,11 @@ def checked(
 
 def _coverage_error(name: str, n_yields: torch.Tensor, strengths: tuple[float, ...]) -> PerturbationError:
     repeated = (n_yields > 1).nonzero()
-    strength, position = (repeated if len(repeated) else (n_yields != 1).nonzero())[0].tolist()
+    strength_index, position = (repeated if len(repeated) else (n_yields != 1).nonzero())[0].tolist()
     return PerturbationError(
         f"Perturbing failed for {name}: expected each image once per strength, got image {position} "
-        f"{int(n_yields[strength, position])} times at strength {strengths[strength]:g}. This is a bug in the attack."
+        f"{int(n_yields[strength_index, position])} times at strength {strengths[strength_index]:g}. This is a bug in "
+        "the attack."
     )
 
 

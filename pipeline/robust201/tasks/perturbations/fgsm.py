@@ -35,8 +35,8 @@ def fused(job: AttackJob, parameters: FgsmParameters) -> Iterator[Perturbed]:
         clean = to_float(job.images[batch])
         direction = _direction(job, clean, job.labels[batch])
         positions = torch.arange(batch.start, batch.stop, device=clean.device)
-        for strength, epsilon in enumerate(job.epsilons):
-            yield Perturbed(strength, positions, _take_step(clean, direction, epsilon))
+        for strength_index, epsilon in enumerate(job.epsilons):
+            yield Perturbed(strength_index, positions, _take_step(clean, direction, epsilon))
 
 
 @torch.inference_mode()

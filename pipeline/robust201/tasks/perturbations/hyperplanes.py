@@ -7,7 +7,8 @@ do not apply are discarded, so the host never waits for the device.
 
 Points t are (B, D); hyperplanes w · x = b have w (B, D) and b (B,). Functions return the difference (B, D) from t to
 the nearest point of the hyperplane in [0, 1]. If the hyperplane does not intersect [0, 1], they return the difference
-to the point of [0, 1] that is closest to it.
+to the point of [0, 1] that is closest to it. In the code, `is_near` means that the hyperplane is reached before any
+entry reaches 0 or 1, and `is_between` that it is reached after some entries, but not all, have done so.
 """
 
 import math

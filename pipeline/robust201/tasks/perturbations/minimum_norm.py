@@ -38,11 +38,10 @@ def fused_batches(job: AttackJob, constraint: Constraint, search: Search) -> Ite
         with torch.inference_mode():
             nearest = search(unbounded_job, samples)
         attacked_positions = torch.from_numpy(samples.positions).to(nearest.device)
-        for strength, radius in enumerate(job.epsilons):
+        for strength_index, radius in enumerate(job.epsilons):
+            perturbed = replace_outside_ball(constraint, samples.clean, nearest, radius)
             # Copy the images outside of inference mode, as in `batches_by_strength`.
-            yield Perturbed(
-                strength, attacked_positions, replace_outside_ball(constraint, samples.clean, nearest, radius).clone()
-            )
+            yield Perturbed(strength_index, attacked_positions, perturbed.clone())
 
 
 def minimum_norm_batches(

@@ -51,9 +51,9 @@ def fused(job: AttackJob, parameters: SpatialParameters) -> Iterator[Perturbed]:
     for batch in job.batching.slices(np.zeros(len(job.images), np.int64)):
         positions = torch.arange(batch.start, batch.stop, device=job.images.device)
         adversarial = _search(job, to_float(job.images[batch]), job.labels[batch], grid)
-        for strength in range(len(job.epsilons)):
+        for strength_index in range(len(job.epsilons)):
             # Copy the images outside of inference mode, since callers cannot differentiate through inference tensors.
-            yield Perturbed(strength, positions, adversarial.clone())
+            yield Perturbed(strength_index, positions, adversarial.clone())
 
 
 @torch.inference_mode()

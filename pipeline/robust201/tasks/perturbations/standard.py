@@ -157,16 +157,16 @@ def attack_in_stages(job: AttackJob, stages: Sequence[Stage]) -> Iterator[Pertur
     for samples in job.chunks(np.flatnonzero(~correct)):
         yield from batches_by_strength(samples, samples.clean)
     attacked = np.flatnonzero(correct)
-    strengths = np.arange(len(job.epsilons)).repeat(len(attacked))
+    strength_indices = np.arange(len(job.epsilons)).repeat(len(attacked))
     positions = np.tile(attacked, len(job.epsilons))
-    remaining = np.arange(len(strengths))
+    remaining = np.arange(len(strength_indices))
     for stage_number, stage in enumerate(stages, start=1):
         if job.on_stage is not None:
             job.on_stage(stage_number, stage.key)
         stage_job = dataclasses.replace(job, random_numbers=job.random_numbers.for_key(stage.key))
         resisting = [np.zeros(0, np.int64)]
         for rows in _split(job, remaining, positions, stage):
-            samples = stage_job.samples(strengths[rows], positions[rows])
+            samples = stage_job.samples(strength_indices[rows], positions[rows])
             adversarial, misclassified = attack_with_restarts(stage_job, samples, stage.run, stage.n_runs)
             is_fooled = misclassified.cpu().numpy()
             fooled_rows = np.flatnonzero(is_fooled)
@@ -180,7 +180,7 @@ def attack_in_stages(job: AttackJob, stages: Sequence[Stage]) -> Iterator[Pertur
         remaining = np.sort(np.concatenate(resisting))
     for start in range(0, len(remaining), job.batching.samples):
         rows = remaining[start : start + job.batching.samples]
-        samples = job.samples(strengths[rows], positions[rows])
+        samples = job.samples(strength_indices[rows], positions[rows])
         yield from batches_by_strength(samples, samples.clean)
 
 
