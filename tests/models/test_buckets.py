@@ -28,7 +28,8 @@ GIGABYTE = 10**9
 PUBLISHED_SKELETON = (16, 5, 32)
 """Channels, cells per stage and image size."""
 
-MAX_IMAGES_PER_SAMPLE = 100
+ATTACK_BUFFERS_PER_SAMPLE = 100
+"""Number of float32 images that an attack keeps in memory for each sample."""
 
 
 # --- memory per sample -------------------------------------------------------------------------------------------
@@ -39,17 +40,17 @@ class PeakMemory(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.live = {}
+        self.live_bytes = {}
         self.peak = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         output = func(*args, **(kwargs or {}))
         for tensor in tree_iter(output):
             storage = tensor.untyped_storage() if isinstance(tensor, torch.Tensor) else None
-            if storage is not None and storage.data_ptr() not in self.live:
-                self.live[storage.data_ptr()] = storage.nbytes()
-                self.peak = max(self.peak, sum(self.live.values()))
-                weakref.finalize(storage, self.live.pop, storage.data_ptr(), None)
+            if storage is not None and storage.data_ptr() not in self.live_bytes:
+                self.live_bytes[storage.data_ptr()] = storage.nbytes()
+                self.peak = max(self.peak, sum(self.live_bytes.values()))
+                weakref.finalize(storage, self.live_bytes.pop, storage.data_ptr(), None)
         return output
 
 
@@ -109,7 +110,7 @@ def choose_for_memory(free_gigabytes, total_gigabytes=None, memory_fraction=1.0,
         share=memory_fraction,
         sample_bytes=Capacity(*(network_bytes(*skeleton, gradient=gradient) for gradient in (False, True))),
         image_size=skeleton[2],
-        images_per_sample=MAX_IMAGES_PER_SAMPLE,
+        images_per_sample=ATTACK_BUFFERS_PER_SAMPLE,
     )
 
 
@@ -138,7 +139,7 @@ def test_choose_capacity_fits_and_grows_with_memory(
     assert capacity.gradients <= capacity.logits
     usable_bytes = min(free_gigabytes, memory_fraction * total_gigabytes) * GIGABYTE
     for batch_size, gradient in zip(capacity, (False, True), strict=True):
-        sample_bytes = network_bytes(*skeleton, gradient=gradient) + MAX_IMAGES_PER_SAMPLE * 12 * skeleton[2] ** 2
+        sample_bytes = network_bytes(*skeleton, gradient=gradient) + ATTACK_BUFFERS_PER_SAMPLE * 12 * skeleton[2] ** 2
         assert batch_size * sample_bytes <= usable_bytes or batch_size == BUCKETS[0]
     larger_capacity = choose_for_memory(free_gigabytes * 1.5, total_gigabytes * 1.5, memory_fraction, skeleton)
     assert all(small <= large for small, large in zip(capacity, larger_capacity, strict=True))
@@ -173,8 +174,8 @@ def test_split_into_batches_covers_all_samples_in_order(n_samples, buckets):
 
 @given(st.integers(1, 60_000))
 def test_split_into_batches_limits_padding(n_samples):
-    n_padded = sum(batch.bucket for batch in split_into_batches(n_samples, BUCKETS))
-    assert n_padded <= max(BUCKETS[0], 4 / 3 * n_samples + BUCKETS[0])
+    n_computed = sum(batch.bucket for batch in split_into_batches(n_samples, BUCKETS))
+    assert n_computed <= max(BUCKETS[0], 4 / 3 * n_samples + BUCKETS[0])
 
 
 # --- bucketed models -----------------------------------------------------------------------------------------------
@@ -196,7 +197,7 @@ class RecordingModel:
 
 
 class RecordingPreparation:
-    """Preparation that reuses the memory of its outputs, like a CUDA graph, and counts calls."""
+    """Stand-in for CUDA graphs: a replay overwrites the previous outputs. It counts prepared passes and releases."""
 
     def __init__(self):
         self.n_prepared = 0
@@ -217,7 +218,7 @@ class RecordingPreparation:
         self.n_released += 1
 
 
-def pixels_of(n_samples, seed=0, size=2):
+def pixels_and_labels(n_samples, seed=0, size=2):
     generator = torch.Generator().manual_seed(seed)
     return torch.rand((n_samples, 3, size, size), generator=generator), torch.arange(n_samples) % 2
 
@@ -227,7 +228,7 @@ def test_bucketed_model_equals_the_original_model(sample_counts, max_logits, max
     original_model, recording_model = RecordingModel(), RecordingModel()
     bucketed = BucketedModel(recording_model, Capacity(max_logits, max_gradients), prepare=RecordingPreparation())
     for seed, n_samples in enumerate(sample_counts):
-        pixels, labels = pixels_of(n_samples, seed, size=2 + seed % 2)
+        pixels, labels = pixels_and_labels(n_samples, seed, size=2 + seed % 2)
         with torch.inference_mode(inference):
             outputs = [bucketed.logits(pixels), *bucketed.loss_and_gradient(pixels, labels)]
             expected = [original_model.logits(pixels), *original_model.loss_and_gradient(pixels, labels)]
@@ -251,7 +252,7 @@ def test_bucketed_compiled_network_is_bit_identical(index, n_samples, limit):
 
 def test_bucketed_outputs_do_not_depend_on_earlier_batches():
     bucketed = BucketedModel(RecordingModel(), Capacity(16, 16))
-    pixels, labels = pixels_of(5)
+    pixels, labels = pixels_and_labels(5)
     expected = bucketed.loss_and_gradient(pixels, labels)
     bucketed.loss_and_gradient(torch.full((16, 3, 2, 2), torch.nan), torch.ones(16, dtype=torch.int64))
     for output, reference in zip(bucketed.loss_and_gradient(pixels, labels), expected, strict=True):
@@ -260,9 +261,9 @@ def test_bucketed_outputs_do_not_depend_on_earlier_batches():
 
 def test_bucketed_outputs_do_not_change_with_the_next_batch():
     bucketed = BucketedModel(RecordingModel(), Capacity(4, 4), prepare=RecordingPreparation())
-    logits = bucketed.logits(pixels_of(4, 0)[0])
+    logits = bucketed.logits(pixels_and_labels(4, 0)[0])
     original_logits = logits.clone()
-    bucketed.logits(pixels_of(4, 1)[0])
+    bucketed.logits(pixels_and_labels(4, 1)[0])
     assert torch.equal(logits, original_logits)
     assert not logits.is_inference()
 
@@ -271,7 +272,7 @@ def test_bucketed_prepares_each_size_of_logits_and_gradients_once():
     prepare = RecordingPreparation()
     bucketed = BucketedModel(RecordingModel(), Capacity(1024, 512), prepare=prepare)
     for n_samples in (1024, 200, 3, 1000, 1024):
-        pixels, labels = pixels_of(n_samples)
+        pixels, labels = pixels_and_labels(n_samples)
         bucketed.logits(pixels)
     assert prepare.n_prepared == 2
     assert bucketed.last_batch_size == 1024
@@ -283,7 +284,7 @@ def test_bucketed_prepares_each_size_of_logits_and_gradients_once():
 def test_limit_and_release_discard_prepared_passes():
     prepare, model = RecordingPreparation(), RecordingModel()
     bucketed = BucketedModel(model, Capacity(1024, 512), prepare=prepare)
-    pixels, _ = pixels_of(1024)
+    pixels, _ = pixels_and_labels(1024)
     bucketed.logits(pixels)
     bucketed.limit(300)
     assert bucketed.capacity == (300, 300)
@@ -305,7 +306,7 @@ class SimulatedCuda:
 
     def __init__(self):
         self.events = []
-        self.pools = 0
+        self.n_pools = 0
         self.CUDAGraph = self._graph
 
     def _graph(self):
@@ -321,8 +322,8 @@ class SimulatedCuda:
         return Graph()
 
     def graph_pool_handle(self):
-        self.pools += 1
-        return self.pools
+        self.n_pools += 1
+        return self.n_pools
 
     def Stream(self, _device):
         events = self.events

@@ -19,14 +19,14 @@ SPECS = {
     "constant": format_spec(SPECIAL_CELLS["no path, constant"]),
 }
 NETWORKS = {name: network_of(spec, channels=8) for name, spec in SPECS.items()}
-REFERENCE = {name: Classifier(network, NORMALISATION, N_CLASSES) for name, network in NETWORKS.items()}
-COMPILED = {
+REFERENCE_CLASSIFIERS = {name: Classifier(network, NORMALISATION, N_CLASSES) for name, network in NETWORKS.items()}
+COMPILED_NETWORKS = {
     name: compile_network(network, SPECS[name], NORMALISATION, n_classes=N_CLASSES)
     for name, network in NETWORKS.items()
 }
-N_IMAGES = (1, 7, 8, 65, 200)
-LABELS = torch.from_numpy(np.random.default_rng(0).integers(0, N_CLASSES, max(N_IMAGES)))
-DIRECTIONS = torch.randn((max(N_IMAGES), N_CLASSES), generator=torch.Generator().manual_seed(1))
+IMAGE_COUNTS = (1, 7, 8, 65, 200)
+LABELS = torch.from_numpy(np.random.default_rng(0).integers(0, N_CLASSES, max(IMAGE_COUNTS)))
+DIRECTIONS = torch.randn((max(IMAGE_COUNTS), N_CLASSES), generator=torch.Generator().manual_seed(1))
 
 
 def cross_entropy(logits, rows):
@@ -53,7 +53,7 @@ def random_projection(logits, rows):
 OBJECTIVES = (cross_entropy, margin, dlr_loss, random_projection)
 every_objective = pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda objective: objective.__name__)
 every_network = pytest.mark.parametrize("network", list(NETWORKS))
-every_n_images = pytest.mark.parametrize("n_images", N_IMAGES)
+every_n_images = pytest.mark.parametrize("n_images", IMAGE_COUNTS)
 either_mode = pytest.mark.parametrize("is_inference", [True, False], ids=["inference", "autograd"])
 
 
@@ -99,8 +99,8 @@ def assert_equal(outputs, expected):
 @pytest.mark.slow_combinations
 def test_classifier_is_bit_identical_to_autograd(network, objective, n_images, is_inference):
     pixels = pixels_of(n_images)
-    outputs = evaluate(REFERENCE[network], pixels, objective, is_inference=is_inference)
-    assert_equal(outputs, differentiate_by_autograd(REFERENCE[network], pixels, objective))
+    outputs = evaluate(REFERENCE_CLASSIFIERS[network], pixels, objective, is_inference=is_inference)
+    assert_equal(outputs, differentiate_by_autograd(REFERENCE_CLASSIFIERS[network], pixels, objective))
     assert bool(outputs[2].any()) == (network != "constant")
 
 
@@ -111,8 +111,8 @@ def test_classifier_is_bit_identical_to_autograd(network, objective, n_images, i
 @pytest.mark.slow_combinations
 def test_compiled_network_equals_autograd_within_rounding(network, objective, n_images, is_inference):
     pixels = pixels_of(n_images)
-    outputs = evaluate(COMPILED[network], pixels, objective, is_inference=is_inference)
-    assert_close(outputs, differentiate_by_autograd(REFERENCE[network], pixels, objective))
+    outputs = evaluate(COMPILED_NETWORKS[network], pixels, objective, is_inference=is_inference)
+    assert_close(outputs, differentiate_by_autograd(REFERENCE_CLASSIFIERS[network], pixels, objective))
     assert bool(outputs[2].any()) == (network != "constant")
 
 
@@ -120,10 +120,10 @@ def test_compiled_network_equals_autograd_within_rounding(network, objective, n_
 @every_objective
 @every_n_images
 @either_mode
-@pytest.mark.parametrize("gradients", [24, 1000])
+@pytest.mark.parametrize("max_gradients", [24, 1000])
 @pytest.mark.slow_combinations
 def test_bucketed_calls_the_objective_with_the_rows_of_each_batch(
-    network, objective, n_images, is_inference, gradients
+    network, objective, n_images, is_inference, max_gradients
 ):
     pixels = pixels_of(n_images)
     requested_rows = []
@@ -132,27 +132,31 @@ def test_bucketed_calls_the_objective_with_the_rows_of_each_batch(
         requested_rows.append(rows)
         return objective(logits, rows)
 
-    bucketed = BucketedModel(COMPILED[network], Capacity(256, gradients))
+    bucketed = BucketedModel(COMPILED_NETWORKS[network], Capacity(256, max_gradients))
     outputs = evaluate(bucketed, pixels, recording_objective, is_inference=is_inference)
     # Images do not affect each other, so the outputs do not depend on the batches.
-    assert_equal(outputs, evaluate(COMPILED[network], pixels, objective, is_inference=is_inference))
+    assert_equal(outputs, evaluate(COMPILED_NETWORKS[network], pixels, objective, is_inference=is_inference))
     assert {row for rows in requested_rows for row in range(rows.start, rows.stop)} == set(range(n_images))
-    assert max(rows.stop - rows.start for rows in requested_rows) <= min(gradients, n_images)
-    assert bucketed.last_batch_size <= gradients
+    assert max(rows.stop - rows.start for rows in requested_rows) <= min(max_gradients, n_images)
+    assert bucketed.last_batch_size <= max_gradients
 
 
 @pytest.mark.parametrize("limit", [1, 3])
 def test_bucketed_works_with_the_smallest_buckets(limit):
     pixels = pixels_of(8)
-    outputs = evaluate(BucketedModel(COMPILED["#21"], Capacity(limit, limit)), pixels, margin, is_inference=True)
-    assert_equal(outputs, evaluate(COMPILED["#21"], pixels, margin, is_inference=True))
+    outputs = evaluate(
+        BucketedModel(COMPILED_NETWORKS["#21"], Capacity(limit, limit)), pixels, margin, is_inference=True
+    )
+    assert_equal(outputs, evaluate(COMPILED_NETWORKS["#21"], pixels, margin, is_inference=True))
 
 
 @every_objective
 def test_bucketed_accepts_a_reference_network(objective):
     pixels = pixels_of(65)
-    outputs = evaluate(BucketedModel(REFERENCE["#21"], Capacity(16, 16)), pixels, objective, is_inference=True)
-    assert_close(outputs, differentiate_by_autograd(REFERENCE["#21"], pixels, objective))
+    outputs = evaluate(
+        BucketedModel(REFERENCE_CLASSIFIERS["#21"], Capacity(16, 16)), pixels, objective, is_inference=True
+    )
+    assert_close(outputs, differentiate_by_autograd(REFERENCE_CLASSIFIERS["#21"], pixels, objective))
 
 
 @every_network
@@ -162,9 +166,9 @@ def test_bucketed_accepts_a_reference_network(objective):
 def test_cross_entropy_objective_equals_loss_and_gradient(network, n_images, is_inference):
     pixels, labels = pixels_of(n_images), LABELS[:n_images]
     for model, compare in (
-        (REFERENCE[network], assert_equal),
-        (COMPILED[network], assert_close),
-        (BucketedModel(COMPILED[network], Capacity(64, 24)), assert_close),
+        (REFERENCE_CLASSIFIERS[network], assert_equal),
+        (COMPILED_NETWORKS[network], assert_close),
+        (BucketedModel(COMPILED_NETWORKS[network], Capacity(64, 24)), assert_close),
     ):
         outputs = evaluate(model, pixels, cross_entropy, is_inference=is_inference)
         with torch.inference_mode(is_inference):
@@ -176,7 +180,7 @@ def test_value_and_gradient_does_not_depend_on_the_micro_batch(micro_batch):
     pixels = pixels_of(65)
     classifier = Classifier(NETWORKS["#21"], NORMALISATION, N_CLASSES, micro_batch=micro_batch)
     outputs = evaluate(classifier, pixels, margin, is_inference=True)
-    assert_close(outputs, differentiate_by_autograd(REFERENCE["#21"], pixels, margin))
+    assert_close(outputs, differentiate_by_autograd(REFERENCE_CLASSIFIERS["#21"], pixels, margin))
 
 
 @every_objective

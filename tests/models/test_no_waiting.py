@@ -170,14 +170,14 @@ def run_square(job, samples):
 def run_square_lp(job, samples, ball):
     margins = torch.ones(len(samples.strengths), device=job.images.device)
     state = square.SearchState(samples.clean.clone(), margins)
-    swaps = job.random_numbers.window_moves(0, 0, samples.image_rows, [3] * 4, job.shape)
+    moves = job.random_numbers.window_moves(0, 0, samples.image_rows, [3] * 4, job.shape)
     rows = torch.arange(len(margins), device=job.images.device)
     all_rows = slice(0, len(margins))
-    numbered_swaps = [
-        (query, swap.for_images(all_rows, job.images.device)) for query, swap in enumerate(swaps, start=1)
+    numbered_moves = [
+        (query, move.for_images(all_rows, job.images.device)) for query, move in enumerate(moves, start=1)
     ]
     log = job.run_log(samples, 4)
-    square_lp._search(job, samples, state, rows, numbered_swaps, ball, log)
+    square_lp._search(job, samples, state, rows, numbered_moves, ball, log)
     log.write()
     return state.accepted_images
 

@@ -129,7 +129,7 @@ def test_check_shapes_builds_no_weights_of_zoo_network(name: str) -> None:
         ),
         (
             lambda shapes: shapes.update({"stem.0.weight": (5, 3, 3, 3)}),
-            r"1 of another shape: stem\.0\.weight \(5, 3, 3, 3\) instead of \(4, 3, 3, 3\)",
+            r"1 with a different shape: stem\.0\.weight \(5, 3, 3, 3\) instead of \(4, 3, 3, 3\)",
         ),
     ],
 )

@@ -94,7 +94,7 @@ def assert_same_logits(spec, size, n_images=5, count=4):
 
 
 @pytest.fixture(params=["fused", "unfused"])
-def kernel(request, monkeypatch):
+def convolution_implementation(request, monkeypatch):
     """Select an implementation of convolutions, independently of this machine's default."""
     if request.param == "unfused":
         monkeypatch.setattr(kernels, "has_fused_convolution", lambda *_: False)
@@ -103,7 +103,7 @@ def kernel(request, monkeypatch):
 
 
 @pytest.mark.parametrize("name", [name for name in SPECIAL_CELLS if name not in CONSTANT_CELLS])
-@pytest.mark.usefixtures("kernel")
+@pytest.mark.usefixtures("convolution_implementation")
 @pytest.mark.slow_combinations
 def test_incremental_logits_equal_full_logits_for_special_cells(name, monkeypatch):
     for depth, size in ((99, 16), (99, 8), (1, 16), (3, 16)):
@@ -210,13 +210,13 @@ class ExactWindowModel(ExactModel):
         return self.searches[-1]
 
 
-@pytest.mark.parametrize("samples", [64, 5])
-def test_square_gives_the_same_images_with_searches(samples):
+@pytest.mark.parametrize("batch_size", [64, 5])
+def test_square_gives_the_same_images_with_searches(batch_size):
     parameters = SQUARE.parameters(epsilons_255=(2.0, 8.0, 24.0), queries=150, restarts=2)
     model = ExactWindowModel()
-    images_with_searches = attacked(SQUARE, parameters=parameters, model=model, samples=samples)
+    images_with_searches = attacked(SQUARE, parameters=parameters, model=model, samples=batch_size)
     assert sum(search.n_logits for search in model.searches) > 100
-    assert_same(images_with_searches, attacked(SQUARE, parameters=parameters, samples=samples))
+    assert_same(images_with_searches, attacked(SQUARE, parameters=parameters, samples=batch_size))
     assert any((images != clean_images()).any() for images in images_with_searches.values())
 
 
@@ -234,12 +234,12 @@ class FullPasses:
         raise NotImplementedError
 
 
-def run_square(model, images, labels, *, queries, epsilons, samples=64, subset=None):
+def run_square(model, images, labels, *, queries, epsilons, batch_size=64, subset=None):
     """Return the attacked images (S, N, 3, H, W) of Square for S epsilons; NaN for images outside `subset`."""
     rows = np.arange(len(images)) if subset is None else np.asarray(subset)
     job = AttackJob(
         model=model,
-        batching=Batching(samples, 10_000),
+        batching=Batching(batch_size, 10_000),
         random_numbers=CounterRandomNumbers(0, "aa_square"),
         images=images[rows],
         labels=labels[rows],
@@ -253,7 +253,7 @@ def run_square(model, images, labels, *, queries, epsilons, samples=64, subset=N
 
 
 @pytest.fixture
-def compiled():
+def network_images_labels():
     """Return a compiled network, 16x16 images with different logits, and their predicted labels."""
     spec = specs()[309]
     uncompiled = network_of(spec, cells=1)
@@ -277,30 +277,32 @@ def record_incremental_passes(monkeypatch):
     return calls
 
 
-def test_square_finds_the_same_images_incrementally(compiled, monkeypatch):
+def test_square_finds_the_same_images_incrementally(network_images_labels, monkeypatch):
     passes = record_incremental_passes(monkeypatch)
     epsilons = (0.1 / 255, 1 / 255, 4 / 255)
     # Windows have the same sizes as with 5,000 queries, but there are a quarter as many of each size.
-    incremental = run_square(*compiled, queries=1250, epsilons=epsilons)
+    incremental = run_square(*network_images_labels, queries=1250, epsilons=epsilons)
     assert len(passes) > 900
-    full = run_square(FullPasses(compiled[0]), *compiled[1:], queries=1250, epsilons=epsilons)
+    full = run_square(FullPasses(network_images_labels[0]), *network_images_labels[1:], queries=1250, epsilons=epsilons)
     assert torch.equal(incremental, full)
-    is_fooled = (incremental != compiled[1].float() / 255).flatten(2).any(dim=2)
+    is_fooled = (incremental != network_images_labels[1].float() / 255).flatten(2).any(dim=2)
     assert is_fooled.any()
     assert not is_fooled.all()
 
 
-def test_square_is_independent_of_batch_and_other_images(compiled, monkeypatch):
+def test_square_is_independent_of_batch_and_other_images(network_images_labels, monkeypatch):
     fix_depth(99, monkeypatch)
     passes = record_incremental_passes(monkeypatch)
     epsilons = (0.1 / 255, 1 / 255)
-    expected = run_square(*compiled, queries=30, epsilons=epsilons)
+    expected = run_square(*network_images_labels, queries=30, epsilons=epsilons)
     assert passes
-    for samples in (1, 5):
-        assert torch.equal(run_square(*compiled, queries=30, epsilons=epsilons, samples=samples), expected)
-    separate = [run_square(*compiled, queries=30, epsilons=(epsilon,))[0] for epsilon in epsilons]
-    assert torch.equal(torch.stack(separate), expected)
-    subset = run_square(*compiled, queries=30, epsilons=epsilons, subset=[4, 1])
+    for batch_size in (1, 5):
+        assert torch.equal(
+            run_square(*network_images_labels, queries=30, epsilons=epsilons, batch_size=batch_size), expected
+        )
+    separate_results = [run_square(*network_images_labels, queries=30, epsilons=(epsilon,))[0] for epsilon in epsilons]
+    assert torch.equal(torch.stack(separate_results), expected)
+    subset = run_square(*network_images_labels, queries=30, epsilons=epsilons, subset=[4, 1])
     assert torch.equal(subset[:, [1, 4]], expected[:, [1, 4]])
 
 

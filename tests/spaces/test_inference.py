@@ -82,7 +82,7 @@ def assert_equal_within_rounding(network, spec, size, gradient_tolerance=1e-5):
 
 
 @pytest.fixture(params=["fused", "unfused"])
-def kernel(request, monkeypatch):
+def convolution_implementation(request, monkeypatch):
     """Select an implementation of convolutions, independently of this machine's default."""
     if request.param == "unfused":
         monkeypatch.setattr(kernels, "has_fused_convolution", lambda *_: False)
@@ -94,7 +94,7 @@ def kernel(request, monkeypatch):
 @pytest.mark.parametrize("name", SPECIAL_CELLS)
 @pytest.mark.parametrize("size", [16, 32])
 @pytest.mark.slow_combinations
-def test_compiled_special_cells_equal_the_uncompiled_network(name, size, kernel):
+def test_compiled_special_cells_equal_the_uncompiled_network(name, size, convolution_implementation):
     spec = format_spec(SPECIAL_CELLS[name])
     logits, gradient = assert_equal_within_rounding(network_of(spec, cells=2), spec, size)
     assert bool((logits[0] == logits[1]).all()) == (3 in constant_nodes(spec))
@@ -102,7 +102,7 @@ def test_compiled_special_cells_equal_the_uncompiled_network(name, size, kernel)
 
 
 @pytest.mark.parametrize("index", [0, 309, 991])
-def test_compiled_network_of_published_size_equals_the_uncompiled_network(index, kernel):
+def test_compiled_network_of_published_size_equals_the_uncompiled_network(index, convolution_implementation):
     spec = specs()[index]
     # A few of a million ReLUs have inputs close to zero. If rounding changes the sign of such an input, the gradient
     # changes by far more than rounding, so the tolerance is larger.
@@ -173,7 +173,7 @@ def raise_attribute_error(self, x, add, *, in_place, rectify):
 
 
 @pytest.mark.parametrize("broken_convolution", [return_zeros, raise_attribute_error])
-def test_fuses_on_cpu_is_false_for_broken_operators(broken_convolution, monkeypatch):
+def test_has_fused_convolution_is_false_for_broken_operators(broken_convolution, monkeypatch):
     kernels.has_fused_convolution.cache_clear()
     monkeypatch.setattr(kernels.Convolution, "_convolve_fused", broken_convolution)
     assert not kernels.has_fused_convolution()

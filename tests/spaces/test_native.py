@@ -173,7 +173,7 @@ def test_native_search_exists_only_if_it_saves_time():
 
 
 @pytest.fixture
-def without_caches(monkeypatch):
+def monkeypatch_without_caches(monkeypatch):
     """Clear all caches before and after the test; return `monkeypatch`."""
     caches = (
         native.load_library,
@@ -198,7 +198,7 @@ def assert_pytorch_is_used():
 
 
 @needs_library
-def test_native_library_is_not_used_if_results_differ(without_caches):
+def test_native_library_is_not_used_if_results_differ(monkeypatch_without_caches):
     # An update of PyTorch may change the order of summation.
     compute = network_module.InferenceNetwork.loss_and_gradient
 
@@ -206,36 +206,36 @@ def test_native_library_is_not_used_if_results_differ(without_caches):
         loss, logits, gradient = compute(self, pixels, labels)
         return loss, logits, gradient if self._native is None else gradient * (1 + 2**-23)
 
-    without_caches.setattr(network_module.InferenceNetwork, "loss_and_gradient", compute_with_error)
+    monkeypatch_without_caches.setattr(network_module.InferenceNetwork, "loss_and_gradient", compute_with_error)
     with pytest.warns(RuntimeWarning, match="its results differ from those of PyTorch"):
         assert network_module.usable_library() is None
     network = compile_network(network_of(specs()[0], channels=16), specs()[0], NORMALISATION, n_classes=N_CLASSES)
     assert network._native is None
 
 
-def test_pytorch_is_used_without_a_library(without_caches, tmp_path):
-    without_caches.setattr(native, "LIBRARY", tmp_path / "none.so")
+def test_pytorch_is_used_without_a_library(monkeypatch_without_caches, tmp_path):
+    monkeypatch_without_caches.setattr(native, "LIBRARY", tmp_path / "none.so")
     assert "not compiled" in native.unavailable_reason()
     assert_pytorch_is_used()
 
 
-def test_native_library_is_not_used_without_avx512(without_caches):
-    without_caches.setattr(native, "LIBRARY", Path(__file__))
-    without_caches.setattr(native, "has_avx512", lambda: False)
+def test_native_library_is_not_used_without_avx512(monkeypatch_without_caches):
+    monkeypatch_without_caches.setattr(native, "LIBRARY", Path(__file__))
+    monkeypatch_without_caches.setattr(native, "has_avx512", lambda: False)
     assert "AVX-512" in native.unavailable_reason()
     assert_pytorch_is_used()
 
 
-def test_invalid_library_is_not_loaded(without_caches, tmp_path):
+def test_invalid_library_is_not_loaded(monkeypatch_without_caches, tmp_path):
     content = Path(__file__).read_bytes()
     (tmp_path / "text.so").write_bytes(content + hashlib.sha256(content).digest())
-    without_caches.setattr(native, "LIBRARY", tmp_path / "text.so")
-    without_caches.setattr(native, "has_avx512", lambda: True)
+    monkeypatch_without_caches.setattr(native, "LIBRARY", tmp_path / "text.so")
+    monkeypatch_without_caches.setattr(native, "has_avx512", lambda: True)
     assert "cannot be loaded" in native.unavailable_reason()
     assert_pytorch_is_used()
 
 
-DAMAGES = {
+DAMAGE_FUNCTIONS = {
     "truncated to half": lambda content: content[: len(content) // 2],
     "truncated near the end": lambda content: content[: int(0.99 * len(content))],
     "zeroed": lambda content: bytes(len(content)),
@@ -247,29 +247,31 @@ DAMAGES = {
 
 
 @needs_library
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_native_library_is_not_loaded_if_damaged(without_caches, tmp_path, damage):
+@pytest.mark.parametrize("damage", DAMAGE_FUNCTIONS.values(), ids=DAMAGE_FUNCTIONS)
+def test_native_library_is_not_loaded_if_damaged(monkeypatch_without_caches, tmp_path, damage):
     # Loading a damaged library could crash the process with SIGBUS or SIGSEGV.
     (tmp_path / "damaged.so").write_bytes(damage(native.LIBRARY.read_bytes()))
-    without_caches.setattr(native, "LIBRARY", tmp_path / "damaged.so")
+    monkeypatch_without_caches.setattr(native, "LIBRARY", tmp_path / "damaged.so")
     assert "is damaged" in native.unavailable_reason()
     with pytest.warns(RuntimeWarning, match="is damaged"):
         assert_pytorch_is_used()
 
 
 @needs_library
-def test_native_library_with_other_structures_is_not_used(without_caches):
-    without_caches.setattr(native, "_STRUCTURES", (native.OperationStruct, native.BufferStruct, native.ViewStruct))
+def test_native_library_with_other_structures_is_not_used(monkeypatch_without_caches):
+    monkeypatch_without_caches.setattr(
+        native, "_STRUCTURES", (native.OperationStruct, native.BufferStruct, native.ViewStruct)
+    )
     assert "another version of native.c" in native.unavailable_reason()
     assert_pytorch_is_used()
 
 
 @needs_library
-def test_native_library_compiled_from_another_source_is_not_used(without_caches, tmp_path):
+def test_native_library_compiled_from_another_source_is_not_used(monkeypatch_without_caches, tmp_path):
     # This happens if native.c is edited or updated without being compiled again.
     edited = tmp_path / "native.c"
     edited.write_bytes(native.C_SOURCE.read_bytes() + b"\n")
-    without_caches.setattr(native, "C_SOURCE", edited)
+    monkeypatch_without_caches.setattr(native, "C_SOURCE", edited)
     assert "another version of native.c" in native.unavailable_reason()
     assert_pytorch_is_used()
 

@@ -36,7 +36,7 @@ def test_golden_file_covers_the_space():
     assert {case["index"] for case in CASES} >= WITHOUT_PATH
     for case in CASES:
         logits = np.array(case["logits"])
-        # Logits must depend on the images, because otherwise they would be equal for all cells.
+        # If logits did not depend on the images, they would be equal for all cells, and the test would be weak.
         assert (abs(logits[0] - logits[1]).max() > 0.02) == (case["index"] not in WITHOUT_PATH), case_id(case)
         assert abs(logits).max() < 10
 

@@ -203,7 +203,7 @@ def test_parameter_count_matches_the_network(space: Space) -> None:
 
 
 @every_space
-def test_sized_is_supported_if_declared(space: Space) -> None:
+def test_with_size_is_supported_only_if_declared(space: Space) -> None:
     if space.is_sized:
         assert space.with_size(channels=4, cells=1).identity() == {"channels": 4, "cells": 1}
     else:

@@ -302,9 +302,9 @@ def test_narrow_network_standardises_images():
     expected = network(inputs)
     scale = torch.tensor([0.5, 2.0, 1.0, 3.0], dtype=torch.float64).view(4, 1, 1, 1)
     torch.testing.assert_close(network(inputs * scale - 0.3), expected, rtol=1e-9, atol=1e-9)
-    standard = standardise(inputs).flatten(1)
-    torch.testing.assert_close(standard.mean(dim=1), torch.zeros(4, dtype=torch.float64), rtol=0, atol=1e-12)
-    torch.testing.assert_close(standard.std(dim=1, correction=0), torch.ones(4, dtype=torch.float64))
+    standardised = standardise(inputs).flatten(1)
+    torch.testing.assert_close(standardised.mean(dim=1), torch.zeros(4, dtype=torch.float64), rtol=0, atol=1e-12)
+    torch.testing.assert_close(standardised.std(dim=1, correction=0), torch.ones(4, dtype=torch.float64))
 
 
 def test_gradient_is_finite_for_images_of_one_colour():

@@ -91,10 +91,10 @@ def test_expanded_kernels_match_sums_over_the_group():
         sums = torch.zeros(2, ORIENTATIONS, size, size, dtype=torch.float64)
         map_values = maps[0].tolist()
         for o, s, row, column in itertools.product(range(2), range(ORIENTATIONS), range(size), range(size)):
-            for down, right in offsets:
-                y, x = row + down, column + right
+            for row_offset, column_offset in offsets:
+                y, x = row + row_offset, column + column_offset
                 if 0 <= y < size and 0 <= x < size:
-                    kernel_offset = transform(inverse(matrix(s)), down, right)
+                    kernel_offset = transform(inverse(matrix(s)), row_offset, column_offset)
                     sums[o, s, row, column] += sum(
                         map_values[i][y][x] * kernel_at(o, s, i, kernel_offset) for i in range(len(map_values))
                     )

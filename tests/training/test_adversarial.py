@@ -75,9 +75,9 @@ def test_pgd_trains_on_perturbed_images_with_a_higher_loss():
 
 def test_ascend_follows_the_sign_of_the_gradient():
     direction = torch.linspace(-1, 1, PIXELS[0].numel()).view(PIXELS[0].shape)
-    fields = PgdTraining(epsilon_255=8, step_255=2, steps=3)
+    attack = PgdTraining(epsilon_255=8, step_255=2, steps=3)
     grey_images = torch.full_like(PIXELS, 0.5)
-    perturbed = ascend(lambda images: (images * direction).sum(), grey_images, grey_images, fields)
+    perturbed = ascend(lambda images: (images * direction).sum(), grey_images, grey_images, attack)
     torch.testing.assert_close(perturbed - grey_images, (6 / 255 * direction.sign()).expand_as(grey_images))
 
 
@@ -160,9 +160,9 @@ def test_attack_leaves_no_gradients():
 def test_random_start_depends_only_on_image_epoch_and_seed(method, start):
     def start_images(ids, epoch=0, seed=1):
         network = make_network()
-        fields = AdversarialTraining.model_validate({method: {"steps": 1, "start": start, "epsilon_255": 200}})
+        adversarial = AdversarialTraining.model_validate({method: {"steps": 1, "start": start, "epsilon_255": 200}})
         step_loss(
-            network, network, PIXELS[ids] * 0 + 0.5, LABELS[ids], fields, RandomStarts(seed, epoch, np.array(ids))
+            network, network, PIXELS[ids] * 0 + 0.5, LABELS[ids], adversarial, RandomStarts(seed, epoch, np.array(ids))
         )
         return network.calls[int(method == "trades")][0]
 

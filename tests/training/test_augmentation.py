@@ -124,17 +124,20 @@ def test_resample_rotates_by_right_angles_counterclockwise(is_bilinear, quarter_
         assert np.array_equal(rotated, expected)
 
 
-@given(degrees=st.floats(-180, 180), right=st.floats(-4, 4), down=st.floats(-4, 4))
-def test_resample_matches_scipy(degrees, right, down):
+@given(degrees=st.floats(-180, 180), shift_right=st.floats(-4, 4), shift_down=st.floats(-4, 4))
+def test_resample_matches_scipy(degrees, shift_right, shift_down):
     image = make_pixels(1, size=9)[0] / 255
     resampled = resample(
-        torch.from_numpy(image[None]).float(), np.array([degrees]), np.array([[right], [down]]), is_bilinear=True
+        torch.from_numpy(image[None]).float(),
+        np.array([degrees]),
+        np.array([[shift_right], [shift_down]]),
+        is_bilinear=True,
     )
     angle = np.deg2rad(degrees)
     # SciPy's matrix maps output to input coordinates, rows first. Padding gives its `constant` mode zeros at the
     # border.
     matrix = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
-    offset = 4 - matrix @ (4 + np.array([down, right]))
+    offset = 4 - matrix @ (4 + np.array([shift_down, shift_right]))
     padded = np.pad(image, ((0, 0), (9, 9), (9, 9)))
     centre = matrix @ np.array([9, 9])
     for channel in range(3):

@@ -25,13 +25,13 @@ N_STEPS = 6
 SNAPSHOTS_AT_EVERY_STEP = {"iterations": range(N_STEPS + 1)}
 
 
-def recipe(**changes) -> Recipe:
+def make_recipe(**changes) -> Recipe:
     return Recipe.model_validate(BASE | changes)
 
 
-def run_training(fields, *, images: ImageSet = IMAGES, space=None, architecture="small", **options):
+def run_training(recipe, *, images: ImageSet = IMAGES, space=None, architecture="small", **options):
     data = OneSource(images)
-    return list(train(space or SmallSpace(), architecture, data, fields, **({"seed": 1} | options)))
+    return list(train(space or SmallSpace(), architecture, data, recipe, **({"seed": 1} | options)))
 
 
 def hashes(snapshots):
@@ -55,34 +55,34 @@ TRADES = {"trades": {"steps": 2, "mode": "training"}}
     ids=["standard", "no momentum", "std*", "pgd", "trades", "iterations"],
 )
 def test_training_interrupted_at_any_step_resumes_to_the_same_weights(tmp_path, changes):
-    fields = recipe(**changes)
-    (uninterrupted,) = run_training(fields)
+    recipe = make_recipe(**changes)
+    (uninterrupted,) = run_training(recipe)
     for last_step in range(uninterrupted.step + 1):
         folder = tmp_path / str(last_step)
 
         def keep_going(step, last_step=last_step):
             return step < last_step
 
-        stopped = run_training(fields, states=folder, keep_going=keep_going)
+        stopped = run_training(recipe, states=folder, keep_going=keep_going)
         assert [snapshot.step for snapshot in stopped] == (
             [uninterrupted.step] if last_step == uninterrupted.step else []
         )
         torch.manual_seed(99)
-        (resumed,) = run_training(fields, states=folder)
+        (resumed,) = run_training(recipe, states=folder)
         assert weights_hash(resumed.state_dict) == weights_hash(uninterrupted.state_dict)
         assert resumed.history == uninterrupted.history
 
 
 def test_training_interrupted_at_every_step_yields_the_same_snapshots(tmp_path):
-    fields = recipe(augmentation="std", snapshots=SNAPSHOTS_AT_EVERY_STEP)
-    uninterrupted = run_training(fields)
+    recipe = make_recipe(augmentation="std", snapshots=SNAPSHOTS_AT_EVERY_STEP)
+    uninterrupted = run_training(recipe)
     assert [snapshot.step for snapshot in uninterrupted] == list(range(N_STEPS + 1))
     resumed = {}
     for step in range(N_STEPS + 1):
         # A run that ends before the snapshot is stored, as if killed, must yield the snapshot again.
         for _ in range(2):
             snapshot = next(
-                train(SmallSpace(), "small", OneSource(IMAGES), fields, seed=1, states=tmp_path, snapshot_steps={step})
+                train(SmallSpace(), "small", OneSource(IMAGES), recipe, seed=1, states=tmp_path, snapshot_steps={step})
             )
             resumed[step] = weights_hash(snapshot.state_dict)
             assert snapshot.history == uninterrupted[step].history
@@ -90,15 +90,15 @@ def test_training_interrupted_at_every_step_yields_the_same_snapshots(tmp_path):
 
 
 def test_training_of_a_published_network_resumes(tmp_path):
-    fields = recipe(augmentation={"flip": True, "crop_padding": 1})
-    (uninterrupted,) = run_training(fields, space=SPACE, architecture=ONE_CONVOLUTION)
+    recipe = make_recipe(augmentation={"flip": True, "crop_padding": 1})
+    (uninterrupted,) = run_training(recipe, space=SPACE, architecture=ONE_CONVOLUTION)
     assert (
         run_training(
-            fields, space=SPACE, architecture=ONE_CONVOLUTION, states=tmp_path, keep_going=lambda step: step < 4
+            recipe, space=SPACE, architecture=ONE_CONVOLUTION, states=tmp_path, keep_going=lambda step: step < 4
         )
         == []
     )
-    (resumed,) = run_training(fields, space=SPACE, architecture=ONE_CONVOLUTION, states=tmp_path)
+    (resumed,) = run_training(recipe, space=SPACE, architecture=ONE_CONVOLUTION, states=tmp_path)
     assert weights_hash(resumed.state_dict) == weights_hash(uninterrupted.state_dict)
 
 
@@ -109,7 +109,7 @@ def test_training_saves_a_state_every_save_seconds(tmp_path):
         file_steps.append(sorted(path.name[5:14] for path in tmp_path.glob("step-*")))
         return step < 4
 
-    run_training(recipe(), states=tmp_path, save_seconds=0, keep_going=record_states)
+    run_training(make_recipe(), states=tmp_path, save_seconds=0, keep_going=record_states)
     assert file_steps == [[], ["000000001"], ["000000001", "000000002"], *[[f"{n - 1:09}", f"{n:09}"] for n in (3, 4)]]
 
 
@@ -128,16 +128,19 @@ CHANGED_FIELDS = {
 
 @pytest.mark.parametrize("field_name", CHANGED_FIELDS)
 def test_every_recipe_field_changes_the_weights(field_name):
-    (unchanged,), (changed,) = run_training(recipe()), run_training(recipe(**{field_name: CHANGED_FIELDS[field_name]}))
+    (unchanged,), (changed,) = (
+        run_training(make_recipe()),
+        run_training(make_recipe(**{field_name: CHANGED_FIELDS[field_name]})),
+    )
     assert weights_hash(unchanged.state_dict) != weights_hash(changed.state_dict)
 
 
 def test_decay_of_weights_omits_biases_and_batch_norm():
     # All runs have the same first gradient, so weights after one step differ only by the weight decay.
     fields = {"learning_rate": 0.1, "momentum": 0.0, "epochs": 1, "batch_size": 20, "snapshots": {"iterations": [0]}}
-    initial, without_decay = run_training(recipe(**fields, weight_decay=0))
+    initial, without_decay = run_training(make_recipe(**fields, weight_decay=0))
     (_, all_decayed), (_, weights_decayed) = (
-        run_training(recipe(**fields, weight_decay=0.5, decay=name)) for name in ("all", "weights")
+        run_training(make_recipe(**fields, weight_decay=0.5, decay=name)) for name in ("all", "weights")
     )
     decayed_names = {"0.weight", "7.weight"}
     for name in ("0.weight", "0.bias", "1.weight", "1.bias", "6.weight", "6.bias", "7.weight", "7.bias"):
@@ -154,11 +157,11 @@ def test_decay_of_weights_omits_biases_and_batch_norm():
 
 def test_initial_weights_depend_only_on_the_seed():
     initial = [
-        run_training(fields, images=images, snapshot_steps={0}, seed=seed)[0]
-        for fields, images, seed in (
-            (recipe(snapshots={"epochs": [0]}), IMAGES, 1),
-            (recipe(snapshots={"iterations": [0]}, learning_rate=0.7), make_images(seed=4), 1),
-            (recipe(snapshots={"epochs": [0]}), IMAGES, 2),
+        run_training(recipe, images=images, snapshot_steps={0}, seed=seed)[0]
+        for recipe, images, seed in (
+            (make_recipe(snapshots={"epochs": [0]}), IMAGES, 1),
+            (make_recipe(snapshots={"iterations": [0]}, learning_rate=0.7), make_images(seed=4), 1),
+            (make_recipe(snapshots={"epochs": [0]}), IMAGES, 2),
         )
     ]
     seed_1, seed_1_other_recipe, seed_2 = (weights_hash(snapshot.state_dict) for snapshot in initial)
@@ -168,8 +171,8 @@ def test_initial_weights_depend_only_on_the_seed():
 
 
 def test_snapshots_do_not_affect_the_weights():
-    (without_snapshots,) = run_training(recipe())
-    snapshots = run_training(recipe(snapshots={"iterations": [1, 4], "every_epochs": 1}))
+    (without_snapshots,) = run_training(make_recipe())
+    snapshots = run_training(make_recipe(snapshots={"iterations": [1, 4], "every_epochs": 1}))
     assert [(snapshot.step, snapshot.epochs) for snapshot in snapshots] == [(1, None), (3, 1), (4, None), (6, 2)]
     assert weights_hash(snapshots[-1].state_dict) == weights_hash(without_snapshots.state_dict)
     assert [len(snapshot.history) for snapshot in snapshots] == [1, 1, 2, 2]
@@ -178,27 +181,27 @@ def test_snapshots_do_not_affect_the_weights():
 
 
 def test_training_starts_from_initial_weights():
-    (source,) = run_training(recipe(epochs=1))
-    fields = recipe(snapshots={"epochs": [0]})
-    initial, final = run_training(fields, images=make_images(seed=3), start=source.state_dict)
+    (source,) = run_training(make_recipe(epochs=1))
+    recipe = make_recipe(snapshots={"epochs": [0]})
+    initial, final = run_training(recipe, images=make_images(seed=3), start=source.state_dict)
     assert weights_hash(initial.state_dict) == weights_hash(source.state_dict)
     assert weights_hash(final.state_dict) != weights_hash(
-        run_training(fields, images=make_images(seed=3))[-1].state_dict
+        run_training(recipe, images=make_images(seed=3))[-1].state_dict
     )
     source.state_dict.pop("7.bias")
     with pytest.raises(CheckpointError, match="they do not fit this network with 2 classes"):
-        run_training(fields, start=source.state_dict)
+        run_training(recipe, start=source.state_dict)
 
 
 def test_training_on_a_mixture_resumes(tmp_path):
     data = Mixture(IMAGES, make_images(seed=5), 0.3)
-    fields = recipe(augmentation="std")
-    (uninterrupted,) = train(SmallSpace(), "small", data, fields, seed=1)
+    recipe = make_recipe(augmentation="std")
+    (uninterrupted,) = train(SmallSpace(), "small", data, recipe, seed=1)
     assert (
-        list(train(SmallSpace(), "small", data, fields, seed=1, states=tmp_path, keep_going=lambda step: step < 2))
+        list(train(SmallSpace(), "small", data, recipe, seed=1, states=tmp_path, keep_going=lambda step: step < 2))
         == []
     )
-    (resumed,) = train(SmallSpace(), "small", data, fields, seed=1, states=tmp_path)
+    (resumed,) = train(SmallSpace(), "small", data, recipe, seed=1, states=tmp_path)
     assert weights_hash(uninterrupted.state_dict) == weights_hash(resumed.state_dict)
 
 
@@ -215,7 +218,7 @@ def test_training_restores_random_state_and_process_settings():
                 SmallSpace(),
                 "small",
                 OneSource(IMAGES),
-                recipe(snapshots=SNAPSHOTS_AT_EVERY_STEP),
+                make_recipe(snapshots=SNAPSHOTS_AT_EVERY_STEP),
                 seed=1,
                 threads=n_threads + 1,
             ):
@@ -231,29 +234,29 @@ def test_non_finite_loss_is_an_error():
     with pytest.raises(
         EvaluationError, match=r"small on bright: the loss diverged in epoch 2 \(nan\)\. Lower the learn"
     ):
-        run_training(recipe(learning_rate=1e30, epochs=2, batch_size=20))
+        run_training(make_recipe(learning_rate=1e30, epochs=2, batch_size=20))
 
 
 def test_training_neither_saves_nor_yields_non_finite_weights(tmp_path):
     # The last step's loss is finite, but the updated weights are not.
     with pytest.raises(EvaluationError, match=r"the weights diverged in epoch 1 \(NaN or infinity in \S+\)"):
-        run_training(recipe(learning_rate=1e37, weight_decay=1e5, epochs=1, batch_size=20), states=tmp_path)
+        run_training(make_recipe(learning_rate=1e37, weight_decay=1e5, epochs=1, batch_size=20), states=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_last_batch_of_one_image_is_an_error_if_batch_norm_rejects_it():
     images = make_images(9)
     with pytest.raises(EvaluationError, match=r"has only one image, .*more than 1 value.* a batch size other than 8"):
-        run_training(recipe(), images=images)
-    run_training(recipe(batch_size=5), images=images)
+        run_training(make_recipe(), images=images)
+    run_training(make_recipe(batch_size=5), images=images)
     # PyTorch accepts a batch of one image if BatchNorm averages over several pixels.
-    run_training(recipe(epochs=1), images=images, space=SPACE, architecture=ONE_CONVOLUTION)
+    run_training(make_recipe(epochs=1), images=images, space=SPACE, architecture=ONE_CONVOLUTION)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_missing_device_is_rejected():
     with pytest.raises(ConfigError, match="has no CUDA device"):
-        run_training(recipe(), device="cuda")
+        run_training(make_recipe(), device="cuda")
 
 
 @pytest.mark.parametrize(
@@ -261,25 +264,25 @@ def test_missing_device_is_rejected():
 )
 def test_unsupported_precision_is_rejected(precision, message):
     with pytest.raises(ConfigError, match=message):
-        run_training(recipe(), precision=precision)
+        run_training(make_recipe(), precision=precision)
 
 
 def test_training_that_would_corrupt_memory_is_rejected(monkeypatch):
     network = {"space": Zoo(), "architecture": "stn-resnet18-w4"}
     monkeypatch.setattr("robust201.training.loop.has_avx512", lambda: False)
     with pytest.raises(ArchitectureError, match="corrupts memory"):
-        run_training(recipe(), **network)
+        run_training(make_recipe(), **network)
     monkeypatch.setattr("robust201.training.loop.has_avx512", lambda: True)
     # Training begins, and the first pass rejects the small images.
     with pytest.raises(NetworkError, match="need images of 32x32 pixels"):
-        run_training(recipe(), **network)
+        run_training(make_recipe(), **network)
 
 
 def test_states_of_another_training_run_are_rejected(tmp_path):
-    run_training(recipe(), states=tmp_path)
+    run_training(make_recipe(), states=tmp_path)
     for changed_argument in ({"seed": 2}, {"threads": 2}, {"images": make_images(seed=2)}):
         with pytest.raises(StorageError, match=r"it belongs to training run \w{16}…, not to \w{16}…"):
-            run_training(recipe(), states=tmp_path, **changed_argument)
+            run_training(make_recipe(), states=tmp_path, **changed_argument)
 
 
 def test_too_few_batches_are_an_error():
@@ -288,13 +291,13 @@ def test_too_few_batches_are_an_error():
             yield from itertools.islice(super().batches(batch_size, seed, epoch), 2)
 
     with pytest.raises(EvaluationError, match="epoch 1 has 2 batches instead of 3"):
-        list(train(SmallSpace(), "small", TooFewBatches(IMAGES), recipe(), seed=1))
+        list(train(SmallSpace(), "small", TooFewBatches(IMAGES), make_recipe(), seed=1))
 
 
 def test_channels_last_changes_only_the_rounding(monkeypatch):
-    (contiguous,) = run_training(recipe(epochs=1), space=SPACE, architecture=ONE_CONVOLUTION)
+    (contiguous,) = run_training(make_recipe(epochs=1), space=SPACE, architecture=ONE_CONVOLUTION)
     monkeypatch.setattr(type(SPACE), "channels_last", True)
-    (channels_last,) = run_training(recipe(epochs=1), space=SPACE, architecture=ONE_CONVOLUTION)
+    (channels_last,) = run_training(make_recipe(epochs=1), space=SPACE, architecture=ONE_CONVOLUTION)
     assert weights_hash(channels_last.state_dict) != weights_hash(contiguous.state_dict)
     for name, tensor in contiguous.state_dict.items():
         assert channels_last.state_dict[name].is_contiguous()

@@ -87,9 +87,10 @@ def test_train_equals_the_independent_loop_bit_by_bit(changes, seed):
     expected, losses = train_independently(IMAGES, recipe, seed)
     snapshot = train_network(recipe, seed=seed)
     assert weights_hash(snapshot.state_dict) == weights_hash(expected)
-    n_batches = -(-20 // recipe.batch_size)
-    sizes = [recipe.batch_size] * (n_batches - 1) + [20 - recipe.batch_size * (n_batches - 1)]
-    mean_loss = sum(loss * size for loss, size in zip(losses[-n_batches:], sizes, strict=True)) / 20
+    n_images = len(IMAGES)
+    n_batches = -(-n_images // recipe.batch_size)
+    sizes = [recipe.batch_size] * (n_batches - 1) + [n_images - recipe.batch_size * (n_batches - 1)]
+    mean_loss = sum(loss * size for loss, size in zip(losses[-n_batches:], sizes, strict=True)) / n_images
     assert snapshot.history[-1].loss == mean_loss
 
 

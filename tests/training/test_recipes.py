@@ -16,7 +16,7 @@ from tests.conftest import REPOSITORY
 BASE = {"epochs": 125, "batch_size": 125, "learning_rate": 0.1, "weight_decay": 5e-4, "schedule": {"cosine": {}}}
 
 
-def recipe(**changes) -> Recipe:
+def make_recipe(**changes) -> Recipe:
     return Recipe.model_validate(BASE | changes)
 
 
@@ -25,33 +25,33 @@ def test_step_schedule_drops_in_the_middle_of_an_epoch():
 
     The rate drops at epoch 62.5.
     """
-    fields = recipe(schedule={"steps": {"at_epochs": [62.5]}})
-    assert [fields.learning_rate_of(step, 400) for step in (0, 24_999)] == [0.1, 0.1]
-    assert [fields.learning_rate_of(step, 400) for step in (25_000, 49_999)] == pytest.approx([0.01, 0.01])
+    recipe = make_recipe(schedule={"steps": {"at_epochs": [62.5]}})
+    assert [recipe.learning_rate_of(step, 400) for step in (0, 24_999)] == [0.1, 0.1]
+    assert [recipe.learning_rate_of(step, 400) for step in (25_000, 49_999)] == pytest.approx([0.01, 0.01])
     # If epoch 62.5 falls within a step, the rate drops at the next step.
-    assert fields.learning_rate_of(24_437, 391) == 0.1
-    assert fields.learning_rate_of(24_438, 391) == pytest.approx(0.01)
+    assert recipe.learning_rate_of(24_437, 391) == 0.1
+    assert recipe.learning_rate_of(24_438, 391) == pytest.approx(0.01)
 
 
 def test_step_schedule_accumulates_its_drops():
-    fields = recipe(epochs=None, iterations=78_125, schedule={"steps": {"at_iterations": [40_000, 60_000]}})
-    rates = [fields.learning_rate_of(step, 782) for step in (39_999, 40_000, 59_999, 60_000, 78_124)]
+    recipe = make_recipe(epochs=None, iterations=78_125, schedule={"steps": {"at_iterations": [40_000, 60_000]}})
+    rates = [recipe.learning_rate_of(step, 782) for step in (39_999, 40_000, 59_999, 60_000, 78_124)]
     assert rates == pytest.approx([0.1, 0.01, 0.01, 0.001, 0.001])
-    fields = recipe(epochs=150, schedule={"steps": {"at_epochs": [50, 100], "factor": 0.5}})
-    rates = [fields.learning_rate_of(step, 391) for step in (19_549, 19_550, 39_099, 39_100)]
+    recipe = make_recipe(epochs=150, schedule={"steps": {"at_epochs": [50, 100], "factor": 0.5}})
+    rates = [recipe.learning_rate_of(step, 391) for step in (19_549, 19_550, 39_099, 39_100)]
     assert rates == [0.1, 0.05, 0.05, 0.025]
 
 
 def test_cosine_schedule_falls_to_zero():
-    fields = recipe(epochs=2)
-    rates = [fields.learning_rate_of(step, 4) for step in (0, 2, 4, 8)]
+    recipe = make_recipe(epochs=2)
+    rates = [recipe.learning_rate_of(step, 4) for step in (0, 2, 4, 8)]
     assert rates == pytest.approx([0.1, 0.05 * (1 + math.sqrt(0.5)), 0.05, 0.0])
 
 
 def test_snapshot_at_a_drop_is_taken_before_the_lower_rate():
-    fields = recipe(epochs=4, schedule={"steps": {"at_epochs": [2]}}, snapshots={"epochs": [2]})
-    assert fields.snapshot_steps(10) == (20, 40)
-    assert (fields.learning_rate_of(19, 10), fields.learning_rate_of(20, 10)) == (0.1, pytest.approx(0.01))
+    recipe = make_recipe(epochs=4, schedule={"steps": {"at_epochs": [2]}}, snapshots={"epochs": [2]})
+    assert recipe.snapshot_steps(10) == (20, 40)
+    assert (recipe.learning_rate_of(19, 10), recipe.learning_rate_of(20, 10)) == (0.1, pytest.approx(0.01))
 
 
 @pytest.mark.parametrize(
@@ -69,26 +69,26 @@ def test_snapshot_at_a_drop_is_taken_before_the_lower_rate():
     ids=str,
 )
 def test_snapshot_steps_follow_from_epochs_and_iterations(changes, steps):
-    assert recipe(**changes).snapshot_steps(n_batches=10) == steps
+    assert make_recipe(**changes).snapshot_steps(n_batches=10) == steps
 
 
 def test_robust_features_study_has_29_snapshots():
     early_steps = [625, 1250, 1875, 2500]
-    fields = recipe(
+    recipe = make_recipe(
         epochs=None,
         iterations=78_125,
         batch_size=64,
         snapshots={"iterations": [*early_steps, *range(3125, 78_126, 3125)]},
     )
-    steps = fields.snapshot_steps(782)
+    steps = recipe.snapshot_steps(782)
     assert len(steps) == 29
     assert steps[-1] == 78_125
 
 
 def test_snapshot_after_the_end_is_rejected():
-    fields = recipe(snapshots={"iterations": [5000]})
+    recipe = make_recipe(snapshots={"iterations": [5000]})
     with pytest.raises(ConfigError, match=r"snapshots: training ends after 1,250 steps .*after step 5,000"):
-        fields.snapshot_steps(10)
+        recipe.snapshot_steps(10)
 
 
 INVALID_RECIPES = [
@@ -137,12 +137,12 @@ INVALID_RECIPES = [
 @pytest.mark.parametrize(("changes", "message"), INVALID_RECIPES, ids=lambda value: str(value)[:60])
 def test_invalid_recipe_is_rejected(changes, message):
     with pytest.raises(ValidationError, match=message):
-        recipe(**changes)
+        make_recipe(**changes)
 
 
 def test_too_many_steps_are_rejected():
     with pytest.raises(ConfigError, match=r"1,000,000,000 steps \(1,000 per epoch\) exceed the maximum of 999,999,999"):
-        recipe(epochs=10**6).snapshot_steps(1000)
+        make_recipe(epochs=10**6).snapshot_steps(1000)
 
 
 TRAINING_FIELDS = {
@@ -165,32 +165,32 @@ def training_id(recipe, **fields):
 
 def test_training_id_depends_on_all_inputs_of_training():
     ids = {
-        training_id(**(TRAINING_FIELDS | changes), recipe=fields)
-        for changes, fields in (
-            ({}, recipe()),
-            ({"space": "mine"}, recipe()),
-            ({"space_identity": {"cells": 1}}, recipe()),
-            ({"architecture": "vgg16"}, recipe()),
-            ({"n_classes": 100}, recipe()),
-            ({"data": {"images": "cd"}}, recipe()),
-            ({"seed": 2}, recipe()),
-            ({"threads": 2}, recipe()),
-            ({"device": "cuda"}, recipe()),
-            ({"device": "cuda", "precision": "tf32"}, recipe()),
-            ({"start": "ef"}, recipe()),
-            ({}, recipe(epochs=100)),
-            ({}, recipe(augmentation="std")),
-            ({}, recipe(decay="weights")),
-            ({}, recipe(adversarial={"pgd": {}})),
-            ({}, recipe(adversarial={"trades": {}})),
+        training_id(**(TRAINING_FIELDS | changes), recipe=recipe)
+        for changes, recipe in (
+            ({}, make_recipe()),
+            ({"space": "mine"}, make_recipe()),
+            ({"space_identity": {"cells": 1}}, make_recipe()),
+            ({"architecture": "vgg16"}, make_recipe()),
+            ({"n_classes": 100}, make_recipe()),
+            ({"data": {"images": "cd"}}, make_recipe()),
+            ({"seed": 2}, make_recipe()),
+            ({"threads": 2}, make_recipe()),
+            ({"device": "cuda"}, make_recipe()),
+            ({"device": "cuda", "precision": "tf32"}, make_recipe()),
+            ({"start": "ef"}, make_recipe()),
+            ({}, make_recipe(epochs=100)),
+            ({}, make_recipe(augmentation="std")),
+            ({}, make_recipe(decay="weights")),
+            ({}, make_recipe(adversarial={"pgd": {}})),
+            ({}, make_recipe(adversarial={"trades": {}})),
         )
     }
     assert len(ids) == 16
 
 
 def test_training_id_does_not_depend_on_names_and_snapshots():
-    base_id = training_id(**TRAINING_FIELDS, recipe=recipe(augmentation="std"))
-    equivalent_recipe = recipe(
+    base_id = training_id(**TRAINING_FIELDS, recipe=make_recipe(augmentation="std"))
+    equivalent_recipe = make_recipe(
         augmentation=AUGMENTATIONS["std"].model_dump(),
         snapshots={"epochs": [1]},
         on=["cifar10"],
@@ -200,16 +200,16 @@ def test_training_id_does_not_depend_on_names_and_snapshots():
     )
     assert training_id(**TRAINING_FIELDS, recipe=equivalent_recipe) == base_id
     gpu_fields = TRAINING_FIELDS | {"device": "cuda"}
-    assert training_id(**(gpu_fields | {"device": "cuda:1", "threads": 8}), recipe=recipe()) == training_id(
-        **gpu_fields, recipe=recipe()
+    assert training_id(**(gpu_fields | {"device": "cuda:1", "threads": 8}), recipe=make_recipe()) == training_id(
+        **gpu_fields, recipe=make_recipe()
     )
 
 
 def test_adversarial_training_has_the_published_defaults():
     """NAS-RobBench-201 uses PGD-7 with epsilon 8/255, step 2/255 and a random start; TRADES uses beta 6."""
-    pgd = recipe(adversarial={"pgd": {}}).adversarial.pgd
+    pgd = make_recipe(adversarial={"pgd": {}}).adversarial.pgd
     assert (pgd.epsilon_255, pgd.step_255, pgd.steps, pgd.start, pgd.mode) == (8, 2, 7, "uniform", "evaluation")
-    trades = recipe(adversarial={"trades": {}}).adversarial.trades
+    trades = make_recipe(adversarial={"trades": {}}).adversarial.trades
     assert (trades.epsilon_255, trades.beta, trades.start, trades.update_statistics) == (8, 6, "normal", False)
 
 

@@ -136,7 +136,7 @@ def test_interrupted_and_resumed_run_gives_equal_bytes(
         with pytest.raises(KeyboardInterrupt):
             write_features(tmp_path / "resumed", method)
     assert not (tmp_path / "resumed/train.npz").exists()
-    interruption = -1
+    interruption = -1  # the second run is not interrupted
     starts_before_interruption = tuple(written_starts)
     with monkeypatch.context() as patch:
         patch.setattr(AdversarialStore, "write", stop_after_blocks)

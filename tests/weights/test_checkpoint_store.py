@@ -189,9 +189,9 @@ def test_store_rejects_damaged_and_foreign_manifests(tmp_path: Path) -> None:
     seed_as_text = json.dumps(json.loads(line) | {"seed": "0777"})
     for content, message in (
         (f"{newer_header}\n{line}\n", "expected a manifest of version 1, got version 99"),
-        ("{}\n", "got another file"),
-        ("", "got another file"),
-        (f"{'[' * 100_000}\n", "got another file"),
+        ("{}\n", "but this is not a manifest"),
+        ("", "but this is not a manifest"),
+        (f"{'[' * 100_000}\n", "but this is not a manifest"),
         (f"{header}\n{'[' * 100_000}\n", "line 2: it is not a checkpoint"),
         (f"{header}\n{line[:40]}\n{line}\n", "line 2: it is not a checkpoint"),
         (f"{header}\n{line}\n{seed_as_text}\n", "line 3: expected an integer in the field 'seed'"),
@@ -200,7 +200,7 @@ def test_store_rejects_damaged_and_foreign_manifests(tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match=message):
             CheckpointStore(tmp_path).records()
     manifest.write_bytes(b"\xff\n")
-    with pytest.raises(CheckpointError, match="expected a manifest of version 1, got another file"):
+    with pytest.raises(CheckpointError, match="expected a manifest of version 1, but this is not a manifest"):
         CheckpointStore(tmp_path).records()
 
 

@@ -136,7 +136,7 @@ def test_raw_training_reader_returns_the_weights_of_the_requested_length(tmp_pat
             None,
         )
         assert_equal_tensors(source_weights.state_dict, random_weights(index, dataset, seed, epochs))
-    with pytest.raises(CheckpointError, match="expected a training of 12 epochs, got 200"):
+    with pytest.raises(CheckpointError, match="expected a training run of 12 epochs, got 200"):
         list(iter_weights(tmp_path, hp="12"))
 
 
@@ -283,7 +283,7 @@ def test_nats_reader_rejects_a_record_of_another_training_length(tmp_path: Path)
     states = make_states(3, api_utils, trials={"200": [("cifar10", 777)]})
     states["200"]["all_results"]["cifar10", 777]["epochs"] = 12
     api_utils.pickle_save(states, tmp_path / "000003.pickle")
-    with pytest.raises(CheckpointError, match=r"seed 777.*expected a training of 200 epochs, got 12"):
+    with pytest.raises(CheckpointError, match=r"seed 777.*expected a training run of 200 epochs, got 12"):
         list(iter_weights(tmp_path))
 
 

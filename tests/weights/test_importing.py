@@ -134,7 +134,7 @@ EDITS = {
     replace_weights: r"#3 cifar10 seed 777 in .*expected [\d,]+ parameters, got [\d,]+\. .* another network",
     replace_cell: r"#3 cifar10 seed 777 in .*expected the cell \|avg.*, got \|nor.* another network",
     add_nan: r"#3 cifar10 seed 777 in .*stem\.0\.weight has 1 NaN or infinite values",
-    swap_axes: r"#3 cifar10 seed 777 in .*of another shape: stem\.0\.weight",
+    swap_axes: r"#3 cifar10 seed 777 in .*with a different shape: stem\.0\.weight",
     remove_buffer: r"#3 cifar10 seed 777 in .*missing: stem\.1\.running_mean",
     change_class_count: r"#3 cifar10 seed 777 in .*expected [\d,]+ parameters, got",
     set_absurd_size: r"#3 cifar10 seed 777 in .*expected [\d,]+ parameters, got",

@@ -126,7 +126,10 @@ INVALID_FILES: dict[str, tuple[bytes, str]] = {
     ),
     "compressed": (compress(torch_bytes({"a": torch.zeros(10**5)})), "got a compressed archive"),
     "another archive": (compress(torchscript_bytes())[:500], "got a truncated, damaged or unrelated file"),
-    "no tensors": (torch_bytes({"epoch": 3}), "expected a state_dict of named tensors, got a dictionary of 'epoch'"),
+    "no tensors": (
+        torch_bytes({"epoch": 3}),
+        "expected a state_dict of named tensors, got a dictionary with the keys 'epoch'",
+    ),
     "a list": (torch_bytes([torch.ones(1)]), "expected a state_dict of named tensors, got a list"),
     "two networks": (
         torch_bytes({"generator": WEIGHTS, "critic": WEIGHTS}),
@@ -181,8 +184,8 @@ def test_fill_network_error_counts_and_lists_mismatched_tensors() -> None:
         fill_network(network, tensors, "w.pth")
     assert str(error.value) == (
         "Loading weights failed for w.pth: the tensors are not those of Sequential (4 of 10 missing: 0.bias, "
-        "1.bias, 2.bias, …; 1 of 7 unknown: head.weight; 1 of another shape: 4.weight (3, 2) instead of (2, 2)). Use "
-        "the weights of this network."
+        "1.bias, 2.bias, …; 1 of 7 unknown: head.weight; 1 with a different shape: 4.weight (3, 2) instead of (2, 2)). "
+        "Use the weights of this network."
     )
 
 

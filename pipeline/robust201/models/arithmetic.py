@@ -53,7 +53,7 @@ _ARITHMETIC_OVERRIDES = {
     "ONEDNN_DEFAULT_FPMATH_MODE": "STRICT",
     "DNNL_DEFAULT_FPMATH_MODE": "STRICT",
 }
-"""Environment variables that override the precision of cuBLAS, cuDNN or oneDNN, each with the value for float32."""
+"""Environment variables that override the precision of cuBLAS, cuDNN or oneDNN, with the value that keeps float32."""
 
 
 def _reject_overrides(precision: Precision) -> None:

@@ -1,4 +1,7 @@
-"""A model that runs in batches of a few sizes, so that each size is prepared once and reused."""
+"""A model that runs in batches of a few sizes (buckets).
+
+Each size is prepared once, for example by recording a CUDA graph, and then reused.
+"""
 
 from collections.abc import Callable
 from typing import Protocol

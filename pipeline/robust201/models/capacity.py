@@ -1,5 +1,6 @@
 """Choose batch sizes that fit a GPU's memory, from estimated bytes per sample. This module does not import torch.
 
+A sample is one row of a batch. In an attack, it is one image at one strength.
 Sizes are rounded down to a few values, so that equal devices choose equal sizes although their free memory differs
 slightly. On CUDA, the batch size affects the choice of kernels, and therefore the last bit of a logit.
 """

@@ -54,8 +54,8 @@ class Classifier(nn.Module):
         normalisation: per-channel mean and standard deviation.
         n_classes: number of classes C.
         device: device to compute on.
-        micro_batch: maximum number of images per pass; None for no limit. It limits the memory. It is not part of the
-            protocol, because random numbers do not depend on it.
+        micro_batch: maximum number of images per pass, to limit the memory; None for no limit. It is not part of the
+            protocol (the settings that determine a result), because random numbers do not depend on it.
         precision: arithmetic of the network (`core.precision.PRECISIONS`). ``bf16`` uses a copy of the network and
             bfloat16 images; the network must keep this dtype up to its float32 head, as in
             `spaces.nasbench201.network.Network`. ``tf32`` requires `models.arithmetic.configure_torch`.

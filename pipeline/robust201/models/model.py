@@ -94,7 +94,10 @@ def differentiate_objective(
 
 
 class WindowSearch(Protocol):
-    """Evaluates proposals that differ from the accepted images in one window, at the same position for all images."""
+    """A random search, such as Square Attack, that changes one window of the images in each step.
+
+    It evaluates proposals, which differ from the accepted images in one window, at the same position for all images.
+    """
 
     def logits(self, row: int, column: int, window: torch.Tensor) -> torch.Tensor:
         """Return the logits of the accepted images with a window replaced.
@@ -123,7 +126,7 @@ class WindowModel(Protocol):
     """`Model` that need not recompute full images if only a window changes."""
 
     def window_search(self, pixels: torch.Tensor, sides: Sequence[int]) -> WindowSearch | None:
-        """Start a search.
+        """Start a search (see `WindowSearch`).
 
         Args:
             pixels: (B, 3, H, W) float32 in [0, 1], the accepted images.
@@ -155,7 +158,7 @@ class _FullSearch:
 
 
 def start_search(model: Model, pixels: torch.Tensor, sides: Sequence[int]) -> WindowSearch:
-    """Start a search. It recomputes only windows if the model supports this.
+    """Start a search. If the model supports it, each query recomputes only what the window affects.
 
     Args:
         model: the model.

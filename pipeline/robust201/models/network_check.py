@@ -125,13 +125,13 @@ def check_compiled(classifier: Classifier, model: Model, pixels: torch.Tensor, *
     n_not_finite = _count_not_finite(reference_logits)
     if n_not_finite:
         raise EvaluationError(
-            f"Compiling failed for {name}: the published network's logits of {n_not_finite} of {len(pixels)} images "
+            f"Compiling failed for {name}: the original network's logits of {n_not_finite} of {len(pixels)} images "
             "contain NaN or infinity. Check the weights of this network."
         )
     difference = float((compiled_logits - reference_logits).abs().max())
     if not difference <= _COMPILED_TOLERANCES[precision] * max(1.0, float(reference_logits.abs().max())):
         raise EvaluationError(
-            f"Compiling failed for {name}: its logits differ by {difference:.3g} from the published network's, "
+            f"Compiling failed for {name}: its logits differ by {difference:.3g} from the original network's, "
             "which is more than rounding. Set engine: reference for this network, and report the problem."
         )
 

@@ -22,7 +22,7 @@ class Space(ABC):
     ``.`` and ``-``.
 
     Attributes:
-        name: name in the sweep YAML; part of every unit's identity.
+        name: name in the sweep YAML; part of the identity of every result.
         has_text_ids: whether ids are text.
         is_sized: whether the number of channels and cells of its networks can be set (see `with_size`).
         has_published_weights: whether its weights are published in the formats of `weights.published.formats`. Weights
@@ -68,7 +68,7 @@ class Space(ABC):
     def identity(self) -> Mapping[str, Any]:
         """Return properties of the space, besides its name, that affect its networks' outputs, as JSON.
 
-        They are part of every protocol.
+        They are part of every protocol (everything that determines a result).
         """
         return {}
 

@@ -1,4 +1,8 @@
-"""Base class of spaces of cells: isomorphism classes, sizes, neighbours and drawings."""
+"""Base class of spaces of cells: isomorphism classes, sizes, neighbours and drawings.
+
+A cell is a small graph whose edges are operations; a network repeats the cell. Isomorphic cells compute the same
+function, so only one cell of each isomorphism class is evaluated.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -84,7 +88,7 @@ class CellSpace(Space):
         format_spec: converts operations, one per edge, to a cell string; raises ArchitectureError if one is invalid.
         kernel_parameters: returns the number of kernel parameters of a cell string.
         max_kernel_parameters: the largest number of kernel parameters of a cell.
-        reference_kernel_parameters: number of kernel parameters of the cells that figures compare with each other.
+        reference_kernel_parameters: number of kernel parameters; figures compare only cells with exactly this number.
         edit_distance: returns the number of edges on which two cell strings differ.
         neighbours: returns the cells that differ from a cell string on one edge.
         read_json_table: reads a third-party table of the space from parsed JSON, and returns numbers by dataset, cell

@@ -30,7 +30,14 @@ def to_device(array: NDArray[Any], device: torch.device) -> torch.Tensor:
 
 
 class Augmenter:
-    """Augments the images of one training run."""
+    """Augments the images of one training run.
+
+    Args:
+        augmentation: the random changes.
+        n_ids: number of ids, which are the integers below it. An image's id selects its random numbers.
+        seed: seed of the training run.
+        device: device of the augmented images.
+    """
 
     def __init__(self, augmentation: Augmentation, *, n_ids: int, seed: int, device: torch.device) -> None:
         self._augmentation = augmentation
@@ -39,7 +46,7 @@ class Augmenter:
         self._device = device
 
     def __call__(self, pixels: NDArray[np.uint8], ids: NDArray[np.int64], epoch: int) -> torch.Tensor:
-        """Augment (B, 3, H, W) uint8 images by their ids, and return float32 in [0, 1] on the device."""
+        """Augment (B, 3, H, W) uint8 images with the random numbers of their ids; return float32 in [0, 1]."""
         images = to_device(pixels, self._device)
         if self._augmentation.flip or self._augmentation.crop_padding:
             images = self._flip_and_crop(images, ids, epoch)
@@ -65,8 +72,8 @@ class Augmenter:
             windows = torch.nn.functional.pad(images, (padding,) * 4)
             for axis in (2, 3):
                 windows = windows.unfold(axis, images.shape[axis], 1)
-            down, right = to_device(offsets, self._device)
-            images = windows[torch.arange(len(images), device=self._device), :, down, right]
+            row_offsets, column_offsets = to_device(offsets, self._device)
+            images = windows[torch.arange(len(images), device=self._device), :, row_offsets, column_offsets]
         return images
 
     def _jitter(self, images: torch.Tensor, ids: NDArray[np.int64], epoch: int) -> torch.Tensor:

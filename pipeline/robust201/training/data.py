@@ -1,4 +1,8 @@
-"""Batches of training data, as NumPy arrays. Images are uint8. The training loop augments and normalises them."""
+"""Batches of training data, as NumPy arrays. Images are uint8. The training loop augments and normalises them.
+
+Robust images contain only features that a robust network uses (see `training.robust_features`); natural images are
+those of an ordinary dataset.
+"""
 
 from collections.abc import Iterator
 from math import ceil
@@ -45,7 +49,7 @@ class TrainingData(Protocol):
 
     @property
     def n_ids(self) -> int:
-        """Upper bound of the images' ids, which are below it."""
+        """Exclusive upper bound of the images' ids."""
 
     @property
     def normalisation(self) -> Normalisation:
@@ -174,7 +178,7 @@ class Fusion(_FullBatches):
 
     In each epoch, both sets are shuffled, and images at equal positions are paired. The epoch ends when the
     smaller set is exhausted, so epochs use different images of the larger set. Pairs depend on neither `label` nor
-    alpha, so training with the labels of either set uses the same images. Ids are the rows of the first set.
+    alpha, so training with the labels of either set uses the same images. Ids are positions in the first set.
 
     Args:
         alpha: weight of the first set's pixels.

@@ -15,7 +15,7 @@ TRUSTED_FRACTION = 0.5
 """Minimum fraction of generated images to which an independent network must assign their label.
 
 The threshold is our choice. A network trained on natural digits assigned the intended label to 79% of the digits
-generated for D_R if the source network was robust, and to 19% if it was not.
+that the method ``representation`` generated with a robust network, and to 19% of those generated with another network.
 """
 
 _BATCH_SIZE = 500
@@ -73,8 +73,10 @@ def check_generated_labels(folder: Path, images: ImageSet, judge: Classifier) ->
             f"Checking the images of {folder} failed: every image started from an image with the same label, so "
             "the check is impossible. Generate images of several classes."
         )
-    own, origin = (float((predictions == expected[has_other_label]).mean()) for expected in (labels, start_labels))
-    return LabelCheck(len(predictions), own, origin)
+    label_fraction, start_label_fraction = (
+        float((predictions == expected[has_other_label]).mean()) for expected in (labels, start_labels)
+    )
+    return LabelCheck(len(predictions), label_fraction, start_label_fraction)
 
 
 def _classify(judge: Classifier, images: NDArray[np.uint8]) -> NDArray[np.int64]:

@@ -59,8 +59,8 @@ AUGMENTATIONS: dict[str, Augmentation] = {
     "std-tf": Augmentation(flip=True, translate=4),
     "std*-tf": Augmentation(flip=True, translate=3, rotate_degrees=30),
 }
-"""Augmentations by name. `flip-crop` is the augmentation of NAS-Bench-201. The study of robust features uses `std` and
-`std*` in its PyTorch code, and `std-tf` and `std*-tf` in its TensorFlow code (docs/protocol.md)."""
+"""Augmentations by name. `flip-crop` is the augmentation of NAS-Bench-201. Wang and Horne's study of robust features
+uses `std` and `std*` in its PyTorch code, and `std-tf` and `std*-tf` in its TensorFlow code (docs/protocol.md)."""
 
 
 def _find_augmentation(value: object) -> object:
@@ -165,10 +165,10 @@ class AdversarialTraining(_OneFieldSection):
 
 
 class MixtureData(StrictModel):
-    """A fraction alpha of every batch consists of robust images from another dataset."""
+    """A fraction alpha of every batch consists of images with only robust features, from another dataset."""
 
     robust: str
-    """Dataset of robust images."""
+    """Dataset of robust images, which contain only features that a robust network uses."""
     alpha: Fraction
     """Fraction of robust images in every batch."""
 

@@ -48,7 +48,8 @@ _NORM_OFFSET = 1e-10
 """Added to norms in denominators."""
 
 _ONLY_STRENGTH = 0.0
-"""Strength with which all blocks are stored. The store requires a strength, although these images have none."""
+"""Strength with which all blocks (batches of generated images) are stored. The store requires one, although these
+images have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,8 @@ class FeatureSettings:
         steps: number of gradient descent steps.
         step_size: L2 length of a step, for pixels in [0, 1].
         epsilon: radius of the L2 ball around each image; None for ``representation``, which has no ball.
-        seed: seed for the random starting images and target classes, which depend only on the seed and the image's row.
+        seed: seed for the random starting images and target classes, which depend only on the seed and the
+            image's position in the full split.
         batch_size: images per pass. It may affect the last bits of the network's outputs.
     """
 
@@ -115,12 +117,13 @@ def write_feature_images(
 
     Pixels are rounded half up to 8 bits. On a CPU, equal arguments and numbers of threads give equal bytes.
 
-    The folder contains blocks of images until all are complete, and ``train.npz`` afterwards. `network` has fields that
-    identify the network, such as its name; they are recorded in the recipe, together with the hash of its weights.
+    The folder contains one file per batch until all are complete, and ``train.npz`` afterwards. `network` has
+    fields that identify the network, such as its name; they are recorded in the recipe, together with the hash of its
+    weights.
 
     Raises:
         ConfigError: the network has no linear layer.
-        DatasetError: the folder contains other images, or a block is damaged.
+        DatasetError: the folder contains other images, or the file of a batch is damaged.
         EvaluationError: the network's gradients are not finite.
         StorageError: another process generates images in this folder.
     """
@@ -177,17 +180,17 @@ def _recipe(
 
 
 class _FeatureGenerator:
-    """Generates the images of a dataset of features, block by block.
+    """Generates the images of a dataset of features, batch by batch.
 
     Attributes:
         labels: (N,) int64, labels of the new images.
-        sources: arrays (N,) by name. They contain, for each new image, the row of its training image in the full split,
-            and either the row of its starting image or its original label.
+        sources: arrays (N,) by name. They contain, for each new image, the position of its training image in the full
+            split, and either the position of its starting image or its original label.
     """
 
     def __init__(self, images: ImageSet, classifier: Classifier, settings: FeatureSettings) -> None:
         self._images, self._classifier, self._settings = images, classifier, settings
-        # Random words depend on the row in the full split, so they do not depend on batches. They are raw words,
+        # Random words depend on the position in the full split, so they do not depend on batches. They are raw words,
         # because NumPy guarantees the stream of a bit generator, but not the values of a distribution.
         random_words = [
             int(generator(settings.seed, "robust features", settings.method, int(row)).bit_generator.random_raw())

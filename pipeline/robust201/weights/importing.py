@@ -1,6 +1,7 @@
 """Import weights into a checkpoint store. This is the only step that opens third-party pickles.
 
-Published records are not reliable, because some trials have the fields of another network (NATS-Bench issue 36).
+Published records are not reliable: some trials (training runs of a network) have the fields of another network
+(NATS-Bench issue 36).
 Therefore, the parameters of every state_dict are counted, and it is loaded strictly into the network of its index.
 """
 

@@ -128,7 +128,7 @@ def _describe_differences(expected: Mapping[str, tuple[int, ...]], actual: Mappi
     names_by_difference = {
         f"{{}} of {len(expected):,} missing": [name for name in expected if name not in actual],
         f"{{}} of {len(actual):,} unknown": [name for name in actual if name not in expected],
-        "{} of another shape": shape_differences,
+        "{} with a different shape": shape_differences,
     }
     return "; ".join(
         f"{difference.format(f'{len(names):,}')}: {', '.join(names[:_MAX_LISTED])}{', …' * (len(names) > _MAX_LISTED)}"

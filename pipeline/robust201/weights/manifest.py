@@ -115,7 +115,7 @@ class CheckpointRecord:
         source_sha256: SHA-256 of the source file, or the id of the training run (see `hash_training`), 64 hex digits.
         file: path of the weights below the store's folder, with ``/``.
         sha256: SHA-256 of the weights file, 64 hex digits.
-        training: recipe and outcome of a training by robust201, or None.
+        training: recipe and outcome of the training run if robust201 trained the weights; otherwise None.
         recipe: name of the training recipe, to distinguish training runs of equal length and seed; empty for the
             published recipe.
         test_accuracy: accuracy on the whole test split according to the source, as a fraction; None if unknown.
@@ -147,7 +147,7 @@ class CheckpointRecord:
 
     @property
     def recorded_accuracy(self) -> float | None:
-        """Accuracy on the test split according to the source or the training, or None."""
+        """Accuracy on the test split according to the source or the training run; None if unknown."""
         training_accuracy: float | None = self._outcome.get("test_accuracy")
         return training_accuracy if self.test_accuracy is None else self.test_accuracy
 
@@ -159,7 +159,7 @@ class CheckpointRecord:
 
     @property
     def is_final(self) -> bool | None:
-        """Whether these are the final weights of their training; None if the length of the training is not recorded."""
+        """Whether these are the final weights of their training run; None if its length is not recorded."""
         recipe = self.inputs.get("recipe") or {}
         epochs, n_batches = recipe.get("epochs"), self._outcome.get("n_batches")
         length = recipe.get("iterations") if epochs is None or n_batches is None else epochs * n_batches
@@ -291,9 +291,10 @@ def _check_header(line: bytes, path: Path) -> None:
     except (ValueError, RecursionError):
         header = None
     if header != _HEADER:
-        got = f"version {header['version']}" if isinstance(header, dict) and "version" in header else "another file"
+        has_version = isinstance(header, dict) and "version" in header
+        difference = f"got version {header['version']}" if has_version else "but this is not a manifest"
         raise CheckpointError(
-            f"Opening weights failed for {path}: expected a manifest of version {MANIFEST_VERSION}, got {got}. "
+            f"Opening weights failed for {path}: expected a manifest of version {MANIFEST_VERSION}, {difference}. "
             "Use the version of robust201 that wrote the manifest, or remove it and import or train the weights again."
         )
 
@@ -319,7 +320,7 @@ def parse_line(line: bytes, line_number: int, path: Path) -> CheckpointRecord:
         raise _damaged_line_error(
             line_number,
             path,
-            f"the line was edited, because the field 'training' of {record.label} does not match the id "
+            f"the line was edited: the field 'training' of {record.label} does not match the id "
             f"{record.source_sha256[:16]}…",
         )
     return record
@@ -354,7 +355,10 @@ TRAINING_VERSION = 1
 
 
 def hash_recipe(recipe: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a recipe with network, images and seed, which is a training run's id in older stores."""
+    """Return the SHA-256 of an old-style recipe, which also contains network, images and seed.
+
+    Older stores use it as the id of the training run.
+    """
     return hashlib.sha256(canonical_json(recipe).encode()).hexdigest()
 
 
@@ -404,7 +408,7 @@ def matches_training_id(record: CheckpointRecord, space: Space | None = None) ->
     recipe = (record.training or {}).get("recipe")
     if recipe is not None:
         settings = recipe.get("settings") or {}
-        copied_settings = {
+        record_settings = {
             "epochs": record.epochs,
             "seed": record.seed,
             "channels": record.channels,
@@ -413,7 +417,7 @@ def matches_training_id(record: CheckpointRecord, space: Space | None = None) ->
         return (
             record.source_sha256 == hash_recipe(recipe)
             and recipe.get("spec", record.spec) == record.spec
-            and all(settings.get(name, copied_value) == copied_value for name, copied_value in copied_settings.items())
+            and all(settings.get(name, record_value) == record_value for name, record_value in record_settings.items())
         )
     return True
 

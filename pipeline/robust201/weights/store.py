@@ -51,7 +51,8 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_EPOCHS", "CheckpointRecord", "CheckpointStore"]
 
 DEFAULT_EPOCHS = 200
-"""Training length, in epochs, that `CheckpointStore.find` prefers. Figure 11 has the accuracies after this length."""
+"""Training length, in epochs, that `CheckpointStore.find` prefers. The accuracies in figure 11 of the dataset's paper
+are those of networks trained for this length."""
 
 
 _MAX_LISTED_NETWORKS = 20
@@ -450,6 +451,8 @@ class FinishedSnapshots:
 
     def recover(self, store: CheckpointStore) -> int:
         """Move the records that a killed driver left in this folder to the manifest, and return their number.
+
+        The driver is the process that distributes the training runs.
 
         Records whose weights file is missing or damaged are deleted.
         """

@@ -58,7 +58,7 @@ class NasBench201(CellSpace):
 
     def __init__(self, channels: int = 16, cells: int = 5) -> None:
         self.channels = channels
-        self.cells = cells
+        self.cells_per_stage = cells
 
     def with_size(self, *, channels: int, cells: int) -> "NasBench201":
         return NasBench201(channels, cells)
@@ -67,7 +67,7 @@ class NasBench201(CellSpace):
         return cells.resolve(architecture).spec
 
     def identity(self) -> dict[str, Any]:
-        return {"channels": self.channels, "cells": self.cells}
+        return {"channels": self.channels, "cells": self.cells_per_stage}
 
     def select(self, selection: str | Sequence[int | str]) -> tuple[int, ...]:
         """Resolve indices, cell strings, and ranges such as ``0-99`` (see `Space`).
@@ -99,18 +99,18 @@ class NasBench201(CellSpace):
 
     def parameter_count(self, architecture: ArchitectureId, *, n_classes: int) -> int:
         spec = self.spec(architecture)
-        return cells.parameter_count(spec, channels=self.channels, cells=self.cells, n_classes=n_classes)
+        return cells.parameter_count(spec, channels=self.channels, cells=self.cells_per_stage, n_classes=n_classes)
 
     def tensor_shapes(self, architecture: ArchitectureId, *, n_classes: int) -> dict[str, tuple[int, ...]]:
         spec = self.spec(architecture)
-        return cells.tensor_shapes(spec, channels=self.channels, cells=self.cells, n_classes=n_classes)
+        return cells.tensor_shapes(spec, channels=self.channels, cells=self.cells_per_stage, n_classes=n_classes)
 
     def macs(self, architecture: ArchitectureId, *, n_classes: int, image_size: int) -> int:
         """Return the multiply-accumulates of convolutions and the linear layer (see `Space`)."""
         return cells.multiply_accumulates(
             self.spec(architecture),
             channels=self.channels,
-            cells=self.cells,
+            cells=self.cells_per_stage,
             n_classes=n_classes,
             image_size=image_size,
         )
@@ -118,7 +118,9 @@ class NasBench201(CellSpace):
     def build(self, architecture: ArchitectureId, *, n_classes: int) -> "nn.Module":
         from robust201.spaces.nasbench201.network import build_network
 
-        return build_network(self.spec(architecture), channels=self.channels, cells=self.cells, n_classes=n_classes)
+        return build_network(
+            self.spec(architecture), channels=self.channels, cells=self.cells_per_stage, n_classes=n_classes
+        )
 
     def compile(
         self,

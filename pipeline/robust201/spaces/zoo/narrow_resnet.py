@@ -2,8 +2,8 @@
 
 Sources: He, Zhang, Ren and Sun, "Identity Mappings in Deep Residual Networks", ECCV 2016; Engstrom et al., "Exploring
 the Landscape of Spatial Robustness", ICML 2019. The published model of the second paper defines further details: leaky
-ReLUs, shortcuts, initial weights, TensorFlow's padding (`SAME`), and the standardisation of each image. The paper on
-robust features calls the network ResNet-34, but it has 31 convolutions and one linear layer.
+ReLUs, shortcuts, initial weights, TensorFlow's padding (`SAME`), and the standardisation of each image. Wang and
+Horne's report on robust features (2020) calls the network ResNet-34, but it has 31 convolutions and one linear layer.
 """
 
 import math

@@ -89,8 +89,9 @@ class P4mBatchNorm(nn.BatchNorm2d):
 class GroupResNet(ResNet):
     """A residual network of basic blocks with `widths` channels of eight orientations each.
 
-    As in the paper on robust features, there is no pooling over orientations. The features are therefore equivariant,
-    but the logits are not invariant. The widths of the zoo's networks are from the same paper.
+    As in the code of Wang and Horne's report on robust features (2020), there is no pooling over orientations. The
+    features are therefore equivariant, but the logits are not invariant. The widths of the zoo's networks are from the
+    same code.
     """
 
     def __init__(self, blocks: Sequence[int], n_classes: int, *, widths: Sequence[int]) -> None:

@@ -250,8 +250,8 @@ class Zoo(Space):
         divisor = NETWORKS[name].width_divisor
         if width % divisor:
             raise ArchitectureError(
-                f"Training failed for {architecture}: on a CPU without AVX-512, PyTorch corrupts memory if the width "
-                f"is not a multiple of {divisor}, got {width}. Train {name}-w"
+                f"Training failed for {architecture}: on a CPU without AVX-512, PyTorch corrupts memory unless the "
+                f"width is a multiple of {divisor}, and this width is {width}. Train {name}-w"
                 f"{scale_count(1, width, divisor) * divisor}, or use a GPU or a CPU with AVX-512."
             )
 

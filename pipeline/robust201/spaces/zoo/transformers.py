@@ -1,7 +1,7 @@
 """Spatial and polar transformers, which move images to a predicted pose before a residual network.
 
 Spatial transformer: Jaderberg, Simonyan, Zisserman and Kavukcuoglu, "Spatial Transformer Networks", NeurIPS 2015, as in
-PyTorch's tutorial, with the layers of the paper on robust features.
+PyTorch's tutorial, with the layers of Wang and Horne's code (report on robust features, 2020).
 
 Polar transformer: Tai, Bailis and Valiant, "Equivariant Transformer Networks", ICML 2019. Its pose predictors commute
 with the transformations that they predict. How the predictors are combined is specific to robust201: a translation is
@@ -105,21 +105,21 @@ class PosePredictor(nn.Module):
         ]
 
 
-def centroid(heat: torch.Tensor, length: int) -> torch.Tensor:
+def centroid(probabilities: torch.Tensor, length: int) -> torch.Tensor:
     """Return the mean coordinate (B,) of probabilities (B, K) along an axis of `length` pixels from -1 to 1.
 
     Positions are 4 pixels apart. For equal probabilities, the mean is 0.
     """
-    positions = torch.arange(heat.shape[1], dtype=heat.dtype, device=heat.device)
+    positions = torch.arange(probabilities.shape[1], dtype=probabilities.dtype, device=probabilities.device)
     coordinates: torch.Tensor = (positions - positions.mean()) * (2 * _REDUCTION / length)
-    return torch.matmul(heat, coordinates)
+    return torch.matmul(probabilities, coordinates)
 
 
-def mean_direction(heat: torch.Tensor) -> torch.Tensor:
+def mean_direction(probabilities: torch.Tensor) -> torch.Tensor:
     """Return cosine and sine (B, 2) of the mean angle. Probabilities (B, K) are on a circle that starts at -pi."""
-    angles = evenly_spaced_angles(heat.shape[1], like=heat)
-    vector = torch.matmul(heat, torch.stack((angles.cos(), angles.sin()), dim=1))
-    vector = vector + torch.tensor((_ZERO_ANGLE_WEIGHT, 0.0), dtype=heat.dtype, device=heat.device)
+    angles = evenly_spaced_angles(probabilities.shape[1], like=probabilities)
+    vector = torch.matmul(probabilities, torch.stack((angles.cos(), angles.sin()), dim=1))
+    vector = vector + torch.tensor((_ZERO_ANGLE_WEIGHT, 0.0), dtype=probabilities.dtype, device=probabilities.device)
     unit_vector: torch.Tensor = vector / torch.linalg.vector_norm(vector, dim=1, keepdim=True)
     return unit_vector
 

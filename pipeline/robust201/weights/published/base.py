@@ -59,7 +59,7 @@ class SourceWeights:
     Attributes:
         index: id of the architecture in the source.
         spec: cell string in the source, or None.
-        seed: seed of the training; it differs from the requested seed if the source lacks that seed.
+        seed: seed of the training run; it differs from the requested seed if the source lacks that seed.
         channels: channels of the first stage (C; 16 in published networks); None in spaces without sizes.
         cells: cells per stage (N; 5 in published networks); None like `channels`.
         state_dict: CPU tensors by name, without a ``module.`` prefix.
@@ -267,7 +267,8 @@ def require_state_dict(value: Any, name: str) -> dict[str, "torch.Tensor"]:
     if not _is_state_dict(value):
         got = f"a {type(value).__name__}"
         if isinstance(value, Mapping):
-            got = f"a dictionary of {', '.join(map(repr, list(value)[:4])) or 'nothing'}"
+            keys = ", ".join(map(repr, list(value)[:4]))
+            got = f"a dictionary with the keys {keys}" if keys else "an empty dictionary"
         raise CheckpointError(
             f"Reading weights failed for {name}: expected a state_dict of named tensors, got {got}. "
             "Get the file again, or save it again with the network's state_dict()."

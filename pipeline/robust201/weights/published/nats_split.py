@@ -193,14 +193,14 @@ def _requested_members(
 
     If `remaining` is None, all networks are requested.
     """
-    read_indices: set[int] = set()
+    seen_indices: set[int] = set()
     try:
         with tarfile.open(fileobj=stream, mode="r:") as archive:
             for entry in archive:
                 index = _index_of(entry, parts)
-                if index is None or index in read_indices or (remaining is not None and index not in remaining):
+                if index is None or index in seen_indices or (remaining is not None and index not in remaining):
                     continue
-                read_indices.add(index)
+                seen_indices.add(index)
                 yield _record_member(archive, entry, index, parts)
                 if remaining is not None:
                     remaining.discard(index)

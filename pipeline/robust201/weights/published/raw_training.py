@@ -106,7 +106,7 @@ def _epochs_of(trial: Mapping[str, Any], hp: str, name: str) -> int:
     epochs = trial.get("total_epoch", config.get("epochs") if isinstance(config, Mapping) else None)
     if not isinstance(epochs, int) or str(epochs) != hp:
         raise CheckpointError(
-            f"Reading weights failed for {name}: expected a training of {hp} epochs, got {epochs}. "
+            f"Reading weights failed for {name}: expected a training run of {hp} epochs, got {epochs}. "
             "Choose another training length with --epochs."
         )
     return epochs

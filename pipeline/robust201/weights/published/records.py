@@ -54,8 +54,10 @@ _NATS_LENGTH_NAMES = {"less": "12", "full": "200"}
 def read_nats(index: int, raw: bytes, name: str, selection: Selection) -> Iterator[SourceWeights]:
     """Return the selected weights in one record of NATS-Bench. `raw` contains the bytes of the compressed record."""
     stream = cast(BinaryIO, bz2.BZ2File(io.BytesIO(raw)))
-    states = load_pickle(stream, name=name, max_bytes=_MAX_RECORD_BYTES)
-    return _weights_of(states, selection, index=index, source=name, source_sha256=hashlib.sha256(raw).hexdigest())
+    results_by_length = load_pickle(stream, name=name, max_bytes=_MAX_RECORD_BYTES)
+    return _weights_of(
+        results_by_length, selection, index=index, source=name, source_sha256=hashlib.sha256(raw).hexdigest()
+    )
 
 
 def _read_nats_file(index: int, path: Path, selection: Selection) -> Iterator[SourceWeights]:
@@ -64,10 +66,12 @@ def _read_nats_file(index: int, path: Path, selection: Selection) -> Iterator[So
 
 def _read_nasbench201_file(index: int, path: Path, selection: Selection) -> Iterator[SourceWeights]:
     raw = read_network_file(path)
-    states = load_torch(io.BytesIO(raw), str(path))
-    if isinstance(states, dict):
-        states = {_NATS_LENGTH_NAMES.get(name, name): state for name, state in states.items()}
-    return _weights_of(states, selection, index=index, source=str(path), source_sha256=hashlib.sha256(raw).hexdigest())
+    results_by_length = load_torch(io.BytesIO(raw), str(path))
+    if isinstance(results_by_length, dict):
+        results_by_length = {_NATS_LENGTH_NAMES.get(name, name): results for name, results in results_by_length.items()}
+    return _weights_of(
+        results_by_length, selection, index=index, source=str(path), source_sha256=hashlib.sha256(raw).hexdigest()
+    )
 
 
 def _merged_format(name: str, description: str, pattern: str) -> WeightsFormat:
@@ -109,11 +113,11 @@ NATS_MERGED = _merged_format(
 
 
 def _weights_of(
-    states: Any, selection: Selection, *, index: int, source: str, source_sha256: str
+    results_by_length: Any, selection: Selection, *, index: int, source: str, source_sha256: str
 ) -> Iterator[SourceWeights]:
     """Yield the weights of the selected trials in the records of one network, by dataset and seed."""
-    state = _state_of(states, selection.hp, index, source)
-    trials = _trials_of(state, source)
+    results = _results_of_length(results_by_length, selection.hp, index, source)
+    trials = _trials_of(results, source)
     usable_trials = {
         dataset: usable
         for dataset, trials_by_seed in trials.items()
@@ -128,7 +132,7 @@ def _weights_of(
             epochs, config = _check_trial(trial, selection.hp, name)
             yield SourceWeights(
                 index=index,
-                spec=_field(state, "arch_str", str, source),
+                spec=_field(results, "arch_str", str, source),
                 dataset=dataset,
                 epochs=epochs,
                 seed=seed,
@@ -155,21 +159,25 @@ def _field(mapping: Any, key: str, field_type: Any, name: str) -> Any:
     return value
 
 
-def _state_of(states: Any, hp: str, index: int, source: str) -> Any:
-    if not isinstance(states, Mapping) or hp not in states:
-        available = ", ".join(map(str, states)) if isinstance(states, Mapping) else f"a {type(states).__name__}"
+def _results_of_length(results_by_length: Any, hp: str, index: int, source: str) -> Any:
+    if not isinstance(results_by_length, Mapping) or hp not in results_by_length:
+        available = (
+            ", ".join(map(str, results_by_length))
+            if isinstance(results_by_length, Mapping)
+            else f"a {type(results_by_length).__name__}"
+        )
         advice = "Choose another training length with --epochs, or get the file again."
         raise _invalid_records_error(source, f"records of {hp} epochs", available, advice)
-    state = states[hp]
-    record_index = _field(state, "arch_index", int, source)
+    results = results_by_length[hp]
+    record_index = _field(results, "arch_index", int, source)
     if record_index != index:
         raise _invalid_records_error(source, f"the records of network #{index}", f"the records of #{record_index}")
-    return state
+    return results
 
 
-def _trials_of(state: Any, source: str) -> dict[str, dict[int, Mapping[str, Any]]]:
+def _trials_of(results: Any, source: str) -> dict[str, dict[int, Mapping[str, Any]]]:
     trials: dict[str, dict[int, Mapping[str, Any]]] = defaultdict(dict)
-    for key, trial in _field(state, "all_results", Mapping, source).items():
+    for key, trial in _field(results, "all_results", Mapping, source).items():
         match key, trial:
             case (str(dataset), int(seed)), Mapping():
                 trials[dataset][seed] = trial
@@ -207,5 +215,5 @@ def _choose_datasets(
 def _check_trial(trial: Mapping[str, Any], hp: str, name: str) -> tuple[int, Mapping[str, Any]]:
     epochs = int(_field(trial, "epochs", int, name))
     if str(epochs) != hp:
-        raise _invalid_records_error(name, f"a training of {hp} epochs", str(epochs))
+        raise _invalid_records_error(name, f"a training run of {hp} epochs", str(epochs))
     return epochs, _field(trial, "arch_config", Mapping, name)

@@ -132,7 +132,7 @@ def parse_weights(raw: bytes, name: str, print_line: Callable[[str], None]) -> d
 def _read_state_dict(
     index: ArchitectureId, path: Path, selection: Selection, *, n_classes: int | None = None
 ) -> Iterator[SourceWeights]:
-    """Read one network. Without `n_classes`, infer the number of classes and the skeleton from the tensors."""
+    """Read one network. Without `n_classes`, infer the size and number of classes from the tensors."""
     if selection.datasets is None or len(selection.datasets) != 1:
         got = "none" if selection.datasets is None else ", ".join(selection.datasets)
         raise CheckpointError(

@@ -1,7 +1,8 @@
 """Inference networks: trained networks compiled to fewer and faster kernels, with equal results up to rounding.
 
 - `program` simplifies a cell, without weights or torch. `folding` folds BatchNorm statistics into convolution weights.
-- `kernels` contains the operations. `blocks` runs a program forward and backward. `network` adds the skeleton.
+- `kernels` contains the operations. `blocks` runs a program forward and backward. `network` adds the stem,
+  the classifier, and the division of batches into chunks.
 - `incremental` recomputes only the activations that a change in one window affects.
 - On a CPU with AVX-512, `lowering` converts the blocks to a list of operations, `arena` allocates memory for their
   maps, and native.c runs them (`native_network`, `native_search`). Its results are bit-identical to PyTorch's.

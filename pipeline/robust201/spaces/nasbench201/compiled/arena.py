@@ -1,7 +1,9 @@
-"""Allocate memory for a list of operations, and run the list.
+"""Allocate memory for a list of operations (see `lowering`), and run the list.
 
-Maps that a later segment reads are kept for all images of a run. Every other map reuses the memory of a map of the same
-shape that is no longer read. The borders of this memory are already zero. Each thread has its own memory, an arena.
+Operations read and write maps (feature maps). They are divided into segments, each of which runs on a few images at a
+time. Maps that a later segment reads are kept for all images of a run. Every other map reuses the memory of a map of
+the same shape that is no longer read. The borders of this memory are already zero. Each thread has its own memory, an
+arena.
 """
 
 import ctypes

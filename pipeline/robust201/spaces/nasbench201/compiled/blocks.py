@@ -64,23 +64,23 @@ class _Sum:
     """A sum of feature maps; `is_owned` is true if additions may overwrite its memory."""
 
     def __init__(self, total: torch.Tensor | None = None, *, is_owned: bool = False) -> None:
-        self.partial = total
+        self.partial_sum = total
         self.is_owned = is_owned
 
     @property
     def total(self) -> torch.Tensor:
-        return cast("torch.Tensor", self.partial)
+        return cast("torch.Tensor", self.partial_sum)
 
     def replace(self, total: torch.Tensor) -> None:
-        self.partial, self.is_owned = total, True
+        self.partial_sum, self.is_owned = total, True
 
     def add(self, x: torch.Tensor, *, times: int = 1) -> None:
-        if self.partial is None:
-            self.partial, self.is_owned = (x, False) if times == 1 else (x * times, True)
+        if self.partial_sum is None:
+            self.partial_sum, self.is_owned = (x, False) if times == 1 else (x * times, True)
         elif self.is_owned:
-            self.partial.add_(x, alpha=times)
+            self.partial_sum.add_(x, alpha=times)
         else:
-            self.replace(torch.add(self.partial, x, alpha=times))
+            self.replace(torch.add(self.partial_sum, x, alpha=times))
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def compute_node(node: NodeKernels, reader: MapReader) -> Value:
     # Terms without a convolution come first, so that convolutions can add them in the same pass.
     total = _Sum()
     for source, pooling in node.poolings:
-        if total.partial is None:
+        if total.partial_sum is None:
             total.replace(reader.pool(source, pooling))
         else:
             total.add(reader.pool(source, pooling))
@@ -150,7 +150,9 @@ def compute_node(node: NodeKernels, reader: MapReader) -> Value:
     for position, (source, convolution) in enumerate(node.convolutions, start=1):
         # The last convolution can apply the ReLU, unless the raw sum is also read.
         rectify = position == len(node.convolutions) and not node.needed_forms.raw
-        total.replace(reader.convolve(source, convolution, add=total.partial, in_place=total.is_owned, rectify=rectify))
+        total.replace(
+            reader.convolve(source, convolution, add=total.partial_sum, in_place=total.is_owned, rectify=rectify)
+        )
         if rectify:
             return Value(None, total.total)
     return Value.of(total.total, node.needed_forms)
@@ -210,7 +212,7 @@ class CellBlock:
                     pooling.backward(
                         node_gradient.total,
                         consume=may_overwrite,
-                        add=source_gradient.partial,
+                        add=source_gradient.partial_sum,
                         in_place=source_gradient.is_owned,
                     )
                 )
@@ -264,8 +266,8 @@ def _join_gradients(raw_gradients: _Sum, relu_gradients: torch.Tensor | None, re
     if relu_gradients is None or rectified is None:
         return raw_gradients
     joined = _Sum(mask_gradient(relu_gradients, rectified), is_owned=True)
-    if raw_gradients.partial is not None:
-        joined.add(raw_gradients.partial)
+    if raw_gradients.partial_sum is not None:
+        joined.add(raw_gradients.partial_sum)
     return joined
 
 

@@ -16,7 +16,8 @@ from robust201.spaces.nasbench201.compiled.kernels import Convolution
 _LANES = native.LANES
 
 PIXELS, FEATURES, FEATURES_GRADIENT, PIXELS_GRADIENT = range(4)
-"""Numbers of the caller's tensors among the external tensors. The maps of constant nodes have higher numbers."""
+"""Numbers of the caller's tensors among the external tensors, which are all tensors outside the arena. The maps of
+constant nodes have higher numbers."""
 
 N_CALLER_TENSORS = 4
 
@@ -97,7 +98,7 @@ class Operation:
         input_channels, step, taps: for a convolution, the number of input channels, the stride, and the (y, x) offset
             of the input pixel that each weight multiplies.
         channel_stride: number of floats between the colours of an image.
-        n_pools: number of the first sources that are pooled before they are added.
+        n_pools: number of leading sources that are pooled before they are added.
         border_scaling: for a sum, whether pooled border pixels are scaled up. For the first step of pooling's backward
             pass, how often corners are rounded, 1 or 2.
         add, tape, add_after_mask, raw, rectified: see `FinalSteps`.
@@ -362,9 +363,9 @@ class OperationList:
             if position == len(node.convolutions):
                 self._append_convolution(convolution, rectified, shape[:2], add=total, **node_forms.outputs)
             else:
-                partial = MapView(Map(*shape))
-                self._append_convolution(convolution, rectified, shape[:2], add=total, raw=partial)
-                total = partial
+                partial_sum = MapView(Map(*shape))
+                self._append_convolution(convolution, rectified, shape[:2], add=total, raw=partial_sum)
+                total = partial_sum
 
     def _forward_reduction(self, block: ReductionBlock, value: MapForms, output_map: Map | None) -> MapForms:
         raw, rectified = value.raw, value.rectified

@@ -224,7 +224,7 @@ INLINE void pool_tile(vec *pooled, const float *p, int64_t row, int64_t pixel, c
 }
 
 /* Scale up a sum on the border, where a window covers only six of nine pixels. The empty assembly statement prevents
- * that the product is fused with a later addition, so that it is rounded. */
+ * the compiler from fusing the product with a later addition, so that the product is rounded. */
 INLINE vec scale_border(vec v) {
     v *= 1.5f;
     __asm__("" : "+v"(v));

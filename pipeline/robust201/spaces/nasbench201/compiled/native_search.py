@@ -1,7 +1,7 @@
 """Incremental forward pass with native.c. If one window changes, only the affected region of each map is recomputed.
 
-Patches are written to the maps of the accepted images. Overwritten values are saved, and restored if the proposal is
-rejected. Therefore, rounding errors do not accumulate across proposals.
+The recomputed regions (patches) are written to the maps of the accepted images. Overwritten values are saved, and
+restored if the proposal is rejected. Therefore, rounding errors do not accumulate across proposals.
 """
 
 import weakref
@@ -51,18 +51,18 @@ class SearchRunner:
 
     def changed_regions(self, window: Region) -> list[Region]:
         """Return the region of each leading operation's output that a window affects, widened to whole tiles."""
-        changed: list[Region] = []
+        regions: list[Region] = []
         for rule in self._region_rules:
             size = rule.height, rule.width
             if not rule.reads:
-                changed.append(window)
+                regions.append(window)
             elif rule.halves:
                 ((source, reach),) = rule.reads
-                input_region = changed[source]
-                changed.append(input_region.spread_with_stride_2(*size) if reach else _halve(input_region))
+                input_region = regions[source]
+                regions.append(input_region.spread_with_stride_2(*size) if reach else _halve(input_region))
             else:
-                changed.append(union([changed[source].spread(reach, *size) for source, reach in rule.reads]))
-        return [_widen_to_tiles(region, rule.width) for region, rule in zip(changed, self._region_rules, strict=True)]
+                regions.append(union([regions[source].spread(reach, *size) for source, reach in rule.reads]))
+        return [_widen_to_tiles(region, rule.width) for region, rule in zip(regions, self._region_rules, strict=True)]
 
     def count_floats(self, regions: list[Region]) -> int:
         """Return the number of floats per image that are saved before these regions are overwritten."""
@@ -163,16 +163,16 @@ class NativeSearch:
 
 
 def find_persistent_maps(operation_list: OperationList, n_operations: int) -> PersistentMaps:
-    """Return the leading operations' maps of which pixels outside the computed region are read later."""
+    """Return the maps of leading operations that must persist, because later operations read outside the patch."""
     operations = operation_list.operations[:n_operations]
     producers = _find_producers(operations)
     # For each operation: the first operation that always changes the same region.
     same_region_as: list[int] = []
     persistent_maps = {
-        read
+        feature_map
         for operation in operation_list.operations[n_operations:]
-        for read in operation.read_maps()
-        if read in producers
+        for feature_map in operation.read_maps()
+        if feature_map in producers
     }
     for position, operation in enumerate(operations):
         rule = _region_rule_of(operation, producers, frozenset())
@@ -180,13 +180,17 @@ def find_persistent_maps(operation_list: OperationList, n_operations: int) -> Pe
         is_dilated = rule.halves or len(source_regions) != 1 or any(reach for _, reach in rule.reads)
         same_region_as.append(position if is_dilated else source_regions.pop())
         if is_dilated:
-            persistent_maps.update(read for read in operation.read_maps() if read in producers)
-        persistent_maps.update(written for written in operation.written_maps() if written.external_number is not None)
+            persistent_maps.update(feature_map for feature_map in operation.read_maps() if feature_map in producers)
+        persistent_maps.update(
+            feature_map for feature_map in operation.written_maps() if feature_map.external_number is not None
+        )
     return PersistentMaps(n_operations, frozenset(persistent_maps))
 
 
 def _find_producers(operations: list[Operation]) -> dict[Map, int]:
-    return {written: number for number, operation in enumerate(operations) for written in operation.written_maps()}
+    return {
+        feature_map: number for number, operation in enumerate(operations) for feature_map in operation.written_maps()
+    }
 
 
 def _region_rule_of(operation: Operation, producers: dict[Map, int], persistent_maps: frozenset[Map]) -> _RegionRule:
@@ -206,7 +210,7 @@ def _region_rule_of(operation: Operation, producers: dict[Map, int], persistent_
         operation.height,
         operation.width,
         operation.output_channels,
-        sum(written in persistent_maps for written in operation.written_maps()),
+        sum(feature_map in persistent_maps for feature_map in operation.written_maps()),
     )
 
 

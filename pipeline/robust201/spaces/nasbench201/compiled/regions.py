@@ -37,7 +37,10 @@ class Region(NamedTuple):
         return Region(self.top // 2, min(self.bottom // 2 + 1, height), self.left // 2, min(self.right // 2 + 1, width))
 
     def double(self, margin_before: int = 0) -> "Region":
-        """Return the same area on a map of twice the size, extended by `margin_before` rows above and columns left."""
+        """Return the same area on a map of twice the size.
+
+        It is extended by `margin_before` rows at the top and as many columns on the left.
+        """
         return Region(2 * self.top - margin_before, 2 * self.bottom, 2 * self.left - margin_before, 2 * self.right)
 
     def slices_within(self, outer: "Region") -> tuple[slice, slice]:
