@@ -1,4 +1,6 @@
-"""Sample sizes for a budget: the number of images per key on which networks outside the pilot are evaluated.
+"""Sample sizes for a budget: the number of images per key on which each network is evaluated.
+
+An exception are the pilot networks: they are evaluated on all images, and samples are drawn from their outcomes.
 
 Under key k, each network is evaluated on n_k images at a cost of c_k per image. If all keys have equal variances, then
 for a given total cost the sum of variances is smallest for n_k proportional to 1 / sqrt(c_k). A key with a hundredth of
@@ -15,7 +17,7 @@ from robust201.planning.sampling_section import Budget
 from robust201.statistics.sampling import MIN_PER_STRATUM
 
 N_STRATA = 10
-"""Number of strata of a sample."""
+"""Number of strata of a sample: groups of images of similar difficulty, each of which is sampled separately."""
 
 _ROUNDING_TOLERANCE = 1e-9
 """Relative rounding error that is tolerated when costs are compared."""
@@ -66,10 +68,10 @@ def sample_sizes(costs: SampleCosts, budget: Budget, name: str) -> dict[SampledK
     Raises:
         ConfigError: the budget is below the cost of the pilot, or gives a key fewer images than its strata need.
     """
-    if not costs.per_image:  # no sampled key has images that can be counted yet
+    if not costs.per_image:  # the images of the sampled keys are not available yet, so they cannot be counted
         return {}
-    macs_of_hours = 0.0 if budget.hours is None else budget.hours * costs.macs_per_hour
-    allowed_macs = macs_of_hours if budget.fraction is None else budget.fraction * costs.full_cost
+    hours_macs = 0.0 if budget.hours is None else budget.hours * costs.macs_per_hour
+    allowed_macs = hours_macs if budget.fraction is None else budget.fraction * costs.full_cost
     smallest_sizes = {key: smallest_sample(count) for key, count in costs.n_images.items()}
     min_cost = smallest_cost(costs)
     min_budget = _format_cost(costs, min_cost, round_up=True)
@@ -81,16 +83,17 @@ def sample_sizes(costs: SampleCosts, budget: Budget, name: str) -> dict[SampledK
         )
     if allowed_macs < costs.fixed:
         raise ConfigError(
-            f"Sampling failed for {name}: expected a budget of at least {min_budget}, because the pilot and the keys "
-            f"that are not sampled take {_format_cost(costs, costs.fixed)}, got {_format_cost(costs, allowed_macs)}. "
-            "Raise the budget, or choose a smaller pilot."
+            f"Sampling failed for {name}: expected a budget of at least {min_budget}, got "
+            f"{_format_cost(costs, allowed_macs)}: the pilot and the keys that are not sampled take "
+            f"{_format_cost(costs, costs.fixed)}. Raise the budget, or choose a smaller pilot."
         )
     if allowed_macs < min_cost * (1 - _ROUNDING_TOLERANCE):
         (dataset, key), count = next(iter(smallest_sizes.items()))
         raise ConfigError(
-            f"Sampling failed for {name}: expected a budget of at least {min_budget}, which pays for {count} images "
-            f"({MIN_PER_STRATUM} per stratum) of {key} on {dataset} and of each other sampled key, got "
-            f"{_format_cost(costs, allowed_macs)}. Raise the budget, or choose a smaller pilot."
+            f"Sampling failed for {name}: expected a budget of at least {min_budget}, got "
+            f"{_format_cost(costs, allowed_macs)}. The minimum pays for {count} images ({MIN_PER_STRATUM} per stratum) "
+            f"of {key} on {dataset}, and for the minimum of every other sampled key. Raise the budget, or choose a "
+            "smaller pilot."
         )
     if allowed_macs >= costs.full_cost * (1 - _ROUNDING_TOLERANCE):
         return dict(costs.n_images)
@@ -115,12 +118,12 @@ def _divide(costs: SampleCosts, smallest_sizes: Mapping[SampledKey, int], allowe
 
 def _format_cost(costs: SampleCosts, macs: float, *, round_up: bool = False) -> str:
     hours, percent = (
-        _round(value, up=round_up) for value in (macs / costs.macs_per_hour, 100 * macs / costs.full_cost)
+        _format_number(value, up=round_up) for value in (macs / costs.macs_per_hour, 100 * macs / costs.full_cost)
     )
     return f"{hours} worker-hour{'' if hours == '1' else 's'} ({percent}% of the full sweep)"
 
 
-def _round(value: float, *, up: bool) -> str:
+def _format_number(value: float, *, up: bool) -> str:
     """Format a number with three significant digits and without exponent; rounded up if `up` is set."""
     digits = 0 if not value else max(0, 2 - math.floor(math.log10(value)))
     scale: float = 10**digits

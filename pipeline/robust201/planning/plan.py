@@ -1,4 +1,7 @@
-"""Planning of a sweep's units from its configuration and the hashes of its inputs; deterministic, without torch."""
+"""The plan of a sweep: its units, computed from its configuration and the hashes of its inputs.
+
+A unit is all results of one network on one dataset under one key. Planning is deterministic and does not need torch.
+"""
 
 import itertools
 from collections import Counter, defaultdict
@@ -128,7 +131,7 @@ class Plan:
 
     @cached_property
     def used_ids_with_full_samples(self) -> NDArray[np.bytes_]:
-        """Ids of the plan's units, and of the units on all images that replace samples of all images."""
+        """Ids of the plan's units, and of the units on all images that replace a sample when it contains all images."""
         if self.config.sampling is None:
             return self.unit_ids
         return np.union1d(self.unit_ids, plan_on_all_images(self).unit_ids)
@@ -204,7 +207,7 @@ class Plan:
 
     @cached_property
     def known_ids(self) -> frozenset[str]:
-        """Ids of the units whose protocol is known (see `planning.identity.is_known`)."""
+        """Ids of the units whose images exist, so that their protocol is known (see `planning.identity.is_known`)."""
         known = (planned_key for planned_key in self.planned_keys if is_known(self.protocols[planned_key.protocol]))
         return frozenset(name for planned_key in known for name in planned_key.ids())
 
@@ -218,11 +221,15 @@ class Plan:
 
     @cached_property
     def weights(self) -> dict[str, Weights]:
-        """Weights by their short names in units; empty if each network has only one set of weights."""
+        """Weights by the short names that units contain; empty if each network has only one set of weights."""
         if not self.config.has_several_weights:
             return {}
-        networks = (states for by_network in self.facts.weights.values() for states in by_network.values())
-        return {state.name: state for states in networks for state in states}
+        weights_of_networks = (
+            network_weights
+            for weights_by_network in self.facts.weights.values()
+            for network_weights in weights_by_network.values()
+        )
+        return {weights.name: weights for network_weights in weights_of_networks for weights in network_weights}
 
     def recorded_accuracies(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, float, int]]:
         """Yield the units whose weights have a recorded accuracy, with that accuracy and the size of the test split."""
@@ -470,7 +477,10 @@ def _plan_samples(plan: Plan) -> Plan:
 
 
 def _networks_on_all_images(plan: Plan, dataset_and_key: tuple[str, str]) -> set[ArchitectureId]:
-    """Return the networks that a sampled key evaluates on all images: the pilot, and `Samples.counted`."""
+    """Return the networks that a sampled key evaluates on all images.
+
+    These are the pilot networks and `Samples.fully_evaluated_networks`.
+    """
     samples = plan.facts.samples
     return {*pilot_of(plan), *(() if samples is None else samples.fully_evaluated_networks.get(dataset_and_key, ()))}
 
@@ -486,15 +496,15 @@ def describe_smaller_budget(plan: Plan) -> str:
     n_seen = {key: count for key, count in costs.n_images.items() if names <= _networks_on_all_images(plan, key)}
     n_seen |= {key: sample.n_seen for key, sample in samples.keys.items()}
     larger_samples = [
-        f"{key} on {dataset} {n_seen[dataset, key]:,}, not {size:,}"
+        f"{key} on {dataset} has {n_seen[dataset, key]:,} images instead of {size:,}"
         for (dataset, key), size in sizes.items()
         if n_seen.get((dataset, key), 0) > size
     ]
     if not larger_samples:
         return ""
     return (
-        f"The budget {section.budget} pays for fewer images than an earlier budget of {plan.config.results} did. The "
-        f"larger samples stay in use: {'; '.join(larger_samples)}."
+        f"The budget {section.budget} pays for fewer images than an earlier budget of the sweep in "
+        f"{plan.config.results} did. The larger samples stay in use: {'; '.join(larger_samples)}."
     )
 
 
@@ -555,10 +565,12 @@ def is_sampled(plan: Plan, planned_key: PlannedKey) -> bool:
     return "sample_of" in plan.protocols[planned_key.protocol].payload["images"]
 
 
-def _networks(config: SweepConfig, weights: Mapping[ArchitectureId, Sequence[Weights]]) -> Iterator[PlannedNetwork]:
+def _networks(
+    config: SweepConfig, weights_by_architecture: Mapping[ArchitectureId, Sequence[Weights]]
+) -> Iterator[PlannedNetwork]:
     for architecture in config.selected_architectures:
-        for state in weights[architecture]:
-            yield PlannedNetwork(architecture, state.sha256, state.name if config.has_several_weights else "")
+        for weights in weights_by_architecture[architecture]:
+            yield PlannedNetwork(architecture, weights.sha256, weights.name if config.has_several_weights else "")
 
 
 def assumed_facts(config: SweepConfig) -> InputFacts:
@@ -575,9 +587,8 @@ def assumed_facts(config: SweepConfig) -> InputFacts:
         }
         count = _assumed_count(config, name, ImageSelection("test", config.images.count, config.images.seed))
         datasets[name] = DatasetFacts(count, placeholder, corruptions, own_images)
-    states = config.assumed_weights(placeholder)
-    networks = dict.fromkeys(config.selected_architectures, states)
-    return InputFacts(datasets, dict.fromkeys(config.datasets, networks))
+    weights_by_architecture = dict.fromkeys(config.selected_architectures, config.assumed_weights(placeholder))
+    return InputFacts(datasets, dict.fromkeys(config.datasets, weights_by_architecture))
 
 
 def _assumed_count(config: SweepConfig, dataset: str, selection: ImageSelection) -> int:
