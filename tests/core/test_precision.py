@@ -302,7 +302,7 @@ def test_bf16_classifier_head_is_float32():
 
 def test_configure_torch_sets_and_resets_precision():
     # In a separate process, because these settings are process-wide.
-    command = """
+    script = """
 import torch
 from robust201.models.arithmetic import (configure_torch)
 
@@ -320,7 +320,7 @@ configure_torch(1, "tf32")
 configure_torch(1)
 assert switches() == ("highest", False, False, False), switches()
 """
-    subprocess.run([sys.executable, "-W", "error", "-c", command], env=dict(os.environ), check=True)
+    subprocess.run([sys.executable, "-W", "error", "-c", script], env=dict(os.environ), check=True)
 
 
 @pytest.mark.parametrize("executor", ["inline", "ray"])

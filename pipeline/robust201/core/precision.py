@@ -74,7 +74,8 @@ def has_avx512() -> bool:
 def check_gradients(precision: Precision, device: "torch.device") -> None:
     """Check that a device computes gradients correctly in a precision.
 
-    On CPUs without AVX-512, PyTorch 2.13's transposed convolutions in bfloat16 are wrong (docs/protocol.md).
+    On CPUs without AVX-512, PyTorch 2.13's transposed convolutions in bfloat16 are wrong
+    (docs/protocol/images-and-processors.md).
 
     Raises:
         ConfigError: the gradients would be wrong.
