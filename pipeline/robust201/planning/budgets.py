@@ -1,11 +1,12 @@
 """Sample sizes for a budget: the number of images per key on which each network is evaluated.
 
-An exception are the pilot networks: they are evaluated on all images, and samples are drawn from their outcomes.
+The pilot networks are an exception: they are evaluated on all images, and their outcomes determine which images are
+sampled.
 
-Under key k, each network is evaluated on n_k images at a cost of c_k per image. If all keys have equal variances, then
-for a given total cost the sum of variances is smallest for n_k proportional to 1 / sqrt(c_k). A key with a hundredth of
-the cost per image therefore gets ten times as many images (Neyman's optimum allocation with costs; Cochran, "Sampling
-Techniques", 1977, section 5.5).
+Under key k, each other network is evaluated on n_k images at a cost of c_k per image. If all keys have equal variances,
+then for a given total cost the sum of variances is smallest for n_k proportional to 1 / sqrt(c_k). A key with a
+hundredth of the cost per image therefore gets ten times as many images (Neyman's optimum allocation with costs;
+Cochran, "Sampling Techniques", 1977, section 5.5).
 """
 
 import math
@@ -22,7 +23,7 @@ N_STRATA = 10
 _ROUNDING_TOLERANCE = 1e-9
 """Relative rounding error that is tolerated when costs are compared."""
 
-SampledKey = tuple[str, str]
+DatasetKey = tuple[str, str]
 """Dataset and key."""
 
 
@@ -38,18 +39,18 @@ class SampleCosts:
     """
 
     fixed: float
-    per_image: Mapping[SampledKey, float]
-    n_images: Mapping[SampledKey, int]
+    per_image: Mapping[DatasetKey, float]
+    n_images: Mapping[DatasetKey, int]
     macs_per_hour: float
 
     @property
     def full_cost(self) -> float:
         """Cost of all networks on all images."""
-        return self.fixed + sum(cost * self.n_images[key] for key, cost in self.per_image.items())
+        return self.fixed + sum(cost * self.n_images[dataset_key] for dataset_key, cost in self.per_image.items())
 
-    def cost_with_sizes(self, sizes: Mapping[SampledKey, int]) -> float:
+    def cost_with_sizes(self, sizes: Mapping[DatasetKey, int]) -> float:
         """Cost of a sweep with these sample sizes, by dataset and key."""
-        return self.fixed + sum(cost * sizes[key] for key, cost in self.per_image.items())
+        return self.fixed + sum(cost * sizes[dataset_key] for dataset_key, cost in self.per_image.items())
 
 
 def smallest_sample(n_images: int) -> int:
@@ -59,10 +60,10 @@ def smallest_sample(n_images: int) -> int:
 
 def smallest_cost(costs: SampleCosts) -> float:
     """Return the minimum cost of a sampled sweep: the fixed cost and the smallest samples."""
-    return costs.cost_with_sizes({key: smallest_sample(count) for key, count in costs.n_images.items()})
+    return costs.cost_with_sizes({dataset_key: smallest_sample(count) for dataset_key, count in costs.n_images.items()})
 
 
-def sample_sizes(costs: SampleCosts, budget: Budget, name: str) -> dict[SampledKey, int]:
+def sample_sizes(costs: SampleCosts, budget: Budget, name: str) -> dict[DatasetKey, int]:
     """Divide a budget among keys, and return the sample sizes; a larger budget never reduces a size.
 
     Raises:
@@ -72,7 +73,7 @@ def sample_sizes(costs: SampleCosts, budget: Budget, name: str) -> dict[SampledK
         return {}
     hours_macs = 0.0 if budget.hours is None else budget.hours * costs.macs_per_hour
     allowed_macs = hours_macs if budget.fraction is None else budget.fraction * costs.full_cost
-    smallest_sizes = {key: smallest_sample(count) for key, count in costs.n_images.items()}
+    smallest_sizes = {dataset_key: smallest_sample(count) for dataset_key, count in costs.n_images.items()}
     min_cost = smallest_cost(costs)
     min_budget = _format_cost(costs, min_cost, round_up=True)
     if smallest_sizes == dict(costs.n_images) and allowed_macs < costs.full_cost * (1 - _ROUNDING_TOLERANCE):
@@ -100,16 +101,21 @@ def sample_sizes(costs: SampleCosts, budget: Budget, name: str) -> dict[SampledK
     return _divide(costs, smallest_sizes, allowed_macs)
 
 
-def _divide(costs: SampleCosts, smallest_sizes: Mapping[SampledKey, int], allowed_macs: float) -> dict[SampledKey, int]:
+def _divide(costs: SampleCosts, smallest_sizes: Mapping[DatasetKey, int], allowed_macs: float) -> dict[DatasetKey, int]:
     """Return sizes proportional to 1 / sqrt(cost per image), with the largest factor that fits, by bisection."""
 
-    def sizes_at(factor: float) -> dict[SampledKey, int]:
+    def sizes_at(factor: float) -> dict[DatasetKey, int]:
         return {
-            key: max(smallest_sizes[key], min(costs.n_images[key], math.floor(factor / math.sqrt(cost))))
-            for key, cost in costs.per_image.items()
+            dataset_key: max(
+                smallest_sizes[dataset_key], min(costs.n_images[dataset_key], math.floor(factor / math.sqrt(cost)))
+            )
+            for dataset_key, cost in costs.per_image.items()
         }
 
-    low, high = 0.0, max(count * math.sqrt(costs.per_image[key]) for key, count in costs.n_images.items()) + 1
+    low, high = (
+        0.0,
+        max(count * math.sqrt(costs.per_image[dataset_key]) for dataset_key, count in costs.n_images.items()) + 1,
+    )
     for _ in range(100):
         middle = (low + high) / 2
         low, high = (middle, high) if costs.cost_with_sizes(sizes_at(middle)) <= allowed_macs else (low, middle)

@@ -274,7 +274,7 @@ class CorruptionsSection(Section):
         if self.source == "published" and self.path is None:
             raise ValueError("expected a path to the published .npy files, got none.")
         if self.frost == "imagecorruptions" and self.source == "generated" and self.frost_path is None:
-            raise ValueError("expected frost_path, the folder of the six frost images, got none.")
+            raise ValueError("expected `frost_path`, the folder of the six frost images, got none.")
         return self
 
 
@@ -362,7 +362,7 @@ class ExecutionSection(Section):
     """On a GPU, let the fused engine record the kernels of each batch size once as a CUDA graph; `false` launches the
     kernels one by one, with the same results."""
     window: Annotated[int, Field(ge=1, le=16)] = 2
-    """Maximum number of bundles (work on one network) that an actor has at a time; a bundle waits only behind a short
+    """Maximum number of bundles (work on one network) in an actor's queue; a bundle is queued only behind a short
     one."""
     max_attempts: PositiveInt = 3
     """Number of worker deaths after which a part (a slice of the work on a network) counts as failed."""
@@ -444,7 +444,7 @@ def check_datasets(sections: Mapping[str, DatasetSection]) -> None:
     for name, section in sections.items():
         if name not in DATASETS and (section.classes is None or section.image_size is None or section.path is None):
             raise ValueError(
-                f"expected a known dataset, or a custom one with path, classes and image_size, got {name!r}."
+                f"expected a known dataset, or a custom one with `path`, `classes` and `image_size`, got {name!r}."
                 f"{did_you_mean(name, DATASETS)}"
             )
         if name not in DATASETS and not re.fullmatch(rf"[A-Za-z0-9][\w.-]{{,{MAX_NAME - 1}}}", name):
@@ -457,7 +457,7 @@ def check_datasets(sections: Mapping[str, DatasetSection]) -> None:
 
 def _check_image_fields(name: str, section: DatasetSection) -> None:
     if name in DATASETS and (section.channels, section.resize) != (None, None):
-        raise ValueError(f"{name}: channels and resize are for custom datasets only. Remove them.")
+        raise ValueError(f"{name}: `channels` and `resize` are for custom datasets only. Remove them.")
     try:
         spec = make_dataset_spec(name, section)
     except ConfigError as error:

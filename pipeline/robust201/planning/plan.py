@@ -180,14 +180,14 @@ class Plan:
     def evaluations_by_key(self) -> Counter[tuple[str, str]]:
         """Number of evaluations by dataset and key; all increments of a network's sample count as one evaluation."""
         counts: Counter[tuple[str, str]] = Counter()
-        sampled: defaultdict[tuple[str, str], set[tuple[ArchitectureId, float]]] = defaultdict(set)
+        sampled_evaluations: defaultdict[tuple[str, str], set[tuple[ArchitectureId, float]]] = defaultdict(set)
         for planned_key in self.planned_keys:
             if is_sampled(self, planned_key):
                 names = (network.architecture for network in planned_key.networks)
-                sampled[planned_key.dataset_and_key].update(itertools.product(names, planned_key.strengths))
+                sampled_evaluations[planned_key.dataset_and_key].update(itertools.product(names, planned_key.strengths))
             else:
                 counts[planned_key.dataset_and_key] += planned_key.n_evaluations
-        counts.update({key: len(evaluations) for key, evaluations in sampled.items()})
+        counts.update({dataset_key: len(evaluations) for dataset_key, evaluations in sampled_evaluations.items()})
         return counts
 
     @property
@@ -196,8 +196,8 @@ class Plan:
         increment_keys = (planned_key for planned_key in self.planned_keys if is_sampled(self, planned_key))
         n_networks = Counter[tuple[str, str]]()
         for planned_key in increment_keys:
-            key = planned_key.dataset_and_key
-            n_networks[key] = max(n_networks[key], len(planned_key.networks))
+            dataset_key = planned_key.dataset_and_key
+            n_networks[dataset_key] = max(n_networks[dataset_key], len(planned_key.networks))
         unsampled_keys = (planned_key for planned_key in self.planned_keys if not is_sampled(self, planned_key))
         return n_networks.total() + sum(len(planned_key.networks) for planned_key in unsampled_keys)
 
@@ -408,19 +408,19 @@ def sample_costs(plan: Plan) -> SampleCosts:
     """Estimate the fixed costs of a sampled sweep and its costs per image, from its `plan_without_samples`."""
     section = plan.config.sampling
     assert section is not None  # noqa: S101 - called only for sampled sweeps
-    pilot, sampled = set(pilot_of(plan)), set(plan.config.sampled_keys)
+    pilot, sampled_keys = set(pilot_of(plan)), set(plan.config.sampled_keys)
     fixed, per_image, n_images = plan.source_macs, dict[tuple[str, str], float](), dict[tuple[str, str], int]()
     for planned_key in plan.planned_keys:
         macs = plan.unit_macs(planned_key)
-        if planned_key.key not in sampled:
+        if planned_key.key not in sampled_keys:
             fixed += sum(macs)
             continue
         pilot_flags = [network.architecture in pilot for network in planned_key.networks]
         fixed += sum(cost for cost, is_pilot in zip(macs, pilot_flags, strict=True) if is_pilot)
         sampled_cost = sum(cost for cost, is_pilot in zip(macs, pilot_flags, strict=True) if not is_pilot)
         if planned_key.n_images:
-            key = planned_key.dataset_and_key
-            per_image[key], n_images[key] = sampled_cost / planned_key.n_images, planned_key.n_images
+            dataset_key = planned_key.dataset_and_key
+            per_image[dataset_key], n_images[dataset_key] = sampled_cost / planned_key.n_images, planned_key.n_images
     return SampleCosts(fixed, per_image, n_images, 3600e9 * plan.config.execution.assumed_gmacs())
 
 
@@ -445,14 +445,18 @@ def _plan_samples(plan: Plan) -> Plan:
     planned_keys: list[PlannedKey] = []
     for planned_key in plan.planned_keys:
         protocol = plan.protocols[planned_key.protocol]
-        key = planned_key.dataset_and_key
-        sample = None if samples is None else samples.keys.get(key)
+        dataset_key = planned_key.dataset_and_key
+        sample = None if samples is None else samples.keys.get(dataset_key)
         protocols[protocol.digest] = protocol
-        fully_evaluated = _networks_on_all_images(plan, key)
+        fully_evaluated = _networks_on_all_images(plan, dataset_key)
         sampled_networks = tuple(
             network for network in planned_key.networks if network.architecture not in fully_evaluated
         )
-        if key not in sizes or not sampled_networks or (sample is None and sizes[key] == planned_key.n_images):
+        if (
+            dataset_key not in sizes
+            or not sampled_networks
+            or (sample is None and sizes[dataset_key] == planned_key.n_images)
+        ):
             planned_keys.append(planned_key)
             continue
         full_networks = tuple(network for network in planned_key.networks if network.architecture in fully_evaluated)
@@ -460,7 +464,7 @@ def _plan_samples(plan: Plan) -> Plan:
         increments = (
             [] if sample is None else [(increment.sha256, len(increment.positions)) for increment in sample.increments]
         )
-        n_undrawn = sizes[key] - sum(count for _, count in increments)
+        n_undrawn = sizes[dataset_key] - sum(count for _, count in increments)
         for sha256, count in (*increments, *([("", n_undrawn)] if n_undrawn > 0 else [])):
             sample_protocol = EvaluationProtocol.of(sampled_payload(protocol.payload, sha256))
             protocols[sample_protocol.digest] = sample_protocol
