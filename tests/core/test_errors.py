@@ -18,7 +18,7 @@ from tests.conftest import RunCommand
         (lambda: json.loads("{"), "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
     ],
 )
-def test_describe_content_returns_a_short_reason(fail: Callable[[], object], message: str) -> None:
+def test_describe_read_error_returns_a_short_reason(fail: Callable[[], object], message: str) -> None:
     with pytest.raises((ValueError, KeyError)) as raised:
         fail()
     assert describe_read_error(raised.value) == message

@@ -163,11 +163,11 @@ def test_scheduler_counts_completed_parts_after_the_deadline() -> None:
 
 
 def test_scheduler_counts_preemptions_and_deaths_of_workers_lost_at_start() -> None:
-    losses = [WorkerLost(True, "preempted"), WorkerLost(False, "no libtorch")]
+    lost_workers = [WorkerLost(True, "preempted"), WorkerLost(False, "no libtorch")]
 
     class LosingExecutor(ScriptedExecutor):
         def poll(self, timeout):
-            return [losses.pop()] if losses else super().poll(timeout)
+            return [lost_workers.pop()] if lost_workers else super().poll(timeout)
 
     tally = Scheduler(LosingExecutor()).run([make_bundle(0)])
     assert (tally.preemptions, tally.deaths, tally.complete) == (1, 1, True)
@@ -175,12 +175,12 @@ def test_scheduler_counts_preemptions_and_deaths_of_workers_lost_at_start() -> N
 
 def test_scheduler_counts_one_preemption_per_lost_machine() -> None:
     class LosingExecutor(ScriptedExecutor):
-        lost = False
+        has_lost_machine = False
 
         def poll(self, timeout):
-            if self.lost or len(self.queue) < 2:
+            if self.has_lost_machine or len(self.queue) < 2:
                 return super().poll(timeout)
-            self.lost = True
+            self.has_lost_machine = True
             queue, self.queue = list(self.queue), type(self.queue)()
             return [BundleLost(bundle, bundle is queue[0], True, "gone") for bundle in queue]
 

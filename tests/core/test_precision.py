@@ -171,7 +171,7 @@ def test_bf16_sums_relus_and_gradients_have_bfloat16_accuracy():
 
 def test_bf16_is_rejected_on_cpus_without_avx512(monkeypatch):
     monkeypatch.setattr("robust201.core.precision.has_avx512", lambda: False)
-    with pytest.raises(ConfigError, match=r"no AVX-512, .* wrong gradients .* Set precision to fp32"):
+    with pytest.raises(ConfigError, match=r"no AVX-512, .* wrong gradients .* Set `precision` to fp32"):
         choose_device("cpu", "bf16")
     assert choose_device("cpu", "fp32").type == "cpu"
     monkeypatch.setattr("robust201.core.precision.has_avx512", lambda: True)
@@ -302,7 +302,7 @@ def test_bf16_classifier_head_is_float32():
 
 def test_configure_torch_sets_and_resets_precision():
     # In a separate process, because these settings are process-wide.
-    command = """
+    script = """
 import torch
 from robust201.models.arithmetic import (configure_torch)
 
@@ -320,7 +320,7 @@ configure_torch(1, "tf32")
 configure_torch(1)
 assert switches() == ("highest", False, False, False), switches()
 """
-    subprocess.run([sys.executable, "-W", "error", "-c", command], env=dict(os.environ), check=True)
+    subprocess.run([sys.executable, "-W", "error", "-c", script], env=dict(os.environ), check=True)
 
 
 @pytest.mark.parametrize("executor", ["inline", "ray"])
@@ -358,7 +358,7 @@ def test_check_precision_rejects_gpus_without_tf32(cuda_version, capability, des
     if not description:
         check_precision("tf32", torch.device("cuda"))
         return
-    with pytest.raises(ConfigError, match=rf"got {description}\. Set precision"):
+    with pytest.raises(ConfigError, match=rf"got {description}\. Set `precision`"):
         check_precision("tf32", torch.device("cuda"))
 
 

@@ -76,14 +76,16 @@ def test_load_pickle_reads_plain_containers(value: Any, protocol: int) -> None:
         hnp.array_shapes(min_dims=0, max_dims=3, min_side=1, max_side=4),
     ),
     protocol=st.sampled_from([0, 1, 2, 3, 4, 5]),
-    fortran=st.booleans(),
+    is_fortran=st.booleans(),
 )
-def test_load_pickle_reads_numeric_arrays(array: np.ndarray, protocol: int, fortran: bool) -> None:
-    ordered = np.asfortranarray(array) if fortran else array
-    result = unpickle(pickle.dumps({"data": ordered}, protocol), allowed=NUMPY_GLOBALS, encoding="latin1")["data"]
+def test_load_pickle_reads_numeric_arrays(array: np.ndarray, protocol: int, is_fortran: bool) -> None:
+    array_in_order = np.asfortranarray(array) if is_fortran else array
+    result = unpickle(pickle.dumps({"data": array_in_order}, protocol), allowed=NUMPY_GLOBALS, encoding="latin1")[
+        "data"
+    ]
     assert type(result) is np.ndarray
     assert result.dtype.newbyteorder("=") == array.dtype.newbyteorder("=")
-    np.testing.assert_array_equal(result, ordered)
+    np.testing.assert_array_equal(result, array_in_order)
 
 
 def test_load_pickle_reads_python_2_image_batches() -> None:

@@ -130,7 +130,7 @@ def test_invalid_sweep_gives_one_line_error(changes: dict[str, object], message:
     assert error.value.exit_code == 2
 
 
-def test_select_resolves_ranges_and_duplicates() -> None:
+def test_select_resolves_ranges_and_isomorphic_cells() -> None:
     assert NasBench201().select(("0-30",)) == (*range(25), 26, 27, 28)
     assert NasBench201().select((1832, "3365", 21)) == (21, 309, 991)
     assert NasBench201().select("0,5-7") == (0, 5, 6, 7)

@@ -27,7 +27,7 @@ def test_count_coverage_matches_count_of_each_unit(make_sweep: MakeSweep) -> Non
     complete_counts = [count for coverage in count_coverage(plan, inventory) for count in coverage.complete.tolist()]
     assert complete_counts == [inventory.count_complete(unit, plan.measurements) for unit in plan.units]
     assert set(complete_counts) == {0, 1, 2}
-    missing_parts = [part for unit in plan.units for part in inventory.missing(unit, plan.measurements)]
+    missing_parts = [part for unit in plan.units for part in inventory.find_missing_parts(unit, plan.measurements)]
     assert list(preview_run(plan, plan, inventory).missing) == missing_parts
     n_missing, gap_labels = find_gaps(plan, inventory)
     assert n_missing == plan.n_evaluations - sum(complete_counts)
@@ -38,9 +38,9 @@ def test_count_coverage_matches_count_of_each_unit(make_sweep: MakeSweep) -> Non
     status = read_status(plan, inventory)
     assert (status.done, status.total, status.stale) == (sum(complete_counts), plan.n_evaluations, 0)
     narrowed_plan = plan.narrow(keys=["fgsm"])
-    assert inventory.foreign(narrowed_plan.unit_ids) == {
+    assert inventory.count_foreign_evaluations(narrowed_plan.unit_ids) == {
         digest: count
-        for digest, count in inventory.foreign(np.array([], "S32")).items()
+        for digest, count in inventory.count_foreign_evaluations(np.array([], "S32")).items()
         if digest not in {unit.protocol for unit in narrowed_plan.units}
     }
     macs = [plan.macs(Part(unit, unit.strengths, 0, unit.n_images)) for unit in plan.units]
@@ -58,7 +58,7 @@ def test_find_units_returns_units_by_id(make_sweep: MakeSweep) -> None:
     assert type(plan).of_units(config, plan.units, plan.protocols, plan.facts).units == plan.units
 
 
-def test_status_of_complete_sweep_creates_no_units(make_sweep: MakeSweep, monkeypatch) -> None:
+def test_status_of_complete_sweep_creates_one_unit_per_key(make_sweep: MakeSweep, monkeypatch) -> None:
     config = make_sweep(keys=KEYS)
     run_sweep(config, make_executor)
     created_positions: list[int] = []

@@ -33,17 +33,17 @@ def make_small_plan(**changes: Any) -> Plan:
 def test_hours_of_all_keys_sum_to_the_estimate() -> None:
     plan = make_small_plan()
     assert total_hours(plan, {}) == pytest.approx(estimate(plan)["estimated_worker_hours"])
-    by_key = {cost.key: cost.hours for cost in key_costs(plan, {})}
-    assert by_key["aa_square"] > by_key["pgd"] > by_key["clean"]
+    hours_by_key = {cost.key: cost.hours for cost in key_costs(plan, {})}
+    assert hours_by_key["aa_square"] > hours_by_key["pgd"] > hours_by_key["clean"]
 
 
 def test_measured_speed_replaces_assumed_speed() -> None:
     plan = make_small_plan()
-    assumed = {cost.key: cost for cost in key_costs(plan, {})}
+    assumed_costs = {cost.key: cost for cost in key_costs(plan, {})}
     speed = 0.5e9 * plan.config.execution.assumed_gmacs()
-    measured = {cost.key: cost for cost in key_costs(plan, {("cifar10", "pgd"): speed})}
-    assert measured["pgd"].hours == pytest.approx(2 * assumed["pgd"].hours)
-    assert (measured["pgd"].is_measured, measured["clean"].is_measured) == (True, False)
+    measured_costs = {cost.key: cost for cost in key_costs(plan, {("cifar10", "pgd"): speed})}
+    assert measured_costs["pgd"].hours == pytest.approx(2 * assumed_costs["pgd"].hours)
+    assert (measured_costs["pgd"].is_measured, measured_costs["clean"].is_measured) == (True, False)
 
 
 def test_cheaper_designs_halve_images_networks_or_queries() -> None:
@@ -104,7 +104,7 @@ def test_small_budget_gets_smaller_pilot_or_other_designs(percent: int) -> None:
     )
     assert sampled_images.is_over_budget == (percent < 10)
     assert (sampled_images.hours <= percent / 100 * full_hours * 1.0001) == (not sampled_images.is_over_budget)
-    assert ("the pilot of 2 networks and the keys" in sampled_images.loss) == sampled_images.is_over_budget
+    assert ("the pilot of 2 networks and the keys" in sampled_images.drawback) == sampled_images.is_over_budget
     min_config = make_config(**sampled_images.yaml)  # the smallest valid sampled sweep
     assert total_hours(make_plan(min_config, assumed_facts(min_config)), {}) == pytest.approx(sampled_images.hours)
     assert fewer_networks.is_over_budget == (fewer_networks.hours > percent / 100 * full_hours)
@@ -160,10 +160,10 @@ def test_designs_fit_budget_at_measured_speeds(percent: int) -> None:
     plan = make_small_plan()
     speeds = {("cifar10", "aa_square"): 0.2e9 * plan.config.execution.assumed_gmacs()}
     full_hours = total_hours(plan, speeds)
-    sampled, *other_designs = designs_for_budget(plan.config, f"{percent}%", speeds, worst_case, make_config)
-    assert sampled.is_over_budget == (percent == 6)
-    config = make_config(**sampled.yaml)
-    assert total_hours(make_plan(config, assumed_facts(config)), speeds) == pytest.approx(sampled.hours)
-    for design in (sampled, *other_designs):
+    sampled_images, *other_designs = designs_for_budget(plan.config, f"{percent}%", speeds, worst_case, make_config)
+    assert sampled_images.is_over_budget == (percent == 6)
+    config = make_config(**sampled_images.yaml)
+    assert total_hours(make_plan(config, assumed_facts(config)), speeds) == pytest.approx(sampled_images.hours)
+    for design in (sampled_images, *other_designs):
         assert design.is_over_budget == (design.hours > percent / 100 * full_hours * 1.0001)
     assert not other_designs[-1].is_over_budget  # weaker attacks on fewer networks

@@ -1,4 +1,4 @@
-"""Slow steps of opening inputs report their progress."""
+"""The generation of corrupted images, a slow step of opening inputs, reports its progress."""
 
 import re
 

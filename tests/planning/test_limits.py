@@ -34,12 +34,12 @@ def find_unlimited_integers(schema: dict[str, Any], root: dict[str, Any], path: 
     for property_name, subschema in schema.get("properties", {}).items():
         if not IDENTIFIER_FIELDS.search(property_name):
             yield from find_unlimited_integers(subschema, root, (*path, property_name))
-    for key in ("anyOf", "prefixItems"):
-        for subschema in schema.get(key, ()):
+    for keyword in ("anyOf", "prefixItems"):
+        for subschema in schema.get(keyword, ()):
             yield from find_unlimited_integers(subschema, root, path)
-    for key in ("items", "additionalProperties"):
-        if isinstance(schema.get(key), dict):
-            yield from find_unlimited_integers(schema[key], root, path)
+    for keyword in ("items", "additionalProperties"):
+        if isinstance(schema.get(keyword), dict):
+            yield from find_unlimited_integers(schema[keyword], root, path)
 
 
 @pytest.mark.parametrize("model", [SweepConfig, TrainingConfig, UserTaskParameters], ids=lambda model: model.__name__)

@@ -1,4 +1,4 @@
-"""Job shares divide a sweep exactly among workers that do not communicate."""
+"""Job shares (`run --share`) divide a sweep exactly among processes that do not communicate."""
 
 import json
 import os
@@ -93,9 +93,9 @@ def test_all_bundles_covers_each_image_of_each_evaluation_once(engine: str) -> N
 
 
 def test_shares_depend_on_the_sweep_only() -> None:
-    rerun = build_plan("reference")
+    second_plan = build_plan("reference")
     for share in (Share(1, 7), Share(7, 7)):
-        assert share.bundles(all_bundles(rerun)) == share.bundles(all_bundles(PLANS["reference"]))
+        assert share.bundles(all_bundles(second_plan)) == share.bundles(all_bundles(PLANS["reference"]))
 
 
 @given(data=st.data(), n_shares=st.integers(1, 40))
@@ -192,13 +192,13 @@ def test_concurrent_shares_export_same_bytes_as_single_run(
     assert robust201("plan", "--save", sweep).code == 0
     prepared_files = read_tree(tmp_path / "results")
     command = [sys.executable, "-m", "robust201", "run", str(sweep), "--executor", "inline", "--share"]
-    workers = [
+    processes = [
         subprocess.Popen([*command, f"{index}/2"], cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)
         for index in (1, 2)
     ]
-    for worker in workers:
-        _, stderr = worker.communicate(timeout=120)
-        assert worker.returncode == 0, stderr
+    for process in processes:
+        _, stderr = process.communicate(timeout=120)
+        assert process.returncode == 0, stderr
         assert "Complete for this selection" in stderr
     result_files = read_tree(tmp_path / "results")
     assert prepared_files.items() <= result_files.items()  # shares only add files
@@ -227,9 +227,9 @@ def test_signal_drains_share_and_rerun_completes_it(
     assert (tally.drained, tally.time_limit) == (True, is_time_limit)
     assert 0 < tally.evaluations < preview.plan.n_evaluations
     assert tally.remaining == preview.plan.n_evaluations - tally.evaluations
-    rerun, preview = compute_share(config, "1/2")
+    rerun_tally, preview = compute_share(config, "1/2")
     assert preview.done == tally.evaluations
-    assert (rerun.complete, rerun.drained, rerun.time_limit) == (True, False, False)
+    assert (rerun_tally.complete, rerun_tally.drained, rerun_tally.time_limit) == (True, False, False)
     assert read_current_status(config).done == preview.plan.n_evaluations
     assert compute_share(config, "2/2")[0].complete
     assert read_current_status(config).done == read_current_status(config).total

@@ -75,9 +75,9 @@ def test_run_and_card_report_omitted_corruptions(
     assert robust201("export", tmp_path / "results", "--out", tmp_path / "out").code == 0
     card = (tmp_path / "out/README.md").read_text()
     assert "Not evaluated on digits: `brightness`, `contrast`, " in card
-    # The exported sweep omits the same keys and can be run again.
-    exported = yaml.safe_load((tmp_path / "out/sweep.yaml").read_text())
-    assert len(parse_config(exported, "test").omitted_keys("digits")) == 15
+    # The exported_fields sweep omits the same keys and can be run again.
+    exported_fields = yaml.safe_load((tmp_path / "out/sweep.yaml").read_text())
+    assert len(parse_config(exported_fields, "test").omitted_keys("digits")) == 15
 
 
 def test_plan_of_earlier_version_is_readable(make_sweep: Any) -> None:
@@ -120,8 +120,8 @@ def test_epsilons_in_units_of_pixels_give_warning(make_sweep: Any, epsilon: floa
     config = make_sweep(keys={"clean": {}, "pgd": {"epsilons_255": [epsilon, 8]}})
     (warning,) = find_sweep_warnings(config)
     numerator = round(epsilon * 255)
-    assert warning.what.startswith(f"keys.pgd.epsilons_255: {epsilon:g} is in units of 1/255")
-    assert f"`epsilons: [{numerator}/255]`" in warning.fix
+    assert warning.problem.startswith(f"keys.pgd.epsilons_255: {epsilon:g} is in units of 1/255")
+    assert f"`epsilons: [{numerator}/255]`" in warning.remedy
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ def test_epsilons_in_units_of_pixels_give_warning(make_sweep: Any, epsilon: floa
 def test_steps_too_short_for_the_ball_give_warning(make_sweep: Any, key: str, parameters: Any, message: str) -> None:
     config = make_sweep(keys={"clean": {}, key: parameters})
     (warning,) = find_sweep_warnings(config)
-    assert warning.what.startswith(f"keys.{key}.steps: steps × {message}")
-    ((field, step_size),) = re.findall(r"such as (\w+): ([\d.]*\d)\.", warning.fix)
+    assert warning.problem.startswith(f"keys.{key}.steps: steps × {message}")
+    ((field, step_size),) = re.findall(r"such as (\w+): ([\d.]*\d)\.", warning.remedy)
     assert find_sweep_warnings(make_sweep(keys={"clean": {}, key: parameters | {field: float(step_size)}})) == []
 
 
@@ -255,7 +255,7 @@ def test_as_strength_suggests_unit() -> None:
         ("pdg", TASKS, "pgd"),
     ],
 )
-def test_closest_suggests_nearest_name(name: str, known_names: Any, expected: str) -> None:
+def test_did_you_mean_suggests_nearest_name(name: str, known_names: Any, expected: str) -> None:
     assert did_you_mean(name, known_names) == f" Did you mean {expected!r}?"
 
 
@@ -306,6 +306,6 @@ def test_training_of_user_networks_warns_about_normalisation(tmp_path: Path, rob
 def test_attack_without_strengths_gives_caution(tmp_path: Path) -> None:
     file = str(tmp_path / "mine.py")
     (caution,) = UserTaskParameters(file=file).cautions
-    assert (caution.field, "with strength 0" in caution.what) == ("strengths", True)
+    assert (caution.field, "with strength 0" in caution.problem) == ("strengths", True)
     assert UserTaskParameters(file=file, strengths=(1.0,)).cautions == ()
     assert UserTaskParameters(file=file, kind="measure", columns=("mean",)).cautions == ()

@@ -54,7 +54,7 @@ INVALID_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "class count mismatch in mixture": (
         {"recipes": recipe(data={"mixture": {"robust": "digits", "alpha": 0.5}}, on=["bright"]), "more": ["digits"]},
-        r"plain\.data\.mixture\.robust: classes of bright is 2, but classes of digits is 10\.",
+        r"plain\.data\.mixture\.robust: `classes` of bright is 2, but `classes` of digits is 10\.",
     ),
     "cyclic start": (
         {"recipes": recipe(start={"recipe": "plain", "dataset": "bright"})},

@@ -73,7 +73,7 @@ def test_field_reference_has_meanings_types_defaults_and_limits() -> None:
     text = describe_models("sweep")
     assert {*SweepConfig.model_fields} <= {*re.findall(r"^\| `(\w+)` ", text, re.M)}
     assert '| `"inline"` or `"ray"` | `"ray"` |' in text
-    assert "| `window` | Maximum number of bundles in an actor's queue; " in text
+    assert "| `window` | Maximum number of bundles (work on one network) in an actor's queue; " in text
     assert "| integer, ≥ 1, ≤ 16 | `2` |" in text
     assert "| text, at most 100 characters | required |" in text
     assert (

@@ -148,7 +148,7 @@ def test_run_rejects_train_split_of_single_file(write_sweep: WriteSweep, robust2
     )
     error_line = robust201("run", sweep).error_line(2)
     assert "train" in error_line
-    assert "Set `path` to a folder, or set split: test for jacobian." in error_line
+    assert "Set `path` to a folder, or set `split: test` for jacobian." in error_line
 
 
 def test_missing_train_images_error_names_keys(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_missing_train_images_error_names_keys(write_sweep: WriteSweep, robust20
     sweep = write_sweep(datasets=datasets, checkpoints=None, weights=RANDOM, keys=keys)
     error_line = robust201("run", sweep).error_line(2)
     assert "Loading the train images of mine failed" in error_line
-    assert error_line.rstrip().endswith("Or set split: test for proxies, croze.")
+    assert error_line.rstrip().endswith("Or set `split: test` for proxies, croze.")
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------

@@ -451,8 +451,8 @@ def test_run_without_pilot_draws_no_samples(make_sampled: MakeSampled) -> None:
         ({"sampling": {"budget": "120%"}}, r"sampling.budget: expected worker-hours"),
         ({"sampling": {"budget": "80%", "cheap": ["fgms"]}}, r"sampling.cheap: .+ Did you mean 'fgsm'"),
         ({"measurements": ["accuracy"]}, r"measurements: sampling estimates accuracies"),
-        ({"engine": "reference"}, r"sampling: expected engine fused"),
-        ({"keys": {"clean": {}, "fgsm": {}}}, r"sampling: expected an attack that is not among the cheap keys"),
+        ({"engine": "reference"}, r"sampling: expected `engine: fused`"),
+        ({"keys": {"clean": {}, "fgsm": {}}}, r"sampling: expected an attack that is not in `sampling.cheap`"),
         ({"keys": KEYS | {"mine": {"file": "my.py", "strengths": [1]}}}, r"got mine, which draws them once per batch"),
         ({"weights": {"random": {"seeds": [0, 1]}}}, r"sampling: expected one set of weights per network, got 2"),
     ],
@@ -465,8 +465,8 @@ def test_invalid_sampling_section_is_rejected(make_sampled: MakeSampled, changes
 @pytest.mark.parametrize(
     ("budget", "message"),
     [
-        ("1%", r"because the pilot and the keys that are not sampled take .+ Raise the budget"),
-        ("0.00001h", r"because the pilot and the keys that are not sampled take"),
+        ("1%", r"the pilot and the keys that are not sampled take .+ Raise the budget"),
+        ("0.00001h", r"the pilot and the keys that are not sampled take"),
         ("60%", r"pays for 20 images \(2 per stratum\) of aa_square on digits"),
     ],
 )
@@ -537,8 +537,8 @@ def test_run_names_images_kept_if_budget_is_smaller(make_sampled: MakeSampled) -
     n_pgd = sum(increment_sizes(make_sampled("80%"))["pgd"])
     (line,) = [line for line in lines if "pays for fewer images" in line]
     assert line.startswith("The budget 80% pays for fewer images than an earlier budget of ")
-    assert re.search(rf"pgd on digits {n_pgd}, not \d\d", line)
-    assert re.search(r"aa_square on digits 50, not \d\d", line)  # 90% is enough for all images
+    assert re.search(rf"pgd on digits has {n_pgd} images instead of \d\d", line)
+    assert re.search(r"aa_square on digits has 50 images instead of \d\d", line)  # 90% is enough for all images
     lines.clear()
     run(make_sampled("90%"), say=lines.append)
     assert not any("fewer images" in line for line in lines)

@@ -177,7 +177,7 @@ def test_changed_recipe_with_same_name_is_rejected(tmp_path: Path) -> None:
     changed_config = make_training_config(tmp_path, recipes={"plain": RECIPE | {"learning_rate": 0.2}})
     with pytest.raises(CheckpointError, match=r"\(recipe\.learning_rate: 0\.1 → 0\.2\)\. Rename the recipe"):
         run_trainings(changed_config)
-    with pytest.raises(CheckpointError, match=r"has a different training under this name \(threads: 1 → 2\)"):
+    with pytest.raises(CheckpointError, match=r"has a different training run under this name \(threads: 1 → 2\)"):
         run_trainings(make_training_config(tmp_path, execution={"threads": 2}))
     assert weight_files(tmp_path / "store") == original_hashes
 

@@ -643,7 +643,7 @@ def test_share_rejects_changed_batch_size_of_custom_attack(
         ),
         ({"kind": "measure", "columns": ["mean"], "strengths": [1]}, "strengths"),
         ({"kind": "measure", "columns": ["mean"], "norm": "Linf"}, "norm"),
-        ({"columns": ["mean"]}, "allowed only with kind: measure"),
+        ({"columns": ["mean"]}, "allowed only with `kind: measure`"),
         ({"norm": "Linf"}, "strengths: expected the radii"),
         ({"norm": "L3", "strengths": [1]}, "norm: expected one of Linf, L2"),
         ({"norm": "linf", "strengths": [1]}, "got 'linf'. Did you mean 'Linf'?"),

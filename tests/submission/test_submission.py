@@ -166,7 +166,7 @@ def test_shipment_of_trainings_runs_train(tmp_path: Path) -> None:
     assert shipped_fields == fields | {"execution": fields["execution"] | {"executor": "ray", "ray_address": "auto"}}
     fields["store"] = "store"
     trainings.write_text(yaml.safe_dump(fields))
-    with pytest.raises(ConfigError, match="the path in store must be absolute"):
+    with pytest.raises(ConfigError, match="the path in `store` must be absolute"):
         make_shipment(trainings, {})
 
 
@@ -207,7 +207,7 @@ def test_shipment_above_the_limit_names_its_largest_files(
     ],
 )
 def test_shipment_rejects_relative_paths(write_sweep: WriteSweep, changes: dict[str, Any], field: str) -> None:
-    with pytest.raises(ConfigError, match=f"the path in {field} must be absolute"):
+    with pytest.raises(ConfigError, match=f"the path in `{field}` must be absolute"):
         make_shipment(write_sweep(**changes), {})
 
 

@@ -177,7 +177,5 @@ def test_training_of_a_custom_space_rejects_an_edited_recipe(tmp_path: Path) -> 
     manifest = config.store / "manifest.jsonl"
     assert run_trainings(config).computed == 0
     edit_line(manifest, manifest, set_field("training.inputs.recipe.learning_rate", 0.2))
-    with pytest.raises(
-        CheckpointError, match=r"manifest.jsonl: the record's line was edited, because its field 'training'"
-    ):
+    with pytest.raises(CheckpointError, match=r"manifest.jsonl: the record's line was edited: its field 'training'"):
         run_trainings(config)

@@ -1,4 +1,4 @@
-"""Attacks of the fused engine for AttackBench (`attackbenchlib`), which times them and counts their passes.
+"""robust201's own attacks (engine `fused`) for AttackBench (`attackbenchlib`), which times them and counts passes.
 
 Source: Cinà et al., "AttackBench: Evaluating Gradient-based Attacks for Adversarial Examples", AAAI 2025;
 attackbenchlib 2.0. AttackBench calls ``attack(model=…, inputs=…, labels=…, targets=…, targeted=…)`` with a module that

@@ -1,4 +1,4 @@
-"""Comparison of the times of a user's loop (`user_loop`) and of `robust201 run` on the same images and weights.
+"""Comparison of the times that a user's loop (`user_loop`) and `robust201 run` take for the same images and weights.
 
 If other programs run on the machine, CPU time is more reliable than wall time. The same commands without attacks
 measure the start-up time, which is subtracted from the times with attacks.
@@ -62,6 +62,7 @@ class AttackBudget:
         ]
 
     def keys(self) -> dict[str, dict[str, object]]:
+        """Return the field `keys` of the sweep YAML."""
         radii = list(self.epsilons)
         return {
             "clean": {},
@@ -128,7 +129,7 @@ class Loop:
 
     @property
     def start_up_group(self) -> str:
-        """Label shared by commands with the same start-up, which does not depend on the layout and batch size."""
+        """Label shared by all loops, whose start-up time does not depend on the layout and batch size."""
         return "loop"
 
     def command(
@@ -280,14 +281,17 @@ class ContenderTimes:
 
     @property
     def total(self) -> RunTime:
+        """Median time with attacks, including the start-up."""
         return RunTime(median(run.wall for run in self.totals), median(run.cpu for run in self.totals))
 
     @property
     def start(self) -> RunTime:
+        """Median start-up time."""
         return RunTime(median(run.wall for run in self.starts), median(run.cpu for run in self.starts))
 
     @property
     def attacks(self) -> RunTime:
+        """Median time of the attacks alone."""
         return self.total - self.start
 
 

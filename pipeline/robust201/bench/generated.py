@@ -1,4 +1,4 @@
-"""Benchmark subjects that need no download: networks with random weights, and scikit-learn's digits."""
+"""Benchmark subjects (networks with images) that need no download: random weights, and scikit-learn's digits."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -66,7 +66,7 @@ def random_network(name: str, images: ImageSet, *, channels: int = 16, cells: in
 def random_subjects(
     names: Sequence[str], n_images: int, folder: Path, *, channels: int = 16, cells: int = 5
 ) -> list[Subject]:
-    """Write networks with random weights, and `n_images` digits; an architecture with several names is written once.
+    """Write networks with random weights, and `n_images` digits; repeated architectures are written once.
 
     Raises:
         ArchitectureError: no architecture has one of the names.

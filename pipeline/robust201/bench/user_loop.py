@@ -54,7 +54,9 @@ def attack_with_foolbox(
         attack = foolbox.attacks.LinfPGD(rel_stepsize=0.01 / 0.3, steps=options.pgd_steps, random_start=True)
     foolbox_model = foolbox.PyTorchModel(model, bounds=(0, 1), device=images.device)
     batches = zip(torch.split(images, options.batch), torch.split(labels, options.batch), strict=True)
-    return torch.cat([attack(foolbox_model, batch, classes, epsilons=epsilon)[1] for batch, classes in batches])
+    return torch.cat(
+        [attack(foolbox_model, batch, batch_labels, epsilons=epsilon)[1] for batch, batch_labels in batches]
+    )
 
 
 def attack_with_autoattack(

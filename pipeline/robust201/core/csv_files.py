@@ -19,11 +19,11 @@ def write_csv(path: Path, frame: "pd.DataFrame", *, index: bool = False) -> None
     Names of keys, recipes and architectures may come from untrusted files. Numbers are written with all digits, and
     negative numbers get no apostrophe.
     """
-    quoted = frame.rename(columns=_quote_formula, index=_quote_formula).rename_axis(index=_quote_formula)
+    quoted_frame = frame.rename(columns=_quote_formula, index=_quote_formula).rename_axis(index=_quote_formula)
     for position, dtype in enumerate(frame.dtypes):
         if dtype.kind == "O":
-            quoted.isetitem(position, [_quote_formula(cell) for cell in quoted.iloc[:, position]])
-    write_text(path, quoted.to_csv(index=index))
+            quoted_frame.isetitem(position, [_quote_formula(cell) for cell in quoted_frame.iloc[:, position]])
+    write_text(path, quoted_frame.to_csv(index=index))
 
 
 def _quote_formula(cell: object) -> object:

@@ -1,8 +1,8 @@
 """Counter-based random numbers in streams that are named after their purpose.
 
-The numbers do not depend on the order of computation, the batch or the worker. A seed and a tuple of names (key,
-iteration, image index, …) define a stream, because they are hashed to the 128-bit key of a Philox 4x64 counter
-generator (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+The numbers do not depend on the order of computation, the batch or the worker. A seed and a tuple of names (such as
+a task's key, an iteration and an image index) define a stream: they are hashed to the 128-bit key of a Philox 4x64
+counter-based generator (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 """
 
 import hashlib
@@ -21,8 +21,8 @@ def generator(seed: int, *names: str | int | float) -> np.random.Generator:
 
     Equal arguments give equal streams on every platform.
     """
-    key = np.frombuffer(_digest(seed, names)[:16], dtype="<u8")
-    return np.random.Generator(np.random.Philox(key=key))
+    philox_key = np.frombuffer(_digest(seed, names)[:16], dtype="<u8")
+    return np.random.Generator(np.random.Philox(key=philox_key))
 
 
 def derived_seed(seed: int, *names: str | int | float) -> int:

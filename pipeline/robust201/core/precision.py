@@ -50,7 +50,7 @@ def check_precision(name: str, device: "torch.device | None" = None) -> None:
     if device_description:
         raise ConfigError(
             "Choosing the arithmetic failed for precision tf32: expected a CUDA device of compute capability 8.0 or "
-            f"higher, got {device_description}. Set precision to fp32 or bf16, or use such a device."
+            f"higher, got {device_description}. Set `precision` to fp32 or bf16, or use such a device."
         )
 
 
@@ -74,7 +74,8 @@ def has_avx512() -> bool:
 def check_gradients(precision: Precision, device: "torch.device") -> None:
     """Check that a device computes gradients correctly in a precision.
 
-    On CPUs without AVX-512, PyTorch 2.13's transposed convolutions in bfloat16 are wrong (docs/protocol.md).
+    On CPUs without AVX-512, PyTorch 2.13's transposed convolutions in bfloat16 are wrong
+    (docs/protocol/images-and-processors.md).
 
     Raises:
         ConfigError: the gradients would be wrong.
@@ -82,7 +83,7 @@ def check_gradients(precision: Precision, device: "torch.device") -> None:
     if precision == "bf16" and device.type == "cpu" and not has_avx512():
         raise ConfigError(
             "Choosing the arithmetic failed for precision bf16: this CPU has no AVX-512, and without it PyTorch "
-            "computes wrong gradients in bfloat16. Set precision to fp32, or compute on a GPU or a CPU with AVX-512."
+            "computes wrong gradients in bfloat16. Set `precision` to fp32, or compute on a GPU or a CPU with AVX-512."
         )
 
 

@@ -1,6 +1,6 @@
 """Dataclasses used by all packages. This module needs neither torch nor Ray and does not access the disk.
 
-ARCHITECTURE.md defines the terms architecture, key, strength, evaluation, unit, part, bundle, protocol and shard.
+docs/glossary.md defines the terms architecture, key, strength, evaluation, unit, part, bundle, protocol and shard.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # `robust201 doctor` imports this module even if NumPy is mis
     from numpy.typing import NDArray
 
 CLEAN_STRENGTH = 0.0
+"""Strength of evaluations that have none: under `clean` and of measures."""
 
 MAX_CLASSES = 32_767
 """Maximum number of classes of a dataset: results store it as a signed 16-bit integer."""
@@ -90,7 +91,7 @@ class ImageSelection:
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Images of one dataset's test split, or a selection of them.
+    """All images of one split of a dataset, or a selection of them.
 
     Attributes:
         images: (N, C, H, W) uint8 with C = 3 (RGB) or 1 (grey). Images that a user passes as arrays may also be
@@ -133,7 +134,7 @@ class EvaluationProtocol:
 
     Attributes:
         payload: JSON object with the dataset and its hash, image selection, key, attack parameters without strengths,
-            semantics version, engine, precision, seed and draw batch.
+            semantics version, engine and precision, and where they matter the seed and the batch size.
         digest: `content_digest` of the payload.
     """
 
@@ -165,9 +166,10 @@ class Weights:
     """One state of an architecture's parameters, identified by its content.
 
     Attributes:
-        sha256: 64 hex digits of the weights file, or of the recipe of random weights.
+        sha256: 64 hex digits of the weights file or, for random weights, of the fields that determine them.
         recipe: name of the training recipe; empty if it has none.
-        epochs: length of the training, or epoch of the snapshot; None if unknown or not a whole number of epochs.
+        epochs: number of training epochs, of the whole run or up to the snapshot; None if unknown or not a whole
+            number.
         seed: seed of the training or of random weights; None if unknown.
         is_random: whether the weights are untrained.
         steps: training iterations so far; None if unknown.
@@ -204,7 +206,7 @@ class Unit:
         id: 32 hex digits (see `unit_id`).
         key: key of the task.
         strengths: ascending strengths on the task's axis: epsilons in units of 1/255 (Linf) or of pixels in [0, 1]
-            (L2), severities 1 to 5, or `(CLEAN_STRENGTH,)`.
+            (L2, L1), numbers of values (L0), severities 1 to 5, or `(CLEAN_STRENGTH,)`.
         checkpoint_sha256: hash of the weights (see `Weights`).
         weights: short name of the weights if the sweep has several for the network; else empty.
         columns: columns of a measure; empty for tasks that measure predictions.
@@ -288,10 +290,11 @@ class EvaluationResult:
 
     Attributes:
         strength: one of the part's strengths.
-        values: arrays by column name (see `tasks.columns`). Tasks that measure predictions have `accuracy` () float64;
-            `cm` (C, C) int32 or, with more than 256 classes and no matrix requested, `outcome_counts` (2,) int32; if
-            requested, `confidence_label` (C, C), `confidence_argmax` (C, C), `confidence_prediction` (2,) float64 and
-            `predictions` (n,) uint8 or uint16. A measure has its own columns, () or (n,) float64.
+        values: arrays by column name (see `tasks.columns`). Tasks that measure predictions have `accuracy` () float64
+            and `cm` (C, C) int32, the confusion matrix; or, with more than 256 classes and no matrix requested,
+            `outcome_counts` (2,) int32 instead of `cm`. If requested, they also have `confidence_label` (C, C),
+            `confidence_argmax` (C, C), `confidence_prediction` (2,) float64 and `predictions` (n,) uint8 or uint16. A
+            measure has its own columns, () or (n,) float64.
         seconds: wall time of the evaluation. If the fused engine attacks several strengths at once, their total time is
             assigned to the strength that finishes first, so only the sum over strengths is meaningful.
         provenance: versions, host and device that computed the result; never part of an id.

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 MAX_COUNT = 1_000_000
-"""Upper limit of numbers that multiply the work, such as attack steps; a larger number is probably a typing error."""
+"""Upper limit of numbers that multiply the work, such as attack steps; a larger number is probably a typo."""
 
 PositiveInt = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Channels = Annotated[int, Field(ge=1, le=1_024)]

@@ -67,8 +67,8 @@ class UserFunction:
 
     def identity(self) -> dict[str, str]:
         """Return the JSON object that identifies the function in a protocol; it does not contain the path."""
-        origin = {"distribution": self.distribution} if self.distribution else {}
-        return {"function": self.name, "file_sha256": self.sha256} | origin
+        distribution_fields = {"distribution": self.distribution} if self.distribution else {}
+        return {"function": self.name, "file_sha256": self.sha256} | distribution_fields
 
     def load(self) -> Callable[..., Any]:
         """Return the function; execute the file first, unless this process has already executed the same content.

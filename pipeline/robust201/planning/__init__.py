@@ -1,1 +1,5 @@
-"""Reading of sweep and training YAMLs, and planning: units with content-derived ids, costs, parts and bundles."""
+"""Reading of sweep and training YAMLs, and planning of their work.
+
+A plan consists of units (all results of one network on one dataset under one key), whose ids are hashes of everything
+that affects the results. For workers, units are cut into parts and grouped into bundles.
+"""

@@ -1,4 +1,7 @@
-"""Grouping of parts into bundles of one network, which become shorter towards the end of a run.
+"""Grouping of parts into bundles, which become shorter towards the end of a run.
+
+A part is a slice of a unit's images and strengths. A bundle consists of parts of one network and dataset, which a
+worker computes after loading the network once.
 
 A worker that becomes free takes the next bundle. The size of a bundle is a fraction of the work that has not been
 assigned yet (guided self-scheduling; Polychronopoulos and Kuck, IEEE Transactions on Computers C-36, 1987). Bundles are
@@ -72,7 +75,7 @@ def make_bundles(
     bundles: list[tuple[float, Bundle]] = []
     for network in sorted(parts_by_network, key=lambda network: seconds_by_network[network]):
         dataset, architecture, _ = network
-        # Parts are taken from the end of the list, so parts with the longest minimum chunk come first.
+        # Parts are taken from the end of the list, so the parts that cannot be cut into short chunks come first.
         uncut_parts = sorted(parts_by_network.pop(network), key=cutter.min_seconds)
         while uncut_parts:
             size_seconds = choose_bundle_seconds(remaining_seconds)
@@ -142,18 +145,18 @@ class _Cutter:
             other_strengths = Part(part.unit, part.strengths[n_strengths:], part.start, part.stop)
             return (*(self.cut(first_part, max_seconds) if n_strengths == 1 else (first_part,)), other_strengths)
         n_images, batch_size = part.stop - part.start, self._plan.config.batch_size
-        step, max_slices = batch_size, -(-n_images // batch_size)
+        granularity, max_slices = batch_size, -(-n_images // batch_size)
         if self._plan.tasks[part.unit.key].shares_random_numbers_in_batch(self._plan.config.engine):
             max_seconds = min(max_seconds, self._slice_seconds)
         elif self._is_batch_invariant:
             max_seconds = min(max_seconds, self._slice_seconds)
-            step, max_slices = 1, max(max_slices, n_images * len(part.strengths) // CPU_SLICE_SAMPLES)
+            granularity, max_slices = 1, max(max_slices, n_images * len(part.strengths) // CPU_SLICE_SAMPLES)
         else:
             return self._cut_at_fixed_index(part)
         n_slices = min(max_slices, math.ceil(seconds / max_seconds))
         if n_slices <= 1:
             return (part,)
-        return _cut_at(part, part.start + step * (-(-n_images // step) // n_slices))
+        return _cut_at(part, part.start + granularity * (-(-n_images // granularity) // n_slices))
 
     def _cut_at_fixed_index(self, part: Part) -> tuple[Part, ...]:
         unit, batch_size = part.unit, self._plan.config.batch_size

@@ -97,7 +97,7 @@ def announce_copies(
     allowed: Sequence[Path],
     say: Callable[[str], None],
 ) -> None:
-    """Check consent to the files that a job share executes: the copies made when its sweep was prepared.
+    """Check consent to the files that `run --share` executes: the copies made when its sweep was prepared.
 
     Anyone with write access to the results folder can replace the plan and the copies. Therefore a copy must be
     identical to the file in the YAML, or be allowed explicitly. `copy_hashes` contains the SHA-256 of each copy by YAML

@@ -85,7 +85,8 @@ GPU_GMACS = 2000.0
 
 CPU_GMACS = 10.0
 """Billion multiply-accumulates per second that one CPU thread is assumed to sustain. The value was measured for cells
-that consist mostly of pooling, which are slow. With a higher value, parts of such cells would take too long."""
+that consist mostly of pooling, which are slow. With a higher value, the parts into which work is divided would
+take too long for such cells."""
 
 MAX_IMAGE_SIZE = 4_096
 MAX_SECONDS = 30 * 24 * 3600.0
@@ -194,10 +195,12 @@ class WeightsSection(Section):
     def _check_source(self) -> Self:
         sources = [name for name in ("path", "files", "random") if getattr(self, name) is not None]
         if len(sources) != 1:
-            raise ValueError(f"expected one of path, files and random, got {' and '.join(sources) or 'none'}.")
+            raise ValueError(f"expected one of `path`, `files` and `random`, got {' and '.join(sources) or 'none'}.")
         selectors = [name for name in ("recipe", "epochs", "steps", "seeds") if getattr(self, name) is not None]
         if selectors and self.path is None:
-            raise ValueError(f"expected path, since {selectors[0]} selects weights from a store, got {sources[0]}.")
+            raise ValueError(
+                f"expected `path`, since `{selectors[0]}` selects weights from a store, got `{sources[0]}`."
+            )
         n_choices = [len(selection) or 1 for selection in (self.recipes or (), self.lengths, self.seeds or ())]
         n_weights = math.prod(n_choices) if self.random is None else len(self.random.seeds)
         if n_weights > MAX_WEIGHTS:
@@ -271,7 +274,7 @@ class CorruptionsSection(Section):
         if self.source == "published" and self.path is None:
             raise ValueError("expected a path to the published .npy files, got none.")
         if self.frost == "imagecorruptions" and self.source == "generated" and self.frost_path is None:
-            raise ValueError("expected frost_path, the folder of the six frost images, got none.")
+            raise ValueError("expected `frost_path`, the folder of the six frost images, got none.")
         return self
 
 
@@ -359,9 +362,10 @@ class ExecutionSection(Section):
     """On a GPU, let the fused engine record the kernels of each batch size once as a CUDA graph; `false` launches the
     kernels one by one, with the same results."""
     window: Annotated[int, Field(ge=1, le=16)] = 2
-    """Maximum number of bundles in an actor's queue; a bundle is queued only behind a short one."""
+    """Maximum number of bundles (work on one network) in an actor's queue; a bundle is queued only behind a short
+    one."""
     max_attempts: PositiveInt = 3
-    """Number of worker deaths after which a part counts as failed."""
+    """Number of worker deaths after which a part (a slice of the work on a network) counts as failed."""
     drain_seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS)] | None = None
     """Time for parts in progress to finish after SIGTERM, SIGUSR1 or Ctrl-C; by default unlimited. After this time, the
     run abandons them and ends with exit code 3. A second signal stops the run immediately."""
@@ -382,7 +386,7 @@ class ExecutionSection(Section):
         """Return the assumed speed of one worker in billion multiply-accumulates per second.
 
         If `has_gpu` is None, the speed depends on the sweep alone and not on the planning machine, so that every
-        machine divides the sweep into the same job shares. It does not affect results.
+        machine divides the sweep into the same job shares (`run --share`). It does not affect results.
         """
         if self.gmacs_per_second is not None:
             return self.gmacs_per_second
@@ -412,7 +416,7 @@ def _check_architectures(value: object) -> object:
         if not isinstance(value, list | tuple):
             suggestion = did_you_mean(value, ["evaluated"]) if isinstance(value, str) else ""
             raise ValueError(
-                f"expected evaluated, or a list such as [0, 21, 100-199], got {reprlib.repr(value)}.{suggestion}"
+                f"expected `evaluated`, or a list such as [0, 21, 100-199], got {reprlib.repr(value)}.{suggestion}"
             )
         invalid_names = [name for name in value if not isinstance(name, int | str) or isinstance(name, bool)]
         if invalid_names:
@@ -440,7 +444,7 @@ def check_datasets(sections: Mapping[str, DatasetSection]) -> None:
     for name, section in sections.items():
         if name not in DATASETS and (section.classes is None or section.image_size is None or section.path is None):
             raise ValueError(
-                f"expected a known dataset, or a custom one with path, classes and image_size, got {name!r}."
+                f"expected a known dataset, or a custom one with `path`, `classes` and `image_size`, got {name!r}."
                 f"{did_you_mean(name, DATASETS)}"
             )
         if name not in DATASETS and not re.fullmatch(rf"[A-Za-z0-9][\w.-]{{,{MAX_NAME - 1}}}", name):
@@ -453,7 +457,7 @@ def check_datasets(sections: Mapping[str, DatasetSection]) -> None:
 
 def _check_image_fields(name: str, section: DatasetSection) -> None:
     if name in DATASETS and (section.channels, section.resize) != (None, None):
-        raise ValueError(f"{name}: channels and resize are for custom datasets only. Remove them.")
+        raise ValueError(f"{name}: `channels` and `resize` are for custom datasets only. Remove them.")
     try:
         spec = make_dataset_spec(name, section)
     except ConfigError as error:
@@ -488,7 +492,7 @@ SpaceChoice = Annotated[str | SpaceFile, BeforeValidator(_check_space)]
 
 
 class WorkSection(Section):
-    """Base of sweep and training YAMLs. Subclasses declare the fields, so that the order of fields can differ."""
+    """Base model of sweep and training YAMLs. Subclasses declare the fields, so that the order of fields can differ."""
 
     if TYPE_CHECKING:
         space: SpaceChoice
@@ -662,7 +666,7 @@ class SweepConfig(WorkSection):
         sources = [name for name in ("checkpoints", "weights") if getattr(self, name) is not None]
         if len(sources) != 1:
             raise ValueError(
-                f"expected one of the fields checkpoints and weights, got {' and '.join(sources) or 'neither'}."
+                f"expected one of the fields `checkpoints` and `weights`, got {' and '.join(sources) or 'neither'}."
             )
         architectures = self.selected_architectures  # raises an error if a name is invalid
         if self.weights is not None and self.weights.files is not None:
@@ -764,7 +768,7 @@ class SweepConfig(WorkSection):
 
     @property
     def sampled_keys(self) -> tuple[str, ...]:
-        """Keys under which networks outside the pilot are evaluated on a sample.
+        """Keys under which networks are evaluated on a sample, except the pilot networks, which get all images.
 
         These are all attacks except transfers and the attacks in `sampling.cheap`.
         """
@@ -873,13 +877,13 @@ def _find_sampling_problems(config: SweepConfig, section: SamplingSection) -> It
     """Yield the reasons why a sweep cannot be sampled."""
     if config.engine == "reference":
         yield (
-            "sampling: expected engine fused, since the random numbers of the reference engine depend on which images "
-            "share a batch, got reference. Change the engine, or remove the section."
+            "sampling: expected `engine: fused`, since the random numbers of the reference engine depend on which "
+            "images share a batch, got `reference`. Change the engine, or remove the section."
         )
     if PREDICTIONS not in config.measurements:
         yield (
-            "measurements: sampling estimates accuracies from the measurement predictions, which is missing from "
-            f"{list(config.measurements)}. Add predictions, or remove the sampling section."
+            "measurements: sampling estimates accuracies from the measurement `predictions`, which is missing from "
+            f"{list(config.measurements)}. Add `predictions`, or remove the sampling section."
         )
     unknown_keys = [key for key in section.cheap if key not in config.parameters]
     if "cheap" in section.model_fields_set and unknown_keys:
@@ -887,17 +891,17 @@ def _find_sampling_problems(config: SweepConfig, section: SamplingSection) -> It
         yield f"sampling.cheap: expected keys of this sweep, got {unknown_keys[0]!r}.{suggestion}"
     if not config.sampled_keys:
         yield (
-            "sampling: expected an attack that is not among the cheap keys, since only such attacks are sampled, got "
+            "sampling: expected an attack that is not in `sampling.cheap`, since only such attacks are sampled, got "
             "none. Add a key, or remove the section."
         )
-    keys_with_batch_numbers = [
+    keys_drawing_per_batch = [
         key for key in config.sampled_keys if config.tasks[key].shares_random_numbers_in_batch(config.engine)
     ]
-    if keys_with_batch_numbers:
+    if keys_drawing_per_batch:
         yield (
             "sampling: expected keys whose random numbers depend on the image alone, got "
-            f"{keys_with_batch_numbers[0]}, which draws them once per batch. Add the key to sampling.cheap to evaluate "
-            "it on all images, or remove it from the sweep."
+            f"{keys_drawing_per_batch[0]}, which draws them once per batch. Add the key to `sampling.cheap` to "
+            "evaluate it on all images, or remove it from the sweep."
         )
     n_weights, n_networks = len(config.assumed_weights("")), len(config.selected_architectures)
     if n_weights > 1:
@@ -983,8 +987,8 @@ def _parse_plugin(name: str, plugin: Plugin, fields: Mapping[str, Any]) -> UserT
             )
     if not is_custom_name(name):
         raise ConfigError(f"keys: expected a task name that begins with a letter, got {reprlib.repr(name)}.")
-    merged = {**plugin.fields, **fields, "distribution": plugin.distribution}
-    return _parse_parameters(name, UserTaskParameters, merged)
+    merged_fields = {**plugin.fields, **fields, "distribution": plugin.distribution}
+    return _parse_parameters(name, UserTaskParameters, merged_fields)
 
 
 def _parse_parameters(name: str, model: type[ParametersT], fields: Mapping[str, Any]) -> ParametersT:

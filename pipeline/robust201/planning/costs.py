@@ -1,4 +1,7 @@
-"""Worker-hours of a plan by dataset and key, estimated from assumed speeds or from seconds in a results folder."""
+"""Estimated worker-hours of a plan, by dataset and key.
+
+The estimate uses assumed speeds, or speeds measured in a results folder, which records the seconds of each evaluation.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,7 +33,8 @@ class KeyCost(NamedTuple):
 def key_costs(plan: Plan, speeds: Speeds) -> list[KeyCost]:
     """Estimate the hours by dataset and key, in the order of the plan.
 
-    The hours of a transfer exclude the generation of its images on the source.
+    The hours of a transfer (an attack whose images are generated on another network, the source) exclude the generation
+    of these images.
     """
     assumed_speed = plan.config.execution.assumed_gmacs() * 1e9
     macs: dict[tuple[str, str], float] = {}
@@ -50,7 +54,7 @@ def total_hours(plan: Plan, speeds: Speeds) -> float:
 
 
 def measure_speeds(plan: Plan, results: Path) -> dict[tuple[str, str], float]:
-    """Compute speeds from the seconds in a results folder, for keys with the same parameters as in the plan.
+    """Compute speeds from the seconds recorded in a results folder, for keys with the same parameters as in the plan.
 
     Returns:
         Speeds by dataset and key; empty if the results folder does not exist or cannot be read (`run` reports why).

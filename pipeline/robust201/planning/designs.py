@@ -1,4 +1,4 @@
-"""Cheaper designs of a sweep with their costs and precisions, and designs that fit a budget."""
+"""Designs: cheaper versions of a sweep, such as half the images, with their cost and the precision of their results."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from robust201.planning.sampling_section import parse_budget
 from robust201.statistics.intervals import NORMAL_QUANTILE
 from robust201.tasks.columns import PREDICTIONS
 
-Precision = Callable[[str, str, int, int], tuple[float, float | None]]
+PrecisionEstimate = Callable[[str, str, int, int], tuple[float, float | None]]
 """Function from (dataset, key, number of sampled images, number of all images) to the half-width of the 95% interval
 and the expected Kendall tau with the ranking on all images (None if unknown)."""
 
@@ -46,7 +46,7 @@ class CheaperDesign:
             unknown.
         tau: expected Kendall tau with the ranking of all networks by the full sweep; None if unknown. Pairs with a
             network that is not evaluated count as 0.
-        loss: description of what is lost.
+        drawback: description of what is lost compared with the full sweep.
         yaml: fields of the sweep YAML to set.
         is_over_budget: whether the design exceeds the budget, although it is the cheapest of its kind.
     """
@@ -55,7 +55,7 @@ class CheaperDesign:
     hours: float
     half_width: float | None
     tau: float | None
-    loss: str
+    drawback: str
     yaml: dict[str, Any]
     is_over_budget: bool = False
 
@@ -65,18 +65,18 @@ class CheaperDesign:
             "worker_hours": self.hours,
             "half_width": self.half_width,
             "expected_kendall_tau": self.tau,
-            "loss": self.loss,
+            "loss": self.drawback,
             "yaml": self.yaml,
             "over_budget": self.is_over_budget,
         }
 
 
-def worst_case(_dataset: str, _key: str, n_seen: int, n_images: int) -> tuple[float, float | None]:
-    """Return the largest half-width for a simple random sample (at accuracy 0.5), and None for the unknown tau."""
-    return NORMAL_QUANTILE * math.sqrt(0.25 / n_seen * max(0.0, 1 - n_seen / n_images)), None
+def worst_case(_dataset: str, _key: str, n_sampled: int, n_images: int) -> tuple[float, float | None]:
+    """Return the largest half-width of an interval from a simple random sample (at accuracy 0.5), and None for tau."""
+    return NORMAL_QUANTILE * math.sqrt(0.25 / n_sampled * max(0.0, 1 - n_sampled / n_images)), None
 
 
-def halved_designs(plan: Plan, speeds: Speeds, precision: Precision) -> list[CheaperDesign]:
+def halved_designs(plan: Plan, speeds: Speeds, precision: PrecisionEstimate) -> list[CheaperDesign]:
     """Return up to three designs: half the images, half the networks, and half the queries and steps of attacks.
 
     The list is empty for a sampled sweep, because its cost is its budget and its intervals are not binomial. A design
@@ -104,30 +104,30 @@ def halved_designs(plan: Plan, speeds: Speeds, precision: Precision) -> list[Che
     names = plan.config.selected_architectures
     if len(names) > 3:
         designs.append(_design_with_fewer_networks(plan, speeds, len(names) // 2, "half the networks"))
-    weaker = weaken(plan.config, 0.5)
-    if weaker is not None:
-        hours = total_hours(_plan_same_units(weaker, plan), speeds)
+    weaker_config = weaken(plan.config, 0.5)
+    if weaker_config is not None:
+        hours = total_hours(_plan_same_units(weaker_config, plan), speeds)
         designs.append(
             CheaperDesign(
                 "half the queries and steps",
                 hours,
                 None,
                 None,
-                _LOSS_OF_WEAKER_ATTACKS,
-                _changed_key_fields(weaker, plan),
+                _DRAWBACK_OF_WEAKER_ATTACKS,
+                _changed_key_fields(weaker_config, plan),
             )
         )
     return designs
 
 
-_LOSS_OF_WEAKER_ATTACKS = "weaker attacks: accuracies are too high by an unknown amount, and the protocol changes"
+_DRAWBACK_OF_WEAKER_ATTACKS = "weaker attacks: accuracies are too high by an unknown amount, and the protocol changes"
 
 
 def designs_for_budget(
     config: SweepConfig,
     budget: str,
     speeds: Speeds,
-    precision: Precision,
+    precision: PrecisionEstimate,
     reload: Callable[..., SweepConfig],
 ) -> list[CheaperDesign]:
     """Find three designs for a budget: sampled images, fewer networks, and weaker attacks.
@@ -136,7 +136,7 @@ def designs_for_budget(
         config: the sweep, with or without `sampling`.
         budget: text such as ``500h`` or ``2.5%``.
         speeds: measured speeds.
-        precision: see `Precision`.
+        precision: see `PrecisionEstimate`.
         reload: function that reads the sweep again with other fields (see `planning.loading.load_config`).
 
     Returns:
@@ -168,7 +168,7 @@ def _sampled_design(
     allowed_hours: float,
     full_hours: float,
     speeds: Speeds,
-    precision: Precision,
+    precision: PrecisionEstimate,
     reload: Callable[..., SweepConfig],
 ) -> CheaperDesign:
     n_networks = len(config.selected_architectures)
@@ -218,14 +218,14 @@ def _sampled_design(
         for key, count in _smallest_by_key(sizes).items()
         if key in max_half_widths
     )
-    loss = f"estimates with intervals; images: {images}"
+    drawback = f"estimates with intervals; images: {images}"
     if hours > allowed_hours * _TOLERANCE:
         fixed_hours = hours * costs.fixed / costs.cost_with_sizes(sizes)
-        loss = (
+        drawback = (
             f"the pilot of {pilot_size:,} networks and the keys that are not sampled take {fixed_hours:.3g} "
-            f"worker-hours; {loss}"
+            f"worker-hours; {drawback}"
         )
-    return CheaperDesign("all networks, sampled images", hours, half_width, tau, loss, fields)
+    return CheaperDesign("all networks, sampled images", hours, half_width, tau, drawback, fields)
 
 
 def _pilot_sizes(config: SweepConfig) -> tuple[int, ...]:
@@ -267,7 +267,7 @@ def _design_with_fewer_networks(plan: Plan, speeds: Speeds, count: int, name: st
     n_networks = len(plan.config.selected_architectures)
     tau = count * (count - 1) / (n_networks * (n_networks - 1))
     chosen_architectures = list(choose_pilot(plan.config.selected_architectures, count, 0))
-    loss = (
+    drawback = (
         f"no results for {_count_networks(n_networks - count)} (robust201 predict estimates them); exact for {count:,}"
     )
     return CheaperDesign(
@@ -275,7 +275,7 @@ def _design_with_fewer_networks(plan: Plan, speeds: Speeds, count: int, name: st
         total_hours(_choose_networks(plan, count), speeds),
         0.0,
         tau,
-        loss,
+        drawback,
         {"architectures": chosen_architectures},
     )
 
@@ -295,19 +295,19 @@ def _weaken_attacks_to_fit(plan: Plan, allowed_hours: float, speeds: Speeds) -> 
     for factor in (_MIN_FACTOR, *[None] * 12):
         middle = factor or (low + high) / 2
         config = weaken(plan.config, middle)
-        weaker = plan if config is None else plan_without_samples(config, assumed_facts(config))
-        if total_hours(weaker, speeds) <= allowed_hours:
-            low, fitting_plan = middle, weaker
+        weaker_plan = plan if config is None else plan_without_samples(config, assumed_facts(config))
+        if total_hours(weaker_plan, speeds) <= allowed_hours:
+            low, fitting_plan = middle, weaker_plan
         elif factor is not None:
-            design = _reduce_networks_to_fit(weaker, allowed_hours, speeds)
+            design = _reduce_networks_to_fit(weaker_plan, allowed_hours, speeds)
             name = "a tenth of the queries and steps, fewer networks"
             return replace(
                 design,
                 name=name,
                 half_width=None,
                 tau=None,
-                loss=f"{_LOSS_OF_WEAKER_ATTACKS}; {design.loss}",
-                yaml=_changed_key_fields(weaker.config, plan) | design.yaml,
+                drawback=f"{_DRAWBACK_OF_WEAKER_ATTACKS}; {design.drawback}",
+                yaml=_changed_key_fields(weaker_plan.config, plan) | design.yaml,
             )
         else:
             high = middle
@@ -318,7 +318,7 @@ def _weaken_attacks_to_fit(plan: Plan, allowed_hours: float, speeds: Speeds) -> 
         hours,
         None,
         None,
-        _LOSS_OF_WEAKER_ATTACKS,
+        _DRAWBACK_OF_WEAKER_ATTACKS,
         _changed_key_fields(fitting_plan.config, plan),
     )
 
@@ -334,11 +334,13 @@ def weaken(config: SweepConfig, factor: float) -> SweepConfig | None:
         if fields is None or "file" in fields or "source" in fields or config.tasks[name].kind != "attack":
             continue
         amounts = {field: getattr(parameters, field, None) for field in _REDUCED_FIELDS}
-        scaled = {field: max(1, round(factor * n)) for field, n in amounts.items() if isinstance(n, int) and n > 1}
-        keys[name] = {**fields, **scaled}
+        scaled_fields = {
+            field: max(1, round(factor * n)) for field, n in amounts.items() if isinstance(n, int) and n > 1
+        }
+        keys[name] = {**fields, **scaled_fields}
         step_size, steps = getattr(parameters, "rel_stepsize", None), amounts["steps"]
-        if step_size is not None and isinstance(steps, int) and "steps" in scaled:
-            keys[name]["rel_stepsize"] = min(1.0, step_size * steps / scaled["steps"])
+        if step_size is not None and isinstance(steps, int) and "steps" in scaled_fields:
+            keys[name]["rel_stepsize"] = min(1.0, step_size * steps / scaled_fields["steps"])
     return None if keys == config.keys else config.model_copy(update={"keys": keys, "sampling": None})
 
 

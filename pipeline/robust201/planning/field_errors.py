@@ -37,7 +37,7 @@ _VALID_VALUES = {
 """Descriptions of valid values by pydantic's error type; for other error types, pydantic's own message is used."""
 
 
-def steps_of(location: Sequence[int | str]) -> tuple[str, ...]:
+def field_names_of(location: Sequence[int | str]) -> tuple[str, ...]:
     """Return the field names on the path to a location in the YAML."""
     # For a field with several types, pydantic adds the type that it tried to the location.
     types = ("constrained-", "literal[", "dict[", "function-")
@@ -48,7 +48,7 @@ def describe_problem(error: ValidationError, model: type[BaseModel], parent_name
     """Describe the first error in one line; `parent_names` are the YAML fields around the model, outermost first."""
     problems = error.errors(include_url=False)
     problem = problems[0]
-    field_path = (*parent_names, *steps_of(problem["loc"]))
+    field_path = (*parent_names, *field_names_of(problem["loc"]))
     field = ".".join(field_path)
     if problem["type"] == "extra_forbidden":
         field_names = _fields_at(model, problem["loc"][:-1])
@@ -57,7 +57,7 @@ def describe_problem(error: ValidationError, model: type[BaseModel], parent_name
         return f"expected the field {field!r}, got none."
     if problem["type"] == "value_error":
         return f"{field}: {problem['ctx']['error']}" if field else str(problem["ctx"]["error"])
-    same_field = [other for other in problems if steps_of(other["loc"]) == steps_of(problem["loc"])]
+    same_field = [other for other in problems if field_names_of(other["loc"]) == field_names_of(problem["loc"])]
     expected = " or ".join(dict.fromkeys(_describe_valid_values(other) for other in same_field))
     choices = re.findall("'([^']*)'", expected) if any(p["type"] == "literal_error" for p in same_field) else []
     is_choice = choices and (len(same_field) == 1 or isinstance(problem["input"], str))
@@ -81,6 +81,7 @@ def _describe_valid_values(problem: Mapping[str, Any]) -> str:
 
 
 def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    """Return the YAML names of the fields of the section at a location; empty if there is no section."""
     field_type: Any = model
     for name_or_index in location:
         if isinstance(field_type, type) and issubclass(field_type, BaseModel):

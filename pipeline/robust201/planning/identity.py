@@ -44,7 +44,7 @@ def protocol_payload(config: SweepConfig, dataset: str, key: str, facts: InputFa
 
 
 def is_known(protocol: EvaluationProtocol) -> bool:
-    """Return whether a protocol is complete, because the corrupted images or the sample that it needs exist."""
+    """Return whether a protocol is complete; it is not while its corrupted images or its sample do not exist."""
     return protocol.payload.get("corruption") != {} and is_drawn(protocol)
 
 

@@ -95,17 +95,17 @@ class InputFacts:
 
     def add_corruptions_of(self, other: "InputFacts") -> "InputFacts":
         """Add the corrupted images of `other` that these facts lack."""
-        completed = {
+        facts_by_dataset = {
             name: facts.add_corruptions_of(other.datasets[name]) if name in other.datasets else facts
             for name, facts in self.datasets.items()
         }
-        return replace(self, datasets=completed)
+        return replace(self, datasets=facts_by_dataset)
 
     def to_payload(self) -> dict[str, Any]:
         payload: dict[str, Any] = {
             "datasets": {name: facts.to_payload() for name, facts in self.datasets.items()},
             "checkpoints": {
-                dataset: {str(name): _dump_weights(states) for name, states in networks.items()}
+                dataset: {str(name): _dump_weights(network_weights) for name, network_weights in networks.items()}
                 for dataset, networks in self.weights.items()
             },
         }
@@ -120,7 +120,7 @@ class InputFacts:
         return cls(
             {name: DatasetFacts.from_payload(facts) for name, facts in payload["datasets"].items()},
             {
-                dataset: {_parse_architecture_id(name): _parse_weights(states) for name, states in networks.items()}
+                dataset: {_parse_architecture_id(name): _parse_weights(entry) for name, entry in networks.items()}
                 for dataset, networks in payload["checkpoints"].items()
             },
             payload.get("code", {}),
@@ -128,15 +128,15 @@ class InputFacts:
         )
 
 
-def _dump_weights(states: tuple[Weights, ...]) -> Any:
+def _dump_weights(network_weights: tuple[Weights, ...]) -> Any:
     """Return the hash if there is one unnamed set of weights (as in format 1), or else a list of payloads."""
-    if len(states) == 1 and states[0] == Weights(states[0].sha256):
-        return states[0].sha256
-    return [state.to_payload() for state in states]
+    if len(network_weights) == 1 and network_weights[0] == Weights(network_weights[0].sha256):
+        return network_weights[0].sha256
+    return [weights.to_payload() for weights in network_weights]
 
 
 def _parse_weights(payload: Any) -> tuple[Weights, ...]:
-    return (Weights(payload),) if isinstance(payload, str) else tuple(Weights(**state) for state in payload)
+    return (Weights(payload),) if isinstance(payload, str) else tuple(Weights(**fields) for fields in payload)
 
 
 def _parse_architecture_id(text: str) -> ArchitectureId:

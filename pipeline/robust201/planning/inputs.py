@@ -63,7 +63,7 @@ class Inputs:
         self._keys, self._datasets = keys, datasets
         self._say = say
         self._images: dict[tuple[str, ImageSelection | None], ImageSet] = {}
-        self._samples: dict[str, ImageSet] = {}
+        self._sample_images: dict[str, ImageSet] = {}
 
     @cached_property
     def weights(self) -> WeightsSource:
@@ -98,7 +98,7 @@ class Inputs:
 
     def _test_split_advice(self, own_selection: ImageSelection) -> str:
         keys = [key for key, parameters in self._config.parameters.items() if parameters.own_images == own_selection]
-        return f"set split: test for {', '.join(keys)}"
+        return f"set `split: test` for {', '.join(keys)}"
 
     def copy_images(self) -> None:
         """Copy every dataset's selected images to the results folder (see `save_copy`)."""
@@ -121,9 +121,9 @@ class Inputs:
 
     def sampled_images(self, dataset: str, sha256: str) -> ImageSet:
         """Read images that `copy_sample_images` has copied (cached)."""
-        if sha256 not in self._samples:
-            self._samples[sha256] = read_copy(self._config, dataset, sha256)
-        return self._samples[sha256]
+        if sha256 not in self._sample_images:
+            self._sample_images[sha256] = read_copy(self._config, dataset, sha256)
+        return self._sample_images[sha256]
 
     def read_copied_images(self, dataset: str, sha256: str, own_selection: ImageSelection | None = None) -> ImageSet:
         """Read images that `copy_images` has copied (cached); their hash must be `sha256`."""
@@ -191,12 +191,14 @@ class Inputs:
             return frozenset(versions)
         return frozenset(unfinished_keys(self._corruptions_folder(dataset, section), versions))
 
-    def generate_missing_corruptions(self, dataset: str, selected: Collection[str] | None = None) -> None:
-        """Generate the missing corruptions of a dataset; if `selected` is not None, generate only these keys."""
+    def generate_missing_corruptions(self, dataset: str, selected_keys: Collection[str] | None = None) -> None:
+        """Generate the missing corruptions of a dataset; generate only `selected_keys` if they are not None."""
         section = self._config.datasets[dataset].corruptions
         missing = self.missing_corruptions(dataset)
         keys = [
-            key for key in self._corruption_keys(dataset) if key in missing and (selected is None or key in selected)
+            key
+            for key in self._corruption_keys(dataset)
+            if key in missing and (selected_keys is None or key in selected_keys)
         ]
         if section is None or not keys:
             return
@@ -215,7 +217,10 @@ class Inputs:
         return AdversarialStore(folder, indices, self._config.batch_size)
 
     def missing_adversarial_blocks(self, plan: Plan, parts: Iterable[Part]) -> tuple[Part, ...]:
-        """Return the blocks of adversarial images that sources must generate before transfer parts can be computed."""
+        """Return the missing adversarial images of `parts`, as parts of the units that generate them on the sources.
+
+        A source (the network on which a transfer attack is computed) generates and stores images in blocks.
+        """
         transfers = self._config.transfers
         needed_strengths: defaultdict[tuple[str, str], set[float]] = defaultdict(set)
         for part in parts:
@@ -275,7 +280,7 @@ class Inputs:
         """Hash all inputs of the sweep that exist.
 
         If corrupted images do not exist yet, or are published and not selected, their hash is taken from
-        `earlier_facts`, provided that the recipe is the same; otherwise the hash is unknown.
+        `earlier_facts`, provided that the generator's version and settings are the same. Otherwise the hash is unknown.
         """
         datasets: dict[str, DatasetFacts] = {}
         for dataset in self._config.datasets:
@@ -291,8 +296,8 @@ class Inputs:
                 images.sha256,
                 corruptions,
                 {
-                    own_selection: ImageFacts(len(selected), selected.sha256)
-                    for own_selection, selected in own_images.items()
+                    own_selection: ImageFacts(len(image_set), image_set.sha256)
+                    for own_selection, image_set in own_images.items()
                 },
                 dict(images.decoder),
             )

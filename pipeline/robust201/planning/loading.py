@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from robust201.core.errors import ArchitectureError, ConfigError, RobustError
 from robust201.core.records import Normalisation
 from robust201.planning.config import DatasetSection, SweepConfig
-from robust201.planning.field_errors import describe_problem, steps_of
+from robust201.planning.field_errors import describe_problem, field_names_of
 from robust201.planning.sweep_yaml import find_line, read_fields
 from robust201.planning.training_config import TrainingConfig
 
@@ -138,7 +138,7 @@ def _parse(
         return model.model_validate(payload)
     except ValidationError as error:
         problem = describe_problem(error, model)
-        field_path = steps_of(error.errors(include_url=False)[0]["loc"]) or _field_path_in(problem, model)
+        field_path = field_names_of(error.errors(include_url=False)[0]["loc"]) or _field_path_in(problem, model)
         location = locate(field_path) if locate else source
         raise ConfigError(
             f"Reading the {content_name} failed for {location}: {problem} {page} explains every field."

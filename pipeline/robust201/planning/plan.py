@@ -1,4 +1,7 @@
-"""Planning of a sweep's units from its configuration and the hashes of its inputs; deterministic, without torch."""
+"""The plan of a sweep: its units, computed from its configuration and the hashes of its inputs.
+
+A unit is all results of one network on one dataset under one key. Planning is deterministic and does not need torch.
+"""
 
 import itertools
 from collections import Counter, defaultdict
@@ -128,7 +131,7 @@ class Plan:
 
     @cached_property
     def used_ids_with_full_samples(self) -> NDArray[np.bytes_]:
-        """Ids of the plan's units, and of the units on all images that replace samples of all images."""
+        """Ids of the plan's units, and of the units on all images that replace a sample when it contains all images."""
         if self.config.sampling is None:
             return self.unit_ids
         return np.union1d(self.unit_ids, plan_on_all_images(self).unit_ids)
@@ -177,14 +180,14 @@ class Plan:
     def evaluations_by_key(self) -> Counter[tuple[str, str]]:
         """Number of evaluations by dataset and key; all increments of a network's sample count as one evaluation."""
         counts: Counter[tuple[str, str]] = Counter()
-        sampled: defaultdict[tuple[str, str], set[tuple[ArchitectureId, float]]] = defaultdict(set)
+        sampled_evaluations: defaultdict[tuple[str, str], set[tuple[ArchitectureId, float]]] = defaultdict(set)
         for planned_key in self.planned_keys:
             if is_sampled(self, planned_key):
                 names = (network.architecture for network in planned_key.networks)
-                sampled[planned_key.dataset_and_key].update(itertools.product(names, planned_key.strengths))
+                sampled_evaluations[planned_key.dataset_and_key].update(itertools.product(names, planned_key.strengths))
             else:
                 counts[planned_key.dataset_and_key] += planned_key.n_evaluations
-        counts.update({key: len(evaluations) for key, evaluations in sampled.items()})
+        counts.update({dataset_key: len(evaluations) for dataset_key, evaluations in sampled_evaluations.items()})
         return counts
 
     @property
@@ -193,8 +196,8 @@ class Plan:
         increment_keys = (planned_key for planned_key in self.planned_keys if is_sampled(self, planned_key))
         n_networks = Counter[tuple[str, str]]()
         for planned_key in increment_keys:
-            key = planned_key.dataset_and_key
-            n_networks[key] = max(n_networks[key], len(planned_key.networks))
+            dataset_key = planned_key.dataset_and_key
+            n_networks[dataset_key] = max(n_networks[dataset_key], len(planned_key.networks))
         unsampled_keys = (planned_key for planned_key in self.planned_keys if not is_sampled(self, planned_key))
         return n_networks.total() + sum(len(planned_key.networks) for planned_key in unsampled_keys)
 
@@ -204,7 +207,7 @@ class Plan:
 
     @cached_property
     def known_ids(self) -> frozenset[str]:
-        """Ids of the units whose protocol is known (see `planning.identity.is_known`)."""
+        """Ids of the units whose images exist, so that their protocol is known (see `planning.identity.is_known`)."""
         known = (planned_key for planned_key in self.planned_keys if is_known(self.protocols[planned_key.protocol]))
         return frozenset(name for planned_key in known for name in planned_key.ids())
 
@@ -218,11 +221,15 @@ class Plan:
 
     @cached_property
     def weights(self) -> dict[str, Weights]:
-        """Weights by their short names in units; empty if each network has only one set of weights."""
+        """Weights by the short names that units contain; empty if each network has only one set of weights."""
         if not self.config.has_several_weights:
             return {}
-        networks = (states for by_network in self.facts.weights.values() for states in by_network.values())
-        return {state.name: state for states in networks for state in states}
+        weights_of_networks = (
+            network_weights
+            for weights_by_network in self.facts.weights.values()
+            for network_weights in weights_by_network.values()
+        )
+        return {weights.name: weights for network_weights in weights_of_networks for weights in network_weights}
 
     def recorded_accuracies(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, float, int]]:
         """Yield the units whose weights have a recorded accuracy, with that accuracy and the size of the test split."""
@@ -401,19 +408,19 @@ def sample_costs(plan: Plan) -> SampleCosts:
     """Estimate the fixed costs of a sampled sweep and its costs per image, from its `plan_without_samples`."""
     section = plan.config.sampling
     assert section is not None  # noqa: S101 - called only for sampled sweeps
-    pilot, sampled = set(pilot_of(plan)), set(plan.config.sampled_keys)
+    pilot, sampled_keys = set(pilot_of(plan)), set(plan.config.sampled_keys)
     fixed, per_image, n_images = plan.source_macs, dict[tuple[str, str], float](), dict[tuple[str, str], int]()
     for planned_key in plan.planned_keys:
         macs = plan.unit_macs(planned_key)
-        if planned_key.key not in sampled:
+        if planned_key.key not in sampled_keys:
             fixed += sum(macs)
             continue
         pilot_flags = [network.architecture in pilot for network in planned_key.networks]
         fixed += sum(cost for cost, is_pilot in zip(macs, pilot_flags, strict=True) if is_pilot)
         sampled_cost = sum(cost for cost, is_pilot in zip(macs, pilot_flags, strict=True) if not is_pilot)
         if planned_key.n_images:
-            key = planned_key.dataset_and_key
-            per_image[key], n_images[key] = sampled_cost / planned_key.n_images, planned_key.n_images
+            dataset_key = planned_key.dataset_and_key
+            per_image[dataset_key], n_images[dataset_key] = sampled_cost / planned_key.n_images, planned_key.n_images
     return SampleCosts(fixed, per_image, n_images, 3600e9 * plan.config.execution.assumed_gmacs())
 
 
@@ -438,14 +445,18 @@ def _plan_samples(plan: Plan) -> Plan:
     planned_keys: list[PlannedKey] = []
     for planned_key in plan.planned_keys:
         protocol = plan.protocols[planned_key.protocol]
-        key = planned_key.dataset_and_key
-        sample = None if samples is None else samples.keys.get(key)
+        dataset_key = planned_key.dataset_and_key
+        sample = None if samples is None else samples.keys.get(dataset_key)
         protocols[protocol.digest] = protocol
-        fully_evaluated = _networks_on_all_images(plan, key)
+        fully_evaluated = _networks_on_all_images(plan, dataset_key)
         sampled_networks = tuple(
             network for network in planned_key.networks if network.architecture not in fully_evaluated
         )
-        if key not in sizes or not sampled_networks or (sample is None and sizes[key] == planned_key.n_images):
+        if (
+            dataset_key not in sizes
+            or not sampled_networks
+            or (sample is None and sizes[dataset_key] == planned_key.n_images)
+        ):
             planned_keys.append(planned_key)
             continue
         full_networks = tuple(network for network in planned_key.networks if network.architecture in fully_evaluated)
@@ -453,7 +464,7 @@ def _plan_samples(plan: Plan) -> Plan:
         increments = (
             [] if sample is None else [(increment.sha256, len(increment.positions)) for increment in sample.increments]
         )
-        n_undrawn = sizes[key] - sum(count for _, count in increments)
+        n_undrawn = sizes[dataset_key] - sum(count for _, count in increments)
         for sha256, count in (*increments, *([("", n_undrawn)] if n_undrawn > 0 else [])):
             sample_protocol = EvaluationProtocol.of(sampled_payload(protocol.payload, sha256))
             protocols[sample_protocol.digest] = sample_protocol
@@ -470,7 +481,10 @@ def _plan_samples(plan: Plan) -> Plan:
 
 
 def _networks_on_all_images(plan: Plan, dataset_and_key: tuple[str, str]) -> set[ArchitectureId]:
-    """Return the networks that a sampled key evaluates on all images: the pilot, and `Samples.counted`."""
+    """Return the networks that a sampled key evaluates on all images.
+
+    These are the pilot networks and `Samples.fully_evaluated_networks`.
+    """
     samples = plan.facts.samples
     return {*pilot_of(plan), *(() if samples is None else samples.fully_evaluated_networks.get(dataset_and_key, ()))}
 
@@ -486,15 +500,15 @@ def describe_smaller_budget(plan: Plan) -> str:
     n_seen = {key: count for key, count in costs.n_images.items() if names <= _networks_on_all_images(plan, key)}
     n_seen |= {key: sample.n_seen for key, sample in samples.keys.items()}
     larger_samples = [
-        f"{key} on {dataset} {n_seen[dataset, key]:,}, not {size:,}"
+        f"{key} on {dataset} has {n_seen[dataset, key]:,} images instead of {size:,}"
         for (dataset, key), size in sizes.items()
         if n_seen.get((dataset, key), 0) > size
     ]
     if not larger_samples:
         return ""
     return (
-        f"The budget {section.budget} pays for fewer images than an earlier budget of {plan.config.results} did. The "
-        f"larger samples stay in use: {'; '.join(larger_samples)}."
+        f"The budget {section.budget} pays for fewer images than an earlier budget of the sweep in "
+        f"{plan.config.results} did. The larger samples stay in use: {'; '.join(larger_samples)}."
     )
 
 
@@ -555,10 +569,12 @@ def is_sampled(plan: Plan, planned_key: PlannedKey) -> bool:
     return "sample_of" in plan.protocols[planned_key.protocol].payload["images"]
 
 
-def _networks(config: SweepConfig, weights: Mapping[ArchitectureId, Sequence[Weights]]) -> Iterator[PlannedNetwork]:
+def _networks(
+    config: SweepConfig, weights_by_architecture: Mapping[ArchitectureId, Sequence[Weights]]
+) -> Iterator[PlannedNetwork]:
     for architecture in config.selected_architectures:
-        for state in weights[architecture]:
-            yield PlannedNetwork(architecture, state.sha256, state.name if config.has_several_weights else "")
+        for weights in weights_by_architecture[architecture]:
+            yield PlannedNetwork(architecture, weights.sha256, weights.name if config.has_several_weights else "")
 
 
 def assumed_facts(config: SweepConfig) -> InputFacts:
@@ -575,9 +591,8 @@ def assumed_facts(config: SweepConfig) -> InputFacts:
         }
         count = _assumed_count(config, name, ImageSelection("test", config.images.count, config.images.seed))
         datasets[name] = DatasetFacts(count, placeholder, corruptions, own_images)
-    states = config.assumed_weights(placeholder)
-    networks = dict.fromkeys(config.selected_architectures, states)
-    return InputFacts(datasets, dict.fromkeys(config.datasets, networks))
+    weights_by_architecture = dict.fromkeys(config.selected_architectures, config.assumed_weights(placeholder))
+    return InputFacts(datasets, dict.fromkeys(config.datasets, weights_by_architecture))
 
 
 def _assumed_count(config: SweepConfig, dataset: str, selection: ImageSelection) -> int:

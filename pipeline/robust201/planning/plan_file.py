@@ -1,4 +1,4 @@
-"""The plan file in the results folder. With it, status, export and job shares need neither images nor weights."""
+"""The plan file in a results folder; with it, `status`, `export` and `run --share` need no images or weights."""
 
 import json
 from collections.abc import Iterator
@@ -83,7 +83,8 @@ def _read_payload(results: Path) -> tuple[dict[str, Any], InputFacts]:
     if digest is not None and digest != content_digest(payload):
         raise ValueError("the content was changed")
     # The folder decides where results and shards are, because a merge may have copied the plan from another folder.
-    # Earlier versions could also import results from a dataset; the units that they computed are still valid.
+    # Plans of earlier versions may set `take_imported`, which is no longer supported; the results that were computed
+    # with it remain valid.
     locations = {"results": str(results), "shards": store.folder.shards_url or None, "take_imported": False}
     return fields | locations, replace(InputFacts.from_payload(facts), samples=read_samples(results))
 

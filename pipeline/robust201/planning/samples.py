@@ -1,8 +1,8 @@
 """Samples of images by dataset and key, the choice of the pilot networks, and the file that records both.
 
-A sample grows by increments, which are disjoint sets of images. Networks outside the pilot are evaluated on them.
-`sample.json` in the results folder is written before an increment is computed, so that an interrupted run resumes with
-the same sample.
+The pilot networks are evaluated on all images, and all other networks on samples. A sample grows by increments, which
+are disjoint sets of images. `sample.json` in the results folder is written before networks are evaluated on an
+increment, so that an interrupted run resumes with the same sample.
 """
 
 import hashlib
@@ -49,7 +49,7 @@ class KeySample:
     Attributes:
         protocol: digest of the key's protocol on all images.
         images_sha256: hash of all images.
-        design: strata and order of the images, and the sample sizes after the last increment.
+        design: strata and order in which their images are drawn, and the sample sizes after the last increment.
         increments: increments in the order in which they were drawn.
     """
 
@@ -60,6 +60,7 @@ class KeySample:
 
     @property
     def n_seen(self) -> int:
+        """Number of images in the sample."""
         return sum(len(increment.positions) for increment in self.increments)
 
     @property
@@ -128,7 +129,7 @@ class Samples:
     fully_evaluated_networks: Mapping[tuple[str, str], tuple[ArchitectureId, ...]] = field(default_factory=dict)
 
     def to_payload(self) -> dict[str, Any]:
-        counted = [
+        fully_evaluated = [
             {"dataset": dataset, "key": key, "networks": list(networks)}
             for (dataset, key), networks in self.fully_evaluated_networks.items()
         ]
@@ -139,14 +140,16 @@ class Samples:
             "samples": [
                 {"dataset": dataset, "key": key, **sample.to_payload()} for (dataset, key), sample in self.keys.items()
             ],
-            **({"counted": counted} if counted else {}),
+            **({"counted": fully_evaluated} if fully_evaluated else {}),
         }
 
     @classmethod
     def from_payload(cls, payload: Mapping[str, Any]) -> "Samples":
         samples = {(item["dataset"], item["key"]): KeySample.from_payload(item) for item in payload["samples"]}
-        counted = {(item["dataset"], item["key"]): tuple(item["networks"]) for item in payload.get("counted", [])}
-        return cls(payload["design"], tuple(payload["pilot"]), samples, counted)
+        fully_evaluated_networks = {
+            (item["dataset"], item["key"]): tuple(item["networks"]) for item in payload.get("counted", [])
+        }
+        return cls(payload["design"], tuple(payload["pilot"]), samples, fully_evaluated_networks)
 
 
 def choose_images(images: ImageSet, positions: NDArray[np.int64]) -> ImageSet:
@@ -186,10 +189,11 @@ def merge_samples(first: Samples, second: Samples, results: Path) -> Samples:
             f"Merging samples failed for {results}: the samples in its {SAMPLE_FILE} differ from the samples of the "
             "folders before it. Merge it into a separate folder."
         )
-    counted = dict(first.fully_evaluated_networks)
+    fully_evaluated_networks = dict(first.fully_evaluated_networks)
     for dataset_key, networks in second.fully_evaluated_networks.items():
-        counted[dataset_key] = tuple(dict.fromkeys([*counted.get(dataset_key, ()), *networks]))
-    return replace(first, keys=keys, fully_evaluated_networks=counted)
+        earlier_networks = fully_evaluated_networks.get(dataset_key, ())
+        fully_evaluated_networks[dataset_key] = tuple(dict.fromkeys([*earlier_networks, *networks]))
+    return replace(first, keys=keys, fully_evaluated_networks=fully_evaluated_networks)
 
 
 def write_samples(results: Path, samples: Samples) -> None:
@@ -237,14 +241,14 @@ def check_samples(config: "SweepConfig", samples: Samples | None) -> None:
     if changed_fields:
         field = changed_fields[0]
         raise ConfigError(
-            f"Sampling failed for {config.results}: its samples were drawn with sampling.{field} "
-            f"{samples.design[field]}, but the sweep has {design[field]}. Restore the field, or choose another results "
-            "folder."
+            f"Sampling failed for {config.results}: its samples were drawn with `sampling.{field}: "
+            f"{samples.design[field]}`, but the sweep has {design[field]}. Restore the field, or choose another "
+            "results folder."
         )
     missing_networks = [name for name in samples.pilot if name not in names]
     if missing_networks:
         raise ConfigError(
             f"Sampling failed for {config.results}: its samples were drawn with the pilot networks "
-            f"{missing_networks[:5]}, which the sweep lacks. Add them to the architectures, or choose another results "
+            f"{missing_networks[:5]}, which the sweep lacks. Add them to `architectures`, or choose another results "
             "folder."
         )

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from robust201.core.strict_model import MAX_COUNT, StrictModel
 
 DEFAULT_CHEAP = ("clean", "fgsm")
+"""Keys that cost little, so that by default every network is evaluated on all images under them."""
 
 
 class Budget(NamedTuple):
@@ -48,7 +49,7 @@ class SamplingSection(StrictModel):
 
     Attributes:
         budget: worker-hours, or a fraction of the cost of evaluating all images.
-        pilot: number of networks that are evaluated on all images; samples are drawn from their outcomes.
+        pilot: number of networks that are evaluated on all images; their outcomes determine which images are sampled.
         cheap: keys under which every network is evaluated on all images. All keys that are not attacks count as cheap.
         seed: seed of the choice of the pilot networks and of the samples.
     """

@@ -1,9 +1,11 @@
-"""Division of a sweep into job shares, which run without a driver on machines with access to the results folder.
+"""Division of a sweep into job shares: independent jobs (`run --share I/N`) that need no driver.
 
-Job share i of n consists of every n-th bundle of the plan, starting with the i-th. It depends only on (plan, i, n), so
-shares need no lease and no communication. Completed work is subtracted after the division, so that bundles never move
-to another share. Bundles are sorted by decreasing length, so the estimated work of two shares differs by at most one
-bundle.
+They run on any machines with access to the results folder. A driver would distribute the work among workers instead.
+
+Job share i of n consists of every n-th bundle (work on one network, see `planning.bundles`) of the plan, starting with
+the i-th. It depends only on (plan, i, n), so shares need no lease and no communication. Completed work is subtracted
+after the division, so that bundles never move to another share. Bundles are sorted by decreasing estimated time, so the
+estimated work of two shares differs by at most one bundle.
 
 Each share writes its progress files to its own folder, ``shares/<i>-of-<n>/`` in the results folder; a driver writes
 the same files to the results folder itself. These files are for people only: completion is recorded by the shards.
@@ -59,13 +61,13 @@ class Share:
 
 
 def all_bundles(plan: Plan) -> tuple[Bundle, ...]:
-    """Return all bundles of a plan, including completed work, longest first; job shares are subsets of them."""
+    """Return all bundles of a plan, including completed work, by decreasing estimated time."""
     bundles = make_bundles(plan, (Part(unit, unit.strengths, 0, unit.n_images) for unit in plan.units))
     return tuple(sorted(bundles, key=lambda bundle: -bundle.seconds))
 
 
 def missing_bundles(bundles: Iterable[Bundle], missing: Iterable[Part]) -> tuple[Bundle, ...]:
-    """Reduce bundles to their missing parts, in the same order; complete bundles are removed."""
+    """Reduce bundles to the parts whose results are missing, in the same order; complete bundles are removed."""
     missing_by_unit: defaultdict[str, list[Part]] = defaultdict(list)
     for part in missing:
         missing_by_unit[part.unit.id].append(part)

@@ -27,7 +27,7 @@ def find_uncounted_images(config: SweepConfig, facts: InputFacts) -> list[SweepW
     """Return warnings about datasets whose images cannot be counted (see `planning.plan.assumed_facts`)."""
     return [
         SweepWarning(
-            f"the images of {dataset} cannot be read from {config.datasets[dataset].path}, so bytes and hours exclude "
+            f"the images of {dataset} cannot be read from {config.datasets[dataset].path}, so the estimates exclude "
             f"{dataset}",
             "Run `robust201 doctor` to find the cause.",
         )

@@ -147,9 +147,9 @@ class TrainingConfig(WorkSection):
             ):
                 if expected != actual:
                     raise ValueError(
-                        f"recipes.{name}.data.{field}: {property_name} of {target} is {expected}, but {property_name} "
-                        f"of {dataset} is {actual}. Choose another dataset, or restrict the recipe to other datasets "
-                        "with `on`."
+                        f"recipes.{name}.data.{field}: `{property_name}` of {target} is {expected}, but "
+                        f"`{property_name}` of {dataset} is {actual}. Choose another dataset, or restrict the recipe "
+                        "to other datasets with `on`."
                     )
 
     def _check_starts(self) -> None:
@@ -240,6 +240,7 @@ class TrainingConfig(WorkSection):
 
 
 def _data_names(recipe: Recipe) -> tuple[tuple[str, str], ...]:
+    """Return the fields in a recipe's `data` that name a dataset, with these names."""
     data = recipe.data
     if data is None:
         return ()

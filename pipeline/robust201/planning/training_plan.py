@@ -19,7 +19,7 @@ from robust201.weights.store import CheckpointStore, FinishedSnapshots
 DeviceKind = Literal["cpu", "cuda"]
 
 _PASSES_PER_GRADIENT = 3
-"""Cost of a gradient in forward passes; a backward pass costs as much as two forward passes."""
+"""Cost of a gradient, in units of a forward pass; a backward pass costs as much as two forward passes."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class PlannedTraining:
         return self.is_ready and self.steps[-1] not in self.missing
 
     def unit(self) -> Unit:
-        """Return the unit for the scheduler, whose strengths are the steps of the snapshots."""
+        """Return the training run as a unit for the scheduler; the unit's strengths are the steps of the snapshots."""
         training = self.training
         return Unit(
             id=training.digest,
@@ -112,7 +112,7 @@ class TrainingPlan:
         return steps * step_macs(self.config, self._space, self.by_unit[part.unit.id].training)
 
     def bundles(self, trainings: Iterable[PlannedTraining], has_gpu: bool) -> list[Bundle]:
-        """Make one bundle per training, the longest first."""
+        """Make one bundle per training run, in order of decreasing estimated time."""
         rate = self.config.execution.assumed_gmacs(has_gpu) * 1e9
         parts = [planned_training.part() for planned_training in trainings]
         bundles = [Bundle(p.unit.architecture, p.unit.dataset, (p,), self.macs(p) / rate) for p in parts]
@@ -121,7 +121,7 @@ class TrainingPlan:
 
 @dataclass(frozen=True)
 class TrainingWork:
-    """The work of one stage, small enough to send to workers.
+    """The work of one stage (training runs whose start weights exist), small enough to send to workers.
 
     Attributes:
         trainings: training runs by the id of their unit.
@@ -254,12 +254,12 @@ class TrainingPlanner:
                 )
                 raise CheckpointError(
                     f"Planning training runs failed for {record.label} in {self.store.root}: the store has a different "
-                    f"training under this name ({differences}). Rename the recipe, or choose another store."
+                    f"training run under this name ({differences}). Rename the recipe, or choose another store."
                 )
             if not matches_training_id(record, self._space):
                 raise CheckpointError(
                     f"Planning training runs failed for {record.label} in {self.store.manifest}: the record's line was "
-                    "edited, because its field 'training' differs from the planned recipe. Restore the manifest."
+                    "edited: its field 'training' differs from the planned recipe. Restore the manifest."
                 )
             try:
                 self.store.check(record)
@@ -356,7 +356,7 @@ def estimate_trainings(config: TrainingConfig, trainings: Sequence[Training]) ->
         },
         "warnings": [
             f"The number of training images of {dataset} is unknown without reading them: the estimate excludes its "
-            "trainings."
+            "training runs."
             for dataset in sorted(uncounted_datasets)
         ],
     }

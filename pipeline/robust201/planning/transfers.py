@@ -90,15 +90,15 @@ class TransferParameters(Parameters):
         }
 
     def choose_weights(self, candidates: Sequence[Weights]) -> Weights:
-        """Return the source's weights from `candidates`.
+        """Choose the source's weights from `candidates`, which are all weights of the source network.
 
         Raises:
             ConfigError: no candidate has the name `weights`, or the name is empty and there are several candidates.
         """
-        matches = [state for state in candidates if not self.weights or state.name == self.weights]
-        if len({state.sha256 for state in candidates}) == 1 and not self.weights:
+        matches = [candidate for candidate in candidates if not self.weights or candidate.name == self.weights]
+        if len({candidate.sha256 for candidate in candidates}) == 1 and not self.weights:
             return candidates[0]
-        names = [state.name for state in candidates if state.name]
+        names = [candidate.name for candidate in candidates if candidate.name]
         if len(matches) != 1 and not names:
             raise ConfigError(
                 f"Choosing the source of a transfer failed for {format_architecture(self.source)}: it has a single, "
@@ -123,8 +123,8 @@ def parse_transfers(
     """
     if name in reserved or not is_custom_name(name):
         raise ValueError(
-            "expected an unused name for a transfer, such as transfer, which begins with a letter and has up to "
-            f"{MAX_NAME_BYTES} bytes, got {reprlib.repr(name)}."
+            "expected an unused name for a transfer, such as `from_resnet`, which must begin with a letter and have up "
+            f"to {MAX_NAME_BYTES} bytes, got {reprlib.repr(name)}."
         )
     key = fields.get("key")
     if key not in _ATTACKS:
@@ -136,12 +136,12 @@ def parse_transfers(
     )
     has_source_list = isinstance(transfer_fields["source"], list | tuple)
     sources = list(transfer_fields["source"]) if has_source_list else [transfer_fields["source"]]
-    by_source: dict[str, TransferParameters] = {}
+    parameters_by_source: dict[str, TransferParameters] = {}
     for source in sources:
         parameters = parse(name, TransferParameters, transfer_fields | {"source": source, "attack": attack})
         assert isinstance(parameters, TransferParameters)  # noqa: S101 - parse() returns the class it is passed
-        by_source[str(parameters.source)] = parameters  # parsed values, so that 0.0 and 0 are duplicates
-    if not sources or len(by_source) != len(sources):
+        parameters_by_source[str(parameters.source)] = parameters  # parsed values, so that 0.0 and 0 are duplicates
+    if not sources or len(parameters_by_source) != len(sources):
         raise ConfigError(f"keys.{name}.source: expected one or more different architectures, got {sources}.")
-    for source_name, parameters in by_source.items():
+    for source_name, parameters in parameters_by_source.items():
         yield f"{name}_{re.sub(r'[^A-Za-z0-9.-]+', '-', source_name)}" if has_source_list else name, parameters

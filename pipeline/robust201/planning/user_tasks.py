@@ -76,9 +76,9 @@ class UserTaskParameters(Parameters):
                     f"names of result columns, got {reserved or list(self.columns)}."
                 )
             if self.norm is not None or "strengths_given" in self.model_fields_set:
-                raise ValueError("norm and strengths: allowed only with kind: attack, got kind: measure.")
+                raise ValueError("`norm` and `strengths`: allowed only with `kind: attack`, got `kind: measure`.")
         elif self.columns or "split" in self.model_fields_set or "images" in self.model_fields_set:
-            raise ValueError("columns, split and images: allowed only with kind: measure, got kind: attack.")
+            raise ValueError("`columns`, `split` and `images`: allowed only with `kind: measure`, got `kind: attack`.")
         elif self.norm is not None and "strengths_given" not in self.model_fields_set:
             raise ValueError("strengths: expected the radii of the norm's ball, got none.")
         return self
@@ -94,7 +94,7 @@ class UserTaskParameters(Parameters):
 
     @property
     def cautions(self) -> tuple[Caution, ...]:
-        """Warn about an attack without strengths: its `strength` is then 0, with which it may return clean images."""
+        """Warn about an attack without strengths: it is called with `strength` 0, and may then change nothing."""
         if self.kind == "measure" or "strengths_given" in self.model_fields_set:
             return ()
         problem = f"not set, so {self.function_name} is called once, with strength {CLEAN_STRENGTH:g}"
@@ -113,8 +113,8 @@ class UserTaskParameters(Parameters):
 
     def identity(self) -> dict[str, Any]:
         """Return the function's arguments and properties; the protocol also contains the hash of its file."""
-        origin = {"distribution": self.distribution} if self.distribution else {}
-        return origin | {
+        distribution_fields = {"distribution": self.distribution} if self.distribution else {}
+        return distribution_fields | {
             "kind": self.kind,
             "function": self.function_name,
             "norm": self.norm,

@@ -1,1 +1,1 @@
-"""Submission of sweeps and trainings to clusters: the shipped files, access to Ray heads, Ray jobs and Slurm arrays."""
+"""Submission of sweeps and training runs to clusters: shipped files, access to Ray heads, Ray jobs, Slurm arrays."""

@@ -1,4 +1,7 @@
-"""Access to a Ray head and its token. Anyone who reaches a head without token authentication can run code on it."""
+"""Address and token of a Ray head, the server that accepts jobs for a cluster.
+
+Anyone who reaches a head without token authentication can run code on it.
+"""
 
 import ipaddress
 import os
@@ -18,7 +21,7 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True)
 class Access:
-    """A Ray head's address, which has been checked, and token."""
+    """The address of a Ray head, which `check_access` has checked, and the token for it."""
 
     address: str
     token: str | None

@@ -54,11 +54,11 @@ def connect(access: Access) -> Any:
 
 @contextmanager
 def _without_overrides() -> Iterator[None]:
-    removed = {name: os.environ.pop(name) for name in _OVERRIDING_VARIABLES if name in os.environ}
+    removed_variables = {name: os.environ.pop(name) for name in _OVERRIDING_VARIABLES if name in os.environ}
     try:
         yield
     finally:
-        os.environ.update(removed)
+        os.environ.update(removed_variables)
 
 
 def entrypoint(shipment: Shipment) -> str:

@@ -1,4 +1,6 @@
-"""Writes the batch file of a Slurm job array: of job shares of a sweep, or of one task that computes all training runs.
+"""Writes the batch file of a Slurm job array.
+
+Each task computes one share of a sweep (`run --share`), or a single task computes all training runs of a YAML.
 
 Source of the options and their limits: Slurm's manual page sbatch(1).
 """
@@ -22,7 +24,8 @@ SLURM_FOLDER = "slurm"
 """Subfolder of the results folder that contains the batch file and one log per task."""
 
 DRAIN_SECONDS = 600
-"""How many seconds before its time limit a task begins to drain: twice the maximum time of the fused engine's parts."""
+"""How many seconds before its time limit a task begins to drain, which means that it finishes the evaluations in
+progress and starts no others: twice the maximum time of the fused engine's parts (slices of a network's work)."""
 
 _MAX_DRAIN_SECONDS = 65_535
 _ENDING_SECONDS = 60
@@ -44,12 +47,12 @@ def parse_time_limit(time_limit: str) -> int:
     """Parse a time limit with the formats of sbatch (M, M:S, H:M:S, D-H, D-H:M, D-H:M:S), and return its seconds."""
     seconds = 0
     if match := _DAYS_TIME.fullmatch(time_limit):
-        days, hours, minutes, remaining = (int(group or 0) for group in match.groups())
-        seconds = ((days * 24 + hours) * 60 + minutes) * 60 + remaining
+        days, hours, minutes, last_seconds = (int(group or 0) for group in match.groups())
+        seconds = ((days * 24 + hours) * 60 + minutes) * 60 + last_seconds
     elif match := _PLAIN_TIME.fullmatch(time_limit):
-        hours_or_minutes, minutes_or_seconds, last_seconds = match.groups()
-        if last_seconds is not None:
-            seconds = (int(hours_or_minutes) * 60 + int(minutes_or_seconds)) * 60 + int(last_seconds)
+        hours_or_minutes, minutes_or_seconds, seconds_text = match.groups()
+        if seconds_text is not None:
+            seconds = (int(hours_or_minutes) * 60 + int(minutes_or_seconds)) * 60 + int(seconds_text)
         else:
             seconds = int(hours_or_minutes) * 60 + int(minutes_or_seconds or 0)
     if seconds < 1:

@@ -73,8 +73,9 @@ def prepare_shipment(
     for field, path in _paths(config):
         if not path.is_absolute() and not re.match(r"[a-z][a-z0-9+.-]*:/", str(path)):
             raise ConfigError(
-                f"Submitting failed for {source}: the path in {field} must be absolute, because a job's working folder "
-                f"is deleted with the job, but it is {path}. Use a folder that all machines of the cluster can access."
+                f"Submitting failed for {source}: the path in `{field}` must be absolute, because a job's working "
+                f"folder is deleted with the job, but it is {path}. Use a folder that all machines of the cluster can "
+                "access."
             )
     fields = config.model_dump(mode="json") if source.is_dir() else read_fields(source)
     fields["execution"] = (fields.get("execution") or {}) | {"executor": "ray", "ray_address": "auto"}

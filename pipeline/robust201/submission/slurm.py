@@ -1,7 +1,7 @@
-"""Runs a sweep as a Slurm job array, whose tasks each compute a job share on a single machine.
+"""Runs a sweep as a Slurm job array, whose tasks each compute one share of the sweep on a single machine.
 
 The tasks are independent: they need no driver, no lease and no network between them. The array is submitted from any
-machine that has sbatch and the results folder. Before, the sweep is checked and its plan is written. A training YAML
+machine that has sbatch and the results folder. First, the sweep is checked and its plan is written. A training YAML
 becomes an array of one task, because only one driver may add snapshots to the manifest of its store.
 """
 
@@ -186,9 +186,9 @@ def _check_gpus(config: SweepConfig | TrainingConfig, options: ArrayOptions) -> 
         return
     partition_lines = [line.partition("|") for line in output.split()]
     partition_names = partition or options.partition
-    selected = set(partition_names.split(",")) if partition_names else None
+    selected_partitions = set(partition_names.split(",")) if partition_names else None
     default_partitions = [name for name, _, _ in partition_lines if name.endswith("*")]
-    partitions = selected or {name.rstrip("*") for name in default_partitions}
+    partitions = selected_partitions or {name.rstrip("*") for name in default_partitions}
     resource_lists = [gres for name, _, gres in partition_lines if name.rstrip("*") in partitions]
     if resource_lists and not any("gpu" in gres.casefold() for gres in resource_lists):
         partition_label = "partition " + ",".join(sorted(partitions))
