@@ -6,8 +6,8 @@ shards/<dataset>/<index>-<key>-<sha16>.parquet  results of one network under one
 shards/<dataset>/compact-<sha16>.parquet        a compacted shard
 damaged/<dataset>/                              shards that were set aside (below the URL if the shards are)
 index/                                          cache of the shards' contents for faster scans (see `shards.index`)
-lease.json                                      the running driver (see `runtime.lease`)
-shares/<i>-of-<n>/                              reports of each share of the sweep (see `planning.shares`)
+lease.json                                      the running driver, which distributes the work (see `runtime.lease`)
+shares/<i>-of-<n>/                              reports of ``run --share I/N`` (see `planning.shares`)
 slurm/                                          batch file and logs of job arrays
 logs/                                           one log file per worker (see `runtime.work_log`)
 
