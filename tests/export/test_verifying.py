@@ -94,7 +94,7 @@ def test_requeue_removes_only_invalid_results(tmp_path, monkeypatch, finding_kin
         store.compact(grace_seconds=0)
     inventory = store.inventory(verify="all")
     findings = store.verify(inventory)
-    assert [(finding.kind, finding.unit) for finding in findings] == [(finding_kind, "#2 digits pgd at 1 images 0:30")]
+    assert [(finding.kind, finding.unit) for finding in findings] == [(finding_kind, "#2 digits pgd at 1, images 0:30")]
     for shard_name in requeue_shards(store.folder, inventory, findings):
         assert (tmp_path / "damaged" / shard_name).exists()
     remaining_inventory = store.inventory(verify="all")

@@ -72,11 +72,11 @@ def replace_column(name: str, values: pa.Array) -> Callable[[pa.Table], pa.Table
 N_ROWS = {"clean": 3, "pgd": 9}
 MALFORMED_ROWS: dict[str, tuple[str, Callable[[pa.Table], pa.Table], str]] = {
     **{
-        f"no {name}": ("pgd", lambda t, name=name: t.drop_columns([name]), f"no column {name}")
+        f"no {name}": ("pgd", lambda t, name=name: t.drop_columns([name]), f"no column `{name}`")
         for name in ("architecture", "strength", "key")
     },
     **{
-        f"{name} as text": ("pgd", replace_column(name, pa.array(["x"] * 9)), f"a column {name} of type string")
+        f"{name} as text": ("pgd", replace_column(name, pa.array(["x"] * 9)), f"a column `{name}` of type string")
         for name in ("architecture", "strength")
     },
     "architectures that are not integers": (
@@ -144,7 +144,7 @@ def test_reader_warns_of_missing_parquet_file(
         (folder / "SHA256SUMS").unlink()
     dataset_folder = folder / "parquet" if is_parquet_folder else folder
     with pytest.warns(
-        MissingFilesWarning, match=r"1 listed file is not in .*key=pgd/part-0\.parquet, because of deletion"
+        MissingFilesWarning, match=r"1 listed file is not in .*key=pgd/part-0\.parquet\), because of deletion"
     ):
         dataset = RobustnessDataset(dataset_folder)
     assert "pgd" in dataset.keys_all
@@ -162,7 +162,7 @@ def test_reader_warns_of_missing_json_unless_parquet_has_it(tmp_path: Path) -> N
         export(tmp_path / name, plan, formats=formats)
         (tmp_path / name / "cifar10" / "pgd_cm.json").unlink()
     RobustnessDataset(tmp_path / "both")
-    with pytest.warns(MissingFilesWarning, match=r"such as cifar10/pgd_cm\.json"):
+    with pytest.warns(MissingFilesWarning, match=r"\(cifar10/pgd_cm\.json\)"):
         RobustnessDataset(tmp_path / "json")
 
 

@@ -33,7 +33,7 @@ INVALID_VALUES: dict[str, tuple[str, str, Any]] = {
     "a ragged matrix": ("cm", "1", [[[1, 2], [3]], MATRIX]),
     "a matrix of text": ("cm", "1", [[["a", "b"], ["c", "d"]], MATRIX]),
     "an empty matrix": ("cm", "1", [[], []]),
-    "matrices of other classes": ("cm", "1", [[[1]], [[1]]]),
+    "matrices of a single class": ("cm", "1", [[[1]], [[1]]]),
     "a confidence that is a list": ("confidence", "1", [[0.5], [0.5]]),
     "a confidence that lacks a field": ("confidence", "1", [{"label": MATRIX, "argmax": MATRIX}] * 2),
     "a confidence of text": ("confidence", "1", [CONFIDENCE | {"prediction": ["a", "b"]}, CONFIDENCE]),
@@ -77,7 +77,7 @@ DEFAULT_CASES = (
     *("an id out of range", "an id with a leading zero", "text", "NaN", "above 1"),
     *(
         "a ragged matrix",
-        "matrices of other classes",
+        "matrices of a single class",
         "a confidence that lacks a field",
         "a list per field, of a wrong shape",
     ),
@@ -121,7 +121,7 @@ def test_value_and_iter_values_check_values(tmp_path, case):
     dataset = RobustnessDataset(write_results(tmp_path, {"pgd": values_by_id}, measure=measure))
     assert len(dataset.value(0, "cifar10", "pgd", measure)) == 2
     stacks = dataset.files.iter_stacks("cifar10", "pgd", measure)
-    if case == "matrices of other classes":  # valid values that cannot be stacked
+    if case == "matrices of a single class":  # valid values that cannot be stacked
         assert [arrays is None for _, arrays in stacks] == [False, True]
         return
     for read_values in (lambda: dataset.value(1, "cifar10", "pgd", measure), lambda: list(stacks)):

@@ -255,7 +255,7 @@ def test_metrics_report_unpaired_comparison_without_warning(tmp_path: Path) -> N
     assert [ranking.paired for ranking in derived_metrics.rankings] == [False]
 
 
-def test_rank_agreement_is_complete_if_clean_accuracies_are_equal(tmp_path: Path) -> None:
+def test_rank_agreement_compares_robustness_r_with_mean_accuracy(tmp_path: Path) -> None:
     cells = (0, 2, 3, 5, 9, 10, 11, 21, 41, 309)
 
     def make_equal_clean_accuracies(unit: Any, strength: float, _values: Any) -> dict[str, Any]:
@@ -265,8 +265,8 @@ def test_rank_agreement_is_complete_if_clean_accuracies_are_equal(tmp_path: Path
 
     def make_different_clean_accuracies(unit: Any, strength: float, _values: Any) -> dict[str, Any]:
         index = cells.index(unit.architecture)
-        clean = 0.1 + 0.09 * index
-        return {"accuracy": np.array(clean if unit.key == "clean" else clean * (0.9 - 0.07 * index))}
+        clean_accuracy = 0.1 + 0.09 * index
+        return {"accuracy": np.array(clean_accuracy if unit.key == "clean" else clean_accuracy * (0.9 - 0.07 * index))}
 
     for name, change, expected_tau in (
         ("equal", make_equal_clean_accuracies, 1.0),

@@ -33,27 +33,27 @@ def test_to_frame_adds_intervals_on_request(tmp_path: Path, formats: tuple[str, 
 
 def test_evaluated_image_count_uses_first_known_source(tmp_path: Path) -> None:
     accuracies = {"clean": {"0": 0.9}, "pgd": {"0": [0.5, 0.25]}}
-    published = write_results(tmp_path / "published", accuracies)
+    published_folder = write_results(tmp_path / "published", accuracies)
     # Without sweep.json, the accuracies are assumed to be on the whole test split.
-    assert count_evaluated_images(RobustnessDataset(published).files, "cifar10", "pgd") == 10_000
-    write_results(published, {"pgd": {"0": [[[3, 1], [0, 4]]] * 2}}, measure="cm")
-    assert count_evaluated_images(RobustnessDataset(published).files, "cifar10", "pgd") == 8
-    custom = write_results(tmp_path / "custom", {"pgd": {"0": [0.5, 0.25]}})
-    write_sweep_json(custom, {"cifar10": {"pgd": [1, 8]}})
-    assert count_evaluated_images(RobustnessDataset(custom).files, "cifar10", "pgd") is None
-    assert RobustnessDataset(custom).to_frame(intervals=True)[["low", "high"]].isna().all(axis=None)
+    assert count_evaluated_images(RobustnessDataset(published_folder).files, "cifar10", "pgd") == 10_000
+    write_results(published_folder, {"pgd": {"0": [[[3, 1], [0, 4]]] * 2}}, measure="cm")
+    assert count_evaluated_images(RobustnessDataset(published_folder).files, "cifar10", "pgd") == 8
+    custom_folder = write_results(tmp_path / "custom", {"pgd": {"0": [0.5, 0.25]}})
+    write_sweep_json(custom_folder, {"cifar10": {"pgd": [1, 8]}})
+    assert count_evaluated_images(RobustnessDataset(custom_folder).files, "cifar10", "pgd") is None
+    assert RobustnessDataset(custom_folder).to_frame(intervals=True)[["low", "high"]].isna().all(axis=None)
     with pytest.raises(ConfigError, match="the number of images, which is needed"):
-        RobustnessDataset(custom).rank("cifar10", "pgd", 1.0, ties=0.05)
-    write_sweep_json(custom, {"cifar10": {"pgd": [1, 8]}}, {"images": {"count": 100, "seed": 0}})
-    assert count_evaluated_images(RobustnessDataset(custom).files, "cifar10", "pgd") == 100
+        RobustnessDataset(custom_folder).rank("cifar10", "pgd", 1.0, ties=0.05)
+    write_sweep_json(custom_folder, {"cifar10": {"pgd": [1, 8]}}, {"images": {"count": 100, "seed": 0}})
+    assert count_evaluated_images(RobustnessDataset(custom_folder).files, "cifar10", "pgd") == 100
 
 
-def test_intervals_of_overlay_use_number_of_images_of_each_folder(tmp_path: Path) -> None:
-    published = write_results(tmp_path / "published", {"pgd": {"0": [0.5, 0.5]}})
+def test_intervals_of_two_folders_use_image_count_of_each_folder(tmp_path: Path) -> None:
+    published_folder = write_results(tmp_path / "published", {"pgd": {"0": [0.5, 0.5]}})
     export(tmp_path / "export", make_plan((0, 2), keys=("pgd",)))
-    dataset = RobustnessDataset(published, tmp_path / "export")
+    dataset = RobustnessDataset(published_folder, tmp_path / "export")
     frame = dataset.to_frame("cifar10", "pgd", intervals=True)
     assert [*frame.columns][-3:] == ["low", "high", "source"]
     widths = (frame["high"] - frame["low"]).groupby(frame["source"]).max()
-    assert widths[str(published)] < 0.03 < widths[str(tmp_path / "export")]
+    assert widths[str(published_folder)] < 0.03 < widths[str(tmp_path / "export")]
     assert count_evaluated_images(dataset.files, "cifar10", "pgd") is None

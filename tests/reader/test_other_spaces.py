@@ -51,7 +51,7 @@ def test_numbers_are_not_read_as_indices_in_other_spaces(tmp_path, file_format):
                 table.schema.get_field_index("architecture"), "architecture", table["architecture"].cast("int32")
             )
             pq.write_table(table, path)
-        (out.parent / "parquet_files.json").unlink()  # outdated listing
+        (out.parent / "parquet_files.json").unlink()  # the listing of the files before they were rewritten
     dataset = RobustnessDataset(out)
     assert dataset.non_isomorph_ids == ["7", "20000", "123456"]
     assert dataset.get_uid(20_000) == dataset.id_to_string(20_000) == "20000"
@@ -98,15 +98,16 @@ FIGURES_OF_CELLS = {"top-cells", "best-cells", "neighbours"}
 
 def test_report_contains_all_figures_that_do_not_need_cells(folder, dataset, tmp_path):
     (results,) = read_results(dataset)
-    computed = {name for name, figure in FIGURES.items() if not figure.compute(results).empty}
-    assert computed >= FIGURES_OF_ANY_SPACE
-    assert computed.isdisjoint(FIGURES_OF_CELLS)
+    computed_figures = {name for name, figure in FIGURES.items() if not figure.compute(results).empty}
+    assert computed_figures >= FIGURES_OF_ANY_SPACE
+    assert computed_figures.isdisjoint(FIGURES_OF_CELLS)
     with pytest.raises(ResultsError, match="the figure needs an accuracy, of architectures that are cells"):
         save_plot(dataset, "top-cells", tmp_path / "top.png")
     page = write_report(dataset, tmp_path / "page.html").read_text()
     assert 'id="explorer"' not in page
     assert "Robustness of networks: cifar10" in page
     assert "needs an accuracy, of architectures that are cells" in page
+    # The text between the style sheet and the first script has no unfilled placeholder.
     assert "{" not in page[: page.index("<script")].partition("</style>")[2]
 
 

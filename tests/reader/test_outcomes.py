@@ -87,13 +87,13 @@ def test_outcomes_can_be_unpacked_with_other_libraries(folder: Path) -> None:
     frame = pd.read_parquet(folder / "parquet", filters=filters).sort_values("architecture")
     packed = np.stack([np.frombuffer(bits, "uint8") for bits in frame.correct_bits])
     np.testing.assert_array_equal(np.unpackbits(packed, axis=1, count=N_IMAGES), expected_bits)
-    polars = (
+    polars_frame = (
         pl.scan_parquet(folder / "parquet/**/*.parquet")
         .filter((pl.col("key") == "pgd") & (pl.col("strength") == 8))
         .sort("architecture")
         .collect()
     )
-    packed = np.stack([np.frombuffer(bits, "uint8") for bits in polars["correct_bits"]])
+    packed = np.stack([np.frombuffer(bits, "uint8") for bits in polars_frame["correct_bits"]])
     np.testing.assert_array_equal(np.unpackbits(packed, axis=1, count=N_IMAGES), expected_bits)
     query = f"'{folder}/parquet/**/*.parquet' where key = 'pgd' and strength = 8 order by architecture"
     counts_and_bits = duckdb.sql(

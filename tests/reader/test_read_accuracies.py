@@ -19,15 +19,15 @@ def pivot_accuracies(dataset: RobustnessDataset, dataset_name: str) -> pd.DataFr
     table = dataset.to_frame(dataset_name)
     keys_with_clean = [key for key in table["key"].unique() if dataset.files.includes_clean(dataset_name, str(key))]
     table = table[(table["strength"] != CLEAN_STRENGTH) | ~table["key"].isin(keys_with_clean)]
-    wide = (
+    wide_table = (
         table.astype({"key": str}).set_index(["architecture", "key", "strength"])["value"].unstack(["key", "strength"])
     )
-    key_order = in_task_order(wide.columns.unique("key"))
-    ordered_columns = sorted(wide.columns, key=lambda column: (key_order.index(column[0]), column[1]))
+    key_order = in_task_order(wide_table.columns.unique("key"))
+    ordered_columns = sorted(wide_table.columns, key=lambda column: (key_order.index(column[0]), column[1]))
     column_names = pd.MultiIndex.from_tuples(
         [(paper_key(key), strength) for key, strength in ordered_columns], names=["key", "strength"]
     )
-    return wide[ordered_columns].set_axis(column_names, axis=1).sort_index()
+    return wide_table[ordered_columns].set_axis(column_names, axis=1).sort_index()
 
 
 def check_read_accuracies(dataset: RobustnessDataset, dataset_name: str = "cifar10") -> pd.DataFrame:

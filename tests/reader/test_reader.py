@@ -31,7 +31,7 @@ def dataset(folder) -> RobustnessDataset:
 
 
 @pytest.fixture(scope="module")
-def published(tmp_path_factory) -> Path:
+def published_folder(tmp_path_factory) -> Path:
     """Return a folder like the published dataset.
 
     It has no sweep.json, ``@Linf`` in names, and no corruptions of ImageNet16-120.
@@ -87,15 +87,15 @@ def test_reader_has_attributes_of_published_helper_class():
     ]
 
 
-def test_query_equals_result_of_published_helper(published):
-    dataset = RobustnessDataset(str(published))
+def test_query_equals_result_of_published_helper(published_folder):
+    dataset = RobustnessDataset(str(published_folder))
     keys, measures = RobustnessDataset.keys_all, ["accuracy", "confidence", "cm"]
     expected = {
         dataset_name: {
             # The published helper returns an empty entry for a corruption of ImageNet16-120.
             key: {}
             if dataset_name == "ImageNet16-120" and key in CORRUPTIONS
-            else {measure: read_values(published, dataset_name, key, measure) for measure in measures}
+            else {measure: read_values(published_folder, dataset_name, key, measure) for measure in measures}
             for key in keys
         }
         for dataset_name in RobustnessDataset.data
@@ -109,8 +109,8 @@ def test_query_equals_result_of_published_helper(published):
     assert dataset.keys_all == RobustnessDataset.keys_all
 
 
-def test_example_of_published_readme_works(published):
-    dataset = RobustnessDataset(path=published)
+def test_example_of_published_readme_works(published_folder):
+    dataset = RobustnessDataset(path=published_folder)
     result = dataset.query(data=["cifar10", "cifar100"], measure="accuracy", key=RobustnessDataset.keys_all)
     position = dataset.meta["epsilons"]["pgd@Linf"].index(1.0)
     assert result["cifar10"]["pgd@Linf"]["accuracy"][dataset.get_uid(1832)][position] == 0.5 / 3
@@ -230,8 +230,8 @@ def test_id_to_string_and_string_to_id_are_inverse(dataset):
 
 
 def test_accuracy_at_strength_zero_is_clean_accuracy(dataset):
-    clean = dataset.accuracy(0, "cifar10", "clean")
-    assert dataset.accuracy(0, "cifar10", "pgd", 0) == dataset.accuracy(0, "cifar10", "clean", 0) == clean
+    clean_accuracy = dataset.accuracy(0, "cifar10", "clean")
+    assert dataset.accuracy(0, "cifar10", "pgd", 0) == dataset.accuracy(0, "cifar10", "clean", 0) == clean_accuracy
     assert dataset.accuracy(0, "cifar10", "fog", 3) == dataset.accuracy(0, "cifar10", "fog")[1]
 
 
@@ -242,8 +242,8 @@ def test_to_frame_has_one_row_per_value(folder, dataset):
     assert len(frame) == 2 * len(ARCHITECTURES) * (1 + 4 + 4 + 3)
     assert not frame.duplicated(["architecture", "dataset", "key", "strength"]).any()
     # docs/reader.md describes this filter, which removes the clean values at the beginning of attacks.
-    evaluated = frame[(frame.strength > 0) | (frame.key == "clean")]
-    assert len(evaluated) == 2 * len(ARCHITECTURES) * (1 + 3 + 3 + 3)
+    evaluated_rows = frame[(frame.strength > 0) | (frame.key == "clean")]
+    assert len(evaluated_rows) == 2 * len(ARCHITECTURES) * (1 + 3 + 3 + 3)
     assert frame["value"].dtype == np.float64
     for row in frame.itertuples():
         strength = None if row.key == "clean" else row.strength
@@ -378,10 +378,10 @@ def test_error_lists_available_measurements(dataset):
     assert str(error_info.value).endswith("Known: accuracy, confidence, cm.")
 
 
-def test_repr_summarises_dataset(folder, dataset, published, tmp_path):
+def test_repr_summarises_dataset(folder, dataset, published_folder, tmp_path):
     assert repr(dataset) == f"<RobustnessDataset {folder}: cifar10, cifar100; 4 keys, 5 architectures>"
-    assert "cifar10, cifar100, ImageNet16-120; " in repr(RobustnessDataset(published))
-    assert repr(RobustnessDataset(published)).endswith(" keys, 2 architectures>")
+    assert "cifar10, cifar100, ImageNet16-120; " in repr(RobustnessDataset(published_folder))
+    assert repr(RobustnessDataset(published_folder)).endswith(" keys, 2 architectures>")
     export(tmp_path, make_plan([0], ["clean"]))
     (tmp_path / "cifar10/clean_accuracy.json").write_text("{")
     assert repr(RobustnessDataset(tmp_path)).endswith("cifar10; 1 key, 0 architectures>")

@@ -52,7 +52,7 @@ def test_accuracy_accepts_zero_strength_as_clean(dataset: RobustnessDataset, str
 
 
 def test_error_suggests_closest_strength(dataset: RobustnessDataset) -> None:
-    with pytest.raises(ConfigError, match=r"got 7\. The closest is 8\. Choose one of these\."):
+    with pytest.raises(ConfigError, match=r"got 7\. The closest is 8\. Choose one of the expected strengths\."):
         dataset.accuracy(0, "cifar10", "pgd", 7)
 
 

@@ -28,7 +28,7 @@ def folder(tmp_path) -> Path:
 
 
 @pytest.fixture
-def parquet(tmp_path) -> Path:
+def parquet_folder(tmp_path) -> Path:
     export_copy(tmp_path / "parquet", make_plan(ARCHITECTURES), formats=("parquet",))
     return tmp_path / "parquet"
 
@@ -199,8 +199,9 @@ def test_iter_json_values_reads_python_json_lazily(tmp_path, monkeypatch):
         next(ids_and_values)
 
 
-def read_all_values(dataset: RobustnessDataset, direction: int) -> list:
-    keys = dataset.keys_all[:: 1 if direction % 2 else -1]
+def read_all_values(dataset: RobustnessDataset, reader_number: int) -> list:
+    # Odd readers read keys in the order of the dataset, and even readers in reverse order.
+    keys = dataset.keys_all[:: 1 if reader_number % 2 else -1]
     return sorted(
         (key, architecture, repr(dataset.value(architecture, "cifar10", key, "cm")))
         for key in keys
@@ -209,13 +210,13 @@ def read_all_values(dataset: RobustnessDataset, direction: int) -> list:
 
 
 @pytest.mark.parametrize("file_format", ["json", "parquet"])
-def test_reader_is_thread_safe(folder, parquet, file_format):
-    dataset = RobustnessDataset(parquet if file_format == "parquet" else folder)
+def test_reader_is_thread_safe(folder, parquet_folder, file_format):
+    dataset = RobustnessDataset(parquet_folder if file_format == "parquet" else folder)
     barrier = threading.Barrier(4)
 
-    def read_in_thread(direction: int) -> list:
+    def read_in_thread(reader_number: int) -> list:
         barrier.wait()
-        return read_all_values(dataset, direction)
+        return read_all_values(dataset, reader_number)
 
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(read_in_thread, range(4)))
@@ -229,8 +230,8 @@ def put_all_values(dataset: RobustnessDataset, queue) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("file_format", ["json", "parquet"])
-def test_reader_works_after_fork(folder, parquet, file_format):
-    dataset = RobustnessDataset(parquet if file_format == "parquet" else folder)
+def test_reader_works_after_fork(folder, parquet_folder, file_format):
+    dataset = RobustnessDataset(parquet_folder if file_format == "parquet" else folder)
     expected = read_all_values(dataset, 0)
     context = multiprocessing.get_context("fork")
     queue = context.Queue()

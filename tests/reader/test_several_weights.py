@@ -107,14 +107,14 @@ def test_select_restricts_networks_and_keys(folder, single_folders):
     assert list(dataset.select("10@e200-s0").rank("cifar10", "pgd").index) == ["10@e200-s0"]
     assert dataset.select(keys="pgd").keys_all == ["clean", "pgd"]
     assert single_dataset.select().files is single_dataset.files
-    selected = single_dataset.select([2], keys=["clean"])
-    assert (selected.to_frame()["architecture"].tolist(), selected.keys_all) == ([2], ["clean"])
-    assert selected.files.space is single_dataset.files.space
-    selected_of_overlay = RobustnessDataset(single_folders["e12-s0"], single_folders["e200-s0"]).select([2, 10])
-    assert selected_of_overlay.to_frame("cifar10", "clean")["architecture"].tolist() == [2, 10]
+    selected_dataset = single_dataset.select([2], keys=["clean"])
+    assert (selected_dataset.to_frame()["architecture"].tolist(), selected_dataset.keys_all) == ([2], ["clean"])
+    assert selected_dataset.files.space is single_dataset.files.space
+    selected_overlay = RobustnessDataset(single_folders["e12-s0"], single_folders["e200-s0"]).select([2, 10])
+    assert selected_overlay.to_frame("cifar10", "clean")["architecture"].tolist() == [2, 10]
     with pytest.raises(ConfigError, match=r"'10': expected a network that was evaluated, such as 0, 2"):
         single_dataset.select([10])
-    with pytest.raises(ConfigError, match=r"'pdg': it has no results for this key\. Did you mean 'pgd'"):
+    with pytest.raises(ConfigError, match=r"'pdg': the dataset has no results for this key\. Did you mean 'pgd'"):
         single_dataset.select(keys="pdg")
 
 

@@ -32,7 +32,7 @@ def test_unknown_key_is_listed_separately_from_attacks(folder):
         ["clean", "pgd", "gravity"],
     )
     assert dataset.strengths("cifar10", "gravity") == (0.0, 9.81)
-    # Its value at strength 0 is not the clean accuracy.
+    # The value of `gravity` at strength 0 is not the clean accuracy, whereas strength 0 of `pgd` means clean images.
     assert dataset.accuracy(0, "cifar10", "gravity", 0) == 0.7
     assert dataset.accuracy(0, "cifar10", "pgd", 0) == 0.9
     frame = dataset.to_frame("cifar10", "gravity")

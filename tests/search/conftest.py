@@ -1,4 +1,7 @@
-"""Fixtures for tests of searches: the planted dataset (see `tests.support.planted`), as benchmarks and as files."""
+"""Fixtures for tests of searches: the planted dataset, as benchmarks and as files.
+
+The planted dataset is fabricated so that the best cell is known (see `tests.support.planted`).
+"""
 
 from pathlib import Path
 
@@ -25,7 +28,7 @@ def cells(space: CellSpace) -> SearchCells:
 
 
 @pytest.fixture(scope="session")
-def planted(cells: SearchCells) -> Benchmark:
+def planted_benchmark(cells: SearchCells) -> Benchmark:
     """Return a benchmark of the clean accuracy."""
     return Benchmark(cells, [WeightedSum("clean", planted_accuracy("clean", 0.0)[:, None], np.ones(1))])
 
@@ -48,6 +51,6 @@ def planted_front(cells: SearchCells) -> Benchmark:
 
 
 @pytest.fixture(scope="session")
-def planted_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def planted_optimum_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with planted results on two datasets in the published layout."""
     return write_planted(tmp_path_factory.mktemp("planted"), datasets=("cifar10", "cifar100"))

@@ -22,9 +22,9 @@ SYNE_TUNE_PYTHON_VARIABLE = "ROBUST201_SYNE_TUNE_PYTHON"
 
 
 @pytest.fixture(scope="module")
-def blackbox(planted_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def blackbox(planted_optimum_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("blackbox") / "planted"
-    write_blackbox(RobustnessDataset(planted_folder), folder)
+    write_blackbox(RobustnessDataset(planted_optimum_folder), folder)
     return folder
 
 
@@ -173,11 +173,13 @@ def test_fidelity_images_uses_the_first_images_of_one_permutation(
         np.testing.assert_allclose(errors, expected, atol=1e-6)
 
 
-def test_write_blackbox_rejects_missing_fidelity_and_dataset(planted_folder: Path, tmp_path: Path) -> None:
-    reader = RobustnessDataset(planted_folder)
-    with pytest.raises(ConfigError, match="fidelity steps needs the measurement `steps` of an attack, and cifar10"):
+def test_write_blackbox_rejects_missing_fidelity_and_dataset(planted_optimum_folder: Path, tmp_path: Path) -> None:
+    reader = RobustnessDataset(planted_optimum_folder)
+    with pytest.raises(
+        ConfigError, match="the fidelity `steps` needs the measurement `steps` of an attack, and cifar10"
+    ):
         write_blackbox(reader, tmp_path / "steps", "steps")
-    with pytest.raises(ConfigError, match="fidelity images needs per-image outcomes, and cifar10 has none"):
+    with pytest.raises(ConfigError, match="the fidelity `images` needs per-image outcomes, and cifar10 has none"):
         write_blackbox(reader, tmp_path / "images", "images")
     with pytest.raises(ConfigError, match=r"it has no results on 'cifar1'.*cifar10"):
         write_blackbox(reader, tmp_path / "data", data="cifar1")

@@ -159,7 +159,7 @@ def test_search_omits_default_columns_without_predictions(
     assert (search.n_members, search.n_predicted) == (15_625, 6406)
     assert search.columns == ("clean", "pgd:1")
     assert "fgsm:1" in search.absent
-    (search,) = repeat_searches(reader, "cifar10", ["fgsm:1"], **options)  # it has no predictions
+    (search,) = repeat_searches(reader, "cifar10", ["fgsm:1"], **options)  # the file has no predictions for fgsm:1
     assert search.n_predicted == 0
     assert "fgsm:1" in search.columns
 
@@ -261,20 +261,22 @@ def test_predict_uses_measures(tmp_path: Path, robust201: RunCommand) -> None:
 
     assert measure_tau() < 0.4
     assert measure_tau("--measures", write_measures(tmp_path / "measures", measures)) > 0.8
-    too_few = write_measures(tmp_path / "too-few", dict([*measures.items()][:100]))
-    error_line = robust201("predict", folder, "--keys", "clean", "--measures", too_few).error_line(2)
+    incomplete_folder = write_measures(tmp_path / "too-few", dict([*measures.items()][:100]))
+    error_line = robust201("predict", folder, "--keys", "clean", "--measures", incomplete_folder).error_line(2)
     assert "but has 100 of 6,466" in error_line
     assert "have no measures" in robust201("predict", folder, "--keys", "clean", "--measures", folder).error_line(2)
 
 
 def test_predict_cells_gives_less_weight_to_accuracies_with_standard_errors(results: DatasetResults) -> None:
-    clean = ("clean", 0.0)
+    clean_column = ("clean", 0.0)
     rng = np.random.default_rng(1)
     accuracies = results.accuracies.copy()
     uncertain_cells = rng.permutation(accuracies.index)[:25]
-    errors = pd.DataFrame({clean: 0.0}, index=accuracies.index)
-    errors.loc[uncertain_cells, [clean]] = 0.1
-    accuracies[clean] = np.clip(accuracies[clean] + rng.normal(0, 1, len(accuracies)) * errors[clean], 0.01, 0.99)
+    errors = pd.DataFrame({clean_column: 0.0}, index=accuracies.index)
+    errors.loc[uncertain_cells, [clean_column]] = 0.1
+    accuracies[clean_column] = np.clip(
+        accuracies[clean_column] + rng.normal(0, 1, len(accuracies)) * errors[clean_column], 0.01, 0.99
+    )
     noisy_results = replace(results, accuracies=accuracies)
     frames = [
         predict_cells(noisy_results, ["clean"], standard_errors=standard_errors).frame

@@ -15,10 +15,21 @@ from tests.support.small_results import write_results
 FEW_QUERIES = ("--methods", "local,random", "--runs", 3, "--queries", 40, "--processes", 1)
 
 
-def test_search_writes_table_csv_and_figure(robust201: RunCommand, planted_folder: Path, tmp_path: Path) -> None:
+def test_search_writes_table_csv_and_figure(
+    robust201: RunCommand, planted_optimum_folder: Path, tmp_path: Path
+) -> None:
     out, figure = tmp_path / "table.csv", tmp_path / "regret.svg"
     result = robust201(
-        "search", planted_folder, "--dataset", "cifar10", "--table1", *FEW_QUERIES, "--out", out, "--figure", figure
+        "search",
+        planted_optimum_folder,
+        "--dataset",
+        "cifar10",
+        "--table1",
+        *FEW_QUERIES,
+        "--out",
+        out,
+        "--figure",
+        figure,
     )
     assert result.code == 0
     for expected_text in ("Search on cifar10 clean: 40 queries, 3 runs", "Optimum", "Local search"):
@@ -33,23 +44,25 @@ def test_search_writes_table_csv_and_figure(robust201: RunCommand, planted_folde
     assert "Random search" in figure.read_text()
 
 
-def test_search_shows_only_accuracies_in_percent(robust201: RunCommand, planted_folder: Path, tmp_path: Path) -> None:
+def test_search_shows_only_accuracies_in_percent(
+    robust201: RunCommand, planted_optimum_folder: Path, tmp_path: Path
+) -> None:
     figure = tmp_path / "regret.svg"
     arguments = ("--dataset", "cifar10", "--objective", "-parameters", "--report", "clean", "--methods", "random")
     budget = ("--runs", 1, "--queries", 5, "--processes", 1)
-    result = robust201("search", planted_folder, *arguments, *budget, "--figure", figure, "--json")
+    result = robust201("search", planted_optimum_folder, *arguments, *budget, "--figure", figure, "--json")
     (search,) = json.loads(result.out)["searches"]
     (method,) = search["methods"]
-    output = robust201("search", planted_folder, *arguments, *budget).out
+    output = robust201("search", planted_optimum_folder, *arguments, *budget).out
     assert f" {method['reported']['-parameters']['mean']:,.0f} " in output
     assert f" {100 * method['reported']['clean']['mean']:.2f} " in output  # a single run has no interval
     assert "percentage points" not in figure.read_text()
 
 
-def test_search_json_is_reproducible(robust201: RunCommand, planted_folder: Path) -> None:
+def test_search_json_is_reproducible(robust201: RunCommand, planted_optimum_folder: Path) -> None:
     arguments = (
         "search",
-        planted_folder,
+        planted_optimum_folder,
         "--dataset",
         "cifar100",
         "--objective",
@@ -90,9 +103,9 @@ def test_search_json_is_reproducible(robust201: RunCommand, planted_folder: Path
     ],
 )
 def test_search_rejects_bad_input(
-    robust201: RunCommand, planted_folder: Path, arguments: tuple[str, ...], message: str
+    robust201: RunCommand, planted_optimum_folder: Path, arguments: tuple[str, ...], message: str
 ) -> None:
-    result = robust201("search", planted_folder, "--processes", 1, *arguments)
+    result = robust201("search", planted_optimum_folder, "--processes", 1, *arguments)
     assert (result.code, result.out) == (2, "")
     assert message in result.err
     assert len(result.err.splitlines()) == 1
@@ -105,14 +118,14 @@ def test_search_rejects_dataset_without_accuracies(robust201: RunCommand, tmp_pa
 
 
 def test_search_accepts_latency_as_constraint_and_objective(
-    robust201: RunCommand, planted_folder: Path, tmp_path: Path
+    robust201: RunCommand, planted_optimum_folder: Path, tmp_path: Path
 ) -> None:
     table = tmp_path / "latency.csv"
     latency = {cell: 2 + cell % 7 for cell in range(15_625)}
     pd.DataFrame({"index": latency.keys(), "edgegpu_latency": latency.values()}).to_csv(table, index=False)
     arguments = (
         "search",
-        planted_folder,
+        planted_optimum_folder,
         "--dataset",
         "cifar10",
         "--join",
@@ -121,14 +134,14 @@ def test_search_accepts_latency_as_constraint_and_objective(
         "--methods",
         "random",
     )
-    constrained = robust201(*arguments, "--constraint", "edgegpu_latency <= 5", "--json")
-    (search,) = json.loads(constrained.out)["searches"]
+    constrained_result = robust201(*arguments, "--constraint", "edgegpu_latency <= 5", "--json")
+    (search,) = json.loads(constrained_result.out)["searches"]
     selected = [isomorph_index(cell) for cell in search["methods"][0]["found"]]
     assert all(latency[cell] <= 5 for cell in selected)
     assert search["n_members"] == sum(latency[isomorph_index(cell)] <= 5 for cell in range(15_625))
-    front = robust201(*arguments, "--objective", "clean, -edgegpu_latency")
-    assert front.code == 0, front.err
-    assert "Search on cifar10 clean, -edgegpu_latency: 40 queries" in front.out
+    front_result = robust201(*arguments, "--objective", "clean, -edgegpu_latency")
+    assert front_result.code == 0, front_result.err
+    assert "Search on cifar10 clean, -edgegpu_latency: 40 queries" in front_result.out
 
 
 def test_search_accepts_keys_with_dots(robust201: RunCommand, tmp_path: Path) -> None:
@@ -154,9 +167,9 @@ def test_search_rejects_architectures_that_are_not_cells(robust201: RunCommand, 
 
 @pytest.mark.parametrize("option", [("--out", "table.csv"), ("--objective", "clean"), ("--seed", "1"), ("--json",)])
 def test_blackbox_rejects_options_of_a_search(
-    robust201: RunCommand, tmp_path: Path, planted_folder: Path, option: tuple[str, ...]
+    robust201: RunCommand, tmp_path: Path, planted_optimum_folder: Path, option: tuple[str, ...]
 ) -> None:
-    result = robust201("search", planted_folder, "--blackbox", tmp_path / "blackbox", *option)
+    result = robust201("search", planted_optimum_folder, "--blackbox", tmp_path / "blackbox", *option)
     assert result.code == 2
     assert f"--blackbox and {option[0]} are mutually exclusive" in result.err
     assert not (tmp_path / "blackbox").exists()
@@ -172,22 +185,24 @@ def test_blackbox_rejects_options_of_a_search(
     ],
 )
 def test_blackbox_rejects_invalid_options(
-    robust201: RunCommand, tmp_path: Path, planted_folder: Path, options: tuple[str, ...], message: str
+    robust201: RunCommand, tmp_path: Path, planted_optimum_folder: Path, options: tuple[str, ...], message: str
 ) -> None:
     arguments = [str(tmp_path / option) if option == "new" else option for option in options]
-    assert message in robust201("search", planted_folder, *arguments).error_line(2)
+    assert message in robust201("search", planted_optimum_folder, *arguments).error_line(2)
     assert not (tmp_path / "new").exists()
 
 
-def test_blackbox_rejects_folder_with_other_files(robust201: RunCommand, tmp_path: Path, planted_folder: Path) -> None:
+def test_blackbox_rejects_folder_with_other_files(
+    robust201: RunCommand, tmp_path: Path, planted_optimum_folder: Path
+) -> None:
     folder = tmp_path / "other-files"
     folder.mkdir()
     (folder / "notes.txt").write_text("mine")
-    error = robust201("search", planted_folder, "--blackbox", folder).error_line(2)
+    error = robust201("search", planted_optimum_folder, "--blackbox", folder).error_line(2)
     assert "the folder contains notes.txt, which is not part of a blackbox" in error
     assert [path.name for path in folder.iterdir()] == ["notes.txt"]
     for _ in range(2):
-        assert robust201("search", planted_folder, "--blackbox", tmp_path / "own").code == 0
+        assert robust201("search", planted_optimum_folder, "--blackbox", tmp_path / "own").code == 0
     assert len({path.name.lower() for path in (tmp_path / "own").iterdir()}) == 7
 
 

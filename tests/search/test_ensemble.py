@@ -74,9 +74,9 @@ def test_predictions_do_not_depend_on_other_problems_in_the_stack() -> None:
             epochs=3,
         )
 
-    together = fit([0, 1, 2])
+    predictions_together = fit([0, 1, 2])
     for index in range(3):
-        np.testing.assert_array_equal(fit([index])[0], together[index])
+        np.testing.assert_array_equal(fit([index])[0], predictions_together[index])
 
 
 def test_moments_do_not_become_subnormal() -> None:

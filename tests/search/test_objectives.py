@@ -25,8 +25,8 @@ CELLS = (0, 1462, 9930)
 
 
 @pytest.fixture(scope="module")
-def values(planted_folder: Path) -> TableValues:
-    return TableValues(RobustnessDataset(planted_folder), "cifar10")
+def values(planted_optimum_folder: Path) -> TableValues:
+    return TableValues(RobustnessDataset(planted_optimum_folder), "cifar10")
 
 
 def objective_values(values: TableValues, text: str) -> np.ndarray:
@@ -55,9 +55,10 @@ def test_objective_values_match_the_planted_accuracies(values: TableValues) -> N
     expected = {
         "clean": planted_accuracy("clean", 0),
         "pgd:1": planted_accuracy("pgd", 1.0),
-        "pgd": np.mean([planted_accuracy("pgd", s) for s in (0.5, 1, 4)], axis=0),
+        "pgd": np.mean([planted_accuracy("pgd", strength) for strength in (0.5, 1, 4)], axis=0),
         "adversarial": np.mean(
-            [planted_accuracy("fgsm", s) for s in (0.5, 1, 8)] + [planted_accuracy("pgd", s) for s in (0.5, 1, 4)],
+            [planted_accuracy("fgsm", strength) for strength in (0.5, 1, 8)]
+            + [planted_accuracy("pgd", strength) for strength in (0.5, 1, 4)],
             axis=0,
         ),
         "0.5*clean + -2*fgsm:8": 0.5 * planted_accuracy("clean", 0) - 2 * planted_accuracy("fgsm", 8),
@@ -73,7 +74,7 @@ def test_objective_values_match_the_planted_accuracies(values: TableValues) -> N
 
 def test_objective_may_be_a_derived_metric(values: TableValues) -> None:
     strengths = np.array([0, 0.5, 1, 4])
-    curve = np.stack([planted_accuracy("clean" if s == 0 else "pgd", s)[0] for s in strengths])
+    curve = np.stack([planted_accuracy("clean" if strength == 0 else "pgd", strength)[0] for strength in strengths])
     area = np.sum((curve[1:] + curve[:-1]) / 2 * np.diff(strengths)) / (4 * curve[0])
     # The tolerance is large, because tests/statistics checks the metric precisely.
     assert objective_values(values, "robustness_r(pgd)")[0] == pytest.approx(area, abs=0.05)
@@ -116,7 +117,7 @@ def test_costs_match_the_space(values: TableValues) -> None:
 
 def test_constraint_error_shows_the_range_if_no_cell_meets_it(values: TableValues) -> None:
     minimum = int(np.nanmin(objective_values(values, "parameters")))
-    with pytest.raises(ConfigError, match=f"parameters lies between {minimum} and "):
+    with pytest.raises(ConfigError, match=f"`parameters` lies between {minimum} and "):
         find_cells_meeting_constraints(values, ["parameters <= 800"])  # mistaken for thousands of parameters
 
 
@@ -133,7 +134,7 @@ def test_joined_columns_are_costs_in_their_own_units(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["clean >= 0.9", "parameters < 3", "parameters <= many", "latency <= 5"])
-def test_meets_constraints_rejects_anything_except_costs(values: TableValues, text: str) -> None:
+def test_constraints_reject_anything_except_costs(values: TableValues, text: str) -> None:
     with pytest.raises(ConfigError, match="belong in the objective"):
         find_cells_meeting_constraints(values, [text])
 
@@ -156,8 +157,8 @@ def test_objective_rejects_missing_results(values: TableValues, text: str, messa
     assert error.value.exit_code == 2
 
 
-def test_datasets_with_accuracies_lists_both_datasets(planted_folder: Path) -> None:
-    assert datasets_with_accuracies(RobustnessDataset(planted_folder)) == ["cifar10", "cifar100"]
+def test_datasets_with_accuracies_lists_both_datasets(planted_optimum_folder: Path) -> None:
+    assert datasets_with_accuracies(RobustnessDataset(planted_optimum_folder)) == ["cifar10", "cifar100"]
 
 
 def test_architectures_without_values_are_nan(tmp_path: Path) -> None:
@@ -176,13 +177,13 @@ def test_partial_queries_average_the_first_evaluations(cells: SearchCells, value
     (partial_value,) = benchmark.evaluate(Query(0, 2))
     evaluations = {
         "clean": planted_accuracy("clean", 0)[0],
-        **{f"{s:g}": planted_accuracy("pgd", s)[0] for s in (0.5, 1, 4)},
+        **{f"{strength:g}": planted_accuracy("pgd", strength)[0] for strength in (0.5, 1, 4)},
     }
     expected_evaluations = [list(evaluations.values())[index] for index in make_bisection_order(4)[:2]]
     weights = [(0.5, *[1 / 3] * 3)[index] for index in make_bisection_order(4)[:2]]
     assert partial_value == pytest.approx(np.dot(expected_evaluations, weights) / (sum(weights) / 1.5), abs=1e-5)
 
 
-def test_spread_order_bisects() -> None:
+def test_bisection_order_starts_with_middles() -> None:
     assert make_bisection_order(7).tolist() == [3, 1, 5, 0, 2, 4, 6]
     assert sorted(make_bisection_order(75).tolist()) == list(range(75))

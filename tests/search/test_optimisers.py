@@ -39,26 +39,26 @@ def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 
 def run_traces(
-    method: str, benchmark: Benchmark, run_numbers: Sequence[int] = (0, 1), seed: int = 0, queries: int = 0
+    method: str, benchmark: Benchmark, run_numbers: Sequence[int] = (0, 1), seed: int = 0, n_queries: int = 0
 ) -> list:
     return run_together(
-        method, benchmark, n_queries=queries or query_budget(method), seed=seed, run_numbers=run_numbers
+        method, benchmark, n_queries=n_queries or query_budget(method), seed=seed, run_numbers=run_numbers
     )
 
 
-def test_method_spends_its_budget(method: str, planted: Benchmark, planted_pgd: Benchmark) -> None:
-    for benchmark in (planted, planted_pgd):
+def test_method_spends_its_budget(method: str, planted_benchmark: Benchmark, planted_pgd: Benchmark) -> None:
+    for benchmark in (planted_benchmark, planted_pgd):
         for queried, spent in run_traces(method, benchmark):
             assert spent == sorted(spent)
             assert query_budget(method) - 1 <= spent[-1] <= query_budget(method)
             assert {*queried} <= {*benchmark.cells.members.tolist()}
 
 
-def test_runs_depend_only_on_seed_and_run_number(method: str, planted: Benchmark) -> None:
-    first, second = run_traces(method, planted)
+def test_runs_depend_only_on_seed_and_run_number(method: str, planted_benchmark: Benchmark) -> None:
+    first, second = run_traces(method, planted_benchmark)
     assert first != second
-    assert run_traces(method, planted, (1,)) == [second]  # a run alone equals a run together with another
-    assert run_traces(method, planted, (0,), seed=1) != [first]
+    assert run_traces(method, planted_benchmark, (1,)) == [second]  # a run alone equals a run together with another
+    assert run_traces(method, planted_benchmark, (0,), seed=1) != [first]
 
 
 def test_method_queries_only_members(method: str, space: CellSpace) -> None:
@@ -68,7 +68,7 @@ def test_method_queries_only_members(method: str, space: CellSpace) -> None:
         cells = SearchCells(space, is_evaluated, distinct=distinct)
         assert len(cells) > 60
         benchmark = Benchmark(cells, [WeightedSum("clean", planted_accuracy("clean", 0)[:, None], np.ones(1))])
-        ((queried, _),) = run_traces(method, benchmark, (0,), queries=40)
+        ((queried, _),) = run_traces(method, benchmark, (0,), n_queries=40)
         assert is_evaluated[np.array(space.isomorphs())[queried]].all()
         assert not distinct or {*queried} <= {*space.isomorphs()}
 
@@ -78,7 +78,7 @@ def test_run_ends_when_the_space_is_exhausted(method: str, space: CellSpace) -> 
     is_evaluated[[0, 1, 2]] = True
     cells = SearchCells(space, is_evaluated, distinct=True)
     benchmark = Benchmark(cells, [WeightedSum("clean", planted_accuracy("clean", 0)[:, None], np.ones(1))])
-    ((queried, spent),) = run_traces(method, benchmark, (0,), queries=12)
+    ((queried, spent),) = run_traces(method, benchmark, (0,), n_queries=12)
     assert {*queried} == {0, 1, 2}
     assert spent[-1] <= 12
 
@@ -90,10 +90,10 @@ def test_method_accepts_several_objectives(method: str, planted_front: Benchmark
     assert len(queried) == query_budget(method)
 
 
-def test_results_do_not_depend_on_processes(planted: Benchmark, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_do_not_depend_on_processes(planted_benchmark: Benchmark, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     single_process, two_processes = (
-        run_methods([planted], ["random", "local"], n_queries=30, n_runs=6, processes=processes)[0]
+        run_methods([planted_benchmark], ["random", "local"], n_queries=30, n_runs=6, processes=processes)[0]
         for processes in (1, 2)
     )
     for single, parallel in zip(single_process, two_processes, strict=True):
@@ -101,14 +101,14 @@ def test_results_do_not_depend_on_processes(planted: Benchmark, monkeypatch: pyt
         np.testing.assert_array_equal(single.spent, parallel.spent)
 
 
-def test_processes_do_not_exceed_cpus(planted: Benchmark, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_do_not_exceed_cpus(planted_benchmark: Benchmark, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     monkeypatch.setattr(runs, "ProcessPoolExecutor", None)
-    (random_runs,) = run_methods([planted], ["random"], n_queries=5, n_runs=6, processes=1_000_000)[0]
+    (random_runs,) = run_methods([planted_benchmark], ["random"], n_queries=5, n_runs=6, processes=1_000_000)[0]
     assert len(random_runs.queried) == 6
 
 
-def test_blas_uses_one_thread_per_process(planted: Benchmark, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blas_uses_one_thread_per_process(planted_benchmark: Benchmark, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: set[int] = set()
 
     def run(*arguments: Any, **options: Any) -> Any:
@@ -117,17 +117,17 @@ def test_blas_uses_one_thread_per_process(planted: Benchmark, monkeypatch: pytes
 
     monkeypatch.setattr(runs, "run_together", run)
     with threadpool_limits(2, "blas"):
-        run_methods([planted], ["random"], n_queries=5, n_runs=1, processes=1)
+        run_methods([planted_benchmark], ["random"], n_queries=5, n_runs=1, processes=1)
     assert threads == {1}
 
 
-def test_worker_processes_end_with_the_search(planted: Benchmark) -> None:
+def test_worker_processes_end_with_the_search(planted_benchmark: Benchmark) -> None:
     """The search is closed after its first job; otherwise the jobs of BANANAS would run for half a minute."""
     jobs = [(0, "random", range(1)), *[(0, "bananas", range(4))] * 2]
-    finished = runs._iter_finished([planted], jobs, 300, 0, 2)
-    assert next(finished)[0] == jobs[0]
+    finished_jobs = runs._iter_finished([planted_benchmark], jobs, 300, 0, 2)
+    assert next(finished_jobs)[0] == jobs[0]
     assert multiprocessing.active_children()
-    finished.close()
+    finished_jobs.close()
     assert multiprocessing.active_children() == []
 
 
@@ -148,32 +148,32 @@ def test_random_search_samples_without_replacement(space: CellSpace) -> None:
 
 
 @pytest.mark.parametrize("method_name", ["local", "evolution"])
-def test_method_beats_random_search(method_name: str, planted: Benchmark) -> None:
-    runs_by_method = run_methods([planted], [method_name, "random"], n_queries=200, n_runs=15, processes=1)[0]
-    accuracies = planted.values[:, 0]
+def test_method_beats_random_search(method_name: str, planted_benchmark: Benchmark) -> None:
+    runs_by_method = run_methods([planted_benchmark], [method_name, "random"], n_queries=200, n_runs=15, processes=1)[0]
+    accuracies = planted_benchmark.values[:, 0]
     best_accuracies = [accuracies[method_runs.best_by_query()[:, -1]] for method_runs in runs_by_method]
     standard_error = np.sqrt(sum(sample.var(ddof=1) / len(sample) for sample in best_accuracies))
     assert best_accuracies[0].mean() - best_accuracies[1].mean() > 4 * standard_error
     assert (best_accuracies[0] == accuracies.max()).mean() > 0.5
 
 
-def test_bananas_beats_random_search_early(planted: Benchmark) -> None:
+def test_bananas_beats_random_search_early(planted_benchmark: Benchmark) -> None:
     runs_by_method = [
-        run_methods([planted], [name], n_queries=50, n_runs=n_runs, processes=1)[0][0]
+        run_methods([planted_benchmark], [name], n_queries=50, n_runs=n_runs, processes=1)[0][0]
         for name, n_runs in (("bananas", 2), ("random", 100))
     ]
     bananas_values, random_values = (
-        planted.values[method_runs.best_by_query()[:, -1], 0] for method_runs in runs_by_method
+        planted_benchmark.values[method_runs.best_by_query()[:, -1], 0] for method_runs in runs_by_method
     )
     assert bananas_values.min() > np.quantile(random_values, 0.9)
 
 
-def test_local_search_moves_to_better_neighbours_or_restarts(planted: Benchmark) -> None:
-    ((queried, _),) = run_traces("local", planted, (0,), queries=300)
+def test_local_search_moves_to_better_neighbours_or_restarts(planted_benchmark: Benchmark) -> None:
+    ((queried, _),) = run_traces("local", planted_benchmark, (0,), n_queries=300)
     assert len({*queried}) == len(queried)
-    values = planted.values[:, 0]
+    values = planted_benchmark.values[:, 0]
     start = max(queried[:10], key=lambda cell: values[cell])
-    assert queried[10] in planted.cells.neighbours(start)
+    assert queried[10] in planted_benchmark.cells.neighbours(start)
 
 
 def test_halving_spends_budget_only_on_added_evaluations(planted_pgd: Benchmark) -> None:
@@ -198,12 +198,12 @@ def test_best_by_query_returns_the_best_cell_within_each_budget(cells: SearchCel
 
 
 def test_neighbours_match_the_space(cells: SearchCells, space: CellSpace) -> None:
-    distinct = SearchCells(space, np.ones(15_625, dtype=bool), distinct=True)
-    assert len(distinct) == len({*space.isomorphs()})
+    distinct_cells = SearchCells(space, np.ones(15_625, dtype=bool), distinct=True)
+    assert len(distinct_cells) == len({*space.isomorphs()})
     for cell in (0, 1462, 9930):
         assert cells.neighbours(cell) == neighbour_indices(cell)
         expected = {isomorph_index(index) for index in neighbour_indices(cell)} - {cell}
-        assert distinct.neighbours(cell) == tuple(sorted(expected))
+        assert distinct_cells.neighbours(cell) == tuple(sorted(expected))
 
 
 def test_mutate_changes_each_edge_with_the_passed_probability(cells: SearchCells) -> None:

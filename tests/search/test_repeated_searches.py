@@ -22,8 +22,8 @@ from tests.support.planted import best_cell, planted_accuracy, write_planted
 
 
 @pytest.fixture(scope="module")
-def reader(planted_folder: Path) -> RobustnessDataset:
-    return RobustnessDataset(planted_folder)
+def reader(planted_optimum_folder: Path) -> RobustnessDataset:
+    return RobustnessDataset(planted_optimum_folder)
 
 
 def search(reader: RobustnessDataset, objective: str = "clean", **options: object) -> RepeatedSearch:
@@ -36,7 +36,7 @@ def test_local_search_finds_the_planted_cell(reader: RobustnessDataset) -> None:
     search_result = search(reader)
     (result,) = search_result.results
     assert reader.get_uid(int(result.selected[0])) == str(best_cell())
-    assert result.hits == 1
+    assert result.optimum_fraction == 1
     assert result.regret[-1] == 0
     assert (np.diff(result.regret) <= 0).all()
     assert search_result.n_members == 15_625
@@ -70,11 +70,11 @@ def test_search_reports_on_another_dataset(reader: RobustnessDataset) -> None:
 
 
 def test_search_accepts_distinct_cells_and_constraints(reader: RobustnessDataset) -> None:
-    distinct = search(reader, distinct=True, methods=["evolution"])
-    assert distinct.n_members == len(reader.non_isomorph_ids)
-    constrained = search(reader, constraints=["parameters <= 300000"])
-    assert 300 < constrained.n_members < 15_625
-    assert constrained.optimum["clean"] < distinct.optimum["clean"]
+    distinct_search = search(reader, distinct=True, methods=["evolution"])
+    assert distinct_search.n_members == len(reader.non_isomorph_ids)
+    constrained_search = search(reader, constraints=["parameters <= 300000"])
+    assert 300 < constrained_search.n_members < 15_625
+    assert constrained_search.optimum["clean"] < distinct_search.optimum["clean"]
 
 
 def test_dominated_volume_fractions_match_hypervolumes(planted_front: Benchmark, reader: RobustnessDataset) -> None:
@@ -86,10 +86,10 @@ def test_dominated_volume_fractions_match_hypervolumes(planted_front: Benchmark,
     (runs,) = run_methods([planted_front], ["random"], n_queries=30, n_runs=2, processes=1)[0]
     dominated_fractions = dominated_volume_fractions(runs)
     low, high = planted_front.values.min(axis=0), planted_front.values.max(axis=0)
-    scaled = (planted_front.values - low) / (high - low)
-    attainable = hypervolume(scaled)
+    scaled_values = (planted_front.values - low) / (high - low)
+    attainable_volume = hypervolume(scaled_values)
     for query in (1, 7, 30):
-        expected = hypervolume(scaled[runs.queried[1, :query]]) / attainable
+        expected = hypervolume(scaled_values[runs.queried[1, :query]]) / attainable_volume
         assert dominated_fractions[1, query - 1] == pytest.approx(expected)
 
 
@@ -109,18 +109,18 @@ def test_search_rejects_more_queries_than_architectures(tmp_path: Path) -> None:
 
 
 def test_compare_with_paper_recognises_published_accuracies(
-    planted_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    planted_optimum_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reader = RobustnessDataset(planted_folder)
+    reader = RobustnessDataset(planted_optimum_folder)
     search_result = search(reader, n_queries=20, n_runs=1)
     # The planted dataset has the layout and all cells of the published dataset, but other accuracies.
     comparison = compare_with_paper(reader, [search_result])
     assert comparison == (0.9468, search_result.optimum["clean"], False)
     monkeypatch.setattr("robust201.search.repeated_searches.PAPER_OPTIMUM", search_result.optimum["clean"] + 0.0004)
     assert compare_with_paper(reader, [search_result]).agrees
-    constrained = search(reader, n_queries=20, n_runs=1, constraints=["parameters <= 300000"])
+    constrained_search = search(reader, n_queries=20, n_runs=1, constraints=["parameters <= 300000"])
     (cifar100_search,) = repeat_searches(
         reader, "cifar100", ["clean"], methods=["random"], n_queries=20, n_runs=1, processes=1
     )
-    assert compare_with_paper(reader, [constrained]) is None
+    assert compare_with_paper(reader, [constrained_search]) is None
     assert compare_with_paper(reader, [cifar100_search]) is None

@@ -91,7 +91,7 @@ def test_scan_drops_deleted_shards(store):
     shard = store.inventory().shards[0]
     store.folder.shards.joinpath(shard).unlink()
     state = inventory_state(store.inventory())
-    assert shard not in state[0]
+    assert shard not in store.inventory().shards
     assert state == state_without_index(store)
 
 
@@ -99,8 +99,9 @@ def test_index_supports_compacted_folder(store, scanned_names):
     store.compact()
     store.commit(make_results(make_unit(50), measurements=ALL))
     state = inventory_state(store.inventory())
-    assert len(state[0]) == 2
-    assert len(state[-1]) == len(UNITS)
+    shards, *_, replaced_shards = state
+    assert len(shards) == 2
+    assert len(replaced_shards) == len(UNITS)
     scanned_names.clear()
     assert inventory_state(store.inventory()) == state == state_without_index(store)
     assert len(scanned_names) == 2  # in the scan without an index
@@ -109,8 +110,8 @@ def test_index_supports_compacted_folder(store, scanned_names):
 def test_inputs_replace_damaged_compacted_shard_despite_index(store):
     inputs = store.inventory().shards
     store.compact()
-    (compacted,) = store.inventory().shards
-    path = store.folder.shards.joinpath(compacted)
+    (compacted_shard,) = store.inventory().shards
+    path = store.folder.shards.joinpath(compacted_shard)
     path.write_bytes(path.read_bytes()[:-20] + b"\0" * 20)
     inventory = store.inventory(on_damage="report")
     assert inventory.shards == inputs
@@ -133,7 +134,7 @@ def test_damaged_index_is_ignored_and_rewritten(small_store, data):
     expected = state_without_index(store)
     (path,) = index_files(store)
     original = path.read_bytes()
-    fault = data.draw(st.sampled_from(["flip", "truncate", "foreign"]))
+    fault = data.draw(st.sampled_from(["flip", "truncate", "other version"]))
     if fault == "flip":
         content = bytearray(original)
         bit = data.draw(st.integers(0, 8 * len(original) - 1))
@@ -233,7 +234,7 @@ def test_count_complete_agrees_with_single_evaluations(store):
                     measurements = DEFAULT if rng.random() < 0.7 else ("accuracy", "cm")
                     store.commit(make_results(unit, (strength,), start, stop, measurements))
     inventory = store.inventory()
-    n_complete_values = set()
+    complete_counts = set()
     for unit in [*UNITS, *new_units, make_unit(77), make_unit(3, strengths=(4.0, 8.0))]:
         for measurements in (DEFAULT, ("accuracy",), ("predictions",)):
             complete_strengths = {
@@ -243,12 +244,12 @@ def test_count_complete_agrees_with_single_evaluations(store):
                 strength for strength in unit.strengths if inventory.is_complete(unit, strength, measurements)
             } == complete_strengths
             missing_strengths = {
-                strength for part in inventory.missing(unit, measurements) for strength in part.strengths
+                strength for part in inventory.find_missing_parts(unit, measurements) for strength in part.strengths
             }
             assert missing_strengths == set(unit.strengths) - complete_strengths
             assert inventory.count_complete(unit, measurements) == len(complete_strengths)
-            n_complete_values.add(len(complete_strengths))
-    assert n_complete_values == {0, 1, 2, 3}
+            complete_counts.add(len(complete_strengths))
+    assert complete_counts == {0, 1, 2, 3}
 
 
 def _has_slices(inventory, unit, strength, measurements):
@@ -354,6 +355,7 @@ def test_resume_finds_damage_that_changes_modification_time(store):
 @pytest.mark.parametrize("command", ["verify", "export", "merge"])
 @pytest.mark.parametrize("min_rows", [1, 1000])
 def test_resume_finds_hidden_damage_after_another_command_found_it(store, monkeypatch, tmp_path, command, min_rows):
+    # Hidden damage changes neither the size nor the modification time of a shard.
     make_older(store)
     damaged_shard = scan_as_resume(store).shards[5]
     flip_middle_bit(store, damaged_shard, keep_time=True)
@@ -382,9 +384,9 @@ def test_compaction_hashes_even_verified_inputs(store, hashed_names):
     assert scan_as_resume(store).damaged == (damaged_shard,)
     hashed_names.clear()
     make_older(store)
-    (compacted,) = scan_as_resume(store).shards
+    (compacted_shard,) = scan_as_resume(store).shards
     scan_as_resume(store)
-    assert hashed_names == [compacted]
+    assert hashed_names == [compacted_shard]
 
 
 def test_resume_hashes_only_shards_of_given_networks(store, hashed_names):

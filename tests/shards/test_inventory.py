@@ -52,8 +52,8 @@ def test_are_complete_agrees_with_single_units(store: ShardStore) -> None:
     inventory = store.inventory()
     for strength in (1.0, 4.0):
         for measurements in (("accuracy",), ("accuracy", "confidence")):
-            single = [inventory.is_complete(unit, strength, measurements) for unit in UNITS]
-            assert inventory.are_complete(UNITS, strength, measurements) == single
+            expected = [inventory.is_complete(unit, strength, measurements) for unit in UNITS]
+            assert inventory.are_complete(UNITS, strength, measurements) == expected
 
 
 def test_are_complete_is_false_for_empty_store(tmp_path: Path) -> None:

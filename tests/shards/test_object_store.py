@@ -77,7 +77,7 @@ def test_flipped_byte_is_detected_and_shard_set_aside(store):
     assert [finding.kind for finding in store.verify()] == ["damaged"]
     inventory = store.inventory(verify="all", on_damage="set_aside")
     assert inventory.damaged == (shards[0],)
-    assert inventory.missing(UNITS[0], DEFAULT) == (whole_part(UNITS[0]),)
+    assert inventory.find_missing_parts(UNITS[0], DEFAULT) == (whole_part(UNITS[0]),)
     assert store.inventory(verify="all").shards == (shards[1],)
     damaged_content = store.folder.backend.read(f"damaged/{shards[0]}") if store.folder.shards_url else None
     damaged_content = damaged_content or (store.root / "damaged" / shards[0]).read_bytes()

@@ -76,7 +76,7 @@ def test_scan_reads_footer_that_is_longer_than_first_read(store, monkeypatch):
     unit = make_unit()
     store.commit(make_results(unit))
     monkeypatch.setattr("robust201.shards.row_identity._TAIL_BYTES", 64)
-    assert store.inventory().missing(unit, DEFAULT) == ()
+    assert store.inventory().find_missing_parts(unit, DEFAULT) == ()
 
 
 def test_shard_name_contains_hash_of_content(store):
@@ -96,27 +96,27 @@ def test_parts_merge_to_all_images_for_any_split_and_order(tmp_path_factory, cut
     for start, stop in ranges:
         store.commit(make_results(unit, start=start, stop=stop, measurements=ALL))
     inventory = store.inventory()
-    assert inventory.missing(unit, ALL) == ()
+    assert inventory.find_missing_parts(unit, ALL) == ()
     assert inventory.n_evaluations == 2
     for strength in unit.strengths:
         expected = make_values(unit, strength, 0, unit.n_images, ALL)
         assert_equal_values(store.values(unit, strength, inventory, ALL), expected)
 
 
-def test_missing_returns_one_part_for_strengths_that_lack_the_same_images(store):
+def test_find_missing_parts_returns_one_part_for_strengths_that_lack_the_same_images(store):
     unit = make_unit(strengths=(1.0, 2.0, 3.0, 4.0))
-    assert store.inventory().missing(unit, DEFAULT) == (whole_part(unit),)
+    assert store.inventory().find_missing_parts(unit, DEFAULT) == (whole_part(unit),)
     store.commit(make_results(unit, strengths=(2.0,)))
     store.commit(make_results(unit, strengths=(3.0,), start=10, stop=20))
     inventory = store.inventory()
-    assert inventory.missing(unit, DEFAULT) == (
+    assert inventory.find_missing_parts(unit, DEFAULT) == (
         Part(unit, (3.0,), 0, 10),
         Part(unit, (1.0, 4.0), 0, 30),
         Part(unit, (3.0,), 20, 30),
     )
     assert inventory.n_evaluations == 1
-    complete = {strength for strength in unit.strengths if inventory.is_complete(unit, strength, DEFAULT)}
-    assert complete == {2.0}
+    complete_strengths = {strength for strength in unit.strengths if inventory.is_complete(unit, strength, DEFAULT)}
+    assert complete_strengths == {2.0}
     with pytest.raises(IncompleteError, match=r"0:10, 20:30 are missing"):
         store.values(unit, 3.0, inventory, DEFAULT)
 
@@ -124,29 +124,29 @@ def test_missing_returns_one_part_for_strengths_that_lack_the_same_images(store)
 def test_additional_strength_is_missing(store):
     store.commit(make_results(make_unit(strengths=(1.0, 4.0))))
     extended_unit = make_unit(strengths=(1.0, 2.0, 4.0))
-    assert store.inventory().missing(extended_unit, DEFAULT) == (Part(extended_unit, (2.0,), 0, 30),)
+    assert store.inventory().find_missing_parts(extended_unit, DEFAULT) == (Part(extended_unit, (2.0,), 0, 30),)
 
 
 def test_additional_measurement_is_missing(store):
     unit = make_unit()
     store.commit(make_results(unit, measurements=("accuracy",)))
-    assert store.inventory().missing(unit, ("accuracy", "cm")) == ()
-    assert store.inventory().missing(unit, ("accuracy", "confidence")) == (whole_part(unit),)
+    assert store.inventory().find_missing_parts(unit, ("accuracy", "cm")) == ()
+    assert store.inventory().find_missing_parts(unit, ("accuracy", "confidence")) == (whole_part(unit),)
     store.commit(make_results(unit, measurements=DEFAULT))
     inventory = store.inventory()
-    assert inventory.missing(unit, DEFAULT) == ()
+    assert inventory.find_missing_parts(unit, DEFAULT) == ()
     assert "confidence_label" in store.values(unit, 1.0, inventory, DEFAULT)
 
 
-def test_foreign_counts_results_for_other_weights(store):
-    planned, unplanned = make_unit(), make_unit(checkpoint="d" * 64)
-    store.commit(make_results(planned))
-    store.commit(make_results(unplanned))
+def test_count_foreign_evaluations_counts_results_for_other_weights(store):
+    planned_unit, unplanned_unit = make_unit(), make_unit(checkpoint="d" * 64)
+    store.commit(make_results(planned_unit))
+    store.commit(make_results(unplanned_unit))
     protocol = EvaluationProtocol.of({"key": "pgd"})
     store.save_protocol(protocol)
     inventory = store.inventory()
-    assert inventory.foreign(np.array([planned.id], "S32")) == {unplanned.protocol: 2}
-    assert inventory.foreign(np.array([planned.id, unplanned.id], "S32")) == {}
+    assert inventory.count_foreign_evaluations(np.array([planned_unit.id], "S32")) == {unplanned_unit.protocol: 2}
+    assert inventory.count_foreign_evaluations(np.array([planned_unit.id, unplanned_unit.id], "S32")) == {}
     assert inventory.protocol(protocol.digest) == {"key": "pgd"}
     assert inventory.protocol("unknown") == {}
 
@@ -193,8 +193,8 @@ def test_iter_batches_returns_stored_values_across_row_groups_and_parts(store, m
 )
 def test_choose_slices_returns_maximum_disjoint_cover(pairs):
     slices = [Slice(start, stop, row) for row, (start, stop) in enumerate(sorted(pairs))]
-    chosen = choose_slices(slices)
-    covered = [position for image_slice in chosen for position in range(image_slice.start, image_slice.stop)]
+    chosen_slices = choose_slices(slices)
+    covered = [position for image_slice in chosen_slices for position in range(image_slice.start, image_slice.stop)]
     assert len(covered) == len(set(covered))
     possible_choices = [frozenset()]
     for image_slice in slices:
@@ -205,10 +205,10 @@ def test_choose_slices_returns_maximum_disjoint_cover(pairs):
             if not slice_images & images_of_choice
         ]
     assert len(covered) == max(map(len, possible_choices))
-    uncovered = [position for start, stop in find_gaps(chosen, 12) for position in range(start, stop)]
+    uncovered = [position for start, stop in find_gaps(chosen_slices, 12) for position in range(start, stop)]
     assert sorted(uncovered + covered) == list(range(12))
     if (0, 12) in pairs:
-        assert len(chosen) == 1
+        assert len(chosen_slices) == 1
 
 
 def test_slices_returns_first_of_equal_shards_by_name(store):
@@ -234,7 +234,7 @@ def test_verify_finds_unequal_duplicates(store):
     store.commit(make_results(unit, strengths=(4.0,), seed=1))
     (finding,) = store.verify()
     assert finding.kind == "unequal duplicates"
-    assert finding.unit == "#21 digits pgd at 4 images 0:30"
+    assert finding.unit == "#21 digits pgd at 4, images 0:30"
 
 
 def test_verify_finds_parts_that_differ_from_result_for_all_images(store):
@@ -362,7 +362,7 @@ def test_merge_folders_copies_shards_and_protocols(tmp_path):
     assert (report.added, report.present, report.protocols, report.conflicts) == (4, 1, 1, ())
     target = ShardStore.open(tmp_path / "all")
     inventory = target.inventory(verify="all")
-    assert all(inventory.missing(unit, DEFAULT) == () for unit in units)
+    assert all(inventory.find_missing_parts(unit, DEFAULT) == () for unit in units)
     assert_equal_values(target.values(units[2], 4.0, inventory, DEFAULT), make_values(units[2], 4.0, 0, 30))
     assert inventory.protocol(protocol.digest) == {"key": "pgd"}
     second_report = merge_folders([a.root, b.root], tmp_path / "all")

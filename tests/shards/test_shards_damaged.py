@@ -42,7 +42,7 @@ def test_verify_finds_rows_that_break_an_invariant(store, monkeypatch):
     results[0].values["cm"][0, 0] += 1
     store.commit(results)
     (finding,) = store.verify()
-    assert (finding.kind, finding.unit) == ("invalid", "#21 digits pgd at 1 images 0:30")
+    assert (finding.kind, finding.unit) == ("invalid", "#21 digits pgd at 1, images 0:30")
 
 
 @pytest.mark.parametrize("name", ["digits/000022-pgd", "digits/000021-fgsm", "cifar10/000021-pgd"])
@@ -79,8 +79,8 @@ def test_killed_commit_leaves_no_partial_shard(store, step):
     assert start_and_die_at(step, store, make_results(make_unit(2))).wait() == 9
     inventory = store.inventory(verify="all")
     assert len(inventory.shards) == (2 if step == "renamed" else 1)
-    assert inventory.missing(make_unit(1), DEFAULT) == ()
-    assert (inventory.missing(make_unit(2), DEFAULT) == ()) == (step == "renamed")
+    assert inventory.find_missing_parts(make_unit(1), DEFAULT) == ()
+    assert (inventory.find_missing_parts(make_unit(2), DEFAULT) == ()) == (step == "renamed")
     store.commit(make_results(make_unit(2)))
     assert store.inventory(verify="all").n_evaluations == 4
     assert store.verify() == []

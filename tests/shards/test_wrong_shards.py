@@ -64,7 +64,7 @@ def assert_verify_reports_and_requeue_repairs(store):
     assert store.verify() == []
     inventory = store.inventory(verify="all")
     for unit in (DAMAGED_UNIT, INTACT_UNIT):
-        assert inventory.missing(unit, DEFAULT) == ()
+        assert inventory.find_missing_parts(unit, DEFAULT) == ()
 
 
 @pytest.mark.parametrize("fault", INVALID_TABLES)
@@ -95,12 +95,12 @@ def test_shard_file_rejects_excessive_row_group_before_decoding(tmp_path):
     store.commit(make_results(DAMAGED_UNIT))
     path = rewrite_shard(path_to_damage(store), INVALID_TABLES["forty million values"])
     assert path.stat().st_size < 30_000
-    allocated = pa.total_allocated_bytes()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    allocated_bytes = pa.total_allocated_bytes()
+    peak_kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(ShardDamagedError, match="that takes 320,"):
         ShardFile(store.folder.backend, f"digits/{path.name}")
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < peak + 50_000
-    assert pa.total_allocated_bytes() <= allocated + (1 << 20)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < peak_kilobytes + 50_000
+    assert pa.total_allocated_bytes() <= allocated_bytes + (1 << 20)
 
 
 def test_damaged_footer_does_not_abort_process(tmp_path):
@@ -153,13 +153,13 @@ def test_find_suspects_finds_exactly_the_invalid_rows(tmp_path, measurements):
             cells[changed_row][element] += int(rng.integers(0, 2)) if is_integer else change
         else:
             cells[changed_row] += change
-        changed = with_column(
+        changed_table = with_column(
             name, lambda original, cells=cells, name=name: pa.array(cells, original.schema.field(name).type)
         )(table)
-        suspects, _ = find_suspects(changed, file.columns)
+        suspects, _ = find_suspects(changed_table, file.columns)
         for position in range(8):
             try:
-                check_values(copy_row_values(changed, position, file.columns), 30)
+                check_values(copy_row_values(changed_table, position, file.columns), 30)
             except EvaluationError:
                 n_invalid += 1
                 assert suspects[position], (name, changed_row, change)

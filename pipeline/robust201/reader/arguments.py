@@ -69,7 +69,8 @@ def as_strength(strength: object, known_strengths: Sequence[float], error_prefix
             advice = f" Epsilons are in units of 1/255: {matching_epsilons[0]:g}/255 is {matching_epsilons[0]:g}."
     strengths = ", ".join(f"{known:g}" for known in known_strengths)
     raise ConfigError(
-        f"{error_prefix}: expected a strength of {strengths}, got {strength_text}.{advice} Choose one of these."
+        f"{error_prefix}: expected a strength of {strengths}, got {strength_text}.{advice} Choose one of the expected "
+        "strengths."
     )
 
 

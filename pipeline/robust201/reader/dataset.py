@@ -318,7 +318,8 @@ class RobustnessDataset:
 
         Returns:
             One row per network, key and strength: `dataset`, `key`, `architecture`, `strength`, `value`,
-            `standard_error`, `low` and `high` (the 95% interval), `n_seen`, `n_images` and `design`.
+            `standard_error`, `low` and `high` (the 95% interval), `n_seen` (number of sampled images), `n_images`
+            (number of all images) and `design` (how the images were sampled).
         """
         from robust201.reader.estimates import read_estimates
 
@@ -396,7 +397,7 @@ class RobustnessDataset:
         return images_frame(self.files, as_name(dataset, "dataset"))
 
     def sources(self) -> "pd.DataFrame":
-        """Return the folders from which results are read, such as the folders of an overlay.
+        """Return the folders from which results are read, which is useful if several folders were opened.
 
         Returns:
             One row per dataset, key and folder from which results are read: `dataset`, `key`, `strengths` (a tuple,
@@ -469,6 +470,7 @@ class RobustnessDataset:
         """
         from robust201.reader.frames import rank_by_value
 
+        # If architectures have several sets of weights, `select` makes each set a network of its own.
         if weights is None and (separated_dataset := self.select()).files is not self.files:
             options: Any = {"measure": measure, "lowest_first": lowest_first, "isomorphs": isomorphs, "ties": ties}
             ranked: pd.Series[int] | pd.DataFrame = separated_dataset.rank(dataset, key, strength, **options)

@@ -80,7 +80,8 @@ class RankAgreement(NamedTuple):
         kendall: Kendall's tau-b; NaN if either metric is the same for all architectures.
         low: lower bound of the 95% interval of `kendall` for sampling of architectures.
         high: upper bound of this interval.
-        top: number of best architectures that are compared; of tied architectures, those with lower ids come first.
+        top: number of best architectures by each metric that are compared; of tied architectures, those with lower ids
+            come first.
         overlap: number of architectures among the best by both metrics.
     """
 
@@ -95,7 +96,8 @@ class RankAgreement(NamedTuple):
 
 
 MAX_TOP = 20
-"""Maximum number of best architectures whose overlap is counted; the number is also at most half of all."""
+"""Maximum number of best architectures whose overlap is counted. The number is also at most half of the
+architectures."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +224,7 @@ def worst_case_accuracies(outcomes_of_attacks: Sequence[Outcomes]) -> "pd.Series
 
 def _derive_robustness(results: StoredResults, requirements: dict[str, str]) -> Iterator[MetricRow]:
     for key in results.keys("attack"):
-        # Other attacks have no curve that begins with the clean accuracy.
+        # The curve of an attack that was itself evaluated at strength 0 does not begin with the clean accuracy.
         if not results.files.includes_clean(results.name, key):
             continue
         curves = results.accuracies[key].dropna()
@@ -389,7 +391,7 @@ def _derive_corruption_errors(
         requirements["corruption_error, mean_corruption_error"] = "results of a corruption"
         return
     errors_by_key, relative_errors_by_key = {}, {}
-    clean = results.accuracies[CLEAN][CLEAN_STRENGTH] if CLEAN in results.accuracies else None
+    clean_accuracies = results.accuracies[CLEAN][CLEAN_STRENGTH] if CLEAN in results.accuracies else None
     for key in keys:
         frame = results.accuracies[key].dropna()
         if reference not in frame.index:
@@ -404,13 +406,13 @@ def _derive_corruption_errors(
         if errors_by_key[key].isna().all():
             note += "; undefined: the reference makes no error"
         yield MetricRow(results.name, "corruption_error", key, None, errors_by_key[key], note)
-        if clean is not None:
-            common_architectures = frame.index.intersection(clean.dropna().index)
+        if clean_accuracies is not None:
+            common_architectures = frame.index.intersection(clean_accuracies.dropna().index)
             if reference in common_architectures:
                 accuracies = frame.loc[common_architectures].to_numpy()[:, None]
-                reference_clean = float(clean[reference])
+                reference_clean = float(clean_accuracies[reference])
                 relative_errors = relative_corruption_errors(
-                    accuracies, clean[common_architectures], reference_accuracies, reference_clean
+                    accuracies, clean_accuracies[common_architectures], reference_accuracies, reference_clean
                 )
                 relative_errors_by_key[key] = pd.Series(relative_errors[:, 0], index=common_architectures)
     for metric, series_by_key, undefined_reason in (
@@ -420,8 +422,8 @@ def _derive_corruption_errors(
         if series_by_key:
             mean = pd.DataFrame(series_by_key).mean(axis=1, skipna=False)
             note = f"over {len(series_by_key)} corruptions, relative to {format_architecture(reference)}"
-            if undefined := [key for key, series in series_by_key.items() if series.isna().all()]:
-                note += f"; undefined: {undefined_reason} {', '.join(undefined)}"
+            if undefined_keys := [key for key, series in series_by_key.items() if series.isna().all()]:
+                note += f"; undefined: {undefined_reason} {', '.join(undefined_keys)}"
             yield MetricRow(results.name, metric, "+".join(series_by_key), None, mean, note)
 
 
@@ -446,13 +448,13 @@ def _derive_seed_deviations(
         )
     for weights_names, dataset in itertools.product(weights_of_recipes, datasets):
         frames = [
-            read_frame(files.restrict_to_weights(weights_name), [dataset], keys).assign(trained=weights_name)
+            read_frame(files.restrict_to_weights(weights_name), [dataset], keys).assign(weights=weights_name)
             for weights_name in weights_names
         ]
         for (key, strength), group in pd.concat(frames).groupby(["key", "strength"], observed=True):
             if strength == CLEAN_STRENGTH and files.includes_clean(dataset, str(key)):
                 continue
-            accuracies = group.pivot_table(index="architecture", columns="trained", values="value", dropna=False)
+            accuracies = group.pivot_table(index="architecture", columns="weights", values="value", dropna=False)
             deviations, pooled_deviation = summarise_seeds(accuracies.to_numpy())
             note = f"over {', '.join(weights_names)}; pooled {pooled_deviation:.4g}"
             deviation = pd.Series(deviations, index=accuracies.index)

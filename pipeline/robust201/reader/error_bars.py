@@ -87,14 +87,14 @@ def check_outcomes(outcomes: Outcomes, accuracies: "pd.Series[float]", label: st
     """
     common_architectures = [architecture for architecture in outcomes.architectures if architecture in accuracies.index]
     accuracies_of_outcomes = count_correct(outcomes.of(common_architectures).packed) / outcomes.n_images
-    differs = (
+    is_contradiction = (
         np.abs(accuracies_of_outcomes - accuracies.loc[common_architectures].to_numpy(np.float64)) > _MAX_ROUNDING_ERROR
     )
-    if differs.any():
+    if is_contradiction.any():
         raise ResultsError(
             f"Reading outcomes failed for {label}: the per-image outcomes of "
-            f"{common_architectures[int(differs.argmax())]} contradict its accuracy. Only read folders together if "
-            "they contain the same evaluations."
+            f"{common_architectures[int(is_contradiction.argmax())]} contradict its accuracy. Only read folders "
+            "together if they contain the same evaluations."
         )
 
 
@@ -106,7 +106,7 @@ def find_ties(
     Args:
         accuracies: accuracies by architecture.
         n_images: number of images.
-        outcomes: per-image outcomes, which are compared if all architectures have them; otherwise, accuracies are
+        outcomes: per-image outcomes. They are compared if all architectures have them; if not, only accuracies are
             compared.
         level: level of significance.
         label: dataset and key, for error messages.
@@ -150,9 +150,9 @@ def rank_with_ties(
     ranks = rank_by_value(frame, (strength,), lowest_first=False, label=label)
     rows_at_strength = frame[frame["strength"] == strength].set_index("architecture").loc[ranks.index]
     # Isomorphic architectures share one evaluation, which is compared only once.
-    evaluated = rows_at_strength.groupby("isomorph", sort=False)["value"].first()
-    ties, _ = find_ties(evaluated, n_images, outcomes, level=level, label=label)
-    ties_by_isomorph = pd.DataFrame({"p_value": ties.p_values, "tied": ties.tied}, index=evaluated.index)
+    evaluated_accuracies = rows_at_strength.groupby("isomorph", sort=False)["value"].first()
+    ties, _ = find_ties(evaluated_accuracies, n_images, outcomes, level=level, label=label)
+    ties_by_isomorph = pd.DataFrame({"p_value": ties.p_values, "tied": ties.tied}, index=evaluated_accuracies.index)
     ties_by_architecture = ties_by_isomorph.loc[rows_at_strength["isomorph"]].set_index(ranks.index)
     columns = {
         "rank": ranks,

@@ -1,4 +1,8 @@
-"""Estimated accuracies in a dataset that was exported from a sampled sweep."""
+"""Estimated accuracies of a dataset.
+
+A sweep with a compute budget evaluates most networks on a sample of the images only. Its export contains estimates of
+their accuracies on all images.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -44,9 +48,9 @@ def read_estimates(files: ResultFiles) -> "pd.DataFrame":
         return pd.DataFrame(columns=["dataset", "key", "architecture"])
     table: pd.DataFrame = pd.concat(frames, ignore_index=True)
     table = table.drop_duplicates([*_IDENTITY_COLUMNS, "value", "standard_error"], ignore_index=True)
-    repeated = table.loc[table.duplicated(_IDENTITY_COLUMNS), _IDENTITY_COLUMNS]
-    if len(repeated):
-        dataset, key, architecture, _ = repeated.iloc[0]
+    repeated_rows = table.loc[table.duplicated(_IDENTITY_COLUMNS), _IDENTITY_COLUMNS]
+    if len(repeated_rows):
+        dataset, key, architecture, _ = repeated_rows.iloc[0]
         raise ResultsError(
             f"Reading estimates failed for {files.path}: expected one estimate of {architecture} under {key} on "
             f"{dataset}, got several from different folders. Omit one of the folders."

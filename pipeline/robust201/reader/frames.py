@@ -14,7 +14,7 @@ from robust201.reader.value_checks import architecture_of, format_id
 from robust201.tasks.columns import MEASUREMENTS
 
 FRAME_COLUMNS = ("architecture", "isomorph", "spec", "dataset", "key", "strength", "value")
-"""Columns of a DataFrame in the tidy form; for overlaid folders, there is also a column `source`."""
+"""Columns of a DataFrame in the tidy form. If several folders are read together, there is also a column `source`."""
 
 MEAN_DECIMALS = 12
 """Number of decimals to which means of accuracies are rounded.
@@ -114,9 +114,9 @@ def read_accuracies(files: ResultFiles, dataset: str) -> pd.DataFrame:
         columns[paper_key(key)] = frame.sort_index(axis=1)
     if not columns:
         return pd.DataFrame()
-    wide = pd.concat(columns, axis=1, names=["key", "strength"]).rename_axis("architecture").sort_index()
+    wide_frame = pd.concat(columns, axis=1, names=["key", "strength"]).rename_axis("architecture").sort_index()
     # The numbers of an architecture must be contiguous, because the last bits of their sum depend on the memory layout.
-    return pd.DataFrame(np.ascontiguousarray(wide.to_numpy()), wide.index, wide.columns, copy=False)
+    return pd.DataFrame(np.ascontiguousarray(wide_frame.to_numpy()), wide_frame.index, wide_frame.columns, copy=False)
 
 
 def _read_rows(

@@ -73,10 +73,10 @@ def read_joined(source: "str | Path | pd.DataFrame", files: ResultFiles, resolve
     )
     naming_column = next((column_name for column_name in NAMING_COLUMNS if column_name in frame.columns), None)
     if naming_column is None:
-        shown_columns = ", ".join(map(str, frame.columns[:12])) or "none"
+        listed_columns = ", ".join(map(str, frame.columns[:12])) or "none"
         raise ConfigError(
             f"Joining failed for {table_name}: no column identifies the architectures (columns: "
-            f"{shown_columns}). Rename a column to {', '.join(NAMING_COLUMNS[:-1])} or {NAMING_COLUMNS[-1]}."
+            f"{listed_columns}). Rename a column to {', '.join(NAMING_COLUMNS[:-1])} or {NAMING_COLUMNS[-1]}."
         )
     number_columns = [
         column_name

@@ -20,7 +20,7 @@ MAX_TEXT_BYTES = 4 << 30
 """Maximum decompressed size of a JSON file that is read completely."""
 
 HEAD_BYTES = 1 << 12
-"""Maximum number of bytes before the first id of an architecture."""
+"""Maximum number of bytes before the first id: brackets, and the names of the dataset, key and measurement."""
 
 MAX_VALUE_BYTES = 1 << 28
 """Maximum size of a value.

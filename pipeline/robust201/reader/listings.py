@@ -161,8 +161,9 @@ def key_of_parquet(name: str) -> tuple[str, str] | None:
 def describe_missing_files(path: Path, names: Iterable[str]) -> str:
     """Return the text of a warning that listed files are missing."""
     missing_names = sorted(names)
+    others = ", …" if len(missing_names) > 1 else ""
     verb_phrase = "file is" if len(missing_names) == 1 else "files are"
     return (
-        f"{len(missing_names):,} listed {verb_phrase} not in {path}, such as {missing_names[0]}, because of deletion "
-        "or an incomplete download; their results are missing"
+        f"{len(missing_names):,} listed {verb_phrase} not in {path} ({missing_names[0]}{others}), because of deletion "
+        "or an incomplete download; results are therefore missing"
     )

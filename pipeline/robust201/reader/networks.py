@@ -165,10 +165,10 @@ def narrow_files(
     if selected_keys is None and networks is None and all(_find_network_weights(layer) == (None,) for layer in layers):
         return files
     network_files = [NetworkFiles(layer, networks, selected_keys) for layer in layers]
-    narrowed = OverlaidFiles(network_files) if isinstance(files, OverlaidFiles) else network_files[0]
+    narrowed_files = OverlaidFiles(network_files) if isinstance(files, OverlaidFiles) else network_files[0]
     if networks is not None:
-        _check_networks(files, narrowed, networks)
-    return narrowed
+        _check_networks(files, narrowed_files, networks)
+    return narrowed_files
 
 
 def _find_keys(files: ResultFiles, keys: Collection[str]) -> list[str]:
@@ -177,18 +177,18 @@ def _find_keys(files: ResultFiles, keys: Collection[str]) -> list[str]:
     for key in requested_keys:
         if key not in known_keys:
             raise ConfigError(
-                f"Reading {files.path} failed for {key!r}: it has no results for this key."
+                f"Reading {files.path} failed for {key!r}: the dataset has no results for this key."
                 f"{did_you_mean(key, known_keys)}"
             )
     return requested_keys
 
 
-def _check_networks(files: ResultFiles, narrowed: ResultFiles, networks: Collection[str]) -> None:
+def _check_networks(files: ResultFiles, narrowed_files: ResultFiles, networks: Collection[str]) -> None:
     """Raise ConfigError if a name is not the name of a network, or of an architecture, with an accuracy."""
-    evaluated = _list_evaluated_networks(narrowed)
-    architectures = {name.partition(WEIGHTS_SEPARATOR)[0] for name in evaluated}
+    evaluated_networks = _list_evaluated_networks(narrowed_files)
+    architectures = {name.partition(WEIGHTS_SEPARATOR)[0] for name in evaluated_networks}
     for name in networks:
-        if name not in evaluated and name not in architectures:
+        if name not in evaluated_networks and name not in architectures:
             known_networks = _list_evaluated_networks(narrow_files(files))
             examples = ", ".join(sorted(known_networks)[:5])
             raise ConfigError(
@@ -221,6 +221,6 @@ def _find_network_weights(files: ResultFiles) -> tuple[str | None, ...]:
     )
     files_of_accuracies = {files.find(dataset, key, "accuracy") for dataset, key in dataset_keys}
     parquet_paths = [path for path in files_of_accuracies if path is not None and path.suffix == ".parquet"]
-    names_in_file = {name for path in parquet_paths for name in read_weights_names(path)}
-    network_weights = tuple(name for name in files.weight_names if name in names_in_file)
+    names_in_files = {name for path in parquet_paths for name in read_weights_names(path)}
+    network_weights = tuple(name for name in files.weight_names if name in names_in_files)
     return network_weights if len(network_weights) > 1 else (None,)

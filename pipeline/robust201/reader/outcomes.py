@@ -25,7 +25,7 @@ class Outcomes:
 
     Attributes:
         architectures: ids of the A evaluated architectures, ascending.
-        packed: (A, B) uint8, one row of bits per architecture (see `statistics.outcomes`).
+        packed: (A, B) uint8, the outcomes of each architecture as bits in B bytes (see `statistics.outcomes`).
         n_images: number of images N.
     """
 
@@ -45,14 +45,18 @@ class Outcomes:
             ArchitectureError: an architecture has no outcomes.
         """
         row_indices = {architecture: row_index for row_index, architecture in enumerate(self.architectures)}
-        selected = tuple(architectures)
-        missing = [architecture for architecture in selected if architecture not in row_indices]
-        if missing:
+        selected_architectures = tuple(architectures)
+        missing_architectures = [
+            architecture for architecture in selected_architectures if architecture not in row_indices
+        ]
+        if missing_architectures:
             raise ArchitectureError(
-                f"Choosing outcomes failed for {missing[0]}: the architecture has no outcomes ({len(missing)} of the "
-                "chosen architectures have none). Evaluate it with the measurement `predictions`, or omit it."
+                f"Choosing outcomes failed for {missing_architectures[0]}: the architecture has no outcomes "
+                f"({len(missing_architectures)} of the chosen architectures have none). Evaluate it with the "
+                "measurement `predictions`, or omit it."
             )
-        return Outcomes(selected, self.packed[[row_indices[architecture] for architecture in selected]], self.n_images)
+        rows = [row_indices[architecture] for architecture in selected_architectures]
+        return Outcomes(selected_architectures, self.packed[rows], self.n_images)
 
 
 def has_outcomes_of(files: ResultFiles, dataset: str, key: str) -> bool:

@@ -36,7 +36,7 @@ class OverlaidFiles(ResultFiles):
 
     def __init__(self, layers: Sequence[ResultFiles]) -> None:
         first_layer = layers[0]
-        self.layers = self._all_layers = tuple(layers)  # `choosing` restricts only `layers`
+        self.layers = self._all_layers = tuple(layers)  # `restrict_to_weights` changes only `layers`
         self.path, self.parquet, self.sweep, self.missing = first_layer.path, first_layer.parquet, None, {}
         self.space_name, self.space = first_layer.space_name, first_layer.space
         self._cache = RowCache()
@@ -78,15 +78,15 @@ class OverlaidFiles(ResultFiles):
 
         Folders whose weights have no names are included. Folders that have only weights with other names are left out.
         """
-        restricted = super().restrict_to_weights(weights)
-        if restricted is not self:
+        restricted_files = super().restrict_to_weights(weights)
+        if restricted_files is not self:
             layers_and_names = [(layer, layer.weight_names) for layer in self._all_layers]
-            restricted.layers = tuple(
+            restricted_files.layers = tuple(
                 layer.restrict_to_weights(weights) if names else layer
                 for layer, names in layers_and_names
                 if not names or weights in names
             )
-        return restricted
+        return restricted_files
 
     @property
     def datasets(self) -> list[str]:
@@ -121,7 +121,7 @@ class OverlaidFiles(ResultFiles):
     def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
         matching_layers = [layer for layer in self.layers if layer.has_key(dataset, key)]
         if not matching_layers:
-            matching_layers = [next((layer for layer in self.layers if layer.names_key(key)), self.layers[0])]
+            matching_layers = [next((layer for layer in self.layers if layer.mentions_key(key)), self.layers[0])]
         return tuple(sorted({strength for layer in matching_layers for strength in layer.strengths(dataset, key)}))
 
     def find(self, dataset: str, key: str, measure: str) -> Path | None:

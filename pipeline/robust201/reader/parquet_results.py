@@ -29,7 +29,7 @@ from robust201.tasks.columns import CORRECT_BITS, DESCRIPTIVE_COLUMNS, MEASUREME
 _WEIGHTS_COLUMN = "weights"
 """Column with the name of the weights, in files with rows for several sets of weights per architecture."""
 
-_N_ROWS_PER_BATCH = 16
+_ROWS_PER_BATCH = 16
 """Number of rows that are converted to Python objects at once; objects need about ten times as much memory as Arrow."""
 
 JSON_SOURCES = b"robust201.json"
@@ -170,7 +170,7 @@ def _describe_file(path: Path) -> ListedFile:
 def check_listed(path: Path, expected: ListedFile | None) -> None:
     """Check that a file has the number of rows and the footer that its folder's listing contains.
 
-    `expected` is None for a file that is not listed, which is not checked.
+    If `expected` is None, the file is not listed, and nothing is checked.
     """
     if expected is None or (actual := _describe_file(path)) == expected:
         return
@@ -233,9 +233,9 @@ def read_parquet_values(
     strengths: Sequence[float],
     architecture: str | None = None,
     *,
-    single: bool,
+    is_single: bool,
     weights: str | None = None,
-    text_ids: bool = False,
+    ids_are_text: bool = False,
 ) -> dict[str, Any]:
     """Read a measurement of all architectures or of one architecture.
 
@@ -246,9 +246,9 @@ def read_parquet_values(
         measure: the measurement.
         strengths: the expected strengths.
         architecture: id of an architecture; None for all architectures.
-        single: whether architectures have a single value instead of one value per strength.
+        is_single: whether architectures have a single value instead of one value per strength.
         weights: name of the weights.
-        text_ids: whether ids are text.
+        ids_are_text: whether ids are text.
 
     Returns:
         A value for each id, or a list of values in ascending order of strengths.
@@ -257,27 +257,27 @@ def read_parquet_values(
         ResultsError: the file is damaged, or an architecture has values at other strengths.
     """
     selected_weights = _select_weights(path, weights)
-    _check_columns(path, _read_schema(path), text_ids=text_ids)
+    _check_columns(path, _read_schema(path), ids_are_text=ids_are_text)
     if architecture is None:
-        scalars = _read_scalars(path, measure, None if single else sorted(strengths), selected_weights, text_ids)
+        scalars = _read_scalars(path, measure, None if is_single else sorted(strengths), selected_weights, ids_are_text)
         if scalars is not None:
             return scalars
     values_by_id: dict[str, dict[float, Any]] = {}
-    for identifier, strength, value in _iter_values(path, measure, architecture, selected_weights, text_ids):
+    for identifier, strength, value in _iter_values(path, measure, architecture, selected_weights, ids_are_text):
         values = values_by_id.setdefault(identifier, {})
         if strength in values:
             raise _malformed_error(path, f"{format_id(identifier)} at {strength:g} twice")
         values[strength] = value
     return {
         identifier: _get_single_value(path, identifier, values)
-        if single
+        if is_single
         else _list_values_by_strength(path, identifier, values, strengths)
         for identifier, values in values_by_id.items()
     }
 
 
 def _read_scalars(
-    path: Path, measure: str, strengths: Sequence[float] | None, weights: str | None, text_ids: bool
+    path: Path, measure: str, strengths: Sequence[float] | None, weights: str | None, ids_are_text: bool
 ) -> dict[str, Any] | None:
     """Read a measurement with one number per row, in one pass.
 
@@ -285,24 +285,23 @@ def _read_scalars(
     Returns None if the measurement is not a single number, or if the rows are not in the order of an export. The rows
     must then be read one by one.
     """
-    forms = column_sources(measure)
-    if len(forms) > 1 or not pa.types.is_floating(_read_schema(path).field(*forms).type):
+    (column, *other_columns) = column_sources(measure)
+    if other_columns or not pa.types.is_floating(_read_schema(path).field(column).type):
         return None
-    tables = [*_iter_row_groups(path, ["architecture", "strength", *forms], weights)]
+    tables = [*_iter_row_groups(path, ["architecture", "strength", column], weights)]
     if not tables:
         return {}
     table = pa.concat_tables(tables)
     n_values = 1 if strengths is None else len(strengths)
     if not n_values or len(table) % n_values or table["architecture"].null_count or table["strength"].null_count:
         return None
-    architectures = np.array(table["architecture"].to_pylist() if text_ids else table["architecture"]).reshape(
+    architectures = np.array(table["architecture"].to_pylist() if ids_are_text else table["architecture"]).reshape(
         -1, n_values
     )
     if (architectures != architectures[:, :1]).any() or len(np.unique(architectures[:, 0])) < len(architectures):
         return None
     if strengths is not None and (table["strength"].to_numpy().reshape(architectures.shape) != strengths).any():
         return None
-    (column,) = forms
     values = np.array(table[column].to_pylist() if table[column].null_count else table[column]).reshape(
         architectures.shape
     )
@@ -311,19 +310,19 @@ def _read_scalars(
 
 
 def _iter_values(
-    path: Path, measure: str, architecture: str | None, weights: str | None, text_ids: bool
+    path: Path, measure: str, architecture: str | None, weights: str | None, ids_are_text: bool
 ) -> Iterator[tuple[str, float, Any]]:
     """Yield the id, strength and value of each row."""
-    requested_id = architecture if architecture is None or text_ids else int(architecture)
+    requested_id = architecture if architecture is None or ids_are_text else int(architecture)
     groups = None if requested_id is None else _find_groups(path, requested_id)
     for group in _iter_row_groups(path, ["architecture", "strength", *column_sources(measure)], weights, groups):
         with _as_damage_error(path):
-            architectures = group["architecture"].cast(pa.string()) if text_ids else group["architecture"]
+            architectures = group["architecture"].cast(pa.string()) if ids_are_text else group["architecture"]
             table = group if requested_id is None else group.filter(pc.equal(architectures, requested_id))
             if table["architecture"].null_count or table["strength"].null_count:
                 raise _malformed_error(path, "rows without an architecture or strength")
-            for first_row in range(0, len(table), _N_ROWS_PER_BATCH):
-                rows = table.slice(first_row, _N_ROWS_PER_BATCH)
+            for first_row in range(0, len(table), _ROWS_PER_BATCH):
+                rows = table.slice(first_row, _ROWS_PER_BATCH)
                 ids, strengths = map(str, rows["architecture"].to_pylist()), rows["strength"].to_pylist()
                 yield from zip(ids, strengths, _convert_rows(rows, measure), strict=True)
 
@@ -346,12 +345,12 @@ def _may_contain(group: RowGroup, architecture: int | str) -> bool:
 def _convert_rows(table: pa.Table, measure: str) -> list[Any]:
     """Return a measurement's value for each row: a number, a list, or a dictionary of its fields."""
     values_by_column: dict[str, list[Any]] = {}
-    for name, form in column_sources(measure).items():
+    for name, column_source in column_sources(measure).items():
         values = table[name].to_pylist()
-        if form.element is not None:
-            earlier_elements = values_by_column.get(form.source, [[]] * len(values))
+        if column_source.element is not None:
+            earlier_elements = values_by_column.get(column_source.source, [[]] * len(values))
             values = [[*elements, value] for elements, value in zip(earlier_elements, values, strict=True)]
-        values_by_column[form.source] = values
+        values_by_column[column_source.source] = values
     fields = fields_of(measure)
     if "" in fields:
         return values_by_column[fields[""]]
@@ -382,20 +381,20 @@ def _list_values_by_strength(
     return [values[strength] for strength in sorted(values)]
 
 
-def _check_columns(path: Path, schema: pa.Schema, *, text_ids: bool | None = None) -> None:
+def _check_columns(path: Path, schema: pa.Schema, *, ids_are_text: bool | None = None) -> None:
     for name in ("architecture", "strength", "key"):
         if name not in schema.names:
-            raise _malformed_error(path, f"no column {name}")
+            raise _malformed_error(path, f"no column `{name}`")
     architecture_type = schema.field("architecture").type
-    is_valid_architecture = (pa.types.is_integer(architecture_type) and not text_ids) or (
-        _is_text(architecture_type) and text_ids is not False
+    is_valid_architecture = (pa.types.is_integer(architecture_type) and not ids_are_text) or (
+        _is_text(architecture_type) and ids_are_text is not False
     )
     for name, is_valid in (
         ("architecture", is_valid_architecture),
         ("strength", pa.types.is_floating(schema.field("strength").type)),
     ):
         if not is_valid:
-            raise _malformed_error(path, f"a column {name} of type {schema.field(name).type}")
+            raise _malformed_error(path, f"a column `{name}` of type {schema.field(name).type}")
 
 
 def _malformed_error(path: Path, fault: str) -> ResultsError:
@@ -494,7 +493,7 @@ def iter_lists(
 
 
 def read_packed_outcomes(
-    path: Path, strength: float, *, weights: str | None = None, text_ids: bool = False
+    path: Path, strength: float, *, weights: str | None = None, ids_are_text: bool = False
 ) -> tuple[list[str], Packed]:
     """Read the packed outcomes of all architectures at a strength.
 
@@ -505,7 +504,7 @@ def read_packed_outcomes(
         ResultsError: the file is damaged, or outcomes contradict the number of images or the accuracies.
     """
     selected_weights = _select_weights(path, weights)
-    _check_columns(path, _read_schema(path), text_ids=text_ids)
+    _check_columns(path, _read_schema(path), ids_are_text=ids_are_text)
     n_images = read_n_images(path) or 0
     n_bytes = -(-n_images // 8)
     columns = ["architecture", "strength", "accuracy", CORRECT_BITS]

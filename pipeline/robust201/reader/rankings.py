@@ -156,15 +156,15 @@ def rank_evaluations(results: StoredResults, level: float, n_draws: int, seed: i
             # With outcomes, equal seeds resample the same images under every key. Binomial resamples are independent,
             # so they need a different seed under every key.
             resampling_seed = seed if packed is not None else [seed, *f"{key} {strength}".encode()]
-            resampled = (
+            resamples = (
                 resampled_counts(packed, n_images, n_draws=n_draws, seed=seed)
                 if packed is not None
                 else binomial_counts(accuracies, n_images, n_draws=n_draws, seed=resampling_seed)
             )
-            estimates["median"] = median_estimate(accuracies, resampled, n_images)
-            ranks = pd.DataFrame(rank_intervals(resampled)._asdict(), index=accuracies.index)
+            estimates["median"] = median_estimate(accuracies, resamples, n_images)
+            ranks = pd.DataFrame(rank_intervals(resamples)._asdict(), index=accuracies.index)
             if results.files.kind_of(key) == "clean":
-                clean_resamples = accuracies, resampled
+                clean_resamples = accuracies, resamples
             elif (
                 clean_resamples is not None
                 and len(common_architectures := accuracies.index.intersection(clean_resamples[0].index)) > 1
@@ -175,7 +175,7 @@ def rank_evaluations(results: StoredResults, level: float, n_draws: int, seed: i
                 estimates["kendall_tau_to_clean"] = kendall_estimate(
                     accuracies.iloc[column_indices[0]],
                     clean_resamples[0].iloc[column_indices[1]],
-                    resampled[:, column_indices[0]],
+                    resamples[:, column_indices[0]],
                     clean_resamples[1][:, column_indices[1]],
                 )
         low, high = accuracy_intervals(accuracies, n_images)

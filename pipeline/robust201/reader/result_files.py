@@ -50,7 +50,7 @@ META_FILE = "meta.json"
 SWEEP_FILE = "sweep.json"
 ESTIMATES_FILE = "estimates.parquet"
 ESTIMATED_FOLDER = "estimated"
-"""Folder of JSON files with both counts and estimates, which an export writes on request."""
+"""Folder of JSON files that contain counted as well as estimated accuracies; an export writes it on request."""
 MISSING_FILE = "missing.json"
 
 _NUMBERS_PER_STACK = 100_000
@@ -368,9 +368,9 @@ class ResultFiles:
             problem = f"expected {', '.join(names)}" if names else "the folder's weights have no names"
             advice = did_you_mean(weights, names) if names else " Omit the name."
             raise ConfigError(f"Reading {self.path} failed for weights {weights!r}: {problem}.{advice}")
-        restricted = copy.copy(self)
-        restricted.weights = weights
-        return restricted
+        restricted_files = copy.copy(self)
+        restricted_files.weights = weights
+        return restricted_files
 
     def spec(self, identifier: str) -> str:
         """Return the cell string of an id, or the id itself in a space without cells."""
@@ -462,8 +462,8 @@ class ResultFiles:
             from robust201.reader.parquet_results import read_strengths
 
             return read_strengths(file)
-        clean_only = (CLEAN_STRENGTH,)
-        default_strengths = {"clean": clean_only, "measure": clean_only, "corruption": SEVERITIES}.get(
+        sole_strength = (CLEAN_STRENGTH,)
+        default_strengths = {"clean": sole_strength, "measure": sole_strength, "corruption": SEVERITIES}.get(
             self.kind_of(key)
         )
         if default_strengths is None:
@@ -516,7 +516,7 @@ class ResultFiles:
         names = MEASUREMENTS if task and not task.columns else self.measurements_of(dataset, key)
         return any(self.find(dataset, key, measure) is not None for measure in names)
 
-    def names_key(self, key: str) -> bool:
+    def mentions_key(self, key: str) -> bool:
         """Return whether the folder's files name a key, in either spelling."""
         return not {*spellings(key)}.isdisjoint(self.keys)
 
@@ -594,8 +594,8 @@ class ResultFiles:
         """Read the packed outcomes of a file at a strength (see `parquet_results.read_packed_outcomes`)."""
         from robust201.reader.parquet_results import has_text_ids, read_packed_outcomes
 
-        text_ids = self.space is None and has_text_ids(file)
-        return read_packed_outcomes(file, strength, weights=self.weights, text_ids=text_ids)
+        ids_are_text = self.space is None and has_text_ids(file)
+        return read_packed_outcomes(file, strength, weights=self.weights, ids_are_text=ids_are_text)
 
     def find_images(self, dataset: str) -> Path | None:
         """Return the table of the images of outcomes; for the folder ``parquet``, it is in the parent folder."""
@@ -661,7 +661,7 @@ class ResultFiles:
         return values_by_id
 
     def iter_values(self, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
-        """Yield the ids and values of `read`, with a few in memory at a time; Parquet files are read completely."""
+        """Yield the ids and values of `read`, with a few in memory at a time; a Parquet file is read completely."""
         for values_by_id, _ in self.iter_stacks(dataset, key, measure):
             yield from values_by_id.items()
 
@@ -697,7 +697,7 @@ class ResultFiles:
         n_per_stack = 1
         while values_by_id := dict(itertools.islice(id_values, n_per_stack)):
             check_ids(file, key, measure, values_by_id, self.meta["ids"])
-            arrays = stack_values(measure, values_by_id.values(), single=self.is_single(dataset, key))
+            arrays = stack_values(measure, values_by_id.values(), is_single=self.is_single(dataset, key))
             if arrays is None:
                 self._check_values(file, key, measure, values_by_id)
             else:
@@ -715,9 +715,9 @@ class ResultFiles:
             measure,
             self.strengths(dataset, key),
             identifier,
-            single=self.is_single(dataset, key),
+            is_single=self.is_single(dataset, key),
             weights=self.weights,
-            text_ids=self.space is None and has_text_ids(file),
+            ids_are_text=self.space is None and has_text_ids(file),
         )
 
     def _parse(self, file: Path, dataset: str, key: str, measure: str) -> dict[str, Any]:
@@ -769,7 +769,7 @@ class ResultFiles:
         measures = list(MEASUREMENTS) if task is None or not task.columns else self.measurements_of(dataset, key)
         if dataset not in datasets:
             problem = f"expected a dataset of {self.path}, got {dataset!r}.{did_you_mean(dataset, sorted(datasets))}"
-        elif task is None and not self.names_key(key):
+        elif task is None and not self.mentions_key(key):
             known_keys = [*TASKS, *(task.published_key for task in TASKS.values())]
             problem = f"expected a known key, got {key!r}.{did_you_mean(key, known_keys)}"
         elif measure not in measures:

@@ -29,7 +29,7 @@ _FLOAT64_ERROR = 1e-9
 """Upper bound of the error of a rounded fraction in float64."""
 
 _FLOAT32_ERROR = 1e-7
-"""Error of a fraction in float32."""
+"""Upper bound of the error of a fraction in float32."""
 
 _MIN_EXACT_DECIMALS = 15
 """Numbers with at least this many decimals count as not rounded."""
@@ -79,12 +79,12 @@ def _count_strings(value: Any) -> int:
 
 
 def _make_unique_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    unique: dict[str, Any] = {}
+    unique_items: dict[str, Any] = {}
     for name, value in pairs:
-        if name in unique:
+        if name in unique_items:
             raise ValueError(f"the name {name!r} twice in one object")
-        unique[name] = value
-    return unique
+        unique_items[name] = value
+    return unique_items
 
 
 _ID = re.compile(r"[A-Za-z][\w.-]*|0|[1-9][0-9]*")
@@ -112,8 +112,8 @@ def is_valid_meta(meta: Any, space: CellSpace | None) -> bool:
     """
     try:
         ids, epsilons = meta["ids"], meta["epsilons"]
-        required = set() if space is None else {"nb201-string", "isomorph"}
-        has_fields = all(required <= fields.keys() for fields in ids.values())
+        required_fields = set() if space is None else {"nb201-string", "isomorph"}
+        has_fields = all(required_fields <= fields.keys() for fields in ids.values())
         has_valid_ids = (
             all(map(_ID.fullmatch, ids)) if space is None else ids.keys() <= _format_indices(len(space.specs()))
         )
@@ -225,7 +225,7 @@ def check_json_values(
 
 
 def stack_values(
-    measure: str, values_of_architectures: Iterable[Any], *, single: bool
+    measure: str, values_of_architectures: Iterable[Any], *, is_single: bool
 ) -> dict[str, NDArray[Any]] | None:
     """Stack a measurement's values as arrays, if all values are valid (see `check_json_values`) and have equal shapes.
 
@@ -236,7 +236,7 @@ def stack_values(
     columns = MEASUREMENTS.get(measure, {})
     if not all(column.dimensions for column in columns.values()):
         return None
-    values_by_strength = [[value] for value in values_of_architectures] if single else list(values_of_architectures)
+    values_by_strength = [[value] for value in values_of_architectures] if is_single else list(values_of_architectures)
     if not _are_lists_of_one_length(values_by_strength):
         return None
     flat_values, n_strengths = list(chain.from_iterable(values_by_strength)), len(values_by_strength[0])
@@ -300,12 +300,13 @@ def _are_all_fractions(column: Column, values_by_id: Mapping[str, Any], *, is_cl
     return numbers is not None and bool(((numbers >= 0) & (numbers <= 1)).all())
 
 
-def _has_valid_columns(columns: Mapping[str, Column], value: Any, single: bool) -> bool:
+def _has_valid_columns(columns: Mapping[str, Column], value: Any, is_single: bool) -> bool:
     """Return whether a value has all columns of a measurement, with valid contents.
 
-    Unless `single` is true, it is a list of values by strength, or has lists of values by strength as its fields.
+    Unless `is_single` is true, the value is a list of values by strength, or has lists of values by strength as
+    fields.
     """
-    if isinstance(value, list) and not single and "" not in columns:
+    if isinstance(value, list) and not is_single and "" not in columns:
         return all(_has_valid_columns(columns, value_at_strength, True) for value_at_strength in value)
     fields = {"": value} if "" in columns else value
     if not isinstance(fields, dict) or not columns.keys() <= fields.keys():
@@ -314,7 +315,7 @@ def _has_valid_columns(columns: Mapping[str, Column], value: Any, single: bool) 
     for name, column in columns.items():
         field_value = fields[name]
         if not column.dimensions:
-            numbers = field_value if isinstance(field_value, list) and not single else [field_value]
+            numbers = field_value if isinstance(field_value, list) and not is_single else [field_value]
             if not all(_is_number(column, value) for value in numbers):
                 return False
             continue
@@ -323,8 +324,8 @@ def _has_valid_columns(columns: Mapping[str, Column], value: Any, single: bool) 
             _are_counts_or_row_fractions(column, array) if column.is_exact else are_fractions(array)
         ):
             return False
-        shapes[column.name] = array.shape if single else array.shape[1:]
-        n_values.add(1 if single else len(array) if array.ndim else 0)
+        shapes[column.name] = array.shape if is_single else array.shape[1:]
+        n_values.add(1 if is_single else len(array) if array.ndim else 0)
     sizes = match_shapes(shapes)
     return sizes is not None and 0 not in sizes.values() and len(n_values) <= 1
 
@@ -393,5 +394,5 @@ def make_array(nested: Any, *, missing_ok: bool) -> NDArray[Any] | None:
         return None
     if array.dtype.kind not in "iuf":
         return None
-    invalid = np.isinf(array) if missing_ok else ~np.isfinite(array)
-    return None if invalid.any() else array
+    is_invalid = np.isinf(array) if missing_ok else ~np.isfinite(array)
+    return None if is_invalid.any() else array

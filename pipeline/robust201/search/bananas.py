@@ -38,13 +38,13 @@ class Bananas(Optimiser):
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
         self._observations: list[tuple[int, Scores]] = []
-        self._pending: list[int] = []
+        self._pending_cells: list[int] = []
         self._encodings = self.cells.path_encodings(MAX_PATH_LENGTH)
 
     @classmethod
     def prepare(cls, runs: Sequence[Self]) -> None:
         """Train the ensembles of all runs without pending queries in one call, and choose their next batches."""
-        idle_runs = [run for run in runs if run._observations and not run._pending]
+        idle_runs = [run for run in runs if run._observations and not run._pending_cells]
         proposals = [(run, candidates) for run in idle_runs if (candidates := run._draw_candidates())]
         for n_observations in sorted({len(run._observations) for run, _ in proposals}):
             group = [(run, candidates) for run, candidates in proposals if len(run._observations) == n_observations]
@@ -59,12 +59,12 @@ class Bananas(Optimiser):
                 run._choose_batch(candidates, predictions)
 
     def propose(self) -> Query | None:
-        if not self._pending:
+        if not self._pending_cells:
             if self._observations:
                 self.prepare([self])
-            if not self._pending:  # at the start, or if all mutants have been queried
-                self._pending = self.draw_new(BATCH_SIZE if self._observations else N_INITIAL_CELLS)
-        return Query(self._pending.pop()) if self._pending else None
+            if not self._pending_cells:  # at the start, or if all mutants have been queried
+                self._pending_cells = self.draw_new(BATCH_SIZE if self._observations else N_INITIAL_CELLS)
+        return Query(self._pending_cells.pop()) if self._pending_cells else None
 
     def learn(self, query: Query, values: Scores) -> None:
         self._observations.append((query.architecture, values))
@@ -95,4 +95,4 @@ class Bananas(Optimiser):
     def _choose_batch(self, candidates: list[int], predictions: NDArray[np.float64]) -> None:
         samples = self.rng.normal(predictions.mean(axis=0), predictions.std(axis=0))
         chosen_indices = np.argsort(samples, kind="stable")[:BATCH_SIZE]
-        self._pending = [candidates[index] for index in chosen_indices[::-1]]
+        self._pending_cells = [candidates[index] for index in chosen_indices[::-1]]

@@ -52,9 +52,9 @@ class Benchmark:
         self.cells = cells
         self.names = tuple(objective.name for objective in objectives)
         self.values: _Floats = np.stack([objective.values[cells.isomorphs] for objective in objectives], axis=1)
-        single = objectives[0] if len(objectives) == 1 else None
-        self._columns = None if single is None else single.columns[cells.isomorphs]
-        self._weights = None if single is None else single.weights
+        sole_objective = objectives[0] if len(objectives) == 1 else None
+        self._columns = None if sole_objective is None else sole_objective.columns[cells.isomorphs]
+        self._weights = None if sole_objective is None else sole_objective.weights
         self.order = make_bisection_order(self.n_evaluations)
 
     @property
@@ -69,8 +69,8 @@ class Benchmark:
     def evaluate(self, query: Query) -> Scores:
         """Return the objectives of the queried cell.
 
-        For a partial query, this is the weighted sum of the cell's first evaluations, divided by their fraction of the
-        total weight.
+        For a partial query, this is the weighted sum of the first evaluations in `order`, divided by the fraction of
+        the total weight that these evaluations have.
         """
         if query.n_evaluations is None or query.n_evaluations == self.n_evaluations:
             return tuple(self.values[query.architecture].tolist())

@@ -139,8 +139,8 @@ def write_blackbox(
     errors_by_class = np.stack([[errors[name] for name in objectives] for errors in errors_by_dataset])
     cells = np.flatnonzero(~np.isnan(errors_by_class[:, :, representatives]).any(axis=(0, 1, 3)))
     values = errors_by_class[:, :, representatives[cells]].transpose(0, 2, 3, 1)
-    elapsed = np.broadcast_to(fidelities, values.shape[:3])[..., None]
-    values = np.concatenate([values, elapsed], axis=3)
+    elapsed_times = np.broadcast_to(fidelities, values.shape[:3])[..., None]
+    values = np.concatenate([values, elapsed_times], axis=3)
     fidelity_name = BLACKBOX_FIDELITY if fidelity is None else f"hp_{fidelity}"
     specs = space.specs()
     hyperparameters = pd.DataFrame(
@@ -191,13 +191,15 @@ def _mark_objective_names(
     With predictions, all names are like ``metric_predicted_error_clean``. Objectives with estimates on any dataset have
     names like ``metric_estimated_error_pgd_1``.
     """
-    estimated = {
+    estimated_names = {
         format_objective_name(paper_key(key), strength)
         for table in tables
         for key, strength in _iter_objectives(table)
         if table.uses_estimates([ObjectiveTerm(1.0, f"{key}:{strength}")])
     }
-    names = [name.replace("metric_", "metric_estimated_", 1) if name in estimated else name for name in objectives]
+    names = [
+        name.replace("metric_", "metric_estimated_", 1) if name in estimated_names else name for name in objectives
+    ]
     return names if predictions is None else [name.replace("metric_", "metric_predicted_", 1) for name in names]
 
 
@@ -241,15 +243,15 @@ def _list_image_counts(tables: Sequence[TableValues]) -> _Integers:
     for table in tables:
         if not any(has_outcomes_of(files, table.dataset, key) for key, _ in _iter_objectives(table)):
             raise ConfigError(
-                f"Writing a blackbox failed for {files.path}: fidelity images needs per-image outcomes, and "
+                f"Writing a blackbox failed for {files.path}: the fidelity `images` needs per-image outcomes, and "
                 f"{table.dataset} has none. Measure `predictions`, and export with --parquet --outcomes bits."
             )
         n_images[table.dataset] = len(table.reader.images(table.dataset))
     if len(set(n_images.values())) > 1:
         raise ConfigError(
-            f"Writing a blackbox failed for {files.path}: with fidelity images, all datasets must have the same number "
-            f"of images, but they have {', '.join(f'{name} {count:,}' for name, count in n_images.items())}. Choose "
-            "one dataset with --dataset."
+            f"Writing a blackbox failed for {files.path}: with the fidelity `images`, all datasets must have the same "
+            f"number of images, but they have {', '.join(f'{name} {count:,}' for name, count in n_images.items())}. "
+            "Choose one dataset with --dataset."
         )
     image_counts = [next(iter(n_images.values()))]
     while image_counts[0] // 2 >= _MIN_IMAGES:
@@ -265,8 +267,8 @@ def _list_step_counts(tables: Sequence[TableValues]) -> _Integers:
         keys = _find_keys_with_steps(table)
         if not keys:
             raise ConfigError(
-                f"Writing a blackbox failed for {files.path}: fidelity steps needs the measurement `{STEPS}` of an "
-                f"attack, and {table.dataset} has none. Evaluate an attack with this measurement."
+                f"Writing a blackbox failed for {files.path}: the fidelity `steps` needs the measurement `{STEPS}` of "
+                f"an attack, and {table.dataset} has none. Evaluate an attack with this measurement."
             )
         for key in keys:
             for network in iter_steps(files, table.dataset, key):

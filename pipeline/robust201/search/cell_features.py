@@ -62,12 +62,14 @@ def _count_paths(space: CellSpace, codes: NDArray[np.int64]) -> _Floats:
 def _list_paths(space: CellSpace, output_node: int) -> list[tuple[int, ...]]:
     """Return the paths from the input to the output, each as a tuple of edge positions."""
     complete_paths: list[tuple[int, ...]] = []
-    pending: list[tuple[tuple[int, ...], int]] = [((), 0)]
-    while pending:
-        path, node = pending.pop()
+    partial_paths: list[tuple[tuple[int, ...], int]] = [((), 0)]
+    while partial_paths:
+        path, node = partial_paths.pop()
         if node == output_node:
             complete_paths.append(path)
-        pending += [((*path, edge), target) for edge, (source, target) in enumerate(space.edges) if source == node]
+        partial_paths += [
+            ((*path, edge), target) for edge, (source, target) in enumerate(space.edges) if source == node
+        ]
     return complete_paths
 
 

@@ -99,7 +99,7 @@ class _Problem:
     Attributes:
         space: the space.
         features: (n, F) features of all cells, by cell index.
-        evaluated: (m,) indices of the evaluated cells.
+        evaluated_cells: (m,) indices of the evaluated cells.
         accuracies: (m, E) accuracies of the evaluated cells.
         evaluations: (key, strength) of each column of the accuracies.
         variances: (m, E) squared standard errors of the accuracies, if known.
@@ -108,7 +108,7 @@ class _Problem:
 
     space: CellSpace
     features: _Floats
-    evaluated: NDArray[np.int64]
+    evaluated_cells: NDArray[np.int64]
     accuracies: _Floats
     evaluations: list[tuple[str, float]]
     variances: _Floats | None
@@ -130,7 +130,7 @@ class _Problem:
     @property
     def unevaluated_classes(self) -> NDArray[np.int64]:
         """Indices that represent the classes of cells that were not evaluated."""
-        return np.setdiff1d(np.asarray(self.space.isomorphs()), self.evaluated)
+        return np.setdiff1d(np.asarray(self.space.isomorphs()), self.evaluated_cells)
 
 
 def predict_cells(
@@ -151,7 +151,8 @@ def predict_cells(
         standard_errors: standard errors by architecture and evaluation, like `results.accuracies`; 0 for exact
             accuracies. Accuracies with larger errors have less weight.
         level: nominal coverage of the intervals.
-        seed: seed of the folds, and of the subset of cells to which the kernel is fitted if there are many.
+        seed: seed of the folds, and of the subset of cells to which the Gaussian process's kernel is fitted if there
+            are many.
 
     Raises:
         ConfigError: the architectures are not cells, or a name matches no evaluation.
@@ -160,10 +161,13 @@ def predict_cells(
     problem = _make_problem(results, names, measures, standard_errors)
     unevaluated_classes = problem.unevaluated_classes
     process = GaussianProcess(seed=seed)
-    process.fit(problem.features[problem.evaluated], problem.targets, problem.target_variances)
-    predicted = process.predict_intervals(problem.features[unevaluated_classes], level)
+    process.fit(problem.features[problem.evaluated_cells], problem.targets, problem.target_variances)
+    predicted_log_odds = process.predict_intervals(problem.features[unevaluated_classes], level)
     specs, evaluations = problem.space.specs(), problem.evaluations
-    value, low, high = (_to_accuracies(odds) for odds in (predicted.value, predicted.low, predicted.high))
+    value, low, high = (
+        _to_accuracies(log_odds)
+        for log_odds in (predicted_log_odds.value, predicted_log_odds.low, predicted_log_odds.high)
+    )
     frames = [
         pd.DataFrame(
             {
@@ -182,7 +186,7 @@ def predict_cells(
     ]
     frame = pd.concat(frames, ignore_index=True)
     quality = _measure_quality(problem, level, seed)
-    return CellPredictions(results.name, len(problem.evaluated), level, frame, quality, problem.constant)
+    return CellPredictions(results.name, len(problem.evaluated_cells), level, frame, quality, problem.constant)
 
 
 def choose_next(
@@ -199,8 +203,8 @@ def choose_next(
 
     Args:
         results: the evaluated cells.
-        names: names of evaluations, by default all; the best cell has the highest mean of their standardised
-            accuracies.
+        names: names of evaluations, by default all. The best cell is the one with the highest mean of the standardised
+            accuracies of these evaluations.
         count: number of cells to choose.
         aim: ``ranking`` to reduce the uncertainty of all cells, or ``best`` to look for the best cell.
         allowed: cells to choose from, such as the cells of a sweep; by default all.
@@ -222,15 +226,15 @@ def choose_next(
             f"of cells that were not evaluated, got {count:,}. Choose a smaller number."
         )
     process = GaussianProcess(seed=seed)
-    process.fit(problem.features[problem.evaluated], problem.targets, problem.target_variances)
+    process.fit(problem.features[problem.evaluated_cells], problem.targets, problem.target_variances)
     classes = np.unique(problem.space.isomorphs())
     covariance = process.posterior_covariance(problem.features[classes])
-    candidates = np.isin(classes, selectable_classes)
+    is_candidate = np.isin(classes, selectable_classes)
     if aim == "ranking":
-        chosen_positions = choose_for_ranking(covariance, candidates, process.noise, count)
+        chosen_positions = choose_for_ranking(covariance, is_candidate, process.noise, count)
     else:
         mean = process.standardise(process.predict(problem.features[classes])).mean(axis=1)
-        chosen_positions = choose_for_best(mean, covariance, candidates, process.noise, count)
+        chosen_positions = choose_for_best(mean, covariance, is_candidate, process.noise, count)
     return [int(classes[position]) for position in chosen_positions]
 
 
@@ -246,8 +250,8 @@ def _make_problem(
             f"Predicting failed for {results.name}: its architectures are not cells, but accuracies are predicted from "
             "the operations of cells. Choose a dataset of cells."
         )
-    requested = [evaluation for name in names or () for evaluation in require_evaluations(results, name)]
-    evaluations = list(dict.fromkeys(results.columns if names is None else requested))
+    requested_evaluations = [evaluation for name in names or () for evaluation in require_evaluations(results, name)]
+    evaluations = list(dict.fromkeys(results.columns if names is None else requested_evaluations))
     accuracies = results.accuracies[evaluations].dropna()
     if len(accuracies) < MIN_CELLS:
         raise ResultsError(
@@ -327,7 +331,7 @@ def _measure_quality(problem: _Problem, level: float, seed: int) -> tuple[Qualit
     """Predict each fold of the evaluated cells from the other folds, and compare the result with the accuracies."""
     from scipy.stats import kendalltau
 
-    points, targets, variances = problem.features[problem.evaluated], problem.targets, problem.target_variances
+    points, targets, variances = problem.features[problem.evaluated_cells], problem.targets, problem.target_variances
     fold_of_cell = np.random.default_rng(seed).permutation(len(points)) % N_FOLDS
     value, low, high = (np.empty_like(targets) for _ in range(3))
     for is_left_out in (fold_of_cell == fold for fold in range(N_FOLDS)):
@@ -343,8 +347,12 @@ def _measure_quality(problem: _Problem, level: float, seed: int) -> tuple[Qualit
             targets[fitted_rows][:, is_varying],
             None if variances is None else variances[fitted_rows][:, is_varying],
         )
-        predicted = process.predict_intervals(points[is_left_out], level)
-        for array, predictions in ((value, predicted.value), (low, predicted.low), (high, predicted.high)):
+        predicted_log_odds = process.predict_intervals(points[is_left_out], level)
+        for array, predictions in (
+            (value, predicted_log_odds.value),
+            (low, predicted_log_odds.low),
+            (high, predicted_log_odds.high),
+        ):
             array[is_left_out] = targets[fitted_rows[0]]  # for columns that are constant in the other folds
             array[np.ix_(is_left_out, is_varying)] = predictions
     accuracies, predicted_accuracies = problem.accuracies, _to_accuracies(value)
@@ -365,16 +373,18 @@ def _measure_quality(problem: _Problem, level: float, seed: int) -> tuple[Qualit
 
 def _to_log_odds(accuracies: _Floats) -> _Floats:
     clipped = np.clip(accuracies, 1 - _MAX_ACCURACY, _MAX_ACCURACY)
-    odds: _Floats = np.log(clipped / (1 - clipped))
-    return odds
+    log_odds: _Floats = np.log(clipped / (1 - clipped))
+    return log_odds
 
 
-def _to_accuracies(odds: _Floats) -> _Floats:
+def _to_accuracies(log_odds: _Floats) -> _Floats:
     """Convert log-odds to accuracies; log-odds at or beyond the clipping bounds become accuracy 0 or 1."""
     from scipy.special import expit
 
-    max_odds = np.log(_MAX_ACCURACY / (1 - _MAX_ACCURACY)) - 1e-9
-    accuracies: _Floats = np.where(odds >= max_odds, 1.0, np.where(odds <= -max_odds, 0.0, expit(odds)))
+    max_log_odds = np.log(_MAX_ACCURACY / (1 - _MAX_ACCURACY)) - 1e-9
+    accuracies: _Floats = np.where(
+        log_odds >= max_log_odds, 1.0, np.where(log_odds <= -max_log_odds, 0.0, expit(log_odds))
+    )
     return accuracies
 
 
@@ -427,7 +437,9 @@ def read_predictions(path: Path, dataset: str) -> pd.DataFrame:
         )
     try:
         rows = rows.astype({"architecture": np.int64, "strength": np.float64, "predicted_accuracy": np.float64})
-        predicted = rows.pivot(index="architecture", columns=["key", "strength"], values="predicted_accuracy")
+        predicted_accuracies = rows.pivot(
+            index="architecture", columns=["key", "strength"], values="predicted_accuracy"
+        )
     except (TypeError, ValueError) as error:  # `pivot` raises an error for duplicates
         raise ResultsError(
             f"Reading predictions failed for {path}: expected numbers, and one row per cell, key and strength, got "
@@ -438,7 +450,7 @@ def read_predictions(path: Path, dataset: str) -> pd.DataFrame:
             f"Reading predictions failed for {path}: some accuracies are not between 0 and 1. Write the file again "
             "with: robust201 predict"
         )
-    return predicted
+    return predicted_accuracies
 
 
 def fill_accuracies(accuracies: pd.DataFrame, path: Path, dataset: str) -> pd.DataFrame:
@@ -448,15 +460,16 @@ def fill_accuracies(accuracies: pd.DataFrame, path: Path, dataset: str) -> pd.Da
         ResultsError: see `read_predictions`.
         ConfigError: see `read_predictions`, or the file predicts none of the dataset's evaluations.
     """
-    predicted = read_predictions(path, dataset)
-    if predicted.empty:
+    predicted_accuracies = read_predictions(path, dataset)
+    if predicted_accuracies.empty:
         return accuracies
-    common_columns = [column for column in accuracies.columns if column in predicted.columns]
+    common_columns = [column for column in accuracies.columns if column in predicted_accuracies.columns]
     if not common_columns:
-        columns: list[Any] = list(predicted.columns)
+        columns: list[Any] = list(predicted_accuracies.columns)
         raise ConfigError(
             f"Reading predictions failed for {path}: {dataset} has none of the predicted evaluations "
             f"({', '.join(evaluation_names(columns)[:5])}). Use predictions that were made from this dataset."
         )
-    added = predicted.loc[~predicted.index.isin(accuracies.index), common_columns]
-    return pd.concat([accuracies, added.reindex(columns=accuracies.columns)]).sort_index()
+    is_missing = ~predicted_accuracies.index.isin(accuracies.index)
+    added_accuracies = predicted_accuracies.loc[is_missing, common_columns]
+    return pd.concat([accuracies, added_accuracies.reindex(columns=accuracies.columns)]).sort_index()

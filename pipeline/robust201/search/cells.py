@@ -23,19 +23,19 @@ class SearchCells:
         distinct: whether isomorphic cells are merged into one member, which has the index of the representative.
     """
 
-    def __init__(self, space: CellSpace, evaluated: NDArray[np.bool_], *, distinct: bool = False) -> None:
+    def __init__(self, space: CellSpace, is_evaluated: NDArray[np.bool_], *, distinct: bool = False) -> None:
         """Select the members.
 
         Args:
             space: the space.
-            evaluated: (n,) whether each cell that represents its isomorphism class has all values; other elements are
-                ignored.
+            is_evaluated: (n,) whether each cell that represents its isomorphism class has all values; other elements
+                are ignored.
             distinct: whether isomorphic cells are merged into one member.
         """
         self.space = space
         self.isomorphs: NDArray[np.int32] = np.array(space.isomorphs(), dtype=np.int32)
         self.distinct = distinct
-        is_member = evaluated[self.isomorphs]
+        is_member = is_evaluated[self.isomorphs]
         if distinct:
             is_member &= self.isomorphs == np.arange(len(self.isomorphs))
         self.members = np.flatnonzero(is_member)
@@ -104,12 +104,12 @@ class SearchCells:
         edges = self.space.edges
         output_node = max(target for _, target in edges)
         complete_paths: list[tuple[int, ...]] = []
-        pending: list[tuple[tuple[int, ...], int]] = [((), 0)]
-        while pending:
-            path, node = pending.pop()
+        partial_paths: list[tuple[tuple[int, ...], int]] = [((), 0)]
+        while partial_paths:
+            path, node = partial_paths.pop()
             if node == output_node:
                 complete_paths.append(path)
-            pending += [((*path, edge), target) for edge, (source, target) in enumerate(edges) if source == node]
+            partial_paths += [((*path, edge), target) for edge, (source, target) in enumerate(edges) if source == node]
         return complete_paths
 
     @cached_property

@@ -24,7 +24,7 @@ _EPSILON = 1e-7
 _FLUSH_STEPS = 100
 """Number of steps after which negligible moments are set to zero."""
 
-_NEGLIGIBLE = np.float32(1e-30)
+_MIN_MOMENT = np.float32(1e-30)
 """First moments below this value do not affect the parameters. They are set to zero, because moments of inactive units
 decay towards zero, and computing with subnormal numbers is several times slower."""
 
@@ -62,10 +62,10 @@ def fit_and_predict(
     problem_indices = np.arange(len(features))[:, None, None]
     for epoch in range(epochs):
         order = orders[:, epoch]
-        shuffled = inputs[problem_indices, order].reshape(-1, n, d + 1)
+        shuffled_inputs = inputs[problem_indices, order].reshape(-1, n, d + 1)
         batch_targets = all_targets[problem_indices, order].reshape(-1, n)
         for start in range(0, n, BATCH_SIZE):
-            networks.step(shuffled[:, start : start + BATCH_SIZE], batch_targets[:, start : start + BATCH_SIZE])
+            networks.step(shuffled_inputs[:, start : start + BATCH_SIZE], batch_targets[:, start : start + BATCH_SIZE])
     return [networks.predict(points, index * size, size) for index, points in enumerate(inputs_to_predict)]
 
 
@@ -90,8 +90,8 @@ class _Networks:
             for layer in self.weights:
                 outputs, inputs = layer.shape[1], layer.shape[2] - 1
                 limit = np.sqrt(6 / (inputs + outputs))
-                sampled = rng.uniform(-limit, limit, size=(size, inputs, outputs))
-                layer[index * size : (index + 1) * size, :, :inputs] = sampled.transpose(0, 2, 1)
+                initial_weights = rng.uniform(-limit, limit, size=(size, inputs, outputs))
+                layer[index * size : (index + 1) * size, :, :inputs] = initial_weights.transpose(0, 2, 1)
         self.n_networks = n
         self.steps = 0
         self.buffers: dict[int, _Buffers] = {}
@@ -122,10 +122,10 @@ class _Networks:
             inputs_of_layer = buffers.hidden[index - 1].transpose(0, 2, 1) if index else inputs
             np.matmul(output_gradient, inputs_of_layer, out=self.weight_gradients[index])
             if index:
-                transposed = self.weights[index][:, :, :WIDTH].transpose(0, 2, 1)
+                transposed_weights = self.weights[index][:, :, :WIDTH].transpose(0, 2, 1)
                 layer_outputs = buffers.gradients[index % 2]
                 multiply = np.multiply if index == LAYERS else np.matmul  # BLAS is slower for an outer product
-                output_gradient = multiply(transposed, output_gradient, out=layer_outputs[:, :WIDTH])
+                output_gradient = multiply(transposed_weights, output_gradient, out=layer_outputs[:, :WIDTH])
                 np.greater(buffers.hidden[index - 1], buffers.zeros, out=buffers.is_active)
                 layer_outputs *= buffers.is_active
         self._take_adam_step()
@@ -137,7 +137,7 @@ class _Networks:
         first *= np.float32(FIRST_DECAY)
         first += self.gradients
         if self.steps % _FLUSH_STEPS == 0:
-            first *= np.abs(first) >= _NEGLIGIBLE
+            first *= np.abs(first) >= _MIN_MOMENT
         second *= np.float32(SECOND_DECAY)
         np.multiply(self.gradients, self.gradients, out=scratch)
         second += scratch

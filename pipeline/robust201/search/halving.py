@@ -38,10 +38,10 @@ def plan_rungs(n_queries: int, n_evaluations: int, n_members: int) -> tuple[tupl
 
 def _count_first_rung(sizes: list[int], budget: int, n_members: int) -> int:
     """Return the largest number of cells in the first rung within the budget (in evaluations); at least one."""
-    added_sizes = [size - previous for size, previous in zip(sizes, [0, *sizes], strict=False)]
+    n_added_by_rung = [size - previous for size, previous in zip(sizes, [0, *sizes], strict=False)]
 
     def cost(n_first: int) -> int:
-        return sum(n_first // ETA**rung * added for rung, added in enumerate(added_sizes))
+        return sum(n_first // ETA**rung * n_added for rung, n_added in enumerate(n_added_by_rung))
 
     n_first = 1
     while n_first < n_members and cost(n_first + 1) <= budget:
@@ -58,23 +58,23 @@ class SuccessiveHalving(Optimiser):
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
         self._rungs = list(reversed(plan_rungs(self.n_queries, self.n_evaluations, len(self.cells))))
-        self._pending: list[int] = []
+        self._pending_cells: list[int] = []
         self._observations: list[tuple[int, float]] = []
         self._n_evaluations_of_rung = 0
 
     def propose(self) -> Query | None:
-        if not self._pending:
+        if not self._pending_cells:
             if not self._rungs:
                 return None
             count, self._n_evaluations_of_rung = self._rungs.pop()
             if self._observations:
                 # The sort is stable, so ties keep the earlier cell.
-                ranked = sorted(self._observations, key=lambda observation: -observation[1])
-                self._pending = [cell for cell, _ in ranked[:count]][::-1]
+                ranked_observations = sorted(self._observations, key=lambda observation: -observation[1])
+                self._pending_cells = [cell for cell, _ in ranked_observations[:count]][::-1]
             else:
-                self._pending = self.draw_new(count)
+                self._pending_cells = self.draw_new(count)
             self._observations = []
-        return Query(self._pending.pop(), self._n_evaluations_of_rung)
+        return Query(self._pending_cells.pop(), self._n_evaluations_of_rung)
 
     def learn(self, query: Query, values: Scores) -> None:
         self._observations.append((query.architecture, self.preference.score(values)))

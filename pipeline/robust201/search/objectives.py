@@ -133,29 +133,29 @@ class TableValues:
             )
         accuracies = read_accuracies(reader.files, dataset)
         evaluated_cells = accuracies.index
-        counted_results = DatasetResults(dataset, reader, accuracies)
-        self._counted_terms = Terms(counted_results)
+        results_without_estimates = DatasetResults(dataset, reader, accuracies)
+        self._terms_without_estimates = Terms(results_without_estimates)
         self.n_estimated = 0
         if estimates:
-            filled_accuracies = fill_in_estimates(counted_results)[0].accuracies
+            filled_accuracies = fill_in_estimates(results_without_estimates)[0].accuracies
             self.n_estimated = int((filled_accuracies.notna() & accuracies.isna()).any(axis=1).sum())
             accuracies = filled_accuracies
         if predictions is not None:
             accuracies = fill_accuracies(accuracies, predictions, dataset)
         self.is_predicted = np.zeros(self.n, dtype=np.bool_)
-        predicted = accuracies.index.difference(evaluated_cells).to_numpy(np.int64)
-        if unknown_indices := sorted(set(predicted.tolist()) - set(self.space.isomorphs())):
+        predicted_cells = accuracies.index.difference(evaluated_cells).to_numpy(np.int64)
+        if unknown_indices := sorted(set(predicted_cells.tolist()) - set(self.space.isomorphs())):
             raise ResultsError(
                 f"Reading predictions failed for {predictions}: expected indices of cells that represent "
                 f"their isomorphism class, got {unknown_indices[0]}. Write the file again with: robust201 predict"
             )
-        self.is_predicted[predicted] = True
+        self.is_predicted[predicted_cells] = True
         self.terms = Terms(DatasetResults(dataset, reader, accuracies))
 
     def join(self, tables: Sequence[pd.DataFrame]) -> None:
         """Add the columns of tables as terms."""
         self.terms = Terms(self.terms.results, tables)
-        self._counted_terms = Terms(self._counted_terms.results, tables)
+        self._terms_without_estimates = Terms(self._terms_without_estimates.results, tables)
 
     @property
     def n(self) -> int:
@@ -181,7 +181,8 @@ class TableValues:
         if not self.n_estimated:
             return False
         is_estimated = [
-            self.terms.columns(term.name).notna() & self._counted_terms.columns(term.name).isna() for term in terms
+            self.terms.columns(term.name).notna() & self._terms_without_estimates.columns(term.name).isna()
+            for term in terms
         ]
         return any(bool(mask.to_numpy().any()) for mask in is_estimated)
 
@@ -222,7 +223,7 @@ def find_cells_meeting_constraints(values: TableValues, constraints: Sequence[st
         is_met = cost <= float(match[3]) if match[2] == "<=" else cost >= float(match[3])
         if not is_met.any():
             raise ConfigError(
-                f"Constraining the search failed for {constraint!r}: no cell meets it, since {match[1]} lies between "
+                f"Constraining the search failed for {constraint!r}: no cell meets it, since `{match[1]}` lies between "
                 f"{np.nanmin(cost):.10g} and {np.nanmax(cost):.10g}. Choose another number."
             )
         meets_all &= is_met

@@ -55,8 +55,8 @@ class Preference:
         if self.n_objectives == 1:
             return values[0]
         span = np.where(self._high > self._low, self._high - self._low, 1.0)
-        weighted = self._weights * (np.asarray(values) - self._low) / span
-        return float(weighted.min() + _CHEBYSHEV_SUM * weighted.sum())
+        weighted_values = self._weights * (np.asarray(values) - self._low) / span
+        return float(weighted_values.min() + _CHEBYSHEV_SUM * weighted_values.sum())
 
 
 class Optimiser(ABC):
@@ -113,10 +113,10 @@ class Optimiser(ABC):
         n_left = len(self.cells) - len(self.queried)
         count = min(count, n_left)
         if 2 * n_left < len(self.cells):  # if few are left, rejection sampling would be slow
-            available = np.array(
+            available_cells = np.array(
                 [cell for cell in self.cells.members.tolist() if cell not in self.queried], dtype=np.int64
             )
-            return [int(cell) for cell in self.rng.permutation(available)[:count]]
+            return [int(cell) for cell in self.rng.permutation(available_cells)[:count]]
         while len(new_cells) < count:
             cell = self.cells.draw_member(self.rng)
             if cell not in self.queried:

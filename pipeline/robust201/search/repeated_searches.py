@@ -66,7 +66,8 @@ class MethodResult:
             For several objectives, the fraction of the attainable volume that is not dominated.
         low: (queries,) lower bound of the 95% interval of `regret`.
         high: (queries,) upper bound of the 95% interval of `regret`.
-        optimum_fraction: fraction of runs that reached the optimum.
+        optimum_fraction: fraction of runs that reached the optimum; for several objectives, fraction of runs that
+            reached the full attainable volume.
     """
 
     method: str
@@ -222,9 +223,9 @@ def repeat_searches(
     method_names = _choose_methods(methods, all_sums, len(sums_by_search))
     objective_values = [weighted_sum.columns.sum(axis=1) for weighted_sum in all_sums]
     if report is None and predictions is not None:
-        unpredicted = _find_unpredicted(columns, objective_names, objective_values, values.is_predicted)
-        columns = {name: column for name, column in columns.items() if name not in unpredicted}
-        absent += unpredicted
+        unpredicted_names = _find_unpredicted(columns, objective_names, objective_values, values.is_predicted)
+        columns = {name: column for name, column in columns.items() if name not in unpredicted_names}
+        absent += unpredicted_names
     reported_values = [column.values for column in columns.values()]
     has_all_values = ~np.isnan(np.sum([*objective_values, *reported_values], axis=0))
     is_searchable = has_all_values & find_cells_meeting_constraints(values, constraints)
@@ -303,17 +304,20 @@ def _find_unpredicted(
 
 
 def _choose_methods(methods: Sequence[str] | None, objectives: Sequence[Any], n_searches: int) -> list[str]:
+    # Partial queries need searches with a single objective each, which consists of several evaluations.
     has_partial_evaluations = len(objectives) == n_searches and all(
         len(objective.weights) > 1 for objective in objectives
     )
     if methods is None:
         return [row.name for row in METHODS.values() if has_partial_evaluations or not row.needs_partial_queries]
     method_rows = [find_method(name) for name in dict.fromkeys(methods)]
-    inapplicable = [row.name for row in method_rows if row.needs_partial_queries and not has_partial_evaluations]
-    if inapplicable:
+    inapplicable_methods = [
+        row.name for row in method_rows if row.needs_partial_queries and not has_partial_evaluations
+    ]
+    if inapplicable_methods:
         raise ConfigError(
-            f"Searching failed for method {inapplicable[0]}: it needs one objective that is a mean over several "
-            "strengths, such as pgd. Choose such an objective, or another method."
+            f"Searching failed for method {inapplicable_methods[0]}: it needs one objective that is a mean over "
+            "several strengths, such as pgd. Choose such an objective, or another method."
         )
     return [row.name for row in method_rows]
 
@@ -378,9 +382,9 @@ def _summarise_single(runs: Runs, values_by_column: dict[str, _Floats]) -> Metho
 def _summarise_front(runs: Runs) -> MethodResult:
     dominated_fractions = dominated_volume_fractions(runs)
     reported = {VOLUME: _mean_over_runs(dominated_fractions[:, -1])}
-    hits = float(np.mean(np.isclose(dominated_fractions[:, -1], 1.0, rtol=0, atol=1e-12)))
+    optimum_fraction = float(np.mean(np.isclose(dominated_fractions[:, -1], 1.0, rtol=0, atol=1e-12)))
     no_selection = np.empty(0, dtype=np.int64)
-    return MethodResult(runs.method, no_selection, reported, *mean_intervals(1 - dominated_fractions), hits)
+    return MethodResult(runs.method, no_selection, reported, *mean_intervals(1 - dominated_fractions), optimum_fraction)
 
 
 def dominated_volume_fractions(runs: Runs) -> _Floats:
@@ -390,21 +394,21 @@ def dominated_volume_fractions(runs: Runs) -> _Floats:
     """
     members = runs.benchmark.values[runs.benchmark.cells.members]
     low, high = members.min(axis=0), members.max(axis=0)
-    scaled = (runs.benchmark.values - low) / np.where(high > low, high - low, 1.0)
-    attainable = hypervolume((members - low) / np.where(high > low, high - low, 1.0))
+    scaled_values = (runs.benchmark.values - low) / np.where(high > low, high - low, 1.0)
+    attainable_volume = hypervolume((members - low) / np.where(high > low, high - low, 1.0))
     volumes = np.zeros((len(runs.queried), runs.n_queries))
     for run, queried in enumerate(runs.queried):
         front = np.empty((0, runs.benchmark.n_objectives))
         volume = 0.0
         for index, cell in enumerate(queried[: runs.n_queries]):
-            if cell != NO_ARCHITECTURE and not (front >= scaled[cell]).all(axis=1).any():
-                overlap = hypervolume(np.minimum(front, scaled[cell]))
-                volume += float(np.prod(scaled[cell])) - overlap
-                front = np.concatenate([front, scaled[cell][None]])
+            if cell != NO_ARCHITECTURE and not (front >= scaled_values[cell]).all(axis=1).any():
+                overlap = hypervolume(np.minimum(front, scaled_values[cell]))
+                volume += float(np.prod(scaled_values[cell])) - overlap
+                front = np.concatenate([front, scaled_values[cell][None]])
                 front = front[front_indices(front)]
             volumes[run, index] = volume
         volumes[run, len(queried) :] = volume
-    return volumes / (attainable or 1.0)
+    return volumes / (attainable_volume or 1.0)
 
 
 def _mean_over_runs(samples: _Floats) -> MeanOverRuns:

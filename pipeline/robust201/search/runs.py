@@ -45,7 +45,7 @@ class Runs:
     n_queries: int
 
     def best_by_query(self) -> NDArray[np.int64]:
-        """Return the best architecture after each unit of the budget, (runs, n_queries); of equals, the earliest."""
+        """Return the best architecture at each budget from 1 to `n_queries`, (runs, n_queries); of ties, the first."""
         values = np.where(self.queried == NO_ARCHITECTURE, -np.inf, self.benchmark.values[self.queried, 0])
         best_values = np.maximum.accumulate(values, axis=1)
         is_better = np.diff(best_values, axis=1, prepend=-np.inf) > 0
@@ -57,12 +57,14 @@ class Runs:
         return self._expand_by_query(best)
 
     def _expand_by_query(self, states: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the state after each unit of the budget, given the states (runs, n) after each evaluation."""
+        """Return the state at each budget from 1 to `n_queries`, given the states (runs, n) after each query."""
         budgets = np.arange(1, self.n_queries + 1) + 1e-9
         states_by_query = np.full((len(states), self.n_queries), NO_ARCHITECTURE, dtype=np.int64)
         for run, (spent, run_states) in enumerate(zip(self.spent, states, strict=True)):
-            latest = np.searchsorted(spent, budgets, side="right") - 1
-            states_by_query[run] = np.where(latest < 0, NO_ARCHITECTURE, run_states[np.maximum(latest, 0)])
+            latest_positions = np.searchsorted(spent, budgets, side="right") - 1
+            states_by_query[run] = np.where(
+                latest_positions < 0, NO_ARCHITECTURE, run_states[np.maximum(latest_positions, 0)]
+            )
         return states_by_query
 
 
@@ -130,32 +132,32 @@ def run_together(
     spent = [0] * len(run_numbers)
     traces: list[tuple[list[int], list[float]]] = [([], []) for _ in run_numbers]
     running_indices = list(range(len(run_numbers)))
-    full_size = benchmark.n_evaluations
+    n_complete = benchmark.n_evaluations  # number of evaluations of a complete query
     while running_indices:
         optimiser_class.prepare([optimisers[index] for index in running_indices])
         for index in tuple(running_indices):
             query = optimisers[index].ask()
             if (
                 query is None
-                or spent[index] + (cost := _count_added_evaluations(query, full_size, n_evaluated[index]))
-                > n_queries * full_size
+                or spent[index] + (cost := _count_added_evaluations(query, n_complete, n_evaluated[index]))
+                > n_queries * n_complete
             ):
                 running_indices.remove(index)
                 continue
             spent[index] += cost
             optimisers[index].tell(query, benchmark.evaluate(query))
-            is_complete = query.n_evaluations is None or query.n_evaluations == full_size
-            n_evaluated[index][query.architecture] = full_size if is_complete else query.n_evaluations or full_size
+            is_complete = query.n_evaluations is None or query.n_evaluations == n_complete
+            n_evaluated[index][query.architecture] = n_complete if is_complete else query.n_evaluations or n_complete
             if is_complete:
                 traces[index][0].append(query.architecture)
-                traces[index][1].append(spent[index] / full_size)
+                traces[index][1].append(spent[index] / n_complete)
     return traces
 
 
-def _count_added_evaluations(query: Query, full_size: int, n_evaluated: dict[int, int]) -> int:
+def _count_added_evaluations(query: Query, n_complete: int, n_evaluated: dict[int, int]) -> int:
     """Return the number of evaluations that a query adds; a complete query costs all, even if it is repeated."""
     if query.n_evaluations is None:
-        return full_size
+        return n_complete
     return max(0, query.n_evaluations - n_evaluated.get(query.architecture, 0))
 
 

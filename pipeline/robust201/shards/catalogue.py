@@ -41,9 +41,10 @@ SCHEMA = pa.schema(
     | {name: pa.list_(dtype) for name, dtype in (_UNIT_TYPES | _ROW_TYPES).items()}
 )
 """Columns of a catalogue, and of the index files that store it. ``mark`` is the shard's change marker (see
-`shards.backends.ShardEntry`), ``verified`` is whether the shard is verified (see `ScannedShard`), and ``columns`` and
-``inputs`` are from its footer. The lists have one element per unit or per row of the shard. A row's ``unit`` is an
-index into the shard's units."""
+`shards.backends.ShardEntry`), and ``verified`` is whether the shard is verified (see `ScannedShard`). ``columns``
+(names of the measurement columns) and ``inputs`` (names of the shards that it replaces) are from its footer. The other
+lists have one element per unit (all evaluations of one network on one dataset under one key) or per row of the shard. A
+row's ``unit`` is an index into the shard's units."""
 
 
 class ScannedShard(NamedTuple):
@@ -217,14 +218,14 @@ def make_contents(catalogues: list[Catalogue], replaced: set[str]) -> Contents:
     ids = columns.take("unit_id").flatten().dictionary_encode()
     unit_numbers = to_numpy(ids.indices)
     _, first_positions = np.unique(unit_numbers, return_index=True)  # ids are numbered in order of first appearance
-    shard = np.repeat(np.arange(len(shard_order), dtype=np.int32), row_lengths)
+    shard_of_row = np.repeat(np.arange(len(shard_order), dtype=np.int32), row_lengths)
     row_starts, unit_starts = (
         (np.cumsum(lengths) - lengths).astype(np.int32) for lengths in (row_lengths, unit_lengths)
     )
     rows = {name: to_numpy(columns.take(name).flatten()) for name in _ROW_TYPES}
-    rows["unit"] = unit_numbers[rows["unit"] + unit_starts[shard]].astype(np.int32, copy=False)
-    rows["shard"] = shard
-    rows["position"] = np.arange(len(shard), dtype=np.int32) - row_starts[shard]
+    rows["unit"] = unit_numbers[rows["unit"] + unit_starts[shard_of_row]].astype(np.int32, copy=False)
+    rows["shard"] = shard_of_row
+    rows["position"] = np.arange(len(shard_of_row), dtype=np.int32) - row_starts[shard_of_row]
     column_sets: dict[str, frozenset[str]] = {}
     shard_columns = [
         column_sets.setdefault(column_names, frozenset(column_names.split(",")) if column_names else frozenset())

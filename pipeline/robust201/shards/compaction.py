@@ -57,8 +57,8 @@ class CompactReport:
 class _Candidate:
     """A shard that may be merged.
 
-    `sort_key` consists of the key, whether the architecture's id is text, the id, and the start of the shard's first
-    row. `shard_number` is the shard's index in the inventory.
+    `sort_key` consists of the task's key, whether the architecture's id is text, this id, and the first image of the
+    shard's first row. `shard_number` is the shard's index in the inventory.
     """
 
     sort_key: tuple[str, bool, ArchitectureId, int]
@@ -84,47 +84,47 @@ class Compaction:
     grace_seconds: float = GRACE_SECONDS
     clock: Callable[[], float] = time.time
     _entries: dict[str, ShardEntry] = field(default_factory=dict, init=False)
-    _damaged: set[str] = field(default_factory=set, init=False)
+    _damaged_shards: set[str] = field(default_factory=set, init=False)
 
     def run(self) -> CompactReport:
         """Delete the inputs of earlier compactions, then merge small shards; no data is lost if the disk is full."""
-        deleted = self._delete_inputs()
-        removed = self.folder.backend.remove_temporaries(self.clock)
+        n_deleted = self._delete_inputs()
+        n_removed = self.folder.backend.remove_temporaries(self.clock)
         inventory = scan(self.folder, verify="none", on_damage="report")
         self._entries = {entry.name: entry for entry in self.folder.backend.entries()}
-        self._damaged.update(inventory.damaged)
+        self._damaged_shards.update(inventory.damaged)
         input_and_row_counts = [self._merge(inventory, group) for group in self._iter_groups(inventory)]
-        Index(self.folder.index).forget(self._damaged)
+        Index(self.folder.index).forget(self._damaged_shards)
         return CompactReport(
             inputs=sum(n_inputs for n_inputs, _ in input_and_row_counts),
             outputs=sum(n_inputs > 0 for n_inputs, _ in input_and_row_counts),
             rows=sum(n_rows for _, n_rows in input_and_row_counts),
-            deleted=deleted,
-            removed_temporaries=removed,
-            damaged=tuple(sorted(self._damaged)),
+            deleted=n_deleted,
+            removed_temporaries=n_removed,
+            damaged=tuple(sorted(self._damaged_shards)),
         )
 
     def _delete_inputs(self) -> int:
-        deleted = 0
+        n_deleted = 0
         entries = self.folder.backend.entries()
-        present = {entry.name for entry in entries}
+        present_names = {entry.name for entry in entries}
         for entry in entries:
             if not is_compacted(entry.name):
                 continue
             try:
-                inputs = present.intersection(read_footer(self.folder.backend, entry).inputs)
+                inputs = present_names.intersection(read_footer(self.folder.backend, entry).inputs)
                 if not inputs or self.clock() - entry.modified < self.grace_seconds:
                     continue
                 self.folder.verify_hash(entry.name)
             except ShardDamagedError:
-                self._damaged.add(entry.name)
+                self._damaged_shards.add(entry.name)
                 continue
             except FileNotFoundError:
                 continue  # another compaction deleted it
             self.folder.backend.delete(sorted(inputs))
-            present -= inputs
-            deleted += len(inputs)
-        return deleted
+            present_names -= inputs
+            n_deleted += len(inputs)
+        return n_deleted
 
     def _list_candidates(self, inventory: Inventory) -> list[_Candidate]:
         shard_numbers, first_rows = np.unique(inventory.row_column("shard"), return_index=True)
@@ -181,23 +181,23 @@ class Compaction:
 
     def _merge(self, inventory: Inventory, group: list[_Candidate]) -> tuple[int, int]:
         contents = self._read_verified_contents(group)
-        intact = [candidate for candidate in group if candidate.shard in contents]
-        if len(intact) < 2:
+        intact_candidates = [candidate for candidate in group if candidate.shard in contents]
+        if len(intact_candidates) < 2:
             return 0, 0
-        inputs = {candidate.shard for candidate in intact}
+        inputs = {candidate.shard for candidate in intact_candidates}
         for shard in filter(is_compacted, tuple(inputs)):
             # The shards that a compacted input replaced may still exist, and must be replaced by the new shard.
             inputs.update(self._entries.keys() & set(read_footer(self.folder.backend, self._entries[shard]).inputs))
-        columns = stored_order(intact[0].columns)
-        rows = _sort_rows(inventory, [candidate.shard_number for candidate in intact])
+        columns = stored_order(intact_candidates[0].columns)
+        rows = _sort_rows(inventory, [candidate.shard_number for candidate in intact_candidates])
         contents_in_memory = {name: content for name, content in contents.items() if content is not None}
         reader = RowReader(self.folder, contents=contents_in_memory)
-        dataset = intact[0].shard.partition("/")[0]
+        dataset = intact_candidates[0].shard.partition("/")[0]
         footer = Footer("compacted", columns, tuple(sorted(inputs)))
         with self.folder.open_compacted_shard(dataset) as stream:
             n_rows = write_tables(stream, read_row_groups(reader, inventory, rows, self.row_group_bytes), footer)
         reader.close()
-        return len(intact), n_rows
+        return len(intact_candidates), n_rows
 
     def _read_verified_contents(self, group: list[_Candidate]) -> dict[str, bytes | None]:
         """Hash the inputs, several at once, and return their contents by name, without damaged and deleted inputs.
@@ -219,7 +219,7 @@ class Compaction:
         shards = [candidate.shard for candidate in group]
         for shard, content in zip(shards, map_ahead(verify, shards, self.folder.backend.threads), strict=True):
             if isinstance(content, ShardDamagedError):
-                self._damaged.add(shard)
+                self._damaged_shards.add(shard)
             elif not isinstance(content, FileNotFoundError):  # otherwise another compaction deleted it
                 contents[shard] = content
         return contents
@@ -239,5 +239,5 @@ def _sort_rows(inventory: Inventory, shard_numbers: list[int]) -> NDArray[np.int
     units = [inventory.units[unit_number] for unit_number in inventory.row_column("unit")[rows].tolist()]
     unit_keys = [(unit.key, *_make_sort_key(unit.architecture)) for unit in units]
     rank_of_key = {unit_key: index for index, unit_key in enumerate(sorted(set(unit_keys)))}
-    location_columns = [inventory.row_column(name)[rows] for name in ("shard", "start", "strength")]
-    return rows[np.lexsort([*location_columns, np.array([rank_of_key[unit_key] for unit_key in unit_keys])])]
+    columns_within_unit = [inventory.row_column(name)[rows] for name in ("shard", "start", "strength")]
+    return rows[np.lexsort([*columns_within_unit, np.array([rank_of_key[unit_key] for unit_key in unit_keys])])]

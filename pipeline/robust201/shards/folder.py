@@ -2,14 +2,17 @@
 
 format.json                                     format of the folder, its version, and the location of the shards
 protocols/<digest>.json                         payload of every protocol that rows refer to
-shards/<dataset>/<index>-<key>-<sha16>.parquet  one part of one unit (all shards may be below the URL in format.json)
+shards/<dataset>/<index>-<key>-<sha16>.parquet  results of one network under one key (see below)
 shards/<dataset>/compact-<sha16>.parquet        a compacted shard
 damaged/<dataset>/                              shards that were set aside (below the URL if the shards are)
 index/                                          cache of the shards' contents for faster scans (see `shards.index`)
-lease.json                                      the running driver (see `runtime.lease`)
-shares/<i>-of-<n>/                              reports of each share of the sweep (see `planning.shares`)
+lease.json                                      the running driver, which distributes the work (see `runtime.lease`)
+shares/<i>-of-<n>/                              reports of ``run --share I/N`` (see `planning.shares`)
 slurm/                                          batch file and logs of job arrays
 logs/                                           one log file per worker (see `runtime.work_log`)
+
+An uncompacted shard has the results of one part, that is, at some strengths and on a range of images. If format.json
+contains a URL, all shards are below this URL instead of in ``shards/``.
 """
 
 import hashlib
@@ -39,7 +42,7 @@ FOLDER_VERSION = 1
 """Version of the folder's format; shards have their own version (see `shards.parquet`)."""
 
 
-OnStep = Callable[[str], None]
+OnWriteStep = Callable[[str], None]
 """Called at each step of writing a shard (`core.files.WRITE_STEPS`), for crash tests."""
 
 
@@ -49,7 +52,7 @@ class ResultsFolder:
     A shard is named by its path below ``shards/``, such as ``cifar10/000021-pgd-0123456789abcdef.parquet``.
     """
 
-    def __init__(self, root: Path, on_step: OnStep = lambda _step: None) -> None:
+    def __init__(self, root: Path, on_step: OnWriteStep = lambda _step: None) -> None:
         self.root = root
         self.shards = root / "shards"
         self.damaged = root / "damaged"

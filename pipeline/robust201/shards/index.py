@@ -1,11 +1,11 @@
-"""A cache of the identities of the shards' rows.
+"""The index of a results folder: a cache of the identities of all rows, so that a scan need not read every shard.
 
 A scan only reads shards that are not in the index, and a resume only hashes shards that the index does not list as
 verified.
 
 The shards are the source of truth, so the index can be deleted at any time. It consists of a few files in the results
-folder. Each file is self-contained and ends with the hash of its content. Damaged, incomplete and foreign files are
-ignored. An entry is valid only for a shard with the same name, size and change marker (see
+folder. Each file is self-contained and ends with the hash of its content. Files that are damaged, incomplete or not
+written by robust201 are ignored. An entry is valid only for a shard with the same name, size and change marker (see
 `shards.backends.ShardEntry`). Processes add files but never change existing ones. A process that adds a file also
 merges smaller files into it, so an entry is rewritten only when the number of entries has doubled.
 
@@ -135,10 +135,10 @@ def _write_catalogue(folder: Path, catalogue: Catalogue) -> Path:
 
 
 def _read_catalogue(path: Path) -> Catalogue:
-    """Read an index file; return an empty catalogue if it is incomplete, foreign or deleted."""
+    """Read an index file; return an empty catalogue if it is incomplete, deleted, or not an index file."""
     try:
         with open_file(path, MAX_INDEX_BYTES) as stream:
-            if stream.read(len(_MAGIC)) != _MAGIC:  # before reading a large foreign file
+            if stream.read(len(_MAGIC)) != _MAGIC:  # check this first, because another program's file may be large
                 return empty_table(SCHEMA)
             stream.seek(0)
             content = stream.read(os.fstat(stream.fileno()).st_size)

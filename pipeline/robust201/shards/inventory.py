@@ -1,5 +1,7 @@
 """The inventory of a results folder: all its evaluations, as NumPy columns and a dictionary of unit ids.
 
+A unit is all evaluations of one network on one dataset under one key. A row is one evaluation of a unit, or the slice
+of an evaluation that covers a range of images.
 An inventory takes 33 bytes per row and about 400 bytes per unit, so 1.6 million evaluations take less than 200 MB.
 """
 
@@ -43,7 +45,8 @@ def choose_slices(slices: Sequence[Slice]) -> tuple[Slice, ...]:
     """
     if len(slices) <= 1:
         return tuple(slices)
-    # Weighted interval scheduling: best[i] is the best choice among the slices that start at or after slices[i].
+    # Weighted interval scheduling: best[i] is the best choice among slices[i:], as the number of images, the negative
+    # number of chosen slices, and these slices.
     best: list[tuple[int, int, tuple[Slice, ...]]] = [(0, 0, ())] * (len(slices) + 1)
     starts = [image_slice.start for image_slice in slices]
     for i in range(len(slices) - 1, -1, -1):
@@ -61,14 +64,14 @@ def choose_slices(slices: Sequence[Slice]) -> tuple[Slice, ...]:
 
 def find_gaps(slices: Sequence[Slice], n_images: int) -> list[tuple[int, int]]:
     """Return the sorted ranges of image positions in [0, n_images) that disjoint slices do not cover."""
-    uncovered, position = [], 0
+    gaps, position = [], 0
     for image_slice in slices:
         if image_slice.start > position:
-            uncovered.append((position, image_slice.start))
+            gaps.append((position, image_slice.start))
         position = image_slice.stop
     if position < n_images:
-        uncovered.append((position, n_images))
-    return uncovered
+        gaps.append((position, n_images))
+    return gaps
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,7 @@ class Inventory:
         self._n_images = to_numpy(self._units.columns["n_images"])
         self._cached_slices: tuple[str, dict[float, list[Slice]]] = ("", {})
         self._complete_strengths_cache: dict[frozenset[str], tuple[tuple[float, ...], list[int]]] = {}
-        self._evaluations: dict[frozenset[str], tuple[NDArray[np.int32], NDArray[np.float64]]] = {}
+        self._complete_evaluations_cache: dict[frozenset[str], tuple[NDArray[np.int32], NDArray[np.float64]]] = {}
 
     def __len__(self) -> int:
         return len(self._rows["unit"])
@@ -226,14 +229,14 @@ class Inventory:
         If a row has all images, only this row is returned; if several rows have, the first by shard name is returned.
         Raises IncompleteError if images are missing.
         """
-        chosen = choose_slices(self._find_usable_slices(unit, strength, columns))
-        missing = find_gaps(chosen, unit.n_images)
-        if missing:
+        chosen_slices = choose_slices(self._find_usable_slices(unit, strength, columns))
+        gaps = find_gaps(chosen_slices, unit.n_images)
+        if gaps:
             raise IncompleteError(
                 f"Reading values failed for {unit.label} at {strength:g}: of images 0:{unit.n_images}, results of "
-                f"{', '.join(f'{start}:{stop}' for start, stop in missing)} are missing. Run the sweep to the end."
+                f"{', '.join(f'{start}:{stop}' for start, stop in gaps)} are missing. Run the sweep to the end."
             )
-        return chosen
+        return chosen_slices
 
     def find_single_rows(self, units: Sequence[Unit], columns: frozenset[str]) -> NDArray[np.int64] | None:
         """Return the rows of units, by unit and strength, if each evaluation is exactly one row with all images.
@@ -268,8 +271,10 @@ class Inventory:
 
     def count_complete(self, unit: Unit, measurements: Collection[str]) -> int:
         """Return the number of a unit's strengths that are complete, with all requested measurements."""
-        complete = self._complete_strengths(unit, required_unit_columns(unit, measurements))
-        return len(complete) if complete == unit.strengths else len({*complete}.intersection(unit.strengths))
+        complete_strengths = self._complete_strengths(unit, required_unit_columns(unit, measurements))
+        if complete_strengths == unit.strengths:
+            return len(complete_strengths)
+        return len({*complete_strengths}.intersection(unit.strengths))
 
     def are_complete(self, units: Sequence[Unit], strength: float, measurements: Collection[str]) -> list[bool]:
         """Return whether each of some units is complete at a strength, without creating an object per unit.
@@ -307,10 +312,10 @@ class Inventory:
     def _complete_evaluations(self, columns: frozenset[str]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         """Return the unit indices and strengths of the evaluations that are complete with all of `columns`.
 
-        Only evaluations that consist of parts are checked one by one.
+        Only evaluations without a row that has all images are checked one by one.
         """
-        if columns in self._evaluations:
-            return self._evaluations[columns]
+        if columns in self._complete_evaluations_cache:
+            return self._complete_evaluations_cache[columns]
         if not len(self):
             return np.zeros(0, dtype=np.int32), np.zeros(0)
         has_columns = self._rows_have_columns(columns)
@@ -318,8 +323,8 @@ class Inventory:
         has_all_images = (self._rows["start"] == 0) & (self._rows["stop"] == self._n_images[self._rows["unit"]])
         is_complete = has_all_images & has_columns
         if self._has_single_rows and is_complete.all():  # avoids a copy of the columns
-            self._evaluations[columns] = self._rows["unit"], self._rows["strength"]
-            return self._evaluations[columns]
+            self._complete_evaluations_cache[columns] = self._rows["unit"], self._rows["strength"]
+            return self._complete_evaluations_cache[columns]
         is_complete = np.logical_or.reduceat(is_complete, first_rows)
         for evaluation in np.flatnonzero(~is_complete).tolist():
             first_row, end_row = self._group_starts[evaluation : evaluation + 2].tolist()
@@ -329,11 +334,15 @@ class Inventory:
             n_images = int(self._n_images[self._rows["unit"][first_row]])
             is_complete[evaluation] = not find_gaps(choose_slices(usable_slices), n_images)
         complete_rows = first_rows[is_complete]
-        self._evaluations[columns] = self._rows["unit"][complete_rows], self._rows["strength"][complete_rows]
-        return self._evaluations[columns]
+        unit, strength = (self._rows[name][complete_rows] for name in ("unit", "strength"))
+        self._complete_evaluations_cache[columns] = unit, strength
+        return self._complete_evaluations_cache[columns]
 
     def find_missing_parts(self, unit: Unit, measurements: Collection[str]) -> tuple[Part, ...]:
-        """Return the parts that are missing for a unit; strengths that lack the same images are in one part."""
+        """Return the missing parts of a unit, that is, ranges of images at some strengths.
+
+        Strengths that lack the same images are in one part.
+        """
         columns = required_unit_columns(unit, measurements)
         if self._complete_strengths(unit, columns) == unit.strengths:
             return ()
@@ -357,9 +366,9 @@ class Inventory:
             # For units without a row, `find` returns -1, which selects the additional last element.
             is_foreign[self.find(plan_unit_ids)] = False
             n_evaluations_of_unit = np.bincount(self._rows["unit"][self._group_starts[:-1]], minlength=len(self._units))
-            foreign = np.flatnonzero(is_foreign[:-1])
-            protocols = self._units.columns["protocol"].take(from_numpy(foreign)).to_pylist()
-            for protocol, count in zip(protocols, n_evaluations_of_unit[foreign].tolist(), strict=True):
+            foreign_units = np.flatnonzero(is_foreign[:-1])
+            protocols = self._units.columns["protocol"].take(from_numpy(foreign_units)).to_pylist()
+            for protocol, count in zip(protocols, n_evaluations_of_unit[foreign_units].tolist(), strict=True):
                 n_evaluations[protocol] += count
         return dict(n_evaluations)
 
@@ -391,10 +400,10 @@ class Inventory:
         return self.shards[self._rows["shard"][row]], int(self._rows["position"][row])
 
     def locate_rows(self, rows: NDArray[np.int64]) -> tuple[tuple[str, ...], NDArray[np.int32], NDArray[np.int32]]:
-        """Return names of shards, and for each row the index of its shard's name, and its position in the shard."""
-        shard_numbers, shard = np.unique(self._rows["shard"][rows], return_inverse=True)
+        """Return the names of the rows' shards, and arrays: the index of each row's shard, and its position there."""
+        shard_numbers, shard_of_row = np.unique(self._rows["shard"][rows], return_inverse=True)
         names = tuple(self.shards[number] for number in shard_numbers.tolist())
-        return names, shard.astype(np.int32), self._rows["position"][rows].astype(np.int32)
+        return names, shard_of_row.astype(np.int32), self._rows["position"][rows].astype(np.int32)
 
     def columns(self, row: int) -> frozenset[str]:
         return self._shard_columns[int(self._rows["shard"][row])]
@@ -410,12 +419,12 @@ class Inventory:
 
     @cached_property
     def _shard_index(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        shard = self._rows["shard"]
-        order = np.lexsort([self._rows["position"], shard]).astype(np.int32)
-        return order, np.searchsorted(shard[order], np.arange(len(self.shards) + 1))
+        shard_of_row = self._rows["shard"]
+        order = np.lexsort([self._rows["position"], shard_of_row]).astype(np.int32)
+        return order, np.searchsorted(shard_of_row[order], np.arange(len(self.shards) + 1))
 
     def row_column(self, name: str) -> NDArray[Any]:
-        """Return one column of all rows, which are sorted by unit, strength, start, stop and shard.
+        """Return one column of the inventory. Rows are sorted by unit, strength, start, stop and shard.
 
         ``unit`` and ``shard`` are indices into `units` and `shards`, and ``position`` is the row's position in its
         shard. The other columns are ``strength``, ``start``, ``stop`` and ``seconds``.

@@ -5,8 +5,8 @@ completion has the same condition. An object therefore exists completely or not 
 of the same shard wins. If a store does not support the condition, an overwrite is harmless, because a shard's name
 contains the hash of its content.
 
-The library of the URL's scheme finds credentials in the environment or in its own files. URLs must not contain
-credentials.
+The library for the URL's scheme, such as s3fs, finds credentials in the environment or in its own files. URLs must not
+contain credentials.
 """
 
 import errno
@@ -313,13 +313,13 @@ def _make_parents(filesystem: Any, path: str) -> None:
 
 
 def _put_if_absent(filesystem: Any, path: str, put: Callable[[Any, str, str], None]) -> None:
-    """Write an object with `put`; raise FileExistsError if it exists already."""
+    """Write an object with `put`; raise FileExistsError if the object exists already."""
     for attempt in range(_CONFLICT_ATTEMPTS):
         try:
             put(filesystem, path, "create")
         except FileExistsError:
             raise
-        except NotImplementedError:
+        except NotImplementedError:  # the library does not support the condition
             put(filesystem, path, "overwrite")
         except OSError as error:
             code = _s3_error_code(error)
@@ -328,7 +328,7 @@ def _put_if_absent(filesystem: Any, path: str, put: Callable[[Any, str, str], No
             if code == "ConditionalRequestConflict" and attempt + 1 < _CONFLICT_ATTEMPTS:
                 time.sleep(0.1 * 2**attempt)  # another upload of this name is in progress
                 continue
-            if error.errno == errno.ENOSYS:
+            if error.errno == errno.ENOSYS:  # the store does not support the condition
                 put(filesystem, path, "overwrite")
                 return
             raise

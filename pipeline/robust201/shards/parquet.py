@@ -37,7 +37,7 @@ from robust201.shards.validation import WrongShardError, check_row_count, check_
 from robust201.tasks.columns import COLUMNS, count_classes, stored_order
 
 FORMAT_VERSION = 1
-"""Version of the format of columns and footer. Changes of protocols do not change it."""
+"""Version of the format of columns and footer. It is independent of the versions of protocols."""
 
 ROW_GROUP_BYTES = 16 << 20
 """Maximum size of a compacted shard's row group in memory, before compression. A larger row forms its own row group."""
@@ -125,9 +125,9 @@ class Footer:
 
 
 def encode(results: Sequence[EvaluationResult]) -> bytes:
-    """Return the bytes of a shard with the results of one part.
+    """Return the bytes of a shard with the results of one part (one unit's results on a range of images).
 
-    There must be one result per strength, and all results must have the same columns.
+    There must be at most one result per strength, and all results must have the same columns.
     """
     part, unit = results[0].part, results[0].part.unit
     identity = {

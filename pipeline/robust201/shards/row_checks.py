@@ -59,6 +59,7 @@ def find_suspects(table: pa.Table, columns: tuple[str, ...]) -> tuple[RowMask, N
             summed_confidences.append(_sum_in_fixed_point(values, counts))
         else:
             is_suspect |= _find_out_of_range(values, column.counts(cm) > 0)
+    # All confidence columns are means of the same softmax vectors, so their sums over all images must be equal.
     for sums in summed_confidences[1:]:
         is_suspect |= ~(summed_confidences[0] == sums).all(axis=1)
     return is_suspect, class_sizes

@@ -1,5 +1,6 @@
 """Reading of the identities of a shard's rows without their measurements.
 
+A row's identity is its unit (a network on one dataset under one key), its strength and its range of images.
 An uncompacted shard has the identities in its footer; a compacted shard has them in its columns.
 """
 
@@ -142,13 +143,13 @@ def _rows_from_columns(source: Path | BinaryIO) -> ShardRows:
     arrays = {name: _join_validated(table[name]) for name in column_names}
     _, first_rows, unit_of_row = np.unique(to_numpy(arrays["unit_id"].indices), return_index=True, return_inverse=True)
     unit_arrays = {name: arrays[name].take(from_numpy(first_rows)) for name in _UNIT_COLUMNS}
-    decoded = {
+    decoded_columns = {
         name: unit_array.dictionary_decode() if name in _TEXT_COLUMNS else unit_array
         for name, unit_array in unit_arrays.items()
     }
     # Indices of architectures are stored as integers, but all architectures are text in memory.
     types = IDENTITY_TYPES | {"architecture": pa.string()}
-    units = UnitColumns({name: array.cast(types[name]) for name, array in decoded.items()})
+    units = UnitColumns({name: array.cast(types[name]) for name, array in decoded_columns.items()})
     number_columns = {name: to_numpy(arrays[name]) for name in _NUMBER_COLUMNS}
     check_identity(
         number_columns["strength"], number_columns["start"], number_columns["stop"], to_numpy(arrays["n_images"])

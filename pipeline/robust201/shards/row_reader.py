@@ -1,4 +1,8 @@
-"""Reading of evaluations' values from shards in any order; storage order is the fastest."""
+"""Reading of evaluations' values from shards in any order; storage order is the fastest.
+
+A unit is all evaluations of one network on one dataset under one key. An evaluation is one row, or several rows (parts)
+with disjoint ranges of images, whose values are merged.
+"""
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -22,7 +26,7 @@ from robust201.tasks.columns import COUNTS, OUTCOME_COUNTS, fields_of
 from robust201.tasks.measurements import merge_values
 
 SELECTION_CACHE_BYTES = 64 << 20
-_OPEN_FILES = 64
+_MAX_OPEN_FILES = 64
 _BATCH_BYTES = 2 << 20
 """Maximum size of a `RowBatch` of several units, in decoded bytes."""
 
@@ -68,7 +72,7 @@ class RowReader:
                 f"Reading failed for result file {self._folder.backend.label(shard)}: the file no longer exists, "
                 "because it was set aside, or replaced by a compaction. Run the same command again."
             ) from error
-        if len(self._files) > _OPEN_FILES:
+        if len(self._files) > _MAX_OPEN_FILES:
             self._files.popitem(last=False)[1].close()
         return self._files[shard]
 
@@ -235,17 +239,17 @@ class RowSelection:
 
     A selection takes 8 bytes per row, in addition to the names of the shards. Units are in reading order. `offsets`,
     (E + 1,) int32, contains the first row of each of E evaluations, ordered by unit and strength, followed by the
-    number of rows. `shard`, (R,) int32, contains indices into `shards`, and `position`, (R,) int32, row indices in
-    these shards.
+    number of rows. `shard_index`, (R,) int32, contains indices into `shard_names`, and `row_position`, (R,) int32, row
+    indices in these shards.
     """
 
     root: Path
     units: tuple[Unit, ...]
     measurements: tuple[str, ...]
-    shards: tuple[str, ...]
+    shard_names: tuple[str, ...]
     offsets: NDArray[np.int32]
-    shard: NDArray[np.int32]
-    position: NDArray[np.int32]
+    shard_index: NDArray[np.int32]
+    row_position: NDArray[np.int32]
     cache_bytes: int = SELECTION_CACHE_BYTES
 
     def iter_values(
@@ -266,11 +270,9 @@ class RowSelection:
             while first_unit < len(self.units):
                 n_units, columns = self._read_rows_of_group(reader, first_evaluations[first_unit:], columns_to_read)
                 if columns is None:
-                    n_units, batch = (
-                        1,
-                        self._read_unit(
-                            reader, self.units[first_unit], int(first_evaluations[first_unit]), columns_to_read
-                        ),
+                    n_units = 1
+                    batch = self._read_unit(
+                        reader, self.units[first_unit], int(first_evaluations[first_unit]), columns_to_read
                     )
                 else:
                     batch = RowBatch(self.units[first_unit : first_unit + n_units], columns)
@@ -288,8 +290,8 @@ class RowSelection:
         The columns are None if the next unit is in several row groups or in parts, or if the shapes of its rows differ.
         """
         first_row = int(self.offsets[first_evaluations[0]])
-        shard = self.shards[self.shard[first_row]]
-        group, _ = reader.locate(shard, int(self.position[first_row]))
+        shard = self.shard_names[self.shard_index[first_row]]
+        group, _ = reader.locate(shard, int(self.row_position[first_row]))
         table = reader.read_row_group(shard, group, frozenset(column_names) | set(SHAPE_COLUMNS))
         group_start, group_stop = reader.find_row_range(shard, group)
         max_rows = max(
@@ -299,21 +301,24 @@ class RowSelection:
             self.offsets[first_evaluations[0] : min(first_evaluations[0] + max_rows, first_evaluations[-1]) + 1]
         )
         rows = slice(first_row, first_row + len(n_rows_of_evaluations))
-        is_in_group = (n_rows_of_evaluations == 1) & (self.shard[rows] == self.shard[first_row])
-        is_in_group &= (self.position[rows] >= group_start) & (self.position[rows] < group_stop)
+        is_in_group = (n_rows_of_evaluations == 1) & (self.shard_index[rows] == self.shard_index[first_row])
+        is_in_group &= (self.row_position[rows] >= group_start) & (self.row_position[rows] < group_stop)
         n_evaluations = len(is_in_group) if is_in_group.all() else int(is_in_group.argmin())
         n_units = int(np.searchsorted(first_evaluations, first_evaluations[0] + n_evaluations, side="right")) - 1
         if not n_units:
             return 0, None
         end_row = first_row + int(first_evaluations[n_units] - first_evaluations[0])
-        return n_units, copy_values_of_rows(table, self.position[first_row:end_row] - group_start, column_names)
+        return n_units, copy_values_of_rows(table, self.row_position[first_row:end_row] - group_start, column_names)
 
     def _read_unit(self, reader: RowReader, unit: Unit, first_evaluation: int, column_names: Sequence[str]) -> RowBatch:
         """Read a unit's evaluations one by one; `first_evaluation` is the index of the first."""
         columns_by_strength = {}
         offsets = self.offsets[first_evaluation : first_evaluation + len(unit.strengths) + 1].tolist()
         for strength, (first_row, end_row) in zip(unit.strengths, pairwise(offsets), strict=True):
-            locations = [(self.shards[self.shard[row]], int(self.position[row])) for row in range(first_row, end_row)]
+            locations = [
+                (self.shard_names[self.shard_index[row]], int(self.row_position[row]))
+                for row in range(first_row, end_row)
+            ]
             # Parts can only be merged with their counts. An evaluation in one row needs only the requested columns.
             columns: Collection[str] = column_names
             if len(locations) > 1:

@@ -1,4 +1,4 @@
-"""Scan of a results folder, which returns its inventory and finds damaged shards."""
+"""Scan of a results folder, which returns its inventory (the list of all its evaluations) and finds damaged shards."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field

@@ -19,7 +19,7 @@ from robust201.core.records import (
     canonical_json,
 )
 from robust201.shards.compaction import Compaction, CompactReport
-from robust201.shards.folder import OnStep, ResultsFolder, has_stem, network_of, stem_of
+from robust201.shards.folder import OnWriteStep, ResultsFolder, has_stem, network_of, stem_of
 from robust201.shards.inventory import Inventory, required_unit_columns
 from robust201.shards.parquet import encode, parse_provenance
 from robust201.shards.row_identity import parse_footer, read_shard_rows
@@ -33,10 +33,15 @@ class ShardStore:
     """Finished evaluations in one results folder. Construct it with `create` or `open`, which check the folder.
 
     Any number of processes on any number of hosts may commit to a folder simultaneously; files are never changed in
-    place.
+    place. A unit is all evaluations of one network on one dataset under one key; a part is a slice of a unit (some
+    strengths and a range of images), whose results are stored together.
+
+    Args:
+        root: the results folder.
+        on_step: called at each step of writing a shard, for crash tests.
     """
 
-    def __init__(self, root: Path, *, on_step: OnStep = lambda _step: None) -> None:
+    def __init__(self, root: Path, *, on_step: OnWriteStep = lambda _step: None) -> None:
         self.folder = ResultsFolder(root, on_step)
         self._reader = RowReader(self.folder)
 
@@ -71,7 +76,7 @@ class ShardStore:
         """Store results as one shard. When the method returns, the results survive a crash.
 
         Args:
-            results: results of one part, one for each of some or all of its strengths, with the same columns.
+            results: results of one part, at most one per strength, all with the same columns.
 
         Raises:
             EvaluationError: the results break an invariant (see `tasks.measurements.check_values`) or belong to
@@ -85,14 +90,14 @@ class ShardStore:
         return Receipt(unit.id, strengths, part.start, part.stop, shard, seconds=seconds)
 
     def find_receipts(self, parts: Sequence[Part], measurements: Collection[str]) -> tuple[Receipt, ...]:
-        """Return receipts of existing shards with results of some parts, in the order of the shards.
+        """Return a record (`Receipt`) of each committed shard with results of some parts, in the order of the shards.
 
         This finds shards whose worker died before it reported them. A shard may have only some of a part's strengths.
         Damaged shards are skipped, and so are compacted shards, which workers never write.
         """
         networks = {(part.unit.dataset, part.unit.architecture) for part in parts}
         stems = {stem_of(part.unit.architecture, part.unit.key) for part in parts}
-        missing_strengths = {(part.unit.id, part.start, part.stop): set(part.strengths) for part in parts}
+        wanted_strengths = {(part.unit.id, part.start, part.stop): set(part.strengths) for part in parts}
         columns_of_unit = {part.unit.id: required_unit_columns(part.unit, measurements) for part in parts}
         backend, receipts = self.folder.backend, []
         for entry in backend.entries():
@@ -106,8 +111,8 @@ class ShardStore:
                 continue  # the part is computed again, and the next scan handles a damaged shard
             part_key = unit_id, start, stop = rows.units[0].id, int(rows.start[0]), int(rows.stop[0])
             strengths = tuple(rows.strength.tolist())
-            is_missing = not missing_strengths.get(part_key, set()).isdisjoint(strengths)
-            if is_missing and columns_of_unit[unit_id] <= set(footer.columns):
+            has_wanted_strengths = not wanted_strengths.get(part_key, set()).isdisjoint(strengths)
+            if has_wanted_strengths and columns_of_unit[unit_id] <= set(footer.columns):
                 receipts.append(Receipt(unit_id, strengths, start, stop, shard, seconds=float(rows.seconds.sum())))
         return tuple(receipts)
 
@@ -149,7 +154,7 @@ class ShardStore:
         column_sets = {required_unit_columns(unit, measurements) for unit in units}
         rows = inventory.find_single_rows(units, *column_sets) if len(column_sets) == 1 else None
         if rows is None:
-            evaluations = [
+            rows_of_evaluations = [
                 [
                     image_slice.row
                     for image_slice in inventory.slices(unit, strength, required_unit_columns(unit, measurements))
@@ -157,19 +162,19 @@ class ShardStore:
                 for unit in units
                 for strength in unit.strengths
             ]
-            offsets = np.cumsum([0, *map(len, evaluations)])
-            rows = np.array([row for evaluation in evaluations for row in evaluation], dtype=np.int64)
+            offsets = np.cumsum([0, *map(len, rows_of_evaluations)])
+            rows = np.array([row for evaluation_rows in rows_of_evaluations for row in evaluation_rows], dtype=np.int64)
         else:
             offsets = np.arange(len(rows) + 1)
-        shards, shard, position = inventory.locate_rows(rows)
+        shard_names, shard_index, row_position = inventory.locate_rows(rows)
         return RowSelection(
             root=self.root,
             units=tuple(units),
             measurements=tuple(measurements),
-            shards=shards,
+            shard_names=shard_names,
             offsets=offsets.astype(np.int32),
-            shard=shard,
-            position=position,
+            shard_index=shard_index,
+            row_position=row_position,
             cache_bytes=cache_bytes,
         )
 
@@ -181,9 +186,9 @@ class ShardStore:
         provenances: set[str] = set()
         for finding in check_rows(self.folder, inventory, provenances=provenances):
             raise ShardDamagedError(
-                f"Checking results failed for {self.root}: there are invalid rows. The first is {finding.kind}: "
-                f"{finding.message} List all with robust201 verify {self.root}; with --requeue, the next run "
-                "recomputes them."
+                f"Checking results failed for {self.root}: there are faulty results. The first fault is of the kind "
+                f"{finding.kind!r}: {finding.message} List all with robust201 verify {self.root}; with --requeue, the "
+                "next run recomputes them."
             )
         return [parse_provenance(text) for text in sorted(provenances)]
 

@@ -35,7 +35,7 @@ def check_schema(
     schema: pa.Schema,
     identity: Mapping[str, pa.DataType],
     measurements: Mapping[str, pa.DataType],
-    wide: Mapping[str, pa.DataType],
+    wide_measurements: Mapping[str, pa.DataType],
     columns: Collection[str] | None = None,
 ) -> None:
     """Check the names and types of a shard's columns.
@@ -47,7 +47,7 @@ def check_schema(
         schema: schema of the shard.
         identity: types of the columns that identify rows.
         measurements: types of the measurement columns.
-        wide: types of the measurement columns for more than 256 classes.
+        wide_measurements: types of the measurement columns for more than 256 classes.
         columns: names of the measurement columns according to the footer, if they are to be compared.
     """
     column_names = schema.names
@@ -68,9 +68,9 @@ def check_schema(
             allowed_types = (identity[field.name],)
         else:
             allowed_types = (measurements[field.name],) if field.name in measurements else measure_types
-            allowed_types += (wide[field.name],) if field.name in wide else ()
+            allowed_types += (wide_measurements[field.name],) if field.name in wide_measurements else ()
         if field.type not in allowed_types:
-            raise WrongShardError(f"{field.name} as {field.type}")
+            raise WrongShardError(f"`{field.name}` as {field.type}")
 
 
 def check_row_count(n_rows: int, n_bytes: int) -> None:
@@ -118,11 +118,11 @@ def check_table(table: pa.Table) -> None:
         first_row = 0
         for chunk in column.chunks:
             if chunk.null_count:
-                raise WrongShardError(f"a row without {name}")
+                raise WrongShardError(f"a row without `{name}`")
             if not isinstance(chunk, pa.ListArray):
                 continue
             if chunk.values.null_count:
-                raise WrongShardError(f"{name} with an empty element")
+                raise WrongShardError(f"`{name}` with an empty element")
             if dimension_sizes is not None and definition is not None:
                 lengths, expected_lengths = np.diff(to_numpy(chunk.offsets)), np.ones(len(chunk), np.int64)
                 for dimension in definition.dimensions:
@@ -133,7 +133,7 @@ def check_table(table: pa.Table) -> None:
                 if not np.array_equal(lengths, expected_lengths):
                     row = int((lengths != expected_lengths).argmax())
                     fault = f"{lengths[row]} values, not {expected_lengths[row]}"
-                    raise WrongShardError(f"{name} with {fault}, in row {first_row + row}")
+                    raise WrongShardError(f"`{name}` with {fault}, in row {first_row + row}")
             first_row += len(chunk)
 
 
@@ -141,7 +141,7 @@ def _read_dimensions(table: pa.Table) -> dict[Any, NDArray[np.int64]]:
     """Return the number of classes and the number of images of each row, by their names in `Column.dimensions`."""
     columns = [pa.concat_arrays(table[name].chunks) for name in ("n_classes", "start", "stop")]
     if any(column.null_count for column in columns):
-        raise WrongShardError("a row without n_classes, start or stop")
+        raise WrongShardError("a row without `n_classes`, `start` or `stop`")
     n_classes, start, stop = (to_numpy(column).astype(np.int64) for column in columns)
     n_images = stop - start
     minimum = 1 if COUNTS in table.schema.names else 0

@@ -85,7 +85,7 @@ class _RowIdentity(NamedTuple):
     def label(self) -> str:
         unit = self.unit
         name = format_architecture(unit.architecture)
-        return f"{name} {unit.dataset} {unit.key} at {self.strength:g} images {self.start}:{self.stop}"
+        return f"{name} {unit.dataset} {unit.key} at {self.strength:g}, images {self.start}:{self.stop}"
 
 
 def _list_inventory_identities(inventory: Inventory, rows: NDArray[np.integer[Any]] | slice) -> list[_RowIdentity]:
@@ -113,13 +113,13 @@ def verify_shards(folder: ResultsFolder, inventory: Inventory, on_progress: OnPr
     """
     for shard, message in inventory.damage.items():
         yield ShardFinding.damaged(shard, message)
-    damaged: set[str] = set()
+    damaged_shards: set[str] = set()
     for finding in check_rows(folder, inventory, on_progress):
         if finding.kind == "damaged":
-            damaged.add(finding.shard)
+            damaged_shards.add(finding.shard)
         yield finding
     give_back_freed_memory()
-    intact_shards = {*inventory.shards} - damaged
+    intact_shards = {*inventory.shards} - damaged_shards
     yield from find_unequal_duplicates(RowReader(folder), inventory, intact_shards)
     yield from _find_rows_lost_in_compaction(folder, inventory)
 
@@ -141,7 +141,7 @@ def check_rows(
     )
     for number, findings in enumerate(findings_of_shards, start=1):
         if any(finding.kind == "damaged" for finding in findings):
-            Index(folder.index).forget([inventory.shards[number - 1]])  # its change marker may not show the damage
+            Index(folder.index).forget([inventory.shards[number - 1]])  # its change marker may be unchanged
         yield from findings
         on_progress(number, len(inventory.shards))
     for row, difference in checker.class_counts.find_disagreements():
@@ -160,8 +160,9 @@ class _ClassCountCheck:
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
+        # The keys are (dataset, hash of the images, start, stop), and the numbers of images per class.
         self._rows: dict[tuple[str, str, int, int], dict[tuple[int, ...], list[NDArray[np.integer[Any]]]]] = {}
-        self._images: dict[str, str] = {}
+        self._image_hashes: dict[str, str] = {}
         self._lock = Lock()
 
     def add(self, rows: NDArray[np.integer[Any]], class_sizes: NDArray[np.integer[Any]]) -> None:
@@ -172,23 +173,23 @@ class _ClassCountCheck:
         dataset_protocols, pair_of_unit = self._inventory.dataset_protocols
         keys_and_counts = np.column_stack([pair_of_unit[unit_numbers], start, stop, class_sizes])
         if (keys_and_counts == keys_and_counts[:1]).all():
-            distinct_rows, row_groups = keys_and_counts[:1], np.zeros(len(rows), np.intp)
+            distinct_entries, group_of_row = keys_and_counts[:1], np.zeros(len(rows), np.intp)
         else:
-            distinct_rows, row_groups = np.unique(keys_and_counts, axis=0, return_inverse=True)
+            distinct_entries, group_of_row = np.unique(keys_and_counts, axis=0, return_inverse=True)
         with self._lock:
-            for index, (pair_number, start_image, stop_image, *class_counts) in enumerate(distinct_rows.tolist()):
+            for index, (pair_number, start_image, stop_image, *class_counts) in enumerate(distinct_entries.tolist()):
                 dataset, protocol = dataset_protocols[pair_number]
                 rows_by_counts = self._rows.setdefault(
                     (dataset, self._find_image_hash(protocol), start_image, stop_image), {}
                 )
-                rows_by_counts.setdefault(tuple(class_counts), []).append(rows[row_groups.ravel() == index])
+                rows_by_counts.setdefault(tuple(class_counts), []).append(rows[group_of_row.ravel() == index])
 
     def _find_image_hash(self, protocol: str) -> str:
         """Return the hash of a protocol's images, or the protocol's digest if its payload has no such hash."""
-        if protocol not in self._images:
+        if protocol not in self._image_hashes:
             image_fields = self._inventory.protocol(protocol).get("images", {})
-            self._images[protocol] = str(image_fields.get("sha256", protocol))
-        return self._images[protocol]
+            self._image_hashes[protocol] = str(image_fields.get("sha256", protocol))
+        return self._image_hashes[protocol]
 
     def find_disagreements(self) -> Iterator[tuple[int, str]]:
         """Yield rows whose counts differ from the majority's counts, each with a message.
@@ -366,7 +367,7 @@ def _has_equal_values(
 
 
 def _find_rows_lost_in_compaction(folder: ResultsFolder, inventory: Inventory) -> Iterator[ShardFinding]:
-    """Yield findings for rows of existing replaced shards that the compacted shards lack."""
+    """Yield findings for rows that compacted shards lack although a replaced shard, which still exists, has them."""
     if not inventory.replaced_shards:
         return
     present_rows = {(unit.id, *location) for unit, *location in _list_inventory_identities(inventory, slice(None))}
@@ -421,7 +422,7 @@ def _rewrite_without_rows(
     shard: str,
     positions: Collection[int],
 ) -> list[str]:
-    """Rewrite a compacted shard without some rows, and set aside the shards it replaced that contain these rows.
+    """Rewrite a compacted shard without some rows, and set aside the replaced shards with results of the same units.
 
     Returns the names of the replaced shards that were set aside.
     """
