@@ -301,7 +301,7 @@ def test_verify_reports_damaged_export_and_still_requeues_shards(finished, tmp_p
     damage(out / file_name)
     if file_name.endswith(("gz", "parquet")) and case != "an unlisted file":
         rewrite_listing(out)
-        (error_message,) = verify_results(finished, export=out).export
+        (error_message,) = verify_results(finished, export=out).export_problems
         assert message in error_message
         assert file_name in error_message
     result = robust201("verify", finished, "--export", out)
@@ -322,7 +322,7 @@ def test_verify_reports_strengths_that_differ_from_plan(finished, tmp_path, robu
     # The values are correct, but readers would assign them to the wrong strengths.
     out = tmp_path / "out"
     robust201("export", finished, "--out", out, "--processes", 1)
-    assert verify_results(finished, export=out).export == ()
+    assert verify_results(finished, export=out).export_problems == ()
     content = json.loads((out / file_name).read_text())
     strengths_by_key = content
     for key in json_path:
@@ -330,7 +330,7 @@ def test_verify_reports_strengths_that_differ_from_plan(finished, tmp_path, robu
     strengths_by_key["fgsm"] = [strength + 1 for strength in strengths_by_key["fgsm"]]
     (out / file_name).write_text(json.dumps(content))
     rewrite_listing(out)
-    (error_message,) = verify_results(finished, export=out).export
+    (error_message,) = verify_results(finished, export=out).export_problems
     assert f"{file_name}: the {json_path[0]} differ from the plan's" in error_message
 
 
@@ -352,7 +352,7 @@ def test_verify_reports_value_that_cannot_be_exported(finished, tmp_path, monkey
 def test_verify_does_not_compare_export_with_damaged_shards(finished, tmp_path, robust201):
     robust201("export", finished, "--out", tmp_path / "out", "--processes", 1)
     flip(next(path for path in sorted((finished / "shards").rglob("*fgsm*.parquet"))))
-    (error_message,) = verify_results(finished, export=tmp_path / "out").export
+    (error_message,) = verify_results(finished, export=tmp_path / "out").export_problems
     assert "digits fgsm" in error_message
     assert "lacks results of 1 exported networks, such as #0" in error_message
 
@@ -365,7 +365,7 @@ def test_verify_hashes_each_shard_once(finished, monkeypatch):
         "check_hash",
         lambda folder, shard, sha: (hashed_shards.append(shard), original_check_hash(folder, shard, sha))[1],
     )
-    assert verify_results(finished).sound
+    assert verify_results(finished).is_sound
     shards = [entry.name for entry in ShardStore.open(finished).folder.backend.entries()]
     assert sorted(hashed_shards) == sorted(shards)
 
@@ -462,7 +462,7 @@ def test_check_listing_reports_duplicate_name(out):
 
 def test_check_listing_limits_messages_for_invalid_listing(out):
     (out / CHECKSUM_FILE).write_text("rubbish\n" * 1000)
-    assert len(read_listing(out).wrong) == 11
+    assert len(read_listing(out).invalid_line_messages) == 11
 
 
 @pytest.mark.parametrize("make_listing", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("meta.json"), None])

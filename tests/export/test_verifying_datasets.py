@@ -148,7 +148,7 @@ def test_verify_dataset_finds_contradicting_values(tmp_path, case):
 
 def test_verify_dataset_accepts_rounding_of_last_digit_only(tmp_path):
     dataset_folder = remove_export_files(write_dataset(tmp_path, make_plan(ARCHITECTURES, ["clean"]), round_to=2))
-    assert verify_dataset(dataset_folder).sound
+    assert verify_dataset(dataset_folder).is_sound
     edit_rows(
         dataset_folder / "cifar10/clean_accuracy.json", lambda rows: rows.update({"0": round(rows["0"] + 0.01, 2)})
     )
@@ -255,7 +255,7 @@ def test_export_writes_requested_value_for_empty_means(tmp_path, empty, expected
         repr(never_predicted).replace("None", "null").replace("nan", "NaN")
         == f"[{expected_text}, {expected_text}, {expected_text}]"
     )
-    assert verify_dataset(tmp_path).sound
+    assert verify_dataset(tmp_path).is_sound
     values = RobustnessDataset(tmp_path).value(0, "cifar10", "clean", "confidence")["argmax"][2]
     assert [None if value is None or value != value else value for value in values] == 3 * [
         0.0 if empty == "zero" else None
@@ -266,7 +266,7 @@ def test_verify_dataset_uses_recorded_decimals_of_earlier_versions(tmp_path):
     dataset_folder = write_dataset(tmp_path, make_plan(ARCHITECTURES, ["clean"]))
     (dataset_folder / "SHA256SUMS").unlink()
     edit_rows(dataset_folder / "cifar10/clean_accuracy.json", lambda rows: rows.update({"309": rows["309"] + 0.004}))
-    assert not verify_dataset(dataset_folder).sound
+    assert not verify_dataset(dataset_folder).is_sound
     record = json.loads((dataset_folder / "sweep.json").read_text())
     clean_protocol = {"dataset": "cifar10", "key": "clean"}
     record["sweep"]["protocols"] = [
@@ -274,7 +274,7 @@ def test_verify_dataset_uses_recorded_decimals_of_earlier_versions(tmp_path):
         clean_protocol | {"protocol": "imported", "n_images": 40, "decimals": {"accuracy": 2}},
     ]
     (dataset_folder / "sweep.json").write_text(json.dumps(record))
-    assert verify_dataset(dataset_folder).sound
+    assert verify_dataset(dataset_folder).is_sound
 
 
 @pytest.mark.parametrize(

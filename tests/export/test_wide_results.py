@@ -87,7 +87,7 @@ def test_export_writes_one_file_per_measure_column(tmp_path, space):
     assert [key_comparison.key for key_comparison in comparison.comparisons if key_comparison.key != "clean"] == sorted(
         f"spectrum {key}" for key in keys
     )
-    assert [key_comparison.key for key_comparison in comparison.different] == ["spectrum list_of_norms[1]"]
+    assert [key_comparison.key for key_comparison in comparison.differing_comparisons] == ["spectrum list_of_norms[1]"]
     assert comparison.names_only_second == ("cifar10 spectrum list_of_norms[4]",)
     assert load_json(out, "sweep.json")["strengths"]["cifar10"] == {"clean": [0.0], "spectrum": [0.0]}
     assert load_json(out, "meta.json")["epsilons"] == {}

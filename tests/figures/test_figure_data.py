@@ -399,7 +399,7 @@ def test_ranked_breaks_ties_by_other_scores_and_then_by_index(tmp_path):
         "fog": {"4": [0.3] * 5, "9": [0.3] * 5, "2": [0.9] * 5, "0": [0.1] * 5},
     }
     results = results_of(write_results(tmp_path, accuracies_by_key))
-    by_clean = results.ranked(results.scores["clean"])
+    by_clean = results.rank_architectures(results.scores["clean"])
     # Cells 4 and 9 are equal by all scores, and 21 was not attacked.
     assert [(row.architecture, row.rank, row.tied) for row in by_clean] == [
         (4, 1, 4),
@@ -409,7 +409,7 @@ def test_ranked_breaks_ties_by_other_scores_and_then_by_index(tmp_path):
         (41, 5, 1),
         (0, 6, 1),
     ]
-    by_attack = results.ranked(results.scores["adversarial"])
+    by_attack = results.rank_architectures(results.scores["adversarial"])
     assert [row.architecture for row in by_attack] == [0, 4, 9, 2, 41]
     assert results.best_architecture == 0
     top = figure_data.top_cells(results)
@@ -427,7 +427,7 @@ def test_ranked_breaks_ties_by_other_scores_and_then_by_index(tmp_path):
 def test_ranked_ties_do_not_depend_on_the_order_of_strengths(tmp_path_factory, severities):
     accuracies_by_key = {"fog": {"0": [0.7, 0.3, 0.1, 0.6, 0.2], "2": list(severities)}}
     results = results_of(write_results(tmp_path_factory.mktemp("results"), accuracies_by_key))
-    assert [row.tied for row in results.ranked(results.scores["corruption"])] == [2, 2]
+    assert [row.tied for row in results.rank_architectures(results.scores["corruption"])] == [2, 2]
     assert results.reader.rank("cifar10", "fog").tolist() == [1, 1]
 
 

@@ -146,7 +146,7 @@ def test_training_steps_determine_time_left_before_snapshot(tmp_path: Path, cloc
         if seconds == 20.0:
             assert tracker.progress.seconds_left == pytest.approx((4000 - 250 - 2 * steps) / 20)
     assert tracker.progress.done_evaluations == 0
-    assert [beat.unit for beat in tracker.progress.trainings] == [parts[0].unit.id]
+    assert [beat.unit for beat in tracker.progress.training_heartbeats] == [parts[0].unit.id]
 
 
 def test_resumed_evaluation_counts_as_one_when_its_missing_images_are_done(tmp_path: Path) -> None:

@@ -246,10 +246,12 @@ def test_adversarial_blocks_align_with_batches_and_are_read_together(tmp_path: P
     indices = np.arange(0, 1400, 2)
     store = AdversarialStore(tmp_path / "store", indices, batch_size=120)
     pixels = np.random.default_rng(0).random((len(indices), 3, 2, 2), dtype=np.float32)
-    assert list(store.missing([1.0, 2.0])) == [((1.0, 2.0), start, min(start + 360, 700)) for start in (0, 360)]
+    assert list(store.find_missing_blocks([1.0, 2.0])) == [
+        ((1.0, 2.0), start, min(start + 360, 700)) for start in (0, 360)
+    ]
     for start in (0, 360):
         store.write(2.0, start, pixels[start : start + 360])
-    assert list(store.missing([1.0, 2.0])) == [((1.0,), start, min(start + 360, 700)) for start in (0, 360)]
+    assert list(store.find_missing_blocks([1.0, 2.0])) == [((1.0,), start, min(start + 360, 700)) for start in (0, 360)]
     requested_indices = np.array([1398, 0, 718, 720, 2])
     assert np.array_equal(store(2.0, requested_indices), pixels[requested_indices // 2])
     with pytest.raises(DatasetError, match=r"the block is missing"):

@@ -248,7 +248,7 @@ def run_square(model, images, labels, *, queries, epsilons, batch_size=64, subse
     )
     attacked_images = torch.full((len(epsilons), len(images), *images.shape[1:]), torch.nan)
     for batch in fused(job, SQUARE.parameters(queries=queries)):
-        attacked_images[batch.strength][torch.from_numpy(rows[batch.positions])] = batch.images
+        attacked_images[batch.strength_index][torch.from_numpy(rows[batch.positions])] = batch.images
     return attacked_images
 
 

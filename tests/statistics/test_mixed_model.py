@@ -102,7 +102,7 @@ def test_combined_estimates_match_welch_test():
     result = combine_estimates([fit_table(table).estimate([0.25] * 4) for table in tables], [1, -1])
     expected = welch_test(*(summarise_group(table.mean(axis=1)) for table in tables))
     assert result.value == pytest.approx(expected.difference)
-    assert result.degrees == pytest.approx(expected.degrees, rel=1e-3)
+    assert result.df == pytest.approx(expected.df, rel=1e-3)
     assert result.p_value == pytest.approx(expected.p_value, rel=1e-3)
 
 

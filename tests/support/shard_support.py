@@ -108,7 +108,7 @@ def assert_complete_store(store, units, measurements=DEFAULT):
     inventory = store.inventory(verify="all")
     assert inventory.n_evaluations == sum(len(unit.strengths) for unit in units)
     for unit in units:
-        assert inventory.missing(unit, measurements) == ()
+        assert inventory.find_missing_parts(unit, measurements) == ()
         for strength in unit.strengths:
             expected = make_values(unit, strength, 0, unit.n_images, measurements)
             assert_equal_values(store.values(unit, strength, inventory, measurements), expected)

@@ -136,8 +136,8 @@ def test_readers_return_stored_values_of_exports(measurement, tmp_path):
             assert values_by_strength == values[str(unit.architecture)]
             for strength, value in zip(unit.strengths, values_by_strength, strict=True):
                 assert_equal_values(columns_of_json(measurement, value), stored_by_strength[strength])
-    assert verify_dataset(tmp_path / "json").sound
-    assert verify_dataset(tmp_path / "parquet").sound
+    assert verify_dataset(tmp_path / "json").is_sound
+    assert verify_dataset(tmp_path / "parquet").is_sound
 
 
 def test_check_values_rejects_contradicting_columns():
