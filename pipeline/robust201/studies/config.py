@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from robust201.core.errors import ConfigError, did_you_mean
 from robust201.core.strict_model import PositiveInt, StrictModel
 from robust201.planning.code_consent import ALLOW_CODE
-from robust201.planning.field_errors import describe_problem, steps_of
+from robust201.planning.field_errors import describe_problem, field_names_of
 from robust201.planning.sweep_yaml import ConfigPath, find_line, read_fields, substitute_variables
 from robust201.studies.comparisons import GROUPS
 
@@ -231,7 +231,7 @@ def load_study(path: Path) -> Study:
     try:
         study: Study = TypeAdapter(model).validate_python(fields)
     except ValidationError as error:
-        line_number = find_line(path, steps_of(error.errors(include_url=False)[0]["loc"]))
+        line_number = find_line(path, field_names_of(error.errors(include_url=False)[0]["loc"]))
         location = str(path) if line_number is None else f"{path}, line {line_number}"
         raise ConfigError(
             f"Reading the study failed for {location}: {describe_problem(error, model)} docs/studies.md explains every "
