@@ -62,11 +62,11 @@ _Keys = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]]
 
 NetworkT = TypeVar("NetworkT")
 
-_N_SAMPLE_IMAGES = 64
+_N_CHECK_IMAGES = 64
 """Number of images on which a network is checked and timed."""
 
 _MIN_TIMED_PASSES = 100_000
-"""Minimum number of passes for which a pass is timed, to estimate the remaining time."""
+"""If an evaluation takes more passes than this, a pass is timed first, to estimate the remaining time."""
 
 _MEASUREMENTS = ("accuracy", "confidence_prediction", PREDICTIONS)
 
@@ -203,7 +203,7 @@ def evaluate(
         normalisation: mean and standard deviation per channel, if the module takes normalised images.
         n_classes: number of classes C; None takes it from the module's output.
         seed: seed of the subset and of all random numbers.
-        engine: ``"fused"``, or ``"reference"`` to run Foolbox and AutoAttack themselves.
+        engine: ``"fused"`` (robust201's own attacks), or ``"reference"`` to run Foolbox and AutoAttack themselves.
         device: device to compute on; None is the module's device.
         batch_size: maximum number of images per pass; with the reference engine, random numbers depend on it.
         progress: whether to show progress on stderr (a bar on a terminal, elsewhere a line every ten seconds), or a
@@ -455,10 +455,11 @@ def _plan_first_look(
         `count`, or if it is None, as many images as the time allows.
     """
     parameters_by_key = {task.key: parameters for task, parameters in parsed_keys}
-    pilot = select(images, count=min(len(images), _N_SAMPLE_IMAGES, context.batch_size), seed=context.seed)
-    pilot_parameters = parameters_by_key["pgd"].model_copy(update={"steps": 10, "rel_stepsize": 0.25})
-    (pilot_result,) = _evaluate_key(context, find_task("pgd"), pilot_parameters, pilot, EvaluationProgress())
-    costs = dataclasses.replace(_measure_costs(context, pilot), robust_fraction=float(pilot_result.values["accuracy"]))
+    timed_images = select(images, count=min(len(images), _N_CHECK_IMAGES, context.batch_size), seed=context.seed)
+    short_parameters = parameters_by_key["pgd"].model_copy(update={"steps": 10, "rel_stepsize": 0.25})
+    (short_result,) = _evaluate_key(context, find_task("pgd"), short_parameters, timed_images, EvaluationProgress())
+    robust_fraction = float(short_result.values["accuracy"])
+    costs = dataclasses.replace(_measure_costs(context, timed_images), robust_fraction=robust_fraction)
     chooses_count = count is None
     count = choose_image_count(costs, parameters_by_key, len(images)) if count is None else count
     n_split = images.n_split or len(images)
@@ -472,7 +473,7 @@ def _plan_first_look(
 
 def _measure_costs(context: Context, images: ImageSet) -> Costs:
     device = context.classifier.device
-    batch = slice(0, min(_N_SAMPLE_IMAGES, context.batch_size))
+    batch = slice(0, min(_N_CHECK_IMAGES, context.batch_size))
     pixels, labels = torch.from_numpy(images.images[batch]), torch.from_numpy(images.labels[batch])
     passes = measure_pass(context.attacked_model, to_float(pixels).to(device), labels.to(device))
     return Costs(passes.seconds_per_batch, passes.seconds_per_image, context.batch_size, images.n_classes)
@@ -529,8 +530,8 @@ def compare(
         property `summary` has a sentence about each pair.
 
     Raises:
-        ConfigError: there are fewer than two networks; modules or tables are mixed with networks in datasets; tables
-            have different images, different parameters of a key, or no key in common; or see `evaluate`.
+        ConfigError: there are fewer than two networks; modules or tables are mixed with networks in datasets; two
+            tables have different images, different parameters of a key, or no key in common; or see `evaluate`.
         DatasetError: see `evaluate`.
         EvaluationError: see `evaluate`.
     """
@@ -540,18 +541,18 @@ def compare(
             "a list, or a mapping of names to networks."
         )
     evaluations: dict[str, Evaluation] = {}
-    pairs = _pair_with_names(networks)
-    stored_networks = [network for _, network in pairs if isinstance(network, str)]
-    if 0 < len(stored_networks) < len(pairs):
+    names_and_networks = _pair_with_names(networks)
+    stored_networks = [network for _, network in names_and_networks if isinstance(network, str)]
+    if 0 < len(stored_networks) < len(names_and_networks):
         raise ConfigError(
             f"Comparing networks failed for {stored_networks[0]}: a network in a dataset cannot be compared with "
             "modules or tables, because a dataset has its own images and protocol. Compare networks of one dataset "
             "with each other."
         )
-    _check_named_once([network for _, network in pairs if isinstance(network, str)])
+    _check_listed_once(stored_networks)
     token = _SHOWN_CAUTIONS.set(set())
     try:
-        for name, network in pairs:
+        for name, network in names_and_networks:
             if isinstance(network, str):
                 for stored_name, table in _read_stored(name, network, keys, data).items():
                     evaluations[network if stored_name in evaluations else stored_name] = table
@@ -565,7 +566,7 @@ def compare(
     return compare_evaluations(evaluations)
 
 
-def _check_named_once(networks: Sequence[str]) -> None:
+def _check_listed_once(networks: Sequence[str]) -> None:
     for network in networks:
         if networks.count(network) > 1:
             raise ConfigError(
@@ -793,10 +794,10 @@ class _CommonArguments:
         """Check a model and labels, and yield the context of an evaluation."""
         if self.batch_size < 1:
             raise ConfigError(f"Reading arguments failed for batch_size: expected 1 or more, got {self.batch_size}.")
-        sample = to_float(torch.from_numpy(images.images[: min(_N_SAMPLE_IMAGES, self.batch_size)]))
+        checked_pixels = to_float(torch.from_numpy(images.images[: min(_N_CHECK_IMAGES, self.batch_size)]))
         prepared = as_classifier(
             model,
-            sample,
+            checked_pixels,
             normalisation=self.normalisation,
             n_classes=self.n_classes,
             device=self.device,
@@ -806,7 +807,7 @@ class _CommonArguments:
         with prepared as classifier:
             _check_class_folders(images, classifier)
             check_label_range(images.labels, classifier.n_classes)
-            compiled = self._compile(classifier, sample) if self.engine == "fused" else None
+            compiled = self._compile(classifier, checked_pixels) if self.engine == "fused" else None
             yield Context(
                 classifier,
                 self.seed,
@@ -837,10 +838,10 @@ class _CommonArguments:
         return shared
 
     @staticmethod
-    def _compile(classifier: Classifier, sample: torch.Tensor) -> CompiledNetwork | None:
+    def _compile(classifier: Classifier, checked_pixels: torch.Tensor) -> CompiledNetwork | None:
         compiled = None if classifier.compiler is None else classifier.compiler(classifier.network, classifier.device)
         if compiled is not None:
-            pixels = sample.to(classifier.device)
+            pixels = checked_pixels.to(classifier.device)
             check_compiled(classifier, compiled, pixels, precision="fp32", name=type(classifier.network).__name__)
         return compiled
 

@@ -461,7 +461,7 @@ class _NetworkWithUselessGradients(torch.nn.Module):
 
 
 @pytest.mark.parametrize(("factor", "is_rounded"), [(100.0, True), (1e6, False)], ids=["rounded", "saturated"])
-def test_evaluate_warns_about_networks_without_gradients(factor: float, is_rounded: bool) -> None:
+def test_evaluate_warns_about_networks_with_zero_gradients(factor: float, is_rounded: bool) -> None:
     model = robust201.load_model(13714, "digits", "bundled:benchmark_data/demo")
     images = select(load_images("digits"), count=20, seed=0)
     with pytest.warns(RobustWarning, match="the gradient of the loss is zero"):

@@ -1,4 +1,4 @@
-"""`evaluate` and `attack` reject invalid input with a one-line error, before they start."""
+"""`evaluate` and `attack` reject invalid input with a one-line error, and warn about doubtful input."""
 
 import warnings
 from collections.abc import Callable

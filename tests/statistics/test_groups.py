@@ -26,7 +26,7 @@ def test_welch_test_matches_scipy_for_samples_and_summaries(seed, n, m):
     expected = stats.ttest_ind(first, second, equal_var=False)
     result = welch_test(summarise_group(first), summarise_group(second))
     assert result.statistic == pytest.approx(expected.statistic)
-    assert result.degrees == pytest.approx(expected.df)
+    assert result.df == pytest.approx(expected.df)
     assert result.p_value == pytest.approx(expected.pvalue)
     summaries = make_groups(first.mean(), first.std(ddof=1), n), make_groups(second.mean(), second.std(ddof=1), m)
     assert welch_test(*summaries).p_value == pytest.approx(expected.pvalue)
