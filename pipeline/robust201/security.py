@@ -129,7 +129,7 @@ def parse_attacks(
             )
     if not fields:
         raise ConfigError(
-            f"Computing curves failed for attacks: the list is empty. Pass one or more of {', '.join(known_attacks)}."
+            f"Computing curves failed for `attacks`: the list is empty. Pass one or more of {', '.join(known_attacks)}."
         )
     return fields
 

@@ -380,7 +380,7 @@ def test_load_model_rejects_wrong_arguments_in_one_line(tmp_path: Path, tiny_wei
         (CheckpointError, "expected a checkpoint, got", (5, "digits", tiny_weights)),
         (ConfigError, "Did you mean 'digits'", (21, "digit", tiny_weights)),
         (ArchitectureError, "99999", (99_999, "digits", tiny_weights)),
-        (ConfigError, "neither of store and weights is set", (21, "digits")),
+        (ConfigError, "neither of `store` and `weights` is set", (21, "digits")),
     ):
         with pytest.raises(error, match=message):
             load_model(*arguments)
@@ -428,7 +428,7 @@ def test_place_ranks_among_evaluated_architectures(tmp_path: Path) -> None:
     assert placement["rank"].isna().tolist() == [False, False, False, True, True]
     with pytest.raises(ConfigError, match=r"data='cifar01'.*Did you mean 'cifar10'"):
         place(result, dataset, data="cifar01")
-    with pytest.raises(ConfigError, match="lacks the columns strength, accuracy"):
+    with pytest.raises(ConfigError, match="lacks these columns: strength, accuracy"):
         place(result[["key"]], dataset)
 
 

@@ -146,7 +146,7 @@ def test_first_look_supports_images_of_one_class() -> None:
         ({"count": 61}, DatasetError, "expected a count from 1 to 60, got 61"),
         ({"count": 0}, DatasetError, "expected a count from 1 to 60, got 0"),
         ({"epsilon": "8"}, ConfigError, "Write 8/255"),
-        ({"epsilon": "8/255", "keys": ["clean"]}, ConfigError, "combined with keys or benchmark"),
+        ({"epsilon": "8/255", "keys": ["clean"]}, ConfigError, "combined with `keys` or `benchmark`"),
     ],
 )
 def test_evaluate_rejects_wrong_arguments(changes: dict[str, Any], error: type[Exception], message: str) -> None:

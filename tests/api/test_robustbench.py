@@ -134,7 +134,7 @@ def test_evaluate_command_prints_benchmark_row(data: Path, robust201: RunCommand
     [
         ({"benchmark": "robustbench"}, ConfigError, "Did you mean 'robustbench-l"),
         ({"keys": ["clean"]}, ConfigError, "the benchmark defines the keys"),
-        ({"epsilon": "4/255"}, ConfigError, "combined with keys or benchmark"),
+        ({"epsilon": "4/255"}, ConfigError, "combined with `keys` or `benchmark`"),
         ({"count": N_TEST_IMAGES + 1}, DatasetError, "expected a count from 1 to 30, got 31"),
         ({"model": build(7)}, DatasetError, "expected 0 to 6"),
         ({"model": build(11)}, ConfigError, "the network has 11 classes, but the benchmark has 10"),

@@ -216,16 +216,16 @@ def test_verify_detects_a_flipped_bit(tmp_path: Path) -> None:
 def test_verify_detects_settings_that_differ_from_the_plan(tmp_path: Path) -> None:
     images = image_set(3)
     planned_identity = generate(tmp_path / "seed 8", images, seed=8).identity("fog")
-    with pytest.raises(DatasetError, match=r"expected seed 8, got 7.*after planning"):
+    with pytest.raises(DatasetError, match=r"expected `seed` 8, got 7.*after planning"):
         generate(tmp_path / "seed 7", images).verify("fog", expected=planned_identity)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"seed": 8}, "expected seed 8, got 7"),
-        ({"generator_version": 99}, f"expected generator_version 99, got {GENERATOR_VERSION}"),
-        ({"frost": {"name": "photos", "sha256": FROST.sha256}}, "expected frost 'photos'"),
+        ({"seed": 8}, "expected `seed` 8, got 7"),
+        ({"generator_version": 99}, f"expected `generator_version` 99, got {GENERATOR_VERSION}"),
+        ({"frost": {"name": "photos", "sha256": FROST.sha256}}, "expected `frost` 'photos'"),
     ],
 )
 def test_open_generated_rejects_another_recipe(tmp_path: Path, settings: dict[str, object], message: str) -> None:
@@ -337,7 +337,7 @@ def test_verify_detects_a_changed_published_file(published_data: tuple[Path, Ima
     folder, full_split = published_data
     planned_identity = open_published(folder, full_split, n_images=N_PUBLISHED).identity("fog")
     flip_last_bit(folder / "fog.npy")
-    with pytest.raises(DatasetError, match=r"fog\.npy: expected sha256 .* after planning"):
+    with pytest.raises(DatasetError, match=r"fog\.npy: expected `sha256` .* after planning"):
         open_published(folder, full_split, n_images=N_PUBLISHED).verify("fog", expected=planned_identity)
 
 

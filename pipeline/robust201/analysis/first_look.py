@@ -81,10 +81,12 @@ def choose_first_look_keys(
     try:
         radius = parse_radius(EPSILON if epsilon is None else epsilon)
     except ValueError as error:
-        raise ConfigError(f"Reading arguments failed for epsilon: {error} Pass one radius of the Linf ball.") from error
+        raise ConfigError(
+            f"Reading arguments failed for `epsilon`: {error} Pass one radius of the Linf ball."
+        ) from error
     if not 0 < radius <= 1:
         raise ConfigError(
-            f"Reading arguments failed for epsilon: expected a number above 0 and up to 1, in pixel units, got "
+            f"Reading arguments failed for `epsilon`: expected a number above 0 and up to 1, in pixel units, got "
             f"{float(radius):g}. Write {float(radius):g}/255 if it is in units of 1/255."
         )
     attacks = {

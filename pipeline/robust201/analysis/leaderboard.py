@@ -53,7 +53,7 @@ class Standing(NamedTuple):
             images is unknown.
         is_paired: whether per-image outcomes were compared; otherwise, only accuracies were compared.
         n_images: number of images; None if unknown.
-        estimated: networks whose accuracies are estimates from samples of the images.
+        estimated_networks: networks whose accuracies are estimates from samples of the images.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Standing(NamedTuple):
     p_values: "pd.Series[float]"
     is_paired: bool
     n_images: int | None
-    estimated: frozenset[ArchitectureId] = frozenset()
+    estimated_networks: frozenset[ArchitectureId] = frozenset()
 
     @property
     def is_compared(self) -> bool:
@@ -120,8 +120,8 @@ class Leaderboard:
                     for network in standing.accuracies.index
                 ],
             }
-            if any(ranking.estimated for ranking in self.standings):
-                columns["estimated"] = [network in standing.estimated for network in standing.accuracies.index]
+            if any(ranking.estimated_networks for ranking in self.standings):
+                columns["estimated"] = [network in standing.estimated_networks for network in standing.accuracies.index]
             frame = pd.DataFrame(columns, index=standing.accuracies.index)
             frames.append(frame.loc[[network for network in self.networks if network in frame.index]])
         return pd.concat(frames, ignore_index=True)
@@ -163,13 +163,15 @@ class Leaderboard:
         if first_standing.n_images is None:
             return "The folder does not record the number of images, so intervals and ties are unknown."
         if not any(standing.is_compared for standing in self.standings) and not any(
-            standing.estimated for standing in self.standings
+            standing.estimated_networks for standing in self.standings
         ):
             return f"Intervals are 95% intervals over {first_standing.n_images:,} images."
-        measured_standings = [standing for standing in self.standings if not standing.estimated]
+        measured_standings = [standing for standing in self.standings if not standing.estimated_networks]
         if len(measured_standings) < len(self.standings):
-            estimated_standings = [standing for standing in self.standings if standing.estimated]
-            n_measured = [len(standing.accuracies) - len(standing.estimated) for standing in estimated_standings]
+            estimated_standings = [standing for standing in self.standings if standing.estimated_networks]
+            n_measured = [
+                len(standing.accuracies) - len(standing.estimated_networks) for standing in estimated_standings
+            ]
             note = describe_estimates(self.results, [standing.label for standing in estimated_standings], n_measured)
             return f"{note} {self._describe_tests(measured_standings)}" if measured_standings else note
         return self._describe_tests(self.standings)
@@ -313,7 +315,7 @@ def _estimated_standing(
         pd.Series(p_values, accuracies.index),
         False,
         estimates.n_images,
-        estimated=estimated_networks,
+        estimated_networks=estimated_networks,
     )
 
 
@@ -404,8 +406,8 @@ def _describe_numbers(standing: Standing, results: DatasetResults) -> str:
     if standing.n_images is None:
         return f"{accuracy:.1%}"
     accuracy_text = f"{accuracy:.1%}, 95% interval {100 * low:.1f} to {100 * high:.1f}"
-    if standing.estimated:
-        origin = "an estimate" if standing.best in standing.estimated else "measured on all images"
+    if standing.estimated_networks:
+        origin = "an estimate" if standing.best in standing.estimated_networks else "measured on all images"
         n_tied, n_others = len(standing.tied), len(standing.accuracies) - 1
         return f"{accuracy_text}, {origin}; {n_tied:,} of {n_others:,} others are tied with it"
     return accuracy_text if len(standing.accuracies) == 1 else f"{accuracy_text}, {_describe_ties(standing, results)}"

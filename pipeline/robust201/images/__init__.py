@@ -157,7 +157,8 @@ def _find_spec(
     if name in DATASETS or path is None:
         if (image_size, resize) != (None, None):
             raise ConfigError(
-                f"Loading images failed for {name!r}: image_size and resize are only for custom images. Remove them."
+                f"Loading images failed for {name!r}: `image_size` and `resize` are only for custom images. "
+                "Remove them."
             )
         return dataset(name)
     return custom_dataset(name, image_size=image_size or UNKNOWN_COUNT, resize=resize)

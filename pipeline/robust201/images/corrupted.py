@@ -131,7 +131,7 @@ class CorruptedStore:
             return
         field = next(field for field in sorted({*identity, *expected}) if identity.get(field) != expected.get(field))
         raise DatasetError(
-            f"Verifying corrupted images failed for {self._path(key)}: expected {field} {expected.get(field)}, got "
+            f"Verifying corrupted images failed for {self._path(key)}: expected `{field}` {expected.get(field)}, got "
             f"{identity.get(field)}. The file changed or was damaged after planning, or it differs between machines. "
             "Restore it and run the same command again."
         )

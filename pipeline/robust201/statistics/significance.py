@@ -91,14 +91,14 @@ class Ties(NamedTuple):
     """Result of comparing each network with the best network.
 
     Attributes:
-        best: index of the first network with the highest accuracy; -1 if there is no accuracy.
+        best_index: index of the first network with the highest accuracy; -1 if there is no accuracy.
         p_values: (A,) Holm-adjusted p-values of the differences from the best network; 1 for the best network, NaN for
             networks without an accuracy.
         tied: (A,) whether the difference is not significant; true for the best network.
         paired: whether outcomes on the same images were compared; otherwise, only accuracies were.
     """
 
-    best: int
+    best_index: int
     p_values: _Floats
     tied: NDArray[np.bool_]
     paired: bool
