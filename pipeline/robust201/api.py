@@ -91,9 +91,10 @@ def load_model(
         store: checkpoint store or its folder (see ``robust201 import-weights``). The prefix ``bundled:`` selects a
             store that ships with robust201.
         weights: safetensors or PyTorch file of the network's state_dict, instead of `store`.
-        epochs: number of training epochs, for a `store`. None selects 200 or, if the store has no such training, the
-            highest number.
-        seed: training seed, for a `store`. None selects 777 or, if the store has no such training, the lowest seed.
+        epochs: number of training epochs, for a `store`. None selects 200 or, if the store has no such training
+            run, the highest number.
+        seed: training seed, for a `store`. None selects 777 or, if the store has no such training run, the lowest
+            seed.
         recipe: name of the training recipe, for a `store`; ``""`` is the published recipe. The name is required if
             several recipes match.
         device: device of the network.

@@ -97,7 +97,7 @@ def sampled_precision(
         count: number of sampled images.
         n_images: number of images in the population; the N known images represent it, repeated or thinned out.
         n_strata: number of strata.
-        name: name of the sampled quantity (see `stratify`).
+        name: name of the sample, such as dataset and key (see `stratify`).
 
     Returns:
         Half-width and tau; tau is NaN if no two networks can be compared.
