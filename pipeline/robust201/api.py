@@ -62,11 +62,11 @@ _Keys = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]]
 
 NetworkT = TypeVar("NetworkT")
 
-_N_SAMPLE_IMAGES = 64
+_N_CHECK_IMAGES = 64
 """Number of images on which a network is checked and timed."""
 
 _MIN_TIMED_PASSES = 100_000
-"""Minimum number of passes for which a pass is timed, to estimate the remaining time."""
+"""If an evaluation takes more passes than this, a pass is timed first, to estimate the remaining time."""
 
 _MEASUREMENTS = ("accuracy", "confidence_prediction", PREDICTIONS)
 
@@ -91,9 +91,10 @@ def load_model(
         store: checkpoint store or its folder (see ``robust201 import-weights``). The prefix ``bundled:`` selects a
             store that ships with robust201.
         weights: safetensors or PyTorch file of the network's state_dict, instead of `store`.
-        epochs: number of training epochs, for a `store`. None selects 200 or, if the store has no such training, the
-            highest number.
-        seed: training seed, for a `store`. None selects 777 or, if the store has no such training, the lowest seed.
+        epochs: number of training epochs, for a `store`. None selects 200 or, if the store has no such training
+            run, the highest number.
+        seed: training seed, for a `store`. None selects 777 or, if the store has no such training run, the lowest
+            seed.
         recipe: name of the training recipe, for a `store`; ``""`` is the published recipe. The name is required if
             several recipes match.
         device: device of the network.
@@ -113,8 +114,8 @@ def load_model(
     torch_device = available_device(device)
     if (store is None) == (weights is None):
         raise ConfigError(
-            f"Loading a network failed for {architecture!r}: {'both' if store is not None else 'neither'} of store and "
-            f"weights {'are' if store is not None else 'is'} set. Pass either store or weights=FILE."
+            f"Loading a network failed for {architecture!r}: {'both' if store is not None else 'neither'} of `store` "
+            f"and `weights` {'are' if store is not None else 'is'} set. Pass either `store` or `weights=FILE`."
         )
     space, name = find_architecture(_as_builtin_id(architecture))
     if store is not None:
@@ -203,7 +204,7 @@ def evaluate(
         normalisation: mean and standard deviation per channel, if the module takes normalised images.
         n_classes: number of classes C; None takes it from the module's output.
         seed: seed of the subset and of all random numbers.
-        engine: ``"fused"``, or ``"reference"`` to run Foolbox and AutoAttack themselves.
+        engine: ``"fused"`` (robust201's own attacks), or ``"reference"`` to run Foolbox and AutoAttack themselves.
         device: device to compute on; None is the module's device.
         batch_size: maximum number of images per pass; with the reference engine, random numbers depend on it.
         progress: whether to show progress on stderr (a bar on a terminal, elsewhere a line every ten seconds), or a
@@ -237,8 +238,8 @@ def evaluate(
     parsed_keys = None if keys is None else parse_keys(keys, engine, randomised=randomised)
     if keys is not None and epsilon is not None:
         raise ConfigError(
-            "Reading arguments failed for epsilon: it is combined with keys or benchmark. Set the epsilons of each "
-            "key in keys, such as {'pgd': {'epsilons': ['8/255']}}."
+            "Reading arguments failed for `epsilon`: it is combined with `keys` or `benchmark`. Set the epsilons of "
+            "each key in `keys`, such as {'pgd': {'epsilons': ['8/255']}}."
         )
     user_images = _read_images(leaderboard, images, labels)
     if count is not None:
@@ -250,7 +251,7 @@ def evaluate(
     common_arguments = _CommonArguments(
         as_normalisation(normalisation), n_classes, seed, engine, device, batch_size, randomised
     )
-    with shown_progress(progress) as state, common_arguments.open_context(model, user_images) as context:
+    with shown_progress(progress) as evaluation_progress, common_arguments.open_context(model, user_images) as context:
         image_set = _adapt_images(user_images, context.classifier)
         if parsed_keys is None:
             first_look_keys = choose_first_look_keys(
@@ -260,18 +261,18 @@ def evaluate(
                 randomised=randomised,
             )
             parsed_keys = parse_keys(first_look_keys, engine)
-            count = _plan_first_look(context, image_set, parsed_keys, count, state)
+            count = _plan_first_look(context, image_set, parsed_keys, count, evaluation_progress)
         if leaderboard is not None:
             image_set = _first_images(leaderboard, image_set, count)
         elif count is not None:
             image_set = select(image_set, count=count, seed=seed)
         if keys is not None:
-            _estimate_time(context, image_set, parsed_keys, state)
+            _estimate_time(context, image_set, parsed_keys, evaluation_progress)
         corrupted = context.corrupted
         if leaderboard is not None and leaderboard.uses_corrupted_images:
             corrupted = open_published(data_folder(), image_set, n_images=len(user_images.labels), keys=CORRUPTIONS)
         key_results = _evaluate_keys(
-            dataclasses.replace(context, corrupted=corrupted), parsed_keys, image_set, state, progress
+            dataclasses.replace(context, corrupted=corrupted), parsed_keys, image_set, evaluation_progress, progress
         )
         has_attack = any(task.kind == "attack" for task, _ in parsed_keys)
         zero_fraction = _measure_zero_gradients(context, image_set) if has_attack and not randomised else 0.0
@@ -324,8 +325,8 @@ class _KeyResults(NamedTuple):
 def _check_no_keys(leaderboard: Benchmark, keys: _Keys | None) -> None:
     if keys is not None:
         raise ConfigError(
-            f"Reading arguments failed for benchmark {leaderboard.name}: the benchmark defines the keys, but keys are "
-            "set, too. Remove keys or benchmark."
+            f"Reading arguments failed for `benchmark` {leaderboard.name}: the benchmark defines the keys, but `keys` "
+            "is set, too. Remove `keys` or `benchmark`."
         )
 
 
@@ -344,15 +345,15 @@ def _check_benchmark_images(leaderboard: Benchmark, images: ImageSet) -> None:
     if images.images.shape[2:] != (size, size):
         raise DatasetError(
             f"Reading images failed for {leaderboard.name}: the images have {images.images.shape[2]}x"
-            f"{images.images.shape[3]} pixels, but the test images of {DATASET} have {size}x{size}. Leave images and "
-            "labels out to load them from the data folder."
+            f"{images.images.shape[3]} pixels, but the test images of {DATASET} have {size}x{size}. Leave `images` "
+            "and `labels` out to load them from the data folder."
         )
     class_counts = np.bincount(images.labels)
     if len(images.labels) >= N_IMAGES and set(class_counts) != {N_IMAGES // N_CLASSES}:
         raise DatasetError(
             f"Reading images failed for {leaderboard.name}: classes have {min(class_counts):,} to "
             f"{max(class_counts):,} images, but the test images of {DATASET} have {N_IMAGES // N_CLASSES:,} of each "
-            "class. Leave images and labels out to load them from the data folder."
+            "class. Leave `images` and `labels` out to load them from the data folder."
         )
 
 
@@ -376,22 +377,22 @@ def _evaluate_keys(
     context: Context,
     parsed_keys: Sequence[tuple[Task, Parameters]],
     image_set: ImageSet,
-    state: EvaluationProgress,
+    evaluation_progress: EvaluationProgress,
     progress: ProgressOption,
 ) -> _KeyResults:
     """Evaluate all images under all keys."""
     key_results = _KeyResults([], {}, {}, {})
-    state.evaluations = sum(len(parameters.strengths) for _, parameters in parsed_keys)
+    evaluation_progress.evaluations = sum(len(parameters.strengths) for _, parameters in parsed_keys)
     for task, parameters in parsed_keys:
-        state.begin(task.key, parameters.strengths, len(image_set))
+        evaluation_progress.begin(task.key, parameters.strengths, len(image_set))
         results = []
         # A randomised network uses torch's generator, so the generator is seeded from the user's seed and the key.
         with dataclasses.replace(context, key=task.key).seeded(0):
-            for result in _evaluate_key(context, task, parameters, image_set, state):
+            for result in _evaluate_key(context, task, parameters, image_set, evaluation_progress):
                 results.append(result)
-                state.evaluations_done += 1
+                evaluation_progress.evaluations_done += 1
                 if not isinstance(progress, bool):
-                    progress(state.evaluations_done, state.evaluations)
+                    progress(evaluation_progress.evaluations_done, evaluation_progress.evaluations)
         results.sort(key=lambda result: result.strength)
         key_results.rows.extend(map(_make_table_row, results))
         if task.finds_distances:
@@ -412,7 +413,7 @@ def _adapt_images(images: ImageSet, classifier: Classifier) -> ImageSet:
 
 
 def _evaluate_key(
-    context: Context, task: Task, parameters: Parameters, image_set: ImageSet, state: EvaluationProgress
+    context: Context, task: Task, parameters: Parameters, image_set: ImageSet, evaluation_progress: EvaluationProgress
 ) -> Iterator[EvaluationResult]:
     """Evaluate all images under one key, and yield one result per strength, in any order."""
     unit = Unit(
@@ -437,8 +438,8 @@ def _evaluate_key(
         image_set,
         measurements,
         provenance={},
-        on_images=state.add_images,
-        on_stage=state.begin_stage,
+        on_images=evaluation_progress.add_images,
+        on_stage=evaluation_progress.begin_stage,
     )
 
 
@@ -447,7 +448,7 @@ def _plan_first_look(
     images: ImageSet,
     parsed_keys: Sequence[tuple[Task, Parameters]],
     count: int | None,
-    state: EvaluationProgress,
+    evaluation_progress: EvaluationProgress,
 ) -> int:
     """Choose the number of images of a first look, and announce the plan.
 
@@ -455,47 +456,53 @@ def _plan_first_look(
         `count`, or if it is None, as many images as the time allows.
     """
     parameters_by_key = {task.key: parameters for task, parameters in parsed_keys}
-    pilot = select(images, count=min(len(images), _N_SAMPLE_IMAGES, context.batch_size), seed=context.seed)
-    pilot_parameters = parameters_by_key["pgd"].model_copy(update={"steps": 10, "rel_stepsize": 0.25})
-    (pilot_result,) = _evaluate_key(context, find_task("pgd"), pilot_parameters, pilot, EvaluationProgress())
-    costs = dataclasses.replace(_measure_costs(context, pilot), robust_fraction=float(pilot_result.values["accuracy"]))
+    timed_images = select(images, count=min(len(images), _N_CHECK_IMAGES, context.batch_size), seed=context.seed)
+    short_parameters = parameters_by_key["pgd"].model_copy(update={"steps": 10, "rel_stepsize": 0.25})
+    (short_result,) = _evaluate_key(context, find_task("pgd"), short_parameters, timed_images, EvaluationProgress())
+    robust_fraction = float(short_result.values["accuracy"])
+    costs = dataclasses.replace(_measure_costs(context, timed_images), robust_fraction=robust_fraction)
     chooses_count = count is None
     count = choose_image_count(costs, parameters_by_key, len(images)) if count is None else count
     n_split = images.n_split or len(images)
-    state.say(
+    evaluation_progress.say(
         describe_plan(count, n_split, context.seed, limited_by_time=chooses_count, costs=costs, keys=parameters_by_key)
     )
-    state.costs = {key: costs.estimate_seconds(key, parameters, count) for key, parameters in parameters_by_key.items()}
-    state.seconds_per_cost = 1.0
+    evaluation_progress.costs = {
+        key: costs.estimate_seconds(key, parameters, count) for key, parameters in parameters_by_key.items()
+    }
+    evaluation_progress.seconds_per_cost = 1.0
     return count
 
 
 def _measure_costs(context: Context, images: ImageSet) -> Costs:
     device = context.classifier.device
-    batch = slice(0, min(_N_SAMPLE_IMAGES, context.batch_size))
+    batch = slice(0, min(_N_CHECK_IMAGES, context.batch_size))
     pixels, labels = torch.from_numpy(images.images[batch]), torch.from_numpy(images.labels[batch])
     passes = measure_pass(context.attacked_model, to_float(pixels).to(device), labels.to(device))
     return Costs(passes.seconds_per_batch, passes.seconds_per_image, context.batch_size, images.n_classes)
 
 
 def _estimate_time(
-    context: Context, images: ImageSet, parsed_keys: Sequence[tuple[Task, Parameters]], state: EvaluationProgress
+    context: Context,
+    images: ImageSet,
+    parsed_keys: Sequence[tuple[Task, Parameters]],
+    evaluation_progress: EvaluationProgress,
 ) -> None:
     """Estimate the cost of each key, in passes of images.
 
     If there are many passes and progress is shown, a pass is timed, and costs are in seconds.
     """
-    state.costs = {
+    evaluation_progress.costs = {
         task.key: len(images) * len(parameters.strengths) * task.passes(parameters, images.n_classes)
         for task, parameters in parsed_keys
     }
     has_attack = any(task.kind == "attack" for task, _ in parsed_keys)
-    if state.is_shown and has_attack and sum(state.costs.values()) > _MIN_TIMED_PASSES:
+    if evaluation_progress.is_shown and has_attack and sum(evaluation_progress.costs.values()) > _MIN_TIMED_PASSES:
         costs = _measure_costs(context, images)
-        state.costs = {
+        evaluation_progress.costs = {
             task.key: costs.estimate_seconds(task.key, parameters, len(images)) for task, parameters in parsed_keys
         }
-        state.seconds_per_cost = 1.0
+        evaluation_progress.seconds_per_cost = 1.0
 
 
 def compare(
@@ -529,8 +536,8 @@ def compare(
         property `summary` has a sentence about each pair.
 
     Raises:
-        ConfigError: there are fewer than two networks; modules or tables are mixed with networks in datasets; tables
-            have different images, different parameters of a key, or no key in common; or see `evaluate`.
+        ConfigError: there are fewer than two networks; modules or tables are mixed with networks in datasets; two
+            tables have different images, different parameters of a key, or no key in common; or see `evaluate`.
         DatasetError: see `evaluate`.
         EvaluationError: see `evaluate`.
     """
@@ -540,18 +547,18 @@ def compare(
             "a list, or a mapping of names to networks."
         )
     evaluations: dict[str, Evaluation] = {}
-    pairs = _pair_with_names(networks)
-    stored_networks = [network for _, network in pairs if isinstance(network, str)]
-    if 0 < len(stored_networks) < len(pairs):
+    names_and_networks = _pair_with_names(networks)
+    stored_networks = [network for _, network in names_and_networks if isinstance(network, str)]
+    if 0 < len(stored_networks) < len(names_and_networks):
         raise ConfigError(
             f"Comparing networks failed for {stored_networks[0]}: a network in a dataset cannot be compared with "
             "modules or tables, because a dataset has its own images and protocol. Compare networks of one dataset "
             "with each other."
         )
-    _check_named_once([network for _, network in pairs if isinstance(network, str)])
+    _check_listed_once(stored_networks)
     token = _SHOWN_CAUTIONS.set(set())
     try:
-        for name, network in pairs:
+        for name, network in names_and_networks:
             if isinstance(network, str):
                 for stored_name, table in _read_stored(name, network, keys, data).items():
                     evaluations[network if stored_name in evaluations else stored_name] = table
@@ -565,7 +572,7 @@ def compare(
     return compare_evaluations(evaluations)
 
 
-def _check_named_once(networks: Sequence[str]) -> None:
+def _check_listed_once(networks: Sequence[str]) -> None:
     for network in networks:
         if networks.count(network) > 1:
             raise ConfigError(
@@ -734,8 +741,8 @@ def place(result: pd.DataFrame, dataset: "RobustnessDataset", *, data: str = "ci
     missing_columns = [column for column in ("key", "strength", "accuracy") if column not in result]
     if missing_columns:
         raise ConfigError(
-            f"Ranking failed for the result: it lacks the columns {', '.join(missing_columns)}. Pass the result of "
-            "robust201.evaluate."
+            f"Ranking failed for the result: it lacks these columns: {', '.join(missing_columns)}. Pass the result "
+            "of robust201.evaluate."
         )
     if data not in dataset.data:
         raise ConfigError(
@@ -792,11 +799,11 @@ class _CommonArguments:
     def open_context(self, model: nn.Module, images: ImageSet, key: str = "") -> Iterator[Context]:
         """Check a model and labels, and yield the context of an evaluation."""
         if self.batch_size < 1:
-            raise ConfigError(f"Reading arguments failed for batch_size: expected 1 or more, got {self.batch_size}.")
-        sample = to_float(torch.from_numpy(images.images[: min(_N_SAMPLE_IMAGES, self.batch_size)]))
+            raise ConfigError(f"Reading arguments failed for `batch_size`: expected 1 or more, got {self.batch_size}.")
+        checked_pixels = to_float(torch.from_numpy(images.images[: min(_N_CHECK_IMAGES, self.batch_size)]))
         prepared = as_classifier(
             model,
-            sample,
+            checked_pixels,
             normalisation=self.normalisation,
             n_classes=self.n_classes,
             device=self.device,
@@ -806,7 +813,7 @@ class _CommonArguments:
         with prepared as classifier:
             _check_class_folders(images, classifier)
             check_label_range(images.labels, classifier.n_classes)
-            compiled = self._compile(classifier, sample) if self.engine == "fused" else None
+            compiled = self._compile(classifier, checked_pixels) if self.engine == "fused" else None
             yield Context(
                 classifier,
                 self.seed,
@@ -837,10 +844,10 @@ class _CommonArguments:
         return shared
 
     @staticmethod
-    def _compile(classifier: Classifier, sample: torch.Tensor) -> CompiledNetwork | None:
+    def _compile(classifier: Classifier, checked_pixels: torch.Tensor) -> CompiledNetwork | None:
         compiled = None if classifier.compiler is None else classifier.compiler(classifier.network, classifier.device)
         if compiled is not None:
-            pixels = sample.to(classifier.device)
+            pixels = checked_pixels.to(classifier.device)
             check_compiled(classifier, compiled, pixels, precision="fp32", name=type(classifier.network).__name__)
         return compiled
 
@@ -907,7 +914,7 @@ def _normalisation_of(classifier: Classifier) -> Normalisation:
 
 def _normalisation_error(value: object) -> ConfigError:
     return ConfigError(
-        f"Reading arguments failed for normalisation: expected (mean, std), each with three numbers, or one for grey "
+        f"Reading arguments failed for `normalisation`: expected (mean, std), each with three numbers, or one for grey "
         f"images, got {reprlib.repr(value)}. Pass means and standard deviations of pixels in [0, 1]."
     )
 
@@ -927,7 +934,7 @@ def as_normalisation(value: Normalisation | tuple[Sequence[float], Sequence[floa
             raise _normalisation_error(value)
         normalisation = Normalisation(mean, std)
     if (problem := normalisation.problem) is not None:
-        raise ConfigError(f"Reading arguments failed for normalisation ({problem.field}): {problem.text}")
+        raise ConfigError(f"Reading arguments failed for `normalisation` ({problem.field}): {problem.text}")
     return normalisation
 
 
@@ -968,7 +975,7 @@ def parse_keys(keys: _Keys, engine: str, *, randomised: bool = False) -> list[tu
             parameters = _parse_parameters(task, fields, engine) if user_task is None else user_task[1]
             parsed[task.key] = task.with_parameters(parameters), parameters
     if not parsed:
-        raise ConfigError("Reading keys failed for keys: the list is empty. Pass one or more keys, such as clean.")
+        raise ConfigError("Reading keys failed: the list is empty. Pass one or more keys, such as clean.")
     return list(parsed.values())
 
 
@@ -985,8 +992,8 @@ def _parse_user_task(key: object, fields: object) -> tuple[UserTask, Parameters]
         return None
     if parameters.own_images is not None:
         raise ConfigError(
-            f"Reading parameters failed for {key}: split, images and image_seed select images of a sweep, but "
-            "evaluate measures all images that it receives. Leave them out, or evaluate the key in a sweep."
+            f"Reading parameters failed for {key}: `split`, `images` and `image_seed` select images of a sweep, "
+            "but `evaluate` measures all images that it receives. Leave them out, or evaluate the key in a sweep."
         )
     return parameters.to_task(key).located(parameters.file, hash_file(parameters.file)), parameters
 

@@ -126,7 +126,7 @@ def _name_classes(names: Sequence[str] | None, n_classes: int) -> list[str]:
         return [f"class {label}" for label in range(n_classes)]
     if len(names) != n_classes:
         raise ConfigError(
-            f"Showing images failed for class_names: the network has {n_classes} classes, but there are {len(names)} "
+            f"Showing images failed for `class_names`: the network has {n_classes} classes, but there are {len(names)} "
             "names. Pass one name per class."
         )
     return list(names)

@@ -85,14 +85,14 @@ def curves(
         "seconds": [float(table["seconds"].sum()) for table in tables.values()],
     }
     distances_by_network = {name: table.distances * constraint.divisor for name, table in tables.items()}
-    curves = SecurityCurves.of(distances_by_network, constraint, costs)
-    _warn_of_failures(curves, list(keys))
-    return curves
+    security_curves = SecurityCurves.of(distances_by_network, constraint, costs)
+    _warn_of_failures(security_curves, list(keys))
+    return security_curves
 
 
-def _warn_of_failures(curves: SecurityCurves, attacks: Sequence[str]) -> None:
+def _warn_of_failures(security_curves: SecurityCurves, attacks: Sequence[str]) -> None:
     """Warn about attacks that do not fool a network even within the whole pixel range."""
-    for name, distances in curves.distances.items():
+    for name, distances in security_curves.distances.items():
         n_unfooled = int(np.isinf(distances.to_numpy(np.float64)).sum())
         if n_unfooled:
             message = (
@@ -129,7 +129,7 @@ def parse_attacks(
             )
     if not fields:
         raise ConfigError(
-            f"Computing curves failed for attacks: the list is empty. Pass one or more of {', '.join(known_attacks)}."
+            f"Computing curves failed for `attacks`: the list is empty. Pass one or more of {', '.join(known_attacks)}."
         )
     return fields
 
@@ -143,7 +143,7 @@ def _strength_field(task: Task) -> str:
 
 
 def _count_passes(task: Task, fields: Mapping[str, Any]) -> float:
-    """Return the number of forward and backward passes per image, two per step; NaN for other attacks."""
+    """Return the number of forward and backward passes per image, two per step; NaN if it is unknown in advance."""
     parameters = task.parameters(**fields)
     # Brendel and Bethge's attack first searches for a starting point, which takes an unknown number of passes.
     if isinstance(parameters, MinimumNorm) and not isinstance(parameters, BrendelBethge):

@@ -26,7 +26,7 @@ MEASURES = ("confidence", "cm")
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory) -> Path:
+def dataset_folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("dataset")
     export(folder, make_plan([0, 1, 2, 9, 21], KEYS), formats=("json", "parquet"))
     return folder
@@ -44,18 +44,18 @@ def assert_equal_summaries(first: dict, second: dict) -> None:
 
 
 @pytest.mark.parametrize("measure", MEASURES)
-def test_summaries_agree_between_json_and_parquet(dataset, tmp_path, measure):
+def test_summaries_agree_between_json_and_parquet(dataset_folder, tmp_path, measure):
     json_only = tmp_path / "json"
     json_only.mkdir()
     for name in ("cifar10", "meta.json", "sweep.json"):
-        (json_only / name).symlink_to(dataset / name)
-    assert_equal_summaries(read_summaries(json_only, measure), read_summaries(dataset / "parquet", measure))
+        (json_only / name).symlink_to(dataset_folder / name)
+    assert_equal_summaries(read_summaries(json_only, measure), read_summaries(dataset_folder / "parquet", measure))
 
 
 @pytest.mark.parametrize("measure", MEASURES)
-def test_summaries_agree_with_reader(dataset, measure):
-    data = RobustnessDataset(dataset)
-    summaries_by_column = read_summaries(dataset, measure)
+def test_summaries_agree_with_reader(dataset_folder, measure):
+    data = RobustnessDataset(dataset_folder)
+    summaries_by_column = read_summaries(dataset_folder, measure)
     for key in KEYS:
         values = data.query("cifar10", key, measure)["cifar10"][key][measure].values()
         for index, strength in enumerate(data.strengths("cifar10", key)):
@@ -75,13 +75,13 @@ def test_summaries_agree_with_reader(dataset, measure):
                 np.testing.assert_array_equal(summaries_by_column[key, strength][:, 3:], expected_by_class)
 
 
-def test_summaries_prefer_parquet_to_json(dataset, tmp_path):
+def test_summaries_prefer_parquet_to_json(dataset_folder, tmp_path):
     for name in ("meta.json", "sweep.json", "parquet"):
-        (tmp_path / name).symlink_to(dataset / name)
+        (tmp_path / name).symlink_to(dataset_folder / name)
     (tmp_path / "cifar10").mkdir()
     for key in KEYS:
         (tmp_path / "cifar10" / f"{key}_cm.json").write_text("not JSON")
-    assert_equal_summaries(read_summaries(tmp_path, "cm"), read_summaries(dataset, "cm"))
+    assert_equal_summaries(read_summaries(tmp_path, "cm"), read_summaries(dataset_folder, "cm"))
 
 
 def test_delaying_interrupts_defers_an_interrupt_to_its_end():
@@ -134,9 +134,9 @@ INVALID_EDITS = {
 
 
 @pytest.mark.parametrize("fault", INVALID_EDITS)
-def test_summaries_reject_invalid_numbers_in_parquet(dataset, tmp_path, fault):
+def test_summaries_reject_invalid_numbers_in_parquet(dataset_folder, tmp_path, fault):
     measure, column, edit, message = INVALID_EDITS[fault]
-    shutil.copytree(dataset, tmp_path / "copy")
+    shutil.copytree(dataset_folder, tmp_path / "copy")
     edit_column(tmp_path / "copy/parquet/dataset=cifar10/key=pgd/part-0.parquet", column, edit)
     with pytest.raises(ResultsError, match=message):
         read_summaries(tmp_path / "copy", measure)
@@ -145,8 +145,8 @@ def test_summaries_reject_invalid_numbers_in_parquet(dataset, tmp_path, fault):
 @pytest.mark.parametrize(
     ("measure", "invalid_number"), [("cm", "-1"), ("cm", "0.5"), ("confidence", "7.5"), ("confidence", "-0.5")]
 )
-def test_summaries_reject_invalid_numbers_in_json(dataset, tmp_path, measure, invalid_number):
-    shutil.copytree(dataset, tmp_path / "copy", ignore=shutil.ignore_patterns("parquet"))
+def test_summaries_reject_invalid_numbers_in_json(dataset_folder, tmp_path, measure, invalid_number):
+    shutil.copytree(dataset_folder, tmp_path / "copy", ignore=shutil.ignore_patterns("parquet"))
     path = tmp_path / f"copy/cifar10/pgd_{measure}.json"
     path.write_text(re.sub(r"\[\[[\d.]+", f"[[{invalid_number}", path.read_text(), count=1))
     with pytest.raises(ResultsError, match=r"expected .* of (counts|fractions)"):
@@ -154,10 +154,10 @@ def test_summaries_reject_invalid_numbers_in_json(dataset, tmp_path, measure, in
 
 
 @pytest.mark.parametrize("measure", MEASURES)
-def test_summaries_detect_flipped_bits_in_parquet_that_change_numbers(dataset, tmp_path, measure):
-    shutil.copytree(dataset, tmp_path / "copy")
+def test_summaries_detect_flipped_bits_in_parquet_that_change_numbers(dataset_folder, tmp_path, measure):
+    shutil.copytree(dataset_folder, tmp_path / "copy")
     path = tmp_path / "copy/parquet/dataset=cifar10/key=pgd/part-0.parquet"
-    original, expected = path.read_bytes(), read_summaries(dataset, measure)
+    original, expected = path.read_bytes(), read_summaries(dataset_folder, measure)
     with pq.ParquetFile(path) as file:
         group = file.metadata.row_group(0)
         column_chunks = [group.column(number) for number in range(group.num_columns)]

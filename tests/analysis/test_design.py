@@ -29,7 +29,7 @@ def planted_accuracy(index: int) -> float:
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> DatasetResults:
     rows = {str(index): round(planted_accuracy(index), 4) for index in cells.evaluated_indices()}
-    return results_of(write_results(tmp_path_factory.mktemp("world"), {"clean": rows}))
+    return results_of(write_results(tmp_path_factory.mktemp("planted"), {"clean": rows}))
 
 
 def test_operation_effects_are_means_over_all_cells(results: DatasetResults) -> None:
@@ -81,7 +81,9 @@ def test_tree_and_predictions_find_planted_effects(results: DatasetResults, monk
 
 def test_design_functions_reject_few_cells(tmp_path: Path) -> None:
     results = results_of(write_results(tmp_path, {"clean": {"0": 0.5, "21": 0.6}}))
-    with pytest.raises(ResultsError, match="6,464 of the 6,466 classes of cells, such as 1, have no accuracy"):
+    with pytest.raises(
+        ResultsError, match="6,464 of the 6,466 isomorphism classes, such as the class of cell 1, have no accuracy"
+    ):
         operation_effects(results, results.scores["clean"])
     with pytest.raises(ResultsError, match="2 evaluated cells, and at least 40 are needed"):
         describe_tree(results, results.scores["clean"])

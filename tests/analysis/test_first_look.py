@@ -6,9 +6,9 @@ from robust201.analysis.first_look import (
     IMAGE_COUNTS,
     TARGET_SECONDS,
     Costs,
+    choose_first_look_keys,
     choose_image_count,
     describe_plan,
-    first_keys,
     format_time,
 )
 from robust201.core.errors import ConfigError
@@ -18,10 +18,12 @@ CORRUPTIONS = ["gaussian_noise", "defocus_blur", "jpeg_compression"]
 
 
 def first_look_parameters(n_classes=10, **options):
-    return {key: TASKS[key].parameters(**fields) for key, fields in first_keys(n_classes, **options).items()}
+    return {
+        key: TASKS[key].parameters(**fields) for key, fields in choose_first_look_keys(n_classes, **options).items()
+    }
 
 
-def test_first_keys_share_one_epsilon_and_include_autoattack_with_its_defaults() -> None:
+def test_first_look_keys_share_one_epsilon_and_include_autoattack_with_its_defaults() -> None:
     parameters_by_key = first_look_parameters()
     assert list(parameters_by_key) == ["clean", "fgsm", "pgd", "aa_standard", *CORRUPTIONS]
     assert {parameters_by_key[key].strengths for key in ("fgsm", "pgd", "aa_standard")} == {(8.0,)}
@@ -33,26 +35,31 @@ def test_first_keys_share_one_epsilon_and_include_autoattack_with_its_defaults()
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_first_keys_include_applicable_attacks_for_few_classes(n_classes: int) -> None:
+def test_first_look_keys_include_applicable_attacks_for_few_classes(n_classes: int) -> None:
     parameters_by_key = first_look_parameters(n_classes)
     assert all(parameters_by_key[key].unsupported_classes_reason(n_classes) is None for key in parameters_by_key)
     assert {"aa_apgd-ce", "aa_fab", "aa_square"} <= parameters_by_key.keys()
 
 
-def test_first_keys_have_no_corruptions_if_images_cannot_be_corrupted() -> None:
-    assert list(first_keys(10, corruptions=False)) == ["clean", "fgsm", "pgd", "aa_standard"]
+def test_first_look_keys_have_no_corruptions_if_images_cannot_be_corrupted() -> None:
+    assert list(choose_first_look_keys(10, corruptions=False)) == ["clean", "fgsm", "pgd", "aa_standard"]
 
 
 @pytest.mark.parametrize(("epsilon", "message"), [("a", "expected numbers"), (8, "Write 8/255"), (0, "above 0")])
-def test_first_keys_reject_invalid_epsilons(epsilon: object, message: str) -> None:
+def test_first_look_keys_reject_invalid_epsilons(epsilon: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        first_keys(10, epsilon=epsilon)
+        choose_first_look_keys(10, epsilon=epsilon)
 
 
 @pytest.mark.parametrize("robust_fraction", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("per_image", [1e-9, 1e-6, 1e-5, 1e-4, 1e-2])
-def test_choose_image_count_returns_the_largest_count_within_the_time(per_image: float, robust_fraction: float) -> None:
-    costs, parameters_by_key = Costs(per_image, per_image, 250, 10, robust_fraction), first_look_parameters()
+@pytest.mark.parametrize("seconds_per_image", [1e-9, 1e-6, 1e-5, 1e-4, 1e-2])
+def test_choose_image_count_returns_the_largest_count_within_the_time(
+    seconds_per_image: float, robust_fraction: float
+) -> None:
+    costs, parameters_by_key = (
+        Costs(seconds_per_image, seconds_per_image, 250, 10, robust_fraction),
+        first_look_parameters(),
+    )
     count = choose_image_count(costs, parameters_by_key, 10_000)
     assert count in IMAGE_COUNTS
     assert count == IMAGE_COUNTS[0] or costs.estimate_total_seconds(parameters_by_key, count) <= TARGET_SECONDS

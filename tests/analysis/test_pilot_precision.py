@@ -1,4 +1,4 @@
-"""Expected precision of `plan --like`, compared with replays of sampling on the same outcomes."""
+"""Expected precision of `plan --like`, compared with the replays in docs/sampling.md, which sample known outcomes."""
 
 from pathlib import Path
 

@@ -16,7 +16,7 @@ from tests.support.tiny_networks import NORMALISATION, TinyNetwork, tiny_images
 
 IMAGES = tiny_images()
 PIXELS, LABELS = IMAGES.images, IMAGES.labels
-ATTACKS = ["clean", {"pgd": {"epsilons_255": [8], "steps": 3, "rel_stepsize": 0.5}}]
+KEYS = ["clean", {"pgd": {"epsilons_255": [8], "steps": 3, "rel_stepsize": 0.5}}]
 
 
 def make_network(channels: int, n_classes: int = 5, size: int = 8) -> nn.Module:
@@ -30,7 +30,7 @@ def make_network(channels: int, n_classes: int = 5, size: int = 8) -> nn.Module:
 @pytest.mark.parametrize("axis", [1, 3])
 def test_attack_keeps_grey_images_within_ball(axis: int) -> None:
     grey_images = PIXELS[:, :1] if axis == 1 else PIXELS[:, :1].transpose(0, 2, 3, 1)
-    keys = [*ATTACKS, {"pgd_l2": {"epsilons": [0.5], "steps": 8}}, {"aa_standard": {"steps": 2, "queries": 4}}]
+    keys = [*KEYS, {"pgd_l2": {"epsilons": [0.5], "steps": 8}}, {"aa_standard": {"steps": 2, "queries": 4}}]
     table = evaluate(make_network(1), grey_images, LABELS, keys, normalisation=([0.5], [0.25]), progress=False)
     assert set(table["key"]) == {"clean", "pgd", "pgd_l2", "aa_standard"}
     attacked = attack("fgsm", make_network(1), grey_images, LABELS, epsilon_255=[8])
@@ -58,7 +58,7 @@ def test_evaluate_rejects_grey_images_for_rgb_network() -> None:
 
 def test_attack_does_not_round_float_images() -> None:
     float_images = (PIXELS / np.float32(255)) * 0.999
-    table = evaluate(TinyNetwork(), float_images, LABELS, ATTACKS, progress=False)
+    table = evaluate(TinyNetwork(), float_images, LABELS, KEYS, progress=False)
     assert {protocol["pixels"] for protocol in table.protocols.values()} == {"floats, not multiples of 1/255"}
     with torch.no_grad():
         predicted = TinyNetwork().eval()(torch.from_numpy(float_images))[1].argmax(dim=1).numpy()
@@ -71,8 +71,7 @@ def test_attack_does_not_round_float_images() -> None:
 
 def test_evaluate_treats_8_bit_floats_like_uint8() -> None:
     tables = [
-        evaluate(TinyNetwork(), images, LABELS, ATTACKS, progress=False)
-        for images in (PIXELS, PIXELS / np.float32(255))
+        evaluate(TinyNetwork(), images, LABELS, KEYS, progress=False) for images in (PIXELS, PIXELS / np.float32(255))
     ]
     assert tables[0].drop(columns="seconds").equals(tables[1].drop(columns="seconds"))
     assert tables[0].protocols == tables[1].protocols
@@ -125,7 +124,7 @@ def test_evaluate_supports_thousand_classes() -> None:
         labels = model(torch.from_numpy(PIXELS) / 255).argmax(dim=1).numpy()
     assert labels.max() > 255
     labels[:3] = (labels[:3] + 1) % 1000
-    keys = [*ATTACKS, {"aa_apgd-t": {"epsilons_255": [1], "steps": 2}}]
+    keys = [*KEYS, {"aa_apgd-t": {"epsilons_255": [1], "steps": 2}}]
     table = evaluate(model, PIXELS, labels, keys, progress=False)
     assert table["accuracy"][0] == 18 / 21
     assert table.outcomes["clean", 0.0].tolist() == [False] * 3 + [True] * 18
@@ -149,6 +148,6 @@ def test_evaluate_rejects_more_than_maximum_classes() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_protocols_record_half_precision(dtype: torch.dtype) -> None:
     with pytest.warns(RobustWarning, match="computes in"):
-        table = evaluate(make_network(3).to(dtype), PIXELS, LABELS, ATTACKS, progress=False)
+        table = evaluate(make_network(3).to(dtype), PIXELS, LABELS, KEYS, progress=False)
     assert {protocol["precision"] for protocol in table.protocols.values()} == {str(dtype).removeprefix("torch.")}
     assert "precision" not in evaluate(make_network(3), PIXELS, LABELS, ["clean"], progress=False).protocols["clean"]

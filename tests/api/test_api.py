@@ -44,7 +44,7 @@ from tests.support.tiny_networks import (
 IMAGES = tiny_images()
 PIXELS, LABELS = IMAGES.images, IMAGES.labels
 KEYS = ["clean", {"pgd": {"epsilons_255": [128, 1], "steps": 10, "rel_stepsize": 0.1}}, {"fog": {"severities": [1, 5]}}]
-NORMALISED = {"normalisation": NORMALISATION, "progress": False}
+NORMALISATION_OPTIONS = {"normalisation": NORMALISATION, "progress": False}
 
 
 def without_seconds(frame: pd.DataFrame) -> pd.DataFrame:
@@ -55,7 +55,7 @@ def without_seconds(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def test_evaluate_returns_one_row_per_key_and_strength() -> None:
-    frame = evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **NORMALISED)
+    frame = evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **NORMALISATION_OPTIONS)
     assert list(frame["key"]) == ["clean", "pgd", "pgd", "fog", "fog"]
     assert list(frame["strength"]) == [0, 1, 128, 1, 5]
     assert list(frame.columns) == [
@@ -69,7 +69,7 @@ def test_evaluate_returns_one_row_per_key_and_strength() -> None:
 
 
 def test_clean_results_match_the_logits() -> None:
-    frame = evaluate(TinyNetwork(), PIXELS, LABELS, "clean", **NORMALISED)
+    frame = evaluate(TinyNetwork(), PIXELS, LABELS, "clean", **NORMALISATION_OPTIONS)
     softmax = tiny_classifier()(torch.from_numpy(PIXELS) / 255).softmax(dim=1)
     assert frame["accuracy"].item() == (softmax.argmax(dim=1).numpy() == LABELS).mean()
     assert frame["confidence"].item() == pytest.approx(softmax.amax(dim=1).mean().item(), abs=1e-6)
@@ -87,7 +87,7 @@ def test_evaluate_matches_accuracy_of_sweep(engine: str) -> None:
     frame = evaluate(
         TinyNetwork(),
         *(PIXELS, LABELS, [{"pgd": {"epsilons_255": [1, 8], "steps": 4, "rel_stepsize": 0.25}}]),
-        **(NORMALISED | {"seed": 3, "engine": engine, "batch_size": BATCH_SIZE}),
+        **(NORMALISATION_OPTIONS | {"seed": 3, "engine": engine, "batch_size": BATCH_SIZE}),
     )
     assert dict(zip(frame["strength"], frame["accuracy"], strict=True)) == {
         result.strength: float(result.values["accuracy"]) for result in sweep_results
@@ -105,8 +105,8 @@ def test_evaluate_matches_accuracy_of_sweep(engine: str) -> None:
     ids=["tensor", "channels last", "float64", "float32 tensor, channels last"],
 )
 def test_evaluate_accepts_images_in_all_formats(images: object) -> None:
-    expected = evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **NORMALISED)
-    evaluation = evaluate(TinyNetwork(), images, torch.from_numpy(LABELS), KEYS, **NORMALISED)
+    expected = evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **NORMALISATION_OPTIONS)
+    evaluation = evaluate(TinyNetwork(), images, torch.from_numpy(LABELS), KEYS, **NORMALISATION_OPTIONS)
     pd.testing.assert_frame_equal(without_seconds(evaluation), without_seconds(expected))
 
 
@@ -122,7 +122,7 @@ def test_normalisation_argument_matches_normalising_model() -> None:
             shape = (1, 3, 1, 1)
             return self.network((pixels - torch.tensor(mean).view(shape)) / torch.tensor(std).view(shape))[1]
 
-    expected = without_seconds(evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **NORMALISED))
+    expected = without_seconds(evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **NORMALISATION_OPTIONS))
     evaluation = evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, normalisation=(list(mean), list(std)), progress=False)
     pd.testing.assert_frame_equal(without_seconds(evaluation), expected)
     for model in (NetworkWithNormalisation(), tiny_classifier()):
@@ -130,7 +130,9 @@ def test_normalisation_argument_matches_normalising_model() -> None:
 
 
 def test_evaluate_returns_measure_in_separate_columns() -> None:
-    frame = evaluate(TinyNetwork(), PIXELS, LABELS, ["clean", {"jacobian": {"projections": "exact"}}], **NORMALISED)
+    frame = evaluate(
+        TinyNetwork(), PIXELS, LABELS, ["clean", {"jacobian": {"projections": "exact"}}], **NORMALISATION_OPTIONS
+    )
     clean, jacobian = frame.iloc[0], frame.iloc[1]
     assert clean[["squared_norm", "squared_norm_sd"]].isna().all()
     assert jacobian[["accuracy", "low", "high", "confidence"]].isna().all()
@@ -158,7 +160,7 @@ def test_progress_function_receives_counts() -> None:
 def test_corruptions_depend_only_on_the_seed() -> None:
     keys = [{"gaussian_noise": {"severities": [5]}}]
     confidence, same_seed, other_seed = (
-        evaluate(TinyNetwork(), PIXELS, LABELS, keys, seed=seed, **NORMALISED)["confidence"].item()
+        evaluate(TinyNetwork(), PIXELS, LABELS, keys, seed=seed, **NORMALISATION_OPTIONS)["confidence"].item()
         for seed in (1, 1, 2)
     )
     assert confidence == same_seed != other_seed
@@ -199,8 +201,8 @@ def test_evaluate_does_not_change_the_module(make_model: type[nn.Module], raises
 def test_evaluate_copies_module_to_other_device() -> None:
     model = TinyNetwork().train()
     state_before, tf32 = get_state(model), torch.backends.cudnn.allow_tf32
-    evaluation = evaluate(model, PIXELS, LABELS, KEYS, device="cuda", **NORMALISED)
-    expected = evaluate(model, PIXELS, LABELS, KEYS, **NORMALISED)
+    evaluation = evaluate(model, PIXELS, LABELS, KEYS, device="cuda", **NORMALISATION_OPTIONS)
+    expected = evaluate(model, PIXELS, LABELS, KEYS, **NORMALISATION_OPTIONS)
     assert evaluation["confidence"].to_numpy() == pytest.approx(expected["confidence"].to_numpy(), abs=1e-3)
     assert (get_state(model), torch.backends.cudnn.allow_tf32) == (state_before, tf32)
     assert attack("fgsm", model, PIXELS, LABELS, epsilon_255=8, device="cuda").is_cuda
@@ -218,10 +220,12 @@ def test_evaluate_copies_module_to_other_device() -> None:
 )
 def test_results_do_not_depend_on_the_callers_torch_contexts(torch_context: Callable, engine: str) -> None:
     keys = [*KEYS, "rot30", {"jacobian": {"projections": "exact"}}, "hessian_input", "hessian_weights"]
-    expected = evaluate(TinyNetwork(), PIXELS, LABELS, keys, engine=engine, **NORMALISED)
+    expected = evaluate(TinyNetwork(), PIXELS, LABELS, keys, engine=engine, **NORMALISATION_OPTIONS)
     images = attack("pgd", TinyNetwork(), PIXELS, LABELS, epsilon_255=8, engine=engine)
     with torch_context():
-        evaluation = evaluate(TinyNetwork(), torch.from_numpy(PIXELS), LABELS, keys, engine=engine, **NORMALISED)
+        evaluation = evaluate(
+            TinyNetwork(), torch.from_numpy(PIXELS), LABELS, keys, engine=engine, **NORMALISATION_OPTIONS
+        )
         images_in_context = attack("pgd", TinyNetwork(), PIXELS, LABELS, epsilon_255=8, engine=engine)
     pd.testing.assert_frame_equal(without_seconds(evaluation), without_seconds(expected), check_exact=True)
     assert torch.equal(images_in_context, images)
@@ -380,7 +384,7 @@ def test_load_model_rejects_wrong_arguments_in_one_line(tmp_path: Path, tiny_wei
         (CheckpointError, "expected a checkpoint, got", (5, "digits", tiny_weights)),
         (ConfigError, "Did you mean 'digits'", (21, "digit", tiny_weights)),
         (ArchitectureError, "99999", (99_999, "digits", tiny_weights)),
-        (ConfigError, "neither of store and weights is set", (21, "digits")),
+        (ConfigError, "neither of `store` and `weights` is set", (21, "digits")),
     ):
         with pytest.raises(error, match=message):
             load_model(*arguments)
@@ -428,7 +432,7 @@ def test_place_ranks_among_evaluated_architectures(tmp_path: Path) -> None:
     assert placement["rank"].isna().tolist() == [False, False, False, True, True]
     with pytest.raises(ConfigError, match=r"data='cifar01'.*Did you mean 'cifar10'"):
         place(result, dataset, data="cifar01")
-    with pytest.raises(ConfigError, match="lacks the columns strength, accuracy"):
+    with pytest.raises(ConfigError, match="lacks these columns: strength, accuracy"):
         place(result[["key"]], dataset)
 
 
@@ -444,7 +448,7 @@ def test_package_import_loads_no_heavy_libraries() -> None:
 
 def test_evaluate_writes_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **NORMALISED)
+    evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **NORMALISATION_OPTIONS)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -461,7 +465,7 @@ class _NetworkWithUselessGradients(torch.nn.Module):
 
 
 @pytest.mark.parametrize(("factor", "is_rounded"), [(100.0, True), (1e6, False)], ids=["rounded", "saturated"])
-def test_evaluate_warns_about_networks_without_gradients(factor: float, is_rounded: bool) -> None:
+def test_evaluate_warns_about_networks_with_zero_gradients(factor: float, is_rounded: bool) -> None:
     model = robust201.load_model(13714, "digits", "bundled:benchmark_data/demo")
     images = select(load_images("digits"), count=20, seed=0)
     with pytest.warns(RobustWarning, match="the gradient of the loss is zero"):

@@ -1,4 +1,4 @@
-"""`evaluate` and `attack` reject invalid input with a one-line error, before they start."""
+"""`evaluate` and `attack` reject invalid input with a one-line error, and warn about doubtful input."""
 
 import warnings
 from collections.abc import Callable
@@ -262,7 +262,7 @@ MALFORMED_IMAGES = {
 @pytest.mark.parametrize("case", MALFORMED_IMAGES)
 def test_evaluate_rejects_malformed_images(case: str) -> None:
     images, message = MALFORMED_IMAGES[case]
-    assert_evaluate_raises(DatasetError, rf"^Reading arguments failed for images.*{message}", images=images)
+    assert_evaluate_raises(DatasetError, rf"^Reading arguments failed for `images`.*{message}", images=images)
 
 
 MALFORMED_LABELS = {
@@ -279,7 +279,7 @@ MALFORMED_LABELS = {
 def test_evaluate_rejects_malformed_labels(case: str) -> None:
     labels, message = MALFORMED_LABELS[case]
     assert_evaluate_raises(
-        DatasetError, rf"^Reading (labels failed|arguments failed for labels).*{message}", labels=labels
+        DatasetError, rf"^Reading (labels failed|arguments failed for `labels`).*{message}", labels=labels
     )
 
 
@@ -325,7 +325,7 @@ def test_evaluate_rejects_wrong_options() -> None:
         ConfigError, r"engine: reference, since Foolbox", engine="reference", keys=[{"pgd_l2": {"iterate": "best"}}]
     )
     assert_evaluate_raises(ConfigError, r"Choosing a device failed for 'abacus'", device="abacus")
-    assert_evaluate_raises(ConfigError, r"batch_size: expected 1 or more, got 0", batch_size=0)
+    assert_evaluate_raises(ConfigError, r"`batch_size`: expected 1 or more, got 0", batch_size=0)
     assert_evaluate_raises(ConfigError, r"expected \(mean, std\), each with three numbers", normalisation=(0.5, 0.5))
     for mean, std, message in (
         ([0.5] * 3, [0, 1, 1], r"\(std\): expected numbers above 0 and up to 1, .* got 0, 1, 1\. Correct"),

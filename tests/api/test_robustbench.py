@@ -43,7 +43,7 @@ def build(n_classes: int = 10) -> nn.Module:
 
 
 @pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a data folder with synthetic images of CIFAR-10 and CIFAR-10-C; half are classified correctly."""
     monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -83,7 +83,7 @@ def test_benchmark_protocols_match_leaderboards() -> None:
 @pytest.mark.parametrize(
     ("name", "field"), [("robustbench-linf", "autoattack_acc"), ("robustbench-l2", "autoattack_acc")]
 )
-def test_benchmark_row_of_attack_matches_evaluation(data: Path, name: str, field: str) -> None:
+def test_benchmark_row_of_attack_matches_evaluation(data_folder: Path, name: str, field: str) -> None:
     table = robust201.evaluate(build(), benchmark=name, count=6, progress=False)
     assert table.outcomes.index.tolist() == [0, 1, 2, 3, 4, 5]  # the first images in their order
     row = table.model_info
@@ -100,7 +100,7 @@ def test_benchmark_row_of_attack_matches_evaluation(data: Path, name: str, field
     assert table_from_keys["accuracy"].tolist() == [clean, attacked]
 
 
-def test_benchmark_row_of_corruptions_is_mean_over_published_images(data: Path) -> None:
+def test_benchmark_row_of_corruptions_is_mean_over_published_images(data_folder: Path) -> None:
     table = robust201.evaluate(build(), benchmark="robustbench-corruptions", progress=False)
     assert len(table) == 1 + 15 * 5
     row = table.model_info
@@ -109,19 +109,19 @@ def test_benchmark_row_of_corruptions_is_mean_over_published_images(data: Path) 
     labels = load_images("cifar10").labels
     accuracies = []
     for key in CORRUPTIONS:
-        pixels = torch.from_numpy(np.load(data / "CIFAR-10-C" / f"{key}.npy").transpose(0, 3, 1, 2)) / 255
+        pixels = torch.from_numpy(np.load(data_folder / "CIFAR-10-C" / f"{key}.npy").transpose(0, 3, 1, 2)) / 255
         with torch.no_grad():
             accuracies.append(build()(pixels).argmax(1).numpy() == np.tile(labels, 5))
     assert row["corruptions_acc"] == f"{100 * np.mean(accuracies):.2f}"
     assert row["corruptions_acc"] != row["clean_acc"]
 
 
-def test_benchmark_row_of_all_images_has_only_leaderboard_fields(data: Path) -> None:
+def test_benchmark_row_of_all_images_has_only_leaderboard_fields(data_folder: Path) -> None:
     table = robust201.evaluate(build(), benchmark="robustbench-corruptions", progress=False)
     assert BENCHMARKS["robustbench-corruptions"].model_info(table, N_IMAGES).keys() == FIELDS | {"corruptions_acc"}
 
 
-def test_evaluate_command_prints_benchmark_row(data: Path, robust201: RunCommand) -> None:
+def test_evaluate_command_prints_benchmark_row(data_folder: Path, robust201: RunCommand) -> None:
     result = robust201("evaluate", "my_model.py:build", "--benchmark", "robustbench-corruptions", "--count", 10)
     assert result.code == 0, result.err
     row = json.loads(result.out)
@@ -134,7 +134,7 @@ def test_evaluate_command_prints_benchmark_row(data: Path, robust201: RunCommand
     [
         ({"benchmark": "robustbench"}, ConfigError, "Did you mean 'robustbench-l"),
         ({"keys": ["clean"]}, ConfigError, "the benchmark defines the keys"),
-        ({"epsilon": "4/255"}, ConfigError, "combined with keys or benchmark"),
+        ({"epsilon": "4/255"}, ConfigError, "combined with `keys` or `benchmark`"),
         ({"count": N_TEST_IMAGES + 1}, DatasetError, "expected a count from 1 to 30, got 31"),
         ({"model": build(7)}, DatasetError, "expected 0 to 6"),
         ({"model": build(11)}, ConfigError, "the network has 11 classes, but the benchmark has 10"),
@@ -148,18 +148,20 @@ def test_evaluate_command_prints_benchmark_row(data: Path, robust201: RunCommand
     ],
 )
 def test_evaluate_rejects_wrong_arguments(
-    data: Path, changes: dict[str, Any], error: type[Exception], message: str
+    data_folder: Path, changes: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     options = {"model": build(), "benchmark": "robustbench-linf", "progress": False}
     with pytest.raises(error, match=message):
         robust201.evaluate(**(options | changes))
 
 
-def test_evaluate_command_rejects_missing_files_and_wrong_benchmark_options(data: Path, robust201: RunCommand) -> None:
-    (data / "CIFAR-10-C" / "fog.npy").unlink()
+def test_evaluate_command_rejects_missing_files_and_wrong_benchmark_options(
+    data_folder: Path, robust201: RunCommand
+) -> None:
+    (data_folder / "CIFAR-10-C" / "fog.npy").unlink()
     argv = ("evaluate", "my_model.py:build", "--benchmark")
     assert "fog.npy" in robust201(*argv, "robustbench-corruptions").error_line(2)
-    (data / "cifar10" / "test.parquet").unlink()
+    (data_folder / "cifar10" / "test.parquet").unlink()
     assert "robust201 fetch cifar10" in robust201(*argv, "robustbench-linf").error_line(2)
     unknown_benchmark = robust201(*argv, "robustbench-inf")
     assert "Did you mean 'robustbench-linf'?" in unknown_benchmark.error_line(2)

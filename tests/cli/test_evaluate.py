@@ -348,7 +348,7 @@ INVALID_INPUTS: dict[str, tuple[Callable[[Path], object], dict[str, Any], int, s
     ),
     "lazy layer": (change_nothing, {"network": "my_model.py:lazy"}, 2, "because it belongs to a lazy layer"),
     "parameters without keys": (change_nothing, {"keys": None, "set": "pgd.steps=3"}, 2, "--set needs --keys"),
-    "epsilon with keys": (change_nothing, {"epsilon": "8/255"}, 2, "it is combined with keys or benchmark"),
+    "epsilon with keys": (change_nothing, {"epsilon": "8/255"}, 2, "it is combined with `keys` or `benchmark`"),
     "epsilon of 8": (change_nothing, {"keys": None, "epsilon": 8}, 2, "Write 8/255"),
     "repeated key": (change_nothing, {"keys": "clean,fgsm,clean"}, 2, "a key is listed more than once"),
     "two custom tasks with the same name": (

@@ -115,10 +115,9 @@ def test_selection_decodes_only_the_selected_images(folder: Path) -> None:
 def test_class_folders_are_found_in_split_folders(
     folder: Path, tmp_path: Path, split_folder_name: str, split: str
 ) -> None:
-    split_folder = tmp_path / "above"
+    split_folder = tmp_path / split_folder_name
     split_folder.mkdir()
     (folder / "owl").rename(split_folder / "owl")
-    split_folder.rename(tmp_path / split_folder_name)
     images = load_images("birds", path=tmp_path, split=split)  # type: ignore[arg-type]
     assert images.class_names == ("owl",)
 

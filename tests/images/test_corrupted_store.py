@@ -45,7 +45,7 @@ def reopen(folder: Path, images: ImageSet) -> CorruptedStore:
 
 
 @pytest.fixture
-def published(tmp_path: Path) -> tuple[Path, ImageSet]:
+def published_data(tmp_path: Path) -> tuple[Path, ImageSet]:
     """Return a folder in the published layout for a split of 40 images, and that split."""
     full_split = image_set(N_PUBLISHED)
     full_split = replace(full_split, indices=np.arange(N_PUBLISHED))
@@ -216,16 +216,16 @@ def test_verify_detects_a_flipped_bit(tmp_path: Path) -> None:
 def test_verify_detects_settings_that_differ_from_the_plan(tmp_path: Path) -> None:
     images = image_set(3)
     planned_identity = generate(tmp_path / "seed 8", images, seed=8).identity("fog")
-    with pytest.raises(DatasetError, match=r"expected seed 8, got 7.*after planning"):
+    with pytest.raises(DatasetError, match=r"expected `seed` 8, got 7.*after planning"):
         generate(tmp_path / "seed 7", images).verify("fog", expected=planned_identity)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"seed": 8}, "expected seed 8, got 7"),
-        ({"generator_version": 99}, f"expected generator_version 99, got {GENERATOR_VERSION}"),
-        ({"frost": {"name": "photos", "sha256": FROST.sha256}}, "expected frost 'photos'"),
+        ({"seed": 8}, "expected `seed` 8, got 7"),
+        ({"generator_version": 99}, f"expected `generator_version` 99, got {GENERATOR_VERSION}"),
+        ({"frost": {"name": "photos", "sha256": FROST.sha256}}, "expected `frost` 'photos'"),
     ],
 )
 def test_open_generated_rejects_another_recipe(tmp_path: Path, settings: dict[str, object], message: str) -> None:
@@ -300,9 +300,9 @@ def test_open_generated_rejects_damaged_manifests_and_unknown_formats(tmp_path: 
 
 
 def test_generated_and_published_folders_are_not_interchangeable(
-    tmp_path: Path, published: tuple[Path, ImageSet]
+    tmp_path: Path, published_data: tuple[Path, ImageSet]
 ) -> None:
-    folder, full_split = published
+    folder, full_split = published_data
     with pytest.raises(DatasetError, match=r"the folder has no manifest of generated images.*set `source: published`"):
         reopen(folder, full_split)
     original_tree = read_tree(folder)
@@ -318,8 +318,8 @@ def test_generated_and_published_folders_are_not_interchangeable(
             open_published(generated_path, full_split, n_images=N_PUBLISHED)
 
 
-def test_open_published_reads_published_files(published: tuple[Path, ImageSet]) -> None:
-    folder, full_split = published
+def test_open_published_reads_published_files(published_data: tuple[Path, ImageSet]) -> None:
+    folder, full_split = published_data
     selection = select_positions(full_split, [3, 17, 39])
     for path in (folder, folder.parent):
         store = open_published(path, selection, n_images=N_PUBLISHED)
@@ -333,18 +333,18 @@ def test_open_published_reads_published_files(published: tuple[Path, ImageSet]) 
     store.verify("snow", expected=store.identity("snow"))
 
 
-def test_verify_detects_a_changed_published_file(published: tuple[Path, ImageSet]) -> None:
-    folder, full_split = published
+def test_verify_detects_a_changed_published_file(published_data: tuple[Path, ImageSet]) -> None:
+    folder, full_split = published_data
     planned_identity = open_published(folder, full_split, n_images=N_PUBLISHED).identity("fog")
     flip_last_bit(folder / "fog.npy")
-    with pytest.raises(DatasetError, match=r"fog\.npy: expected sha256 .* after planning"):
+    with pytest.raises(DatasetError, match=r"fog\.npy: expected `sha256` .* after planning"):
         open_published(folder, full_split, n_images=N_PUBLISHED).verify("fog", expected=planned_identity)
 
 
 def test_open_published_checks_md5_if_verify_is_full(
-    published: tuple[Path, ImageSet], monkeypatch: pytest.MonkeyPatch
+    published_data: tuple[Path, ImageSet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, full_split = published
+    folder, full_split = published_data
     with pytest.raises(DatasetError, match=r"fog\.npy: expected md5 7b397314b5670f825465fbcd1f6e9ccd, got "):
         open_published(folder, full_split, n_images=N_PUBLISHED, verify="full")
 
@@ -363,8 +363,8 @@ def test_open_published_checks_md5_if_verify_is_full(
             open_published(folder, full_split, n_images=N_PUBLISHED, verify="full")
 
 
-def test_open_published_reports_invalid_files(published: tuple[Path, ImageSet]) -> None:
-    folder, full_split = published
+def test_open_published_reports_invalid_files(published_data: tuple[Path, ImageSet]) -> None:
+    folder, full_split = published_data
     with pytest.raises(DatasetError, match=r"frost\.npy: expected an array .*, but there is no such file"):
         open_published(folder, full_split, n_images=N_PUBLISHED, keys=["frost"])
     with pytest.raises(DatasetError, match=r"labels\.npy: expected uint8 \(500,\), got uint8 \(200,\)"):

@@ -54,7 +54,7 @@ def test_npz_accepts_channels_first_and_any_integers(tmp_path: Path, dtype: type
 
 
 INVALID_ARRAYS = {
-    "no labels": ({"images": IMAGES}, r"expected arrays images and labels, got images\."),
+    "no labels": ({"images": IMAGES}, r"expected arrays `images` and `labels`, got images\."),
     "floats": ({"images": IMAGES / 255, "labels": LABELS}, r"expected uint8 images .*got float64 \(13, 3, 8, 8\)"),
     "another size": ({"images": IMAGES[..., :7], "labels": LABELS}, r"\(N, 8, 8, 3\).*got uint8 \(13, 3, 8, 7\)"),
     "grey": ({"images": IMAGES[:, 0], "labels": LABELS}, r"got uint8 \(13, 8, 8\)"),

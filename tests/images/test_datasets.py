@@ -184,10 +184,10 @@ def test_load_images_verifies_published_checksums(
     (file,) = WRITERS[form](tmp_path, spec, "test", images, labels)
     with pytest.raises(DatasetError, match=f"Verifying failed for {file}: expected"):
         load_images(name, path=tmp_path, form=form)
-    published = {file.name: registry.Checksum("md5", hashlib.md5(file.read_bytes()).hexdigest())}
-    replace_published(monkeypatch, name, entry, published, 7)
+    published_checksums = {file.name: registry.Checksum("md5", hashlib.md5(file.read_bytes()).hexdigest())}
+    replace_published(monkeypatch, name, entry, published_checksums, 7)
     np.testing.assert_array_equal(load_images(name, path=tmp_path, form=form).images, images)
-    replace_published(monkeypatch, name, entry, published, 8)
+    replace_published(monkeypatch, name, entry, published_checksums, 8)
     with pytest.raises(DatasetError, match=f"expected the 8 test images of {name}, got 7"):
         load_images(name, path=tmp_path, form=form)
     content = bytearray(file.read_bytes())
@@ -342,10 +342,10 @@ def test_load_images_verifies_mnist_checksums(tmp_path: Path, monkeypatch: pytes
     _, file = write_mnist(tmp_path)
     with pytest.raises(DatasetError, match=rf"Verifying failed for {file}: expected md5 9fb629c\w+, got \w{{32}}"):
         load_images("mnist", path=tmp_path)
-    published = {file.name: registry.Checksum("md5", hashlib.md5(file.read_bytes()).hexdigest())}
-    replace_published(monkeypatch, "mnist", "mnist", published, 5)
+    published_checksums = {file.name: registry.Checksum("md5", hashlib.md5(file.read_bytes()).hexdigest())}
+    replace_published(monkeypatch, "mnist", "mnist", published_checksums, 5)
     assert len(load_images("mnist", path=tmp_path)) == 5
-    replace_published(monkeypatch, "mnist", "mnist", published, 6)
+    replace_published(monkeypatch, "mnist", "mnist", published_checksums, 6)
     with pytest.raises(DatasetError, match="expected the 6 test images of mnist, got 5"):
         load_images("mnist", path=tmp_path)
 

@@ -1,4 +1,4 @@
-"""Downloads from a real HTTP server on loopback are resumed, verified or rejected, also without a network."""
+"""Downloads from a real HTTP server on loopback are resumed, verified or rejected; errors explain manual downloads."""
 
 import errno
 import fcntl

@@ -141,7 +141,7 @@ def test_fetch_verifies_imagenet16_placed_manually(tmp_path: Path, publish: Publ
         fetch("ImageNet16-120", tmp_path)
 
 
-# --- a wheel through pip, without a network
+# --- a wheel through pip, without network access
 
 
 FROST = {"frost1.png": b"ice" * 99, "frost4.jpg": b"cold" * 99}

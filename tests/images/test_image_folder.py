@@ -69,7 +69,7 @@ def test_write_fusion_is_deterministic_and_does_not_overwrite_other_images(tmp_p
 
     content = write(0, tmp_path / "a")
     assert content == write(0, tmp_path / "a") == write(0, tmp_path / "b")
-    with pytest.raises(DatasetError, match=r"expected images with seed 1, got images with 0"):
+    with pytest.raises(DatasetError, match=r"expected images with `seed` 1, got images with 0"):
         write(1, tmp_path / "a")
     (tmp_path / "a/test.json").write_text("[]")
     with pytest.raises(DatasetError, match="the file is not a manifest of images"):

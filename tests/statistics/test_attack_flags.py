@@ -103,7 +103,7 @@ def test_single_step_attack_is_not_flagged_as_not_monotone() -> None:
     assert find_flags_with({("fgsm", 8.0): {0: 0.6, 1: 0.6}}) == []
 
 
-def test_find_flags_ignores_a_difference_that_few_images_may_cause() -> None:
+def test_find_flags_ignores_a_difference_that_may_be_chance_on_few_images() -> None:
     changed = {("aa_square", 1.0): {0: 0.7, 1: 0.25}}
     assert find_flags_with(changed, n_images=10_000)
     assert not find_flags_with(changed, n_images=100)
@@ -158,7 +158,9 @@ def test_verify_and_report_show_flags(tmp_path: Path, robust201: RunCommand) -> 
     assert f"warning: {message}" in verify_result.err
     assert "2 signs of weak attacks" in " ".join(verify_result.out.split())
     payload = json.loads(robust201("verify", folder, "--attack-flags", "--json").out)
-    assert [flag["where"] for flag in payload["flags"]] == [f"aa_square against aa_apgd-ce at {e}" for e in (1, 8)]
+    assert [flag["where"] for flag in payload["flags"]] == [
+        f"aa_square against aa_apgd-ce at {epsilon}" for epsilon in (1, 8)
+    ]
     assert payload["flags"][0]["networks"] == [{"architecture": 1, "higher": 0.45, "lower": 0.1}]
 
 
@@ -208,5 +210,7 @@ def test_find_flags_detects_weak_minimum_norm_attacks() -> None:
     assert [(flag.check, flag.where) for flag in result] == [
         ("black-box stronger", "aa_square_l2 against ddn_l2 at 0.5")
     ]
-    (flag,) = find_flags("", {("sigma_zero_l0", e): {0: e / 100} for e in (10.0, 90.0)}, n_images=100, n_classes=10)
+    (flag,) = find_flags(
+        "", {("sigma_zero_l0", epsilon): {0: epsilon / 100} for epsilon in (10.0, 90.0)}, n_images=100, n_classes=10
+    )
     assert (flag.check, flag.where) == ("not monotone", "sigma_zero_l0 at 90 against 10")

@@ -44,10 +44,10 @@ def test_balanced_fit_matches_the_analysis_of_variance(seed):
     assert model.residual_variance == pytest.approx(expected["cluster x group"], rel=1e-5)
     assert model.coefficients == pytest.approx(table.mean(axis=0))
     difference, mean = model.estimate([1, -1, 0, 0]), model.estimate([0.25] * 4)
-    assert difference.error == pytest.approx(np.sqrt(2 * expected["cluster x group"] / 6), rel=1e-5)
-    assert difference.degrees == pytest.approx(5 * 3, rel=1e-5)
-    assert mean.degrees == pytest.approx(5, rel=1e-5)
-    assert mean.error == pytest.approx(table.mean(axis=1).std(ddof=1) / np.sqrt(6), rel=1e-5)
+    assert difference.standard_error == pytest.approx(np.sqrt(2 * expected["cluster x group"] / 6), rel=1e-5)
+    assert difference.df == pytest.approx(5 * 3, rel=1e-5)
+    assert mean.df == pytest.approx(5, rel=1e-5)
+    assert mean.standard_error == pytest.approx(table.mean(axis=1).std(ddof=1) / np.sqrt(6), rel=1e-5)
 
 
 def test_fit_with_zero_cluster_variance_matches_least_squares():
@@ -117,7 +117,7 @@ def test_fit_of_equal_values_has_zero_variance_and_nan_p_value():
     model = fit_table(np.tile([0.1, 0.3], (3, 1)))
     assert (model.cluster_variance, model.residual_variance) == (0, 0)
     difference = model.estimate([-1, 1])
-    assert (difference.value, difference.error) == (pytest.approx(0.2), 0)
+    assert (difference.value, difference.standard_error) == (pytest.approx(0.2), 0)
     assert np.isnan(difference.p_value)
 
 

@@ -68,7 +68,7 @@ def test_ties_with_best_uses_mcnemars_test_if_outcomes_are_passed() -> None:
         binomtest(int((correct[best_index] & ~outcomes).sum()), int((correct[best_index] != outcomes).sum())).pvalue
         for outcomes in correct[1:]
     ]
-    assert ties_of_outcomes.best == best_index == 0
+    assert ties_of_outcomes.best_index == best_index == 0
     np.testing.assert_allclose(ties_of_outcomes.p_values[1:], holm_adjust(raw_p_values))
     assert ties_of_outcomes.paired
     ties_of_accuracies = ties_with_best(accuracies, n)
@@ -80,9 +80,9 @@ def test_ties_with_best_uses_mcnemars_test_if_outcomes_are_passed() -> None:
 
 def test_ties_with_best_include_the_best_and_equal_networks() -> None:
     result = ties_with_best([0.5, np.nan, 0.9, 0.9], 100)
-    assert (result.best, result.tied.tolist()) == (2, [False, False, True, True])
+    assert (result.best_index, result.tied.tolist()) == (2, [False, False, True, True])
     assert np.isnan(result.p_values[1])
-    assert ties_with_best([np.nan], 100).best == -1
+    assert ties_with_best([np.nan], 100).best_index == -1
 
 
 def test_paired_differences_count_images_and_match_mcnemar():
@@ -141,8 +141,8 @@ def test_mean_ties_with_best_matches_students_t_test() -> None:
     counts = np.random.default_rng(2).integers(0, 6, (3, 40)).astype(np.uint16)
     floats = counts.astype(float)
     result = mean_ties_with_best(counts, 5)
-    other_indices = [index for index in range(3) if index != result.best]
-    raw_p_values = [ttest_rel(floats[result.best], floats[other_index]).pvalue for other_index in other_indices]
+    other_indices = [index for index in range(3) if index != result.best_index]
+    raw_p_values = [ttest_rel(floats[result.best_index], floats[other_index]).pvalue for other_index in other_indices]
     np.testing.assert_allclose(result.p_values[other_indices], holm_adjust(raw_p_values))
     low, high = image_mean_intervals(counts, 5)
     expected = student.interval(0.95, 39, floats[0].mean() / 5, sem(floats[0] / 5))

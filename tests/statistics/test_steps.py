@@ -1,4 +1,4 @@
-"""Accuracies over steps match hand calculations."""
+"""Accuracies after numbers of steps match hand calculations."""
 
 import math
 
@@ -21,13 +21,13 @@ def test_steps_of_success_summarise_fooled_images():
     assert all(map(math.isnan, steps_of_success([0, np.inf])))
 
 
-def test_falling_steps_include_every_step_at_which_an_image_is_fooled():
+def test_curve_steps_include_every_step_at_which_an_image_is_fooled():
     assert choose_curve_steps(STEPS).tolist() == [0, 1, 3, 8]
     assert choose_curve_steps([np.inf, np.inf]).tolist() == [0]
 
 
 @pytest.mark.parametrize("max_points", [2, 10])
-def test_falling_steps_are_limited_and_include_the_last_step(max_points):
+def test_curve_steps_are_limited_and_include_the_last_step(max_points):
     steps = choose_curve_steps(np.arange(1, 5001), max_points)
     assert len(steps) == max_points + 1
     assert steps[0] == 0

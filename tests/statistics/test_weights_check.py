@@ -63,7 +63,7 @@ def test_check_accuracies_is_stricter_for_many_networks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("percents", "accuracy"),
+    ("percentages", "accuracy"),
     [
         ({"ori-test@199": 93.43}, 0.9343),
         ({"ori-test@199": 0}, 0.0),
@@ -74,8 +74,8 @@ def test_check_accuracies_is_stricter_for_many_networks() -> None:
         (None, None),
     ],
 )
-def test_read_test_accuracy_accepts_only_percentages_of_the_epoch(percents: object, accuracy: float | None) -> None:
-    assert read_test_accuracy(percents, 200) == accuracy
+def test_read_test_accuracy_accepts_only_percentages_of_the_epoch(percentages: object, accuracy: float | None) -> None:
+    assert read_test_accuracy(percentages, 200) == accuracy
 
 
 @pytest.fixture

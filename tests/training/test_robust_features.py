@@ -184,10 +184,10 @@ def test_images_do_not_depend_on_the_batch_size(tmp_path: Path, method: Method) 
 def test_folder_with_other_settings_is_rejected(tmp_path: Path) -> None:
     write_features(tmp_path, seed=1)
     for changed_argument, message in (
-        ({"seed": 2}, "expected images with seed 2, got images with 1"),
-        ({"seed": 1, "steps": 9}, "expected images with steps 9"),
-        ({"seed": 1, "network": TinyNetwork(seed=1)}, "expected images with network"),
-        ({"seed": 1, "method": "next-target"}, "expected images with epsilon 0.5, got images with None"),
+        ({"seed": 2}, "expected images with `seed` 2, got images with 1"),
+        ({"seed": 1, "steps": 9}, "expected images with `steps` 9"),
+        ({"seed": 1, "network": TinyNetwork(seed=1)}, "expected images with `network`"),
+        ({"seed": 1, "method": "next-target"}, "expected images with `epsilon` 0.5, got images with None"),
     ):
         with pytest.raises(DatasetError, match=message):
             write_features(tmp_path, **changed_argument)  # type: ignore[arg-type]

@@ -56,14 +56,14 @@ class BrokenImages(NamedTuple):
 
 def find_broken_images(results: DatasetResults) -> BrokenImages | None:
     """Rank images by how often they are broken; return None if per-image outcomes are not stored."""
-    stored = StoredResults(results.reader.files, results.name, {})
-    clean = _read_outcomes(stored, results, CLEAN, CLEAN_STRENGTH) if results.keys(CLEAN) else None
+    stored_results = StoredResults(results.reader.files, results.name, {})
+    clean = _read_outcomes(stored_results, results, CLEAN, CLEAN_STRENGTH) if results.keys(CLEAN) else None
     if clean is None:
         return None
     evaluations, broken_by_evaluation = [], []
     for key in (*results.keys("attack"), *results.keys("corruption")):
         for strength in results.strengths(key):
-            outcomes = _read_outcomes(stored, results, key, strength)
+            outcomes = _read_outcomes(stored_results, results, key, strength)
             if outcomes is not None:
                 evaluations.append((key, strength))
                 broken_by_evaluation.append(count_by_image(clean.packed & ~outcomes.packed, clean.n_images))
@@ -79,8 +79,8 @@ def find_broken_images(results: DatasetResults) -> BrokenImages | None:
     table = table.assign(n_clean_correct=n_clean_correct, broken_fraction=broken_fraction)[
         2 * n_clean_correct >= len(clean.architectures)
     ]
-    ordered = table.sort_values("broken_fraction", ascending=False, kind="stable")
-    return BrokenImages(ordered, broken_by_image, evaluations, len(clean.architectures))
+    ranked_images = table.sort_values("broken_fraction", ascending=False, kind="stable")
+    return BrokenImages(ranked_images, broken_by_image, evaluations, len(clean.architectures))
 
 
 def weakest_breaking_strengths(
@@ -88,8 +88,12 @@ def weakest_breaking_strengths(
 ) -> dict[str, float]:
     """Return the lowest strength of each key that breaks an image for at least half of the networks.
 
-    Keys without such a strength are left out. `n_clean_correct` is the number of networks that classify the clean image
-    correctly.
+    Keys without such a strength are left out.
+
+    Args:
+        networks_by_evaluation: number of networks for which each attack or corruption breaks the image, by key and
+            strength.
+        n_clean_correct: number of networks that classify the clean image correctly.
     """
     weakest: dict[str, float] = {}
     for (key, strength), count in networks_by_evaluation.items():
@@ -98,9 +102,11 @@ def weakest_breaking_strengths(
     return weakest
 
 
-def _read_outcomes(stored: StoredResults, results: DatasetResults, key: str, strength: float) -> Outcomes | None:
+def _read_outcomes(
+    stored_results: StoredResults, results: DatasetResults, key: str, strength: float
+) -> Outcomes | None:
     """Return the outcomes of all networks; None if any network lacks them."""
-    outcomes = stored.outcomes(key, strength)
+    outcomes = stored_results.outcomes(key, strength)
     if outcomes is None or not set(results.architectures) <= set(outcomes.architectures):
         return None
     return outcomes.of(results.architectures)

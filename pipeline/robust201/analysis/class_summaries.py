@@ -22,7 +22,7 @@ Array = NDArray[np.float64]
 
 
 class _Block(NamedTuple):
-    """Part of a key's values at one strength; `source` describes the values in error messages."""
+    """The values of some architectures under one key at one strength; `source` describes them in error messages."""
 
     source: str
     strength: float
@@ -95,8 +95,9 @@ def confidence_quartiles(files: ResultFiles, dataset: str, keys: Sequence[str]) 
 
     Returns:
         One row per key, strength, confidence and class: `key`, `strength`, `confidence` (a name of `CONFIDENCES` with
-        `class` -1, or of `CLASS_CONFIDENCES`), `class`, `q1`, `median`, `q3`, `n` (architectures with such images).
-        Rows without such an architecture are left out.
+        `class` -1, or of `CLASS_CONFIDENCES`), `class`, `q1`, `median`, `q3`, `n` (number of architectures that have
+        images of this kind).
+        Rows with `n` 0 are left out.
     """
     frames = []
     for key, strength, values in iter_class_summaries(files, dataset, keys, "confidence"):
@@ -169,11 +170,11 @@ def _iter_parquet_blocks(files: ResultFiles, file: Path, dataset: str, key: str,
     matrix_columns = [columns[name].name for name in ([""] if measure == "cm" else ["label", "argmax"])]
     prediction_columns = [] if measure == "cm" else [*columns["prediction"].parquet]
     column_names = ["architecture", "strength", *prediction_columns]
-    row_keys: list[pd.DataFrame] = []
+    row_ids: list[pd.DataFrame] = []
     for (architectures, strengths, *prediction_values), matrices in iter_matrices(
         file, matrix_columns, column_names, missing_ok=measure != "cm", weights=files.weights
     ):
-        row_keys.append(pd.DataFrame({"architecture": architectures, "strength": strengths}))
+        row_ids.append(pd.DataFrame({"architecture": architectures, "strength": strengths}))
         unique_strengths = np.unique(strengths)
         if not np.isfinite(unique_strengths).all() or (
             planned_strengths is not None and not planned_strengths.issuperset(unique_strengths.tolist())
@@ -191,7 +192,7 @@ def _iter_parquet_blocks(files: ResultFiles, file: Path, dataset: str, key: str,
                 values_at_strength.sum(axis=0, dtype=np.float64) if measure == "cm" else values_at_strength
             )
             yield _Block(source, float(strength), values_at_strength, matrices[0].shape[-1])
-    if row_keys and pd.concat(row_keys).duplicated().any():
+    if row_ids and pd.concat(row_ids).duplicated().any():
         raise _invalid_values_error(source, file, "one row per architecture and strength, got a duplicate")
 
 

@@ -31,6 +31,8 @@ N_REPEATS = 5
 """Number of random training sets of each size."""
 
 TREE_DEPTH = 3
+"""Depth of the regression tree."""
+
 MIN_LEAF_CELLS = 20
 """Minimum number of cells in a leaf of the regression tree."""
 
@@ -59,7 +61,7 @@ def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]", *
     """Compute the effects of operations and of their pairs over all cells of the space.
 
     Raises:
-        ResultsError: the architectures are not cells, or a cell's class was not evaluated.
+        ResultsError: the architectures are not cells, or an isomorphism class has no evaluated cell.
     """
     space = _require_cell_space(results)
     specs = space.specs()
@@ -69,8 +71,8 @@ def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]", *
     if len(missing_classes):
         raise ResultsError(
             f"Computing effects of operations failed for {results.name}: {len(missing_classes):,} of the "
-            f"{len(set(isomorphs)):,} classes of cells, such as {missing_classes[0]}, have no accuracy. Effects can be "
-            "separated only if all cells are evaluated. Export a dataset of all cells."
+            f"{len(set(isomorphs)):,} isomorphism classes, such as the class of cell {missing_classes[0]}, have no "
+            "accuracy. Effects can be separated only if all cells are evaluated. Export a dataset of all cells."
         )
     codes = _operation_codes_of_space(space)
     cell_accuracies: _Floats = np.asarray(accuracies_by_class.loc[isomorphs], np.float64)
@@ -105,8 +107,11 @@ def operation_effects(results: DatasetResults, accuracies: "pd.Series[float]", *
             (label, f"{operation_labels[i]} & {operation_labels[j]}", float(means[i, j]), float(interaction[i, j]))
             for i, j in np.ndindex(interaction.shape)
         ]
-    explained_sums = sum(freedom for _, freedom, _ in variance), sum(component for *_, component in variance)
-    variance.append((REMAINDER_LABEL, len(specs) - 1 - explained_sums[0], max(0.0, total_variance - explained_sums[1])))
+    explained_freedom = sum(freedom for _, freedom, _ in variance)
+    explained_variance = sum(component for *_, component in variance)
+    variance.append(
+        (REMAINDER_LABEL, len(specs) - 1 - explained_freedom, max(0.0, total_variance - explained_variance))
+    )
     variance_table = pd.DataFrame(variance, columns=["edges", "freedom", "share"])
     variance_table["share"] /= total_variance or np.nan
     return Effects(
@@ -135,16 +140,17 @@ def _effect_intervals(
         isomorphs, return_index=True, return_inverse=True, return_counts=True
     )
     rng = np.random.default_rng(seed)
-    weights = rng.multinomial(
+    # Number of copies of each class in each bootstrap sample.
+    multiplicities = rng.multinomial(
         len(class_sizes), np.full(len(class_sizes), 1 / len(class_sizes)), size=_N_BOOTSTRAP_SAMPLES
     ).astype(np.float64)
     accuracies = cell_accuracies[first_members]
-    overall = weights @ (class_sizes * accuracies) / (weights @ class_sizes)
+    overall = multiplicities @ (class_sizes * accuracies) / (multiplicities @ class_sizes)
     intervals = np.empty((codes.shape[1], n_operations, 2))
     for edge in range(codes.shape[1]):
         n_cells = np.zeros((len(class_sizes), n_operations))  # cells of each class with each operation on this edge
         np.add.at(n_cells, (class_indices, codes[:, edge]), 1)
-        means = weights @ (n_cells * accuracies[:, None]) / (weights @ n_cells)
+        means = multiplicities @ (n_cells * accuracies[:, None]) / (multiplicities @ n_cells)
         intervals[edge] = np.quantile(means - overall[:, None], (0.025, 0.975), axis=0).T
     return intervals
 
@@ -196,8 +202,9 @@ def predict_from_cells(results: DatasetResults, accuracies: "pd.Series[float]", 
                 categorical_features=list(range(codes.shape[1])), min_samples_leaf=5, random_state=repeat
             )
             model.fit(codes[order[:size]], accuracy_values[order[:size]])
-            predicted, measured = model.predict(codes[order[size:]]), accuracy_values[order[size:]]
-            correlations.append((kendalltau(predicted, measured).statistic, spearmanr(predicted, measured).statistic))
+            predictions, held_out_accuracies = model.predict(codes[order[size:]]), accuracy_values[order[size:]]
+            kendall = kendalltau(predictions, held_out_accuracies).statistic
+            correlations.append((kendall, spearmanr(predictions, held_out_accuracies).statistic))
         low, median, high = np.quantile(np.array(correlations), (0, 0.5, 1), axis=0)
         rows.append((size, median[0], low[0], high[0], median[1], low[1], high[1]))
     correlation_columns = [f"{name}{suffix}" for name in ("kendall", "spearman") for suffix in ("", "_low", "_high")]
@@ -226,10 +233,10 @@ def pareto_table(columns: pd.DataFrame, *, maximise: Sequence[str], minimise: Se
             f"Finding the Pareto front failed for {', '.join(objectives) or 'no objective'}: at least two different "
             "objectives are needed. List objectives to maximise and to minimise."
         )
-    complete = columns[objectives].dropna()
+    complete_rows = columns[objectives].dropna()
     signs = np.array([1.0] * len(maximise) + [-1.0] * len(minimise))
     first_objective = objectives[0]
-    front = complete[find_non_dominated(complete.to_numpy(np.float64) * signs)]
+    front = complete_rows[find_non_dominated(complete_rows.to_numpy(np.float64) * signs)]
     return front.sort_values(first_objective, ascending=first_objective in minimise, kind="stable")
 
 

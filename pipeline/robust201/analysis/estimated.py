@@ -73,24 +73,24 @@ class EstimateTable:
             table = by_evaluation[name].unstack(["key", "strength"])
             for column in evaluations:
                 if column not in table.columns:  # all networks are measured
-                    measured = accuracies[column].reindex(table.index)
-                    table[column] = 0.0 if name == "standard_error" else measured
+                    measured_accuracies = accuracies[column].reindex(table.index)
+                    table[column] = 0.0 if name == "standard_error" else measured_accuracies
             columns[name] = table[list(evaluations)].mean(axis=1, skipna=False).dropna()
-        names = columns["value"].index.intersection(accuracies.index)
+        networks = columns["value"].index.intersection(accuracies.index)
         # The intervals account for the degrees of freedom, so they may be wider than normal intervals. The standard
         # error is raised accordingly, so that a normal test agrees with the intervals.
         half_width = (columns["high"] - columns["low"]) / 2
         standard_error = columns["standard_error"].clip(lower=half_width / NORMAL_QUANTILE)
         return EstimatedAccuracies(
-            value=columns["value"].loc[names],
-            standard_error=standard_error.loc[names],
-            low=columns["low"].loc[names],
-            high=columns["high"].loc[names],
+            value=columns["value"].loc[networks],
+            standard_error=standard_error.loc[networks],
+            low=columns["low"].loc[networks],
+            high=columns["high"].loc[networks],
             n_seen=int(estimates["n_seen"].min()),
             n_images=int(estimates["n_images"].max()),
         )
 
-    def find_missing(self, evaluation: tuple[str, float]) -> "tuple[EstimatedAccuracies, pd.Index[Any]] | None":
+    def find_unmeasured(self, evaluation: tuple[str, float]) -> "tuple[EstimatedAccuracies, pd.Index[Any]] | None":
         """Return the estimates under an evaluation, and the networks that have an estimate but no measured accuracy.
 
         The result is None if there are no estimates.
@@ -98,8 +98,8 @@ class EstimateTable:
         estimates = self.find([evaluation])
         if estimates is None:
             return None
-        is_missing = self._results.accuracies[evaluation].loc[estimates.value.index].isna()
-        return estimates, estimates.value.index[is_missing.to_numpy()]
+        is_unmeasured = self._results.accuracies[evaluation].loc[estimates.value.index].isna()
+        return estimates, estimates.value.index[is_unmeasured.to_numpy()]
 
 
 def describe_estimates(results: "DatasetResults", labels: Sequence[str], n_measured: Sequence[int]) -> str:
@@ -132,7 +132,7 @@ def fill_in_estimates(results: "DatasetResults") -> tuple["DatasetResults", str]
     frame, table = results.accuracies.copy(), EstimateTable(results)
     n_filled: dict[str, int] = {}
     for key, strength in results.columns:
-        if (estimates_and_networks := table.find_missing((key, strength))) is not None:
+        if (estimates_and_networks := table.find_unmeasured((key, strength))) is not None:
             estimates, networks = estimates_and_networks
             frame.loc[networks, (key, strength)] = estimates.value.loc[networks]
             n_filled[key] = len(networks)
@@ -151,7 +151,7 @@ def read_standard_errors(results: "DatasetResults") -> pd.DataFrame:
     errors = pd.DataFrame(0.0, index=results.accuracies.index, columns=results.accuracies.columns)
     table = EstimateTable(results)
     for evaluation in results.columns:
-        if (estimates_and_networks := table.find_missing(evaluation)) is not None:
+        if (estimates_and_networks := table.find_unmeasured(evaluation)) is not None:
             estimates, networks = estimates_and_networks
             errors.loc[networks, evaluation] = estimates.standard_error.loc[networks]
     return errors

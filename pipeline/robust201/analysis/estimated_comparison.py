@@ -47,9 +47,10 @@ def compare_estimated(
     """Compare every two networks of a dataset folder if the accuracy of at least one of them is an estimate.
 
     The errors of two estimates are treated as independent, although both networks are evaluated on the same sample.
-    For the outcomes in docs/sampling.md, this is nearly true, because predictions explain what networks have in common:
-    the variance of a difference is 0.66 to 1.2 times the sum of the variances (median 0.98). Accuracies that were
-    measured on all images have no error, because the comparison refers to the accuracy on all images.
+    For the outcomes in docs/sampling.md, this is nearly true, because estimates start from a model's predictions
+    (`statistics.sampling`), which already explain what networks have in common: the variance of a difference is 0.66 to
+    1.2 times the sum of the variances (median 0.98). Accuracies that were measured on all images have no error, because
+    the comparison refers to the accuracy on all images.
 
     Args:
         networks: two or more, as ``DATASET:ARCHITECTURE``.
@@ -86,7 +87,7 @@ def compare_estimated(
         )
     table = pd.DataFrame(rows)
     table["adjusted_p_value"] = holm_adjust(table["p_value"])
-    n_images = max(column.n_images for column in estimates.values() if column is not None)
+    n_images = max(column_estimates.n_images for column_estimates in estimates.values() if column_estimates is not None)
     return EstimatedComparison(table, _summarise(table, n_images))
 
 
@@ -135,9 +136,9 @@ def _choose_columns(
 def _find_accuracy(
     results: DatasetResults, estimates: EstimatedAccuracies | None, network: ArchitectureId, column: tuple[str, float]
 ) -> _Accuracy:
-    measured = float(results.accuracies[column].get(network, np.nan))
-    if not np.isnan(measured):
-        return _Accuracy(measured, 0.0, False)
+    measured_accuracy = float(results.accuracies[column].get(network, np.nan))
+    if not np.isnan(measured_accuracy):
+        return _Accuracy(measured_accuracy, 0.0, False)
     if estimates is None or network not in estimates.value.index:
         key, strength = column
         raise ConfigError(

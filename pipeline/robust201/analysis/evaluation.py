@@ -173,7 +173,7 @@ class Evaluation(pd.DataFrame):
 
         There is one row per image and one column per (key, strength). The value is 0 for images that are misclassified
         without an attack, and infinity for images that were never fooled. The accuracy after k steps is therefore
-        ``(steps > k).mean()``. Only FGSM, PGD, APGD, Square and FMN of the fused engine have columns.
+        ``(steps > k).mean()``. Only the fused engine's FGSM, PGD, APGD, Square and FMN have columns.
         """
         frame = pd.DataFrame(self._steps, index=self._positions)
         keys, strengths = [key for key, _ in self._steps], [strength for _, strength in self._steps]
@@ -274,8 +274,8 @@ def compare_evaluations(evaluations: Mapping[str, Evaluation]) -> Comparison:
         evaluations: two or more evaluations, by network name.
 
     Raises:
-        ConfigError: there are fewer than two evaluations, the images differ, no key and strength is common, or a key
-            has different parameters.
+        ConfigError: there are fewer than two evaluations, the images differ, or two evaluations share no key
+            and strength, or have different parameters of a key.
     """
     _check_comparable(evaluations)
     tables = [_compare_pair(first, second, evaluations) for first, second in combinations(evaluations, 2)]
@@ -305,13 +305,13 @@ def _check_comparable(evaluations: Mapping[str, Evaluation]) -> None:
 
 def _compare_pair(first: str, second: str, evaluations: Mapping[str, Evaluation]) -> pd.DataFrame:
     first_outcomes, second_outcomes = evaluations[first].outcomes, evaluations[second].outcomes
-    common = [column for column in first_outcomes.columns if column in second_outcomes.columns]
-    if not common:
+    common_columns = [column for column in first_outcomes.columns if column in second_outcomes.columns]
+    if not common_columns:
         raise ConfigError(
             f"Comparing networks failed for {first} and {second}: they have no evaluated key and strength in common. "
             "Evaluate both with the same keys."
         )
-    keys, strengths = zip(*common, strict=True)
+    keys, strengths = zip(*common_columns, strict=True)
     for key in dict.fromkeys(keys):
         settings = [evaluations[name].protocols[key] for name in (first, second)]
         names = dict.fromkeys([*settings[0], *settings[1]])
@@ -322,7 +322,7 @@ def _compare_pair(first: str, second: str, evaluations: Mapping[str, Evaluation]
                 f"({', '.join(different_fields)}). Evaluate both with the same parameters."
             )
     n_images = len(first_outcomes)
-    outcomes = [frame[common].to_numpy(bool).T for frame in (first_outcomes, second_outcomes)]
+    outcomes = [frame[common_columns].to_numpy(bool).T for frame in (first_outcomes, second_outcomes)]
     differences = paired_differences(pack_outcomes(outcomes[0]), pack_outcomes(outcomes[1]), n_images)
     return pd.DataFrame(
         {
@@ -361,8 +361,8 @@ def _describe_pair(first: str, second: str, rows: pd.DataFrame) -> str:
         hint = ""
         if n_uncorrected:
             hint = (
-                f" Without the correction, {n_uncorrected} would differ significantly. Compare fewer evaluations, "
-                "which you choose in advance."
+                f" Without the correction, {n_uncorrected} would differ significantly. Choose a smaller set of "
+                "evaluations in advance, and compare only those."
             )
         if not (rows["only_first"] + rows["only_second"]).any():
             hint = " They have the same outcome on every image, as if they were the same network."

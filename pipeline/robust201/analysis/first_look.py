@@ -50,6 +50,7 @@ class Costs:
         """Estimate the time for evaluating a key at all its strengths on `n_images` images, in seconds."""
         passes = sequential_passes = TASKS[key].passes(parameters, self.n_classes)
         if key == "aa_standard":
+            # AutoAttack's later attacks run only on robust images, but a batch with any robust image needs all attacks.
             passes = standard_passes(parameters, self.n_classes, self.robust_fraction)
             sequential_passes = standard_passes(parameters, self.n_classes, 1.0)
         n_batches = -(-n_images // self.batch_size)
@@ -80,10 +81,12 @@ def choose_first_look_keys(
     try:
         radius = parse_radius(EPSILON if epsilon is None else epsilon)
     except ValueError as error:
-        raise ConfigError(f"Reading arguments failed for epsilon: {error} Pass one radius of the Linf ball.") from error
+        raise ConfigError(
+            f"Reading arguments failed for `epsilon`: {error} Pass one radius of the Linf ball."
+        ) from error
     if not 0 < radius <= 1:
         raise ConfigError(
-            f"Reading arguments failed for epsilon: expected a number above 0 and up to 1, in pixel units, got "
+            f"Reading arguments failed for `epsilon`: expected a number above 0 and up to 1, in pixel units, got "
             f"{float(radius):g}. Write {float(radius):g}/255 if it is in units of 1/255."
         )
     attacks = {

@@ -53,7 +53,7 @@ class Standing(NamedTuple):
             images is unknown.
         is_paired: whether per-image outcomes were compared; otherwise, only accuracies were compared.
         n_images: number of images; None if unknown.
-        estimated: networks whose accuracies are estimates from samples of the images.
+        estimated_networks: networks whose accuracies are estimates from samples of the images.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Standing(NamedTuple):
     p_values: "pd.Series[float]"
     is_paired: bool
     n_images: int | None
-    estimated: frozenset[ArchitectureId] = frozenset()
+    estimated_networks: frozenset[ArchitectureId] = frozenset()
 
     @property
     def is_compared(self) -> bool:
@@ -120,8 +120,8 @@ class Leaderboard:
                     for network in standing.accuracies.index
                 ],
             }
-            if any(ranking.estimated for ranking in self.standings):
-                columns["estimated"] = [network in standing.estimated for network in standing.accuracies.index]
+            if any(ranking.estimated_networks for ranking in self.standings):
+                columns["estimated"] = [network in standing.estimated_networks for network in standing.accuracies.index]
             frame = pd.DataFrame(columns, index=standing.accuracies.index)
             frames.append(frame.loc[[network for network in self.networks if network in frame.index]])
         return pd.concat(frames, ignore_index=True)
@@ -163,13 +163,15 @@ class Leaderboard:
         if first_standing.n_images is None:
             return "The folder does not record the number of images, so intervals and ties are unknown."
         if not any(standing.is_compared for standing in self.standings) and not any(
-            standing.estimated for standing in self.standings
+            standing.estimated_networks for standing in self.standings
         ):
             return f"Intervals are 95% intervals over {first_standing.n_images:,} images."
-        measured_standings = [standing for standing in self.standings if not standing.estimated]
+        measured_standings = [standing for standing in self.standings if not standing.estimated_networks]
         if len(measured_standings) < len(self.standings):
-            estimated_standings = [standing for standing in self.standings if standing.estimated]
-            n_measured = [len(standing.accuracies) - len(standing.estimated) for standing in estimated_standings]
+            estimated_standings = [standing for standing in self.standings if standing.estimated_networks]
+            n_measured = [
+                len(standing.accuracies) - len(standing.estimated_networks) for standing in estimated_standings
+            ]
             note = describe_estimates(self.results, [standing.label for standing in estimated_standings], n_measured)
             return f"{note} {self._describe_tests(measured_standings)}" if measured_standings else note
         return self._describe_tests(self.standings)
@@ -213,16 +215,16 @@ def make_leaderboard(
         ConfigError: a name does not match any evaluation.
     """
     chosen_names = list(names) if names is not None else default_names(results, epsilon)
-    stored, estimate_table = StoredResults(results.reader.files, results.name, {}), EstimateTable(results)
-    ranked = (_rank_networks(results, stored, estimate_table, name) for name in chosen_names)
-    standings = [standing for standing in ranked if len(standing.accuracies)]
+    stored_results, estimate_table = StoredResults(results.reader.files, results.name, {}), EstimateTable(results)
+    all_standings = (_rank_networks(results, stored_results, estimate_table, name) for name in chosen_names)
+    standings = [standing for standing in all_standings if len(standing.accuracies)]
     sort_standing: Standing | None
     if sort_by is not None:
         matches = (standing for standing in standings if standing.name == sort_by)
-        sort_standing = next(matches, None) or _rank_networks(results, stored, estimate_table, sort_by)
+        sort_standing = next(matches, None) or _rank_networks(results, stored_results, estimate_table, sort_by)
     else:
-        attacked = (standing for standing in standings if standing.name != CLEAN)
-        sort_standing = next(attacked, standings[0] if standings else None)
+        standings_except_clean = (standing for standing in standings if standing.name != CLEAN)
+        sort_standing = next(standings_except_clean, standings[0] if standings else None)
     networks = list(results.architectures) if sort_standing is None else list(sort_standing.accuracies.index)
     return Leaderboard(results, networks if max_networks is None else networks[:max_networks], standings)
 
@@ -246,7 +248,7 @@ def nearest_strength(key: str, strengths: Sequence[float], epsilon: float = REFE
 
 
 def _rank_networks(
-    results: DatasetResults, stored: StoredResults, estimate_table: EstimateTable, name: str
+    results: DatasetResults, stored_results: StoredResults, estimate_table: EstimateTable, name: str
 ) -> Standing:
     evaluations = require_evaluations(results, name)
     single_evaluation = evaluations[0] if len(evaluations) == 1 else None
@@ -262,7 +264,7 @@ def _rank_networks(
     accuracies = accuracies.dropna().sort_values(ascending=False, kind="stable")
     image_counts = {count_evaluated_images(results.reader.files, results.name, key) for key, _ in evaluations}
     n_images = image_counts.pop() if len(image_counts) == 1 else None
-    outcomes = _stored_outcomes(stored, evaluations, accuracies)
+    outcomes = _stored_outcomes(stored_results, evaluations, accuracies)
     if n_images is None:
         unknown_numbers = pd.Series(np.nan, accuracies.index)
         return Standing(name, label, accuracies, unknown_numbers, unknown_numbers, unknown_numbers, False, None)
@@ -282,17 +284,18 @@ def _rank_networks(
 
 
 def _estimated_standing(
-    name: str, label: str, measured: "pd.Series[float]", estimates: EstimatedAccuracies
+    name: str, label: str, accuracies_with_gaps: "pd.Series[float]", estimates: EstimatedAccuracies
 ) -> Standing:
-    """Rank measured and estimated accuracies together.
+    """Rank measured and estimated accuracies together; a measured accuracy replaces the network's estimate.
 
     Each accuracy is compared with the best by a z test that treats the errors of both estimates as independent,
-    although both are based on the same images. In replays on `benchmark_data/cells-cifar10`, the variance of a
-    difference was 0.66 to 1.2 times the sum of both variances, with a median near 1.
+    although both are based on the same images. In simulated samples of the outcomes in `benchmark_data/cells-cifar10`,
+    the variance of a difference was 0.66 to 1.2 times the sum of both variances, with a median near 1.
     """
-    accuracies = pd.concat([measured.dropna(), estimates.value[~estimates.value.index.isin(measured.dropna().index)]])
+    measured = accuracies_with_gaps.dropna()
+    accuracies = pd.concat([measured, estimates.value[~estimates.value.index.isin(measured.index)]])
     accuracies = accuracies.sort_values(ascending=False, kind="stable")
-    is_estimate = accuracies.index.isin(estimates.value.index) & ~accuracies.index.isin(measured.dropna().index)
+    is_estimate = accuracies.index.isin(estimates.value.index) & ~accuracies.index.isin(measured.index)
     estimated_networks = frozenset(accuracies.index[is_estimate])
     standard_errors = estimates.standard_error.reindex(accuracies.index).where(is_estimate, 0.0).to_numpy(np.float64)
     low = estimates.low.reindex(accuracies.index).where(is_estimate, accuracies)
@@ -312,17 +315,17 @@ def _estimated_standing(
         pd.Series(p_values, accuracies.index),
         False,
         estimates.n_images,
-        estimated=estimated_networks,
+        estimated_networks=estimated_networks,
     )
 
 
 def _stored_outcomes(
-    stored: StoredResults, evaluations: Sequence[tuple[str, float]], accuracies: "pd.Series[float]"
+    stored_results: StoredResults, evaluations: Sequence[tuple[str, float]], accuracies: "pd.Series[float]"
 ) -> list[Outcomes] | None:
     """Return the outcomes of each evaluation, in the networks' order; None if any network lacks outcomes."""
     all_outcomes = []
     for key, strength in evaluations:
-        outcomes = stored.outcomes(key, strength)
+        outcomes = stored_results.outcomes(key, strength)
         if outcomes is None or not accuracies.index.isin(outcomes.architectures).all():
             return None
         all_outcomes.append(outcomes.of(accuracies.index))
@@ -403,8 +406,8 @@ def _describe_numbers(standing: Standing, results: DatasetResults) -> str:
     if standing.n_images is None:
         return f"{accuracy:.1%}"
     accuracy_text = f"{accuracy:.1%}, 95% interval {100 * low:.1f} to {100 * high:.1f}"
-    if standing.estimated:
-        origin = "an estimate" if standing.best in standing.estimated else "measured on all images"
+    if standing.estimated_networks:
+        origin = "an estimate" if standing.best in standing.estimated_networks else "measured on all images"
         n_tied, n_others = len(standing.tied), len(standing.accuracies) - 1
         return f"{accuracy_text}, {origin}; {n_tied:,} of {n_others:,} others are tied with it"
     return accuracy_text if len(standing.accuracies) == 1 else f"{accuracy_text}, {_describe_ties(standing, results)}"

@@ -76,13 +76,13 @@ def correlate_measures(
         if len(complete_values) < MIN_ARCHITECTURES:
             continue
         correlations = correlate_ranks(complete_values)
-        for index, measure in enumerate(names):
+        for measure_index, measure in enumerate(names):
             controls = [
                 control
                 for control in (None if measure == PARAMETERS else parameters_index, clean_index)
                 if control is not None
             ]
-            for target, strength in enumerate(strengths, start=len(names)):
+            for target_index, strength in enumerate(strengths, start=len(names)):
                 rows.append(
                     {
                         "dataset": results.name,
@@ -92,7 +92,11 @@ def correlate_measures(
                         "n": len(complete_values),
                     }
                     | _correlation_row(
-                        correlations.kendall, correlations.spearman, (index, target), controls, parameters_index
+                        correlations.kendall,
+                        correlations.spearman,
+                        (measure_index, target_index),
+                        controls,
+                        parameters_index,
                     )
                 )
     frame = pd.DataFrame(rows, columns=list(CORRELATION_COLUMNS))

@@ -1,4 +1,8 @@
-"""Expected precision of estimates from a sample of images, computed from known per-image outcomes."""
+"""Expected precision of a sampled sweep's estimates, computed from known per-image outcomes for `plan`.
+
+A sampled sweep evaluates a few networks, the pilot, on all images. The other networks are evaluated on a sample of the
+images, except under cheap keys, under which all networks are evaluated on all images.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -28,7 +32,7 @@ from robust201.statistics.expected_precision import (
 MAX_NETWORKS = 20
 """Maximum number of a dataset's networks to use, which is as many as in a pilot.
 
-More networks would take long, and make the precision look better than in a sweep.
+With more networks, the computation would take longer, and the precision would look better than it is in a sweep.
 """
 
 _Bools = NDArray[np.bool_]
@@ -49,7 +53,7 @@ class KnownOutcomes(NamedTuple):
 class PilotPrecision:
     """Compute the expected precision of estimates under each key from known outcomes.
 
-    Without known outcomes, the precision is that of the worst case.
+    Without known outcomes, the precision of the worst case is returned.
 
     `sampled` and `simple` have the parameters and results that `planning.designs.Precision` documents.
     """
@@ -66,16 +70,16 @@ class PilotPrecision:
         self._precision: dict[tuple[str, str, int, int], tuple[float, float | None]] = {}
 
     def sampled(self, dataset: str, key: str, n_seen: int, n_images: int) -> tuple[float, float | None]:
-        """Return the half-width and tau of estimates from a stratified sample, with predictions."""
-        known = self._read_once(dataset, key)
-        if known is None:
+        """Return the half-width and tau of estimates from a stratified sample and a model's predictions."""
+        known_outcomes = self._read_once(dataset, key)
+        if known_outcomes is None:
             return worst_case(dataset, key, n_seen, n_images)
         if n_seen >= n_images:
             return 0.0, 1.0
         cache_key = dataset, key, n_seen, n_images
         if cache_key not in self._precision:
             if (dataset, key) not in self._folds:
-                self._folds[dataset, key] = leave_out_folds(*known)
+                self._folds[dataset, key] = leave_out_folds(*known_outcomes)
             size = max(n_seen, smallest_sample(n_images))
             self._precision[cache_key] = sampled_precision(
                 self._folds[dataset, key], size, n_images, n_strata=N_STRATA, name=f"{dataset} {key}"
@@ -84,10 +88,10 @@ class PilotPrecision:
 
     def simple(self, dataset: str, key: str, n_seen: int, n_images: int) -> tuple[float, float | None]:
         """Return the half-width and tau of accuracies on a simple random sample of images."""
-        known = self._read_once(dataset, key)
-        if known is None:
+        known_outcomes = self._read_once(dataset, key)
+        if known_outcomes is None:
             return worst_case(dataset, key, n_seen, n_images)
-        return simple_precision(known.outcomes, n_seen, n_images)
+        return simple_precision(known_outcomes.outcomes, n_seen, n_images)
 
     def _read_once(self, dataset: str, key: str) -> KnownOutcomes | None:
         cache_key = dataset, key
@@ -152,6 +156,7 @@ class ReferenceDataset:
             for name in tables
         }
         target_outcomes = arrays.pop(target)
+        # The empty array makes the concatenation valid if there are no cheap keys.
         return KnownOutcomes(target_outcomes, np.concatenate([target_outcomes[:, :0], *arrays.values()], axis=1))
 
     def _strengths(self, key: str) -> list[float]:
@@ -173,11 +178,11 @@ def read_pilots(
     for planned in plan.planned_keys:
         if is_sampled(plan, planned):
             keys_by_dataset.setdefault(planned.dataset, {})[planned.key] = None
-    known = {}
+    outcomes_by_dataset_and_key = {}
     for dataset, keys in keys_by_dataset.items():
-        outcomes = OutcomeReader(plan, store, inventory, dataset, labels_of(plan, dataset))
+        outcome_reader = OutcomeReader(plan, store, inventory, dataset, labels_of(plan, dataset))
         for key in keys:
-            pilot = outcomes.read_pilot(key)
+            pilot = outcome_reader.read_pilot(key)
             if pilot is not None and len(pilot.outcomes) >= MIN_NETWORKS:
-                known[dataset, key] = KnownOutcomes(pilot.outcomes, pilot.cheap)
-    return known
+                outcomes_by_dataset_and_key[dataset, key] = KnownOutcomes(pilot.outcomes, pilot.cheap)
+    return outcomes_by_dataset_and_key

@@ -89,5 +89,7 @@ def _read_evaluation(
 
 def _protocol_parameters(results: DatasetResults, key: str) -> dict[str, Any]:
     """Return a key's protocol without the network and the images; empty if the folder does not record it."""
-    payloads = results.reader.files.protocols_of(results.name, key)
-    return {name: value for payload in payloads for name, value in payload.items() if name not in _NON_PARAMETER_FIELDS}
+    protocols = results.reader.files.protocols_of(results.name, key)
+    return {
+        name: value for protocol in protocols for name, value in protocol.items() if name not in _NON_PARAMETER_FIELDS
+    }

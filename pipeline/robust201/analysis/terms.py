@@ -3,7 +3,7 @@
     adversarial | corruption    all pairs of attack and epsilon, or of corruption and severity (see `averaged_keys`)
     KEY                         clean, or all strengths of a key
     KEY:STRENGTH                one evaluation
-    parameters | flops          counts of the network
+    parameters | flops          number of the network's parameters, or of its multiply-accumulates
     KEY.MEASURE[:STRENGTH]      a measure, such as jacobian.squared_norm
     COLUMN                      a column of a joined table, in its own units
     METRIC(KEY[:STRENGTH])      a derived metric, such as robustness_r(pgd)

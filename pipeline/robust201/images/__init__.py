@@ -1,7 +1,7 @@
 """Images of every dataset: the table of datasets, the table of file formats (forms), and selections of images.
 
 A new dataset needs an entry in `images.specs`. If its files have a new form, it also needs a module with a `find` and a
-`load` function, and an entry in `FORMS`. The tests of all entries of the tables then cover it.
+`load` function, and an entry in `FORMS`. The tests run for every entry of both tables, so they then cover it.
 
 No module of this folder imports torch, except `images.torch_images` when it reads a file. The loaders that need
 pyarrow, Pillow or scikit-learn import them.
@@ -157,7 +157,8 @@ def _find_spec(
     if name in DATASETS or path is None:
         if (image_size, resize) != (None, None):
             raise ConfigError(
-                f"Loading images failed for {name!r}: image_size and resize are only for custom images. Remove them."
+                f"Loading images failed for {name!r}: `image_size` and `resize` are only for custom images. "
+                "Remove them."
             )
         return dataset(name)
     return custom_dataset(name, image_size=image_size or UNKNOWN_COUNT, resize=resize)

@@ -29,7 +29,7 @@ class AdversarialStore:
     Args:
         folder: folder of one source, attack and selection of images; created on the first write.
         indices: (N,) int64, rows of the full test split in the selection, ascending.
-        batch_size: batch size of the random numbers; block sizes are multiples of it.
+        batch_size: batch size of the attack, on which its random numbers may depend; block sizes are multiples of it.
         block_images: images per block, rounded up to whole batches.
     """
 

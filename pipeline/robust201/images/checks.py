@@ -92,16 +92,16 @@ def read_files(
     folder: Path,
     split: Split,
     file_names: Iterable[str],
-    published: Mapping[str, Checksum] | None,
+    published_checksums: Mapping[str, Checksum] | None,
     read: Callable[[Path, Checksum | None], LabelledImages],
 ) -> LabelledImages:
     """Read and concatenate the files of a split.
 
-    `read` loads one file. If `published` has checksums, the number of images is checked, too.
+    `read` loads one file. If `published_checksums` has entries, the number of images is checked, too.
     """
-    batches = [read(folder / name, published[name] if published else None) for name in file_names]
+    batches = [read(folder / name, published_checksums[name] if published_checksums else None) for name in file_names]
     images = np.concatenate([batch.images for batch in batches])
     labels = np.concatenate([batch.labels for batch in batches])
-    if published:
+    if published_checksums:
         check_count(folder, len(labels), spec, split)
     return LabelledImages(images, labels)

@@ -96,8 +96,8 @@ def load_binary(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) ->
         images = records[:, layout.label_bytes :].reshape(-1, 3, spec.image_size, spec.image_size)
         return LabelledImages(images, labels)
 
-    published = registry.download(layout.download).members if verify else None
-    return read_files(spec, path, split, layout.files[split], published, read)
+    published_checksums = registry.download(layout.download).members if verify else None
+    return read_files(spec, path, split, layout.files[split], published_checksums, read)
 
 
 def load_python(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
@@ -115,5 +115,5 @@ def load_python(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) ->
         check_labels(file, batch.labels, spec.n_classes)
         return batch
 
-    published = registry.download(layout.download).members if verify else None
-    return read_files(spec, path, split, layout.files[split], published, read)
+    published_checksums = registry.download(layout.download).members if verify else None
+    return read_files(spec, path, split, layout.files[split], published_checksums, read)

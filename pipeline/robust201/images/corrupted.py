@@ -86,7 +86,7 @@ class CorruptedStore:
             row = int(indices[unselected_positions[0]])
             raise DatasetError(
                 f"Reading corrupted images failed for {self._path(key)}: row {row} of the test split is not among the "
-                f"{len(self.indices):,} selected images. Open the store with this image."
+                f"{len(self.indices):,} selected images. Include it in the selection with which the store is opened."
             )
         pixels = self._open(key)[int(severity) - 1, self._rows[positions_in_range]]
         return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
@@ -131,7 +131,7 @@ class CorruptedStore:
             return
         field = next(field for field in sorted({*identity, *expected}) if identity.get(field) != expected.get(field))
         raise DatasetError(
-            f"Verifying corrupted images failed for {self._path(key)}: expected {field} {expected.get(field)}, got "
+            f"Verifying corrupted images failed for {self._path(key)}: expected `{field}` {expected.get(field)}, got "
             f"{identity.get(field)}. The file changed or was damaged after planning, or it differs between machines. "
             "Restore it and run the same command again."
         )
@@ -142,7 +142,12 @@ class CorruptedStore:
 
     def _check_unchanged(self, key: str, manifest: Manifest) -> None:
         path = self._path(key)
-        expected = manifest.files.get(path.name, {}).get("sha256", "a finished file")
+        expected = manifest.files.get(path.name, {}).get("sha256")
+        if expected is None:
+            raise DatasetError(
+                f"Verifying corrupted images failed for {path}: the manifest does not list this file, so its "
+                "generation did not finish. Delete it; the next run or `robust201 corrupt` creates it again."
+            )
         got = sha256_of(path)
         if got != expected:
             raise DatasetError(

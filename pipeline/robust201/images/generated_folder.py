@@ -193,7 +193,7 @@ def check_recipe(folder: Path, manifest: Manifest, recipe: GeneratorRecipe) -> N
     for name, value in requested_recipe.items():
         if folder_recipe[name] != value:
             raise DatasetError(
-                f"Opening generated corruptions failed for {folder}: expected {name} {_describe_value(value)}, got "
+                f"Opening generated corruptions failed for {folder}: expected `{name}` {_describe_value(value)}, got "
                 f"{_describe_value(folder_recipe[name])}. Choose another folder, or delete this folder to regenerate "
                 "the images."
             )

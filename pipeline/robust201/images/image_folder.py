@@ -62,7 +62,7 @@ def find_split(folder: Path, split: Split, recipe: Mapping[str, Any]) -> str | N
             if folder_recipe.get(name) != requested_recipe.get(name)
         )
         raise DatasetError(
-            f"Creating images failed for {folder}: expected images with {differing_field} "
+            f"Creating images failed for {folder}: expected images with `{differing_field}` "
             f"{requested_recipe.get(differing_field)!r}, got images with {folder_recipe.get(differing_field)!r}. "
             "Choose another folder, or delete this folder."
         )

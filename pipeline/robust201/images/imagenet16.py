@@ -46,11 +46,11 @@ def load_imagenet16(spec: DatasetSpec, path: Path, split: Split, *, verify: bool
         in_subset = batch.labels <= spec.n_classes
         return LabelledImages(batch.images[in_subset], batch.labels[in_subset] - 1)
 
-    published = registry.download(spec.name).members if verify else None
-    selected = read_files(spec, path, split, _FILES[split], published, read)
-    if not len(selected.labels):
+    published_checksums = registry.download(spec.name).members if verify else None
+    images_of_subset = read_files(spec, path, split, _FILES[split], published_checksums, read)
+    if not len(images_of_subset.labels):
         raise DatasetError(
             f"Reading images failed for {path}: the files have no images with labels 1 to {spec.n_classes}. "
             "Fetch the files again."
         )
-    return selected
+    return images_of_subset

@@ -73,8 +73,8 @@ def _find_file(folder: Path, name: str) -> Path | None:
 
 def _read_array(folder: Path, name: str, *, verify: bool) -> NDArray[np.uint8]:
     file = _find_file(folder, name) or folder / name
-    published = registry.download("mnist").members if verify else {}
-    content = read_verified(file, published.get(file.name))
+    published_checksums = registry.download("mnist").members if verify else {}
+    content = read_verified(file, published_checksums.get(file.name))
     return _parse(file, _unpack(file, content) if file.suffix == ".gz" else content)
 
 

@@ -62,7 +62,7 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
                 missing = [name for name in _ARRAYS if name not in members_by_array]
                 if missing:
                     raise DatasetError(
-                        f"Reading images failed for {path}: expected arrays {' and '.join(_ARRAYS)}, got "
+                        f"Reading images failed for {path}: expected arrays `images` and `labels`, got "
                         f"{', '.join(members_by_array) or 'none'}. Write both arrays with numpy.savez(file, images=…, "
                         "labels=…)."
                     )

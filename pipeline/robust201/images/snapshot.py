@@ -1,4 +1,4 @@
-"""Writes and reads the selected images of a sweep as .npy files for workers, for every file form of datasets.
+"""The selected images of a sweep as .npy files, which the driver writes and workers read, for every form of dataset.
 
 Thus workers never open pickles or decode JPEGs, and all machines read the same bytes.
 """
@@ -24,7 +24,7 @@ def write_snapshot(folder: Path, images: ImageSet) -> None:
 
 
 def read_snapshot(folder: Path, spec: DatasetSpec, sha256: str) -> ImageSet:
-    """Read the files of `write_snapshot`, and compare them with the planned hash.
+    """Read the files of `write_snapshot`, and compare their hash with `sha256`, the hash in the plan.
 
     Raises:
         DatasetError: a file is missing or damaged.

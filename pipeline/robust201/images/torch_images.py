@@ -26,7 +26,7 @@ LABELS_FILE = "CIFAR_lab"
 def import_torch_images(
     source: Path, folder: Path, *, n_classes: int, split: Split = "train", rounding: Rounding = "half-up"
 ) -> int:
-    """Convert a folder of these files to the format of `images.image_folder`, and return the images' height in pixels.
+    """Convert a folder with both files to the format of `images.image_folder`, and return the images' height in pixels.
 
     Code named in the files is never executed (see `core.unpickling`). The manifest records the hashes of both files.
 

@@ -39,19 +39,19 @@ def as_image_set(images: Any, labels: Any) -> ImageSet:
     if isinstance(images, ImageSet):
         if labels is not None:
             raise DatasetError(
-                "Reading arguments failed for labels: the image set already has labels. Remove the argument, or pass "
-                "only the array of the image set: images.images."
+                "Reading arguments failed for `labels`: the image set already has labels. Remove the argument, or pass "
+                "only the array of the image set: `images.images`."
             )
         return images
     pixels = _as_array(images, "images")
     if pixels.ndim != 4 or not {1, 3} & {pixels.shape[1], pixels.shape[3]} or not pixels.size:
         raise DatasetError(
-            "Reading arguments failed for images: expected shape (N, C, H, W) or (N, H, W, C) with 3 channels "
+            "Reading arguments failed for `images`: expected shape (N, C, H, W) or (N, H, W, C) with 3 channels "
             f"(RGB) or 1 (grey), got {pixels.shape}. Pass an array of such images."
         )
     if {pixels.shape[1], pixels.shape[3]} <= {1, 3}:
         raise DatasetError(
-            f"Reading arguments failed for images: shape {pixels.shape} is ambiguous, since the channels may be "
+            f"Reading arguments failed for `images`: shape {pixels.shape} is ambiguous, since the channels may be "
             "axis 1 or axis 3. Change the height or width of the images, for example by padding."
         )
     if pixels.shape[1] not in {1, 3}:
@@ -102,7 +102,7 @@ def _as_array(values: Any, argument_name: str) -> NDArray[Any]:
     except (TypeError, ValueError) as error:
         dtype = getattr(values, "dtype", type(values).__name__)
         raise DatasetError(
-            f"Reading arguments failed for {argument_name}: expected a NumPy array or a tensor of numbers, got "
+            f"Reading arguments failed for `{argument_name}`: expected a NumPy array or a tensor of numbers, got "
             f"{dtype}. Convert the argument."
         ) from error
 
@@ -112,12 +112,12 @@ def _as_pixels(pixels: NDArray[Any]) -> NDArray[Any]:
         return pixels
     if pixels.dtype not in (np.float32, np.float64):
         raise DatasetError(
-            f"Reading arguments failed for images: expected {_PIXEL_TYPES}, got {pixels.dtype}. Convert the images."
+            f"Reading arguments failed for `images`: expected {_PIXEL_TYPES}, got {pixels.dtype}. Convert the images."
         )
     lowest, highest = float(pixels.min()), float(pixels.max())
     if not (lowest >= 0 and highest <= 1):  # also true for NaN
         raise DatasetError(
-            f"Reading arguments failed for images: expected {_PIXEL_TYPES}, got {lowest:g} to {highest:g}. Pass "
+            f"Reading arguments failed for `images`: expected {_PIXEL_TYPES}, got {lowest:g} to {highest:g}. Pass "
             "pixels divided by 255, without normalisation."
         )
     scaled_pixels = pixels * 255
@@ -130,7 +130,7 @@ def _as_labels(labels: Any, n_images: int) -> NDArray[np.int64]:
     array = _as_array(labels, "labels")
     if array.dtype.kind not in "iu" or array.shape != (n_images,):
         raise DatasetError(
-            f"Reading arguments failed for labels: expected {n_images:,} integers, one per image, "
+            f"Reading arguments failed for `labels`: expected {n_images:,} integers, one per image, "
             f"got {array.dtype} of shape {array.shape}. Pass the class number of each image."
         )
     return array.astype(np.int64)

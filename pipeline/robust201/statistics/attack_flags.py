@@ -142,8 +142,8 @@ class Transfer(NamedTuple):
 def find_transfers(protocols: Iterable[Any]) -> dict[str, Transfer]:
     """Return the transfer attacks among the protocols of a sweep, by key."""
     transfers = {}
-    for payload in protocols:
-        match payload:
+    for protocol in protocols:
+        match protocol:
             case {
                 "key": str(key),
                 "source": {"architecture": int() | str() as source},
@@ -170,7 +170,7 @@ def find_flags(
     `flag_any_difference`, any difference between two attacks in the same ball is flagged, because outcomes on these
     images then prove that only the weaker attack fools some of them.
     """
-    n_sampled_images = None if flag_any_difference else n_images
+    margin_images = None if flag_any_difference else n_images  # None: no margin for chance
     # On its source network, a transfer attack equals the original attack, so this network is not compared.
     results_without_sources: dict[KeyAndStrength, Accuracies] = {
         (key, strength): {name: accuracy for name, accuracy in accuracies.items() if name != transfers[key].source}
@@ -181,7 +181,7 @@ def find_flags(
     flags = [
         flag
         for check, (reason, pairs) in _list_attack_pairs(transfers).items()
-        for flag in _compare_attacks(check, reason, results_without_sources, pairs, n_sampled_images)
+        for flag in _compare_attacks(check, reason, results_without_sources, pairs, margin_images)
     ]
     flags += _check_monotonicity(results, n_images)
     flags += _check_large_epsilons(results, n_classes)
@@ -242,7 +242,10 @@ def _compare_attacks(
     pairs: Sequence[tuple[str, str]],
     n_images: int | None,
 ) -> Iterator[_Flag]:
-    """Flag networks whose accuracy under the supposedly stronger attack of a pair exceeds that under the weaker one."""
+    """Flag networks whose accuracy under the supposedly stronger attack of a pair exceeds that under the weaker one.
+
+    If `n_images` is None, any difference is flagged; otherwise, it must exceed the margin for chance.
+    """
     comparisons = [
         (weak, strong, strength)
         for weak, strong in pairs

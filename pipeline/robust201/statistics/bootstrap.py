@@ -77,8 +77,8 @@ def resampled_counts(outcomes: Packed, n_images: int, *, n_draws: int = N_DRAWS,
     """
     rng = np.random.default_rng(seed)
     weights = np.empty((n_images, n_draws), np.float32)
-    for sample in range(n_draws):
-        weights[:, sample] = np.bincount(rng.integers(0, n_images, n_images), minlength=n_images)
+    for draw in range(n_draws):
+        weights[:, draw] = np.bincount(rng.integers(0, n_images, n_images), minlength=n_images)
     outcome_rows = outcomes.reshape(-1, outcomes.shape[-1])
     return weighted_counts(outcome_rows, weights).reshape(n_draws, *outcomes.shape[:-1])
 

@@ -47,9 +47,11 @@ def accuracy_curve(distances: ArrayLike, epsilons: ArrayLike) -> AccuracyCurve:
         distances: (N,) from 0 to infinity.
         epsilons: (E,) in the same unit.
     """
-    ordered, epsilon_values = np.sort(_check_distances(distances)), np.asarray(epsilons, np.float64)
-    accuracy = (len(ordered) - np.searchsorted(ordered, epsilon_values, side="right")) / len(ordered)
-    low, high = accuracy_intervals(accuracy, len(ordered))
+    sorted_distances, epsilon_values = np.sort(_check_distances(distances)), np.asarray(epsilons, np.float64)
+    accuracy = (len(sorted_distances) - np.searchsorted(sorted_distances, epsilon_values, side="right")) / len(
+        sorted_distances
+    )
+    low, high = accuracy_intervals(accuracy, len(sorted_distances))
     return AccuracyCurve(epsilon_values, accuracy, low, high)
 
 
@@ -62,15 +64,15 @@ def median_distance(distances: ArrayLike, level: float = 0.95) -> MedianDistance
     """
     from scipy.stats import binom
 
-    ordered = np.sort(_check_distances(distances))
-    n_images = len(ordered)
-    middle_pair = ordered[(n_images - 1) // 2], ordered[n_images // 2]
+    sorted_distances = np.sort(_check_distances(distances))
+    n_images = len(sorted_distances)
+    middle_pair = sorted_distances[(n_images - 1) // 2], sorted_distances[n_images // 2]
     median = float(middle_pair[0] if middle_pair[0] == middle_pair[1] else sum(middle_pair) / 2)
     # The probability that fewer than `rank` distances are below the true median is at most (1 - level) / 2.
     rank = int(binom.ppf((1 - level) / 2, n_images, 0.5))
     if rank < 1:
         return MedianDistance(median, 0.0, float("inf"))
-    return MedianDistance(median, float(ordered[rank - 1]), float(ordered[n_images - rank]))
+    return MedianDistance(median, float(sorted_distances[rank - 1]), float(sorted_distances[n_images - rank]))
 
 
 def half_distance(distances: ArrayLike) -> float:
@@ -80,8 +82,8 @@ def half_distance(distances: ArrayLike) -> float:
         The epsilon; infinity if fewer than half are ever fooled, NaN if no image is classified correctly.
     """
     valid_distances = _check_distances(distances)
-    ordered = np.sort(valid_distances[valid_distances > 0])
-    return float(ordered[(len(ordered) - 1) // 2]) if len(ordered) else float("nan")
+    sorted_distances = np.sort(valid_distances[valid_distances > 0])
+    return float(sorted_distances[(len(sorted_distances) - 1) // 2]) if len(sorted_distances) else float("nan")
 
 
 def smallest_distances(distances: ArrayLike) -> _Floats:

@@ -1,8 +1,9 @@
 """Expected precision of estimates from a sample of images, computed before sampling.
 
 The computation needs some networks whose outcomes on all images are known. These networks are divided into groups, and
-each group is left out in turn. The model, the strata and the sample sizes are computed from the other networks alone,
-which serve as the pilot. The residuals of the predictions for the left-out networks then give the precision.
+each group is left out in turn. The model, the strata and the sample sizes (see `statistics.sampling`) are computed from
+the other networks alone, which serve as the pilot: the networks that a sweep evaluates on all images. The residuals of
+the predictions for the left-out networks then give the precision.
 """
 
 from collections.abc import Sequence
@@ -57,7 +58,7 @@ def leave_out_folds(outcomes: ArrayLike, cheap_outcomes: ArrayLike) -> list[Fold
     """Leave each network out once, in up to four groups, and predict its outcomes.
 
     Args:
-        outcomes: (A, S, N) bool, outcomes under the key at S strengths.
+        outcomes: (A, S, N) bool, outcomes under one key (attack or corruption) at S strengths.
         cheap_outcomes: (A, C, N) bool, outcomes under keys that are cheap to evaluate and therefore known for every
             network, one row per key and strength; C may be 0.
 
@@ -96,7 +97,7 @@ def sampled_precision(
         count: number of sampled images.
         n_images: number of images in the population; the N known images represent it, repeated or thinned out.
         n_strata: number of strata.
-        name: name of the sampled quantity (see `stratify`).
+        name: name of the sample, such as dataset and key (see `stratify`).
 
     Returns:
         Half-width and tau; tau is NaN if no two networks can be compared.

@@ -1,7 +1,8 @@
 """Comparison of two groups of trained networks: Welch's test, paired tests and effect sizes.
 
-A group has one number per network, such as its robustness R. Welch's test and effect sizes need only the mean, standard
-deviation and size of each group, which papers publish. All standard deviations are sample standard deviations (ddof 1).
+A group has one number per network, such as its robustness R (`statistics.robustness`). Welch's test and effect sizes
+need only the mean, standard deviation and size of each group, which papers publish. All standard deviations are sample
+standard deviations (ddof 1).
 """
 
 from typing import NamedTuple
@@ -159,7 +160,8 @@ def trend_estimate(x_positions: ArrayLike, values: ArrayLike) -> tuple[float, fl
     """Return the mean slope of the networks' values over x positions, with Student's 95% interval over networks.
 
     Args:
-        x_positions: (P,) positions on the x axis, such as fractions of robust images; at least two must differ.
+        x_positions: (P,) positions on the x axis, such as fractions of robustified training images; at least two must
+        differ.
         values: (n, P) value of each network at each position.
 
     Returns:

@@ -1,5 +1,7 @@
 """Predictions of a Gaussian process with conformal intervals, and the choice of the next points to observe.
 
+The search among cells uses them to predict accuracies, and to choose the cells to evaluate next.
+
 All columns of targets share one kernel, which is the sum of a linear kernel, a squared exponential kernel and noise.
 The parameters of the kernel maximise the likelihood and are fitted with scikit-learn. For a fixed kernel, leave-one-out
 predictions have a closed form (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, section 5.4.2),
@@ -18,7 +20,7 @@ from numpy.typing import NDArray
 _Floats = NDArray[np.float64]
 
 MAX_KERNEL_POINTS = 300
-"""Maximum number of observations for fitting the kernel; of more observations, a random subset is used.
+"""Maximum number of observations for fitting the kernel; if there are more, a random subset is used.
 
 Fitting takes a time proportional to the cube of this number.
 """
@@ -73,11 +75,11 @@ class GaussianProcess:
         signal_kernel = ConstantKernel(0.1, (1e-6, 1e2)) * DotProduct(sigma_0=1.0, sigma_0_bounds="fixed")
         signal_kernel += ConstantKernel(1.0, (1e-4, 1e3)) * RBF(3.0, (0.3, 100.0))
         kernel: Any = signal_kernel + WhiteKernel(0.1, (1e-6, 2.0))
-        sample = np.random.default_rng(self._seed).permutation(len(points))[:MAX_KERNEL_POINTS]
-        process = GaussianProcessRegressor(kernel, alpha=known_variances[sample] + 1e-8)
+        kernel_rows = np.random.default_rng(self._seed).permutation(len(points))[:MAX_KERNEL_POINTS]
+        process = GaussianProcessRegressor(kernel, alpha=known_variances[kernel_rows] + 1e-8)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # raised if a parameter is at its bound
-            process.fit(points[sample], standardised[sample])
+            process.fit(points[kernel_rows], standardised[kernel_rows])
         self._kernel = process.kernel_.k1
         self.noise = float(process.kernel_.k2.noise_level)
         covariance = self._kernel(points) + np.diag(known_variances + self.noise + 1e-8)

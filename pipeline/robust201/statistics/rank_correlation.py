@@ -232,8 +232,8 @@ def _count_inversions(values: NDArray[Any]) -> int:
     blocks, buckets = positions // block_size, ranks // block_size
     n_within_blocks = _count_inversions_by_row(ranks.reshape(n_blocks, block_size))
     n_within_buckets = _count_inversions_by_row(blocks[order].reshape(n_blocks, block_size))
-    cells = blocks.astype(np.int64) * n_blocks + buckets
-    counts = np.bincount(cells, minlength=n_blocks**2).reshape(n_blocks, n_blocks)
+    combinations = blocks.astype(np.int64) * n_blocks + buckets
+    counts = np.bincount(combinations, minlength=n_blocks**2).reshape(n_blocks, n_blocks)
     # For each block and bucket, count the positions that are in earlier blocks and in later buckets.
     in_earlier_blocks = np.cumsum(counts, axis=0, dtype=np.int32) - counts.astype(np.int32)
     n_earlier = in_earlier_blocks.sum(axis=1, keepdims=True, dtype=np.int32)

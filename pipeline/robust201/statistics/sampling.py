@@ -147,11 +147,11 @@ def stratify(
     # Ties keep the order of positions, because strata must not depend on `order`, which chooses the sample.
     ranking = np.argsort(deviation, kind="stable")
     # `cumsum` adds in sequence, whereas the order of `sum` depends on the processor.
-    total = np.cumsum(deviation[ranking] if deviation.any() else np.ones(n_images))
-    fraction = total / total[-1]
+    cumulative_deviation = np.cumsum(deviation[ranking] if deviation.any() else np.ones(n_images))
+    cumulative_fraction = cumulative_deviation / cumulative_deviation[-1]
     n_strata = min(n_strata, max(1, n_images // MIN_PER_STRATUM))
     # The boundaries are moved so that every stratum has at least MIN_PER_STRATUM images.
-    ends = np.searchsorted(fraction, np.arange(1, n_strata) / n_strata)
+    ends = np.searchsorted(cumulative_fraction, np.arange(1, n_strata) / n_strata)
     min_ends = MIN_PER_STRATUM * np.arange(1, n_strata)
     ends = np.minimum(np.maximum.accumulate(np.maximum(ends - min_ends, 0)) + min_ends, n_images - min_ends[::-1])
     stratum = np.empty(n_images, np.int64)
@@ -192,8 +192,8 @@ def allocate(design: SampleDesign, outcomes: ArrayLike, count: int, predicted: A
     starts = np.concatenate([[0], np.cumsum(counts - min_sizes)[:-1]])
     n_before = min_sizes[strata] + np.arange(len(strata)) - starts[strata]  # earlier images of the same stratum
     priority = weights[strata] / np.sqrt(np.maximum(n_before, 1) * (n_before + 1))
-    chosen = strata[np.argsort(-priority, kind="stable")[: count - min_sizes.sum()]]
-    return replace(design, sizes=min_sizes + np.bincount(chosen, minlength=len(counts)))
+    strata_of_added_images = strata[np.argsort(-priority, kind="stable")[: count - min_sizes.sum()]]
+    return replace(design, sizes=min_sizes + np.bincount(strata_of_added_images, minlength=len(counts)))
 
 
 def features(
@@ -202,7 +202,7 @@ def features(
     """Return the features (N, F) of all images from which the model predicts the outcomes of one network.
 
     Args:
-        pilot_outcomes: (P, S, N) bool, outcomes of other networks under the expensive key.
+        pilot_outcomes: (P, S, N) bool, outcomes of other networks under the key whose accuracies are estimated.
         cheap_outcomes: (C, N) bool, outcomes of the predicted network, one row per cheap key and strength.
         pilot_cheap_outcomes: (P, C, N) bool, outcomes of the other networks under the cheap keys.
     """
@@ -219,7 +219,7 @@ def pilot_features(pilot_outcomes: ArrayLike, pilot_cheap_outcomes: ArrayLike) -
     """Return the features (P, N, F) of each pilot network, computed from the outcomes of the other pilot networks.
 
     Args:
-        pilot_outcomes: (P, S, N) bool, under the expensive key.
+        pilot_outcomes: (P, S, N) bool, under the key whose accuracies are estimated.
         pilot_cheap_outcomes: (P, C, N) bool, under the cheap keys.
 
     Raises:
@@ -357,17 +357,17 @@ def estimate_with_sums(
         raise ValueError(f"expected outcomes (S, {len(positions)}) of the sample's images, got shape {correct.shape}")
     if not len(correct) == len(probability) == len(sums.predicted):
         raise ValueError(f"expected predictions for {len(correct)} strengths, got {len(sums.predicted)}")
-    in_sample = design.stratum[positions]
+    sampled_strata = design.stratum[positions]
     residual = correct - probability
-    mean_residual = _sum_strata(residual, in_sample, len(counts)) / np.maximum(design.sizes, 1)
+    mean_residual = _sum_strata(residual, sampled_strata, len(counts)) / np.maximum(design.sizes, 1)
     # In strata whose images are all in the sample, correct images are counted, so that a full sample is exact.
-    n_correct = _sum_strata(correct.astype(np.float64), in_sample, len(counts))
+    n_correct = _sum_strata(correct.astype(np.float64), sampled_strata, len(counts))
     totals = np.where(design.sizes == counts, n_correct, sums.predicted + counts * mean_residual)
     n_seen_correct = correct.sum(axis=1)
     min_value = n_seen_correct / n_images
     max_value = (n_images - len(positions) + n_seen_correct) / n_images
     value = np.clip(totals.sum(axis=1) / n_images, min_value, max_value)
-    squares = _sum_strata((residual - mean_residual[:, in_sample]) ** 2, in_sample, len(counts))
+    squares = _sum_strata((residual - mean_residual[:, sampled_strata]) ** 2, sampled_strata, len(counts))
     variance, df = _estimate_variance(design, squares, sums)
     standard_error = np.sqrt(variance)
     half_width = _t_quantile(df) * standard_error

@@ -91,14 +91,14 @@ class Ties(NamedTuple):
     """Result of comparing each network with the best network.
 
     Attributes:
-        best: index of the first network with the highest accuracy; -1 if there is no accuracy.
+        best_index: index of the first network with the highest accuracy; -1 if there is no accuracy.
         p_values: (A,) Holm-adjusted p-values of the differences from the best network; 1 for the best network, NaN for
             networks without an accuracy.
         tied: (A,) whether the difference is not significant; true for the best network.
         paired: whether outcomes on the same images were compared; otherwise, only accuracies were.
     """
 
-    best: int
+    best_index: int
     p_values: _Floats
     tied: NDArray[np.bool_]
     paired: bool
@@ -240,7 +240,7 @@ def paired_differences(first: Packed, second: Packed, n_images: int) -> PairedDi
 
 
 def paired_difference_intervals(
-    both: ArrayLike, only_first: ArrayLike, only_second: ArrayLike, n_images: int
+    both_correct: ArrayLike, only_first: ArrayLike, only_second: ArrayLike, n_images: int
 ) -> tuple[_Floats, _Floats]:
     """Return 95% intervals of differences between two accuracies on the same images.
 
@@ -248,7 +248,7 @@ def paired_difference_intervals(
     networks that err on the same images have a narrow interval.
 
     Args:
-        both: number of images that both networks classify correctly.
+        both_correct: number of images that both networks classify correctly.
         only_first: number of images that only the first network classifies correctly.
         only_second: number of images that only the second network classifies correctly.
         n_images: number of images.
@@ -260,7 +260,7 @@ def paired_difference_intervals(
     data", Statistics in Medicine 17 (1998), method 10, with this module's intervals for single accuracies.
     """
     # The cells of the 2 x 2 table of outcomes have the names of Newcombe's article.
-    a, b, c = (np.asarray(argument, np.float64) for argument in (both, only_second, only_first))
+    a, b, c = (np.asarray(argument, np.float64) for argument in (both_correct, only_second, only_first))
     d = n_images - a - b - c
     second, first = (a + b) / n_images, (a + c) / n_images
     second_low, second_high = accuracy_intervals(second, n_images)

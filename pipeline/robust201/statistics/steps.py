@@ -1,4 +1,4 @@
-"""Numbers of steps or queries that an attack needs to fool each image, and the accuracy at every smaller budget.
+"""Numbers of steps or queries that an attack needs to fool each image, and the accuracy after any smaller number.
 
 The number is 0 for a misclassified clean image, and infinity for an image that the attack never fools. Therefore the
 accuracy after k steps is the fraction of images whose number is larger than k.
@@ -16,7 +16,7 @@ class StepsOfSuccess(NamedTuple):
     """Mean and median number of steps over the images that an attack fools; NaN if it fools no image.
 
     Misclassified clean images and images that the attack never fools are ignored. Therefore both numbers can only
-    increase with the budget.
+    increase with the attack's maximum number of steps.
     """
 
     mean: float

@@ -24,8 +24,8 @@ def fetch(name: str, folder: Path, *, progress: ByteProgress | None = None) -> P
 
     Raises:
         ConfigError: the registry has no such entry.
-        DatasetError: there is no network, a file differs from the published file, an archive has unexpected content,
-            or files must be fetched manually; the message contains the file, its checksum and its destination.
+        DatasetError: there is no network connection, a file differs from the published file, an archive has unexpected
+            content, or files must be fetched manually; the message contains the file, its checksum and its destination.
         StorageFullError: no space is left on the disk.
     """
     entry = registry.download(name)
@@ -51,17 +51,18 @@ def fetch(name: str, folder: Path, *, progress: ByteProgress | None = None) -> P
 def _verify_folder(target: Path, entry: Download) -> None:
     missing_names = [name for name in entry.members if not (target / name).is_file()]
     if missing_names:
-        file_source = entry.source if entry.kind == "manual" else f"`robust201 fetch {entry.name}`"
         descriptions = [f"{name} ({entry.members[name]})" for name in missing_names]
         if len(missing_names) > _MAX_LISTED_FILES:
             file_list = f"{missing_names[0]} … {descriptions[-1]}, {len(missing_names)} in total"
         else:
             file_list = ", ".join(descriptions)
-        is_manual = entry.kind == "manual"
-        advice = "Put the files there" if is_manual else "Move the folder away and run the same command again"
+        advice = (
+            f"Put the files there; they are available from {entry.source}."
+            if entry.kind == "manual"
+            else f"Move the folder away and run `robust201 fetch {entry.name}` again."
+        )
         raise DatasetError(
-            f"Fetching failed for {entry.name}: in {target}, these files are missing: {file_list}. "
-            f"{advice}; they are available from {file_source}."
+            f"Fetching failed for {entry.name}: in {target}, these files are missing: {file_list}. {advice}"
         )
     for name, checksum in entry.members.items():
         _verify_file(target / name, checksum)

@@ -39,7 +39,7 @@ class _TemporaryError(Exception):
 
 
 class _PermanentError(Exception):
-    """There is no network or no such file, so a retry would fail, too."""
+    """There is no network connection or no such file, so a retry would fail, too."""
 
 
 class _OpenResponse(NamedTuple):
@@ -79,8 +79,8 @@ def transfer(url: str, target: Path, checksum: Checksum, *, progress: ByteProgre
     Only a complete and verified file is renamed to `target`. The folder of `target` is created.
 
     Raises:
-        DatasetError: there is no network or no such file, the server fails repeatedly, the file differs from the
-            expected file, or another process is downloading it.
+        DatasetError: there is no network connection or no such file, the server fails repeatedly, the file differs
+            from the expected file, or another process is downloading it.
         StorageFullError: no space is left on the disk.
     """
     partial_path = target.with_name(f"{target.name}.part")
@@ -121,12 +121,12 @@ def _receive_and_verify(
     was_resumed = stream.seek(0, os.SEEK_END) > 0
     while True:
         _receive(url, stream, partial_path, progress)
-        received = _compute_checksum(stream, checksum)
-        if received == checksum:
+        received_checksum = _compute_checksum(stream, checksum)
+        if received_checksum == checksum:
             return
         stream.truncate(0)
         if not was_resumed:
-            raise _PermanentError(f"another file ({received})")
+            raise _PermanentError(f"another file ({received_checksum})")
         # The old bytes may belong to another version of the file, so the download starts again from the first byte.
         was_resumed = False
 

@@ -24,15 +24,15 @@ def _new_folder(folder: Path) -> Iterator[Path]:
     """Yield a hidden folder next to `folder`; rename it to `folder` at the end, or remove it after an error."""
     with writing_to(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        hidden = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".unpacking", dir=folder.parent))
+        hidden_folder = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".unpacking", dir=folder.parent))
     try:
-        yield hidden
+        yield hidden_folder
         with writing_to(folder):
-            hidden.chmod(0o755)
-            hidden.replace(folder)
+            hidden_folder.chmod(0o755)
+            hidden_folder.replace(folder)
             fsync_folder(folder.parent)
     finally:
-        shutil.rmtree(hidden, ignore_errors=True)
+        shutil.rmtree(hidden_folder, ignore_errors=True)
 
 
 def unpack_tar(archive: Path, folder: Path, entry: Download) -> None:
