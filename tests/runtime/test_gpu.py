@@ -29,7 +29,7 @@ from robust201.tasks.attack_kit.batching import Batching
 from robust201.tasks.attack_kit.random_numbers import CounterRandomNumbers
 from robust201.tasks.perturbations import square
 from tests.conftest import MakeSweep, read_tree
-from tests.models.test_no_waiting import LOOPS, make_job, make_samples
+from tests.models.test_no_waiting import ATTACK_LOOPS, make_job, make_samples
 from tests.spaces.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, images_of, network_of
 from tests.support.library_parity import compare
 from tests.support.tiny_networks import PathlessNetwork, TinyNetwork, tiny_classifier, tiny_images
@@ -251,7 +251,7 @@ def test_attack_steps_do_not_synchronise_with_device(device, key, forbid_synchro
     job = make_job(device, key, classifier)
     samples = make_samples(job)
     with torch.inference_mode():
-        LOOPS[key](job, samples)
+        ATTACK_LOOPS[key](job, samples)
     assert len(steps) > 1
 
 
