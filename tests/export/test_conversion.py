@@ -46,7 +46,7 @@ def test_convert_reports_size_limit_and_remedy_for_large_file(folder):
 @pytest.mark.parametrize("without_sweep_json", [False, True])
 @pytest.mark.slow_combinations
 def test_converted_dataset_returns_same_results_as_json(tmp_path, monkeypatch, options, without_sweep_json):
-    monkeypatch.setattr(parquet_files, "EXPORTED_GROUP_BYTES", 2000)
+    monkeypatch.setattr(parquet_files, "MIN_ROW_GROUP_BYTES", 2000)
     folder = tmp_path / "data"
     plan = make_plan(ARCHITECTURES, severities=(1, 2, 3, 4, 5), measurements=MEASUREMENTS)
     export(folder, plan, **options)
@@ -60,7 +60,7 @@ def test_converted_dataset_returns_same_results_as_json(tmp_path, monkeypatch, o
         [json_dataset.value(10, "cifar10", "pgd", measurement) for measurement in MEASUREMENTS],
     )
     report = convert_dataset(folder)
-    assert len(report.written) == 4
+    assert len(report.written_files) == 4
     converted_dataset = RobustnessDataset(folder)
     for measurement in MEASUREMENTS:
         assert converted_dataset.files.describe_source(["cifar10"], selection["key"], measurement) == "Parquet"
@@ -74,7 +74,7 @@ def test_converted_dataset_returns_same_results_as_json(tmp_path, monkeypatch, o
     assert [
         converted_dataset.value(10, "cifar10", "pgd", measurement) for measurement in MEASUREMENTS
     ] == expected_values
-    assert max(pq.ParquetFile(folder / name).num_row_groups for name in report.written) > 1
+    assert max(pq.ParquetFile(folder / name).num_row_groups for name in report.written_files) > 1
 
 
 def test_converted_file_has_layout_of_export(folder, tmp_path):
@@ -93,10 +93,10 @@ def test_converted_file_has_layout_of_export(folder, tmp_path):
 
 def test_convert_keeps_existing_files_and_resumes(folder):
     first_report = convert_dataset(folder)
-    (folder / first_report.written[1]).unlink()
+    (folder / first_report.written_files[1]).unlink()
     second_report = convert_dataset(folder)
-    assert second_report.written == first_report.written[1:2]
-    assert {*second_report.written, *second_report.kept} == {*first_report.written}
+    assert second_report.written_files == first_report.written_files[1:2]
+    assert {*second_report.written_files, *second_report.unchanged_files} == {*first_report.written_files}
 
 
 def test_changed_json_is_preferred_and_converted_again(folder):
@@ -116,7 +116,7 @@ def test_changed_json_is_preferred_and_converted_again(folder):
     assert describe_source(folder, "cm") == "Parquet"
     changed_results = RobustnessDataset(folder).query("cifar10", "fog", "accuracy")
     assert changed_results["cifar10"]["fog"]["accuracy"] == json.loads(path.read_text())["cifar10"]["fog"]["accuracy"]
-    assert convert_dataset(folder).written == ("parquet/dataset=cifar10/key=fog/part-0.parquet",)
+    assert convert_dataset(folder).written_files == ("parquet/dataset=cifar10/key=fog/part-0.parquet",)
     assert describe_source(folder) == "Parquet"
     assert RobustnessDataset(folder).query("cifar10", "fog", "accuracy") == changed_results
 
@@ -147,7 +147,7 @@ def test_convert_handles_missing_values_of_custom_dataset(tmp_path):
     folder = write_results(tmp_path, {"clean": {"0": 0.5, "9": None}, "pgd": {"0": [0.5, None]}}, dataset="mine")
     expected = RobustnessDataset(folder).query("mine", ["clean", "pgd"], "accuracy")
     write_sweep_json(folder, {"mine": {"clean": [0], "pgd": [1, 8]}})
-    assert len(convert_dataset(folder).written) == 2
+    assert len(convert_dataset(folder).written_files) == 2
     assert describe_source(folder) == "Parquet"
     assert RobustnessDataset(folder).query() == expected
 
@@ -167,28 +167,28 @@ def test_converted_export_passes_verification(finished, tmp_path, robust201):
     listing = out / "SHA256SUMS"
     original_text, original_time = listing.read_text(), listing.stat().st_mtime_ns
     report = convert_dataset(out)
-    assert len(listing.read_text().splitlines()) == len(original_text.splitlines()) + len(report.written) + 1
+    assert len(listing.read_text().splitlines()) == len(original_text.splitlines()) + len(report.written_files) + 1
     # Readers would hash files that are newer than the listing again.
     assert listing.stat().st_mtime_ns == original_time
     assert robust201("verify", finished, "--export", out).code == 0
     listing.write_text(original_text)  # as if the conversion had been killed before it listed its files
-    assert convert_dataset(out).written == ()
+    assert convert_dataset(out).written_files == ()
     path = out / "digits/fgsm_accuracy.json"
     path.write_text(path.read_text().replace("0.", "0.0", 1))
-    assert len(convert_dataset(out).written) == 1
+    assert len(convert_dataset(out).written_files) == 1
     (error_line, *_) = robust201("verify", finished, "--export", out).err.splitlines()
     assert "fgsm_accuracy.json" in error_line
     # Converted files belong to the export, and another export replaces them.
     result = robust201("export", finished, "--out", out, "--processes", 1)
-    assert f"Removed {len(report.written) + 1} files of an earlier export" in result.err
+    assert f"Removed {len(report.written_files) + 1} files of an earlier export" in result.err
     assert not (out / "parquet").exists()
 
 
 def test_convert_keeps_parquet_files_of_export(tmp_path):
     export(tmp_path / "data", make_plan([0, 2]), formats=("json", "parquet"))
     report = convert_dataset(tmp_path / "data")
-    assert report.written == ()
-    assert len(report.kept) == 4
+    assert report.written_files == ()
+    assert len(report.unchanged_files) == 4
 
 
 def _raise_keyboard_interrupt(*_: object) -> None:
@@ -207,7 +207,7 @@ def test_convert_resumes_after_kill_before_listing(folder, monkeypatch):
     assert RobustnessDataset(folder).query("cifar10", "fog", "accuracy")["cifar10"]["fog"]["accuracy"] == expected
     convert_dataset(folder)
     listed_files, checksums = read_parquet_files(folder), read_checksums(folder)
-    for name in convert_dataset(folder).kept:
+    for name in convert_dataset(folder).unchanged_files:
         assert listed_files[name.removeprefix("parquet/")] == ListedFile.of(folder / name)
         assert checksums[name] == sha256_of(folder / name)
     assert checksums["parquet_files.json"] == sha256_of(folder / "parquet_files.json")
@@ -228,7 +228,7 @@ def test_convert_rewrites_file_that_differs_from_listing(tmp_path, key, without_
     pq.write_table(table.slice(1), folder / name)
     with pytest.raises(ResultsError, match=r"expected the \d+ rows .* run `robust201 convert`"):
         RobustnessDataset(folder).query("cifar10", key, "accuracy")
-    assert convert_dataset(folder).written == (name,)
+    assert convert_dataset(folder).written_files == (name,)
     assert RobustnessDataset(folder).query("cifar10", key, "accuracy") == expected
 
 

@@ -29,7 +29,7 @@ def result_sets(tmp_path):
 
 def test_compare_results_reports_differences_and_rank_correlations(result_sets):
     report = compare_results(*result_sets, tolerance=0.1)
-    assert not report.within
+    assert not report.is_within_tolerance
     assert report.architectures == (1, 4, 1)
     assert [(comparison.key, comparison.strength) for comparison in report.comparisons][:3] == [
         ("clean", 0.0),
@@ -56,7 +56,7 @@ def test_compare_results_reports_differences_and_rank_correlations(result_sets):
             assert (comparison.max_difference, comparison.mean_difference, comparison.moved_most) == (0, 0, ())
             # Tau is None if all numbers of a set are equal.
             assert comparison.kendall_tau is None or comparison.kendall_tau == pytest.approx(1)
-    assert compare_results(*result_sets, tolerance=0.125).within
+    assert compare_results(*result_sets, tolerance=0.125).is_within_tolerance
 
 
 def test_diff_command_reports_differences_and_exit_code_depends_on_tolerance(result_sets, tmp_path, robust201):
@@ -119,7 +119,7 @@ def test_diff_suggests_tolerance_for_rounding(tmp_path, robust201):
     result = robust201("diff", folders["rounded"], folders["coarse"])
     assert "--tolerance 0.0055" in result.err
     report = compare_results(folders["rounded"], folders["coarse"], tolerance=0.0055)
-    assert report.within
+    assert report.is_within_tolerance
     assert report.to_payload()["decimals"] == [3, 2]
 
 

@@ -42,7 +42,7 @@ def test_export_writes_published_layout_for_every_measurement(tmp_path):
     report = export(tmp_path / "out", make_plan(ARCHITECTURES, measurements=measurements))
     result_files = {f"cifar10/{key}_{name}.json" for key in ("clean", "fgsm", "pgd", "fog") for name in measurements}
     assert set(report.files) == result_files | SIDE_FILES == set(read_tree(tmp_path / "out"))
-    assert (report.n_units, report.n_evaluations, report.complete) == (16, 4 * (1 + 3 + 3 + 3), True)
+    assert (report.n_units, report.n_evaluations, report.is_complete) == (16, 4 * (1 + 3 + 3 + 3), True)
     for key, strengths in (("clean", None), ("pgd", (0.5, 1.0, 8.0)), ("fog", (1.0, 3.0, 5.0))):
         for name in measurements:
             content = load_json(tmp_path / "out", f"cifar10/{key}_{name}.json")
@@ -213,7 +213,7 @@ def test_partial_export_writes_complete_rows_and_lists_missing(tmp_path):
     plan = make_plan(ARCHITECTURES)
     export(tmp_path / "full", plan)
     report = export(tmp_path / "out", plan, FabricatedStore(lacking=set(MISSING_EVALUATIONS)), partial=True)
-    assert not report.complete
+    assert not report.is_complete
     # Architectures that lack a strength are not exported.
     assert report.missing == {("cifar10", "pgd"): 6, ("cifar10", "fog"): 12}
     full_values = load_json(tmp_path / "full", "cifar10/pgd_cm.json")["cifar10"]["pgd"]["cm"]

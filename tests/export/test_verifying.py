@@ -172,7 +172,7 @@ def test_verify_compares_export_with_shards(finished, tmp_path, robust201, compr
     assert result.code == 4
     assert f"{changed_path}: its SHA-256 differs" in result.err
     if compression != "zst":
-        assert "from #21 digits fgsm on" in result.err
+        assert "starting at #21 digits fgsm" in result.err
 
 
 def test_verify_detects_export_of_other_results_with_valid_listing(finished, tmp_path, write_sweep, robust201):
@@ -181,9 +181,9 @@ def test_verify_detects_export_of_other_results_with_valid_listing(finished, tmp
     assert robust201("run", other_sweep).code == 0
     result = robust201("verify", tmp_path / "other", "--export", tmp_path / "out")
     assert result.code == 4
-    assert "digits/fgsm_cm.json: the values differ from the results from #0 digits fgsm on" in result.err
+    assert "digits/fgsm_cm.json: the values differ from the results, starting at #0 digits fgsm" in result.err
     assert "key=fgsm/part-0.parquet: the values differ from the results" in result.err
-    assert "brightness_cm.json: the results have no such file" in result.err
+    assert "brightness_cm.json: an export of these results has no such file" in result.err
     assert "expected a complete export" in robust201("verify", finished, "--export", tmp_path).error_line(2)
 
 
@@ -272,7 +272,11 @@ DAMAGED_EXPORTS = {
     ),
     "a listing that is not text": ("SHA256SUMS", lambda path: path.write_bytes(b"\xff\xfe"), "is not a listing"),
     "flipped bits in gzip": ("digits/fgsm_cm.json.gz", break_deflate, "reading it failed"),
-    "a missing row": ("parquet/dataset=digits/key=fgsm/part-0.parquet", remove_last_row, "in a row group of"),
+    "a missing row": (
+        "parquet/dataset=digits/key=fgsm/part-0.parquet",
+        remove_last_row,
+        "in the number of rows of a row group",
+    ),
     "an unlisted file": (
         "digits/pgd_cm.json.gz",
         lambda path: path.write_bytes(b""),
@@ -301,7 +305,7 @@ def test_verify_reports_damaged_export_and_still_requeues_shards(finished, tmp_p
     damage(out / file_name)
     if file_name.endswith(("gz", "parquet")) and case != "an unlisted file":
         rewrite_listing(out)
-        (error_message,) = verify_results(finished, export=out).export
+        (error_message,) = verify_results(finished, export=out).export_problems
         assert message in error_message
         assert file_name in error_message
     result = robust201("verify", finished, "--export", out)
@@ -322,7 +326,7 @@ def test_verify_reports_strengths_that_differ_from_plan(finished, tmp_path, robu
     # The values are correct, but readers would assign them to the wrong strengths.
     out = tmp_path / "out"
     robust201("export", finished, "--out", out, "--processes", 1)
-    assert verify_results(finished, export=out).export == ()
+    assert verify_results(finished, export=out).export_problems == ()
     content = json.loads((out / file_name).read_text())
     strengths_by_key = content
     for key in json_path:
@@ -330,7 +334,7 @@ def test_verify_reports_strengths_that_differ_from_plan(finished, tmp_path, robu
     strengths_by_key["fgsm"] = [strength + 1 for strength in strengths_by_key["fgsm"]]
     (out / file_name).write_text(json.dumps(content))
     rewrite_listing(out)
-    (error_message,) = verify_results(finished, export=out).export
+    (error_message,) = verify_results(finished, export=out).export_problems
     assert f"{file_name}: the {json_path[0]} differ from the plan's" in error_message
 
 
@@ -352,7 +356,7 @@ def test_verify_reports_value_that_cannot_be_exported(finished, tmp_path, monkey
 def test_verify_does_not_compare_export_with_damaged_shards(finished, tmp_path, robust201):
     robust201("export", finished, "--out", tmp_path / "out", "--processes", 1)
     flip(next(path for path in sorted((finished / "shards").rglob("*fgsm*.parquet"))))
-    (error_message,) = verify_results(finished, export=tmp_path / "out").export
+    (error_message,) = verify_results(finished, export=tmp_path / "out").export_problems
     assert "digits fgsm" in error_message
     assert "lacks results of 1 exported networks, such as #0" in error_message
 
@@ -365,7 +369,7 @@ def test_verify_hashes_each_shard_once(finished, monkeypatch):
         "check_hash",
         lambda folder, shard, sha: (hashed_shards.append(shard), original_check_hash(folder, shard, sha))[1],
     )
-    assert verify_results(finished).sound
+    assert verify_results(finished).is_sound
     shards = [entry.name for entry in ShardStore.open(finished).folder.backend.entries()]
     assert sorted(hashed_shards) == sorted(shards)
 
@@ -462,7 +466,7 @@ def test_check_listing_reports_duplicate_name(out):
 
 def test_check_listing_limits_messages_for_invalid_listing(out):
     (out / CHECKSUM_FILE).write_text("rubbish\n" * 1000)
-    assert len(read_listing(out).wrong) == 11
+    assert len(read_listing(out).invalid_line_messages) == 11
 
 
 @pytest.mark.parametrize("make_listing", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("meta.json"), None])

@@ -36,8 +36,8 @@ def test_published_tables_are_eighteen_with_six_epochs():
 def test_published_decisions_except_one_follow_from_the_published_numbers(marker_check):
     assert (
         len(marker_check.comparisons),
-        len(marker_check.certain),
-        int(marker_check.certain["agrees"].sum()),
+        len(marker_check.certain_comparisons),
+        int(marker_check.certain_comparisons["agrees"].sum()),
     ) == (126, 118, 117)
     (exception,) = marker_check.exceptions.itertuples()
     assert (exception.network, exception.epoch, exception.first, exception.second) == (
@@ -60,7 +60,7 @@ def test_p_values_match_scipy(marker_check):
 
 
 def test_four_markers_are_lost_by_correction_for_126_tests(marker_check):
-    assert (len(marker_check.marks), len(marker_check.left)) == (106, 102)
+    assert (len(marker_check.marked_comparisons), len(marker_check.significant_after_holm)) == (106, 102)
     claims_with_lost_markers = marker_check.claims.query("lost != ''")
     assert [(row.experiment, row.network, row.lost) for row in claims_with_lost_markers.itertuples()] == [
         ("E2b", "LeNet", "25"),

@@ -29,13 +29,13 @@ def write_results_of_all_cells(folder, sign=1):
     """Write results of all cells: clean accuracy grows with the parameters, and accuracies under attack follow
     `robustness_effect`."""
     specs = nasbench201.specs()
-    size = {index: kernel_parameters(specs[index]) / 54 for index in EVALUATED}
-    robust = {index: 0.3 + robustness_effect(specs[index], sign) for index in EVALUATED}
+    relative_size = {index: kernel_parameters(specs[index]) / 54 for index in EVALUATED}
+    robust_accuracy = {index: 0.3 + robustness_effect(specs[index], sign) for index in EVALUATED}
     accuracies_by_key = {
-        "clean": {index: 0.5 + 0.4 * size[index] for index in EVALUATED},
-        "fgsm": {index: [0.9 * robust[index], 0.0] for index in EVALUATED},
-        "pgd": {index: [0.8 * robust[index], 0.0] for index in EVALUATED},
-        "fog": {index: [0.4 + sign * 0.1 * size[index]] * 5 for index in EVALUATED},
+        "clean": {index: 0.5 + 0.4 * relative_size[index] for index in EVALUATED},
+        "fgsm": {index: [0.9 * robust_accuracy[index], 0.0] for index in EVALUATED},
+        "pgd": {index: [0.8 * robust_accuracy[index], 0.0] for index in EVALUATED},
+        "fog": {index: [0.4 + sign * 0.1 * relative_size[index]] * 5 for index in EVALUATED},
     }
     return results_of(
         write_results(

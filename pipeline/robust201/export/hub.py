@@ -102,7 +102,9 @@ def push(upload: Upload, *, public: bool, say: Callable[[str], None]) -> str:
     """
     try:
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
-        from huggingface_hub.errors import HFValidationError, HTTPError  # type: ignore[attr-defined] # of its HTTP library
+
+        # huggingface_hub.errors re-exports HTTPError from its HTTP library without declaring it for type checkers.
+        from huggingface_hub.errors import HFValidationError, HTTPError  # type: ignore[attr-defined]
     except ModuleNotFoundError as error:
         raise ConfigError(
             "Publishing failed: the package huggingface_hub is not installed. Install robust201[hub]."

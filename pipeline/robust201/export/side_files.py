@@ -28,6 +28,7 @@ WeightHashes: TypeAlias = Mapping[str, Mapping[str, str | Mapping[str, str]]]
 """Content of weights.json, by dataset and id: a SHA-256, or hashes by name of the weights."""
 
 _MACHINE_FIELDS = {"host", "micro_batch"}
+"""Fields of a shard's provenance that do not describe software, so that versions.json omits them."""
 _WRITER_LIBRARIES = ("numpy", "orjson", "pyarrow")
 
 _SWEEP_YAML_HEAD = (

@@ -1,10 +1,13 @@
-"""Export of a plan's evaluations from a store to a folder of JSON files, ``<dataset>/<key>_<measurement>.json``.
+"""Export of a plan's evaluations from a store to a folder of JSON files, Parquet files or both.
 
-Each file contains ``{dataset: {key: {measurement: {id: value}}}}``, as in the appendix of Jung, Lukasik, Keuper (ICLR
-2023) and in the published files. For ``clean`` and measures, a value is a single value; for other keys, it is a list
-with one value per strength, ascending. The folder also contains ``meta.json`` (ids and epsilons, as published),
-``sweep.json`` (protocols, image selection, strengths), ``weights.json`` (hashes of the weights), ``versions.json``,
-``sweep.yaml``, the files of `export.card` and `export.listing`, and, in a partial export, ``missing.json``.
+A JSON file ``<dataset>/<key>_<measurement>.json`` contains ``{dataset: {key: {measurement: {id: value}}}}``, as in the
+appendix of Jung, Lukasik, Keuper (ICLR 2023) and in the published files. For ``clean`` and measures (properties of the
+network itself), a value is a single value; for other keys, it is a list with one value per strength, ascending.
+`export.parquet_files` describes the Parquet files.
+
+The folder also contains ``meta.json`` (ids and epsilons, as published), ``sweep.json`` (protocols, image selection,
+strengths), ``weights.json`` (hashes of the weights), ``versions.json``, ``sweep.yaml``, the files of `export.card` and
+`export.listing`, and, in a partial export, ``missing.json``.
 """
 
 from collections import Counter
@@ -62,7 +65,7 @@ class ExportReport:
         out: the folder.
         files: names of the written files, relative to the folder.
         removed: names of removed files of an earlier export.
-        n_units: number of exported units.
+        n_units: number of exported units (all evaluations of one network on one dataset under one key).
         n_evaluations: number of exported evaluations.
         missing: number of the plan's evaluations that are not exported, by (dataset, key). A unit that lacks one
             strength is not exported, so all its evaluations count as missing.
@@ -126,8 +129,9 @@ def export_dataset(
         outcomes: ``"bits"`` writes packed per-image outcomes to the Parquet files instead of predicted classes, and a
             table of the images; ``"classes"`` writes both outcomes and predicted classes; None writes no outcomes.
         images_of: (plan, dataset) → the evaluated images, whose labels are needed to compute outcomes.
-        estimates: whether to write the accuracies of sampled keys also as JSON, to a separate folder. These files
-            contain exact accuracies for the pilot networks and estimates for all other networks.
+        estimates: whether to write the accuracies under keys that were evaluated on samples of the images also as JSON,
+            to a separate folder. These files contain exact accuracies for the pilot networks, which were evaluated on
+            all images, and estimates for all other networks.
         processes: number of processes. If it is more than 1, a script that calls this function must guard its main
             part with ``if __name__ == "__main__"``.
         progress: called with the number of written rows and the number of all rows.
