@@ -277,9 +277,9 @@ def heat_map(
     else:
         tooltip.append({"field": "hover", "type": "nominal", "title": titles["value"]})
     valid = [{"filter": "isValid(datum.value)"}]
-    edge = {"stroke": "white", "strokeWidth": 0.5} if has_texts else {}
+    border = {"stroke": "white", "strokeWidth": 0.5} if has_texts else {}
     layers: list[Spec] = [
-        {"transform": valid, "mark": {"type": "rect", **edge}, "encoding": {"color": colour, "tooltip": tooltip}}
+        {"transform": valid, "mark": {"type": "rect", **border}, "encoding": {"color": colour, "tooltip": tooltip}}
     ]
     if has_texts:
         # Use the text colour with the larger contrast (WCAG 2.2).
