@@ -334,10 +334,10 @@ def _make_record_set(
     name: str, file_set: str, description: str, columns: Mapping[str, ParquetColumn]
 ) -> dict[str, Any]:
     # Binary columns are left out, because Croissant 1.0 has no type for bytes.
-    representable = {
+    representable_columns = {
         column_name: column for column_name, column in columns.items() if not pa.types.is_binary(column.dtype)
     }
-    fields = [_make_field(name, file_set, column_name, column) for column_name, column in representable.items()]
+    fields = [_make_field(name, file_set, column_name, column) for column_name, column in representable_columns.items()]
     return _make_node("RecordSet", name, description=description, field=fields)
 
 

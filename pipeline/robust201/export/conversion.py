@@ -103,11 +103,11 @@ def _remove_from_listings(folder: Path, names: Collection[str]) -> None:
         return
     remove_from_listing(folder, {*names, PARQUET_FILES})
     listed_files = read_parquet_files(folder)
-    remaining = {
+    remaining_files = {
         name: listed_file for name, listed_file in listed_files.items() if f"{PARQUET_FOLDER}/{name}" not in names
     }
-    if remaining != listed_files:
-        write_text(folder / PARQUET_FILES, parquet_files_text(remaining))
+    if remaining_files != listed_files:
+        write_text(folder / PARQUET_FILES, parquet_files_text(remaining_files))
 
 
 def _add_to_listings(folder: Path, names: Iterable[str]) -> None:

@@ -232,13 +232,13 @@ def _match_weights(
 
 def _merge_weights(numbers_by_weights: Mapping[str, ResultNumbers], names: Sequence[str]) -> ResultNumbers:
     """Merge the numbers for the given names of weights; if there are several, they are added to the architectures."""
-    merged: dict[EvaluationKey, dict[ArchitectureId, float]] = {}
+    merged_results: dict[EvaluationKey, dict[ArchitectureId, float]] = {}
     for weights in names:
         for evaluation, numbers_by_architecture in numbers_by_weights[weights].items():
-            merged_numbers = merged.setdefault(evaluation, {})
+            merged_numbers = merged_results.setdefault(evaluation, {})
             for architecture, value in numbers_by_architecture.items():
                 merged_numbers[architecture if len(names) == 1 else f"{architecture} {weights}"] = value
-    return merged
+    return merged_results
 
 
 def _table_order(evaluation: EvaluationKey) -> tuple[str, int, str, float]:

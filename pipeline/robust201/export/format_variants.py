@@ -56,7 +56,7 @@ def zeros_to_missing(values: Values) -> dict[str, NDArray[Any]]:
     Confusion matrices show which means are empty. Without them, every zero is an empty mean, because the elements of a
     mean softmax sum to 1, and the confidence in a prediction is at least one divided by the number of classes.
     """
-    replaced = dict(values)
+    values_with_nan = dict(values)
     for name, array in values.items():
         column = COLUMNS.get(name)
         if column is None or column.counts is None:
@@ -69,5 +69,5 @@ def zeros_to_missing(values: Values) -> dict[str, NDArray[Any]]:
         else:
             is_empty_mean = array == 0
         if is_empty_mean.any():
-            replaced[name] = np.where(is_empty_mean, np.nan, array)
-    return replaced
+            values_with_nan[name] = np.where(is_empty_mean, np.nan, array)
+    return values_with_nan

@@ -255,11 +255,11 @@ class KeyRows:
 
     def replace_zeros_of_empty_means(self, values: Values) -> Values:
         """Replace 0 by NaN in means over zero images, and record in `has_replaced_zeros` whether there were any."""
-        replaced = zeros_to_missing(values)
+        values_with_nan = zeros_to_missing(values)
         self.has_replaced_zeros = self.has_replaced_zeros or any(
-            replaced[name] is not array for name, array in values.items()
+            values_with_nan[name] is not array for name, array in values.items()
         )
-        return replaced
+        return values_with_nan
 
     def _unmatched_architecture_error(self, expected: str, measurement: str) -> ResultsError:
         first_source = next(iter(self.sources.values()))

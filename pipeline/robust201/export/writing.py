@@ -149,11 +149,11 @@ def export_dataset(
     parse_choice("key style", key_style, get_args(KeyStyle))
     if outcomes is not None:
         _check_outcomes_can_be_written(out, plan, formats)
-    sampled = _estimate_if_sampled(plan, store, inventory, images_of)
+    sampled_results = _estimate_if_sampled(plan, store, inventory, images_of)
     full_plan = plan_on_all_images(plan)  # results on samples of the images are exported as estimates
     groups = group_units(full_plan, inventory, weights)
-    if sampled is not None and sampled.missing and not partial:
-        raise IncompleteError(_describe_missing_samples(out, plan, sampled, groups))
+    if sampled_results is not None and sampled_results.missing and not partial:
+        raise IncompleteError(_describe_missing_samples(out, plan, sampled_results, groups))
     plan = full_plan
     _check_single_weights(out, groups, formats)
     if any(group.missing_strengths for group in groups) and not partial:
@@ -168,16 +168,18 @@ def export_dataset(
         cache_bytes=POOL_CACHE_BYTES // processes,
         outcomes=outcomes,
     )
-    exported = [group for group in groups if group.complete_units]
-    result_files = list_files(exported, formats, file_format.omitted_measurements)
-    images = images_of_outcomes(exported, plan, images_of) if outcomes is not None else {}
+    exported_groups = [group for group in groups if group.complete_units]
+    result_files = list_files(exported_groups, formats, file_format.omitted_measurements)
+    images = images_of_outcomes(exported_groups, plan, images_of) if outcomes is not None else {}
     file_format = replace(file_format, labels={dataset: image_set.labels for dataset, image_set in images.items()})
     result_names = [file_format.file_name(*file) for file in result_files]
     _check_distinct_names(out, result_names)
     hashes = weight_hashes(unit for group in groups for unit in group.units)
     provenances = store.check_rows(inventory)
     sampling_section = (
-        None if sampled is None else {**sampled.record, **({"json": ESTIMATED_FOLDER} if estimates else {})}
+        None
+        if sampled_results is None
+        else {**sampled_results.record, **({"json": ESTIMATED_FOLDER} if estimates else {})}
     )
     side_files = side_file_texts(
         plan, groups, protocol_counts, file_format, provenances=provenances, weights=hashes, sampling=sampling_section
@@ -187,9 +189,11 @@ def export_dataset(
     ]
     listings = [PARQUET_FILES] if parquet_names else []
     estimate_files: dict[str, bytes] = {}
-    if sampled is not None:
-        estimate_files[ESTIMATES_FILE] = estimates_bytes(sampled, plan.space_name)
-        estimate_files |= estimates_json(sampled, exported, file_format, store, inventory) if estimates else {}
+    if sampled_results is not None:
+        estimate_files[ESTIMATES_FILE] = estimates_bytes(sampled_results, plan.space_name)
+        estimate_files |= (
+            estimates_json(sampled_results, exported_groups, file_format, store, inventory) if estimates else {}
+        )
     planned_names = {
         *side_files,
         *listings,
@@ -220,14 +224,14 @@ def export_dataset(
                 name=plan_description["name"],
                 licence=licence,
                 layout=layout_of(plan.space_name),
-                groups=exported,
+                groups=exported_groups,
                 measurements=tuple(name for name in plan.measurements if name not in file_format.omitted_measurements),
                 protocols=protocol_counts,
                 files=tuple(folder.written[name] for name in sorted(folder.written)),  # all files written so far
                 columns=_image_columns(plan, groups, file_format) if "parquet" in formats else {},
                 measures=dict(sorted(measure_columns.items())),
                 unevaluated_keys=_find_unevaluated_keys(plan, groups),
-                sampled=() if sampled is None else sampled.keys,
+                sampled=() if sampled_results is None else sampled_results.keys,
             )
             folder.write(name, make_text(facts))
         if parquet_names:
@@ -235,14 +239,14 @@ def export_dataset(
                 name.removeprefix(f"{PARQUET_FOLDER}/"): ListedFile.of(folder.staging / name) for name in parquet_names
             }
             folder.write(PARQUET_FILES, parquet_files_text(parquet_listing))
-        removed = folder.close()
+        removed_names = folder.close()
     return ExportReport(
         out=out,
         files=tuple(sorted({*folder.written, CHECKSUM_FILE})),
-        removed=removed,
-        n_units=sum(len(group.complete_units) for group in exported),
-        n_evaluations=sum(group.n_evaluations for group in exported),
-        missing=_count_missing(groups, {} if sampled is None else sampled.missing),
+        removed=removed_names,
+        n_units=sum(len(group.complete_units) for group in exported_groups),
+        n_evaluations=sum(group.n_evaluations for group in exported_groups),
+        missing=_count_missing(groups, {} if sampled_results is None else sampled_results.missing),
         n_bytes=sum(file.n_bytes for file in folder.written.values()),
     )
 
@@ -265,7 +269,7 @@ def _estimate_if_sampled(
     return estimate_accuracies(plan, store, inventory, images_of)
 
 
-def _describe_missing_samples(out: Path, plan: Plan, sampled: SampledResults, groups: Sequence[Group]) -> str:
+def _describe_missing_samples(out: Path, plan: Plan, sampled_results: SampledResults, groups: Sequence[Group]) -> str:
     """Return an error message for a sampled sweep that lacks estimates, or evaluations on all images."""
     n_missing = {
         (group.dataset, group.key): sum(map(len, group.missing_strengths.values()))
@@ -275,7 +279,7 @@ def _describe_missing_samples(out: Path, plan: Plan, sampled: SampledResults, gr
     missing_descriptions = [
         f"{sum(n_by_key.values()):,} {noun} "
         f"({', '.join(f'{dataset} {key} {n:,}' for (dataset, key), n in n_by_key.items())})"
-        for n_by_key, noun in ((n_missing, "evaluations on all images"), (sampled.missing, "estimates"))
+        for n_by_key, noun in ((n_missing, "evaluations on all images"), (sampled_results.missing, "estimates"))
         if n_by_key
     ]
     unsampled_keys = sorted(
@@ -440,7 +444,7 @@ def make_files(
 
 def _find_unevaluated_keys(plan: Plan, groups: Sequence[Group]) -> dict[str, list[str]]:
     """Return the sweep's keys that were not evaluated, by dataset; datasets with all keys are absent."""
-    evaluated = {(group.dataset, group.key) for group in groups}
+    evaluated_keys = {(group.dataset, group.key) for group in groups}
     datasets = dict.fromkeys(group.dataset for group in groups)
-    missing_keys = {name: [key for key in plan.tasks if (name, key) not in evaluated] for name in datasets}
+    missing_keys = {name: [key for key in plan.tasks if (name, key) not in evaluated_keys] for name in datasets}
     return {name: keys for name, keys in missing_keys.items() if keys}

@@ -316,9 +316,9 @@ def robustness_correlations(results: DatasetResults) -> pd.DataFrame:
     for key in results.keys("attack"):
         strengths = [strength for strength in results.strengths(key) if strength > CLEAN_STRENGTH]
         if len(strengths) > 1:
-            attacked = results.accuracies[[(key, strength) for strength in strengths]].to_numpy()
-            r = robustness_r([CLEAN_STRENGTH, *strengths], np.column_stack([clean, attacked])).value
-            columns[f"{key_label(key)}, mean"] = pd.Series(attacked.mean(axis=1), clean.index)
+            attacked_accuracies = results.accuracies[[(key, strength) for strength in strengths]].to_numpy()
+            r = robustness_r([CLEAN_STRENGTH, *strengths], np.column_stack([clean, attacked_accuracies])).value
+            columns[f"{key_label(key)}, mean"] = pd.Series(attacked_accuracies.mean(axis=1), clean.index)
             columns[f"{key_label(key)}, R"] = pd.Series(r, clean.index)
     if len(columns) == 1 or len(clean) < 2:
         return pd.DataFrame()
@@ -386,8 +386,8 @@ def confusion_sums(results: DatasetResults) -> pd.DataFrame:
     sums = results.confusion_sums()
     if not sums:
         return pd.DataFrame()
-    stacked = {column: pd.DataFrame(matrix) for column, matrix in sums.items()}
-    return pd.concat(stacked, names=["key", "strength", "true class"])
+    frames_by_column = {column: pd.DataFrame(matrix) for column, matrix in sums.items()}
+    return pd.concat(frames_by_column, names=["key", "strength", "true class"])
 
 
 def confusion_columns(sums: pd.DataFrame) -> list[KeyStrength]:
@@ -564,10 +564,10 @@ def neighbour_changes(results: DatasetResults) -> pd.DataFrame:
     Returns:
         One row per evaluated neighbour and score: `best` (the score by which the architecture is the best), `tied`
         (number of architectures that are equally accurate by this score, see `DatasetResults.rank_architectures`),
-        `architecture`, `edge`, `operation`, `neighbour` (the representative of its isomorphism class), `score` and `change` (the
-        neighbour's accuracy minus the architecture's). `low` and `high` are the ends of the change's 95% interval,
-        which assumes that the two cells were evaluated on independent images. It is therefore wider than necessary if
-        both cells fail on the same images. The ends are NaN if the number of images is unknown.
+        `architecture`, `edge`, `operation`, `neighbour` (the representative of its isomorphism class), `score` and
+        `change` (the neighbour's accuracy minus the architecture's). `low` and `high` are the ends of the change's 95%
+        interval, which assumes that the two cells were evaluated on independent images. It is therefore wider than
+        necessary if both cells fail on the same images. The ends are NaN if the number of images is unknown.
     """
     names = ["best", "tied", "architecture", "edge", "operation", "neighbour", "score", "change", "low", "high"]
     space = results.space
@@ -575,12 +575,12 @@ def neighbour_changes(results: DatasetResults) -> pd.DataFrame:
         return pd.DataFrame(columns=names)
     rows: list[tuple[object, ...]] = []
     scores = results.scores
-    evaluated = set(results.architectures)
+    evaluated_architectures = set(results.architectures)
     for best in scores:
         for top in results.rank_architectures(scores[best])[:1]:
             for edge, operation, spec in space.neighbours(results.spec(top.architecture)):
                 neighbour = int(results.reader.get_uid(spec))
-                if neighbour in evaluated:
+                if neighbour in evaluated_architectures:
                     neighbour_columns = (best, top.tied, top.architecture, edge, operation, neighbour)
                     for score, values in scores.items():
                         pair = float(values[top.architecture]), float(values[neighbour])

@@ -18,8 +18,8 @@ from robust201.spaces.cell_space import INK
 def spec_rows(frame: pd.DataFrame, decimals: int = 5) -> list[dict[str, Any]]:
     """Convert a frame to rows of a specification; numbers are rounded, and NaN becomes None."""
     float_columns = frame.select_dtypes("float")
-    rounded = frame.assign(**float_columns.round(decimals)).astype(object)
-    rows: list[Spec] = rounded.where(frame.notna(), None).to_dict("records")  # type: ignore[assignment]
+    rounded_frame = frame.assign(**float_columns.round(decimals)).astype(object)
+    rows: list[Spec] = rounded_frame.where(frame.notna(), None).to_dict("records")  # type: ignore[assignment]
     return rows
 
 
