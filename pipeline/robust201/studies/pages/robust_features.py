@@ -28,7 +28,11 @@ _ROBUST_IMAGES = (
 
 _CURVE_NAMES = (
     "A curve is named by its key and, after a colon, its strength: an epsilon, for Linf in units of 1/255. For "
-    "example, `pgd_l2:0.25` is L2 PGD at epsilon 0.25."
+    "example, `pgd_l2:0.25` is L2 PGD at epsilon 0.25, and `pgd_linf7:1` is Linf PGD at epsilon 1/255."
+)
+
+_SPATIAL_ATTACKS = (
+    "The attacks are defined in docs/protocol/attacks.md: `rot…` rotates the image, and `grid…` rotates and shifts it."
 )
 
 _ERROR_BARS = "show 95% intervals over seeds, or the range of two seeds; circles show published numbers"
@@ -89,7 +93,8 @@ def write_dynamics(study: DynamicsStudy, exports: Exports, folder: Path) -> list
     page.add_text(_explain_numbers(results.curves["n"]))
     page.add_text(
         "Attack success (asr) is the fraction of the images classified correctly without an attack that are "
-        f"misclassified under the attack. Both counts are over all {results.n_images} images. {_CURVE_NAMES}"
+        f"misclassified under the attack. Both counts are over all {results.n_images} images. {_CURVE_NAMES} "
+        f"{_SPATIAL_ATTACKS}"
     )
     figure = drawings.draw_dynamics(results.curves)
     page.add_figure("dynamics", figure, f"Accuracy and attack success against iterations; bands {_ERROR_BARS}")
@@ -187,8 +192,8 @@ def write_equivariance(study: EquivarianceStudy, exports: Exports, folder: Path)
     page.add_lead(_describe_directions(results.best))
     page.add_text(
         "D is training on the original images, and D_R is training on robust images; * adds rotations. "
-        f"{_ROBUST_IMAGES} The attacks are defined in docs/protocol/attacks.md: `rot…` rotates the image, and `grid…` "
-        "rotates and shifts it."
+        f"{_ROBUST_IMAGES} Of the networks with published numbers, G-ResNet is group-equivariant, and STN contains a "
+        f"spatial transformer. {_SPATIAL_ATTACKS}"
     )
     page.add_text(
         "A candidate is a network of one depth, trained with one learning rate. Of the "
