@@ -46,7 +46,7 @@ def test_convert_reports_size_limit_and_remedy_for_large_file(folder):
 @pytest.mark.parametrize("without_sweep_json", [False, True])
 @pytest.mark.slow_combinations
 def test_converted_dataset_returns_same_results_as_json(tmp_path, monkeypatch, options, without_sweep_json):
-    monkeypatch.setattr(parquet_files, "EXPORTED_GROUP_BYTES", 2000)
+    monkeypatch.setattr(parquet_files, "MIN_ROW_GROUP_BYTES", 2000)
     folder = tmp_path / "data"
     plan = make_plan(ARCHITECTURES, severities=(1, 2, 3, 4, 5), measurements=MEASUREMENTS)
     export(folder, plan, **options)

@@ -46,10 +46,11 @@ def test_default_processes_depends_on_cpus_and_memory(monkeypatch):
     assert pool.default_processes(parquet=True) == len(os.sched_getaffinity(0))
     process_bytes = psutil.Process().memory_info().rss
     monkeypatch.setattr(pool, "MEMORY_BYTES", process_bytes + 2_000_000_000)
+    # Each process needs more than 50 MB.
     assert 1 < pool.max_processes(parquet=True) < pool.max_processes(parquet=False) < 2_000_000_000 / 50_000_000
 
 
-MEANS_AND_ANY_FLOATS = st.one_of(
+FRACTIONS_AND_ARBITRARY_FLOATS = st.one_of(
     st.floats(0, 1),
     st.floats(0, 1e-3),
     st.floats(allow_infinity=False),
@@ -57,7 +58,7 @@ MEANS_AND_ANY_FLOATS = st.one_of(
 )
 
 
-@given(st.lists(MEANS_AND_ANY_FLOATS))
+@given(st.lists(FRACTIONS_AND_ARBITRARY_FLOATS))
 @example([0.00001, 1e-9, 5e-324, 0.000012])
 def test_array_text_equals_json_dumps(numbers):
     expected = json.dumps([None if number != number else number for number in numbers])

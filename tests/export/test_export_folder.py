@@ -266,7 +266,7 @@ def test_export_works_without_file_locks(tmp_path, monkeypatch):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr("robust201.core.files.fcntl.flock", flock)
-    assert export(tmp_path, make_plan([0])).complete
+    assert export(tmp_path, make_plan([0])).is_complete
 
 
 def test_verify_reports_unfinished_export(tmp_path: Path, robust201: RunCommand) -> None:

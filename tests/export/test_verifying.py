@@ -172,7 +172,7 @@ def test_verify_compares_export_with_shards(finished, tmp_path, robust201, compr
     assert result.code == 4
     assert f"{changed_path}: its SHA-256 differs" in result.err
     if compression != "zst":
-        assert "from #21 digits fgsm on" in result.err
+        assert "starting at #21 digits fgsm" in result.err
 
 
 def test_verify_detects_export_of_other_results_with_valid_listing(finished, tmp_path, write_sweep, robust201):
@@ -181,9 +181,9 @@ def test_verify_detects_export_of_other_results_with_valid_listing(finished, tmp
     assert robust201("run", other_sweep).code == 0
     result = robust201("verify", tmp_path / "other", "--export", tmp_path / "out")
     assert result.code == 4
-    assert "digits/fgsm_cm.json: the values differ from the results from #0 digits fgsm on" in result.err
+    assert "digits/fgsm_cm.json: the values differ from the results, starting at #0 digits fgsm" in result.err
     assert "key=fgsm/part-0.parquet: the values differ from the results" in result.err
-    assert "brightness_cm.json: the results have no such file" in result.err
+    assert "brightness_cm.json: an export of these results has no such file" in result.err
     assert "expected a complete export" in robust201("verify", finished, "--export", tmp_path).error_line(2)
 
 
@@ -272,7 +272,11 @@ DAMAGED_EXPORTS = {
     ),
     "a listing that is not text": ("SHA256SUMS", lambda path: path.write_bytes(b"\xff\xfe"), "is not a listing"),
     "flipped bits in gzip": ("digits/fgsm_cm.json.gz", break_deflate, "reading it failed"),
-    "a missing row": ("parquet/dataset=digits/key=fgsm/part-0.parquet", remove_last_row, "in a row group of"),
+    "a missing row": (
+        "parquet/dataset=digits/key=fgsm/part-0.parquet",
+        remove_last_row,
+        "in the number of rows of a row group",
+    ),
     "an unlisted file": (
         "digits/pgd_cm.json.gz",
         lambda path: path.write_bytes(b""),

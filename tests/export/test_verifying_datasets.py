@@ -25,6 +25,9 @@ ARCHITECTURES = (0, 2, 10, 309)
 SEVERITIES = (1.0, 2.0, 3.0, 4.0, 5.0)
 """Severities that the reader assumes for a dataset without sweep.json."""
 
+N_EVALUATIONS = len(ARCHITECTURES) * 2 * (1 + 3 + 3 + len(SEVERITIES))
+"""Evaluations of `write_dataset`: two datasets with clean images, two attacks at three epsilons, and a corruption."""
+
 ALL_MEASUREMENTS = ("accuracy", "confidence", "cm", "predictions")
 
 pytestmark = pytest.mark.filterwarnings("ignore::robust201.reader.listings.MissingFilesWarning")
@@ -60,33 +63,33 @@ def make_values_without_last_class(unit, _strength, _values):
 
 
 @pytest.mark.parametrize(
-    ("options", "n_checked"),
+    "options",
     [
-        ({}, 96),
-        ({"key_style": "published", "round_to": 3}, 96),
-        ({"compression": "gz"}, 96),
-        ({"formats": ("parquet",)}, 96),
-        ({"formats": ("json", "parquet")}, 96),
+        {},
+        {"key_style": "published", "round_to": 3},
+        {"compression": "gz"},
+        {"formats": ("parquet",)},
+        {"formats": ("json", "parquet")},
     ],
     ids=str,
 )
-def test_verify_dataset_finds_no_problems_in_valid_dataset(tmp_path, options, n_checked):
+def test_verify_dataset_finds_no_problems_in_valid_dataset(tmp_path, options):
     verdict = verify_dataset(write_dataset(tmp_path, **options))
-    assert (verdict.problems, verdict.remarks, verdict.n_evaluations) == ((), (), n_checked)
+    assert (verdict.problems, verdict.remarks, verdict.n_evaluations) == ((), (), N_EVALUATIONS)
     assert verdict.n_listed == len((tmp_path / "SHA256SUMS").read_text().splitlines())
     assert (verdict.weights.n_checked, verdict.flags) == (0, None)
 
 
 def test_verify_dataset_checks_values_without_listing(tmp_path):
     verdict = verify_dataset(remove_export_files(write_dataset(tmp_path, key_style="published", round_to=3)))
-    assert (verdict.problems, verdict.remarks, verdict.n_evaluations, verdict.n_listed) == ((), (), 96, None)
+    assert (verdict.problems, verdict.remarks, verdict.n_evaluations, verdict.n_listed) == ((), (), N_EVALUATIONS, None)
 
 
 def test_verify_dataset_checks_unlisted_parquet_files(tmp_path):
     write_dataset(tmp_path, formats=("json", "parquet"))
     (tmp_path / "SHA256SUMS").unlink()
     verdict = verify_dataset(tmp_path)
-    assert (verdict.problems, verdict.n_evaluations) == ((), 96)
+    assert (verdict.problems, verdict.n_evaluations) == ((), N_EVALUATIONS)
 
 
 @pytest.mark.parametrize("fault", ["truncated", "damaged page of an unused column", "meta.json"])
@@ -112,7 +115,7 @@ def test_verify_dataset_checks_accuracies_without_other_measurements(tmp_path):
         if not path.name.endswith("accuracy.json"):
             path.unlink()
     verdict = verify_dataset(remove_export_files(tmp_path))
-    assert (verdict.problems, verdict.n_evaluations) == ((), 96)
+    assert (verdict.problems, verdict.n_evaluations) == ((), N_EVALUATIONS)
 
 
 def edit_rows(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
@@ -122,7 +125,7 @@ def edit_rows(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
     path.write_text(json.dumps(content))
 
 
-CONTRADICTIONS = {
+INVALID_EDITS = {
     "an accuracy that contradicts cm": ("pgd_accuracy.json", lambda rows: rows["2"].__setitem__(1, 0.999)),
     "an accuracy above 1": ("pgd_accuracy.json", lambda rows: rows["2"].__setitem__(1, 1.5)),
     "a row that does not sum to 1": (
@@ -136,10 +139,10 @@ CONTRADICTIONS = {
 }
 
 
-@pytest.mark.parametrize("case", CONTRADICTIONS)
-def test_verify_dataset_finds_contradicting_values(tmp_path, case):
+@pytest.mark.parametrize("case", INVALID_EDITS)
+def test_verify_dataset_finds_invalid_and_contradicting_values(tmp_path, case):
     dataset = remove_export_files(write_dataset(tmp_path, make_plan(ARCHITECTURES, severities=SEVERITIES), round_to=3))
-    file_name, edit = CONTRADICTIONS[case]
+    file_name, edit = INVALID_EDITS[case]
     edit_rows(dataset / "cifar10" / file_name, edit)
     (problem, *_) = verify_dataset(dataset).problems
     assert "cifar10" in problem

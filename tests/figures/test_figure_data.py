@@ -231,7 +231,7 @@ def test_pareto_front_contains_exactly_the_non_dominated_points(points):
         assert is_on_front[index] == (not is_dominated)
 
 
-def test_n_images_is_none_if_unknown(tmp_path):
+def test_n_images_is_recorded_or_inferred_or_none(tmp_path):
     export(tmp_path / "sweep", make_plan([0, 2], ["clean"]))
     assert results_of(tmp_path / "sweep").n_images == N_IMAGES
     # Published results use all test images, if the accuracies are multiples of 1/10,000.
@@ -392,7 +392,7 @@ def test_best_cells_have_edit_distances(tmp_path):
     assert best_cells.loc["clean", ["clean", "mean adversarial"]].tolist() == [0, distance]
 
 
-def test_ranked_breaks_ties_by_other_scores_and_then_by_index(tmp_path):
+def test_rank_architectures_breaks_ties_by_other_scores_and_then_by_index(tmp_path):
     accuracies_by_key = {
         "clean": {"0": 0.5, "2": 0.9, "4": 0.9, "9": 0.9, "21": 0.9, "41": 0.7},
         "pgd": {"0": [0.9, 0.9], "2": [0.1, 0.1], "4": [0.2, 0.1], "9": [0.1, 0.2], "41": [0.1, 0.1]},
@@ -424,7 +424,7 @@ def test_ranked_breaks_ties_by_other_scores_and_then_by_index(tmp_path):
 @example([0.1, 0.7, 0.3, 0.6, 0.2])  # a sum that differs at the 16th decimal
 @settings(max_examples=10)
 @given(st.permutations([0.1, 0.2, 0.3, 0.6, 0.7]))
-def test_ranked_ties_do_not_depend_on_the_order_of_strengths(tmp_path_factory, severities):
+def test_ranks_of_ties_do_not_depend_on_the_order_of_strengths(tmp_path_factory, severities):
     accuracies_by_key = {"fog": {"0": [0.7, 0.3, 0.1, 0.6, 0.2], "2": list(severities)}}
     results = results_of(write_results(tmp_path_factory.mktemp("results"), accuracies_by_key))
     assert [row.tied for row in results.rank_architectures(results.scores["corruption"])] == [2, 2]

@@ -29,13 +29,13 @@ def write_results_of_all_cells(folder, sign=1):
     """Write results of all cells: clean accuracy grows with the parameters, and accuracies under attack follow
     `robustness_effect`."""
     specs = nasbench201.specs()
-    size = {index: kernel_parameters(specs[index]) / 54 for index in EVALUATED}
-    robust = {index: 0.3 + robustness_effect(specs[index], sign) for index in EVALUATED}
+    relative_size = {index: kernel_parameters(specs[index]) / 54 for index in EVALUATED}
+    robust_accuracy = {index: 0.3 + robustness_effect(specs[index], sign) for index in EVALUATED}
     accuracies_by_key = {
-        "clean": {index: 0.5 + 0.4 * size[index] for index in EVALUATED},
-        "fgsm": {index: [0.9 * robust[index], 0.0] for index in EVALUATED},
-        "pgd": {index: [0.8 * robust[index], 0.0] for index in EVALUATED},
-        "fog": {index: [0.4 + sign * 0.1 * size[index]] * 5 for index in EVALUATED},
+        "clean": {index: 0.5 + 0.4 * relative_size[index] for index in EVALUATED},
+        "fgsm": {index: [0.9 * robust_accuracy[index], 0.0] for index in EVALUATED},
+        "pgd": {index: [0.8 * robust_accuracy[index], 0.0] for index in EVALUATED},
+        "fog": {index: [0.4 + sign * 0.1 * relative_size[index]] * 5 for index in EVALUATED},
     }
     return results_of(
         write_results(
@@ -74,7 +74,7 @@ PLANTED_CLAIMS = (
 
 
 @pytest.mark.parametrize(("sign", "expected"), [(1, HOLDS), (-1, FAILS)])
-def test_check_claims_confirms_or_contradicts_planted_claims(tmp_path, sign, expected):
+def test_check_claims_finds_whether_planted_claims_hold(tmp_path, sign, expected):
     verdict_by_claim = check_verdicts(write_results_of_all_cells(tmp_path, sign))
     for claim_part in PLANTED_CLAIMS[1:]:
         # With the opposite sign, cells also differ by a factor of two.
@@ -147,7 +147,7 @@ def make_study(dataset="cifar10"):
     return DatasetStudy.model_validate(fields)
 
 
-def test_page_begins_with_contradicted_claims(tmp_path):
+def test_page_begins_with_claims_that_do_not_hold(tmp_path):
     names = [str(index) for index in EVALUATED[:12]]
     values = {
         "clean": {name: 0.5 + 0.01 * index for index, name in enumerate(names)},
@@ -157,8 +157,8 @@ def test_page_begins_with_contradicted_claims(tmp_path):
     folder = write_attack_results(tmp_path / "data", values)
     page, *files = write_pages(make_study(), Exports([folder]), tmp_path / "out")
     page_text = page.read_text()
-    assert page_text.splitlines()[2].startswith("These 12 cells on 10,000 images confirm ")
-    assert "Contradicted: “At each epsilon, the median accuracies" in page_text.splitlines()[2]
+    assert page_text.splitlines()[2].startswith("For these 12 cells, evaluated on 10,000 images, ")
+    assert "These claims do not hold: “At each epsilon, the median accuracies" in page_text.splitlines()[2]
     assert {path.name for path in files} >= {"claims.csv", "medians.csv", "attacks.svg", "rank-correlation-attacks.svg"}
     assert all(path.is_file() for path in files)
 

@@ -36,7 +36,7 @@ def study_result(exports):
     return measure_image_distribution(IMAGE_DISTRIBUTION, exports)
 
 
-def test_models_contain_every_network_once(study_result):
+def test_trained_networks_contain_every_network_once(study_result):
     assert len(study_result.trained_networks) == 2 * 6 * len(EPOCHS) * len(FOUR_SEEDS)
     assert not study_result.trained_networks.duplicated(["network", "group", "epoch", "seed"]).any()
     assert study_result.is_comparable

@@ -9,7 +9,7 @@ from robust201.studies.comparisons import COMPARISONS, GROUPS
 from robust201.studies.mixed_effects import ALL_NETWORKS, FACTORS, fit_mixed_effects
 
 
-def make_models(seeds=range(5), networks=("LeNet", "ResNet50"), epochs=(1, 4)):
+def make_r_values(seeds=range(5), networks=("LeNet", "ResNet50"), epochs=(1, 4)):
     """Return R of networks in all groups, with a seed effect that all groups share."""
     rng = np.random.default_rng(0)
     rows = []
@@ -24,13 +24,13 @@ def make_models(seeds=range(5), networks=("LeNet", "ResNet50"), epochs=(1, 4)):
 
 
 @pytest.fixture(scope="module")
-def models():
-    return make_models()
+def r_values():
+    return make_r_values()
 
 
 @pytest.fixture(scope="module")
-def study_effects(models):
-    return fit_mixed_effects(models)
+def study_effects(r_values):
+    return fit_mixed_effects(r_values)
 
 
 def find_effect(effects, experiment, network, epoch):
@@ -47,8 +47,8 @@ def test_mixed_effects_cover_every_factor(study_effects):
     assert len(study_effects.variances) == 4
 
 
-def test_effect_of_complete_groups_is_the_difference_of_their_means(models, study_effects):
-    means = models.groupby(["network", "group", "epoch"])["r"].mean()
+def test_effect_of_complete_groups_is_the_difference_of_their_means(r_values, study_effects):
+    means = r_values.groupby(["network", "group", "epoch"])["r"].mean()
     row = find_effect(study_effects.effects, "E2a", "ResNet50", 4)
     expected = means["ResNet50", "fusion_digit", 4] - means["ResNet50", "fusion_object", 4]
     assert row["estimate"] == pytest.approx(expected)
@@ -58,25 +58,25 @@ def test_effect_of_complete_groups_is_the_difference_of_their_means(models, stud
     assert study_effects.variances["n"].tolist() == [30] * 4
 
 
-def test_effects_over_architectures_use_the_last_epochs(models, study_effects):
+def test_effects_over_architectures_use_the_last_epochs(r_values, study_effects):
     effects_by_network = [find_effect(study_effects.effects, "E3a", network, 4) for network in ("LeNet", "ResNet50")]
     mean = find_effect(study_effects.effects, "E3a", ALL_NETWORKS, None)
     assert mean["estimate"] == pytest.approx(np.mean([row["estimate"] for row in effects_by_network]))
     assert mean["error"] == pytest.approx(np.hypot(*(row["error"] for row in effects_by_network)) / 2)
     row = study_effects.effects.query("factor == 'architecture'").iloc[0]
-    mean_r = models.query("epoch == 4").groupby("network")["r"].mean()
+    mean_r = r_values.query("epoch == 4").groupby("network")["r"].mean()
     assert row["network"] == "LeNet against ResNet50"
     assert row["estimate"] == pytest.approx(mean_r["LeNet"] - mean_r["ResNet50"])
     assert row["degrees"] < 10  # degrees of freedom come from seeds, not from training runs
 
 
 def test_single_network_has_no_effects_over_architectures():
-    study_effects = fit_mixed_effects(make_models(networks=("LeNet",), epochs=(1,)))
+    study_effects = fit_mixed_effects(make_r_values(networks=("LeNet",), epochs=(1,)))
     assert study_effects.effects["network"].unique().tolist() == ["LeNet"]
 
 
-def test_missing_training_run_hardly_changes_the_effect(models):
-    complete = models.query("network == 'LeNet' and epoch == 4")
+def test_missing_training_run_hardly_changes_the_effect(r_values):
+    complete = r_values.query("network == 'LeNet' and epoch == 4")
     highest = complete.query("group == 'mnist'").sort_values("r").index[-1]
     complete_effect, incomplete_effect = (
         find_effect(fit_mixed_effects(rows).effects, "E1", "LeNet", 4) for rows in (complete, complete.drop(highest))
@@ -93,12 +93,12 @@ def test_missing_training_run_hardly_changes_the_effect(models):
     )
 
 
-def test_missing_groups_have_no_effects(models):
-    study_effects = fit_mixed_effects(models[models["group"].isin(["mnist", "cifar10"])])
+def test_missing_groups_have_no_effects(r_values):
+    study_effects = fit_mixed_effects(r_values[r_values["group"].isin(["mnist", "cifar10"])])
     assert set(study_effects.effects["experiment"]) == {"E1", ""}
 
 
 def test_single_seed_has_no_model():
-    study_effects = fit_mixed_effects(make_models(seeds=[3]))
+    study_effects = fit_mixed_effects(make_r_values(seeds=[3]))
     assert study_effects.variances["n_seeds"].tolist() == [1] * 4
     assert study_effects.effects[["estimate", "p", "p_holm"]].isna().all(axis=None)

@@ -23,9 +23,11 @@ def test_docs_page_of_image_distributions_has_the_recomputed_tables(tmp_path):
 
 
 FINDINGS_BY_STUDY = {
-    "image-distribution": "4 of 4 comparisons differ at the 5% level by Welch's test",
-    "robust-features-dynamics": "At its last snapshot, std has: clean accuracy 80.00% (published: 91.16%), success of",
-    "robust-features-mixing": "From no robust images to robust images alone, accuracy rises in 2 of 4 curves",
+    "image-distribution": "In 4 of 4 comparisons, the robustness R of the two groups differs significantly",
+    "robust-features-dynamics": "At its last snapshot, the run std has: clean accuracy 80.00% (published: 91.16%), ",
+    "robust-features-mixing": (
+        "As the fraction of robust images in training rises from 0 to 1, accuracy rises in 2 of 4 curves"
+    ),
     "robust-features-equivariance": (
         "Rotations in training (D*, D_R*) raise accuracy under attack in 2 of 2 comparisons (published: 30 of 30);"
     ),

@@ -92,7 +92,7 @@ def test_published_curves_are_compared_at_equal_iterations(dynamics):
     indexed_rows = dynamics.curves.set_index(["run", "curve", "iteration"]).sort_index()
     assert indexed_rows.loc[("std", "clean", 625), "printed"] == pytest.approx(0.5616)
     assert indexed_rows.loc[("std", "clean", 625), "difference"] == pytest.approx(0.8 - 0.5616)
-    # There is no published number after 500 iterations.
+    # There is no published number after 100 iterations.
     assert np.isnan(indexed_rows.loc[("std", "clean", 100), "printed"])
     assert indexed_rows.loc["tiny", "printed"].isna().all()
     trends = dynamics.trends.set_index(["run", "curve"]).sort_index()
@@ -107,7 +107,7 @@ def test_shorter_runs_are_compared_at_the_same_fraction_of_training(tmp_path):
     indexed_rows = measure_dynamics(shorter_study, exports).curves.set_index(["run", "curve", "iteration"]).sort_index()
     assert indexed_rows.loc[("std", "clean", 625), "printed"] == pytest.approx(0.706)
     assert indexed_rows.loc[("std", "clean"), "printed_iteration"].fillna(0).tolist() == [0, 3125, 6250]
-    # There is no published number after 500 iterations.
+    # There is no published number after 500 iterations, which correspond to 100 of these iterations.
     assert np.isnan(indexed_rows.loc[("std", "clean", 100), "printed"])
 
 

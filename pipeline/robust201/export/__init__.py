@@ -2,18 +2,19 @@
 
 `writing` writes an export. It uses these modules:
 
-- `groups`: units to export, and their missing evaluations
+- `groups`: units to export (a unit is all evaluations of one network on one dataset under one key), and their missing
+  evaluations
 - `json_files`, `parquet_files`: the two formats of result files
 - `written_file`: base class of both formats
 - `published_layout`: Parquet columns and names of architectures
 - `pool`: processes that write files
 - `folder`: replacement of an earlier export
-- `listing`: the listing SHA256SUMS
+- `listing`: the file SHA256SUMS, which lists the files of an export with their hashes
 - `side_files`, `card`: all other files
 
 `key_rows` reads a dataset's files as rows, `conversion` writes Parquet files for a dataset of JSON files, `verify`
-checks a results folder, `verify_dataset` checks a dataset, `diff` compares two result sets, and `hub` uploads a
-dataset.
+checks a results folder and its export, `verify_dataset` checks a dataset without its results folder, `diff` compares
+two result sets, and `hub` uploads a dataset.
 """
 
 from robust201.export.groups import KeyStyle

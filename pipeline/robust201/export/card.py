@@ -69,7 +69,7 @@ class CardFacts:
         name: name of the sweep.
         licence: SPDX identifier of the licence.
         layout: layout of the search space.
-        groups: the exported groups.
+        groups: the exported units of each key on each dataset.
         measurements: names of the measurements.
         protocols: the protocols, with their numbers of evaluations.
         files: all files that were written before the card.
@@ -115,10 +115,10 @@ class CardFacts:
         networks = f"{n_architectures:,} {self.layout.architectures_noun} on {', '.join(self.datasets)}"
         measurements_by_key = {group.key: ", ".join(group.measurements) for group in self.groups if group.is_measure}
         measures_text = "; ".join(f"{key} ({names})" for key, names in measurements_by_key.items())
-        image_keys = [group for group in self.groups if not group.is_measure]
-        if measurements_by_key and not image_keys:
+        image_groups = [group for group in self.groups if not group.is_measure]
+        if measurements_by_key and not image_groups:
             return f"Measures of {networks}: {measures_text}."
-        n_evaluations = sum(group.n_evaluations for group in image_keys)
+        n_evaluations = sum(group.n_evaluations for group in image_groups)
         sentence = (
             f"Robustness of {networks}: {', '.join(self.measurements)} of {n_evaluations:,} evaluations, clean, under "
             "attacks and under common corruptions."
@@ -182,15 +182,15 @@ def _configurations(facts: CardFacts) -> list[dict[str, Any]]:
         ]
     configurations = []
     for dataset in facts.datasets:
-        names_by_key = {
+        files_by_key = {
             key: file_name for file_name, (file_dataset, key) in facts.parquet_files.items() if file_dataset == dataset
         }
-        image_keys = [file_name for key, file_name in names_by_key.items() if key not in facts.measures]
-        measure_names = {key: file_name for key, file_name in names_by_key.items() if key in facts.measures}
-        if image_keys:
-            configurations.append({"config_name": dataset, "data_files": image_keys})
+        image_key_files = [file_name for key, file_name in files_by_key.items() if key not in facts.measures]
+        measure_files = {key: file_name for key, file_name in files_by_key.items() if key in facts.measures}
+        if image_key_files:
+            configurations.append({"config_name": dataset, "data_files": image_key_files})
         configurations += [
-            {"config_name": f"{dataset}-{key}", "data_files": file_name} for key, file_name in measure_names.items()
+            {"config_name": f"{dataset}-{key}", "data_files": file_name} for key, file_name in measure_files.items()
         ]
     return configurations
 
@@ -330,12 +330,14 @@ def _make_file_set(name: str, includes: str | list[str]) -> dict[str, Any]:
     return _make_node("FileSet", name, encodingFormat="application/x-parquet", includes=includes)
 
 
-def _make_record_set(name: str, files: str, description: str, columns: Mapping[str, ParquetColumn]) -> dict[str, Any]:
+def _make_record_set(
+    name: str, file_set: str, description: str, columns: Mapping[str, ParquetColumn]
+) -> dict[str, Any]:
     # Binary columns are left out, because Croissant 1.0 has no type for bytes.
-    representable = {
+    representable_columns = {
         column_name: column for column_name, column in columns.items() if not pa.types.is_binary(column.dtype)
     }
-    fields = [_make_field(name, files, column_name, column) for column_name, column in representable.items()]
+    fields = [_make_field(name, file_set, column_name, column) for column_name, column in representable_columns.items()]
     return _make_node("RecordSet", name, description=description, field=fields)
 
 
@@ -358,7 +360,7 @@ def _make_file_object(file: WrittenFile) -> dict[str, Any]:
     )
 
 
-def _make_field(record_set: str, files: str, name: str, column: ParquetColumn) -> dict[str, Any]:
+def _make_field(record_set: str, file_set: str, name: str, column: ParquetColumn) -> dict[str, Any]:
     is_text = pa.types.is_dictionary(column.element_type) or pa.types.is_string(column.element_type)
     is_float = pa.types.is_floating(column.element_type)
     data_type = "sc:Text" if is_text else "sc:Float" if is_float else "sc:Integer"
@@ -368,7 +370,7 @@ def _make_field(record_set: str, files: str, name: str, column: ParquetColumn) -
         "name": name,
         "description": column.meaning,
         "dataType": data_type,
-        "source": {"fileSet": {"@id": files}, "extract": {"column": name}},
+        "source": {"fileSet": {"@id": file_set}, "extract": {"column": name}},
     }
     if column.is_list:
         field["repeated"] = True

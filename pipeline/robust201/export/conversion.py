@@ -50,13 +50,13 @@ def convert_dataset(
             architectures.
     """
     stale_names = _find_changed_conversions(folder)
-    _remove_from_listings(folder, stale_names)  # otherwise these files could not be opened
+    _remove_from_listings(folder, stale_names)  # the dataset would reject files that differ from a listing
     dataset = RobustnessDataset(folder)
-    dataset_keys = ((dataset_name, json_key) for dataset_name in dataset.data for json_key in dataset.keys_all)
+    dataset_keys = ((dataset_name, key) for dataset_name in dataset.data for key in dataset.keys_all)
     json_keys = [
         json_key
-        for dataset_name, key_spelling in dataset_keys
-        if (json_key := _JsonKey.find(dataset.files, dataset_name, key_spelling)) is not None
+        for dataset_name, key in dataset_keys
+        if (json_key := _JsonKey.find(dataset.files, dataset_name, key)) is not None
     ]
     if not json_keys:
         raise ResultsError(
@@ -86,10 +86,10 @@ def convert_dataset(
 def _find_changed_conversions(folder: Path) -> set[str]:
     """Return the names of converted files that differ from their listing and must be rewritten."""
     listed_files = {f"{PARQUET_FOLDER}/{name}": listed_file for name, listed_file in read_parquet_files(folder).items()}
-    existing = {name: listed_file for name, listed_file in listed_files.items() if (folder / name).is_file()}
+    existing_files = {name: listed_file for name, listed_file in listed_files.items() if (folder / name).is_file()}
     return {
         name
-        for name, listed_file in existing.items()
+        for name, listed_file in existing_files.items()
         if is_converted(folder / name) and ListedFile.of(folder / name) != listed_file
     }
 
@@ -103,11 +103,11 @@ def _remove_from_listings(folder: Path, names: Collection[str]) -> None:
         return
     remove_from_listing(folder, {*names, PARQUET_FILES})
     listed_files = read_parquet_files(folder)
-    remaining = {
+    remaining_files = {
         name: listed_file for name, listed_file in listed_files.items() if f"{PARQUET_FOLDER}/{name}" not in names
     }
-    if remaining != listed_files:
-        write_text(folder / PARQUET_FILES, parquet_files_text(remaining))
+    if remaining_files != listed_files:
+        write_text(folder / PARQUET_FILES, parquet_files_text(remaining_files))
 
 
 def _add_to_listings(folder: Path, names: Iterable[str]) -> None:

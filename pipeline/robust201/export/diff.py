@@ -25,7 +25,7 @@ from robust201.tasks import TASKS
 MAX_LISTED_DIFFERENCES = 5
 """Maximum number of architectures listed for each key and strength, beginning with the largest difference."""
 
-_N_SAMPLED_NETWORKS = 20
+_N_EXAMINED_NETWORKS = 20
 
 EvaluationKey = tuple[str, str, float]
 """Dataset, key and strength. The key is in the paper's style. For a measure, the column's name follows the key, such as
@@ -64,7 +64,7 @@ class KeyComparison:
         max_difference: largest absolute difference.
         mean_absolute_difference: mean absolute difference.
         mean_difference: mean of the second set's numbers minus the first set's.
-        kendall_tau: rank correlation Kendall's tau-b; None if all numbers of a set are equal.
+        kendall_tau: rank correlation Kendall's tau-b; None if all numbers of one of the sets are equal.
         moved_most: architectures with the largest differences, each with both numbers.
     """
 
@@ -171,7 +171,7 @@ def compare_results(first: Path, second: Path, *, tolerance: float = 0.0) -> Com
 
     Each set is a results folder, an exported dataset, or the published dataset. If architectures have several sets of
     weights, results for weights of the same name are compared. Evaluations in only one set are reported, but do not
-    affect `ComparisonReport.within`, so that a part of a sweep can be compared with the whole sweep.
+    affect `ComparisonReport.is_within_tolerance`, so that a part of a sweep can be compared with the whole sweep.
 
     Raises:
         ConfigError: the tolerance (the largest accepted absolute difference) is negative or not finite.
@@ -232,13 +232,13 @@ def _match_weights(
 
 def _merge_weights(numbers_by_weights: Mapping[str, ResultNumbers], names: Sequence[str]) -> ResultNumbers:
     """Merge the numbers for the given names of weights; if there are several, they are added to the architectures."""
-    merged: dict[EvaluationKey, dict[ArchitectureId, float]] = {}
+    merged_results: dict[EvaluationKey, dict[ArchitectureId, float]] = {}
     for weights in names:
         for evaluation, numbers_by_architecture in numbers_by_weights[weights].items():
-            merged_numbers = merged.setdefault(evaluation, {})
+            merged_numbers = merged_results.setdefault(evaluation, {})
             for architecture, value in numbers_by_architecture.items():
                 merged_numbers[architecture if len(names) == 1 else f"{architecture} {weights}"] = value
-    return merged
+    return merged_results
 
 
 def _table_order(evaluation: EvaluationKey) -> tuple[str, int, str, float]:
@@ -307,12 +307,12 @@ def read_result_set(folder: Path) -> ResultSet:
             for evaluation, accuracies in numbers_by_weights[weights_names[0]].items()
             if " " not in evaluation[1]
         ]
-        sampled_accuracies = [
+        examined_accuracies = [
             value
             for accuracies_by_index in accuracies_by_evaluation
-            for value in islice(accuracies_by_index.values(), _N_SAMPLED_NETWORKS)
+            for value in islice(accuracies_by_index.values(), _N_EXAMINED_NETWORKS)
         ]
-        decimals = count_decimals(sampled_accuracies)
+        decimals = count_decimals(examined_accuracies)
     else:
         decimals = _fewest_decimals({"round_to": dataset.sweep.get("round_to"), **dataset.sweep.get("sweep", {})})
     source = dataset.files.describe_source(dataset.data, dataset.keys_all)

@@ -1,4 +1,9 @@
-"""Estimated accuracies of a sampled sweep, exported to separate files so that they are not mistaken for exact ones."""
+"""Estimated accuracies of a sampled sweep, exported to separate files so that they are not mistaken for exact ones.
+
+In a sampled sweep, only the networks of the pilot are evaluated on all images under every key. Under the sampled keys,
+the accuracies of all other networks are estimated from a sample of the images, which grows by increments. The estimates
+also use outcomes under the cheap keys, under which all networks are evaluated on all images.
+"""
 
 import io
 import json
@@ -36,7 +41,7 @@ class NetworkEstimates:
     """Estimates for one network under one key, one per strength.
 
     Attributes:
-        unit: unit of the sample's first increment.
+        unit: the network's unit on the images of the sample's first increment.
         n_images: number of images on which the accuracies are estimated.
         estimates: the estimates.
         design: description of the sample's design.
@@ -54,7 +59,7 @@ class SampledResults:
 
     Attributes:
         networks: the estimates.
-        missing: number of evaluations without complete samples, by dataset and key.
+        missing: number of accuracies that cannot be estimated yet, because a sample is incomplete, by dataset and key.
         record: description of the samples for sweep.json.
     """
 
@@ -95,10 +100,10 @@ def estimate_accuracies(plan: Plan, store: ShardStore, inventory: Inventory, ima
                 continue
             if architecture not in cheap_outcomes:
                 cheap_outcomes[architecture] = np.packbits(outcome_reader.read_cheap_outcomes(architecture), axis=1)
-            correct_on_cheap = np.unpackbits(
+            correct_on_cheap_keys = np.unpackbits(
                 cheap_outcomes[architecture], axis=1, count=len(sample.design.stratum)
             ).astype(bool)
-            networks.append(_estimate(outcome_reader, units, sample, pilot, correct_on_cheap))
+            networks.append(_estimate(outcome_reader, units, sample, pilot, correct_on_cheap_keys))
     return SampledResults(networks, dict(n_missing), _describe_samples(plan))
 
 
@@ -123,7 +128,7 @@ def _has_complete_samples(outcome_reader: OutcomeReader, architecture: Architect
 
 
 def _estimate(
-    outcome_reader: OutcomeReader, units: Sequence[Unit], sample: KeySample, pilot: Pilot, correct_on_cheap: Any
+    outcome_reader: OutcomeReader, units: Sequence[Unit], sample: KeySample, pilot: Pilot, correct_on_cheap_keys: Any
 ) -> NetworkEstimates:
     positions = [increment.positions for increment in sample.increments]
     outcomes = np.concatenate(
@@ -134,7 +139,7 @@ def _estimate(
         axis=1,
     )
     outcomes = outcomes[:, np.argsort(np.concatenate(positions))]
-    estimates = estimate(sample.design, outcomes, pilot.predict(correct_on_cheap))
+    estimates = estimate(sample.design, outcomes, pilot.predict(correct_on_cheap_keys))
     design = f"stratified difference estimator, {len(sample.design.sizes)} strata, pilot of {len(pilot.outcomes)}"
     return NetworkEstimates(units[0], len(sample.design.stratum), estimates, design)
 
@@ -215,11 +220,11 @@ def estimates_json(
         if estimates_by_architecture is None:
             continue
         unit_rows = store.select(group.complete_units, inventory, group.measurements).iter_values("accuracy")
-        counts = {
+        exact_accuracies = {
             unit.architecture: np.array([float(columns["accuracy"]) for columns in columns_by_strength.values()])
             for unit, columns_by_strength in unit_rows
         }
-        accuracies = {**estimates_by_architecture, **counts}
+        accuracies = {**estimates_by_architecture, **exact_accuracies}
         entries = (
             b'"%s": %s'
             % (

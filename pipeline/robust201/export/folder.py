@@ -146,13 +146,13 @@ def _reject_unlisted_files(path: Path, planned_names: Collection[str]) -> None:
     """
     listed_digests = read_checksums(path)
     listed_names = {*listed_digests, CHECKSUM_FILE} if listed_digests else set()
-    unlisted = sorted(name for name in {*planned_names, CHECKSUM_FILE} if _is_occupied(path, name, listed_names))
+    unlisted_names = sorted(name for name in {*planned_names, CHECKSUM_FILE} if _is_occupied(path, name, listed_names))
     if not listed_digests:
-        unlisted += [name for name in visible_entries(path) if name not in unlisted]
-    if unlisted:
+        unlisted_names += [name for name in visible_entries(path) if name not in unlisted_names]
+    if unlisted_names:
         raise InputError(
-            f"Exporting failed for {path}: the folder contains {len(unlisted)} files that no export listed, such as "
-            f"{unlisted[0]}. Choose a new folder or an earlier export."
+            f"Exporting failed for {path}: the folder contains {len(unlisted_names)} files that no export listed, such "
+            f"as {unlisted_names[0]}. Choose a new folder or an earlier export."
         )
 
 

@@ -51,23 +51,23 @@ def counts_from_fractions(matrix: Any, n_images: int) -> NDArray[np.float64]:
 
 
 def zeros_to_missing(values: Values) -> dict[str, NDArray[Any]]:
-    """Replace 0 by NaN in empty means; arrays without empty means are not copied.
+    """Replace 0 by NaN in empty means (over zero images); arrays without empty means are not copied.
 
     Confusion matrices show which means are empty. Without them, every zero is an empty mean, because the elements of a
     mean softmax sum to 1, and the confidence in a prediction is at least one divided by the number of classes.
     """
-    completed = dict(values)
+    values_with_nan = dict(values)
     for name, array in values.items():
         column = COLUMNS.get(name)
         if column is None or column.counts is None:
             continue
         if COUNTS in values:
             counts = column.counts(values[COUNTS].astype(np.int64))
-            is_missing = np.broadcast_to(counts == 0, array.shape) & (array == 0)
+            is_empty_mean = np.broadcast_to(counts == 0, array.shape) & (array == 0)
         elif column.is_distribution:
-            is_missing = np.broadcast_to((array == 0).all(axis=-1, keepdims=True), array.shape)
+            is_empty_mean = np.broadcast_to((array == 0).all(axis=-1, keepdims=True), array.shape)
         else:
-            is_missing = array == 0
-        if is_missing.any():
-            completed[name] = np.where(is_missing, np.nan, array)
-    return completed
+            is_empty_mean = array == 0
+        if is_empty_mean.any():
+            values_with_nan[name] = np.where(is_empty_mean, np.nan, array)
+    return values_with_nan

@@ -1,4 +1,7 @@
-"""Contents and format of an export: its units, their missing evaluations, and its protocols."""
+"""Contents and format of an export: its units, their missing evaluations, and its protocols.
+
+A unit is all evaluations of one network on one dataset under one key.
+"""
 
 import itertools
 from collections import Counter
@@ -22,16 +25,17 @@ from robust201.tasks import TASKS, Task
 from robust201.tasks.columns import PREDICTIONS
 
 KeyStyle = Literal["paper", "published"]
+"""Spelling of keys: as in the paper (``pgd``) or as in the published files, which append the norm."""
 
 
 def spell_key(task: Task, key_style: KeyStyle) -> str:
-    """Return a task's key, spelled as in the paper or as in the published files. Custom tasks have one spelling."""
+    """Return a task's key in a key style. The key of a custom task is the same in both styles."""
     return task.published_key if key_style == "published" and task.key in TASKS else task.key
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """The units of one key on one dataset.
+    """The units of all networks under one key on one dataset.
 
     Attributes:
         dataset: name of the dataset.

@@ -62,13 +62,13 @@ def prepare_upload(folder: Path, target: str, page: Path) -> Upload:
         ResultsError: the folder has no listing, or a file differs from it.
     """
     repository = parse_target(target)
-    listed = read_checksums(folder)
-    if not listed:
+    listed_digests = read_checksums(folder)
+    if not listed_digests:
         raise ResultsError(
             f"Publishing failed for {folder}: the folder has no {CHECKSUM_FILE}, so it is not a complete export. "
             "Export the dataset with `robust201 export`."
         )
-    for name, sha256 in listed.items():
+    for name, sha256 in listed_digests.items():
         path = folder / name
         if not path.is_file() or hash_once(path) != sha256:
             raise ResultsError(
@@ -76,12 +76,12 @@ def prepare_upload(folder: Path, target: str, page: Path) -> Upload:
                 f"{f'does not match {CHECKSUM_FILE}' if path.is_file() else 'is missing'}. Export the dataset again; "
                 f"`robust201 verify {folder}` checks all files."
             )
-    if PAGE_FILE in listed:
+    if PAGE_FILE in listed_digests:
         raise ResultsError(
             f"Publishing failed for {folder}: {CHECKSUM_FILE} lists a file {PAGE_FILE}, which is the name of the "
             "report page. Export the dataset to a new folder."
         )
-    files = {name: folder / name for name in (*listed, CHECKSUM_FILE)}
+    files = {name: folder / name for name in (*listed_digests, CHECKSUM_FILE)}
     return Upload(repository, files | {PAGE_FILE: page})
 
 
@@ -102,7 +102,9 @@ def push(upload: Upload, *, public: bool, say: Callable[[str], None]) -> str:
     """
     try:
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
-        from huggingface_hub.errors import HFValidationError, HTTPError  # type: ignore[attr-defined] # of its HTTP library
+
+        # huggingface_hub.errors re-exports HTTPError from its HTTP library without declaring it for type checkers.
+        from huggingface_hub.errors import HFValidationError, HTTPError  # type: ignore[attr-defined]
     except ModuleNotFoundError as error:
         raise ConfigError(
             "Publishing failed: the package huggingface_hub is not installed. Install robust201[hub]."

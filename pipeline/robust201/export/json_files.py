@@ -99,9 +99,10 @@ def _is_single(unit: Unit) -> bool:
 
 
 def _reject_nan_accuracies(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    """Return the array, or raise ValueError if it contains NaN in a column that follows from `cm`, such as accuracy.
+    """Return the array, or raise ValueError if it contains NaN in a column that is computed from `cm`.
 
-    In other columns, NaN stands for a missing number, such as a mean over zero images.
+    An example of such a column is `accuracy`. In other columns, NaN stands for a missing number, such as a mean over
+    zero images.
     """
     column = COLUMNS.get(name)
     if column is not None and column.value_from_counts is not None and np.isnan(array).any():

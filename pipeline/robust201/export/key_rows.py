@@ -1,4 +1,4 @@
-"""Reading of one key's files as rows: per architecture, the values of all measurements at every strength."""
+"""Reading of one key's files on one dataset as rows: per architecture, all measurements at every strength."""
 
 import itertools
 import re
@@ -22,7 +22,7 @@ NOT_RECORDED = ""
 EXACT_DECIMALS = 15
 """A number with at least this many decimals counts as not rounded."""
 
-_N_SAMPLED_VALUES = 20
+_N_EXAMINED_VALUES = 20
 _DECIMALS = re.compile(r"\d\.(\d+)(?:e-(\d+))?")
 _CM = COLUMNS[COUNTS].measurement
 
@@ -45,7 +45,7 @@ def json_files_of(files: ResultFiles, dataset: str, key: str) -> dict[str, Path]
 def count_decimals(values: Iterable[Any]) -> int | None:
     """Return the maximum number of decimals among the first values, or None if they were not rounded."""
     max_decimals = 0
-    for value in itertools.islice(values, _N_SAMPLED_VALUES):
+    for value in itertools.islice(values, _N_EXAMINED_VALUES):
         for digits, exponent in _DECIMALS.findall(repr(value)):
             max_decimals = max(max_decimals, len(digits) + int(exponent or 0))
     return max_decimals if max_decimals < EXACT_DECIMALS else None
@@ -76,9 +76,9 @@ def read_origin(sweep: Mapping[str, Any] | None, dataset: str, key: str) -> Orig
         for protocol in record.get("protocols", ())
         if (protocol.get("dataset"), protocol.get("key")) == (dataset, key)
     ]
-    protocol_counts = [protocol["n_images"] for protocol in protocols if protocol.get("n_images") is not None]
+    image_counts = [protocol["n_images"] for protocol in protocols if protocol.get("n_images") is not None]
     n_test = DATASETS[dataset].n_test if dataset in DATASETS else 0  # unknown for a custom dataset
-    n_images = next(iter(protocol_counts), None) or (record.get("images") or {}).get("count") or n_test
+    n_images = next(iter(image_counts), None) or (record.get("images") or {}).get("count") or n_test
     decimals: dict[str, int] = {}
     for protocol in protocols:
         rounded_decimals = {
@@ -191,7 +191,7 @@ class KeyRows:
         """Number of decimals to which values were rounded, by measurement; None if they were not rounded."""
         if self.is_parquet:
             return {}
-        sampled_decimals = {
+        found_decimals = {
             measurement: count_decimals(value for _, value in self._iter_source(measurement))
             for measurement in self.sources
             if not all(name in COLUMNS and COLUMNS[name].is_exact for name in fields_of(measurement).values())
@@ -199,14 +199,10 @@ class KeyRows:
         recorded_decimals = self.origin.decimals
         return {
             measurement: min(
-                (
-                    n_decimals
-                    for n_decimals in (n_sampled, recorded_decimals.get(measurement))
-                    if n_decimals is not None
-                ),
+                (n_decimals for n_decimals in (n_found, recorded_decimals.get(measurement)) if n_decimals is not None),
                 default=None,
             )
-            for measurement, n_sampled in sampled_decimals.items()
+            for measurement, n_found in found_decimals.items()
         }
 
     def _iter_source(self, measurement: str) -> Iterator[tuple[str, Any]]:
@@ -259,11 +255,11 @@ class KeyRows:
 
     def replace_zeros_of_empty_means(self, values: Values) -> Values:
         """Replace 0 by NaN in means over zero images, and record in `has_replaced_zeros` whether there were any."""
-        replaced = zeros_to_missing(values)
+        values_with_nan = zeros_to_missing(values)
         self.has_replaced_zeros = self.has_replaced_zeros or any(
-            replaced[name] is not array for name, array in values.items()
+            values_with_nan[name] is not array for name, array in values.items()
         )
-        return replaced
+        return values_with_nan
 
     def _unmatched_architecture_error(self, expected: str, measurement: str) -> ResultsError:
         first_source = next(iter(self.sources.values()))

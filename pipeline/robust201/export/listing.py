@@ -44,10 +44,12 @@ def listing_text(digests: Mapping[str, str]) -> str:
 
 def add_to_listing(folder: Path, names: Iterable[str]) -> None:
     """Add files to a folder's listing, unless they are listed already or the folder has no listing."""
-    listed = _read_valid_listing(folder)
-    new_digests = {name: sha256_of(folder / name) for name in names if name not in listed} if listed else {}
+    listed_digests = _read_valid_listing(folder)
+    new_digests = (
+        {name: sha256_of(folder / name) for name in names if name not in listed_digests} if listed_digests else {}
+    )
     if new_digests:
-        _rewrite_listing(folder, {**listed, **new_digests})
+        _rewrite_listing(folder, {**listed_digests, **new_digests})
 
 
 def remove_from_listing(folder: Path, names: Collection[str]) -> None:
@@ -55,10 +57,10 @@ def remove_from_listing(folder: Path, names: Collection[str]) -> None:
 
     Call this before the files are rewritten, so that no outdated digest remains if the process is killed.
     """
-    listed = _read_valid_listing(folder)
-    remaining = {name: digest for name, digest in listed.items() if name not in names}
-    if remaining != listed:
-        _rewrite_listing(folder, remaining)
+    listed_digests = _read_valid_listing(folder)
+    remaining_digests = {name: digest for name, digest in listed_digests.items() if name not in names}
+    if remaining_digests != listed_digests:
+        _rewrite_listing(folder, remaining_digests)
 
 
 def _read_valid_listing(folder: Path) -> Mapping[str, str]:

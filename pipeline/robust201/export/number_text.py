@@ -62,7 +62,7 @@ def array_text(values: NDArray[Any], round_to: int | None = None, empty: Empty =
 
 
 def array_texts(values: NDArray[Any], round_to: int | None = None, empty: Empty = "null") -> list[bytes]:
-    """Return the text of `array_text` for each array of a stack (E, …), in one pass."""
+    """Return the text of `array_text` for each array of a stack (evaluations, …), in one pass."""
     if not values.size:
         return [array_text(array, round_to, empty) for array in values]
     json_text, n_brackets = array_text(values, round_to, empty), values.ndim - 1
@@ -101,7 +101,7 @@ def _correct_exponents(text: bytes) -> bytes:
     characters = np.frombuffer(bytearray(text), np.uint8)
     symbol_positions = np.flatnonzero(characters - _ZERO > _NINE - _ZERO)  # not digits; characters below "0" wrap round
     symbols = characters[symbol_positions]
-    exponent_symbols = np.flatnonzero(symbols[:-2] == _E) + 1
+    exponent_symbols = np.flatnonzero(symbols[:-2] == _E) + 1  # the minus sign after each e
     exponent_symbols = exponent_symbols[
         symbol_positions[exponent_symbols + 1] - symbol_positions[exponent_symbols] == 2
     ]

@@ -1,4 +1,7 @@
-"""Per-image outcomes in an export: the evaluated images, and the table that describes them."""
+"""The evaluated images of an export with per-image outcomes, and the table that describes them.
+
+An outcome says whether a network classifies an image correctly.
+"""
 
 import hashlib
 import io

@@ -2,7 +2,7 @@
 
 Their paths are ``parquet/dataset=<dataset>/key=<key>/part-0.parquet`` (Hive partitioning). Any Parquet library can read
 them. They also contain `dataset` and `key` as columns, for libraries that do not support Hive partitioning. These
-columns are dictionaries of strings, because Arrow derives this type from the names of the folders.
+columns have the Arrow type dictionary (of strings), because Arrow derives this type from the names of the folders.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from robust201.shards import RowBatch
 from robust201.statistics.outcomes import pack_outcomes
 from robust201.tasks.columns import CORRECT_BITS, count_classes
 
-EXPORTED_GROUP_BYTES = 16 << 20
+MIN_ROW_GROUP_BYTES = 16 << 20
 """Minimum size of all row groups except the last, in memory before compression."""
 
 _STATISTICS = ("architecture", "strength", "accuracy")
@@ -64,7 +64,7 @@ class ParquetFile(ResultFile):
             self.measurements,
             layout_of(self.space).columns,
             self.strength,
-            measured=example_values,
+            example_values=example_values,
             weights=self.weights.values(),
             outcomes=self.labels is not None,
             n_classes=self.n_classes or 0,
@@ -96,7 +96,7 @@ class ParquetFile(ResultFile):
                 writer.write_table(table, row_group_size=len(table))
                 del table  # free its memory before the next table is built
 
-    def tables(self, on_rows: Callable[[int], None] = lambda _units: None) -> Iterator[pa.Table]:
+    def tables(self, on_rows: Callable[[int], None] = lambda _n_units: None) -> Iterator[pa.Table]:
         for batches in self._row_groups(on_rows):
             table = self._make_table(batches)
             batches.clear()  # the table has copies of the values, and writing it needs another copy
@@ -110,7 +110,7 @@ class ParquetFile(ResultFile):
             first_unit = 0
             for end_unit, unit_bytes in enumerate(batch.bytes_by_unit(), start=1):
                 n_bytes += unit_bytes
-                if n_bytes >= EXPORTED_GROUP_BYTES:
+                if n_bytes >= MIN_ROW_GROUP_BYTES:
                     yield [*batches, batch[first_unit:end_unit]]
                     batches, n_bytes, first_unit = [], 0, end_unit
             if first_unit < len(batch.units):
@@ -138,27 +138,27 @@ class ParquetFile(ResultFile):
             "checkpoint_sha256": [unit.checkpoint_sha256 or None for unit in units],
         }
         if self.weights:
-            weights_states = [self.weights[unit.weights] for unit in units]
+            weights_of_rows = [self.weights[unit.weights] for unit in units]
             column_values |= {
                 "weights": [unit.weights for unit in units],
-                "weights_recipe": [weights_state.recipe or None for weights_state in weights_states],
-                "weights_epochs": [weights_state.epochs for weights_state in weights_states],
-                "weights_steps": [weights_state.steps for weights_state in weights_states],
-                "weights_seed": [weights_state.seed for weights_state in weights_states],
+                "weights_recipe": [weights_state.recipe or None for weights_state in weights_of_rows],
+                "weights_epochs": [weights_state.epochs for weights_state in weights_of_rows],
+                "weights_steps": [weights_state.steps for weights_state in weights_of_rows],
+                "weights_seed": [weights_state.seed for weights_state in weights_of_rows],
             }
         if CORRECT_BITS in columns:
             predicted = np.concatenate([batch.columns["predictions"] for batch in batches])
             column_values[CORRECT_BITS] = [bits.tobytes() for bits in pack_outcomes(predicted == self.labels)]
         for name, column in columns.items():
-            if column.form is not None:
-                arrays_of_batches = [batch.columns[column.form.source] for batch in batches]
+            if column.source_column is not None:
+                arrays_of_batches = [batch.columns[column.source_column.source] for batch in batches]
                 if self.is_measure:
                     column_values[name] = [
                         array.tolist() for batch_values in arrays_of_batches for array in batch_values
                     ]
                 else:
                     stacked = np.concatenate(arrays_of_batches)
-                    element = column.form.element
+                    element = column.source_column.element
                     column_values[name] = _nested_lists(
                         stacked if element is None else stacked[:, element], column.dtype
                     )
@@ -168,7 +168,7 @@ class ParquetFile(ResultFile):
 
 
 def _nested_lists(values: NDArray[Any], dtype: pa.DataType) -> pa.Array:
-    """Convert an array (E, …) to nested Arrow lists, with NaN as null."""
+    """Convert an array (evaluations, …) to nested Arrow lists, with NaN as null."""
     array = pa.array(values.ravel(), from_pandas=values.dtype.kind == "f")
     for level in range(values.ndim - 1, 0, -1):
         n_lists = int(np.prod(values.shape[:level]))

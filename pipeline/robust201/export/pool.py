@@ -15,7 +15,7 @@ MEMORY_BYTES = 1_500_000_000
 """Memory limit for all processes together, in bytes (sum of proportional set sizes). It limits their number."""
 
 WORKER_BYTES = 110_000_000
-"""Memory of a process that writes JSON files for 120 classes (measured with 100 classes by ``benchmarks.export``)."""
+"""Memory of a process that writes JSON files for up to 120 classes (``benchmarks.export`` measures it for 100)."""
 
 PARQUET_WORKER_BYTES = 190_000_000
 """Mean memory of a process that writes Parquet files. It holds both the row groups it reads and those it writes."""
@@ -78,19 +78,21 @@ def _write_in_pool(
         processes, mp_context=context, initializer=_initialize_worker, initargs=(stop_flag, row_counter)
     )
     give_back_freed_memory()  # the memory of this process counts against the limit while the workers run
-    remaining = iter(files)
-    pending: set[Future[WrittenFile]] = set()
+    remaining_files = iter(files)
+    pending_futures: set[Future[WrittenFile]] = set()
     try:
         while True:
             # Only one file is queued in addition to those being written, because each queued file has rows in memory.
-            while len(pending) <= processes and (file := next(remaining, None)) is not None:
+            while len(pending_futures) <= processes and (file := next(remaining_files, None)) is not None:
                 with delaying_interrupts():
-                    pending.add(pool.submit(_write_in_worker, file))
-            if not pending:
+                    pending_futures.add(pool.submit(_write_in_worker, file))
+            if not pending_futures:
                 break
-            finished, pending = wait(pending, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
+            finished_futures, pending_futures = wait(
+                pending_futures, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED
+            )
             on_rows(row_counter.get_obj().value)
-            for future in finished:
+            for future in finished_futures:
                 yield future.result()
         on_rows(row_counter.get_obj().value)
     except BrokenProcessPool as error:

@@ -33,7 +33,7 @@ class ParquetColumn(NamedTuple):
 
     dtype: pa.DataType
     meaning: str
-    form: ColumnSource | None = None
+    source_column: ColumnSource | None = None
 
     @property
     def is_list(self) -> bool:
@@ -104,17 +104,20 @@ def describe_strength(task: Task | None) -> str:
     return "Epsilon in units of 1/255 for attacks, severity 1 to 5 for corruptions, 0 for clean."
 
 
-def _measurement_columns(measurements: Sequence[str], example: Values, n_classes: int) -> dict[str, ParquetColumn]:
+def _measurement_columns(
+    measurements: Sequence[str], example_values: Values, n_classes: int
+) -> dict[str, ParquetColumn]:
     columns = {}
-    for name, form in (
-        name_and_form for measurement in measurements for name_and_form in column_sources(measurement).items()
+    for name, source_column in (
+        name_and_source for measurement in measurements for name_and_source in column_sources(measurement).items()
     ):
-        if form.source in COLUMNS:
-            column = COLUMNS[form.source]
-            dtype, n_axes = column.dtype_for(n_classes), len(column.dimensions) - (form.element is not None)
+        if source_column.source in COLUMNS:
+            column = COLUMNS[source_column.source]
+            dtype, n_axes = column.dtype_for(n_classes), len(column.dimensions) - (source_column.element is not None)
         else:
-            dtype, n_axes = np.dtype(np.float64), np.ndim(example[name])
-        columns[name] = ParquetColumn(_nested_list_type(pa.from_numpy_dtype(dtype), n_axes), form.meaning, form)
+            dtype, n_axes = np.dtype(np.float64), np.ndim(example_values[name])
+        arrow_type = _nested_list_type(pa.from_numpy_dtype(dtype), n_axes)
+        columns[name] = ParquetColumn(arrow_type, source_column.meaning, source_column)
     return columns
 
 
@@ -130,7 +133,7 @@ def parquet_columns(
     architecture: Mapping[str, ParquetColumn],
     strength_description: str,
     *,
-    measured: Values | None = None,
+    example_values: Values | None = None,
     weights: Collection[Weights] = (),
     outcomes: bool = False,
     n_classes: int = 0,
@@ -141,13 +144,14 @@ def parquet_columns(
         measurements: names of the measurements, or a measure's columns.
         architecture: the columns that name an architecture (see `layout_of`).
         strength_description: description of the strength column.
-        measured: for a measure, the values of one evaluation, which determine whether a column has numbers or lists.
+        example_values: for a measure, the values of one evaluation. They determine whether a column has numbers or
+            lists.
         weights: the sets of weights, if architectures have several.
         outcomes: whether there is a column of packed outcomes.
         n_classes: number of classes, which determines the integer type of predicted classes.
     """
     key_columns = dict(_KEY_COLUMNS)
-    if measured is not None:
+    if example_values is not None:
         key_columns["key"] = ParquetColumn(CATEGORICAL, "What was measured of the network.")
     else:
         measurements = [name for name in MEASUREMENTS if name in measurements]
@@ -157,8 +161,8 @@ def parquet_columns(
         **_weights_columns(weights),
         "strength": ParquetColumn(pa.float64(), strength_description),
         **_SIZE_COLUMNS,
-        **_measurement_columns(measurements, measured or {}, n_classes),
-        **(_OUTCOME_COLUMNS if outcomes and measured is None else {}),
+        **_measurement_columns(measurements, example_values or {}, n_classes),
+        **(_OUTCOME_COLUMNS if outcomes and example_values is None else {}),
         **_ORIGIN_COLUMNS,
     }
 
@@ -208,6 +212,7 @@ def _nasbench201_values(architectures: Sequence[ArchitectureId]) -> dict[str, li
 
 @cache
 def _isomorph_members() -> dict[int, list[int]]:
+    """Return the indices of the cells in each isomorphism class, by the lowest of these indices."""
     members: dict[int, list[int]] = {}
     for index, isomorph in enumerate(nasbench201.isomorphs()):
         members.setdefault(isomorph, []).append(index)

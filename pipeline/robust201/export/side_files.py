@@ -28,6 +28,7 @@ WeightHashes: TypeAlias = Mapping[str, Mapping[str, str | Mapping[str, str]]]
 """Content of weights.json, by dataset and id: a SHA-256, or hashes by name of the weights."""
 
 _MACHINE_FIELDS = {"host", "micro_batch"}
+"""Fields of a shard's provenance that do not describe software, so that versions.json omits them."""
 _WRITER_LIBRARIES = ("numpy", "orjson", "pyarrow")
 
 _SWEEP_YAML_HEAD = (
@@ -189,7 +190,7 @@ def _missing_text(groups: Iterable[Group], file_format: FileFormat) -> str:
 
     If an architecture has several sets of weights, a strength counts as missing if it is missing for any of them.
     """
-    missing: dict[str, dict[str, dict[str, list[float]]]] = {}
+    missing_strengths: dict[str, dict[str, dict[str, list[float]]]] = {}
     for group in (group for group in groups if group.missing_strengths):
         strengths_by_architecture: dict[str, list[float]] = {}
         for unit in group.incomplete_units:
@@ -197,5 +198,5 @@ def _missing_text(groups: Iterable[Group], file_format: FileFormat) -> str:
             strengths_by_architecture[architecture] = sorted(
                 {*strengths_by_architecture.get(architecture, ()), *group.missing_strengths[unit.id]}
             )
-        missing.setdefault(group.dataset, {})[file_format.spell_key(group)] = strengths_by_architecture
-    return json.dumps(missing, indent=1) + "\n"
+        missing_strengths.setdefault(group.dataset, {})[file_format.spell_key(group)] = strengths_by_architecture
+    return json.dumps(missing_strengths, indent=1) + "\n"

@@ -57,7 +57,8 @@ class Verdict:
 
     Attributes:
         findings: faults of shards and rows.
-        gaps: descriptions of the units that have results at some but not all strengths, with the missing strengths.
+        gaps: descriptions of the network-key pairs that have results at some but not all strengths, with the missing
+            strengths.
         export_problems: messages about faults in the files of the export.
         requeued_shards: names of shards that were set aside, so that the next run recomputes their evaluations.
         n_shards: number of checked shards.
@@ -152,7 +153,7 @@ def verify_results(
             # The inventory is read again if shards were set aside, because it lists shards that no longer exist.
             current_inventory = store.inventory(on_damage="report") if requeued else inventory
             export_problems = tuple(check_export(plan, store, current_inventory, export))
-    intact_plan = plan if not findings else None
+    plan_if_undamaged = plan if not findings else None
     n_missing, gaps = (0, ()) if plan is None else find_gaps(plan, inventory)
     return Verdict(
         findings=tuple(findings),
@@ -164,8 +165,10 @@ def verify_results(
         n_planned=None if plan is None else plan.n_evaluations,
         n_missing=n_missing,
         n_exported=n_exported,
-        weights=None if intact_plan is None else check_clean_accuracy(intact_plan, store, inventory),
-        flags=None if intact_plan is None or not attack_flags else _find_attack_flags_of_plan(results, intact_plan),
+        weights=None if plan_if_undamaged is None else check_clean_accuracy(plan_if_undamaged, store, inventory),
+        flags=None
+        if plan_if_undamaged is None or not attack_flags
+        else _find_attack_flags_of_plan(results, plan_if_undamaged),
     )
 
 
@@ -227,7 +230,8 @@ def _check_protocol_files(plan: Plan, store: ShardStore, inventory: Inventory) -
 def find_gaps(plan: Plan, inventory: Inventory) -> tuple[int, tuple[str, ...]]:
     """Return the number of a plan's incomplete evaluations, and descriptions of the units that lack some strengths.
 
-    An evaluation is complete if it has all images and measurements. Units that lack all strengths are not described.
+    An evaluation is complete if it has all images and measurements. A unit is all evaluations of one network on one
+    dataset under one key; units that lack all strengths are not described.
     """
     gaps = []
     for coverage in count_coverage(plan, inventory):
@@ -325,7 +329,7 @@ def check_export(plan: Plan, store: ShardStore, inventory: Inventory, out: Path)
         except (StorageError, IncompleteError) as error:
             yield f"Verifying failed for {group.dataset} {group.key} of {out}: {error}"
     for name in sorted(expected_names.symmetric_difference(listed_names)):
-        problem = "the file is missing" if name in expected_names else "the results have no such file"
+        problem = "the file is missing" if name in expected_names else "an export of these results has no such file"
         yield f"Verifying failed for {out / name}: {problem}. {REEXPORT}"
 
 
@@ -358,7 +362,8 @@ def _read_file_format(out: Path, sweep_record: Mapping[str, Any], names: Iterabl
     empty = recorded_choice("empty", Empty, "null")
     if style is None or empty is None or not (round_to is None or isinstance(round_to, int)):
         raise ResultsError(
-            f"Verifying failed for {out / SWEEP_FILE}: key_style, round_to or empty is missing or invalid. {REEXPORT}"
+            f"Verifying failed for {out / SWEEP_FILE}: the field `key_style`, `round_to` or `empty` is "
+            f"missing or invalid. {REEXPORT}"
         )
     return FileFormat(
         key_style=style,
@@ -395,7 +400,7 @@ def _is_converted(path: Path) -> bool:
     try:
         return path.suffix == ".parquet" and path.is_file() and is_converted(path)
     except ResultsError:
-        return False  # the comparison reports a damaged file
+        return False  # a damaged file is reported when it is compared with the shards
 
 
 def _check_images(path: Path, images: ImageSet) -> Iterator[str]:
@@ -407,7 +412,7 @@ def _check_images(path: Path, images: ImageSet) -> Iterator[str]:
         with pq.ParquetFile(path) as parquet_file:
             is_same = parquet_file.read().equals(image_table(images))
     except (OSError, pa.ArrowException) as error:
-        yield f"Verifying failed for {path}: expected a table of images, got {error}. {REEXPORT}"
+        yield f"Verifying failed for {path}: reading the table of images failed ({error}). {REEXPORT}"
         return
     if not is_same:
         yield f"Verifying failed for {path}: the images differ from those of the results. {REEXPORT}"
@@ -420,7 +425,7 @@ def _check_file(out: Path, file: JsonFile | ParquetFile) -> Iterator[str]:
         yield f"Verifying failed for {out / file.name}: reading it failed ({error.__cause__ or error}). {REEXPORT}"
         return
     if difference is not None:
-        yield f"Verifying failed for {out / file.name}: the values differ from the results {difference}. {REEXPORT}"
+        yield f"Verifying failed for {out / file.name}: the values differ from the results, {difference}. {REEXPORT}"
 
 
 def _find_text_difference(file: JsonFile) -> str | None:
@@ -434,7 +439,7 @@ def _find_text_difference(file: JsonFile) -> str | None:
                 return "before the first or after the last network"
             for unit, expected_text in zip(units, expected_texts, strict=True):
                 if not stored_text.startswith(expected_text):
-                    return f"from {unit.label} on"
+                    return f"starting at {unit.label}"
                 stored_text = stored_text[len(expected_text) :]
         return "after the last network" if stream.read(1) else None
 
@@ -461,5 +466,5 @@ def _describe_first_difference(stored_table: pa.Table, expected_table: pa.Table)
     for row in range(min(len(stored_table), len(expected_table))):
         if not stored_table.slice(row, 1).equals(expected_table.slice(row, 1)):
             architecture = expected_table["architecture"][row].as_py()
-            return f"from {format_architecture(architecture)} at strength {expected_table['strength'][row]} on"
-    return f"in a row group of {len(stored_table)} rows, not {len(expected_table)}"
+            return f"starting at {format_architecture(architecture)} at strength {expected_table['strength'][row]}"
+    return f"in the number of rows of a row group (got {len(stored_table)}, expected {len(expected_table)})"

@@ -142,8 +142,8 @@ def _find_keys(dataset: RobustnessDataset, *, is_listed: bool) -> Iterator[KeyRo
 
 
 def _parquet_files_of(files: ResultFiles, dataset: str, key: str) -> dict[str, Path]:
-    paths = {measure: files.find(dataset, key, measure) for measure in possible_measurements(files, dataset, key)}
-    return {measure: path for measure, path in paths.items() if path is not None and path.suffix == ".parquet"}
+    paths = {name: files.find(dataset, key, name) for name in possible_measurements(files, dataset, key)}
+    return {name: path for name, path in paths.items() if path is not None and path.suffix == ".parquet"}
 
 
 def _read_parquet_pages(rows: KeyRows) -> None:
@@ -155,8 +155,8 @@ def _read_parquet_pages(rows: KeyRows) -> None:
     for path in {path for path in rows.sources.values() if path.suffix == ".parquet"}:
         try:
             with pq.ParquetFile(path, page_checksum_verification=True) as parquet_file:
-                for group in range(parquet_file.num_row_groups):
-                    parquet_file.read_row_group(group)
+                for row_group in range(parquet_file.num_row_groups):
+                    parquet_file.read_row_group(row_group)
         except (OSError, pa.ArrowException) as error:
             raise ResultsError(
                 f"Verifying failed for {path}: the file is damaged ({error}). Export or download it again."

@@ -1,10 +1,13 @@
-"""Export of a plan's evaluations from a store to a folder of JSON files, ``<dataset>/<key>_<measurement>.json``.
+"""Export of a plan's evaluations from a store to a folder of JSON files, Parquet files or both.
 
-Each file contains ``{dataset: {key: {measurement: {id: value}}}}``, as in the appendix of Jung, Lukasik, Keuper (ICLR
-2023) and in the published files. For ``clean`` and measures, a value is a single value; for other keys, it is a list
-with one value per strength, ascending. The folder also contains ``meta.json`` (ids and epsilons, as published),
-``sweep.json`` (protocols, image selection, strengths), ``weights.json`` (hashes of the weights), ``versions.json``,
-``sweep.yaml``, the files of `export.card` and `export.listing`, and, in a partial export, ``missing.json``.
+A JSON file ``<dataset>/<key>_<measurement>.json`` contains ``{dataset: {key: {measurement: {id: value}}}}``, as in the
+appendix of Jung, Lukasik, Keuper (ICLR 2023) and in the published files. For ``clean`` and measures (properties of the
+network itself), a value is a single value; for other keys, it is a list with one value per strength, ascending.
+`export.parquet_files` describes the Parquet files.
+
+The folder also contains ``meta.json`` (ids and epsilons, as published), ``sweep.json`` (protocols, image selection,
+strengths), ``weights.json`` (hashes of the weights), ``versions.json``, ``sweep.yaml``, the files of `export.card` and
+`export.listing`, and, in a partial export, ``missing.json``.
 """
 
 from collections import Counter
@@ -62,7 +65,7 @@ class ExportReport:
         out: the folder.
         files: names of the written files, relative to the folder.
         removed: names of removed files of an earlier export.
-        n_units: number of exported units.
+        n_units: number of exported units (all evaluations of one network on one dataset under one key).
         n_evaluations: number of exported evaluations.
         missing: number of the plan's evaluations that are not exported, by (dataset, key). A unit that lacks one
             strength is not exported, so all its evaluations count as missing.
@@ -126,8 +129,9 @@ def export_dataset(
         outcomes: ``"bits"`` writes packed per-image outcomes to the Parquet files instead of predicted classes, and a
             table of the images; ``"classes"`` writes both outcomes and predicted classes; None writes no outcomes.
         images_of: (plan, dataset) → the evaluated images, whose labels are needed to compute outcomes.
-        estimates: whether to write the accuracies of sampled keys also as JSON, to a separate folder. These files
-            contain exact accuracies for the pilot networks and estimates for all other networks.
+        estimates: whether to write the accuracies under keys that were evaluated on samples of the images also as JSON,
+            to a separate folder. These files contain exact accuracies for the pilot networks, which were evaluated on
+            all images, and estimates for all other networks.
         processes: number of processes. If it is more than 1, a script that calls this function must guard its main
             part with ``if __name__ == "__main__"``.
         progress: called with the number of written rows and the number of all rows.
@@ -145,11 +149,11 @@ def export_dataset(
     parse_choice("key style", key_style, get_args(KeyStyle))
     if outcomes is not None:
         _check_outcomes_can_be_written(out, plan, formats)
-    sampled = _estimate_if_sampled(plan, store, inventory, images_of)
+    sampled_results = _estimate_if_sampled(plan, store, inventory, images_of)
     full_plan = plan_on_all_images(plan)  # results on samples of the images are exported as estimates
     groups = group_units(full_plan, inventory, weights)
-    if sampled is not None and sampled.missing and not partial:
-        raise IncompleteError(_describe_missing_samples(out, plan, sampled, groups))
+    if sampled_results is not None and sampled_results.missing and not partial:
+        raise IncompleteError(_describe_missing_samples(out, plan, sampled_results, groups))
     plan = full_plan
     _check_single_weights(out, groups, formats)
     if any(group.missing_strengths for group in groups) and not partial:
@@ -164,16 +168,18 @@ def export_dataset(
         cache_bytes=POOL_CACHE_BYTES // processes,
         outcomes=outcomes,
     )
-    exported = [group for group in groups if group.complete_units]
-    result_files = list_files(exported, formats, file_format.omitted_measurements)
-    images = images_of_outcomes(exported, plan, images_of) if outcomes is not None else {}
+    exported_groups = [group for group in groups if group.complete_units]
+    result_files = list_files(exported_groups, formats, file_format.omitted_measurements)
+    images = images_of_outcomes(exported_groups, plan, images_of) if outcomes is not None else {}
     file_format = replace(file_format, labels={dataset: image_set.labels for dataset, image_set in images.items()})
     result_names = [file_format.file_name(*file) for file in result_files]
     _check_distinct_names(out, result_names)
     hashes = weight_hashes(unit for group in groups for unit in group.units)
     provenances = store.check_rows(inventory)
     sampling_section = (
-        None if sampled is None else {**sampled.record, **({"json": ESTIMATED_FOLDER} if estimates else {})}
+        None
+        if sampled_results is None
+        else {**sampled_results.record, **({"json": ESTIMATED_FOLDER} if estimates else {})}
     )
     side_files = side_file_texts(
         plan, groups, protocol_counts, file_format, provenances=provenances, weights=hashes, sampling=sampling_section
@@ -183,9 +189,11 @@ def export_dataset(
     ]
     listings = [PARQUET_FILES] if parquet_names else []
     estimate_files: dict[str, bytes] = {}
-    if sampled is not None:
-        estimate_files[ESTIMATES_FILE] = estimates_bytes(sampled, plan.space_name)
-        estimate_files |= estimates_json(sampled, exported, file_format, store, inventory) if estimates else {}
+    if sampled_results is not None:
+        estimate_files[ESTIMATES_FILE] = estimates_bytes(sampled_results, plan.space_name)
+        estimate_files |= (
+            estimates_json(sampled_results, exported_groups, file_format, store, inventory) if estimates else {}
+        )
     planned_names = {
         *side_files,
         *listings,
@@ -216,14 +224,14 @@ def export_dataset(
                 name=plan_description["name"],
                 licence=licence,
                 layout=layout_of(plan.space_name),
-                groups=exported,
+                groups=exported_groups,
                 measurements=tuple(name for name in plan.measurements if name not in file_format.omitted_measurements),
                 protocols=protocol_counts,
                 files=tuple(folder.written[name] for name in sorted(folder.written)),  # all files written so far
                 columns=_image_columns(plan, groups, file_format) if "parquet" in formats else {},
                 measures=dict(sorted(measure_columns.items())),
                 unevaluated_keys=_find_unevaluated_keys(plan, groups),
-                sampled=() if sampled is None else sampled.keys,
+                sampled=() if sampled_results is None else sampled_results.keys,
             )
             folder.write(name, make_text(facts))
         if parquet_names:
@@ -231,14 +239,14 @@ def export_dataset(
                 name.removeprefix(f"{PARQUET_FOLDER}/"): ListedFile.of(folder.staging / name) for name in parquet_names
             }
             folder.write(PARQUET_FILES, parquet_files_text(parquet_listing))
-        removed = folder.close()
+        removed_names = folder.close()
     return ExportReport(
         out=out,
         files=tuple(sorted({*folder.written, CHECKSUM_FILE})),
-        removed=removed,
-        n_units=sum(len(group.complete_units) for group in exported),
-        n_evaluations=sum(group.n_evaluations for group in exported),
-        missing=_count_missing(groups, {} if sampled is None else sampled.missing),
+        removed=removed_names,
+        n_units=sum(len(group.complete_units) for group in exported_groups),
+        n_evaluations=sum(group.n_evaluations for group in exported_groups),
+        missing=_count_missing(groups, {} if sampled_results is None else sampled_results.missing),
         n_bytes=sum(file.n_bytes for file in folder.written.values()),
     )
 
@@ -261,7 +269,7 @@ def _estimate_if_sampled(
     return estimate_accuracies(plan, store, inventory, images_of)
 
 
-def _describe_missing_samples(out: Path, plan: Plan, sampled: SampledResults, groups: Sequence[Group]) -> str:
+def _describe_missing_samples(out: Path, plan: Plan, sampled_results: SampledResults, groups: Sequence[Group]) -> str:
     """Return an error message for a sampled sweep that lacks estimates, or evaluations on all images."""
     n_missing = {
         (group.dataset, group.key): sum(map(len, group.missing_strengths.values()))
@@ -271,7 +279,7 @@ def _describe_missing_samples(out: Path, plan: Plan, sampled: SampledResults, gr
     missing_descriptions = [
         f"{sum(n_by_key.values()):,} {noun} "
         f"({', '.join(f'{dataset} {key} {n:,}' for (dataset, key), n in n_by_key.items())})"
-        for n_by_key, noun in ((n_missing, "evaluations on all images"), (sampled.missing, "estimates"))
+        for n_by_key, noun in ((n_missing, "evaluations on all images"), (sampled_results.missing, "estimates"))
         if n_by_key
     ]
     unsampled_keys = sorted(
@@ -436,7 +444,7 @@ def make_files(
 
 def _find_unevaluated_keys(plan: Plan, groups: Sequence[Group]) -> dict[str, list[str]]:
     """Return the sweep's keys that were not evaluated, by dataset; datasets with all keys are absent."""
-    evaluated = {(group.dataset, group.key) for group in groups}
+    evaluated_keys = {(group.dataset, group.key) for group in groups}
     datasets = dict.fromkeys(group.dataset for group in groups)
-    missing_keys = {name: [key for key in plan.tasks if (name, key) not in evaluated] for name in datasets}
+    missing_keys = {name: [key for key in plan.tasks if (name, key) not in evaluated_keys] for name in datasets}
     return {name: keys for name, keys in missing_keys.items() if keys}

@@ -16,6 +16,7 @@ from robust201.shards import RowBatch
 from robust201.shards.backends import HashingStream
 
 Compression = Literal["gz", "zst"]
+"""Compression of JSON files: gzip or Zstandard."""
 
 GZIP_LEVEL = 6
 
@@ -118,7 +119,7 @@ class ResultFile(ABC):
     def _write_content(self, stream: BinaryIO, on_rows: Callable[[int], None]) -> None:
         """Write the content, and call `on_rows` after each batch with the batch's number of units."""
 
-    def write(self, on_rows: Callable[[int], None] = lambda _units: None) -> WrittenFile:
+    def write(self, on_rows: Callable[[int], None] = lambda _n_units: None) -> WrittenFile:
         """Write the file.
 
         `on_rows` is called after each batch with the batch's number of units. If it raises an exception, no file is

@@ -79,7 +79,7 @@ def accuracy_boxes(results: DatasetResults, kind: str) -> pd.DataFrame:
 
 
 def accuracy_curves(results: DatasetResults, kind: str) -> pd.DataFrame:
-    """Return the accuracies of a few networks over the strengths of each key.
+    """Return the accuracies of a few networks at the strengths of each key.
 
     Returns:
         One row per point: `network` (see `DatasetResults.network_label`), `key`, `strength` (0 means clean images; a
@@ -110,7 +110,7 @@ def accuracy_curves(results: DatasetResults, kind: str) -> pd.DataFrame:
 
 
 def step_curves(results: DatasetResults) -> pd.DataFrame:
-    """Return the accuracies of a few networks over the steps (or queries) of each attack that records its steps.
+    """Return the accuracies of a few networks after each step (or query) of each attack that records its steps.
 
     Every attack is shown at one strength: the nearest to 1/255, or for norms other than Linf the nearest to 1. All
     points of an attack come from a single run with all steps.
@@ -126,11 +126,11 @@ def step_curves(results: DatasetResults) -> pd.DataFrame:
             continue
         strength = nearest_strength(key, results.strengths(key))
         steps_by_network = read_steps(files, results.name, key, strength)
-        budgets = choose_curve_steps(np.concatenate(list(steps_by_network.values())))
+        curve_steps = choose_curve_steps(np.concatenate(list(steps_by_network.values())))
         for architecture, steps in steps_by_network.items():
-            accuracies = accuracies_after(steps, budgets)
+            accuracies = accuracies_after(steps, curve_steps)
             low, high = accuracy_intervals(accuracies, len(steps))
-            columns = {"step": budgets, "accuracy": accuracies, "low": low, "high": high}
+            columns = {"step": curve_steps, "accuracy": accuracies, "low": low, "high": high}
             identification = {"network": results.network_label(architecture), "key": key, "strength": strength}
             frames.append(pd.DataFrame(identification | columns))
     names = ["network", "key", "strength", "step", "accuracy", "low", "high"]
@@ -316,9 +316,9 @@ def robustness_correlations(results: DatasetResults) -> pd.DataFrame:
     for key in results.keys("attack"):
         strengths = [strength for strength in results.strengths(key) if strength > CLEAN_STRENGTH]
         if len(strengths) > 1:
-            attacked = results.accuracies[[(key, strength) for strength in strengths]].to_numpy()
-            r = robustness_r([CLEAN_STRENGTH, *strengths], np.column_stack([clean, attacked])).value
-            columns[f"{key_label(key)}, mean"] = pd.Series(attacked.mean(axis=1), clean.index)
+            attacked_accuracies = results.accuracies[[(key, strength) for strength in strengths]].to_numpy()
+            r = robustness_r([CLEAN_STRENGTH, *strengths], np.column_stack([clean, attacked_accuracies])).value
+            columns[f"{key_label(key)}, mean"] = pd.Series(attacked_accuracies.mean(axis=1), clean.index)
             columns[f"{key_label(key)}, R"] = pd.Series(r, clean.index)
     if len(columns) == 1 or len(clean) < 2:
         return pd.DataFrame()
@@ -386,8 +386,8 @@ def confusion_sums(results: DatasetResults) -> pd.DataFrame:
     sums = results.confusion_sums()
     if not sums:
         return pd.DataFrame()
-    stacked = {column: pd.DataFrame(matrix) for column, matrix in sums.items()}
-    return pd.concat(stacked, names=["key", "strength", "true class"])
+    frames_by_column = {column: pd.DataFrame(matrix) for column, matrix in sums.items()}
+    return pd.concat(frames_by_column, names=["key", "strength", "true class"])
 
 
 def confusion_columns(sums: pd.DataFrame) -> list[KeyStrength]:
@@ -505,8 +505,8 @@ def top_cells(results: DatasetResults) -> pd.DataFrame:
     Returns:
         One row per architecture and edge: `score` (of `SCORES`), `among` (`ALL_CELLS`, or the cells with
         `CellSpace.reference_kernel_parameters`), `rank` among these cells (ties have equal ranks), `tied` (number of
-        cells with this rank, see `DatasetResults.ranked`), `architecture`, `accuracy` with `low` and `high` (see
-        `accuracy_interval`), `edge` and `operation`.
+        cells with this rank, see `DatasetResults.rank_architectures`), `architecture`, `accuracy` with `low` and `high`
+        (see `accuracy_interval`), `edge` and `operation`.
     """
     names = ["score", "among", "rank", "tied", "architecture", "accuracy", "low", "high", "edge", "operation"]
     space = results.space
@@ -532,9 +532,9 @@ def best_cells(results: DatasetResults) -> pd.DataFrame:
     """Return the best architecture by clean accuracy, each attack's mean, and the means over attacks and corruptions.
 
     Returns:
-        One row per criterion (the index): `architecture` (the first by `DatasetResults.ranked`), `spec`, `accuracy`
-        with `low` and `high` (see `accuracy_interval`), `tied` (number of equally accurate architectures), and one
-        column per criterion with the edit distance to the best architecture by that criterion.
+        One row per criterion (the index): `architecture` (the first by `DatasetResults.rank_architectures`), `spec`,
+        `accuracy` with `low` and `high` (see `accuracy_interval`), `tied` (number of equally accurate architectures),
+        and one column per criterion with the edit distance to the best architecture by that criterion.
     """
     space = results.space
     if space is None:
@@ -563,11 +563,11 @@ def neighbour_changes(results: DatasetResults) -> pd.DataFrame:
 
     Returns:
         One row per evaluated neighbour and score: `best` (the score by which the architecture is the best), `tied`
-        (number of architectures that are equally accurate by this score, see `DatasetResults.ranked`), `architecture`,
-        `edge`, `operation`, `neighbour` (the representative of its isomorphism class), `score` and `change` (the
-        neighbour's accuracy minus the architecture's). `low` and `high` are the ends of the change's 95% interval,
-        which assumes that the two cells were evaluated on independent images. It is therefore wider than necessary if
-        both cells fail on the same images. The ends are NaN if the number of images is unknown.
+        (number of architectures that are equally accurate by this score, see `DatasetResults.rank_architectures`),
+        `architecture`, `edge`, `operation`, `neighbour` (the representative of its isomorphism class), `score` and
+        `change` (the neighbour's accuracy minus the architecture's). `low` and `high` are the ends of the change's 95%
+        interval, which assumes that the two cells were evaluated on independent images. It is therefore wider than
+        necessary if both cells fail on the same images. The ends are NaN if the number of images is unknown.
     """
     names = ["best", "tied", "architecture", "edge", "operation", "neighbour", "score", "change", "low", "high"]
     space = results.space
@@ -575,12 +575,12 @@ def neighbour_changes(results: DatasetResults) -> pd.DataFrame:
         return pd.DataFrame(columns=names)
     rows: list[tuple[object, ...]] = []
     scores = results.scores
-    evaluated = set(results.architectures)
+    evaluated_architectures = set(results.architectures)
     for best in scores:
         for top in results.rank_architectures(scores[best])[:1]:
             for edge, operation, spec in space.neighbours(results.spec(top.architecture)):
                 neighbour = int(results.reader.get_uid(spec))
-                if neighbour in evaluated:
+                if neighbour in evaluated_architectures:
                     neighbour_columns = (best, top.tied, top.architecture, edge, operation, neighbour)
                     for score, values in scores.items():
                         pair = float(values[top.architecture]), float(values[neighbour])

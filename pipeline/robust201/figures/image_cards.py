@@ -1,4 +1,8 @@
-"""The report's gallery of single images: those that attacks and corruptions break most and least often."""
+"""The report's gallery of single images: those that attacks and corruptions break most and least often.
+
+An attack or a corruption breaks an image for a network if the network classifies the clean image correctly, but not the
+perturbed image.
+"""
 
 import base64
 import hashlib
@@ -34,11 +38,11 @@ def image_section(results: "DatasetResults", images: "ImageSet | None") -> str:
     Raises:
         DatasetError: the images differ from the evaluated images.
     """
-    broken = find_broken_images(results)
-    if broken is None or broken.images.empty:
+    broken_images = find_broken_images(results)
+    if broken_images is None or broken_images.images.empty:
         return ""
     intro = (
-        f"Images that at least half of {broken.n_networks:,} networks classify correctly, by the fraction of "
+        f"Images that at least half of {broken_images.n_networks:,} networks classify correctly, by the fraction of "
         "evaluations under attacks and corruptions that break them (correct on the clean image, wrong on the perturbed "
         "one). Each image is listed with the weakest strengths that break it for half of these networks."
     )
@@ -46,11 +50,11 @@ def image_section(results: "DatasetResults", images: "ImageSet | None") -> str:
         intro += " Exports contain no pixels; `robust201 report --images DATA` adds thumbnails."
     intro += " `robust201 show FILE:FUNCTION --data DATA --images ROW` draws an image before and after an attack."
     groups = [
-        ("Most often broken", broken.most_broken),
-        ("Least often broken", broken.least_broken),
+        ("Most often broken", broken_images.most_broken),
+        ("Least often broken", broken_images.least_broken),
     ]
     group_sections = "".join(
-        f'<h4>{title}</h4><ul class="cards images">{"".join(_image_cards(rows, broken, results, images))}</ul>'
+        f'<h4>{title}</h4><ul class="cards images">{"".join(_image_cards(rows, broken_images, results, images))}</ul>'
         for title, rows in groups
         if len(rows)
     )
@@ -58,18 +62,18 @@ def image_section(results: "DatasetResults", images: "ImageSet | None") -> str:
 
 
 def _image_cards(
-    rows: "pd.DataFrame", broken: "BrokenImages", results: "DatasetResults", images: "ImageSet | None"
+    rows: "pd.DataFrame", broken_images: "BrokenImages", results: "DatasetResults", images: "ImageSet | None"
 ) -> list[str]:
-    class_names = results.class_names(results.n_classes or int(broken.images["label"].max()) + 1)
+    class_names = results.class_names(results.n_classes or int(broken_images.images["label"].max()) + 1)
     cards = []
     for position, row in rows.iterrows():
-        networks_by_evaluation = broken.n_broken_networks(int(str(position)))
+        networks_by_evaluation = broken_images.n_broken_networks(int(str(position)))
         label = html.escape(class_names[int(row["label"])])
         picture = "" if images is None else _thumbnail(images, int(row["row"]), str(row["sha256"]), label)
         cards.append(
             f'<li class="card">{picture}<p><b>Image {row["row"]:,}</b>, {label}<br>broken in '
             f"{row['broken_fraction']:.0%} of evaluations, classified correctly by {row['n_clean_correct']:,} of "
-            f"{broken.n_networks:,}</p>"
+            f"{broken_images.n_networks:,}</p>"
             f"{_breaking_evaluations(networks_by_evaluation, int(row['n_clean_correct']), results)}</li>"
         )
     return cards

@@ -18,8 +18,8 @@ from robust201.spaces.cell_space import INK
 def spec_rows(frame: pd.DataFrame, decimals: int = 5) -> list[dict[str, Any]]:
     """Convert a frame to rows of a specification; numbers are rounded, and NaN becomes None."""
     float_columns = frame.select_dtypes("float")
-    rounded = frame.assign(**float_columns.round(decimals)).astype(object)
-    rows: list[Spec] = rounded.where(frame.notna(), None).to_dict("records")  # type: ignore[assignment]
+    rounded_frame = frame.assign(**float_columns.round(decimals)).astype(object)
+    rows: list[Spec] = rounded_frame.where(frame.notna(), None).to_dict("records")  # type: ignore[assignment]
     return rows
 
 
@@ -277,9 +277,9 @@ def heat_map(
     else:
         tooltip.append({"field": "hover", "type": "nominal", "title": titles["value"]})
     valid = [{"filter": "isValid(datum.value)"}]
-    edge = {"stroke": "white", "strokeWidth": 0.5} if has_texts else {}
+    border = {"stroke": "white", "strokeWidth": 0.5} if has_texts else {}
     layers: list[Spec] = [
-        {"transform": valid, "mark": {"type": "rect", **edge}, "encoding": {"color": colour, "tooltip": tooltip}}
+        {"transform": valid, "mark": {"type": "rect", **border}, "encoding": {"color": colour, "tooltip": tooltip}}
     ]
     if has_texts:
         # Use the text colour with the larger contrast (WCAG 2.2).

@@ -69,8 +69,8 @@ def _specify(figure: Figure, panels: list[Panel]) -> Spec:
 
 def empty_changes(space: CellSpace) -> Spec:
     """Return an empty map of changes for the explorer, with the dataset ``changes`` and placeholder colour limits."""
-    blank = pd.DataFrame(0.0, space.edge_labels, operation_names(space))
-    tooltip_texts = [[""] * blank.shape[1]] * len(blank)
-    spec = change_map(PanelLayout(300.0, is_on_page=True), blank, [0] * len(blank), tooltip_texts, 1.0)
+    zero_changes = pd.DataFrame(0.0, space.edge_labels, operation_names(space))
+    tooltip_texts = [[""] * zero_changes.shape[1]] * len(zero_changes)
+    spec = change_map(PanelLayout(300.0, is_on_page=True), zero_changes, [0] * len(zero_changes), tooltip_texts, 1.0)
     spec["layer"][0]["encoding"]["color"]["scale"]["domain"] = ["@low", "@high"]
     return {"$schema": VEGA_LITE} | spec | {"data": {"name": "changes"}}

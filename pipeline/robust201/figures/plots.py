@@ -87,11 +87,11 @@ def save_plots(
     inches = parse_width(width)
     definitions = list(FIGURES.values()) if figures is None else [find_figure(name) for name in figures]
     all_results = read_results(dataset.select(), mean=mean)
-    selected = all_results if data is None else [choose_results(all_results, data, dataset.path)]
-    selected = [_select_shown_class(results, shown_class) for results in selected]
+    selected_results = all_results if data is None else [choose_results(all_results, data, dataset.path)]
+    selected_results = [_select_shown_class(results, shown_class) for results in selected_results]
     drawings = [
         (results, figure, out / f"{stem}.{file_format}")
-        for results, figure, stem in _list_drawings(selected, definitions, data is None)
+        for results, figure, stem in _list_drawings(selected_results, definitions, data is None)
     ]
     for _, _, path in drawings:
         check_output_file(path)
@@ -178,15 +178,15 @@ def _suggest_remedy(figure: FigureDefinition, results: DatasetResults) -> str:
 
 
 def _list_drawings(
-    selected: Sequence[DatasetResults], definitions: Sequence[FigureDefinition], all_datasets: bool
+    selected_results: Sequence[DatasetResults], definitions: Sequence[FigureDefinition], all_datasets: bool
 ) -> Iterator[tuple[DatasetResults, FigureDefinition, str]]:
-    for results in selected:
+    for results in selected_results:
         for figure in definitions:
             if not figure.is_across_datasets:
                 yield results, figure, f"{results.name}-{figure.name}"
     for figure in definitions:
-        if figure.is_across_datasets and all_datasets and selected:
-            yield selected[0], figure, figure.name
+        if figure.is_across_datasets and all_datasets and selected_results:
+            yield selected_results[0], figure, figure.name
 
 
 def _describe_results(results: DatasetResults) -> str:

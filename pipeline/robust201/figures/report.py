@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 VEGA_SCRIPT = "window.vegaEmbed = vegaEmbed;"
 """Script that is bundled with Vega-Embed, Vega and Vega-Lite, and makes `vegaEmbed` available to the page."""
 
-_MAX_NAMED = 20
-"""Maximum number of networks that a warning on the page names."""
+_MAX_WARNING_ITEMS = 20
+"""Maximum number of networks, or of signs of weak attacks, that a warning on the page lists."""
 
 _MAX_LEADERBOARD_ROWS = 20
 """Maximum number of networks on a leaderboard."""
@@ -215,9 +215,8 @@ def _overview_section(dataset: RobustnessDataset, all_results: "Sequence[Dataset
         f"{n_datasets} dataset{'' if n_datasets == 1 else 's'}",
     ]
     if dataset.sweep is not None:
-        images: dict[str, Any] | None = dataset.sweep.get("sweep", {}).get(
-            "images"
-        )  # imported results have no record of the image selection
+        # Results that an earlier version imported have no record of the image selection.
+        images: dict[str, Any] | None = dataset.sweep.get("sweep", {}).get("images")
         if images is not None:
             count = images.get("count")
             summary_items.append(
@@ -248,8 +247,10 @@ def _weights_check(dataset: RobustnessDataset) -> str:
             if n_expected
             else ""
         )
-    list_items = "".join(f"<li>{html.escape(network.message)}</li>" for network in check.unexpected[:_MAX_NAMED])
-    n_more = len(check.unexpected) - _MAX_NAMED
+    list_items = "".join(
+        f"<li>{html.escape(network.message)}</li>" for network in check.unexpected[:_MAX_WARNING_ITEMS]
+    )
+    n_more = len(check.unexpected) - _MAX_WARNING_ITEMS
     list_items += f"<li>and {n_more:,} more</li>" if n_more > 0 else ""
     return (
         f'<div class="warning">Clean accuracy differs from the accuracy recorded with the weights for '
@@ -276,7 +277,7 @@ def _attack_flags(results: "DatasetResults") -> str:
     flags = find_flags(results.name, accuracies, n_images=results.n_images, n_classes=n_classes, transfers=transfers)
     if not flags:
         return ""
-    list_items = "".join(f"<li>{html.escape(flag.message)}</li>" for flag in flags[:_MAX_NAMED])
+    list_items = "".join(f"<li>{html.escape(flag.message)}</li>" for flag in flags[:_MAX_WARNING_ITEMS])
     return f'<div class="warning">Signs of weak attacks: <ul>{list_items}</ul></div>'
 
 
@@ -499,7 +500,7 @@ def _accuracy_table(rows: Iterable[SummaryRow]) -> str:
 
 
 def _measure_table(results: "DatasetResults") -> str:
-    """Return a table that summarises the measures, including values under unknown keys."""
+    """Return a table that summarises the measures and the values of unknown keys; empty if there are none."""
     from robust201.analysis.labels import measure_label
 
     table_rows = []

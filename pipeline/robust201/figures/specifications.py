@@ -102,7 +102,7 @@ def specify_boxes(frame: pd.DataFrame, results: DatasetResults) -> Figure:
 
 
 def specify_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
-    """Draw accuracies with 95% intervals over strengths, with one panel per key and one curve per network.
+    """Draw accuracies with 95% intervals against strengths, with one panel per key and one curve per network.
 
     If one strength is much larger than the others, such as ε = 255/255, strengths are spaced evenly.
     """
@@ -153,7 +153,7 @@ def specify_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
 
 
 def specify_step_curves(frame: pd.DataFrame, results: DatasetResults) -> Figure:
-    """Draw accuracies over steps (see `step_curves`), with one panel per attack and one curve per network.
+    """Draw accuracies against steps (see `step_curves`), with one panel per attack and one curve per network.
 
     With many steps, the axis is a square-root scale, because most images are fooled in the first steps.
     """
@@ -194,7 +194,7 @@ def specify_kernel_parameters(frame: pd.DataFrame, results: DatasetResults) -> F
     """Draw box plots of mean adversarial accuracy by kernel parameters (see `accuracy_by_kernel_parameters`)."""
     limits = figure_data.box_range(frame)
     tick_labels = [str(size) for size in frame["kernel_parameters"]]
-    # The layers set the field, so it is removed here.
+    # The layers set the field of the colour channel, so it is removed here.
     colour = {name: value for name, value in _size_colours(results.cell_space, legend=False).items() if name != "field"}
     means = frame.assign(tick_label=tick_labels)[["tick_label", "mean", "mean_low", "mean_high"]]
 

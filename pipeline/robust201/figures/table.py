@@ -67,8 +67,9 @@ class FigureDefinition(NamedTuple):
 
     def describe(self, results: DatasetResults) -> str:
         """Return the caption, with the weighting of means and the paper's corresponding figures."""
-        averaged = f" {MEANS[results.mean]}" if self.shows_means else ""
-        return f"{self.caption}{averaged}{f' After {self.source} of Jung et al., ICLR 2023.' if self.source else ''}"
+        weighting_note = f" {MEANS[results.mean]}" if self.shows_means else ""
+        source_note = f" After {self.source} of Jung et al., ICLR 2023." if self.source else ""
+        return f"{self.caption}{weighting_note}{source_note}"
 
 
 _MIN_SUMMARISED_NETWORKS = MAX_NAMED_NETWORKS + 1

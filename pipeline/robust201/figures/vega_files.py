@@ -1,4 +1,4 @@
-"""Figures as SVG, PDF and PNG files of a given width, drawn by vl-convert_svg."""
+"""Figures as SVG, PDF and PNG files of a given width, drawn by vl-convert."""
 
 import base64
 import json
@@ -89,13 +89,13 @@ def convert_svg(svg: str, file_format: str) -> bytes:
 
 def draw_svg(spec: Spec) -> str:
     """Draw a specification with one pixel per point."""
-    return _draw_text(json.dumps(spec))
+    return _draw_json(json.dumps(spec))
 
 
 @lru_cache(maxsize=1)  # without notes and title, `draw_file` repeats the drawing that `_arrange_to_width` measured
-def _draw_text(spec: str) -> str:
+def _draw_json(spec_json: str) -> str:
     _register_fonts()
-    svg = vl_convert.vegalite_to_svg(spec, vl_version="6.4", allowed_base_urls=[])
+    svg = vl_convert.vegalite_to_svg(spec_json, vl_version="6.4", allowed_base_urls=[])
     # The ids that Vega gives to clips and gradients depend on earlier drawings in the process, so they are renumbered.
     stable_ids = {name: f"part{index}" for index, name in enumerate(dict.fromkeys(_ID.findall(svg)))}
     return _REFERENCE.sub(lambda match: f"{match[1]}{stable_ids.get(match[2], match[2])}{match[3]}", svg)

@@ -226,17 +226,17 @@ def check_published_marks() -> PublishedCheck:
     frame = compare_groups(tables)
     cells = {(row.network, row.group, row.epoch): row for row in iterate_rows(tables)}
     comparisons_by_groups = {(comparison.first, comparison.second): comparison for comparison in COMPARISONS}
-    certain: list[bool] = []
+    are_epochs_certain: list[bool] = []
     published_sides: list[str] = []
     computed_sides: list[str] = []
     for row in iterate_rows(frame):
         comparison = comparisons_by_groups[row.first, row.second]
         first, second = (cells[row.network, group, row.epoch] for group in (row.first, row.second))
-        certain.append(bool(first.certain and second.certain))
+        are_epochs_certain.append(bool(first.certain and second.certain))
         second_side = "second" if comparison.two_sided and comparison.marker in second.marks else ""
         published_sides.append("first" if comparison.marker in first.marks else second_side)
         computed_sides.append(row.higher if comparison.two_sided or row.higher == "first" else "")
-    frame = frame.assign(certain=certain, printed=published_sides, marked=computed_sides)
+    frame = frame.assign(certain=are_epochs_certain, printed=published_sides, marked=computed_sides)
     frame["agrees"] = frame["printed"] == frame["marked"]
     return PublishedCheck(frame, _count_markers(frame))
 

@@ -150,7 +150,10 @@ class DynamicsStudy(_Study):
 
 
 class MixingStudy(_Study):
-    """Accuracy over the fraction of robust images in training.
+    """Accuracy as a function of the fraction of robust images in training.
+
+    Robust images are generated with an adversarially trained network, so that they contain only features that this
+    network uses.
 
     Attributes:
         dataset: dataset whose images are attacked.

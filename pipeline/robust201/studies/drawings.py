@@ -69,7 +69,7 @@ def _draw_published(axes: Axes, x: Any, values: Any, colour: str) -> None:
 
 
 def draw_accuracy_curves(curves: pd.DataFrame, groups: Sequence[str], *, normalised: bool) -> Figure | None:
-    """Draw accuracy over epsilon, one panel per network and epoch: means over networks ± one standard deviation.
+    """Draw accuracy against epsilon, one panel per network and epoch: means over networks ± one standard deviation.
 
     The figures correspond to the paper's figures 4 and 5 (normalised by the clean accuracy) or 6 and 7. In normalised
     figures, chance depends on the clean accuracy, so each group has a dotted line in its colour. Return None if no
@@ -103,7 +103,7 @@ def draw_accuracy_curves(curves: pd.DataFrame, groups: Sequence[str], *, normali
 
 
 def draw_areas(curves: pd.DataFrame, network: str) -> Figure:
-    """Draw accuracy over epsilon, raw and normalised, with the areas that define R, as in the paper's figure 1.
+    """Draw accuracy against epsilon, raw and normalised, with the areas that define R, as in the paper's figure 1.
 
     `curves` is `ImageDistribution.curves`. Only the last epochs of the groups MNIST and CIFAR-10 are drawn.
     """
@@ -124,7 +124,7 @@ def draw_areas(curves: pd.DataFrame, network: str) -> Figure:
 
 
 def draw_robustness(tables: pd.DataFrame) -> Figure:
-    """Draw robustness R over epochs, one panel per network: published means, and our means ± one standard deviation."""
+    """Draw robustness R against the epoch, one panel per network: published means, and our means ± one deviation."""
     networks = list(dict.fromkeys(tables["network"]))
     max_with_deviation = max(1.0, float((tables["mean"] + tables["sd"].fillna(0)).max()))
     upper_limit = min(max_with_deviation, float(tables[["mean", "printed_mean"]].max().max()) + 0.1)
@@ -162,7 +162,7 @@ def _error_bounds(rows: pd.DataFrame) -> tuple["pd.Series[float]", "pd.Series[fl
 
 
 def draw_dynamics(curves: pd.DataFrame) -> Figure:
-    """Draw accuracy and attack success over iterations, one panel per run; see `_error_bounds` for the bands."""
+    """Draw accuracy and attack success against iterations, one panel per run; see `_error_bounds` for the bands."""
     runs = list(dict.fromkeys(curves["run"]))
     curve_names = list(dict.fromkeys(curves["curve"]))
     colours = dict(zip(curve_names, [INK, *SERIES_COLOURS, *SERIES_COLOURS], strict=False))
@@ -184,7 +184,7 @@ def draw_dynamics(curves: pd.DataFrame) -> Figure:
 
 
 def draw_mixing(curves: pd.DataFrame, panels: Mapping[str, Sequence[str]]) -> Figure:
-    """Draw accuracy over the fraction of robust images, one panel per group of attacks and network."""
+    """Draw accuracy against the fraction of robust images, one panel per group of attacks and network."""
     networks = list(dict.fromkeys(curves["network"]))
     panel_specs = [(title, keys, network) for title, keys in panels.items() for network in networks]
     curve_names = list(dict.fromkeys(curves["curve"]))
@@ -223,7 +223,7 @@ def draw_equivariance(best: pd.DataFrame) -> Figure:
 
 
 def draw_attacked_images(images: Mapping[str, NDArray[np.float32]], epsilons: Sequence[float]) -> Figure:
-    """Draw attacked images over epsilon, with their changes below, as in the paper's figures 8 and 9.
+    """Draw attacked images, one column per epsilon, with their changes below, as in the paper's figures 8 and 9.
 
     `images` has (E, 3, H, W) pixels in [0, 1] by group: one image per epsilon, starting with the clean image. Changes
     are drawn relative to grey, scaled by the largest change.

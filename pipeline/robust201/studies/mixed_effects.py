@@ -1,9 +1,11 @@
-"""Effects of images, task, pretraining and architecture on robustness R, from mixed models.
+"""Effects of images, task, pretraining and architecture on the robustness score R, from mixed models.
+
+`studies.image_distribution` computes R.
 
 Training runs with the same architecture and seed start from the same weights in all groups. R is therefore modelled as
 the mean of the group, plus a random intercept per set of initial weights, plus a residual. There is one model per
-network and epoch, because architectures differ in their weights and variances. Effects over architectures combine
-these independent models.
+network and epoch, because architectures differ in their weights and variances. To average an
+effect over architectures, or to compare architectures, the estimates of these independent models are combined.
 """
 
 import itertools
@@ -42,9 +44,9 @@ class MixedEffects:
             deviations `seed_sd` (initial weights) and `residual_sd`, and the fraction `seed_share` of the variance that
             is due to initial weights, with its interval `share_low` to `share_high`.
         effects: one row per effect: `factor`, `experiment` and `claim` (see `studies.comparisons`), `network`, `epoch`
-            (NaN for effects over architectures, which use the last epoch of each architecture), `estimate`, its
-            standard `error`, `degrees` (of freedom), its 95% interval `low` to `high`, `p`, and `p_holm` (corrected
-            over all rows). Numbers are NaN if there are too few training runs for a model.
+            (NaN for means and differences over architectures, which use the last epoch of each architecture),
+            `estimate`, its standard `error`, `degrees` (of freedom), its 95% interval `low` to `high`, `p`, and
+            `p_holm` (corrected over all rows). Numbers are NaN if there are too few training runs for a model.
     """
 
     variances: pd.DataFrame
@@ -57,13 +59,13 @@ class _Model(NamedTuple):
     groups: tuple[str, ...]
     random_intercept: RandomIntercept
 
-    def mean_weights(self, groups: Sequence[str]) -> NDArray[np.float64]:
-        """Return the weights of the coefficients whose weighted sum is the mean over `groups`."""
+    def mean_contrast(self, groups: Sequence[str]) -> NDArray[np.float64]:
+        """Return the factors of the coefficients with which their sum is the mean over `groups`."""
         return np.array([(group in groups) / len(groups) for group in self.groups])
 
     def compare(self, comparison: Comparison) -> ContrastEstimate:
         return self.random_intercept.estimate(
-            self.mean_weights([comparison.first]) - self.mean_weights([comparison.second])
+            self.mean_contrast([comparison.first]) - self.mean_contrast([comparison.second])
         )
 
 
@@ -123,7 +125,8 @@ def _effects_over_architectures(models: Mapping[str, _Model]) -> list[dict[str, 
     shared_groups = [group for group in all_models[0].groups if all(group in model.groups for model in all_models)]
     for first, second in itertools.combinations(models, 2) if shared_groups else ():
         means = [
-            models[name].random_intercept.estimate(models[name].mean_weights(shared_groups)) for name in (first, second)
+            model.random_intercept.estimate(model.mean_contrast(shared_groups))
+            for model in (models[first], models[second])
         ]
         network = f"{first} against {second}"
         rows.append(_effect_row("architecture", None, network, np.nan, combine_estimates(means, [1, -1])))

@@ -1,5 +1,10 @@
 """Studies of robust features, spatial and Lp robustness, and equivariant networks, compared with published numbers.
 
+Question 1: how do accuracy and attack success change during training (`measure_dynamics`)? Question 2: how much more
+robust are networks trained with some robust images (`measure_mixing`)? Question 3: do equivariant networks or robust
+images help against spatial attacks (`measure_equivariance`)? Robust images are generated with an adversarially trained
+network, so that they contain only features that this network uses.
+
 Published numbers come from single runs; they are converted to fractions. Our numbers are means over training seeds,
 with Student's intervals.
 
@@ -60,7 +65,7 @@ def _add_differences(frame: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Dynamics:
-    """Results of question 1: accuracy and attack success over training.
+    """Results of question 1: accuracy and attack success during training.
 
     Attributes:
         curves: one row per `run`, `curve` and `iteration`: `n` seeds, their `mean`, its interval `low` to `high`, their
@@ -113,7 +118,7 @@ def measure_dynamics(study: DynamicsStudy, exports: Exports) -> Dynamics:
         printed_iteration=pd.array([published_iterations.get(point) for point in points], dtype="Int64"),
         printed=[published_by_point.get(point, math.nan) for point in points],
     )
-    return Dynamics(_add_differences(frame), _dynamic_trends(frame, published_by_point), n_images)
+    return Dynamics(_add_differences(frame), _summarise_trends(frame, published_by_point), n_images)
 
 
 def _summarise_seeds(frame: pd.DataFrame, run: str, curve: str) -> list[dict[str, Any]]:
@@ -123,7 +128,7 @@ def _summarise_seeds(frame: pd.DataFrame, run: str, curve: str) -> list[dict[str
     ]
 
 
-def _dynamic_trends(frame: pd.DataFrame, published_by_point: Mapping[tuple[str, str, int], float]) -> pd.DataFrame:
+def _summarise_trends(frame: pd.DataFrame, published_by_point: Mapping[tuple[str, str, int], float]) -> pd.DataFrame:
     rows = []
     for (run, curve), curve_rows in frame.groupby(["run", "curve"], sort=False):
         published = {point[2]: value for point, value in published_by_point.items() if point[:2] == (run, curve)}
@@ -150,7 +155,7 @@ def _summarise_trend(positions: Any, values: Any) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Mixing:
-    """Results of question 2: accuracy over the fraction of robust images.
+    """Results of question 2: accuracy as a function of the fraction of robust images.
 
     Attributes:
         curves: one row per `network`, `curve` and `alpha`: `n` seeds, `mean`, `low`, `high`, `min`, `max`,
@@ -166,7 +171,7 @@ class Mixing:
 
 
 def measure_mixing(study: MixingStudy, exports: Exports) -> Mixing:
-    """Compute accuracy over the fraction of robust images, for each network, attack and strength.
+    """Compute accuracy for each fraction of robust images, for each network, attack and strength.
 
     Raises:
         ResultsError: a network has no results.
@@ -269,7 +274,8 @@ def published_equivariance() -> pd.DataFrame:
 def count_directions(best: pd.DataFrame) -> dict[str, tuple[int, int]]:
     """Count the comparisons that have the direction of the paper's findings.
 
-    Equal accuracies do not have it.
+    Comparisons of equal accuracies do not have this direction. Settings are D (training on the original images) and D_R
+    (training on robust images), both without rotations, and D* and D_R* (with rotations).
 
     Args:
         best: columns `attack`, `network`, `setting` and `on_test`, as in `Equivariance.best`.

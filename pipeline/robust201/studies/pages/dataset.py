@@ -72,14 +72,14 @@ def _read_results(study: DatasetStudy, exports: Exports) -> DatasetResults:
 
 def _summarise(claims: Sequence[Claim], results: DatasetResults) -> str:
     n_claims_by_verdict = Counter(claim.verdict for claim in claims)
-    images = "" if results.n_images is None else f" on {results.n_images:,} images"
-    contradicted = [f"“{claim.claim}” ({claim.place})" for claim in claims if claim.verdict == FAILS]
+    images = "" if results.n_images is None else f", evaluated on {results.n_images:,} images"
+    failed_claims = [f"“{claim.claim}” ({claim.place})" for claim in claims if claim.verdict == FAILS]
     sentence = (
-        f"These {len(results.architectures):,} cells{images} confirm {n_claims_by_verdict[HOLDS]} of "
-        f"{len(claims)} claims of the paper, contradict {n_claims_by_verdict[FAILS]}, and cannot test "
-        f"{n_claims_by_verdict[UNTESTED]}."
+        f"For these {len(results.architectures):,} cells{images}, {n_claims_by_verdict[HOLDS]} of the paper's "
+        f"{len(claims)} claims hold, {n_claims_by_verdict[FAILS]} do not hold, and {n_claims_by_verdict[UNTESTED]} "
+        "cannot be tested."
     )
-    return f"{sentence} Contradicted: {' '.join(contradicted)}" if contradicted else sentence
+    return f"{sentence} These claims do not hold: {'; '.join(failed_claims)}." if failed_claims else sentence
 
 
 def _claim_lines(claims: Sequence[Claim]) -> str:

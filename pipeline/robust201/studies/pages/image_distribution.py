@@ -28,6 +28,12 @@ from robust201.studies.pages.writer import (
     table_lines,
 )
 
+_EXPLAIN_EFFECTS = (
+    "Effects on R after the last epoch of each network. Comparisons are numbered as in docs/image-distribution.md: "
+    "“A > B” names first the group that is more robust according to the paper, and “A → B” is a group pretrained on A "
+    "and then trained on B. An estimate is the mean of the first group minus that of the second:"
+)
+
 
 def write_image_distribution(
     study: ImageDistributionStudy, exports: Exports, folder: Path, sweeps: Sequence[SweepConfig]
@@ -55,8 +61,8 @@ def write_image_distribution(
     )
     first_network = next(iter(study.networks))
     caption = (
-        f"{first_network} after its last epoch: areas under accuracy, unnormalised and normalised by clean accuracy "
-        "(figure 1 of the paper)"
+        f"{first_network} after its last epoch: areas under the curves of accuracy, unnormalised and normalised by "
+        "clean accuracy (figure 1 of the paper)"
     )
     page.add_figure("areas", drawings.draw_areas(numbers.curves, first_network), caption)
     for normalised_figure, groups in ((4, drawings.UNTUNED_GROUPS), (5, drawings.TUNED_GROUPS)):
@@ -64,7 +70,7 @@ def write_image_distribution(
             figure = drawings.draw_accuracy_curves(numbers.curves, groups, normalised=normalised)
             scale = "normalised" if normalised else "unnormalised"
             figure_number = normalised_figure if normalised else normalised_figure + 2
-            caption = f"Accuracy over epsilon, {scale} (figure {figure_number} of the paper)"
+            caption = f"Accuracy against epsilon, {scale} (figure {figure_number} of the paper)"
             page.add_figure(f"curves-{normalised_figure}-{scale}", figure, caption)
     if strengths := attack_strengths(study, sweeps):
         for network, attacked in attack_example_images(study, sweeps).items():
@@ -78,7 +84,7 @@ def write_image_distribution(
         page.add_table("mixed-variances", mixed.variances)
         page.add_text(f"## Mixed models\n\n{_explain_mixed_models(mixed)}\n\n{_variance_lines(mixed.variances)}")
         effects = short_table(_effect_lines(mixed.effects), "mixed-effects")
-        page.add_text(f"Effects on R after the last epoch of each network:\n\n{effects}")
+        page.add_text(f"{_EXPLAIN_EFFECTS}\n\n{effects}")
     return page.finish()
 
 
@@ -90,6 +96,8 @@ def _explain_tables(numbers: ImageDistribution) -> str:
         else "over other strengths than in the paper, or from the sensitivity, so it is not comparable with published R"
     )
     return (
+        "R is the area under a network's accuracy as a function of the attack's strength, divided by the area for a "
+        "constant clean accuracy; 1 means that the attack has no effect. "
         f"R is computed for each network {strengths}. The tables have means over networks. The lower bound of R, which "
         f"is reached if no attacked image is classified correctly, is {numbers.floor:.4f}. R is not clipped; "
         f"{n_above} of {len(numbers.trained_networks)} networks have R above 1. "
@@ -105,7 +113,7 @@ def _compare_fits(trained_networks: pd.DataFrame) -> str:
     if differences.empty:
         return ""
     return (
-        "The R of fitted psychometric functions differs from R by "
+        "If psychometric functions are fitted to the accuracies, their R differs from this R by "
         f"{format_number(differences.median(), 3)} (median) and by at most {format_number(differences.max(), 3)}. "
     )
 
@@ -162,28 +170,35 @@ def _count_decisions(comparisons: pd.DataFrame, is_comparable: bool) -> str:
     n_agreeing = int((with_published["printed"] == with_published["higher"]).sum())
     n_after_holm = int((comparisons["higher_holm"] != "").sum())
     sentence = (
-        f"{int((comparisons['higher'] != '').sum())} of {len(comparisons)} comparisons differ at the 5% level by "
-        f"Welch's test, {n_after_holm} after Holm's correction for all of them"
+        f"In {int((comparisons['higher'] != '').sum())} of {len(comparisons)} comparisons, the robustness R of the two "
+        f"groups differs significantly (Welch's test, 5% level); {n_after_holm} of these differences remain "
+        "significant after Holm's correction for all comparisons"
     )
     if "p_paired_holm" in comparisons:
         n_paired = int((comparisons["p_paired_holm"] < 0.05).sum())
-        sentence += f", and {n_paired} by the paired test over equal seeds with the same correction"
+        sentence += (
+            f". A test that pairs networks with equal seeds finds {n_paired} significant differences after the same "
+            "correction"
+        )
     if len(with_published):
-        sentence += f". {n_agreeing} of {len(with_published)} decisions agree with the published decisions at the "
-        sentence += "published epochs in the tables"
-    return sentence + ("." if is_comparable else ". Strengths differ from the paper's.")
+        sentence += (
+            f". {n_agreeing} of {len(with_published)} decisions (which group has the significantly higher R, if any) "
+            "agree with the paper's decisions at the published epochs in the tables"
+        )
+    return sentence + ("." if is_comparable else ". R is not comparable with the paper's, as explained below.")
 
 
 def _explain_mixed_models(mixed: MixedEffects) -> str:
     n_significant, n_after_holm = (int((mixed.effects[name] < LEVEL).sum()) for name in ("p", "p_holm"))
     return (
-        "There is one model per network and epoch, fitted by REML. It describes the R of a trained network as the mean "
-        "of its group, plus an intercept of its seed (which determines the initial weights in all groups), plus a "
-        "residual. The residuals of all groups have one variance, so prefer the tests above if standard deviations "
-        "differ much between groups. Intervals of effects are Student's 95% intervals with Satterthwaite's degrees of "
-        "freedom; intervals of the seeds' fraction of the variance use the profile likelihood. Effects on the relative "
-        f"change C are the same, since its mean is R - 1. {n_significant} of {len(mixed.effects)} effects differ from "
-        f"0 at the 5% level, {n_after_holm} after Holm's correction for all of them."
+        "There is one model per network and epoch, fitted by restricted maximum likelihood (REML). It describes the R "
+        "of a trained network as the mean of its group, plus an intercept of its seed (which determines the initial "
+        "weights in all groups), plus a residual. The residuals of all groups have one variance, so prefer the tests "
+        "above if standard deviations differ much between groups. Intervals of effects are Student's 95% intervals "
+        "with Satterthwaite's degrees of freedom; intervals of the seeds' fraction of the variance use the profile "
+        "likelihood. Effects on the mean relative change of accuracy, which is R - 1, are the same. "
+        f"{n_significant} of {len(mixed.effects)} effects differ from 0 at the 5% level, {n_after_holm} after Holm's "
+        "correction for all of them."
     )
 
 

@@ -21,6 +21,20 @@ from robust201.studies.robust_features import (
     published_equivariance,
 )
 
+_ROBUST_IMAGES = (
+    "Robust images are generated with an adversarially trained network, so that they contain only features that this "
+    "network uses."
+)
+
+_CURVE_NAMES = (
+    "A curve is named by its key and, after a colon, its strength: an epsilon, for Linf in units of 1/255. For "
+    "example, `pgd_l2:0.25` is L2 PGD at epsilon 0.25, and `pgd_linf7:1` is Linf PGD at epsilon 1/255."
+)
+
+_SPATIAL_ATTACKS = (
+    "The attacks are defined in docs/protocol/attacks.md: `rot…` rotates the image, and `grid…` rotates and shifts it."
+)
+
 _ERROR_BARS = "show 95% intervals over seeds, or the range of two seeds; circles show published numbers"
 """End of captions, which explains bands, bars and circles."""
 
@@ -72,17 +86,18 @@ def _comparison_cells(row: Mapping[Any, Any]) -> list[str]:
 def write_dynamics(study: DynamicsStudy, exports: Exports, folder: Path) -> list[Path]:
     """Write the page, its tables and figures (see `write_pages`)."""
     results = measure_dynamics(study, exports)
-    page = PageWriter(study, folder, f"{study.name}: accuracy and attack success over training")
+    page = PageWriter(study, folder, f"{study.name}: accuracy and attack success during training")
     page.add_table("curves", results.curves)
     page.add_table("trends", results.trends)
     page.add_lead(" ".join(_describe_run(str(run), rows) for run, rows in results.trends.groupby("run", sort=False)))
     page.add_text(_explain_numbers(results.curves["n"]))
     page.add_text(
         "Attack success (asr) is the fraction of the images classified correctly without an attack that are "
-        f"misclassified under the attack. Both counts are over all {results.n_images} images."
+        f"misclassified under the attack. Both counts are over all {results.n_images} images. {_CURVE_NAMES} "
+        f"{_SPATIAL_ATTACKS}"
     )
     figure = drawings.draw_dynamics(results.curves)
-    page.add_figure("dynamics", figure, f"Accuracy and attack success over iterations; bands {_ERROR_BARS}")
+    page.add_figure("dynamics", figure, f"Accuracy and attack success against iterations; bands {_ERROR_BARS}")
     rows = [[f"{row['run']}, {row['curve']}", *_trend_cells(row)] for row in results.trends.to_dict("records")]
     page.add_text(
         "## Over all snapshots\n\nOurs / published / difference. Published values are over all published snapshots. "
@@ -105,10 +120,11 @@ def _describe_run(run: str, trends: pd.DataFrame) -> str:
     """Return a sentence with the last value of each curve of a run, and the published value."""
     descriptions = []
     for row in trends.to_dict("records"):
-        curve = "clean accuracy" if row["curve"] == "clean" else f"success of {row['curve'].removeprefix('asr ')}"
+        name = row["curve"].removeprefix("asr ")
+        curve = "clean accuracy" if row["curve"] == CLEAN else f"attack success under {name}"
         published = "none" if math.isnan(row["printed_last"]) else f"{_format_percent(row['printed_last'])}%"
         descriptions.append(f"{curve} {_format_percent(row['last'])}% (published: {published})")
-    return f"At its last snapshot, {run} has: {', '.join(descriptions)}."
+    return f"At its last snapshot, the run {run} has: {', '.join(descriptions)}."
 
 
 def _trend_cells(row: Mapping[Any, Any]) -> list[str]:
@@ -124,13 +140,14 @@ def write_mixing(study: MixingStudy, exports: Exports, folder: Path) -> list[Pat
     page.add_table("curves", results.curves)
     page.add_table("trends", results.trends)
     page.add_lead(
-        f"From no robust images to robust images alone, accuracy rises in {(results.trends['slope'] > 0).sum()} of "
-        f"{len(results.trends)} curves (published: {(results.trends['printed_slope'] > 0).sum()} of "
-        f"{results.trends['printed_slope'].notna().sum()})."
+        "As the fraction of robust images in training rises from 0 to 1, accuracy rises in "
+        f"{(results.trends['slope'] > 0).sum()} of {len(results.trends)} curves (published: "
+        f"{(results.trends['printed_slope'] > 0).sum()} of {results.trends['printed_slope'].notna().sum()}). "
+        f"{_ROBUST_IMAGES}"
     )
     page.add_text(_explain_numbers(results.curves["n"]))
     figure = drawings.draw_mixing(results.curves, study.panels)
-    page.add_figure("mixing", figure, f"Accuracy over the fraction α of robust training images; bands {_ERROR_BARS}")
+    page.add_figure("mixing", figure, f"Accuracy against the fraction α of robust training images; bands {_ERROR_BARS}")
     columns = ["network, curve", "slope", "95% interval", "published slope", "difference"]
     columns += ["decreases", "published decreases"]
     rows = []
@@ -144,8 +161,9 @@ def write_mixing(study: MixingStudy, exports: Exports, folder: Path) -> list[Pat
         ]
         rows.append([f"{row['network']}, {row['curve']}", *slopes, *decreases])
     page.add_text(
-        "## Is accuracy monotonic?\n\nThe slope is the change of a fitted line from no robust images to robust images "
-        "alone, in percentage points. A decrease is a lower accuracy at the next larger fraction."
+        "## Is accuracy monotonic?\n\nA line is fitted to each curve. Its slope is the change of accuracy from the "
+        "fraction 0 to the fraction 1, in percentage points. Decreases are steps to the next larger fraction at which "
+        f"accuracy falls. {_CURVE_NAMES}"
     )
     page.add_text(table_lines(columns, rows))
     columns = ["network, curve", "α", "seeds", "ours", "95% interval", "published", "difference"]
@@ -172,16 +190,21 @@ def write_equivariance(study: EquivarianceStudy, exports: Exports, folder: Path)
     ):
         page.add_table(name, frame)
     page.add_lead(_describe_directions(results.best))
+    page.add_text(
+        "D is training on the original images, and D_R is training on robust images; * adds rotations. "
+        f"{_ROBUST_IMAGES} Of the networks with published numbers, G-ResNet is group-equivariant, and STN contains a "
+        f"spatial transformer. {_SPATIAL_ATTACKS}"
+    )
+    page.add_text(
+        "A candidate is a network of one depth, trained with one learning rate. Of the "
+        f"{results.n_images} images, {results.n_validation} validation images select the best candidate, and the other "
+        "images (test images) measure its accuracy. The original study selected candidates on the test images, "
+        "separately for each attack. Table 1 and the column “selected on test” do the same, and are compared with the "
+        "published numbers. The effect of selection is the accuracy of the candidate selected on the test images minus "
+        "that of the candidate selected on the validation images."
+    )
     page.add_text(_describe_best(results.best))
     page.add_text(_explain_numbers(results.best["n"]))
-    page.add_text(
-        f"A candidate is a depth and learning rate. Of the {results.n_images} images, {results.n_validation} "
-        "validation images select the best candidate, and the other images (test images) measure its accuracy. The "
-        "original study selected candidates on the test images, separately for each attack. Table 1 and the column "
-        "“selected on test” do the same, and are compared with the published numbers. The effect of selection is the "
-        "accuracy of the candidate selected on the test images minus that of the candidate selected on the validation "
-        "images."
-    )
     caption = (
         "Accuracy by attack, network and setting, of the candidate selected on the validation images; bars "
         f"{_ERROR_BARS}"
@@ -197,7 +220,7 @@ def write_equivariance(study: EquivarianceStudy, exports: Exports, folder: Path)
 
 
 def _describe_directions(best: pd.DataFrame) -> str:
-    """Return a sentence with the number of comparisons that have the published order, for ours and published ones."""
+    """Return how many comparisons agree with each published finding, in our results and in the published ones."""
     findings = {
         "robust": "training on robust images (D_R) lowers accuracy",
         "rotations": "rotations in training (D*, D_R*) raise accuracy under attack",

@@ -79,10 +79,10 @@ def test_export_writes_one_file_per_measure_column(tmp_path, space):
         make_values(unit, CLEAN_STRENGTH)["list_of_norms"].tolist() for unit in units[2:]
     ]
     assert table["n_classes"].to_pylist() == [10, 10]
-    changed_dataset = shutil.copytree(out, tmp_path / "other", ignore=shutil.ignore_patterns("parquet"))
-    changed_path = changed_dataset / "cifar10/spectrum_list_of_norms.json"
+    changed_export = shutil.copytree(out, tmp_path / "other", ignore=shutil.ignore_patterns("parquet"))
+    changed_path = changed_export / "cifar10/spectrum_list_of_norms.json"
     changed_path.write_text(changed_path.read_text().replace("]", ", 1.0]").replace(", ", ", 1", 1))
-    comparison = compare_results(out, changed_dataset)
+    comparison = compare_results(out, changed_export)
     keys = ["squared_norm", *(f"list_of_norms[{index}]" for index in range(4))]
     assert [key_comparison.key for key_comparison in comparison.comparisons if key_comparison.key != "clean"] == sorted(
         f"spectrum {key}" for key in keys
@@ -98,7 +98,7 @@ def test_export_writes_one_file_per_measure_column(tmp_path, space):
     assert [configuration["config_name"] for configuration in configurations] == ["cifar10", "cifar10-spectrum"]
 
 
-def test_parquet_rows_have_network_names_in_space_without_indices(tmp_path):
+def test_parquet_rows_name_networks_if_search_space_has_no_indices(tmp_path):
     export(tmp_path, make_plan_with_weights(["random-s0"]), formats=("json", "parquet"))
     table = pq.read_table(tmp_path / "parquet/dataset=cifar10/key=pgd/part-0.parquet")
     assert table.schema.field("architecture").type == pa.string()
@@ -152,7 +152,7 @@ def test_published_keys_contain_norm_of_attack(tmp_path):
     units.append(make_unit(0, "cifar10", "mine", (1.0,), columns=()))
     plan = FabricatedPlan(tuple(units), tasks=TASKS | {"mine": make_task("mine", "attack", constraint=L2)})
     export(tmp_path, plan, key_style="published", formats=("json", "parquet"))
-    names = ["pgd@Linf", "pgd_l2@L2", "mine"]  # a custom task has one spelling
+    names = ["pgd@Linf", "pgd_l2@L2", "mine"]  # the key of a custom task is the same in both key styles
     assert [*load_json(tmp_path, "meta.json")["epsilons"]] == names
     assert all((tmp_path / f"cifar10/{name}_accuracy.json").exists() for name in names)
     content = (
@@ -230,8 +230,8 @@ def test_commands_accept_sweep_with_custom_networks_attack_and_measure(custom_re
     content = load_json(single_weights, "digits/jacobian_squared_norm.json")["digits"]["jacobian"]["squared_norm"]
     assert [content["narrow"], content["wide"]] == table["squared_norm"].to_pylist()[::2]
 
-    for dataset in (single_weights, all_weights):
-        comparison = json.loads(run_command("diff", custom_results, dataset, "--json").out)
+    for out in (single_weights, all_weights):
+        comparison = json.loads(run_command("diff", custom_results, out, "--json").out)
         assert comparison["max_difference"] == 0
         assert {key_comparison["key"] for key_comparison in comparison["comparisons"]} >= {
             "clean",
