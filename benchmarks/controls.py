@@ -4,7 +4,8 @@
     python -m benchmarks.controls --folder runs/controls
 
 The folder contains results of `jobs/controls-*.yaml`: exports with per-image outcomes in mnist-fused-dataset and
-mnist-reference-dataset, and likewise for keras and resnet18. `jobs/controls/by_hand.py` wrote by-hand/NETWORK.json.
+mnist-reference-dataset, and likewise for keras and resnet18. `jobs/controls/by_hand.py`, which calls the libraries
+directly ("by hand"), wrote by-hand/NETWORK.json.
 
 The output is two tables in Markdown. The first has accuracies, and p-values of McNemar's exact test between the fused
 engine and the other two methods on the same images; missing results are shown as dashes. The second compares
@@ -26,8 +27,8 @@ from robust201.statistics.significance import holm_adjust, mcnemar_p_values
 SWEEPS = {"mnist": ("lenet-plain", "lenet-robust"), "keras": ("keras-cnn",), "resnet18": ("resnet18",)}
 ENGINES = ("fused", "reference")
 BY_HAND = "by hand"
-SORT_KEYS = {"clean": "", "fgsm": "0", "pgd": "1", "pgd_l2": "2"}
-"""Sort keys of the first keys; AutoAttack's keys follow in alphabetical order."""
+SORT_TEXTS = {"clean": "", "fgsm": "0", "pgd": "1", "pgd_l2": "2"}
+"""Texts by which the first keys are sorted; AutoAttack's keys follow in alphabetical order."""
 
 PUBLISHED = {
     ("lenet-plain", "clean"): 9889,
@@ -104,7 +105,7 @@ def read_comparisons(folder: Path, sweep: str) -> Iterator[Comparison]:
         keys = {
             key for outcomes_by_key in exports.values() for name, key in outcomes_by_key if name == network
         } | by_hand.keys()
-        for key in sorted(keys, key=lambda key: SORT_KEYS.get(key, key)):
+        for key in sorted(keys, key=lambda key: SORT_TEXTS.get(key, key)):
             result_by_engine = {
                 engine: outcomes_by_key[network, key]
                 for engine, outcomes_by_key in exports.items()

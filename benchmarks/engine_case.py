@@ -32,7 +32,7 @@ RUN_LENGTHS = {"pgd": ("steps", 2, 6), "aa_apgd-ce": ("steps", 4, 8), "aa_square
 """Parameter that sets an attack's length, and the two lengths that are compared, by key."""
 
 HARMLESS_EPSILON_255 = 1e-4
-COST_CLASSES = {13714: "heavy", 1462: "heavy", 21: "medium", 991: "medium", 309: "light", 0: "light"}
+COST_LEVELS = {13714: "heavy", 1462: "heavy", 21: "medium", 991: "medium", 309: "light", 0: "light"}
 """Cost of the networks that are measured by default, by index."""
 
 CHANNELS, CELLS, IMAGE_SIZE = 16, 5, 32

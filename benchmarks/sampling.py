@@ -1,12 +1,12 @@
-"""Replay sampled evaluations on full outcomes: coverage and widths of intervals, and rankings.
+"""Replay sampled sweeps: coverage and widths of intervals, and rankings.
 
     python -m benchmarks.sampling DATASET [DATASET ...] --draws 1000 --figure sampling.svg
 
-DATASET is an export with per-image outcomes (docs/statistics.md); several exports are merged. In each repetition,
-models are fitted to a random pilot of networks. The other networks are estimated from samples of the images, and the
-estimates are compared with the full outcomes. The baseline is simple random sampling of equal cost. The cost is
-forward passes times images, for a sweep of 6,466 networks that includes a pilot of 20 networks and the keys evaluated
-on all images (`clean`, `fgsm` and corruptions).
+A replay draws samples from outcomes that are known for all images. DATASET is an export with per-image outcomes
+(docs/statistics.md); several exports are merged. In each repetition, models are fitted to a random pilot of networks.
+The other networks are estimated from samples of the images, and the estimates are compared with the full outcomes. The
+baseline is simple random sampling of equal cost. The cost is forward passes times images, for a sweep of 6,466 networks
+that includes a pilot of 20 networks and the keys evaluated on all images (`clean`, `fgsm` and corruptions).
 
 `--population 10000` repeats each image, so that a set of 500 images is sampled like one of 10,000 with the same
 distribution of outcomes. The costs of keys are taken from the paper's sweep (`jobs/paper.yaml`). The tables of
@@ -231,11 +231,11 @@ def replay_key(
     model = OutcomeModel().fit(pilot_inputs, outcomes[pilot])
     repeated_outcomes = np.tile(outcomes[pilot], repeats)
     expected_outcomes = np.tile(predict_pilots(model, pilot_inputs), repeats)
-    strata = stratify(repeated_outcomes, n_strata=n_strata, seed=seed, name=key, predicted=expected_outcomes)
+    design = stratify(repeated_outcomes, n_strata=n_strata, seed=seed, name=key, predicted=expected_outcomes)
     predicted = [model.predict(features(outcomes[pilot], cheap[network], cheap[pilot])) for network in network_indices]
     networks = Networks(outcomes[network_indices], np.concatenate(predicted), repeats)
     for cost, size_by_key in sizes_by_cost.items():
-        yield cost, allocate(strata, repeated_outcomes, size_by_key[key], expected_outcomes), networks
+        yield cost, allocate(design, repeated_outcomes, size_by_key[key], expected_outcomes), networks
 
 
 @dataclass(frozen=True)

@@ -286,7 +286,7 @@ def test_readers_do_not_mistake_estimates_for_counts(
     config, out = make_sampled("80%"), tmp_path / "out"
     run(config)
     export_files(config, out)
-    assert verify_results(config.results, export=out).export == ()
+    assert verify_results(config.results, export=out).export_problems == ()
     accuracies = read_accuracies(config.results)
     pgd_accuracies = [by_network for evaluation, by_network in accuracies.items() if evaluation[1] == "pgd"]
     pilot = set(choose_pilot(config.selected_architectures, 2, 0))
@@ -296,7 +296,8 @@ def test_readers_do_not_mistake_estimates_for_counts(
     table = pq.read_table(out / ESTIMATES_FILE)
     changed_table = table.set_column(table.schema.get_field_index("value"), "value", pa.array([0.5] * len(table)))
     pq.write_table(changed_table, out / ESTIMATES_FILE)
-    (message,) = [line for line in verify_results(config.results, export=out).export if "estimates differ" in line]
+    problems = verify_results(config.results, export=out).export_problems
+    (message,) = [line for line in problems if "estimates differ" in line]
     assert ESTIMATES_FILE in message
 
 
@@ -390,7 +391,7 @@ def test_export_writes_json_of_estimates_only_on_request(make_sampled: MakeSampl
     assert accuracies == {str(name): values for name, values in estimates.items()} | counts
     assert reader.sweep is not None
     assert reader.sweep["sampling"]["json"] == "estimated"
-    assert verify_results(config.results, export=out).export == ()
+    assert verify_results(config.results, export=out).export_problems == ()
 
 
 def test_ranking_marks_estimates(make_sampled: MakeSampled, tmp_path: Path) -> None:
@@ -553,7 +554,7 @@ def test_smaller_budget_keeps_counts_on_all_images(make_sampled: MakeSampled, tm
     assert increment_sizes(config) == {}
 
 
-def test_networks_added_after_counts_are_sampled(make_sampled: MakeSampled, tmp_path: Path) -> None:
+def test_networks_added_to_fully_evaluated_sweep_are_sampled(make_sampled: MakeSampled, tmp_path: Path) -> None:
     config = make_sampled("80%", architectures=[0, 21, 9999, 4000, 15000, 1000])
     networks = config.selected_architectures
     pilot = choose_pilot(networks, 2, 0)
@@ -563,7 +564,9 @@ def test_networks_added_after_counts_are_sampled(make_sampled: MakeSampled, tmp_
     run(config, say=lines.append)
     samples, plan = read_samples(config.results), load_plan(config.results)
     assert samples is not None
-    assert samples.counted == {("digits", key): tuple(counted_networks) for key in ("aa_square", "pgd")}
+    assert samples.fully_evaluated_networks == {
+        ("digits", key): tuple(counted_networks) for key in ("aa_square", "pgd")
+    }
     assert {unit.architecture for unit in plan.units if unit.images} == {*added_networks}
     assert not any("fewer images" in line for line in lines)
     export_files(config, tmp_path / "a")
@@ -642,7 +645,7 @@ def test_run_reports_unused_increments_once(make_sampled: MakeSampled) -> None:
     previews.clear()
     run(make_sampled(None), on_preview=previews.append)
     (stale_line,) = previews[0].stale
-    assert stale_line.endswith("are kept but not used: the sweep has no section sampling")
+    assert stale_line.endswith("are kept but not used: the sweep has no section `sampling`")
 
 
 def test_run_names_keys_of_combined_samples(make_sampled: MakeSampled) -> None:

@@ -171,7 +171,7 @@ def fused_images(key, classifier, images, labels, epsilons, seed, parameters, *,
     )
     adversarial = torch.full((len(epsilons), *images.shape), torch.nan, device=images.device)
     for batch in TASKS[key].load("fused")(job, parameters):
-        adversarial[batch.strength, batch.positions] = batch.images
+        adversarial[batch.strength_index, batch.positions] = batch.images
     return adversarial
 
 

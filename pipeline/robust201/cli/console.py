@@ -127,7 +127,7 @@ def describe_trainings_in_progress(beats: Sequence[LastBeat]) -> Iterator[str]:
     """Yield one line for each of the first training runs, then the number of further training runs."""
     for beat in beats[:_MAX_SHOWN_TRAINING_RUNS]:
         if (training := beat.training) is not None:
-            yield f"{beat.label}: step {training.step:,} of {training.last:,}, {_describe_steps(training)}"
+            yield f"{beat.label}: step {training.step:,} of {training.n_steps:,}, {_describe_steps(training)}"
     if len(beats) > _MAX_SHOWN_TRAINING_RUNS:
         yield f"and {format_count(len(beats) - _MAX_SHOWN_TRAINING_RUNS, 'more training run')} in progress"
 
@@ -190,7 +190,7 @@ class RunDisplay:
             for beat in progress.training_heartbeats[:_MAX_SHOWN_TRAINING_RUNS]:
                 if beat.training is not None and not is_complete:
                     text = f"steps; {_describe_steps(beat.training)}"
-                    rows[escape(beat.label)] = (beat.training.step, beat.training.last, text)
+                    rows[escape(beat.label)] = (beat.training.step, beat.training.n_steps, text)
             self._show_rows(rows)
         elif self._is_due(progress, event):
             self._last_log, self._logged_done = time.monotonic(), done

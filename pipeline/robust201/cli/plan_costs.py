@@ -1,4 +1,7 @@
-"""Costs in `robust201 plan`: hours by key, cheaper designs, designs for a budget, and the cells to evaluate next."""
+"""Costs in `robust201 plan`: hours by key, cheaper designs, designs for a budget, and the cells to evaluate next.
+
+A design is a variant of the sweep with fewer networks, fewer images, or fewer steps and queries of attacks.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

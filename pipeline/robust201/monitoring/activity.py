@@ -75,7 +75,7 @@ class PartInFlight:
     """A part that a worker is computing.
 
     Attributes:
-        missing: sections of the part whose results are missing.
+        missing: the part, or the pieces of it whose results are missing.
         seconds: seconds since the worker began the part.
         silent_seconds: seconds since the worker's last heartbeat if the next one is overdue, otherwise None.
     """

@@ -1,8 +1,8 @@
 """Audit of a sweep: both engines attack a sample of its networks, and their results are compared image by image.
 
-Each engine evaluates the same networks on the same images, as a separate small sweep in another folder, which
-also stores predictions. Therefore an audit can be resumed, runs on the same executors, and does not modify the audited
-sweep.
+The engines are `reference`, which calls Foolbox and AutoAttack, and `fused`. Each engine evaluates the same networks on
+the same images, as a separate small sweep in another folder, which also stores predictions. Therefore an audit can be
+resumed, runs on the same executors, and does not modify the audited sweep.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping

@@ -1,6 +1,7 @@
 """Pilot of a sampled sweep: networks that are evaluated on all images, and a model of other networks' outcomes.
 
-An outcome says whether a network classifies an image correctly.
+An outcome says whether a network classifies an image correctly. Cheap keys are the keys in the field `sampling.cheap`,
+for which every network is evaluated on all images.
 """
 
 from collections.abc import Sequence
@@ -24,8 +25,7 @@ class Pilot:
 
     Attributes:
         outcomes: (P, S, N) outcomes under the key at each of its S strengths.
-        cheap: (P, C, N) outcomes under the cheap keys, which are those in the field ``sampling.cheap``; C is the number
-            of pairs of a cheap key and a strength.
+        cheap: (P, C, N) outcomes under the cheap keys; C is the number of pairs of a cheap key and a strength.
         model: model that predicts other networks' outcomes.
         predicted: (P, S, N) probabilities that each pilot network is correct, predicted from the other pilot networks.
     """

@@ -19,7 +19,7 @@ from robust201.tasks import TASKS
 
 
 class Coverage(NamedTuple):
-    """Results that exist for the units of a key, one per network; both arrays are in the order of the networks.
+    """Results that exist under a key, which has one unit per network; both arrays are in the order of the networks.
 
     Attributes:
         planned: the key.
@@ -38,7 +38,7 @@ class Coverage(NamedTuple):
 
 
 def count_coverage(plan: Plan, inventory: Inventory) -> Iterator[Coverage]:
-    """Count the complete evaluations of each key of a plan; they have all measurements of the plan."""
+    """Count the evaluations of each key of a plan that are complete, which means that they have all measurements."""
     unit_indices = inventory.find(plan.unit_ids)
     complete_counts: dict[tuple[Any, ...], NDArray[np.int64]] = {}  # a cache: most keys have the same strengths
     n_earlier_units = 0
@@ -54,7 +54,10 @@ def count_coverage(plan: Plan, inventory: Inventory) -> Iterator[Coverage]:
 
 
 def count_done(plan: Plan, inventory: Inventory) -> Counter[tuple[str, str]]:
-    """Count the complete evaluations by dataset and key; on a sample, all increments must be complete."""
+    """Count the complete evaluations by dataset and key.
+
+    An evaluation on a sample is complete if it is complete on all increments of the sample (see `runtime.sampling`).
+    """
     n_complete: Counter[tuple[str, str]] = Counter()
     increments_by_network: defaultdict[tuple[str, str, ArchitectureId], list[tuple[int, PlannedKey, int]]] = (
         defaultdict(list)
@@ -77,7 +80,7 @@ def count_done(plan: Plan, inventory: Inventory) -> Counter[tuple[str, str]]:
 def _count_common_strengths(increments: list[tuple[int, PlannedKey, int]], plan: Plan, inventory: Inventory) -> int:
     """Count the strengths at which all increments of a network are complete.
 
-    Each increment is the number of its complete strengths, its key and the position of the network.
+    Each increment is given by the number of its complete strengths, its key, and the position of the network.
     """
     min_complete, strengths = min(count for count, _, _ in increments), increments[0][1].strengths
     if min_complete in (0, len(strengths)) or len(increments) == 1:
@@ -125,7 +128,7 @@ def preview_run(plan: Plan, full_plan: Plan, inventory: Inventory) -> RunPreview
 
 
 def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
-    """Yield lines about results that a plan does not use: their number, their key and the reason."""
+    """Yield a line for each group of results that a plan does not use: their number, their key and the reason."""
     payloads_by_key: defaultdict[tuple[str, str], list[Any]] = defaultdict(list)
     for protocol in plan.protocols.values():
         payloads_by_key[protocol.payload["dataset"], protocol.payload["key"]].append(protocol.payload)
@@ -162,7 +165,7 @@ def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
 def _unused_samples_reason(plan: Plan) -> str:
     """Return the reason why a plan does not use results on samples."""
     if plan.config.sampling is None:
-        return "the sweep has no section sampling"
+        return "the sweep has no section `sampling`"
     if plan.facts.samples is None:
         return f"{SAMPLE_FILE} is missing; they are used again if the same samples are drawn from the pilot"
     return f"their images differ from the images in {SAMPLE_FILE}"

@@ -186,7 +186,7 @@ class RunProgress:
 
 
 def read_progress(folder: Path) -> dict[str, Any]:
-    """Read the progress.json of the last driver or share, without invalid fields.
+    """Read the progress.json of the last driver or job share, without invalid fields.
 
     It is informative only; completed work is counted from the shards.
     """
@@ -376,7 +376,7 @@ class Tracker:
         """Count the steps of a training run since its last snapshot, except steps before it was resumed."""
         if beat.training is None:
             return
-        step, first_step = beat.training.step, beat.training.begun
+        step, first_step = beat.training.step, beat.training.first_step
         next_snapshot = min((strength for strength in beat.strengths if strength > step), default=None)
         # The heartbeat may be older than the snapshot's receipt, which has counted these steps.
         if next_snapshot is None or (unit.id, next_snapshot) in self._finished_strengths:

@@ -1,4 +1,8 @@
-"""Steps of a sampled sweep outside its workers: drawing samples, and combining samples that contain all images."""
+"""Steps of a sampled sweep that the driver performs: drawing samples, and combining samples that contain all images.
+
+A sampled sweep evaluates its pilot networks on all images, and the other networks on a sample of the images per dataset
+and key. A sample grows by increments: disjoint sets of images, each of which is evaluated as a separate unit.
+"""
 
 import platform
 from collections import Counter
@@ -74,8 +78,8 @@ def draw_samples(
         samples_by_key[planned.dataset_and_key] = sample.grow(larger_design, images)
         has_new_increments = True
     if has_new_increments and section is not None:
-        counted = {} if plan.facts.samples is None else plan.facts.samples.fully_evaluated_networks
-        samples = Samples(section.design(), pilot_of(plan), samples_by_key, counted)
+        fully_evaluated = {} if plan.facts.samples is None else plan.facts.samples.fully_evaluated_networks
+        samples = Samples(section.design(), pilot_of(plan), samples_by_key, fully_evaluated)
         inputs.copy_sample_images(samples)
         check()
         write_samples(plan.config.results, samples)
@@ -85,9 +89,9 @@ def draw_samples(
 
 
 def record_fully_evaluated_networks(plan: Plan, inventory: Inventory) -> Samples | None:
-    """Record the networks that need no sample, because they have results on all images.
+    """Record the networks outside the pilot that need no sample, because they have results on all images.
 
-    The networks are recorded by key, and only for keys whose sample is not drawn yet.
+    The networks are recorded by dataset and key, and only if no sample is drawn yet for the dataset and key.
 
     Returns:
         The extended record, which was also written to `SAMPLE_FILE`; None if there are no such networks to add.
@@ -99,7 +103,7 @@ def record_fully_evaluated_networks(plan: Plan, inventory: Inventory) -> Samples
     } - set(recorded.keys)
     if section is None or not undrawn_keys:
         return None
-    pilot, counted = set(pilot_of(plan)), dict(recorded.fully_evaluated_networks)
+    pilot, fully_evaluated = set(pilot_of(plan)), dict(recorded.fully_evaluated_networks)
     unsampled_plan = plan_without_samples(plan.config, plan.facts)
     planned_keys = tuple(planned for planned in unsampled_plan.planned_keys if planned.dataset_and_key in undrawn_keys)
     for coverage in count_coverage(replace(unsampled_plan, planned_keys=planned_keys), inventory):
@@ -107,11 +111,11 @@ def record_fully_evaluated_networks(plan: Plan, inventory: Inventory) -> Samples
         unfinished = {planned.networks[position].architecture for position in coverage.unfinished}
         networks = dict.fromkeys(network.architecture for network in planned.networks)
         complete = (network for network in networks if network not in unfinished and network not in pilot)
-        if recorded_networks := tuple(dict.fromkeys([*counted.get(planned.dataset_and_key, ()), *complete])):
-            counted[planned.dataset_and_key] = recorded_networks
-    if counted == recorded.fully_evaluated_networks:
+        if recorded_networks := tuple(dict.fromkeys([*fully_evaluated.get(planned.dataset_and_key, ()), *complete])):
+            fully_evaluated[planned.dataset_and_key] = recorded_networks
+    if fully_evaluated == recorded.fully_evaluated_networks:
         return None
-    samples = Samples(section.design(), tuple(pilot_of(plan)), recorded.keys, counted)
+    samples = Samples(section.design(), tuple(pilot_of(plan)), recorded.keys, fully_evaluated)
     write_samples(plan.config.results, samples)
     return samples
 
@@ -124,7 +128,7 @@ def _find_lost_samples(plan: Plan, samples: Samples, inventory: Inventory) -> di
     """
     if plan.facts.samples is not None and plan.facts.samples.keys:
         return {}
-    new_hashes = {key: sample.increments[0].sha256 for key, sample in samples.keys.items()}
+    new_hashes = {dataset_and_key: sample.increments[0].sha256 for dataset_and_key, sample in samples.keys.items()}
     is_same: dict[str, bool] = {}
     for payload in map(inventory.protocol, inventory.count_foreign_evaluations(plan.used_ids_with_full_samples)):
         dataset, key = payload.get("dataset", ""), payload.get("key", "")
@@ -147,8 +151,8 @@ def _describe_lost_samples(results: Path, is_same: Mapping[str, bool]) -> str:
 def combine_complete_samples(plan: Plan, store: ShardStore, say: Callable[[str], None]) -> int:
     """Combine the results on the increments of each sample that contains all images into results on all images.
 
-    The combined results equal, byte for byte, the results of an evaluation on all images, because sums are integers and
-    predictions are sorted by image.
+    The combined results equal, byte for byte, the results of an evaluation on all images: results are summed as
+    integers, and predictions are sorted by image.
 
     Returns:
         The number of units with combined results.

@@ -1,9 +1,10 @@
 """Scheduler: submits bundles to an executor, counts their results, and retries lost work.
 
-It distinguishes three kinds of failures. Work that is lost because a machine was preempted is retried without limit. If
-a worker dies, the part that it was computing may be the cause. This part is retried alone, so that no other part is
-lost with it, and counts as failed after `max_attempts` deaths. An error raised by an evaluation would occur again, so
-its part fails immediately. When the run drains, the scheduler submits no more bundles.
+A bundle has parts of one network and dataset, which one worker computes in turn. The scheduler distinguishes three
+kinds of failures. Work that is lost because a machine was preempted is retried without limit. If a worker dies, the
+part that it was computing may be the cause. This part is retried alone, so that no other part is lost with it, and
+counts as failed after `max_attempts` deaths. An error raised by an evaluation would occur again, so its part fails
+immediately. When the run drains, which means that it was asked to stop, the scheduler submits no more bundles.
 """
 
 from collections import Counter, deque
@@ -215,13 +216,13 @@ class Scheduler:
         suspect_part, *other_parts = remaining
         if other_parts:
             self._waiting.appendleft(lost.bundle.keep(other_parts))
-        suspect_key = _slice_of(suspect_part), suspect_part.strengths[0]
-        self._deaths[suspect_key] += 1
-        if self._deaths[suspect_key] == 1:
+        suspect_id = _slice_of(suspect_part), suspect_part.strengths[0]
+        self._deaths[suspect_id] += 1
+        if self._deaths[suspect_id] == 1:
             self._count_fruitless_death(lost.reason, suspect_part.label)
-        if self._deaths[suspect_key] >= self._max_attempts:
+        if self._deaths[suspect_id] >= self._max_attempts:
             message = f"{self._activity} failed for {suspect_part.label}: its worker died each time ({lost.reason})."
-            failure = UnitFailure(suspect_part, "killed", message, "", self._deaths[suspect_key])
+            failure = UnitFailure(suspect_part, "killed", message, "", self._deaths[suspect_id])
             self._record_failure(failure)
             self._on_event(failure, self._tally)
         else:

@@ -1,4 +1,8 @@
-"""Runs one job share of a prepared sweep without taking the lease, for example in a task of a job array."""
+"""Runs one job share of a prepared sweep (`run --share I/N`), for example in a task of a job array.
+
+A job share is one of N disjoint sets of the sweep's bundles. Shares run at the same time, so they do not take the
+lease.
+"""
 
 import os
 import threading
@@ -219,9 +223,9 @@ def _check_inputs(plan: Plan, bundles: Sequence[Bundle]) -> None:
             for key in sorted(keys):
                 if tasks[key].kind == "corruption":
                     store.check(key)
-    blocks = inputs.missing_adversarial_blocks(plan, (part for bundle in bundles for part in bundle.parts))
-    if blocks:
-        missing_keys = sorted({block.unit.key for block in blocks})
+    missing_blocks = inputs.missing_adversarial_blocks(plan, (part for bundle in bundles for part in bundle.parts))
+    if missing_blocks:
+        missing_keys = sorted({block.unit.key for block in missing_blocks})
         raise InputError(_missing_images_message(config, "adversarial", missing_keys))
     weights = WeightsSource(config, config.make_space(facts.code))
     for dataset, architecture in sorted({(bundle.dataset, bundle.architecture) for bundle in bundles}):

@@ -215,7 +215,10 @@ def make_driver(
 def compute(
     driver: Driver, plan: Plan, parts: Sequence[Part], make_executor: MakeExecutor, blocks: Sequence[Part] = ()
 ) -> None:
-    """Compute parts, and generate `blocks` of adversarial images for the next stage; do nothing if both are empty."""
+    """Compute parts, and generate `blocks` of adversarial images for the next stage; do nothing if both are empty.
+
+    A block is a part whose computation stores attacked images instead of results.
+    """
 
     def bundle_work(executor: Executor) -> Sequence[Bundle]:
         has_gpu = executor.gpus_per_worker > 0

@@ -57,8 +57,8 @@ class TrainingWorker(PartWorker):
             heartbeat.note_steps(
                 TrainingSteps(
                     step=step,
-                    begun=first_report[0],
-                    last=int(part.strengths[-1]),
+                    first_step=first_report[0],
+                    n_steps=int(part.strengths[-1]),
                     per_epoch=planned.n_batches,
                     seconds=now - first_report[1],
                     loss=None if record is None else record.loss,

@@ -40,16 +40,16 @@ from robust201.runtime.metrics import METRICS, Metrics
 _OBJECT_STORE_BYTES = 128 << 20
 
 _MAX_OUTCOMES = 256
-"""Maximum number of outcomes that a call returns. More do not arrive while the driver handles a call, and so many fit
-into one message."""
+"""Maximum number of outcomes that a call of `collect` returns. So many fit into one message, and a worker hardly queues
+more while the driver handles the previous call."""
 
 _Outcome = Receipt | UnitFailure | None
 """A worker's message about a bundle; None marks the end of the bundle."""
 
 _NODE_DEATH_TEXT = "its node has died"
-"""Text in Ray's ActorDiedError if a machine is lost. Ray marks a machine as preempted only if the machine announces its
-end to Ray's autoscaler. Most spot machines vanish without notice, and the head detects only that their nodes have
-died."""
+"""Text in Ray's ActorDiedError if a machine is lost, which counts as a preemption here. Ray itself marks a machine as
+preempted only if the machine announces its end to Ray's autoscaler. Most spot machines vanish without notice, and the
+head detects only that their nodes have died."""
 
 _RETRY_SECONDS = 0.2
 

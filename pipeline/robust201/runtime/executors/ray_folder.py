@@ -37,7 +37,7 @@ def make_ray_folder() -> tuple[Path, int]:
 
 
 def find_unused_folders() -> list[Path]:
-    """Return the folders of this user's killed runs of which no process is left."""
+    """Return the folders that this user's killed runs left behind and that no process uses."""
     folders = []
     for folder in sorted(_parent_folder().glob(f"{_PREFIX}*")):
         with _locked_if_unused(folder) as is_unused:
