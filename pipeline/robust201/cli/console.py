@@ -63,13 +63,13 @@ _MAX_SHOWN_TRAINING_RUNS = 8
 _UNKNOWN_RATE = "rate and remaining time not known yet"
 
 # NO_COLOR also turns off bold and italics. Emoji codes would change paths such as a:b:c.
-_STYLE: dict[str, Any] = {
+_CONSOLE_OPTIONS: dict[str, Any] = {
     "soft_wrap": True,
     "emoji": False,
     "color_system": None if os.environ.get("NO_COLOR") else "auto",
 }
-out = Console(**_STYLE)
-err = Console(stderr=True, **_STYLE)
+out = Console(**_CONSOLE_OPTIONS)
+err = Console(stderr=True, **_CONSOLE_OPTIONS)
 
 
 def say(line: str) -> None:
@@ -221,7 +221,7 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
     for row in rows:
         table.add_row(*row)
     # Rich assumes 80 columns for a file and would truncate a wider table.
-    console = out if out.is_terminal else Console(file=out.file, width=200, **_STYLE)
+    console = out if out.is_terminal else Console(file=out.file, width=200, **_CONSOLE_OPTIONS)
     console.print(table)
 
 

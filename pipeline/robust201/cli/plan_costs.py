@@ -211,9 +211,9 @@ def _describe_days(costs: dict[str, Any]) -> str:
     return f"{console.format_hours(hours)} worker-hours are {time} on {count}{hint}."
 
 
-def _percent(value: float | None, absent: str, *, at_most: bool) -> str:
+def _percent(value: float | None, text_if_none: str, *, at_most: bool) -> str:
     if value is None:
-        return absent
+        return text_if_none
     return f"{'up to ' if at_most and value else ''}{100 * value:.2g}"
 
 

@@ -57,9 +57,9 @@ class OutcomeReader:
         assert section is not None  # noqa: S101 - only used for sampled sweeps
         self._plan, self._store, self._inventory, self._labels = plan, store, inventory, labels
         self._units_on_all_images: dict[tuple[ArchitectureId, str], Unit] = {}
-        for planned in plan.planned_keys:
-            if planned.dataset == dataset and not is_sampled(plan, planned) and not planned.columns:
-                units = (planned.unit(position) for position in range(len(planned.networks)))
+        for planned_key in plan.planned_keys:
+            if planned_key.dataset == dataset and not is_sampled(plan, planned_key) and not planned_key.columns:
+                units = (planned_key.unit(position) for position in range(len(planned_key.networks)))
                 self._units_on_all_images |= {(unit.architecture, unit.key): unit for unit in units}
         tasks = plan.tasks
         cheap_keys = (key for key in section.cheap if key in tasks and tasks[key].kind in ("clean", "attack"))

@@ -42,15 +42,15 @@ def count_coverage(plan: Plan, inventory: Inventory) -> Iterator[Coverage]:
     unit_indices = inventory.find(plan.unit_ids)
     complete_counts: dict[tuple[Any, ...], NDArray[np.int64]] = {}  # a cache: most keys have the same strengths
     n_earlier_units = 0
-    for planned in plan.planned_keys:
-        key_indices = unit_indices[n_earlier_units : n_earlier_units + len(planned.networks)]
-        n_earlier_units += len(planned.networks)
-        columns = required_unit_columns(planned.unit(0), plan.measurements)
-        query = planned.strengths, columns
+    for planned_key in plan.planned_keys:
+        key_indices = unit_indices[n_earlier_units : n_earlier_units + len(planned_key.networks)]
+        n_earlier_units += len(planned_key.networks)
+        columns = required_unit_columns(planned_key.unit(0), plan.measurements)
+        query = planned_key.strengths, columns
         if query not in complete_counts:
             # Units without rows have the index -1, which selects the appended zero.
             complete_counts[query] = np.append(inventory.count_complete_at(*query), 0)
-        yield Coverage(planned, complete_counts[query][key_indices], key_indices >= 0)
+        yield Coverage(planned_key, complete_counts[query][key_indices], key_indices >= 0)
 
 
 def count_done(plan: Plan, inventory: Inventory) -> Counter[tuple[str, str]]:
@@ -63,14 +63,14 @@ def count_done(plan: Plan, inventory: Inventory) -> Counter[tuple[str, str]]:
         defaultdict(list)
     )
     for coverage in count_coverage(plan, inventory):
-        planned = coverage.planned
-        if not is_sampled(plan, planned):
-            n_complete[planned.dataset, planned.key] += int(coverage.complete.sum())
+        planned_key = coverage.planned
+        if not is_sampled(plan, planned_key):
+            n_complete[planned_key.dataset, planned_key.key] += int(coverage.complete.sum())
             continue
         for position, n_strengths in enumerate(coverage.complete.tolist()):
-            network = planned.networks[position]
-            increments_by_network[planned.dataset, planned.key, network.architecture].append(
-                (n_strengths, planned, position)
+            network = planned_key.networks[position]
+            increments_by_network[planned_key.dataset, planned_key.key, network.architecture].append(
+                (n_strengths, planned_key, position)
             )
     for (dataset, key, _), increments in increments_by_network.items():
         n_complete[dataset, key] += _count_common_strengths(increments, plan, inventory)
@@ -85,7 +85,7 @@ def _count_common_strengths(increments: list[tuple[int, PlannedKey, int]], plan:
     min_complete, strengths = min(count for count, _, _ in increments), increments[0][1].strengths
     if min_complete in (0, len(strengths)) or len(increments) == 1:
         return min_complete
-    units = [planned.unit(position) for _, planned, position in increments]
+    units = [planned_key.unit(position) for _, planned_key, position in increments]
     return sum(
         all(inventory.is_complete(unit, strength, plan.measurements) for unit in units) for strength in strengths
     )

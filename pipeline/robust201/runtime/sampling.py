@@ -55,27 +55,27 @@ def draw_samples(
     section = plan.config.sampling
     samples_by_key = {} if plan.facts.samples is None else dict(plan.facts.samples.keys)
     has_new_increments = False
-    for planned in plan.planned_keys:
-        if is_drawn(plan.protocols[planned.protocol]):
+    for planned_key in plan.planned_keys:
+        if is_drawn(plan.protocols[planned_key.protocol]):
             continue
-        images = inputs.images(planned.dataset)
-        outcome_reader = OutcomeReader(plan, store, inventory, planned.dataset, images.labels)
-        pilot = outcome_reader.read_pilot(planned.key)
+        images = inputs.images(planned_key.dataset)
+        outcome_reader = OutcomeReader(plan, store, inventory, planned_key.dataset, images.labels)
+        pilot = outcome_reader.read_pilot(planned_key.key)
         if section is None or pilot is None:
             continue
-        sample = samples_by_key.get(planned.dataset_and_key)
+        sample = samples_by_key.get(planned_key.dataset_and_key)
         if sample is None:
             design = stratify(
                 pilot.outcomes,
                 n_strata=N_STRATA,
                 seed=section.seed,
-                name=f"{planned.dataset} {planned.key}",
+                name=f"{planned_key.dataset} {planned_key.key}",
                 predicted=pilot.predicted,
             )
-            sample = KeySample(outcome_reader.pilot_protocol(planned.key), images.sha256, design)
-        n_images = sample.n_seen + planned.n_images
+            sample = KeySample(outcome_reader.pilot_protocol(planned_key.key), images.sha256, design)
+        n_images = sample.n_seen + planned_key.n_images
         larger_design = allocate(sample.design, pilot.outcomes, n_images, pilot.predicted)
-        samples_by_key[planned.dataset_and_key] = sample.grow(larger_design, images)
+        samples_by_key[planned_key.dataset_and_key] = sample.grow(larger_design, images)
         has_new_increments = True
     if has_new_increments and section is not None:
         fully_evaluated = {} if plan.facts.samples is None else plan.facts.samples.fully_evaluated_networks
@@ -99,20 +99,26 @@ def record_fully_evaluated_networks(plan: Plan, inventory: Inventory) -> Samples
     section = plan.config.sampling
     recorded = Samples({}, (), {}) if plan.facts.samples is None else plan.facts.samples
     undrawn_keys = {
-        planned.dataset_and_key for planned in plan.planned_keys if not is_drawn(plan.protocols[planned.protocol])
+        planned_key.dataset_and_key
+        for planned_key in plan.planned_keys
+        if not is_drawn(plan.protocols[planned_key.protocol])
     } - set(recorded.keys)
     if section is None or not undrawn_keys:
         return None
     pilot, fully_evaluated = set(pilot_of(plan)), dict(recorded.fully_evaluated_networks)
     unsampled_plan = plan_without_samples(plan.config, plan.facts)
-    planned_keys = tuple(planned for planned in unsampled_plan.planned_keys if planned.dataset_and_key in undrawn_keys)
+    planned_keys = tuple(
+        planned_key for planned_key in unsampled_plan.planned_keys if planned_key.dataset_and_key in undrawn_keys
+    )
     for coverage in count_coverage(replace(unsampled_plan, planned_keys=planned_keys), inventory):
-        planned = coverage.planned
-        unfinished = {planned.networks[position].architecture for position in coverage.unfinished}
-        networks = dict.fromkeys(network.architecture for network in planned.networks)
+        planned_key = coverage.planned
+        unfinished = {planned_key.networks[position].architecture for position in coverage.unfinished}
+        networks = dict.fromkeys(network.architecture for network in planned_key.networks)
         complete = (network for network in networks if network not in unfinished and network not in pilot)
-        if recorded_networks := tuple(dict.fromkeys([*fully_evaluated.get(planned.dataset_and_key, ()), *complete])):
-            fully_evaluated[planned.dataset_and_key] = recorded_networks
+        if recorded_networks := tuple(
+            dict.fromkeys([*fully_evaluated.get(planned_key.dataset_and_key, ()), *complete])
+        ):
+            fully_evaluated[planned_key.dataset_and_key] = recorded_networks
     if fully_evaluated == recorded.fully_evaluated_networks:
         return None
     samples = Samples(section.design(), tuple(pilot_of(plan)), recorded.keys, fully_evaluated)
@@ -164,19 +170,19 @@ def combine_complete_samples(plan: Plan, store: ShardStore, say: Callable[[str],
     inventory = store.inventory(on_damage="report")
     unsampled_plan = plan_without_samples(plan.config, plan.facts)
     n_combined: Counter[tuple[str, str]] = Counter()
-    for planned in unsampled_plan.planned_keys:
-        sample = complete_samples.get(planned.dataset_and_key)
+    for planned_key in unsampled_plan.planned_keys:
+        sample = complete_samples.get(planned_key.dataset_and_key)
         if sample is None:
             continue
         increment_units = {
             (unit.images, unit.architecture): unit
             for increment in plan.planned_keys
-            if increment.dataset_and_key == planned.dataset_and_key and increment.images
+            if increment.dataset_and_key == planned_key.dataset_and_key and increment.images
             for unit in (increment.unit(position) for position in range(len(increment.networks)))
         }
-        store.save_protocol(unsampled_plan.protocols[planned.protocol])
-        for position in range(len(planned.networks)):
-            unit = planned.unit(position)
+        store.save_protocol(unsampled_plan.protocols[planned_key.protocol])
+        for position in range(len(planned_key.networks)):
+            unit = planned_key.unit(position)
             hashes = [increment.sha256 for increment in sample.increments]
             units = [
                 increment_units[sha256, unit.architecture]
@@ -186,7 +192,7 @@ def combine_complete_samples(plan: Plan, store: ShardStore, say: Callable[[str],
             is_done = inventory.count_complete(unit, plan.measurements) == len(unit.strengths)
             if not is_done and len(units) == len(hashes) and _are_complete(units, plan, inventory):
                 store.commit(_combine(unit, units, sample, plan, store, inventory))
-                n_combined[planned.dataset_and_key] += 1
+                n_combined[planned_key.dataset_and_key] += 1
     for (dataset, key), n_networks in n_combined.items():
         networks = "1 network" if n_networks == 1 else f"{n_networks:,} networks"
         say(f"The sample of {key} on {dataset} now has all images: combined the results of {networks}")

@@ -111,27 +111,27 @@ def run_sweep(
         last_plan = preview.plan
         with driver.recording_errors():
             blocks = inputs.missing_adversarial_blocks(preview.plan, preview.missing)
-            ready_parts, blocked_parts = _split_by_readiness(preview.plan, preview.missing, inputs, blocks)
+            ready_parts, waiting_parts = _split_by_readiness(preview.plan, preview.missing, inputs, blocks)
             compute(driver, preview.plan, ready_parts, make_executor, blocks)
             if driver.tally.drained:
-                driver.tally.remaining += sum(len(part.strengths) for part in blocked_parts)
-            elif blocked_parts:
+                driver.tally.remaining += sum(len(part.strengths) for part in waiting_parts)
+            elif waiting_parts:
                 driver.tracker.write(state="running")
-                for dataset, keys in _keys_by_dataset(blocked_parts).items():
+                for dataset, keys in _keys_by_dataset(waiting_parts).items():
                     inputs.generate_missing_corruptions(dataset, keys)
                 lease.check()  # another driver may have taken over while images were generated
                 replanned = _plan_with_images(
-                    preview.plan, filters, inputs, ready_parts, blocked_parts, check=lease.check, say=say
+                    preview.plan, filters, inputs, ready_parts, waiting_parts, check=lease.check, say=say
                 )
                 for shard in replanned.damaged:
                     say(f"Damaged result file set aside; its evaluations are recomputed: {shard}")
                 failed_blocks = inputs.missing_adversarial_blocks(replanned.plan, replanned.missing)
-                new_ready_parts, still_blocked_parts = _split_by_readiness(
+                new_ready_parts, still_waiting_parts = _split_by_readiness(
                     replanned.plan, replanned.missing, inputs, failed_blocks
                 )
-                driver.tracker.replace(blocked_parts, replanned.plan, (*new_ready_parts, *still_blocked_parts))
-                driver.tally.remaining += sum(len(part.strengths) for part in still_blocked_parts)
-                _report_missing_samples(replanned.plan, still_blocked_parts, say)
+                driver.tracker.replace(waiting_parts, replanned.plan, (*new_ready_parts, *still_waiting_parts))
+                driver.tally.remaining += sum(len(part.strengths) for part in still_waiting_parts)
+                _report_missing_samples(replanned.plan, still_waiting_parts, say)
                 compute(driver, replanned.plan, new_ready_parts, make_executor)
                 last_plan = replanned.plan
             if not driver.tally.drained:
@@ -242,7 +242,7 @@ def _keys_by_dataset(parts: Iterable[Part]) -> dict[str, set[str]]:
 def _split_by_readiness(
     plan: Plan, missing: Sequence[Part], inputs: Inputs, blocks: Sequence[Part]
 ) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
-    """Split missing parts into ready parts, and blocked parts, whose images or samples do not exist yet.
+    """Split missing parts into ready parts, and waiting parts, whose images or samples do not exist yet.
 
     `blocks` are the missing blocks of adversarial images.
     """
@@ -250,12 +250,12 @@ def _split_by_readiness(
     for dataset in plan.config.datasets:
         keys_without_images[dataset] |= inputs.missing_corruptions(dataset)
     ready: list[Part] = []
-    blocked: list[Part] = []
+    waiting: list[Part] = []
     for part in missing:
         has_images = part.unit.key not in keys_without_images[part.unit.dataset]
         is_ready = has_images and is_drawn(plan.protocols[part.unit.protocol])
-        (ready if is_ready else blocked).append(part)
-    return tuple(ready), tuple(blocked)
+        (ready if is_ready else waiting).append(part)
+    return tuple(ready), tuple(waiting)
 
 
 def _plan_with_images(
