@@ -71,8 +71,8 @@ class Comparison:
         """Return the p-value between the fused engine and a method; None if a result is missing."""
         if not {"fused", method} <= self.correct.keys():
             return None
-        fused, compared = self.correct["fused"], self.correct[method]
-        return float(mcnemar_p_values((fused & ~compared).sum(), (compared & ~fused).sum()))
+        fused, other = self.correct["fused"], self.correct[method]
+        return float(mcnemar_p_values((fused & ~other).sum(), (other & ~fused).sum()))
 
 
 def read_export(path: Path) -> dict[tuple[str, str], tuple[float, Correct]]:
@@ -149,9 +149,10 @@ def print_comparisons(comparisons: list[Comparison]) -> None:
         if (p := comparison.p_value(method)) is not None
     ]
     if p_values:
-        smallest, adjusted = min(p_values), min(holm_adjust(np.array(p_values)))
+        smallest_p, adjusted_p = min(p_values), min(holm_adjust(np.array(p_values)))
         print(
-            f"\n{len(p_values)} tests; the smallest p-value is {smallest:.2g}, after Holm's correction {adjusted:.2g}."
+            f"\n{len(p_values)} tests; the smallest p-value is {smallest_p:.2g}, "
+            f"after Holm's correction {adjusted_p:.2g}."
         )
 
 

@@ -245,5 +245,5 @@ def stratified_sample(count: int) -> list[int]:
             index,
         )
 
-    ordered = sorted(evaluated_indices(), key=cost)
-    return [ordered[(2 * stratum + 1) * len(ordered) // (2 * count)] for stratum in range(count)]
+    indices_by_cost = sorted(evaluated_indices(), key=cost)
+    return [indices_by_cost[(2 * stratum + 1) * len(indices_by_cost) // (2 * count)] for stratum in range(count)]

@@ -83,10 +83,10 @@ def make_values(rng: np.random.Generator, bank: list[dict[str, Any]]) -> dict[st
     """Return a random result from a bank, with classes rotated by a random shift, so that rows differ."""
     result = bank[rng.integers(len(bank))]
     shift = int(rng.integers(len(result["cm"])))
-    rotated = {
+    rotated_values = {
         name: np.roll(array, (shift, shift), (0, 1)) if array.ndim == 2 else array for name, array in result.items()
     }
-    return {name: rotated[name] for name in columns_of(MEASUREMENTS, N_CLASSES)}
+    return {name: rotated_values[name] for name in columns_of(MEASUREMENTS, N_CLASSES)}
 
 
 def make_bank(

@@ -84,10 +84,12 @@ def read_population(
         for key in keys
         for strength in data.strengths(dataset, key)
     }
-    common = sorted(set.intersection(*({str(name) for name in table.architectures} for table in tables.values())))
+    common_networks = sorted(
+        set.intersection(*({str(name) for name in table.architectures} for table in tables.values()))
+    )
     outcomes: dict[str, list[_Bools]] = {}
     for (key, _), table in tables.items():
-        rows = [[str(name) for name in table.architectures].index(name) for name in common]
+        rows = [[str(name) for name in table.architectures].index(name) for name in common_networks]
         outcomes.setdefault(key, []).append(table.correct[rows])
     arrays = {key: np.stack(arrays_of_key, axis=1) for key, arrays_of_key in outcomes.items()}
     cheap_outcomes = np.concatenate([arrays.pop(key) for key in CHEAP_KEYS], axis=1)

@@ -62,7 +62,7 @@ def print_row(comparison: TimeComparison, *, is_trained: bool, clock: str) -> No
     name = comparison.subject.label
     if name.startswith("#") and int(comparison.subject.name) in COST_LEVELS:
         name += f" ({COST_LEVELS[int(comparison.subject.name)]})"
-    seconds = [getattr(timed.attacks, clock) for timed in comparison.contenders]
+    seconds = [getattr(times.attacks, clock) for times in comparison.contenders]
     cells = [name, "trained" if is_trained else "random", *(f"{value:.1f}" for value in seconds)]
     ratios = comparison.ratio("wall"), comparison.ratio(clock, start_up=True), comparison.largest_difference
     cells += [f"**{comparison.ratio(clock):.2f}**", *(f"{ratio:.2f}" for ratio in ratios)]

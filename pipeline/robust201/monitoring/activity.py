@@ -1,4 +1,8 @@
-"""Reads the active runs and workers of a sweep, and their rates, from the lease, heartbeats and progress files."""
+"""Reads the active runs and workers of a sweep, and their rates, from the lease, heartbeats and progress files.
+
+The lease names the driver of the last run. A heartbeat names the part that a worker computes: a range of images at some
+strengths of a key.
+"""
 
 from collections.abc import Sequence
 from contextlib import suppress

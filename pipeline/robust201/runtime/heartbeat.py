@@ -1,7 +1,8 @@
 """Heartbeats, which show that processes are working in a results folder and on which parts; for information only.
 
-Each process has a small file, ``<results>/heartbeats/<host>-<pid>-<nonce>.json``, which it rewrites every few seconds
-and when it begins a part. It removes the file when it ends. If the process is killed, the file remains and is no longer
+A part is what a worker computes at a time: a range of images at some strengths of a key, or a training run. Each
+process has a small file, ``<results>/heartbeats/<host>-<pid>-<nonce>.json``, which it rewrites every few seconds and
+when it begins a part. It removes the file when it ends. If the process is killed, the file remains and is no longer
 rewritten; the process then counts as silent. The wall clocks of two machines are never compared: a file's age is the
 difference of two timestamps from the same file server, and the worker itself measures how long a part takes.
 """

@@ -1,4 +1,8 @@
-"""Compares a plan with the results in an inventory, and previews the work of a run."""
+"""Compares a plan with the results in an inventory, and previews the work of a run.
+
+An inventory lists the rows of all shards (files with finished results) of a results folder. A unit is one network on one
+dataset under one key; it has one evaluation per strength.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator

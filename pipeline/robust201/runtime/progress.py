@@ -1,4 +1,8 @@
-"""Progress of a run: derives its rate and time left from events, and writes progress files, metrics and logs."""
+"""Progress of a run: derives its rate and time left from events, and writes progress files, metrics and logs.
+
+Events are about parts, which are what a worker computes at a time (see `runtime.executors.base`). The amount of work is
+measured in multiply-accumulates of the networks.
+"""
 
 import json
 import math

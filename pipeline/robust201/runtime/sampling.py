@@ -97,15 +97,15 @@ def record_fully_evaluated_networks(plan: Plan, inventory: Inventory) -> Samples
         The extended record, which was also written to `SAMPLE_FILE`; None if there are no such networks to add.
     """
     section = plan.config.sampling
-    recorded = Samples({}, (), {}) if plan.facts.samples is None else plan.facts.samples
+    recorded_samples = Samples({}, (), {}) if plan.facts.samples is None else plan.facts.samples
     undrawn_keys = {
         planned_key.dataset_and_key
         for planned_key in plan.planned_keys
         if not is_drawn(plan.protocols[planned_key.protocol])
-    } - set(recorded.keys)
+    } - set(recorded_samples.keys)
     if section is None or not undrawn_keys:
         return None
-    pilot, fully_evaluated = set(pilot_of(plan)), dict(recorded.fully_evaluated_networks)
+    pilot, fully_evaluated = set(pilot_of(plan)), dict(recorded_samples.fully_evaluated_networks)
     unsampled_plan = plan_without_samples(plan.config, plan.facts)
     planned_keys = tuple(
         planned_key for planned_key in unsampled_plan.planned_keys if planned_key.dataset_and_key in undrawn_keys
@@ -114,14 +114,14 @@ def record_fully_evaluated_networks(plan: Plan, inventory: Inventory) -> Samples
         planned_key = coverage.planned
         unfinished = {planned_key.networks[position].architecture for position in coverage.unfinished}
         networks = dict.fromkeys(network.architecture for network in planned_key.networks)
-        complete = (network for network in networks if network not in unfinished and network not in pilot)
+        complete_networks = (network for network in networks if network not in unfinished and network not in pilot)
         if recorded_networks := tuple(
-            dict.fromkeys([*fully_evaluated.get(planned_key.dataset_and_key, ()), *complete])
+            dict.fromkeys([*fully_evaluated.get(planned_key.dataset_and_key, ()), *complete_networks])
         ):
             fully_evaluated[planned_key.dataset_and_key] = recorded_networks
-    if fully_evaluated == recorded.fully_evaluated_networks:
+    if fully_evaluated == recorded_samples.fully_evaluated_networks:
         return None
-    samples = Samples(section.design(), tuple(pilot_of(plan)), recorded.keys, fully_evaluated)
+    samples = Samples(section.design(), tuple(pilot_of(plan)), recorded_samples.keys, fully_evaluated)
     write_samples(plan.config.results, samples)
     return samples
 
@@ -145,9 +145,13 @@ def _find_lost_samples(plan: Plan, samples: Samples, inventory: Inventory) -> di
 
 
 def _describe_lost_samples(results: Path, is_same: Mapping[str, bool]) -> str:
-    same, different = (", ".join(name for name in is_same if is_same[name] == value) for value in (True, False))
-    comparisons = [f"{same} as before"] * bool(same)
-    comparisons += [f"{different} with other images than before, so earlier results are not used"] * bool(different)
+    same_names, different_names = (
+        ", ".join(name for name in is_same if is_same[name] == value) for value in (True, False)
+    )
+    comparisons = [f"{same_names} as before"] * bool(same_names)
+    comparisons += [f"{different_names} with other images than before, so earlier results are not used"] * bool(
+        different_names
+    )
     return (
         f"{results} has results on samples but no {SAMPLE_FILE}, so the samples were drawn again from the pilot: "
         f"{'; '.join(comparisons)}."

@@ -205,7 +205,9 @@ def _restricted_units(bundles: Iterable[Bundle]) -> tuple[Unit, ...]:
     for bundle in bundles:
         for part in bundle.parts:
             strengths[part.unit].update(part.strengths)
-    return tuple(replace(unit, strengths=tuple(sorted(selected))) for unit, selected in strengths.items())
+    return tuple(
+        replace(unit, strengths=tuple(sorted(selected_strengths))) for unit, selected_strengths in strengths.items()
+    )
 
 
 def _check_inputs(plan: Plan, bundles: Sequence[Bundle]) -> None:

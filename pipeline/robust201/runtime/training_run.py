@@ -84,8 +84,10 @@ class TrainingSelection:
 
     def select(self, config: TrainingConfig) -> list[Training]:
         trainings = config.trainings()
-        matching = [training for training in trainings if self.recipes is None or training.recipe in self.recipes]
-        return matching[: self.limit]
+        matching_trainings = [
+            training for training in trainings if self.recipes is None or training.recipe in self.recipes
+        ]
+        return matching_trainings[: self.limit]
 
 
 ALL_TRAININGS = TrainingSelection()

@@ -112,16 +112,20 @@ class _WorkerActor:
 
     def collect(self) -> list[_Outcome]:
         """Wait for an outcome, and return all queued outcomes; raise an error only after the outcomes before it."""
-        collected: list[_Outcome] = []
-        while self._error is None and len(collected) < _MAX_OUTCOMES and not (collected and self._outcomes.empty()):
+        collected_outcomes: list[_Outcome] = []
+        while (
+            self._error is None
+            and len(collected_outcomes) < _MAX_OUTCOMES
+            and not (collected_outcomes and self._outcomes.empty())
+        ):
             outcome = self._outcomes.get()
             if isinstance(outcome, Exception):
                 self._error = outcome
             else:
-                collected.append(outcome)
-        if self._error is not None and not collected:
+                collected_outcomes.append(outcome)
+        if self._error is not None and not collected_outcomes:
             raise self._error
-        return collected
+        return collected_outcomes
 
     def drain(self) -> None:
         self._worker.drain()

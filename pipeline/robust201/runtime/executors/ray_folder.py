@@ -55,9 +55,9 @@ def remove_unused_folders() -> None:
 
 
 def _parent_folder() -> Path:
-    preferred = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
-    is_short = len(os.fsencode(preferred)) + len(_EXAMPLE_SOCKET_PATH) <= _MAX_SOCKET_PATH_BYTES
-    return preferred if is_short else Path("/tmp")  # noqa: S108 - contains only new folders with mode 0700
+    preferred_folder = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
+    is_short = len(os.fsencode(preferred_folder)) + len(_EXAMPLE_SOCKET_PATH) <= _MAX_SOCKET_PATH_BYTES
+    return preferred_folder if is_short else Path("/tmp")  # noqa: S108 - contains only new folders with mode 0700
 
 
 @contextmanager
