@@ -1,7 +1,7 @@
 """Compares a plan with the results in an inventory, and previews the work of a run.
 
-An inventory lists the rows of all shards (files with finished results) of a results folder. A unit is one network on one
-dataset under one key; it has one evaluation per strength.
+An inventory lists the rows of all shards (files with finished results) of a results folder. A unit is one network on
+one dataset under one key; it has one evaluation per strength.
 """
 
 from collections import Counter, defaultdict
