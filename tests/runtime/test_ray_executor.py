@@ -275,7 +275,7 @@ def test_number_of_workers_follows_from_resources(start_executor, resources, exe
     ],
 )
 def test_ray_executor_rejects_workers_without_resources(start_executor, resources, execution) -> None:
-    with pytest.raises(ConfigError, match=r"Starting (\d+ )?workers failed"):
+    with pytest.raises(ConfigError, match=r"Starting (\d+ )?workers? failed"):
         start_executor(FakeRay(**resources), **execution)
 
 

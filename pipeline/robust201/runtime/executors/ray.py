@@ -296,10 +296,12 @@ class RayExecutor:
         n_workers = self._execution.workers or max(max_workers, 1)
         if n_workers > max_workers and not self._may_grow:
             # Otherwise Ray would wait forever for resources for the remaining workers.
+            workers = "1 worker" if n_workers == 1 else f"{n_workers} workers"
+            remedy = f"Set execution.workers to {max_workers}, or lower" if max_workers > 0 else "Lower"
             raise ConfigError(
-                f"Starting {n_workers} workers failed: each needs {self._execution.cpus_per_worker:g} CPUs and "
+                f"Starting {workers} failed: each needs {self._execution.cpus_per_worker:g} CPUs and "
                 f"{self.gpus_per_worker:g} GPUs, but Ray has {resources.get('CPU', 0):g} CPUs and "
-                f"{resources.get('GPU', 0):g} GPUs in total. Set execution.workers to {max(max_workers, 1)}, or lower "
+                f"{resources.get('GPU', 0):g} GPUs in total. {remedy} "
                 "execution.cpus_per_worker or execution.gpus_per_worker."
             )
         return n_workers
