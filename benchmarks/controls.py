@@ -4,7 +4,8 @@
     python -m benchmarks.controls --folder runs/controls
 
 The folder contains results of `jobs/controls-*.yaml`: exports with per-image outcomes in mnist-fused-dataset and
-mnist-reference-dataset, and likewise for keras and resnet18. `jobs/controls/by_hand.py` wrote by-hand/NETWORK.json.
+mnist-reference-dataset, and likewise for keras and resnet18. `jobs/controls/by_hand.py`, which calls the libraries
+directly ("by hand"), wrote by-hand/NETWORK.json.
 
 The output is two tables in Markdown. The first has accuracies, and p-values of McNemar's exact test between the fused
 engine and the other two methods on the same images; missing results are shown as dashes. The second compares
@@ -26,8 +27,8 @@ from robust201.statistics.significance import holm_adjust, mcnemar_p_values
 SWEEPS = {"mnist": ("lenet-plain", "lenet-robust"), "keras": ("keras-cnn",), "resnet18": ("resnet18",)}
 ENGINES = ("fused", "reference")
 BY_HAND = "by hand"
-SORT_KEYS = {"clean": "", "fgsm": "0", "pgd": "1", "pgd_l2": "2"}
-"""Sort keys of the first keys; AutoAttack's keys follow in alphabetical order."""
+SORT_TEXTS = {"clean": "", "fgsm": "0", "pgd": "1", "pgd_l2": "2"}
+"""Texts by which the first keys are sorted; AutoAttack's keys follow in alphabetical order."""
 
 PUBLISHED = {
     ("lenet-plain", "clean"): 9889,
@@ -70,8 +71,8 @@ class Comparison:
         """Return the p-value between the fused engine and a method; None if a result is missing."""
         if not {"fused", method} <= self.correct.keys():
             return None
-        fused, compared = self.correct["fused"], self.correct[method]
-        return float(mcnemar_p_values((fused & ~compared).sum(), (compared & ~fused).sum()))
+        fused, other = self.correct["fused"], self.correct[method]
+        return float(mcnemar_p_values((fused & ~other).sum(), (other & ~fused).sum()))
 
 
 def read_export(path: Path) -> dict[tuple[str, str], tuple[float, Correct]]:
@@ -104,7 +105,7 @@ def read_comparisons(folder: Path, sweep: str) -> Iterator[Comparison]:
         keys = {
             key for outcomes_by_key in exports.values() for name, key in outcomes_by_key if name == network
         } | by_hand.keys()
-        for key in sorted(keys, key=lambda key: SORT_KEYS.get(key, key)):
+        for key in sorted(keys, key=lambda key: SORT_TEXTS.get(key, key)):
             result_by_engine = {
                 engine: outcomes_by_key[network, key]
                 for engine, outcomes_by_key in exports.items()
@@ -148,9 +149,10 @@ def print_comparisons(comparisons: list[Comparison]) -> None:
         if (p := comparison.p_value(method)) is not None
     ]
     if p_values:
-        smallest, adjusted = min(p_values), min(holm_adjust(np.array(p_values)))
+        smallest_p, adjusted_p = min(p_values), min(holm_adjust(np.array(p_values)))
         print(
-            f"\n{len(p_values)} tests; the smallest p-value is {smallest:.2g}, after Holm's correction {adjusted:.2g}."
+            f"\n{len(p_values)} tests; the smallest p-value is {smallest_p:.2g}, "
+            f"after Holm's correction {adjusted_p:.2g}."
         )
 
 

@@ -1,4 +1,4 @@
-"""Compare the fused engine with the libraries: cost of a step of each attack, and of the whole suite.
+"""Compare the fused engine with the libraries: cost of a step of each attack, and of the suite of the paper's attacks.
 
     python -m benchmarks.engine --networks 13714 1462 21 991 309 0 --sample 24
 
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from benchmarks.engine_case import (
-    COST_CLASSES,
+    COST_LEVELS,
     HARMLESS_EPSILON_255,
     IMAGE_SIZE,
     Case,
@@ -77,7 +77,7 @@ def measure(index: int, n_images: int, n_rounds: int) -> dict[str, Any]:
 
 
 def name_of(index: int) -> str:
-    return f"#{index} ({COST_CLASSES[index]})" if index in COST_CLASSES else f"#{index}"
+    return f"#{index} ({COST_LEVELS[index]})" if index in COST_LEVELS else f"#{index}"
 
 
 def print_row(result: dict[str, Any]) -> None:
@@ -90,7 +90,7 @@ def print_row(result: dict[str, Any]) -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--networks", type=int, nargs="*", default=list(COST_CLASSES), help="indices of architectures")
+    parser.add_argument("--networks", type=int, nargs="*", default=list(COST_LEVELS), help="indices of architectures")
     parser.add_argument("--sample", type=int, default=0, help="number of networks in the stratified sample, 0 for none")
     parser.add_argument("--images", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=5)

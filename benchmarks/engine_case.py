@@ -32,7 +32,7 @@ RUN_LENGTHS = {"pgd": ("steps", 2, 6), "aa_apgd-ce": ("steps", 4, 8), "aa_square
 """Parameter that sets an attack's length, and the two lengths that are compared, by key."""
 
 HARMLESS_EPSILON_255 = 1e-4
-COST_CLASSES = {13714: "heavy", 1462: "heavy", 21: "medium", 991: "medium", 309: "light", 0: "light"}
+COST_LEVELS = {13714: "heavy", 1462: "heavy", 21: "medium", 991: "medium", 309: "light", 0: "light"}
 """Cost of the networks that are measured by default, by index."""
 
 CHANNELS, CELLS, IMAGE_SIZE = 16, 5, 32
@@ -245,5 +245,5 @@ def stratified_sample(count: int) -> list[int]:
             index,
         )
 
-    ordered = sorted(evaluated_indices(), key=cost)
-    return [ordered[(2 * stratum + 1) * len(ordered) // (2 * count)] for stratum in range(count)]
+    indices_by_cost = sorted(evaluated_indices(), key=cost)
+    return [indices_by_cost[(2 * stratum + 1) * len(indices_by_cost) // (2 * count)] for stratum in range(count)]

@@ -5,9 +5,8 @@
 
 The sweep has 100 classes, like CIFAR-100. Its rows are mean softmax vectors of simulated networks with different
 confidence, so that the numbers resemble those of trained networks in digits and size. Results are committed as by a
-worker, and compacted. Then the shards are exported with each number of processes, while the memory
-of all processes (proportional set size) is sampled. `benchmarks.store` measures an export of the size of the paper's
-sweep.
+worker, and compacted. Then the shards are exported, once with each number of `--processes`, while the memory of all
+processes (proportional set size) is sampled. `benchmarks.store` measures an export of the size of the paper's sweep.
 """
 
 import argparse
@@ -38,7 +37,7 @@ KEYS = ("fog", "snow", "frost", "contrast")
 MEASUREMENTS = ("accuracy", "confidence", "cm")
 # In JSON, a number of the two confidence matrices has 21.5 bytes on average, and a number of the confusion matrix 3.1.
 BYTES_PER_UNIT = len(STRENGTHS) * (2 * N_CLASSES**2 * 21.5 + N_CLASSES**2 * 3.1)
-SAMPLE_SECONDS = 0.1
+MEMORY_INTERVAL_SECONDS = 0.1
 
 
 class SyntheticPlan:
@@ -65,7 +64,7 @@ class SyntheticPlan:
 
     def n_classes(self, _dataset: str) -> int:
         """Return the number of classes."""
-        return 100
+        return N_CLASSES
 
     def recorded_accuracies(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, float, int]]:
         """Return nothing: there are no weights with recorded accuracies."""
@@ -84,10 +83,10 @@ def make_values(rng: np.random.Generator, bank: list[dict[str, Any]]) -> dict[st
     """Return a random result from a bank, with classes rotated by a random shift, so that rows differ."""
     result = bank[rng.integers(len(bank))]
     shift = int(rng.integers(len(result["cm"])))
-    rotated = {
+    rotated_values = {
         name: np.roll(array, (shift, shift), (0, 1)) if array.ndim == 2 else array for name, array in result.items()
     }
-    return {name: rotated[name] for name in columns_of(MEASUREMENTS, N_CLASSES)}
+    return {name: rotated_values[name] for name in columns_of(MEASUREMENTS, N_CLASSES)}
 
 
 def make_bank(
@@ -155,7 +154,7 @@ def sampling_memory() -> Iterator[dict[str, float]]:
     stop = threading.Event()
 
     def sample() -> None:
-        while not stop.wait(SAMPLE_SECONDS):
+        while not stop.wait(MEMORY_INTERVAL_SECONDS):
             driver, *workers = map(_gigabytes, [psutil.Process(), *psutil.Process().children(recursive=True)])
             peak["all"] = max(peak["all"], driver + sum(workers))
             peak["processes"] = max(peak["processes"], 1 + len(workers))
@@ -185,7 +184,8 @@ def main() -> None:
         shard_bytes = sum(path.stat().st_size for path in (folder / "results").rglob("*.parquet"))
         fill_seconds = time.perf_counter() - start
         print(
-            f"{len(plan.units)} units of 100 classes x 5 severities, {shard_bytes / 1e9:.2f} GB of shards, "
+            f"{len(plan.units)} units (network and key) with {N_CLASSES} classes and 5 severities, "
+            f"{shard_bytes / 1e9:.2f} GB of shards, "
             f"{fill_seconds:.0f} s"
         )
         for n_processes in dict.fromkeys(options.processes):

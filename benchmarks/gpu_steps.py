@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks.engine_case import (
-    COST_CLASSES,
+    COST_LEVELS,
     HARMLESS_EPSILON_255,
     IMAGE_SIZE,
     N_PAPER_EPSILONS,
@@ -64,7 +64,7 @@ class Plan:
 
     device: str
     folder: Path
-    networks: tuple[int, ...] = tuple(COST_CLASSES)
+    networks: tuple[int, ...] = tuple(COST_LEVELS)
     images: int = 4000
     batches: tuple[int, int] = (USUAL_BATCH, 4000)
     rounds: int = 2

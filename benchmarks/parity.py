@@ -73,10 +73,10 @@ def short_parameters(key: str, n_classes: int) -> Parameters:
     parameters = default = task.parameters(**strength)
     lengths = {name: getattr(default, name) for name in MIN_LENGTHS if name in task.parameters.model_fields}
     for factor in np.geomspace(1, 1e-3, 61).tolist():
-        shortened = {
+        shortened_lengths = {
             name: min(length, max(MIN_LENGTHS[name], int(length * factor))) for name, length in lengths.items()
         }
-        parameters = task.parameters(**strength, **shortened)
+        parameters = task.parameters(**strength, **shortened_lengths)
         if task.passes(parameters, n_classes) <= MAX_PASSES:
             break
     return parameters

@@ -1,12 +1,12 @@
-"""Replay sampled evaluations on full outcomes: coverage and widths of intervals, and rankings.
+"""Replay sampled sweeps: coverage and widths of intervals, and rankings.
 
     python -m benchmarks.sampling DATASET [DATASET ...] --draws 1000 --figure sampling.svg
 
-DATASET is an export with per-image outcomes (docs/statistics.md); several exports are merged. In each repetition,
-models are fitted to a random pilot of networks. The other networks are estimated from samples of the images, and the
-estimates are compared with the full outcomes. The baseline is simple random sampling of equal cost. The cost is
-forward passes times images, for a sweep of 6,466 networks that includes a pilot of 20 networks and the keys evaluated
-on all images (`clean`, `fgsm` and corruptions).
+A replay draws samples from outcomes that are known for all images. DATASET is an export with per-image outcomes
+(docs/statistics.md); several exports are merged. In each repetition, models are fitted to a random pilot of networks.
+The other networks are estimated from samples of the images, and the estimates are compared with the full outcomes. The
+baseline is simple random sampling of equal cost. The cost is forward passes times images, for a sweep of 6,466 networks
+that includes a pilot of 20 networks and the keys evaluated on all images (`clean`, `fgsm` and corruptions).
 
 `--population 10000` repeats each image, so that a set of 500 images is sampled like one of 10,000 with the same
 distribution of outcomes. The costs of keys are taken from the paper's sweep (`jobs/paper.yaml`). The tables of
@@ -59,18 +59,18 @@ class Population:
     """Outcomes of A networks on N images.
 
     Attributes:
-        expensive: (A, S, N) outcomes at S strengths by expensive key.
-        cheap: (A, C, N) outcomes at the C strengths of all cheap keys together.
+        expensive_outcomes: (A, S, N) outcomes at S strengths, by expensive key.
+        cheap_outcomes: (A, C, N) outcomes at the C strengths of all cheap keys together.
         repeats: number of times that each image counts.
     """
 
-    expensive: Mapping[str, _Bools]
-    cheap: _Bools
+    expensive_outcomes: Mapping[str, _Bools]
+    cheap_outcomes: _Bools
     repeats: int
 
     @property
     def n_images(self) -> int:
-        return int(self.cheap.shape[2]) * self.repeats
+        return int(self.cheap_outcomes.shape[2]) * self.repeats
 
 
 def read_population(
@@ -84,17 +84,19 @@ def read_population(
         for key in keys
         for strength in data.strengths(dataset, key)
     }
-    common = sorted(set.intersection(*({str(name) for name in table.architectures} for table in tables.values())))
+    common_networks = sorted(
+        set.intersection(*({str(name) for name in table.architectures} for table in tables.values()))
+    )
     outcomes: dict[str, list[_Bools]] = {}
     for (key, _), table in tables.items():
-        rows = [[str(name) for name in table.architectures].index(name) for name in common]
+        rows = [[str(name) for name in table.architectures].index(name) for name in common_networks]
         outcomes.setdefault(key, []).append(table.correct[rows])
     arrays = {key: np.stack(arrays_of_key, axis=1) for key, arrays_of_key in outcomes.items()}
-    cheap = np.concatenate([arrays.pop(key) for key in CHEAP_KEYS], axis=1)
-    n_images = cheap.shape[2]
+    cheap_outcomes = np.concatenate([arrays.pop(key) for key in CHEAP_KEYS], axis=1)
+    n_images = cheap_outcomes.shape[2]
     if size is not None and size % n_images:
         raise SystemExit(f"--population must be a multiple of the dataset's {n_images} images, not {size}.")
-    return Population(arrays, cheap, (size or n_images) // n_images)
+    return Population(arrays, cheap_outcomes, (size or n_images) // n_images)
 
 
 def count_passes(sweep: Path) -> dict[str, float]:
@@ -144,7 +146,7 @@ class Tally:
 
     truth: list[_Floats] = field(default_factory=list)  # (T, S)
     is_not_extreme: list[_Bools] = field(default_factory=list)  # (T, S), whether the accuracy is not extreme
-    covered: list[_Bools] = field(default_factory=list)
+    is_covered: list[_Bools] = field(default_factory=list)
     half_width: list[_Floats] = field(default_factory=list)
     error: list[_Floats] = field(default_factory=list)
     simple_half_width: list[_Floats] = field(default_factory=list)
@@ -158,7 +160,9 @@ class Tally:
         is_not_extreme = np.stack(self.is_not_extreme)
         n_not_extreme = is_not_extreme.sum(axis=(0, 1))
         is_included = n_not_extreme > 0.5 * is_not_extreme.shape[0] * is_not_extreme.shape[1]
-        coverage = (np.stack(self.covered) & is_not_extreme).sum(axis=(0, 1))[is_included] / n_not_extreme[is_included]
+        coverage = (np.stack(self.is_covered) & is_not_extreme).sum(axis=(0, 1))[is_included] / n_not_extreme[
+            is_included
+        ]
         variance_ratio = self._mean_square(self.simple_error, is_not_extreme) / self._mean_square(
             self.error, is_not_extreme
         )
@@ -224,18 +228,21 @@ def replay_key(
     seed: int,
 ) -> Iterator[tuple[float, SampleDesign, "Networks"]]:
     """Fit the model on a pilot, and yield, for each cost, a sample design with the networks to estimate."""
-    outcomes, repeats = population.expensive[key], population.repeats
+    outcomes, repeats = population.expensive_outcomes[key], population.repeats
     network_indices = np.setdiff1d(np.arange(len(outcomes)), pilot)
-    cheap = population.cheap
-    pilot_inputs = pilot_features(outcomes[pilot], cheap[pilot])
+    cheap_outcomes = population.cheap_outcomes
+    pilot_inputs = pilot_features(outcomes[pilot], cheap_outcomes[pilot])
     model = OutcomeModel().fit(pilot_inputs, outcomes[pilot])
     repeated_outcomes = np.tile(outcomes[pilot], repeats)
     expected_outcomes = np.tile(predict_pilots(model, pilot_inputs), repeats)
-    strata = stratify(repeated_outcomes, n_strata=n_strata, seed=seed, name=key, predicted=expected_outcomes)
-    predicted = [model.predict(features(outcomes[pilot], cheap[network], cheap[pilot])) for network in network_indices]
+    design = stratify(repeated_outcomes, n_strata=n_strata, seed=seed, name=key, predicted=expected_outcomes)
+    predicted = [
+        model.predict(features(outcomes[pilot], cheap_outcomes[network], cheap_outcomes[pilot]))
+        for network in network_indices
+    ]
     networks = Networks(outcomes[network_indices], np.concatenate(predicted), repeats)
     for cost, size_by_key in sizes_by_cost.items():
-        yield cost, allocate(strata, repeated_outcomes, size_by_key[key], expected_outcomes), networks
+        yield cost, allocate(design, repeated_outcomes, size_by_key[key], expected_outcomes), networks
 
 
 @dataclass(frozen=True)
@@ -264,7 +271,7 @@ class Networks:
             simple_low, simple_high = accuracy_intervals(n_simple_correct / simple_size, simple_size)
             tally.truth.append(truth)
             tally.is_not_extreme.append((truth > EXTREME_MARGIN) & (truth < 1 - EXTREME_MARGIN))
-            tally.covered.append((low <= truth + 1e-12) & (truth <= high + 1e-12))
+            tally.is_covered.append((low <= truth + 1e-12) & (truth <= high + 1e-12))
             tally.half_width.append((high - low) / 2)
             tally.error.append(estimates - truth)
             tally.simple_half_width.append((simple_high - simple_low) / 2)
@@ -278,10 +285,10 @@ def run_replay(
     """Replay all keys with the same pilots."""
     n_pilots = -(-arguments.draws // arguments.samples)
     generator = np.random.default_rng(arguments.seed)
-    n_networks = len(population.cheap)
+    n_networks = len(population.cheap_outcomes)
     pilots = [generator.permutation(n_networks)[: arguments.pilot] for _ in range(n_pilots)]
     tallies: dict[tuple[str, float], Tally] = {}
-    for key in population.expensive:
+    for key in population.expensive_outcomes:
         start = time.monotonic()
         for pilot_seed, pilot in enumerate(pilots):
             for cost, design, networks in replay_key(
@@ -374,19 +381,19 @@ def main() -> None:
     n_images = population.n_images
     costs = [float(text) for text in arguments.costs.split(",")]
     sizes_by_cost = {cost: sample_sizes(cost, passes_per_image, n_images) for cost in costs}
-    n_networks = len(population.cheap)
+    n_networks = len(population.cheap_outcomes)
     print(
         f"{n_networks} networks, a pilot of {arguments.pilot}; {n_images:,} images (each of "
-        f"{population.cheap.shape[2]:,} {population.repeats} times); {arguments.strata} strata; "
+        f"{population.cheap_outcomes.shape[2]:,} {population.repeats} times); {arguments.strata} strata; "
         f"{arguments.draws:,} samples, {arguments.samples} per pilot; seed {arguments.seed}; "
         f"passes per image of {PAPER_SWEEP_YAML.name}"
     )
     tallies = run_replay(population, sizes_by_cost, arguments)
     rows = {key_and_cost: tally.summarise() for key_and_cost, tally in tallies.items()}
-    spread_by_key = {key: spread_of(outcomes) for key, outcomes in population.expensive.items()}
+    spread_by_key = {key: spread_of(outcomes) for key, outcomes in population.expensive_outcomes.items()}
     print(f"\n{HEADER}")
     for cost in costs:
-        for key in population.expensive:
+        for key in population.expensive_outcomes:
             print(format_row(cost, sizes_by_cost[cost][key], key, rows[key, cost], spread_by_key[key]))
     if arguments.figure:
         draw_figure(arguments.figure, rows)

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from math import exp, log
 from pathlib import Path
 
-from benchmarks.engine_case import ARCHIVE, COST_CLASSES, load_trained, stratified_sample
+from benchmarks.engine_case import ARCHIVE, COST_LEVELS, load_trained, stratified_sample
 from robust201.bench.comparison import AttackBudget, Contender, Machine, Subject, Sweep, TimeComparison, compare, loops
 from robust201.bench.generated import random_network, write_subject
 from robust201.core.records import ImageSet
@@ -60,9 +60,9 @@ def print_header(contenders: Sequence[Contender]) -> None:
 
 def print_row(comparison: TimeComparison, *, is_trained: bool, clock: str) -> None:
     name = comparison.subject.label
-    if name.startswith("#") and int(comparison.subject.name) in COST_CLASSES:
-        name += f" ({COST_CLASSES[int(comparison.subject.name)]})"
-    seconds = [getattr(timed.attacks, clock) for timed in comparison.contenders]
+    if name.startswith("#") and int(comparison.subject.name) in COST_LEVELS:
+        name += f" ({COST_LEVELS[int(comparison.subject.name)]})"
+    seconds = [getattr(times.attacks, clock) for times in comparison.contenders]
     cells = [name, "trained" if is_trained else "random", *(f"{value:.1f}" for value in seconds)]
     ratios = comparison.ratio("wall"), comparison.ratio(clock, start_up=True), comparison.largest_difference
     cells += [f"**{comparison.ratio(clock):.2f}**", *(f"{ratio:.2f}" for ratio in ratios)]
@@ -85,7 +85,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--networks",
         nargs="*",
-        default=[str(index) for index in COST_CLASSES],
+        default=[str(index) for index in COST_LEVELS],
         help="indices of architectures, or resnet18",
     )
     parser.add_argument("--sample", type=int, default=0, help="number of networks in the stratified sample, 0 for none")

@@ -139,7 +139,7 @@ def failing_fgsm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def covered_values(case: pytest.Function) -> set[tuple[object, ...]]:
-    """Return the parameter values of a case, each with the names of its arguments and the ids of the objects."""
+    """Return the parameter values of a case, each as a tuple of its argument names and the ids of its objects."""
     argument_names = [
         str(marker.args[0]) if isinstance(marker.args[0], str) else ",".join(marker.args[0])
         for marker in case.iter_markers("parametrize")
@@ -159,11 +159,12 @@ def mark_cases_slow(items: Sequence[pytest.Item]) -> None:
     for remaining in cases.values():
         covered: set[tuple[object, ...]] = set()
         while remaining:
-            best = max(remaining, key=lambda case: len(covered_values(case) - covered))  # the first of equal cases
-            if covered_values(best) <= covered:
+            # `max` returns the first of equally good cases.
+            best_case = max(remaining, key=lambda case: len(covered_values(case) - covered))
+            if covered_values(best_case) <= covered:
                 break
-            covered |= covered_values(best)
-            remaining.remove(best)
+            covered |= covered_values(best_case)
+            remaining.remove(best_case)
         for case in remaining:
             case.add_marker(pytest.mark.slow)
 

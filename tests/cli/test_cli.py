@@ -195,8 +195,8 @@ def test_entry_point_does_not_import_libraries() -> None:
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("is_lazy", [False, True], ids=["before the command", "in the command"])
-def test_signal_during_imports_leaves_no_traceback(signal_number: signal.Signals, is_lazy: bool) -> None:
+@pytest.mark.parametrize("is_in_command", [False, True], ids=["before the command", "in the command"])
+def test_signal_during_imports_leaves_no_traceback(signal_number: signal.Signals, is_in_command: bool) -> None:
     # The importer converts an interrupt into another error, as partially imported modules do.
     program = f"""
 import signal, sys
@@ -204,7 +204,7 @@ from robust201.__main__ import main
 
 class InterruptingFinder:
     def find_spec(self, name, path=None, target=None):
-        if name == "{"robust201.planning.estimates" if is_lazy else "typer"}":
+        if name == "{"robust201.planning.estimates" if is_in_command else "typer"}":
             try:
                 signal.raise_signal({int(signal_number)})
             except BaseException:
@@ -219,7 +219,7 @@ main()
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment
     )
     assert result.stdout == ""
-    if is_lazy:
+    if is_in_command:
         assert (result.returncode, result.stderr.splitlines()[-1]) == (3, "Interrupted.")
     else:
         assert (result.returncode, result.stderr) == (-signal_number, "")

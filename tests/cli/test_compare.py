@@ -78,7 +78,7 @@ def test_compare_pairs_one_network_with_two_weights_files(folder: Path, robust20
         (2, 0, "a network is listed more than once"),
     ],
 )
-def test_compare_rejects_unpaired_networks_and_weights(
+def test_compare_rejects_unpaired_or_repeated_networks(
     folder: Path, robust201: RunCommand, networks: int, weights: int, message: str
 ) -> None:
     names = [f"{folder}/net.py:build"] * networks

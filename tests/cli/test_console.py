@@ -33,7 +33,7 @@ def test_run_display_prints_count_rate_and_remaining_time(
     monkeypatch.setattr(console, "err", Console(file=stderr, width=200))
     monkeypatch.setattr(console, "_LOG_SECONDS", 0.0)
     monkeypatch.setattr("robust201.runtime.progress.time.monotonic", lambda: 1000.0 + seconds_since_start)
-    progress = RunProgress(20, evaluations_before=4, started=1000.0)
+    progress = RunProgress(20, evaluations_before=4, start_time=1000.0)
     progress.evaluations_of_this_run, progress.done_macs, progress.remaining_macs = computed, 6 * computed, 60.0
     console.RunDisplay().update(progress, WorkerLost(reason="gone", preempted=True))
     assert stderr.getvalue().splitlines()[-1] == expected_line

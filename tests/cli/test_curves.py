@@ -1,4 +1,4 @@
-"""`robust201 curves`: a user's networks at every epsilon."""
+"""`robust201 curves`: accuracy of a user's networks as a function of epsilon."""
 
 import json
 from pathlib import Path

@@ -248,10 +248,10 @@ class Trial:
             return
         self._next_check = now + _CHECK_SECONDS
         self.live_processes()
-        dead = {process.pid: process for process in find_zombies(self._known_processes.values())}
-        self._dead_since = {pid: self._dead_since.get(pid, now) for pid in dead}
+        dead_processes = {process.pid: process for process in find_zombies(self._known_processes.values())}
+        self._dead_since = {pid: self._dead_since.get(pid, now) for pid in dead_processes}
         for pid, since in self._dead_since.items():
-            parent = dead[pid].parent()
+            parent = dead_processes[pid].parent()
             parent_command = "" if parent is None else command_line(parent)[:80]
             assert now - since < self.zombie_seconds, f"process {pid} is not collected by its parent: {parent_command}"
 

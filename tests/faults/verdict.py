@@ -38,16 +38,16 @@ def check_sweep(trial: Trial, *, allows_small_differences: bool = False, allows_
     """
     trial.wait_for_end()
     _check_shards(trial.results, allows_duplicate_rows=allows_duplicate_rows)
-    actual = export(trial.results, trial.folder / "json")
-    file_names = trial.expected_files.keys() | actual.keys()
-    differing = [name for name in file_names if trial.expected_files.get(name) != actual.get(name)]
+    actual_files = export(trial.results, trial.folder / "json")
+    file_names = trial.expected_files.keys() | actual_files.keys()
+    differing_files = [name for name in file_names if trial.expected_files.get(name) != actual_files.get(name)]
     if allows_small_differences:
-        assert trial.expected_files.keys() == actual.keys()
-        for name in differing:
+        assert trial.expected_files.keys() == actual_files.keys()
+        for name in differing_files:
             if "/" in name and name.endswith(".json"):
-                _check_nearly_equal(name, trial.expected_files[name], actual[name])
+                _check_nearly_equal(name, trial.expected_files[name], actual_files[name])
     else:
-        assert not differing, f"the export differs: {sorted(differing)}"
+        assert not differing_files, f"the export differs: {sorted(differing_files)}"
     assert not (trial.results / "lease.json").exists(), "a lease remains"
     # Temporary files of killed processes may remain for a day. After that, the next run must remove them.
     if strays := stray_files(trial.results):

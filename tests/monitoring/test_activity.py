@@ -202,7 +202,7 @@ def test_display_shows_time_since_last_result(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(console, "err", Console(file=output, width=200))
     monkeypatch.setattr(console, "_QUIET_SECONDS", 0.0)
     monkeypatch.setattr("robust201.runtime.progress.time.monotonic", lambda: 1200.0)
-    progress = RunProgress(20, evaluations_before=4, started=1000.0, last_result_time=1100.0)
+    progress = RunProgress(20, evaluations_before=4, start_time=1000.0, last_result_time=1100.0)
     progress.evaluations_of_this_run, progress.done_macs, progress.remaining_macs = 5.0, 50.0, 100.0
     display = console.RunDisplay()
     display.update(progress, None)
@@ -214,8 +214,8 @@ def test_display_shows_time_since_last_result(monkeypatch: pytest.MonkeyPatch) -
     ]
 
 
-def test_rate_counts_as_settled_only_after_rate_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rate_is_reliable_only_after_rate_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("robust201.runtime.progress.time.monotonic", lambda: 1500.0)
-    progress = RunProgress(20, evaluations_of_this_run=5.0, done_macs=1.0, started=1000.0, last_result_time=1000.5)
+    progress = RunProgress(20, evaluations_of_this_run=5.0, done_macs=1.0, start_time=1000.0, last_result_time=1000.5)
     assert not progress.is_rate_reliable  # although the last result was long ago
     assert replace(progress, last_result_time=1000.0 + RATE_SECONDS).is_rate_reliable

@@ -53,9 +53,9 @@ def test_doctor_reports_no_problems_for_a_valid_sweep(make_sweep: MakeSweep) -> 
 def test_doctor_reports_missing_inputs_of_a_sweep(
     make_sweep: MakeSweep, changes: dict[str, object], check_name: str, fix: str
 ) -> None:
-    failed = [check for check in examine(make_sweep(**changes)) if not check.ok]
-    assert [check.what for check in failed] == [check_name]
-    assert fix in failed[0].fix
+    failures = [check for check in examine(make_sweep(**changes)) if not check.ok]
+    assert [check.what for check in failures] == [check_name]
+    assert fix in failures[0].fix
 
 
 def test_doctor_and_run_reject_bf16_on_a_cpu_without_avx512(
@@ -157,9 +157,9 @@ def test_doctor_reports_problems_of_a_cluster(
     head: SimpleNamespace, changes: dict[str, object], check_name: str | None, fix: str
 ) -> None:
     vars(head).update(changes)
-    failed = failed_checks(head)
-    assert list(failed) == ([check_name] if check_name else [])
-    assert check_name is None or fix in failed[check_name].fix
+    failures = failed_checks(head)
+    assert list(failures) == ([check_name] if check_name else [])
+    assert check_name is None or fix in failures[check_name].fix
 
 
 def test_doctor_reports_a_token_readable_by_others(head: SimpleNamespace) -> None:
@@ -197,9 +197,9 @@ def test_doctor_reports_an_unreadable_sweep_after_all_other_checks(
 def test_doctor_reports_a_missing_token(head: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("RAY_AUTH_TOKEN_PATH")
     monkeypatch.setenv("HOME", str(tmp_path))
-    failed = failed_checks(head)
-    assert list(failed) == ["token", "cluster token"]
-    assert "ray get-auth-token" in failed["token"].fix
+    failures = failed_checks(head)
+    assert list(failures) == ["token", "cluster token"]
+    assert "ray get-auth-token" in failures["token"].fix
     head.token = None
     assert "RAY_AUTH_MODE=token" in failed_checks(head)["cluster token"].fix
     assert [check.ok for check in examine_cluster(None, None)] == [True]  # runs on this machine need no token
@@ -304,9 +304,9 @@ def test_doctor_reports_images_without_read_permission(make_sweep: MakeSweep, mo
         raise PermissionError(13, "Permission denied", "test_batch")
 
     monkeypatch.setattr("robust201.planning.inputs.Inputs.images", raise_error)
-    failed = [check for check in examine(make_sweep()) if not check.ok]
-    assert [check.what for check in failed] == ["digits"]
-    assert ("test_batch" in failed[0].detail, "permissions" in failed[0].fix) == (True, True)
+    failures = [check for check in examine(make_sweep()) if not check.ok]
+    assert [check.what for check in failures] == ["digits"]
+    assert ("test_batch" in failures[0].detail, "permissions" in failures[0].fix) == (True, True)
 
 
 def test_doctor_prints_each_check_immediately(
@@ -341,8 +341,8 @@ def test_doctor_reports_an_old_package(make_sweep: MakeSweep, monkeypatch: pytes
 
     original_version = importlib.metadata.version
     monkeypatch.setattr("importlib.metadata.version", lambda name: "2.9.3" if name == "ray" else original_version(name))
-    failed = [check for check in examine(None) if not check.ok]
-    assert [(check.what, check.detail) for check in failed] == [("ray", "2.9.3, older than 2.56")]
+    failures = [check for check in examine(None) if not check.ok]
+    assert [(check.what, check.detail) for check in failures] == [("ray", "2.9.3, older than 2.56")]
 
 
 def test_doctor_writes_to_the_shards_url(

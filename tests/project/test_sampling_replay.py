@@ -1,4 +1,4 @@
-"""Replays of sampled sweeps: sample sizes fit the budget, and rank correlations match SciPy."""
+"""Simulation of sampled sweeps on complete results: sample sizes fit the budget, and rankings are compared."""
 
 import numpy as np
 import pytest
@@ -37,12 +37,12 @@ def test_rankings_are_compared_by_kendalls_tau_and_best_network():
     rng = np.random.default_rng(0)
     truth, estimates, simple_estimates = rng.integers(0, 4, (3, 6, 2)) / 4
     estimates[:, 1] = truth[:, 1]
-    taus = compare_rankings(truth, estimates, simple_estimates, estimates - 0.1, estimates + 0.1)
+    agreement = compare_rankings(truth, estimates, simple_estimates, estimates - 0.1, estimates + 0.1)
     for strength in range(2):
-        assert taus[0, strength] == pytest.approx(kendalltau(truth[:, strength], estimates[:, strength]).statistic)
-        assert taus[1, strength] == pytest.approx(
+        assert agreement[0, strength] == pytest.approx(kendalltau(truth[:, strength], estimates[:, strength]).statistic)
+        assert agreement[1, strength] == pytest.approx(
             kendalltau(truth[:, strength], simple_estimates[:, strength]).statistic
         )
-    assert taus[2:, 1].tolist() == [1, 1]
+    assert agreement[2:, 1].tolist() == [1, 1]
     reversed_ranking = compare_rankings(truth, -truth, simple_estimates, -truth - 0.01, -truth + 0.01)
     assert reversed_ranking[2:].max() == 0

@@ -18,7 +18,7 @@ from tests.conftest import MakeSweep, WriteSweep
 PACKAGE = Path(robust201.__file__).parent
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if "_bundled" not in path.parts)
 PICKLING = {"pickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
-ALLOW_LIST = "core/unpickling.py"
+UNPICKLING_MODULE = "core/unpickling.py"
 # Calls that are unsafe without a keyword argument, by the end of the function's name.
 REQUIRED_ARGUMENTS = {
     "torch.load": ("weights_only", True),
@@ -47,7 +47,7 @@ def find_violations(source: str, name: str) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom):
             imported = [node.module or ""]
         for module in imported:
-            if module.split(".")[0] in PICKLING and name != ALLOW_LIST:
+            if module.split(".")[0] in PICKLING and name != UNPICKLING_MODULE:
                 yield f"{name}:{getattr(node, 'lineno', 0)} imports {module}"
         if isinstance(node, ast.Call):
             yield from (f"{name}:{node.lineno} {problem}" for problem in find_unsafe_call(node))

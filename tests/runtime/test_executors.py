@@ -46,8 +46,8 @@ def test_transfer_images_are_generated_before_evaluation(make_sweep: MakeSweep, 
     keys = {"fgsm": {"epsilons_255": [4]}, "transfer": {"source": 0, "key": "fgsm", "epsilons_255": [4]}}
     config = make_sweep(keys=keys, execution=execution)
     assert run_sweep(config, make_executor).complete
-    outcomes = read_result_set(config.results).by_weights[""]
-    assert outcomes["digits", "transfer", 4.0][0] == outcomes["digits", "fgsm", 4.0][0]
+    accuracies = read_result_set(config.results).by_weights[""]
+    assert accuracies["digits", "transfer", 4.0][0] == accuracies["digits", "fgsm", 4.0][0]
     assert len(list(config.results.glob("adversarial/*/*.npy"))) == 1
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from robust201.core.precision import has_avx512
 from robust201.planning.config import SweepConfig
@@ -24,7 +23,6 @@ from robust201.runtime.sweep import RunPreview, run_sweep
 from robust201.shards import ShardStore
 from robust201.spaces.nasbench201 import cells
 from robust201.spaces.nasbench201.network import build_network
-from robust201.spaces.zoo.space import Zoo
 from robust201.tasks import TASKS
 from robust201.weights.store import CheckpointStore
 from tests.conftest import MakeSweep, RunCommand, WriteSweep, add_network
@@ -335,17 +333,6 @@ def test_random_weights_depend_on_seed_only(make_sweep: MakeSweep, tmp_path: Pat
 
 
 # --- the zoo ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def resnet18(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Save the state_dict of a random ResNet-18."""
-    with torch.random.fork_rng():
-        torch.manual_seed(5)
-        network = Zoo().build("resnet18", n_classes=10)
-    file = tmp_path_factory.mktemp("zoo") / "resnet18.safetensors"
-    save_file(network.state_dict(), file)
-    return file
 
 
 def zoo_fields(weights: dict[str, Any], **changes: Any) -> dict[str, Any]:

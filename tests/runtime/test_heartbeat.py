@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,7 +56,7 @@ def test_heartbeat_reports_current_part_until_the_end(tmp_path: Path, monkeypatc
     assert list((tmp_path / HEARTBEATS_FOLDER).iterdir()) == []
 
 
-STEPS = TrainingSteps(step=470, begun=100, last=1955, per_epoch=391, seconds=37.0, loss=1.25, accuracy=0.5)
+STEPS = TrainingSteps(step=470, first_step=100, n_steps=1955, per_epoch=391, seconds=37.0, loss=1.25, accuracy=0.5)
 
 
 def test_heartbeat_reports_training_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def test_training_steps_give_epochs_rate_and_time_left() -> None:
     assert (STEPS.epoch, STEPS.epochs, STEPS.steps_per_second, STEPS.seconds_left) == (2, 5, 10.0, 148.5)
     final_steps = replace(STEPS, step=1955)
     assert (final_steps.epoch, final_steps.seconds_left) == (5, 0.0)
-    resumed_steps = replace(STEPS, begun=470)
+    resumed_steps = replace(STEPS, first_step=470)
     assert (resumed_steps.steps_per_second, resumed_steps.seconds_left) == (None, None)
 
 
@@ -88,10 +88,10 @@ def test_heartbeat_with_damaged_training_steps_is_ignored(tmp_path: Path, change
     folder.mkdir()
     fields = {"share": None, "unit": UNIT.id, "label": "\x1b[31m", "strengths": [1.0], "images": [0, 1], "seconds": 1.0}
     for name, changes in (("intact", {}), ("damaged", change)):
-        (folder / f"{name}.json").write_text(json.dumps(fields | {"training": asdict(STEPS) | changes}))
+        (folder / f"{name}.json").write_text(json.dumps(fields | {"training": STEPS.to_payload() | changes}))
     (beat,) = read_beats(tmp_path)
     assert (beat.training, beat.label) == (STEPS, "")
-    (folder / "intact.json").write_text(json.dumps(fields | {"training": asdict(STEPS) | {"loss": float("nan")}}))
+    (folder / "intact.json").write_text(json.dumps(fields | {"training": STEPS.to_payload() | {"loss": float("nan")}}))
     (beat,) = read_beats(tmp_path)
     assert beat.training == replace(STEPS, loss=None)
 

@@ -96,7 +96,7 @@ def test_lost_worker_is_replaced_and_its_bundles_are_returned(start_executor, de
     assert executor.poll(0.1) == []  # the worker started
     events = executor.poll(0.1)
     assert [type(event) for event in events] == [BundleLost, BundleLost]
-    assert [(event.bundle, event.started, event.preempted) for event in events] == [
+    assert [(event.bundle, event.was_started, event.preempted) for event in events] == [
         (BUNDLES[0], True, False),
         (BUNDLES[1], False, False),
     ]
@@ -141,7 +141,7 @@ def test_dead_workers_are_not_replaced_while_draining(start_executor) -> None:
     executor.drain()
     fake.dying_actors = {0, 1}
     events = [event for _ in range(2) for event in executor.poll(0.1)]
-    assert sorted((event.bundle.architecture, event.started) for event in events) == [(0, True), (21, True)]
+    assert sorted((event.bundle.architecture, event.was_started) for event in events) == [(0, True), (21, True)]
     assert (len(fake.actors), executor.poll(0.1)) == (2, [])
     executor.close()
     assert fake.killed_actors == fake.actors
@@ -275,7 +275,7 @@ def test_number_of_workers_follows_from_resources(start_executor, resources, exe
     ],
 )
 def test_ray_executor_rejects_workers_without_resources(start_executor, resources, execution) -> None:
-    with pytest.raises(ConfigError, match=r"Starting (\d+ )?workers failed"):
+    with pytest.raises(ConfigError, match=r"Starting (\d+ )?workers? failed"):
         start_executor(FakeRay(**resources), **execution)
 
 

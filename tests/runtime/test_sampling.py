@@ -296,9 +296,8 @@ def test_readers_do_not_mistake_estimates_for_counts(
     table = pq.read_table(out / ESTIMATES_FILE)
     changed_table = table.set_column(table.schema.get_field_index("value"), "value", pa.array([0.5] * len(table)))
     pq.write_table(changed_table, out / ESTIMATES_FILE)
-    (message,) = [
-        line for line in verify_results(config.results, export=out).export_problems if "estimates differ" in line
-    ]
+    problems = verify_results(config.results, export=out).export_problems
+    (message,) = [line for line in problems if "estimates differ" in line]
     assert ESTIMATES_FILE in message
 
 
@@ -555,7 +554,7 @@ def test_smaller_budget_keeps_counts_on_all_images(make_sampled: MakeSampled, tm
     assert increment_sizes(config) == {}
 
 
-def test_networks_added_after_counts_are_sampled(make_sampled: MakeSampled, tmp_path: Path) -> None:
+def test_networks_added_to_fully_evaluated_sweep_are_sampled(make_sampled: MakeSampled, tmp_path: Path) -> None:
     config = make_sampled("80%", architectures=[0, 21, 9999, 4000, 15000, 1000])
     networks = config.selected_architectures
     pilot = choose_pilot(networks, 2, 0)
@@ -646,7 +645,7 @@ def test_run_reports_unused_increments_once(make_sampled: MakeSampled) -> None:
     previews.clear()
     run(make_sampled(None), on_preview=previews.append)
     (stale_line,) = previews[0].stale
-    assert stale_line.endswith("are kept but not used: the sweep has no section sampling")
+    assert stale_line.endswith("are kept but not used: the sweep has no section `sampling`")
 
 
 def test_run_names_keys_of_combined_samples(make_sampled: MakeSampled) -> None:

@@ -114,7 +114,9 @@ def test_splitting_and_order_of_parts_do_not_change_results(
 @pytest.mark.parametrize("engine", ENGINES)
 def test_number_of_workers_changes_parts_but_not_results(make_sweep: MakeSweep, tmp_path: Path, engine: str) -> None:
     fields = {"engine": engine, "architectures": [21], "keys": {"pgd": TINY_KEYS["pgd"]}}
-    (unit,) = (plan := make_plan(config := make_sweep(**fields), assumed_facts(config))).units
+    config = make_sweep(**fields)
+    plan = make_plan(config, assumed_facts(config))
+    (unit,) = plan.units
     speed = plan.macs(Part(unit, unit.strengths, 0, unit.n_images)) / 1e9 / (10 * MIN_SECONDS)
     exports, n_shards = [], []
     for n_workers in (1, 16):

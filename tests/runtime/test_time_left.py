@@ -121,8 +121,8 @@ def test_unmeasured_key_has_cost_per_mac_of_most_similar_key() -> None:
     assert costs.slowness == 1.0
 
 
-def make_beat(part: Part, step: int, *, begun: int, seconds: float, age: float = 0.0) -> LastBeat:
-    training = TrainingSteps(step, begun, int(part.strengths[-1]), 100, seconds, 0.5, 0.9)
+def make_beat(part: Part, step: int, *, first_step: int, seconds: float, age: float = 0.0) -> LastBeat:
+    training = TrainingSteps(step, first_step, int(part.strengths[-1]), 100, seconds, 0.5, 0.9)
     return LastBeat(age, None, part.unit.id, part.strengths, (0, 1), seconds, part.label, training)
 
 
@@ -137,9 +137,9 @@ def test_training_steps_determine_time_left_before_snapshot(tmp_path: Path, cloc
         steps = int(10 * seconds)
         tracker.note_steps(
             [
-                make_beat(parts[0], steps, begun=0, seconds=seconds),
-                make_beat(parts[1], 250 + steps, begun=250, seconds=seconds) if seconds < 25 else LastBeat(0.0),
-                make_beat(parts[2], 1, begun=0, seconds=90.0, age=60.0),  # its worker was killed
+                make_beat(parts[0], steps, first_step=0, seconds=seconds),
+                make_beat(parts[1], 250 + steps, first_step=250, seconds=seconds) if seconds < 25 else LastBeat(0.0),
+                make_beat(parts[2], 1, first_step=0, seconds=90.0, age=60.0),  # its worker was killed
             ]
         )
         assert tracker.progress.is_rate_reliable == (seconds >= RATE_SECONDS)
@@ -168,7 +168,7 @@ def test_steps_of_saved_snapshot_are_not_counted_twice(tmp_path: Path, clock: Cl
     plan.n_evaluations = 2
     tracker = Tracker(plan, [part], tmp_path, 0, WorkLog(tmp_path))
     clock.now += 40.0
-    tracker.note_steps([make_beat(part, 490, begun=100, seconds=39.0)])
+    tracker.note_steps([make_beat(part, 490, first_step=100, seconds=39.0)])
     seconds_left = tracker.progress.seconds_left
     assert seconds_left == pytest.approx(510 * 39 / 390)
     clock.now += 1.0
@@ -176,7 +176,7 @@ def test_steps_of_saved_snapshot_are_not_counted_twice(tmp_path: Path, clock: Cl
     assert tracker.progress.unsaved_macs == 0.0
     assert (tracker.progress.done_macs, tracker.progress.remaining_macs) == (400e6, 500e6)
     assert tracker.progress.seconds_left == pytest.approx(500 * 40 / 400)
-    tracker.note_steps([make_beat(part, 600, begun=100, seconds=50.0)])
+    tracker.note_steps([make_beat(part, 600, first_step=100, seconds=50.0)])
     assert tracker.progress.unsaved_macs == 100e6
 
 
@@ -186,7 +186,7 @@ def test_late_heartbeat_does_not_shorten_time_left(tmp_path: Path, clock: Clock)
     plan.n_evaluations = 2
     tracker = Tracker(plan, [part], tmp_path, 0, WorkLog(tmp_path))
     clock.now += 40.0
-    late_beat = make_beat(part, 490, begun=100, seconds=39.0)
+    late_beat = make_beat(part, 490, first_step=100, seconds=39.0)
     tracker.note_steps([late_beat])
     clock.now += 1.0
     tracker.count(Receipt(part.unit.id, (500.0,), 0, 1, "file", 40.0), RunTally())

@@ -479,7 +479,7 @@ def test_status_reports_steps_before_first_snapshot(
     (beat,) = statuses[-1].in_progress
     assert beat.training is not None
     steps = beat.training
-    assert (steps.begun, steps.last, steps.per_epoch, steps.epoch, steps.epochs) == (0, 6, 3, 2, 2)
+    assert (steps.first_step, steps.n_steps, steps.per_epoch, steps.epoch, steps.epochs) == (0, 6, 3, 2, 2)
     record = CheckpointStore(tmp_path / "store").records()[0]
     assert record.training is not None
     assert steps.loss is not None

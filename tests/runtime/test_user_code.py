@@ -237,6 +237,7 @@ COMMANDS = (
     ("submit", "slurm"),
     ("submit", "ray"),
 )
+"""Commands that execute a sweep's code, or make other machines execute it."""
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)

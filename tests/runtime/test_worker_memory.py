@@ -83,6 +83,7 @@ def running_minima(sizes: list[int]) -> list[int]:
 
 
 def raise_while_ending_capture(error: Exception) -> None:
+    """Raise an error and then another, as PyTorch does if an error interrupts the capture of a CUDA graph."""
     try:
         raise error
     finally:

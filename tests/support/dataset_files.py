@@ -131,6 +131,6 @@ WRITERS: dict[str, Callable[[Path, DatasetSpec, str, Pixels, Labels], list[Path]
     "folders": write_folders,
     "idx": write_idx,
 }
-# scikit-learn's digits need no files, so a Parquet file with digits is only read if its form is given.
+# scikit-learn's digits need no files, so a Parquet file with digits is read only if its format is given explicitly.
 REQUIRED_FORMS = {"digits": "parquet"}
 FILE_FORMS = [(name, form) for name, spec in DATASETS.items() for form in spec.forms if form != "digits"]

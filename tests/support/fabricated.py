@@ -170,8 +170,8 @@ class FabricatedStore:
         assert inventory is self
         del measurements
         for unit in units:
-            complete = (strength for strength in unit.strengths if self.is_complete(unit, strength, ()))
-            yield unit, {strength: make_values(unit, strength, self.n_classes) for strength in complete}
+            complete_strengths = (strength for strength in unit.strengths if self.is_complete(unit, strength, ()))
+            yield unit, {strength: make_values(unit, strength, self.n_classes) for strength in complete_strengths}
 
 
 @dataclass
@@ -196,11 +196,11 @@ class ChangedStore(FabricatedStore):
 
     def iter_values(self, *arguments: Any) -> Iterator[tuple[Unit, dict[float, Values]]]:
         for unit, values_by_strength in super().iter_values(*arguments):
-            changed: dict[float, Values] = {
+            changed_values: dict[float, Values] = {
                 strength: {**values, **self.change(unit, strength, values)}
                 for strength, values in values_by_strength.items()
             }
-            yield unit, changed
+            yield unit, changed_values
 
 
 class BrokenStore(FabricatedStore):

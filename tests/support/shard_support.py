@@ -22,6 +22,7 @@ HOUR = 3600.0
 CLOCK_TWO_HOURS_AHEAD = lambda: time.time() + 2 * HOUR  # noqa: E731 - a function that stands for a clock
 ALL = ("accuracy", "confidence", "cm", "predictions")
 DEFAULT = ("accuracy", "confidence", "cm")
+"""Measurements of the fabricated results, by default."""
 
 
 def make_unit(architecture=21, dataset="digits", key="pgd", strengths=(1.0, 4.0), n_images=30, checkpoint="c" * 64):
@@ -76,7 +77,7 @@ def inventory_state(inventory):
 
 
 def state_without_index(store):
-    """Return the state of an inventory that is scanned without the index, and restore the index."""
+    """Return the state of an inventory that is built from the shards without the index, then restore the index."""
     moved_index = store.root / "index-aside"
     if store.folder.index.exists():
         store.folder.index.rename(moved_index)

@@ -25,6 +25,7 @@ SMALL = {
     "random_start": True,
     "rotations": 3,
 }
+"""Values of parameters with which attacks are fast, by name."""
 SMALL_PARAMETERS_BY_KEY = {
     "aa_standard": {"steps": 2, "queries": 4},
     "aa_rand": {"steps": 2, "passes": 2},
@@ -140,7 +141,11 @@ def small_parameter_values(task: Task):
 
 
 def attack_parameters(task, epsilons_255=SMALL_EPSILONS_255, **changes):
-    """Return a task's parameters. Balls in other norms extend as far along the diagonal as Linf balls of the radii."""
+    """Return a task's parameters, with epsilons for the norm of the task.
+
+    In other norms than Linf, the balls extend as far along the diagonal as the Linf balls of radius `epsilons_255` /
+    255.
+    """
     if task.constraint is None:
         return task.parameters(**changes)
     if task.constraint is LINF:

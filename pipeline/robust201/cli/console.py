@@ -63,13 +63,13 @@ _MAX_SHOWN_TRAINING_RUNS = 8
 _UNKNOWN_RATE = "rate and remaining time not known yet"
 
 # NO_COLOR also turns off bold and italics. Emoji codes would change paths such as a:b:c.
-_STYLE: dict[str, Any] = {
+_CONSOLE_OPTIONS: dict[str, Any] = {
     "soft_wrap": True,
     "emoji": False,
     "color_system": None if os.environ.get("NO_COLOR") else "auto",
 }
-out = Console(**_STYLE)
-err = Console(stderr=True, **_STYLE)
+out = Console(**_CONSOLE_OPTIONS)
+err = Console(stderr=True, **_CONSOLE_OPTIONS)
 
 
 def say(line: str) -> None:
@@ -127,7 +127,7 @@ def describe_trainings_in_progress(beats: Sequence[LastBeat]) -> Iterator[str]:
     """Yield one line for each of the first training runs, then the number of further training runs."""
     for beat in beats[:_MAX_SHOWN_TRAINING_RUNS]:
         if (training := beat.training) is not None:
-            yield f"{beat.label}: step {training.step:,} of {training.last:,}, {_describe_steps(training)}"
+            yield f"{beat.label}: step {training.step:,} of {training.n_steps:,}, {_describe_steps(training)}"
     if len(beats) > _MAX_SHOWN_TRAINING_RUNS:
         yield f"and {format_count(len(beats) - _MAX_SHOWN_TRAINING_RUNS, 'more training run')} in progress"
 
@@ -190,7 +190,7 @@ class RunDisplay:
             for beat in progress.training_heartbeats[:_MAX_SHOWN_TRAINING_RUNS]:
                 if beat.training is not None and not is_complete:
                     text = f"steps; {_describe_steps(beat.training)}"
-                    rows[escape(beat.label)] = (beat.training.step, beat.training.last, text)
+                    rows[escape(beat.label)] = (beat.training.step, beat.training.n_steps, text)
             self._show_rows(rows)
         elif self._is_due(progress, event):
             self._last_log, self._logged_done = time.monotonic(), done
@@ -221,7 +221,7 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
     for row in rows:
         table.add_row(*row)
     # Rich assumes 80 columns for a file and would truncate a wider table.
-    console = out if out.is_terminal else Console(file=out.file, width=200, **_STYLE)
+    console = out if out.is_terminal else Console(file=out.file, width=200, **_CONSOLE_OPTIONS)
     console.print(table)
 
 

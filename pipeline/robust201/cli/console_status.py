@@ -43,27 +43,27 @@ def _percent(done: int, total: int) -> str:
     return "100%" if done == total else f"{min(99.9, 100 * done / max(total, 1)):.1f}%"
 
 
-def _describe_failures(state: SweepStatus) -> str:
+def _describe_failures(status: SweepStatus) -> str:
     """Describe the failures by kind, and the numbers of workers that died or were preempted."""
-    counts_by_kind = ", ".join(f"{count} {kind}" for kind, count in state.failures_by_kind.items())
-    failures = f"{console.format_count(len(state.failures), 'failure')}" + (
+    counts_by_kind = ", ".join(f"{count} {kind}" for kind, count in status.failures_by_kind.items())
+    failures = f"{console.format_count(len(status.failures), 'failure')}" + (
         f" ({counts_by_kind})" if counts_by_kind else ""
     )
-    return f"{failures}; {console.format_count(state.deaths, 'worker')} died, {state.preemptions:,} preempted"
+    return f"{failures}; {console.format_count(status.deaths, 'worker')} died, {status.preemptions:,} preempted"
 
 
-def _describe_workers(state: SweepStatus) -> str:
-    runs = [f"run on {state.driver}"] if state.driver else []
-    if state.shares:
-        runs.append(f"{console.format_count(len(state.shares), 'run')} with --share")
-    ending = "" if state.state is None else f" ({_ENDINGS.get(state.state, f'the last run: {state.state}')})"
-    activity = "draining" if state.driver and state.state == "draining" else "running"
+def _describe_workers(status: SweepStatus) -> str:
+    runs = [f"run on {status.driver}"] if status.driver else []
+    if status.shares:
+        runs.append(f"{console.format_count(len(status.shares), 'run')} with --share")
+    ending = "" if status.state is None else f" ({_ENDINGS.get(status.state, f'the last run: {status.state}')})"
+    activity = "draining" if status.driver and status.state == "draining" else "running"
     phrases = [f"{activity}: {' and '.join(runs)}" if runs else f"not running{ending}"]
-    if state.last_heartbeat is not None:
-        phrases.append(f"last heartbeat {console.format_duration(state.last_heartbeat)} ago")
+    if status.last_heartbeat is not None:
+        phrases.append(f"last heartbeat {console.format_duration(status.last_heartbeat)} ago")
     for seconds, condition in (
-        (state.parts_in_flight if runs else (), "busy"),
-        (state.silent_workers, "silent"),
+        (status.parts_in_flight if runs else (), "busy"),
+        (status.silent_workers, "silent"),
     ):
         if seconds:
             longest = console.format_duration(max(seconds))
@@ -71,61 +71,61 @@ def _describe_workers(state: SweepStatus) -> str:
     return "; ".join(phrases)
 
 
-def _describe_rate_and_cost(state: SweepStatus) -> str:
-    is_moving = state.running and not state.complete
-    rate = console.format_rate(state.evaluations_per_second, state.seconds_left) if is_moving else ""
-    cost = f"{state.worker_seconds / 3600:,.2f} worker-hours of finished work"
-    if state.cost.unit != "worker-hours":
-        cost += f" ({state.cost.hours:,.2f} {state.cost.unit})"
+def _describe_rate_and_cost(status: SweepStatus) -> str:
+    is_moving = status.running and not status.complete
+    rate = console.format_rate(status.evaluations_per_second, status.seconds_left) if is_moving else ""
+    cost = f"{status.worker_seconds / 3600:,.2f} worker-hours of finished work"
+    if status.cost.unit != "worker-hours":
+        cost += f" ({status.cost.hours:,.2f} {status.cost.unit})"
     return f"{rate}; {cost}" if rate else cost
 
 
-def show_status(state: SweepStatus) -> None:
+def show_status(status: SweepStatus) -> None:
     """Print a sweep's progress by dataset and key, its workers, rate, remaining time, cost and failures."""
     out = console.out
     rows = [
         (f"{key.dataset} {key.key}", f"{key.done:,}", f"{key.total:,}", _percent(key.done, key.total))
-        for key in state.keys
+        for key in status.keys
     ]
-    rows.append(("all", f"{state.done:,}", f"{state.total:,}", _percent(state.done, state.total)))
-    console.show_table(f"Sweep {state.name}", ("", "done", "of", ""), rows)
-    for line in (_describe_workers(state), _describe_rate_and_cost(state), _describe_failures(state)):
+    rows.append(("all", f"{status.done:,}", f"{status.total:,}", _percent(status.done, status.total)))
+    console.show_table(f"Sweep {status.name}", ("", "done", "of", ""), rows)
+    for line in (_describe_workers(status), _describe_rate_and_cost(status), _describe_failures(status)):
         out.print(line, markup=False, highlight=False)
-    if state.stale:
-        stale_evaluations = console.format_count(state.stale, "evaluation")
-        were, are = ("was", "is") if state.stale == 1 else ("were", "are")
+    if status.stale:
+        stale_evaluations = console.format_count(status.stale, "evaluation")
+        were, are = ("was", "is") if status.stale == 1 else ("were", "are")
         out.print(
             f"{stale_evaluations} in the folder {were} computed with different settings or for another sweep, "
             f"and {are} not used",
             highlight=False,
         )
-    damaged_lines = [f"damaged: {shard}" for shard in state.damaged]
+    damaged_lines = [f"damaged: {shard}" for shard in status.damaged]
     failure_lines = [
-        f"failed ({failure['kind']}): {failure['label']}: {failure['message']}" for failure in state.failures
+        f"failed ({failure['kind']}): {failure['label']}: {failure['message']}" for failure in status.failures
     ]
     for lines in (damaged_lines, failure_lines):
         for line in console.first_lines(lines, hint="--json lists all"):
             out.print(line, markup=False)
-    if state.failures:
-        out.print(f"log of the first failure: robust201 logs {state.failures[0]['unit'][:12]} RESULTS", markup=False)
+    if status.failures:
+        out.print(f"log of the first failure: robust201 logs {status.failures[0]['unit'][:12]} RESULTS", markup=False)
 
 
-def live_table(state: SweepStatus, *, max_keys: int) -> Table:
+def live_table(status: SweepStatus, *, max_keys: int) -> Table:
     """Build a table of progress with one row per key and one column per dataset.
 
     If there are more than `max_keys` keys, all corruptions share one row.
     """
     from robust201.reader.result_files import kind_of
 
-    names = list(dict.fromkeys(key.key for key in state.keys))
+    names = list(dict.fromkeys(key.key for key in status.keys))
     row_by_key = {name: name for name in names}
     corruptions = [name for name in names if kind_of(name) == "corruption"]
     if len(names) > max_keys:
         row_by_key |= dict.fromkeys(corruptions, console.format_count(len(corruptions), "corruption"))
-    datasets = list(dict.fromkeys(key.dataset for key in state.keys))
+    datasets = list(dict.fromkeys(key.dataset for key in status.keys))
     done: Counter[tuple[str, str]] = Counter()
     total: Counter[tuple[str, str]] = Counter()
-    for key in state.keys:
+    for key in status.keys:
         for row in (row_by_key[key.key], _ALL_KEYS):
             done[key.dataset, row] += key.done
             total[key.dataset, row] += key.total
@@ -134,7 +134,7 @@ def live_table(state: SweepStatus, *, max_keys: int) -> Table:
         index = dataset, row
         return f"{done[index]:,}/{total[index]:,}  {_percent(done[index], total[index]):>5}" if index in total else ""
 
-    table = Table(title=f"Sweep {state.name}", title_justify="left", show_footer=True)
+    table = Table(title=f"Sweep {status.name}", title_justify="left", show_footer=True)
     table.add_column("", _ALL_KEYS, no_wrap=True)
     for dataset in datasets:
         table.add_column(dataset, cell(dataset, _ALL_KEYS), justify="right", no_wrap=True)
@@ -143,10 +143,10 @@ def live_table(state: SweepStatus, *, max_keys: int) -> Table:
     return table
 
 
-def status_line(state: SweepStatus, now: float) -> str:
+def status_line(status: SweepStatus, now: float) -> str:
     """Render a sweep's status as one line, for log files and pipes."""
-    done = f"{state.done:,}/{state.total:,} evaluations ({_percent(state.done, state.total)})"
-    phrases = (done, _describe_rate_and_cost(state), _describe_failures(state), _describe_workers(state))
+    done = f"{status.done:,}/{status.total:,} evaluations ({_percent(status.done, status.total)})"
+    phrases = (done, _describe_rate_and_cost(status), _describe_failures(status), _describe_workers(status))
     return f"{_timestamp(now)} {'; '.join(phrases)}"
 
 
@@ -173,26 +173,26 @@ class Display(Generic[_Status]):
     def showing(self) -> AbstractContextManager[object]:
         return self._live if self._console.is_terminal else nullcontext()
 
-    def update(self, state: _Status, quiet_seconds: float) -> None:
-        self.is_complete = state.complete
+    def update(self, status: _Status, quiet_seconds: float) -> None:
+        self.is_complete = status.complete
         if self._console.is_terminal:
-            self._live.update(self._render(self._console, state, quiet_seconds), refresh=True)
+            self._live.update(self._render(self._console, status, quiet_seconds), refresh=True)
         else:
-            self._console.print(self._line(state, self._clock()), markup=False, highlight=False)
+            self._console.print(self._line(status, self._clock()), markup=False, highlight=False)
 
 
-def _render_sweep(terminal: Console, state: SweepStatus, quiet_seconds: float) -> RenderableType:
-    lines = [_describe_workers(state), _describe_rate_and_cost(state), _describe_failures(state)]
-    lines += [f"failed: {failure['label']}: {failure['message']}" for failure in state.failures[-_MAX_SHOWN_FAILURES:]]
-    if state.damaged:
-        lines.append(console.format_count(len(state.damaged), "damaged result file"))
-    texts = _fold([*lines, *_describe_inactivity(state, quiet_seconds)])
+def _render_sweep(terminal: Console, status: SweepStatus, quiet_seconds: float) -> RenderableType:
+    lines = [_describe_workers(status), _describe_rate_and_cost(status), _describe_failures(status)]
+    lines += [f"failed: {failure['label']}: {failure['message']}" for failure in status.failures[-_MAX_SHOWN_FAILURES:]]
+    if status.damaged:
+        lines.append(console.format_count(len(status.damaged), "damaged result file"))
+    texts = _fold([*lines, *_describe_inactivity(status, quiet_seconds)])
     n_lines = sum(len(text.wrap(terminal, terminal.width)) for text in texts)
-    return Group(live_table(state, max_keys=terminal.size.height - n_lines - _FRAME_LINES), *texts)
+    return Group(live_table(status, max_keys=terminal.size.height - n_lines - _FRAME_LINES), *texts)
 
 
-def _describe_inactivity(state: Watched, quiet_seconds: float) -> list[str]:
-    is_quiet = quiet_seconds and not state.complete
+def _describe_inactivity(status: Watched, quiet_seconds: float) -> list[str]:
+    is_quiet = quiet_seconds and not status.complete
     return [f"no active worker for {console.format_duration(quiet_seconds)}"] if is_quiet else []
 
 
@@ -205,32 +205,36 @@ def display_sweep(console_: Console | None = None, clock: Callable[[], float] = 
     return Display(_render_sweep, status_line, console_, clock)
 
 
-def describe_trainings(state: TrainingStatus) -> str:
+def describe_trainings(status: TrainingStatus) -> str:
     """Describe the progress of training runs in one line."""
-    remaining_time = "" if state.seconds_left is None else f", about {console.format_duration(state.seconds_left)} left"
-    phrases = [f"{state.state}: {state.done:,} of {console.format_count(state.total, 'snapshot')}{remaining_time}"]
-    if state.trainings is not None:
-        phrases.append(f"{state.trainings_done:,} of {console.format_count(state.trainings, 'training run')} complete")
-    phrases.append(console.format_count(state.active_workers, "active worker"))
-    if state.driver is not None:
-        phrases.append(f"run on {state.driver}")
+    remaining_time = (
+        "" if status.seconds_left is None else f", about {console.format_duration(status.seconds_left)} left"
+    )
+    phrases = [f"{status.state}: {status.done:,} of {console.format_count(status.total, 'snapshot')}{remaining_time}"]
+    if status.trainings is not None:
+        phrases.append(
+            f"{status.trainings_done:,} of {console.format_count(status.trainings, 'training run')} complete"
+        )
+    phrases.append(console.format_count(status.active_workers, "active worker"))
+    if status.driver is not None:
+        phrases.append(f"run on {status.driver}")
     return "; ".join(phrases)
 
 
-def _render_trainings(_terminal: Console, state: TrainingStatus, quiet_seconds: float) -> RenderableType:
-    in_progress = console.describe_trainings_in_progress(state.in_progress)
+def _render_trainings(_terminal: Console, status: TrainingStatus, quiet_seconds: float) -> RenderableType:
+    in_progress = console.describe_trainings_in_progress(status.in_progress)
     lines = [
-        describe_trainings(state),
+        describe_trainings(status),
         *in_progress,
-        *(f"failed: {message}" for message in state.failures[-_MAX_SHOWN_FAILURES:]),
+        *(f"failed: {message}" for message in status.failures[-_MAX_SHOWN_FAILURES:]),
     ]
-    return Group(*_fold([*lines, *_describe_inactivity(state, quiet_seconds)]))
+    return Group(*_fold([*lines, *_describe_inactivity(status, quiet_seconds)]))
 
 
-def _training_line(state: TrainingStatus, now: float) -> str:
-    failures = console.format_count(len(state.failures), "failure")
-    in_progress = console.describe_trainings_in_progress(state.in_progress)
-    return "; ".join([f"{_timestamp(now)} {describe_trainings(state)}", failures, *in_progress])
+def _training_line(status: TrainingStatus, now: float) -> str:
+    failures = console.format_count(len(status.failures), "failure")
+    in_progress = console.describe_trainings_in_progress(status.in_progress)
+    return "; ".join([f"{_timestamp(now)} {describe_trainings(status)}", failures, *in_progress])
 
 
 def display_trainings() -> Display[TrainingStatus]:

@@ -216,9 +216,8 @@ def evaluate(
 
 
 def _print_json(frame: "Evaluation", *, with_summary: bool, worst_case: bool) -> None:
-    finite_frame = frame.replace([math.inf, -math.inf], math.nan).astype(
-        object
-    )  # JSON has no infinity or NaN: write null
+    # JSON has no infinity or NaN: write null.
+    finite_frame = frame.replace([math.inf, -math.inf], math.nan).astype(object)
     rows = finite_frame.where(finite_frame.notna(), None).to_dict("records")
     payload: dict[str, Any] = {"rows": rows}
     if with_summary:

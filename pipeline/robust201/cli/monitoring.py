@@ -67,11 +67,11 @@ def status(
 
     if watch:
         raise typer.Exit(_watch(read_status, console_status.display_sweep(), every=every, patience=60 * patience))
-    state = read_status()
+    current_status = read_status()
     if as_json:
-        print_json(state.to_payload())
+        print_json(current_status.to_payload())
     else:
-        console_status.show_status(state)
+        console_status.show_status(current_status)
 
 
 def _show_trainings(path: Path, *, watch: bool, every: float, patience: float, as_json: bool) -> int:
@@ -92,14 +92,14 @@ def _show_trainings(path: Path, *, watch: bool, every: float, patience: float, a
             f"Reading the status failed for {store}: it has no training runs yet. "
             "Start them with: robust201 train TRAININGS.yaml"
         )
-    state = read_status()
+    current_status = read_status()
     if as_json:
-        print_json(state.to_payload())
+        print_json(current_status.to_payload())
     else:
-        typer.echo(console_status.describe_trainings(state))
-        for line in console.describe_trainings_in_progress(state.in_progress):
+        typer.echo(console_status.describe_trainings(current_status))
+        for line in console.describe_trainings_in_progress(current_status.in_progress):
             typer.echo(line)
-        console.say_each([f"failed: {message}" for message in state.failures])
+        console.say_each([f"failed: {message}" for message in current_status.failures])
     return 0
 
 

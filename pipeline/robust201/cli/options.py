@@ -122,7 +122,7 @@ def make_filters(
     if limit is not None:
         sweep_architectures = config.selected_architectures
         known_architectures = set(sweep_architectures)
-        # If the sweep has none of the selected architectures, keep them all, so that `Filters.check` names one.
+        # If the sweep has none of the selected architectures, keep them all, so that `Filters.check` raises an error.
         candidates = (
             sweep_architectures
             if selected_architectures is None

@@ -1,4 +1,7 @@
-"""Costs in `robust201 plan`: hours by key, cheaper designs, designs for a budget, and the cells to evaluate next."""
+"""Costs in `robust201 plan`: hours by key, cheaper designs, designs for a budget, and the cells to evaluate next.
+
+A design is a variant of the sweep with fewer networks, fewer images, or fewer steps and queries of attacks.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -208,9 +211,9 @@ def _describe_days(costs: dict[str, Any]) -> str:
     return f"{console.format_hours(hours)} worker-hours are {time} on {count}{hint}."
 
 
-def _percent(value: float | None, absent: str, *, at_most: bool) -> str:
+def _percent(value: float | None, text_if_none: str, *, at_most: bool) -> str:
     if value is None:
-        return absent
+        return text_if_none
     return f"{'up to ' if at_most and value else ''}{100 * value:.2g}"
 
 

@@ -76,8 +76,8 @@ def plot(
             typer.echo(f"{figure.name:<30}{figure.title}{source}; needs {figure.requirement}")
         return
     if name is None or dataset is None or out is None:
-        required = {"NAME": name, "DATASET": dataset, "--out": out}
-        missing_arguments = [argument for argument, value in required.items() if value is None]
+        required_arguments = {"NAME": name, "DATASET": dataset, "--out": out}
+        missing_arguments = [argument for argument, value in required_arguments.items() if value is None]
         are = "is" if len(missing_arguments) == 1 else "are"
         raise ConfigError(
             f"Reading the command line failed for robust201 plot: {' and '.join(missing_arguments)} {are} missing. "

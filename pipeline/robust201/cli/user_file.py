@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StepConsent:
-    """Consent to execute the Python files of a study's steps; the YAML names these files, not the user.
+    """Consent to execute the Python files of a study's steps; these files are named by the YAML, not by the user.
 
     Attributes:
         study: study YAML.

@@ -1,4 +1,8 @@
-"""Reads the active runs and workers of a sweep, and their rates, from the lease, heartbeats and progress files."""
+"""Reads the active runs and workers of a sweep, and their rates, from the lease, heartbeats and progress files.
+
+The lease names the driver of the last run. A heartbeat names the part that a worker computes: a range of images at some
+strengths of a key.
+"""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -75,7 +79,7 @@ class PartInFlight:
     """A part that a worker is computing.
 
     Attributes:
-        missing: sections of the part whose results are missing.
+        missing: the part, or the pieces of it whose results are missing.
         seconds: seconds since the worker began the part.
         silent_seconds: seconds since the worker's last heartbeat if the next one is overdue, otherwise None.
     """

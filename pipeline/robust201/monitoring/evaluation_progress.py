@@ -17,7 +17,7 @@ LINE_SECONDS = 10.0
 _BAR_SECONDS = 0.5
 
 _SIGNIFICANT_COST = 0.1
-"""Minimum fraction of the total cost of a key whose measured time corrects the estimate for the other keys."""
+"""Minimum fraction of the total cost that a key must have for its measured time to correct other keys' estimates."""
 
 ProgressOption: TypeAlias = Callable[[int, int], None] | bool
 """Whether to show progress, or a function that is called with the numbers of evaluations: complete, and in total."""
@@ -49,11 +49,11 @@ class EvaluationProgress:
     images_done: int = 0
     evaluations: int = 0
     evaluations_done: int = 0
-    _started: float = 0.0
-    _key_started: float = 0.0
+    _start_time: float = 0.0
+    _key_start_time: float = 0.0
 
     def __post_init__(self) -> None:
-        self._started = time.monotonic()
+        self._start_time = time.monotonic()
 
     def say(self, line: str) -> None:
         """Print a line to stderr if progress is shown."""
@@ -65,8 +65,8 @@ class EvaluationProgress:
         """Record that a key begins and that the previous key is complete."""
         start_time = time.monotonic()
         if self.costs.get(self.key, 0.0) >= _SIGNIFICANT_COST * sum(self.costs.values()):
-            self.seconds_per_cost = (start_time - self._key_started) / self.costs[self.key]
-        self.key, self.strengths, self._key_started = key, strengths, start_time
+            self.seconds_per_cost = (start_time - self._key_start_time) / self.costs[self.key]
+        self.key, self.strengths, self._key_start_time = key, strengths, start_time
         self.images, self.images_done, self.stage = len(strengths) * n_images, 0, ""
 
     def begin_stage(self, stage_number: int, key: str) -> None:
@@ -79,7 +79,7 @@ class EvaluationProgress:
 
     def describe(self) -> str:
         """Return a line with the key, epsilons, number of images, elapsed time and time left."""
-        elapsed = f"{_format_time(time.monotonic() - self._started)} elapsed"
+        elapsed = f"{_format_time(time.monotonic() - self._start_time)} elapsed"
         if not self.key:
             return f"checking the network, {elapsed}"
         image_progress = f"{self.images_done:,} of {self.images:,} images"
@@ -91,7 +91,7 @@ class EvaluationProgress:
             return "time left unknown"
         keys = list(self.costs)
         seconds_of_later_keys = sum(self.costs[key] for key in keys[keys.index(self.key) + 1 :]) * self.seconds_per_cost
-        seconds_left = self.costs[self.key] * self.seconds_per_cost - (time.monotonic() - self._key_started)
+        seconds_left = self.costs[self.key] * self.seconds_per_cost - (time.monotonic() - self._key_start_time)
         return (
             f"about {_format_time(seconds_left + seconds_of_later_keys)} left"
             if seconds_left > 0

@@ -1,6 +1,7 @@
 """Finds the lines about units in the logs of all workers, and sorts them by time (see `runtime.work_log`).
 
-A name refers to several units if a network has several sets of weights.
+A unit is one network (with one set of weights) on one dataset under one key. A name such as ``21/cifar10/pgd`` refers
+to several units if the architecture has several sets of weights.
 """
 
 import json

@@ -213,11 +213,11 @@ class StatusReader:
         self._done, self._macs_left = count_done(plan, inventory), 0.0
         self._n_stale = sum(inventory.count_foreign_evaluations(plan.used_ids_with_full_samples).values())
         for coverage in count_coverage(plan, inventory):
-            planned, unfinished = coverage.planned, coverage.unfinished
-            macs = plan.unit_macs(planned) if unfinished else []
+            planned_key, unfinished = coverage.planned, coverage.unfinished
+            macs = plan.unit_macs(planned_key) if unfinished else []
             for position in unfinished:
                 if coverage.has_rows[position]:
-                    missing = inventory.find_missing_parts(planned.unit(position), plan.measurements)
+                    missing = inventory.find_missing_parts(planned_key.unit(position), plan.measurements)
                     self._macs_left += sum(map(plan.macs, missing))
                 else:  # the usual case, which does not need a search in the inventory
                     self._macs_left += macs[position]

@@ -15,7 +15,7 @@ from robust201.weights.store import CheckpointStore
 
 @dataclass(frozen=True)
 class TrainingStatus:
-    """Status of the last `train` run in a store.
+    """Status of the last `train` run in a store; a snapshot is the weights after some number of steps.
 
     Attributes:
         state: ``running``, ``draining``, ``stopped``, ``drained`` or ``finished``; ``interrupted`` if the run did not
@@ -55,7 +55,7 @@ class TrainingStatus:
     def to_payload(self) -> dict[str, Any]:
         in_progress = [
             {"label": beat.label, "age": beat.age}
-            | asdict(beat.training)
+            | beat.training.to_payload()
             | {"steps_per_second": beat.training.steps_per_second, "seconds_left": beat.training.seconds_left}
             for beat in self.in_progress
             if beat.training is not None

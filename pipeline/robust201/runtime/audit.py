@@ -1,8 +1,8 @@
 """Audit of a sweep: both engines attack a sample of its networks, and their results are compared image by image.
 
-Each engine evaluates the same networks on the same images, as a separate small sweep in another folder, which
-also stores predictions. Therefore an audit can be resumed, runs on the same executors, and does not modify the audited
-sweep.
+The engines are `reference`, which calls Foolbox and AutoAttack, and `fused`. Each engine evaluates the same networks on
+the same images, as a separate small sweep in another folder, which also stores predictions. Therefore an audit can be
+resumed, runs on the same executors, and does not modify the audited sweep.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -105,10 +105,10 @@ def sample_sweep(
     ]
     unsupported_keys = [key for key in keys or () if key not in auditable_keys]
     if unsupported_keys or not auditable_keys:
-        supported = f"it has {', '.join(auditable_keys)}" if auditable_keys else "it has none"
+        supported_keys_text = f"it has {', '.join(auditable_keys)}" if auditable_keys else "it has none"
         raise ConfigError(
             f"Auditing failed for {unsupported_keys[0] if unsupported_keys else config.name}: expected attacks of the "
-            f"sweep that both engines support ({supported}). Choose other keys with --keys, or audit another "
+            f"sweep that both engines support ({supported_keys_text}). Choose other keys with --keys, or audit another "
             f"sweep.{closest_key(unsupported_keys[0], auditable_keys) if unsupported_keys else ''}"
         )
     full_inputs = Inputs(config.model_copy(update={"images": config.images.model_copy(update={"count": None})}))

@@ -41,7 +41,7 @@ def check_code(config: SweepConfig | TrainingConfig, *, seconds: float = CHECK_S
             function.load()
         _check_weights(config)
     elif functions:
-        _check_in_child(config, functions, seconds)
+        _check_in_separate_process(config, functions, seconds)
 
 
 def _check_weights(config: SweepConfig | TrainingConfig) -> None:
@@ -55,7 +55,9 @@ def _check_weights(config: SweepConfig | TrainingConfig) -> None:
             return
 
 
-def _check_in_child(config: SweepConfig | TrainingConfig, functions: list[UserFunction], seconds: float) -> None:
+def _check_in_separate_process(
+    config: SweepConfig | TrainingConfig, functions: list[UserFunction], seconds: float
+) -> None:
     paths = ", ".join(dict.fromkeys(str(function.path) for function in functions))
     config_field = "sweep" if isinstance(config, SweepConfig) else "trainings"
     request = json.dumps({config_field: config.model_dump(mode="json")})

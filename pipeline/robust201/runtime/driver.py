@@ -1,4 +1,8 @@
-"""Driver of a sweep or of training runs: computes bundles in stages, tracks progress, and drains on signals."""
+"""Driver of a sweep or of training runs: computes bundles in stages, tracks progress, and drains on signals.
+
+A bundle is work that one worker computes in turn, with one network. When a run drains, workers finish the part in
+progress and start no other.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager

@@ -1,7 +1,8 @@
 """Heartbeats, which show that processes are working in a results folder and on which parts; for information only.
 
-Each process has a small file, ``<results>/heartbeats/<host>-<pid>-<nonce>.json``, which it rewrites every few seconds
-and when it begins a part. It removes the file when it ends. If the process is killed, the file remains and is no longer
+A part is what a worker computes at a time: a range of images at some strengths of a key, or a training run. Each
+process has a small file, ``<results>/heartbeats/<host>-<pid>-<nonce>.json``, which it rewrites every few seconds and
+when it begins a part. It removes the file when it ends. If the process is killed, the file remains and is no longer
 rewritten; the process then counts as silent. The wall clocks of two machines are never compared: a file's age is the
 difference of two timestamps from the same file server, and the worker itself measures how long a part takes.
 """
@@ -30,7 +31,7 @@ if TYPE_CHECKING:  # doctor uses `file_server_time` and must work without numpy
 HEARTBEATS_FOLDER = "heartbeats"
 
 BEAT_SECONDS = 5.0
-"""Maximum time between two beats; a beat is one writing of the file."""
+"""Maximum time between two beats; a beat is one write of the file."""
 
 SILENT_SECONDS = 30.0
 """Age of the last beat at which a process counts as silent."""
@@ -44,6 +45,9 @@ _MAX_LABEL_LENGTH = 200
 _JOIN_SECONDS = 5.0
 """Maximum time to wait at the end for a beat in progress, which an unavailable file server may block."""
 
+_STEPS_JSON_NAMES = {"first_step": "begun", "n_steps": "last"}
+"""Names in JSON of the attributes of `TrainingSteps` that have another name there."""
+
 
 @dataclass(frozen=True, slots=True)
 class TrainingSteps:
@@ -51,8 +55,8 @@ class TrainingSteps:
 
     Attributes:
         step: number of completed steps.
-        begun: number of steps that were completed when this worker started or resumed the training run.
-        last: total number of steps of the training run.
+        first_step: number of steps that were completed when this worker started or resumed the training run.
+        n_steps: total number of steps of the training run.
         per_epoch: number of steps per epoch.
         seconds: worker time since this worker started or resumed the training run.
         loss: mean training loss of the current epoch so far, or of the last epoch; None before the first step.
@@ -60,8 +64,8 @@ class TrainingSteps:
     """
 
     step: int
-    begun: int
-    last: int
+    first_step: int
+    n_steps: int
     per_epoch: int
     seconds: float
     loss: float | None = None
@@ -75,28 +79,34 @@ class TrainingSteps:
     @property
     def epochs(self) -> int:
         """Number of epochs; the last one may be incomplete."""
-        return -(-self.last // self.per_epoch)
+        return -(-self.n_steps // self.per_epoch)
 
     @property
     def steps_per_second(self) -> float | None:
-        return (self.step - self.begun) / self.seconds if self.step > self.begun and self.seconds > 0 else None
+        n_new_steps = self.step - self.first_step
+        return n_new_steps / self.seconds if n_new_steps > 0 and self.seconds > 0 else None
 
     @property
     def seconds_left(self) -> float | None:
         """Estimated seconds until the training run ends; None before this worker's first step."""
         rate = self.steps_per_second
-        return None if rate is None else (self.last - self.step) / rate
+        return None if rate is None else (self.n_steps - self.step) / rate
+
+    def to_payload(self) -> dict[str, Any]:
+        return {_STEPS_JSON_NAMES.get(name, name): value for name, value in asdict(self).items()}
 
     @classmethod
     def parse(cls, payload: Any) -> TrainingSteps:
         """Parse a JSON value; raise ValueError if it is invalid."""
         json_fields: dict[str, Any] = payload if isinstance(payload, dict) else {}
-        field_values = {field.name: json_fields.get(field.name) for field in fields(cls)}
+        field_values = {
+            field.name: json_fields.get(_STEPS_JSON_NAMES.get(field.name, field.name)) for field in fields(cls)
+        }
         valid_values: dict[str, Any] = {name: value for name, value in field_values.items() if is_amount(value)}
         if valid_values.keys() | {"loss", "accuracy"} != field_values.keys():
             raise ValueError("not the progress of a training run")
         steps = cls(**valid_values)
-        if not (steps.begun <= steps.step <= steps.last and steps.per_epoch > 0):
+        if not (steps.first_step <= steps.step <= steps.n_steps and steps.per_epoch > 0):
             raise ValueError("not the progress of a training run")
         return steps
 
@@ -163,7 +173,7 @@ class Heartbeat:
             "strengths": part.strengths,
             "images": [part.start, part.stop],
             "seconds": time.monotonic() - start_time,
-            "training": None if training is None else asdict(training),
+            "training": None if training is None else training.to_payload(),
         }
 
 
@@ -173,7 +183,7 @@ class LastBeat:
 
     Attributes:
         age: seconds since the file was written.
-        share: name of the job share that wrote the file; None for a worker.
+        share: name of the job share (`run --share`) that wrote the file, such as ``3-of-64``; None for a worker.
         unit: id of the part's unit; None if there is no current part.
         strengths: strengths of the part.
         images: positions of the part's images, as start and exclusive end.

@@ -1,7 +1,7 @@
 """Metrics of a run for monitoring systems, and the interface that records them.
 
 Metrics are for monitoring only; completed work is recorded by the shards. Code that records metrics does not depend on
-a monitoring system, because the executor provides the metrics sink (`runtime.executors`).
+a monitoring system, because the executor provides the object that receives them (`runtime.executors`).
 """
 
 from dataclasses import dataclass

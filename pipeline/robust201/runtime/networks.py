@@ -20,7 +20,7 @@ from robust201.weights.loading import fill_network
 
 
 class LoadedNetwork:
-    """A unit's network and, if there is one, the compiled network that the fused engine uses instead."""
+    """A unit's network and, if there is one, the compiled network that `engine: fused` uses instead."""
 
     def __init__(self, classifier: Classifier, compiled: CompiledNetwork | BucketedModel | None) -> None:
         self.classifier = classifier

@@ -1,4 +1,8 @@
-"""Base class of the workers of sweeps and training runs, which compute parts one by one and report their outcomes."""
+"""Base class of the workers of sweeps and training runs, which compute parts one by one and report their outcomes.
+
+A part is the evaluation of one network on a range of images at some of the strengths of a key, or a training run with
+several snapshots. Its outcomes are a receipt for each stored result and, if it fails, a failure.
+"""
 
 import threading
 import traceback

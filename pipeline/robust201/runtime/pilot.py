@@ -1,6 +1,7 @@
 """Pilot of a sampled sweep: networks that are evaluated on all images, and a model of other networks' outcomes.
 
-An outcome says whether a network classifies an image correctly.
+An outcome says whether a network classifies an image correctly. Cheap keys are the keys in the field `sampling.cheap`,
+for which every network is evaluated on all images.
 """
 
 from collections.abc import Sequence
@@ -24,8 +25,7 @@ class Pilot:
 
     Attributes:
         outcomes: (P, S, N) outcomes under the key at each of its S strengths.
-        cheap: (P, C, N) outcomes under the cheap keys, which are those in the field ``sampling.cheap``; C is the number
-            of pairs of a cheap key and a strength.
+        cheap: (P, C, N) outcomes under the cheap keys; C is the number of pairs of a cheap key and a strength.
         model: model that predicts other networks' outcomes.
         predicted: (P, S, N) probabilities that each pilot network is correct, predicted from the other pilot networks.
     """
@@ -57,9 +57,9 @@ class OutcomeReader:
         assert section is not None  # noqa: S101 - only used for sampled sweeps
         self._plan, self._store, self._inventory, self._labels = plan, store, inventory, labels
         self._units_on_all_images: dict[tuple[ArchitectureId, str], Unit] = {}
-        for planned in plan.planned_keys:
-            if planned.dataset == dataset and not is_sampled(plan, planned) and not planned.columns:
-                units = (planned.unit(position) for position in range(len(planned.networks)))
+        for planned_key in plan.planned_keys:
+            if planned_key.dataset == dataset and not is_sampled(plan, planned_key) and not planned_key.columns:
+                units = (planned_key.unit(position) for position in range(len(planned_key.networks)))
                 self._units_on_all_images |= {(unit.architecture, unit.key): unit for unit in units}
         tasks = plan.tasks
         cheap_keys = (key for key in section.cheap if key in tasks and tasks[key].kind in ("clean", "attack"))

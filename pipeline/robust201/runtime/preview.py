@@ -1,4 +1,8 @@
-"""Compares a plan with the results in an inventory, and previews the work of a run."""
+"""Compares a plan with the results in an inventory, and previews the work of a run.
+
+An inventory lists the rows of all shards (files with finished results) of a results folder. A unit is one network on
+one dataset under one key; it has one evaluation per strength.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -19,7 +23,7 @@ from robust201.tasks import TASKS
 
 
 class Coverage(NamedTuple):
-    """Results that exist for the units of a key, one per network; both arrays are in the order of the networks.
+    """Results that exist under a key, which has one unit per network; both arrays are in the order of the networks.
 
     Attributes:
         planned: the key.
@@ -38,36 +42,39 @@ class Coverage(NamedTuple):
 
 
 def count_coverage(plan: Plan, inventory: Inventory) -> Iterator[Coverage]:
-    """Count the complete evaluations of each key of a plan; they have all measurements of the plan."""
+    """Count the evaluations of each key of a plan that are complete, which means that they have all measurements."""
     unit_indices = inventory.find(plan.unit_ids)
     complete_counts: dict[tuple[Any, ...], NDArray[np.int64]] = {}  # a cache: most keys have the same strengths
     n_earlier_units = 0
-    for planned in plan.planned_keys:
-        key_indices = unit_indices[n_earlier_units : n_earlier_units + len(planned.networks)]
-        n_earlier_units += len(planned.networks)
-        columns = required_unit_columns(planned.unit(0), plan.measurements)
-        query = planned.strengths, columns
+    for planned_key in plan.planned_keys:
+        key_indices = unit_indices[n_earlier_units : n_earlier_units + len(planned_key.networks)]
+        n_earlier_units += len(planned_key.networks)
+        columns = required_unit_columns(planned_key.unit(0), plan.measurements)
+        query = planned_key.strengths, columns
         if query not in complete_counts:
             # Units without rows have the index -1, which selects the appended zero.
             complete_counts[query] = np.append(inventory.count_complete_at(*query), 0)
-        yield Coverage(planned, complete_counts[query][key_indices], key_indices >= 0)
+        yield Coverage(planned_key, complete_counts[query][key_indices], key_indices >= 0)
 
 
 def count_done(plan: Plan, inventory: Inventory) -> Counter[tuple[str, str]]:
-    """Count the complete evaluations by dataset and key; on a sample, all increments must be complete."""
+    """Count the complete evaluations by dataset and key.
+
+    An evaluation on a sample is complete if it is complete on all increments of the sample (see `runtime.sampling`).
+    """
     n_complete: Counter[tuple[str, str]] = Counter()
     increments_by_network: defaultdict[tuple[str, str, ArchitectureId], list[tuple[int, PlannedKey, int]]] = (
         defaultdict(list)
     )
     for coverage in count_coverage(plan, inventory):
-        planned = coverage.planned
-        if not is_sampled(plan, planned):
-            n_complete[planned.dataset, planned.key] += int(coverage.complete.sum())
+        planned_key = coverage.planned
+        if not is_sampled(plan, planned_key):
+            n_complete[planned_key.dataset, planned_key.key] += int(coverage.complete.sum())
             continue
         for position, n_strengths in enumerate(coverage.complete.tolist()):
-            network = planned.networks[position]
-            increments_by_network[planned.dataset, planned.key, network.architecture].append(
-                (n_strengths, planned, position)
+            network = planned_key.networks[position]
+            increments_by_network[planned_key.dataset, planned_key.key, network.architecture].append(
+                (n_strengths, planned_key, position)
             )
     for (dataset, key, _), increments in increments_by_network.items():
         n_complete[dataset, key] += _count_common_strengths(increments, plan, inventory)
@@ -77,12 +84,12 @@ def count_done(plan: Plan, inventory: Inventory) -> Counter[tuple[str, str]]:
 def _count_common_strengths(increments: list[tuple[int, PlannedKey, int]], plan: Plan, inventory: Inventory) -> int:
     """Count the strengths at which all increments of a network are complete.
 
-    Each increment is the number of its complete strengths, its key and the position of the network.
+    Each increment is given by the number of its complete strengths, its key, and the position of the network.
     """
     min_complete, strengths = min(count for count, _, _ in increments), increments[0][1].strengths
     if min_complete in (0, len(strengths)) or len(increments) == 1:
         return min_complete
-    units = [planned.unit(position) for _, planned, position in increments]
+    units = [planned_key.unit(position) for _, planned_key, position in increments]
     return sum(
         all(inventory.is_complete(unit, strength, plan.measurements) for unit in units) for strength in strengths
     )
@@ -125,7 +132,7 @@ def preview_run(plan: Plan, full_plan: Plan, inventory: Inventory) -> RunPreview
 
 
 def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
-    """Yield lines about results that a plan does not use: their number, their key and the reason."""
+    """Yield a line for each group of results that a plan does not use: their number, their key and the reason."""
     payloads_by_key: defaultdict[tuple[str, str], list[Any]] = defaultdict(list)
     for protocol in plan.protocols.values():
         payloads_by_key[protocol.payload["dataset"], protocol.payload["key"]].append(protocol.payload)
@@ -162,7 +169,7 @@ def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
 def _unused_samples_reason(plan: Plan) -> str:
     """Return the reason why a plan does not use results on samples."""
     if plan.config.sampling is None:
-        return "the sweep has no section sampling"
+        return "the sweep has no section `sampling`"
     if plan.facts.samples is None:
         return f"{SAMPLE_FILE} is missing; they are used again if the same samples are drawn from the pilot"
     return f"their images differ from the images in {SAMPLE_FILE}"

@@ -1,4 +1,8 @@
-"""Progress of a run: derives its rate and time left from events, and writes progress files, metrics and logs."""
+"""Progress of a run: derives its rate and time left from events, and writes progress files, metrics and logs.
+
+Events are about parts, which are what a worker computes at a time (see `runtime.executors.base`). The amount of work is
+measured in multiply-accumulates of the networks.
+"""
 
 import json
 import math
@@ -75,14 +79,14 @@ class KeyCosts:
         self._remaining: defaultdict[tuple[str, str], _Work] = defaultdict(_Work)
         self._finished: defaultdict[tuple[str, str], _Work] = defaultdict(_Work)
 
-    def expect(self, key: tuple[str, str], macs: float, evaluations: float) -> None:
+    def expect(self, dataset_and_key: tuple[str, str], macs: float, evaluations: float) -> None:
         """Add remaining work of a dataset and key; negative amounts subtract it."""
-        self._remaining[key].add(macs, evaluations)
+        self._remaining[dataset_and_key].add(macs, evaluations)
 
-    def finish(self, key: tuple[str, str], macs: float, evaluations: float, seconds: float) -> None:
+    def finish(self, dataset_and_key: tuple[str, str], macs: float, evaluations: float, seconds: float) -> None:
         """Move remaining work to the finished work, and record its worker time."""
-        self._remaining[key].add(-macs, -evaluations)
-        self._finished[key].add(macs, evaluations, seconds)
+        self._remaining[dataset_and_key].add(-macs, -evaluations)
+        self._finished[dataset_and_key].add(macs, evaluations, seconds)
 
     @property
     def slowness(self) -> float:
@@ -91,22 +95,22 @@ class KeyCosts:
         A key without finished work is assumed to be as slow as the key whose evaluations have the most similar number
         of multiply-accumulates.
         """
-        finished = {key: work for key, work in self._finished.items() if min(work.macs, work.seconds) > 0}
-        remaining = {key: work for key, work in self._remaining.items() if min(work.macs, work.evaluations) > 0}
+        finished = {name: work for name, work in self._finished.items() if min(work.macs, work.seconds) > 0}
+        remaining = {name: work for name, work in self._remaining.items() if min(work.macs, work.evaluations) > 0}
         if not finished or not remaining:
             return 1.0
 
-        def seconds_per_mac(key: tuple[str, str], work: _Work) -> float:
-            size = work.macs_per_evaluation
-            reference = finished.get(key) or min(
-                finished.values(), key=lambda other: abs(math.log(other.macs_per_evaluation / size))
+        def seconds_per_mac(dataset_and_key: tuple[str, str], work: _Work) -> float:
+            reference = finished.get(dataset_and_key) or min(
+                finished.values(),
+                key=lambda other: abs(math.log(other.macs_per_evaluation / work.macs_per_evaluation)),
             )
             return reference.seconds / reference.macs
 
         remaining_macs = sum(work.macs for work in remaining.values())
         finished_macs = sum(work.macs for work in finished.values())
         finished_seconds = sum(work.seconds for work in finished.values())
-        remaining_seconds = sum(work.macs * seconds_per_mac(key, work) for key, work in remaining.items())
+        remaining_seconds = sum(work.macs * seconds_per_mac(name, work) for name, work in remaining.items())
         return (remaining_seconds / remaining_macs) / (finished_seconds / finished_macs)
 
 
@@ -186,7 +190,7 @@ class RunProgress:
 
 
 def read_progress(folder: Path) -> dict[str, Any]:
-    """Read the progress.json of the last driver or share, without invalid fields.
+    """Read the progress.json of the last driver or job share, without invalid fields.
 
     It is informative only; completed work is counted from the shards.
     """
@@ -376,7 +380,7 @@ class Tracker:
         """Count the steps of a training run since its last snapshot, except steps before it was resumed."""
         if beat.training is None:
             return
-        step, first_step = beat.training.step, beat.training.begun
+        step, first_step = beat.training.step, beat.training.first_step
         next_snapshot = min((strength for strength in beat.strengths if strength > step), default=None)
         # The heartbeat may be older than the snapshot's receipt, which has counted these steps.
         if next_snapshot is None or (unit.id, next_snapshot) in self._finished_strengths:

@@ -1,4 +1,8 @@
-"""Steps of a sampled sweep outside its workers: drawing samples, and combining samples that contain all images."""
+"""Steps of a sampled sweep that the driver performs: drawing samples, and combining samples that contain all images.
+
+A sampled sweep evaluates its pilot networks on all images, and the other networks on a sample of the images per dataset
+and key. A sample grows by increments: disjoint sets of images, each of which is evaluated as a separate unit.
+"""
 
 import platform
 from collections import Counter
@@ -51,31 +55,31 @@ def draw_samples(
     section = plan.config.sampling
     samples_by_key = {} if plan.facts.samples is None else dict(plan.facts.samples.keys)
     has_new_increments = False
-    for planned in plan.planned_keys:
-        if is_drawn(plan.protocols[planned.protocol]):
+    for planned_key in plan.planned_keys:
+        if is_drawn(plan.protocols[planned_key.protocol]):
             continue
-        images = inputs.images(planned.dataset)
-        outcome_reader = OutcomeReader(plan, store, inventory, planned.dataset, images.labels)
-        pilot = outcome_reader.read_pilot(planned.key)
+        images = inputs.images(planned_key.dataset)
+        outcome_reader = OutcomeReader(plan, store, inventory, planned_key.dataset, images.labels)
+        pilot = outcome_reader.read_pilot(planned_key.key)
         if section is None or pilot is None:
             continue
-        sample = samples_by_key.get(planned.dataset_and_key)
+        sample = samples_by_key.get(planned_key.dataset_and_key)
         if sample is None:
             design = stratify(
                 pilot.outcomes,
                 n_strata=N_STRATA,
                 seed=section.seed,
-                name=f"{planned.dataset} {planned.key}",
+                name=f"{planned_key.dataset} {planned_key.key}",
                 predicted=pilot.predicted,
             )
-            sample = KeySample(outcome_reader.pilot_protocol(planned.key), images.sha256, design)
-        n_images = sample.n_seen + planned.n_images
+            sample = KeySample(outcome_reader.pilot_protocol(planned_key.key), images.sha256, design)
+        n_images = sample.n_seen + planned_key.n_images
         larger_design = allocate(sample.design, pilot.outcomes, n_images, pilot.predicted)
-        samples_by_key[planned.dataset_and_key] = sample.grow(larger_design, images)
+        samples_by_key[planned_key.dataset_and_key] = sample.grow(larger_design, images)
         has_new_increments = True
     if has_new_increments and section is not None:
-        counted = {} if plan.facts.samples is None else plan.facts.samples.fully_evaluated_networks
-        samples = Samples(section.design(), pilot_of(plan), samples_by_key, counted)
+        fully_evaluated = {} if plan.facts.samples is None else plan.facts.samples.fully_evaluated_networks
+        samples = Samples(section.design(), pilot_of(plan), samples_by_key, fully_evaluated)
         inputs.copy_sample_images(samples)
         check()
         write_samples(plan.config.results, samples)
@@ -85,33 +89,39 @@ def draw_samples(
 
 
 def record_fully_evaluated_networks(plan: Plan, inventory: Inventory) -> Samples | None:
-    """Record the networks that need no sample, because they have results on all images.
+    """Record the networks outside the pilot that need no sample, because they have results on all images.
 
-    The networks are recorded by key, and only for keys whose sample is not drawn yet.
+    The networks are recorded by dataset and key, and only if no sample is drawn yet for the dataset and key.
 
     Returns:
         The extended record, which was also written to `SAMPLE_FILE`; None if there are no such networks to add.
     """
     section = plan.config.sampling
-    recorded = Samples({}, (), {}) if plan.facts.samples is None else plan.facts.samples
+    recorded_samples = Samples({}, (), {}) if plan.facts.samples is None else plan.facts.samples
     undrawn_keys = {
-        planned.dataset_and_key for planned in plan.planned_keys if not is_drawn(plan.protocols[planned.protocol])
-    } - set(recorded.keys)
+        planned_key.dataset_and_key
+        for planned_key in plan.planned_keys
+        if not is_drawn(plan.protocols[planned_key.protocol])
+    } - set(recorded_samples.keys)
     if section is None or not undrawn_keys:
         return None
-    pilot, counted = set(pilot_of(plan)), dict(recorded.fully_evaluated_networks)
+    pilot, fully_evaluated = set(pilot_of(plan)), dict(recorded_samples.fully_evaluated_networks)
     unsampled_plan = plan_without_samples(plan.config, plan.facts)
-    planned_keys = tuple(planned for planned in unsampled_plan.planned_keys if planned.dataset_and_key in undrawn_keys)
+    planned_keys = tuple(
+        planned_key for planned_key in unsampled_plan.planned_keys if planned_key.dataset_and_key in undrawn_keys
+    )
     for coverage in count_coverage(replace(unsampled_plan, planned_keys=planned_keys), inventory):
-        planned = coverage.planned
-        unfinished = {planned.networks[position].architecture for position in coverage.unfinished}
-        networks = dict.fromkeys(network.architecture for network in planned.networks)
-        complete = (network for network in networks if network not in unfinished and network not in pilot)
-        if recorded_networks := tuple(dict.fromkeys([*counted.get(planned.dataset_and_key, ()), *complete])):
-            counted[planned.dataset_and_key] = recorded_networks
-    if counted == recorded.fully_evaluated_networks:
+        planned_key = coverage.planned
+        unfinished = {planned_key.networks[position].architecture for position in coverage.unfinished}
+        networks = dict.fromkeys(network.architecture for network in planned_key.networks)
+        complete_networks = (network for network in networks if network not in unfinished and network not in pilot)
+        if recorded_networks := tuple(
+            dict.fromkeys([*fully_evaluated.get(planned_key.dataset_and_key, ()), *complete_networks])
+        ):
+            fully_evaluated[planned_key.dataset_and_key] = recorded_networks
+    if fully_evaluated == recorded_samples.fully_evaluated_networks:
         return None
-    samples = Samples(section.design(), tuple(pilot_of(plan)), recorded.keys, counted)
+    samples = Samples(section.design(), tuple(pilot_of(plan)), recorded_samples.keys, fully_evaluated)
     write_samples(plan.config.results, samples)
     return samples
 
@@ -124,7 +134,7 @@ def _find_lost_samples(plan: Plan, samples: Samples, inventory: Inventory) -> di
     """
     if plan.facts.samples is not None and plan.facts.samples.keys:
         return {}
-    new_hashes = {key: sample.increments[0].sha256 for key, sample in samples.keys.items()}
+    new_hashes = {dataset_and_key: sample.increments[0].sha256 for dataset_and_key, sample in samples.keys.items()}
     is_same: dict[str, bool] = {}
     for payload in map(inventory.protocol, inventory.count_foreign_evaluations(plan.used_ids_with_full_samples)):
         dataset, key = payload.get("dataset", ""), payload.get("key", "")
@@ -135,9 +145,13 @@ def _find_lost_samples(plan: Plan, samples: Samples, inventory: Inventory) -> di
 
 
 def _describe_lost_samples(results: Path, is_same: Mapping[str, bool]) -> str:
-    same, different = (", ".join(name for name in is_same if is_same[name] == value) for value in (True, False))
-    comparisons = [f"{same} as before"] * bool(same)
-    comparisons += [f"{different} with other images than before, so earlier results are not used"] * bool(different)
+    same_names, different_names = (
+        ", ".join(name for name in is_same if is_same[name] == value) for value in (True, False)
+    )
+    comparisons = [f"{same_names} as before"] * bool(same_names)
+    comparisons += [f"{different_names} with other images than before, so earlier results are not used"] * bool(
+        different_names
+    )
     return (
         f"{results} has results on samples but no {SAMPLE_FILE}, so the samples were drawn again from the pilot: "
         f"{'; '.join(comparisons)}."
@@ -147,8 +161,8 @@ def _describe_lost_samples(results: Path, is_same: Mapping[str, bool]) -> str:
 def combine_complete_samples(plan: Plan, store: ShardStore, say: Callable[[str], None]) -> int:
     """Combine the results on the increments of each sample that contains all images into results on all images.
 
-    The combined results equal, byte for byte, the results of an evaluation on all images, because sums are integers and
-    predictions are sorted by image.
+    The combined results equal, byte for byte, the results of an evaluation on all images: results are summed as
+    integers, and predictions are sorted by image.
 
     Returns:
         The number of units with combined results.
@@ -160,19 +174,19 @@ def combine_complete_samples(plan: Plan, store: ShardStore, say: Callable[[str],
     inventory = store.inventory(on_damage="report")
     unsampled_plan = plan_without_samples(plan.config, plan.facts)
     n_combined: Counter[tuple[str, str]] = Counter()
-    for planned in unsampled_plan.planned_keys:
-        sample = complete_samples.get(planned.dataset_and_key)
+    for planned_key in unsampled_plan.planned_keys:
+        sample = complete_samples.get(planned_key.dataset_and_key)
         if sample is None:
             continue
         increment_units = {
             (unit.images, unit.architecture): unit
             for increment in plan.planned_keys
-            if increment.dataset_and_key == planned.dataset_and_key and increment.images
+            if increment.dataset_and_key == planned_key.dataset_and_key and increment.images
             for unit in (increment.unit(position) for position in range(len(increment.networks)))
         }
-        store.save_protocol(unsampled_plan.protocols[planned.protocol])
-        for position in range(len(planned.networks)):
-            unit = planned.unit(position)
+        store.save_protocol(unsampled_plan.protocols[planned_key.protocol])
+        for position in range(len(planned_key.networks)):
+            unit = planned_key.unit(position)
             hashes = [increment.sha256 for increment in sample.increments]
             units = [
                 increment_units[sha256, unit.architecture]
@@ -182,7 +196,7 @@ def combine_complete_samples(plan: Plan, store: ShardStore, say: Callable[[str],
             is_done = inventory.count_complete(unit, plan.measurements) == len(unit.strengths)
             if not is_done and len(units) == len(hashes) and _are_complete(units, plan, inventory):
                 store.commit(_combine(unit, units, sample, plan, store, inventory))
-                n_combined[planned.dataset_and_key] += 1
+                n_combined[planned_key.dataset_and_key] += 1
     for (dataset, key), n_networks in n_combined.items():
         networks = "1 network" if n_networks == 1 else f"{n_networks:,} networks"
         say(f"The sample of {key} on {dataset} now has all images: combined the results of {networks}")

@@ -1,9 +1,10 @@
 """Scheduler: submits bundles to an executor, counts their results, and retries lost work.
 
-It distinguishes three kinds of failures. Work that is lost because a machine was preempted is retried without limit. If
-a worker dies, the part that it was computing may be the cause. This part is retried alone, so that no other part is
-lost with it, and counts as failed after `max_attempts` deaths. An error raised by an evaluation would occur again, so
-its part fails immediately. When the run drains, the scheduler submits no more bundles.
+A bundle has parts of one network and dataset, which one worker computes in turn. The scheduler distinguishes three
+kinds of failures. Work that is lost because a machine was preempted is retried without limit. If a worker dies, the
+part that it was computing may be the cause. This part is retried alone, so that no other part is lost with it, and
+counts as failed after `max_attempts` deaths. An error raised by an evaluation would occur again, so its part fails
+immediately. When the run drains, which means that it was asked to stop, the scheduler submits no more bundles.
 """
 
 from collections import Counter, deque
@@ -189,39 +190,39 @@ class Scheduler:
             )
 
     def _remove_pending(self, part_slice: _Slice, strengths: tuple[float, ...]) -> None:
-        remaining = tuple(
+        remaining_strengths = tuple(
             strength for strength in self._pending_strengths.pop(part_slice, ()) if strength not in strengths
         )
-        if remaining:
-            self._pending_strengths[part_slice] = remaining
+        if remaining_strengths:
+            self._pending_strengths[part_slice] = remaining_strengths
 
     def _record_failure(self, failure: UnitFailure) -> None:
         self._remove_pending(_slice_of(failure.part), failure.part.strengths)
         self._tally.failures.append(failure)
 
     def _requeue(self, lost: BundleLost) -> None:
-        remaining = self._pending_parts(lost.bundle)
+        remaining_parts = self._pending_parts(lost.bundle)
         if lost.was_started:
-            for receipt in self._find_committed(remaining):
+            for receipt in self._find_committed(remaining_parts):
                 self._count(receipt)
                 self._on_event(receipt, self._tally)
-            remaining = self._pending_parts(lost.bundle)
+            remaining_parts = self._pending_parts(lost.bundle)
             self._count_lost_worker(lost.preempted)
-        if not remaining:
+        if not remaining_parts:
             return
         if not lost.was_started or lost.preempted:
-            self._waiting.appendleft(lost.bundle.keep(remaining))
+            self._waiting.appendleft(lost.bundle.keep(remaining_parts))
             return
-        suspect_part, *other_parts = remaining
+        suspect_part, *other_parts = remaining_parts
         if other_parts:
             self._waiting.appendleft(lost.bundle.keep(other_parts))
-        suspect_key = _slice_of(suspect_part), suspect_part.strengths[0]
-        self._deaths[suspect_key] += 1
-        if self._deaths[suspect_key] == 1:
+        suspect_id = _slice_of(suspect_part), suspect_part.strengths[0]
+        self._deaths[suspect_id] += 1
+        if self._deaths[suspect_id] == 1:
             self._count_fruitless_death(lost.reason, suspect_part.label)
-        if self._deaths[suspect_key] >= self._max_attempts:
+        if self._deaths[suspect_id] >= self._max_attempts:
             message = f"{self._activity} failed for {suspect_part.label}: its worker died each time ({lost.reason})."
-            failure = UnitFailure(suspect_part, "killed", message, "", self._deaths[suspect_key])
+            failure = UnitFailure(suspect_part, "killed", message, "", self._deaths[suspect_id])
             self._record_failure(failure)
             self._on_event(failure, self._tally)
         else:
@@ -233,8 +234,8 @@ class Scheduler:
         return [part for part in map(self._pending_part, bundle.parts) if part is not None]
 
     def _pending_part(self, part: Part) -> Part | None:
-        pending = self._pending_strengths.get(_slice_of(part), ())
-        strengths = tuple(strength for strength in part.strengths if strength in pending)
+        pending_strengths = self._pending_strengths.get(_slice_of(part), ())
+        strengths = tuple(strength for strength in part.strengths if strength in pending_strengths)
         return Part(part.unit, strengths, part.start, part.stop) if strengths else None
 
 

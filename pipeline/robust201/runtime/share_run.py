@@ -1,4 +1,8 @@
-"""Runs one job share of a prepared sweep without taking the lease, for example in a task of a job array."""
+"""Runs one job share of a prepared sweep (`run --share I/N`), for example in a task of a job array.
+
+A job share is one of N disjoint sets of the sweep's bundles. Shares run at the same time, so they do not take the
+lease.
+"""
 
 import os
 import threading
@@ -201,7 +205,9 @@ def _restricted_units(bundles: Iterable[Bundle]) -> tuple[Unit, ...]:
     for bundle in bundles:
         for part in bundle.parts:
             strengths[part.unit].update(part.strengths)
-    return tuple(replace(unit, strengths=tuple(sorted(selected))) for unit, selected in strengths.items())
+    return tuple(
+        replace(unit, strengths=tuple(sorted(selected_strengths))) for unit, selected_strengths in strengths.items()
+    )
 
 
 def _check_inputs(plan: Plan, bundles: Sequence[Bundle]) -> None:
@@ -219,9 +225,9 @@ def _check_inputs(plan: Plan, bundles: Sequence[Bundle]) -> None:
             for key in sorted(keys):
                 if tasks[key].kind == "corruption":
                     store.check(key)
-    blocks = inputs.missing_adversarial_blocks(plan, (part for bundle in bundles for part in bundle.parts))
-    if blocks:
-        missing_keys = sorted({block.unit.key for block in blocks})
+    missing_blocks = inputs.missing_adversarial_blocks(plan, (part for bundle in bundles for part in bundle.parts))
+    if missing_blocks:
+        missing_keys = sorted({block.unit.key for block in missing_blocks})
         raise InputError(_missing_images_message(config, "adversarial", missing_keys))
     weights = WeightsSource(config, config.make_space(facts.code))
     for dataset, architecture in sorted({(bundle.dataset, bundle.architecture) for bundle in bundles}):

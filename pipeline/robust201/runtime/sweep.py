@@ -70,12 +70,12 @@ def merge_results(sources: Sequence[Path], target: Path) -> tuple[MergeReport, t
 
 def _merge_samples(folders: Sequence[Path]) -> Samples | None:
     """Combine the records of samples of several results folders; None if there are none."""
-    merged = None
+    merged_samples = None
     for folder in folders:
         samples = read_samples(folder)
         if samples is not None:
-            merged = samples if merged is None else merge_samples(merged, samples, folder)
-    return merged
+            merged_samples = samples if merged_samples is None else merge_samples(merged_samples, samples, folder)
+    return merged_samples
 
 
 MakeExecutor = Callable[[Plan], Executor]
@@ -111,29 +111,29 @@ def run_sweep(
         last_plan = preview.plan
         with driver.recording_errors():
             blocks = inputs.missing_adversarial_blocks(preview.plan, preview.missing)
-            ready_parts, blocked_parts = _split_by_readiness(preview.plan, preview.missing, inputs, blocks)
+            ready_parts, waiting_parts = _split_by_readiness(preview.plan, preview.missing, inputs, blocks)
             compute(driver, preview.plan, ready_parts, make_executor, blocks)
             if driver.tally.drained:
-                driver.tally.remaining += sum(len(part.strengths) for part in blocked_parts)
-            elif blocked_parts:
+                driver.tally.remaining += sum(len(part.strengths) for part in waiting_parts)
+            elif waiting_parts:
                 driver.tracker.write(state="running")
-                for dataset, keys in _keys_by_dataset(blocked_parts).items():
+                for dataset, keys in _keys_by_dataset(waiting_parts).items():
                     inputs.generate_missing_corruptions(dataset, keys)
                 lease.check()  # another driver may have taken over while images were generated
-                replanned = _plan_with_images(
-                    preview.plan, filters, inputs, ready_parts, blocked_parts, check=lease.check, say=say
+                new_preview = _plan_with_images(
+                    preview.plan, filters, inputs, ready_parts, waiting_parts, check=lease.check, say=say
                 )
-                for shard in replanned.damaged:
+                for shard in new_preview.damaged:
                     say(f"Damaged result file set aside; its evaluations are recomputed: {shard}")
-                failed_blocks = inputs.missing_adversarial_blocks(replanned.plan, replanned.missing)
-                new_ready_parts, still_blocked_parts = _split_by_readiness(
-                    replanned.plan, replanned.missing, inputs, failed_blocks
+                failed_blocks = inputs.missing_adversarial_blocks(new_preview.plan, new_preview.missing)
+                new_ready_parts, still_waiting_parts = _split_by_readiness(
+                    new_preview.plan, new_preview.missing, inputs, failed_blocks
                 )
-                driver.tracker.replace(blocked_parts, replanned.plan, (*new_ready_parts, *still_blocked_parts))
-                driver.tally.remaining += sum(len(part.strengths) for part in still_blocked_parts)
-                _report_missing_samples(replanned.plan, still_blocked_parts, say)
-                compute(driver, replanned.plan, new_ready_parts, make_executor)
-                last_plan = replanned.plan
+                driver.tracker.replace(waiting_parts, new_preview.plan, (*new_ready_parts, *still_waiting_parts))
+                driver.tally.remaining += sum(len(part.strengths) for part in still_waiting_parts)
+                _report_missing_samples(new_preview.plan, still_waiting_parts, say)
+                compute(driver, new_preview.plan, new_ready_parts, make_executor)
+                last_plan = new_preview.plan
             if not driver.tally.drained:
                 combine_complete_samples(last_plan, ShardStore.open(config.results), say)
         return driver.finish()
@@ -215,7 +215,10 @@ def make_driver(
 def compute(
     driver: Driver, plan: Plan, parts: Sequence[Part], make_executor: MakeExecutor, blocks: Sequence[Part] = ()
 ) -> None:
-    """Compute parts, and generate `blocks` of adversarial images for the next stage; do nothing if both are empty."""
+    """Compute parts, and generate `blocks` of adversarial images for the next stage; do nothing if both are empty.
+
+    A block is a part whose computation stores attacked images instead of results.
+    """
 
     def bundle_work(executor: Executor) -> Sequence[Bundle]:
         has_gpu = executor.gpus_per_worker > 0
@@ -239,20 +242,20 @@ def _keys_by_dataset(parts: Iterable[Part]) -> dict[str, set[str]]:
 def _split_by_readiness(
     plan: Plan, missing: Sequence[Part], inputs: Inputs, blocks: Sequence[Part]
 ) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
-    """Split missing parts into ready parts, and blocked parts, whose images or samples do not exist yet.
+    """Split missing parts into ready parts, and waiting parts, whose images or samples do not exist yet.
 
     `blocks` are the missing blocks of adversarial images.
     """
     keys_without_images = _keys_by_dataset(blocks)
     for dataset in plan.config.datasets:
         keys_without_images[dataset] |= inputs.missing_corruptions(dataset)
-    ready: list[Part] = []
-    blocked: list[Part] = []
+    ready_parts: list[Part] = []
+    waiting_parts: list[Part] = []
     for part in missing:
         has_images = part.unit.key not in keys_without_images[part.unit.dataset]
         is_ready = has_images and is_drawn(plan.protocols[part.unit.protocol])
-        (ready if is_ready else blocked).append(part)
-    return tuple(ready), tuple(blocked)
+        (ready_parts if is_ready else waiting_parts).append(part)
+    return tuple(ready_parts), tuple(waiting_parts)
 
 
 def _plan_with_images(

@@ -1,7 +1,8 @@
 """Driver of training runs: plans them, computes the snapshots that the store lacks, and adds them to the manifest.
 
-Workers write immutable files; only the driver writes the manifest. Training runs that start from the weights of other
-training runs are computed in a later stage, which is planned once these weights exist.
+A snapshot is the weights after a certain number of steps. Workers write immutable files; only the driver writes the
+manifest. Training runs that start from the weights of other training runs are computed in a later stage, which is
+planned once these weights exist.
 """
 
 import math
@@ -83,8 +84,10 @@ class TrainingSelection:
 
     def select(self, config: TrainingConfig) -> list[Training]:
         trainings = config.trainings()
-        matching = [training for training in trainings if self.recipes is None or training.recipe in self.recipes]
-        return matching[: self.limit]
+        matching_trainings = [
+            training for training in trainings if self.recipes is None or training.recipe in self.recipes
+        ]
+        return matching_trainings[: self.limit]
 
 
 ALL_TRAININGS = TrainingSelection()
@@ -131,8 +134,8 @@ def run_trainings(
         StorageError: another driver holds the store's lease, or the store cannot be written.
     """
     with _prepare(config, selection, say) as (lease, planner, plan):
-        for planned in plan.trainings:
-            planner.inputs.test_images(planned.training.dataset)
+        for planned_training in plan.trainings:
+            planner.inputs.test_images(planned_training.training.dataset)
         image_hashes = planner.inputs.save_copies()
         on_preview(plan)
         return _Run(lease, planner, plan, image_hashes, start=start, on_progress=on_progress, say=say).run()
@@ -179,7 +182,7 @@ class _Run:
         self._config = config = plan.config
         self._finished = finished_snapshots(config)
         log = WorkLog(config.results, "driver")
-        missing = [planned.part() for planned in plan.trainings if planned.missing]
+        missing = [planned_training.part() for planned_training in plan.trainings if planned_training.missing]
         tracker = Tracker(plan, missing, config.results, plan.n_done, log)
         self._driver = Driver(
             tracker,
@@ -199,9 +202,11 @@ class _Run:
             while not tally.drained:
                 failed_units = {failure.part.unit.id for failure in tally.failures}
                 ready_trainings = [
-                    planned
-                    for planned in self._plan.trainings
-                    if planned.is_ready and planned.missing and planned.training.digest not in failed_units
+                    planned_training
+                    for planned_training in self._plan.trainings
+                    if planned_training.is_ready
+                    and planned_training.missing
+                    and planned_training.training.digest not in failed_units
                 ]
                 if not ready_trainings:
                     break
@@ -211,19 +216,25 @@ class _Run:
                 if tally.evaluations == n_earlier_evaluations:
                     break
         n_failed_snapshots = sum(len(failure.part.strengths) for failure in tally.failures)
-        tally.remaining = sum(len(planned.missing) for planned in self._plan.trainings) - n_failed_snapshots
+        tally.remaining = (
+            sum(len(planned_training.missing) for planned_training in self._plan.trainings) - n_failed_snapshots
+        )
         self._report_waiting()
         return self._driver.finish()
 
     def _replan(self) -> None:
-        waiting_parts = [planned.part() for planned in self._plan.trainings if not planned.is_ready]
-        self._plan = self._planner.plan([planned.training for planned in self._plan.trainings])
+        waiting_parts = [
+            planned_training.part() for planned_training in self._plan.trainings if not planned_training.is_ready
+        ]
+        self._plan = self._planner.plan([planned_training.training for planned_training in self._plan.trainings])
         by_unit = self._plan.by_unit
         replanned_parts = [by_unit[part.unit.id].part() for part in waiting_parts if by_unit[part.unit.id].missing]
         self._driver.tracker.replace(waiting_parts, self._plan, replanned_parts)
 
     def _report_waiting(self) -> None:
-        waiting_trainings = [planned for planned in self._plan.trainings if not planned.is_ready]
+        waiting_trainings = [
+            planned_training for planned_training in self._plan.trainings if not planned_training.is_ready
+        ]
         if waiting_trainings:
             predecessor = self._config.start_of(waiting_trainings[0].training)
             self._say(
@@ -234,7 +245,7 @@ class _Run:
 
     def _run_stage(self, trainings: Sequence[PlannedTraining]) -> None:
         plan, device = self._plan, self._planner.device
-        trainings_by_unit = {planned.training.digest: planned for planned in trainings}
+        trainings_by_unit = {planned_training.training.digest: planned_training for planned_training in trainings}
         work = TrainingWork(self._config, trainings_by_unit, self._image_hashes, plan.code, device)
         self._driver.run_stage(
             partial(self._start, work),
@@ -252,19 +263,19 @@ class _Run:
 
     def _add_snapshot(self, receipt: Receipt) -> None:
         """Add a snapshot to the manifest; after the last snapshot, remove the saved states of the training run."""
-        planned = self._plan.by_unit[receipt.unit_id]
+        planned_training = self._plan.by_unit[receipt.unit_id]
         for step in map(int, receipt.strengths):
-            self._finished.enter(planned.finished_name(step), self._planner.store)
-            if step == planned.missing[-1]:
-                shutil.rmtree(planned.states_folder(self._config), ignore_errors=True)
+            self._finished.enter(planned_training.finished_name(step), self._planner.store)
+            if step == planned_training.missing[-1]:
+                shutil.rmtree(planned_training.states_folder(self._config), ignore_errors=True)
 
     def _find_committed(self, parts: Sequence[Part]) -> Sequence[Receipt]:
         """Return receipts of the snapshots that a lost worker stored but did not report."""
         receipts = []
         for part in parts:
-            planned = self._plan.by_unit[part.unit.id]
+            planned_training = self._plan.by_unit[part.unit.id]
             for step in part.strengths:
-                record = self._finished.read(planned.finished_name(int(step)))
+                record = self._finished.read(planned_training.finished_name(int(step)))
                 if record is not None:
                     receipts.append(Receipt(part.unit.id, (step,), part.start, part.stop, record.file, 0.0))
         return receipts

@@ -44,9 +44,9 @@ class TrainingWorker(PartWorker):
         self._finished = finished_snapshots(config)
 
     def compute(self, part: Part, heartbeat: Heartbeat) -> Iterator[Receipt]:
-        planned = self._work.trainings[part.unit.id]
-        training, config = planned.training, self._config
-        start_weights = None if planned.start is None else self._store.load(planned.start)
+        planned_training = self._work.trainings[part.unit.id]
+        training, config = planned_training.training, self._config
+        start_weights = None if planned_training.start is None else self._store.load(planned_training.start)
         start_time = time.perf_counter()
         first_report: tuple[int, float] | None = None  # step and time
 
@@ -57,9 +57,9 @@ class TrainingWorker(PartWorker):
             heartbeat.note_steps(
                 TrainingSteps(
                     step=step,
-                    begun=first_report[0],
-                    last=int(part.strengths[-1]),
-                    per_epoch=planned.n_batches,
+                    first_step=first_report[0],
+                    n_steps=int(part.strengths[-1]),
+                    per_epoch=planned_training.n_batches,
                     seconds=now - first_report[1],
                     loss=None if record is None else record.loss,
                     accuracy=None if record is None else record.accuracy,
@@ -76,7 +76,7 @@ class TrainingWorker(PartWorker):
             threads=config.execution.threads,
             precision=config.precision,
             start=start_weights,
-            states=planned.states_folder(config),
+            states=planned_training.states_folder(config),
             snapshot_steps=tuple(map(int, part.strengths)),
             on_epoch=self._log_epoch,
             on_steps=note_steps,
@@ -84,7 +84,7 @@ class TrainingWorker(PartWorker):
             notice=lambda line: self._log.write("state_damaged", line, level="warning"),
         )
         for snapshot in snapshots:
-            weights_file = self._store_snapshot(planned, snapshot)
+            weights_file = self._store_snapshot(planned_training, snapshot)
             seconds = time.perf_counter() - start_time
             yield Receipt(part.unit.id, (float(snapshot.step),), part.start, part.stop, weights_file, seconds)
             start_time = time.perf_counter()
@@ -92,8 +92,8 @@ class TrainingWorker(PartWorker):
     def _log_epoch(self, record: EpochRecord) -> None:
         self._log.write("epoch_ended", f"epoch {record.epoch}", loss=record.loss, accuracy=record.accuracy)
 
-    def _store_snapshot(self, planned: PlannedTraining, snapshot: Snapshot) -> str:
-        training, space = planned.training, self._space
+    def _store_snapshot(self, planned_training: PlannedTraining, snapshot: Snapshot) -> str:
+        training, space = planned_training.training, self._space
         identity = space.identity()
         last_epoch = snapshot.history[-1] if snapshot.history else None
         n_classes = self._config.dataset_spec(training.dataset).n_classes
@@ -109,31 +109,31 @@ class TrainingWorker(PartWorker):
             cells=identity.get("cells"),
             n_classes=n_classes,
             source=_SOURCE,
-            source_sha256=planned.id,
+            source_sha256=planned_training.id,
             state_dict=snapshot.state_dict,
             training={
-                "inputs": planned.fields,
+                "inputs": planned_training.fields,
                 "outcome": {
                     "steps": snapshot.step,
                     "n_batches": snapshot.n_batches,
                     "train_loss": None if last_epoch is None else last_epoch.loss,
                     "train_accuracy": None if last_epoch is None else last_epoch.accuracy,
-                    "test_accuracy": self._measure_test_accuracy(planned, snapshot),
+                    "test_accuracy": self._measure_test_accuracy(planned_training, snapshot),
                     "torch": torch.__version__,
                 },
             },
             recipe=training.recipe,
         )
-        self._finished.write(planned.finished_name(snapshot.step), record)
+        self._finished.write(planned_training.finished_name(snapshot.step), record)
         return record.file
 
-    def _measure_test_accuracy(self, planned: PlannedTraining, snapshot: Snapshot) -> float | None:
-        images = self._inputs.test_images(planned.training.dataset)
+    def _measure_test_accuracy(self, planned_training: PlannedTraining, snapshot: Snapshot) -> float | None:
+        images = self._inputs.test_images(planned_training.training.dataset)
         if images is None:
             return None
         return measure_accuracy(
             self._space,
-            planned.training.architecture,
+            planned_training.training.architecture,
             snapshot.state_dict,
             images,
             device=self.device.type,

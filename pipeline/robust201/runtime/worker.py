@@ -1,4 +1,8 @@
-"""Worker of a sweep: evaluates the parts of bundles, retries with less memory, and writes shards."""
+"""Worker of a sweep: evaluates networks, retries with less memory, and writes the results to shards.
+
+A worker receives its work in bundles. A bundle has parts of one network and dataset; a part is a range of images at
+some of the strengths of a key.
+"""
 
 import platform
 import socket
@@ -32,7 +36,7 @@ COMMIT_SECONDS = 300.0
 
 
 class Worker(PartWorker):
-    """Evaluates the parts of bundles."""
+    """Evaluates the parts of bundles, and writes their results to shards."""
 
     def __init__(self, config: SweepConfig, facts: InputFacts, metrics: Metrics | None = None) -> None:
         super().__init__(config)
@@ -157,7 +161,7 @@ class Worker(PartWorker):
     def _image_set(self, unit: Unit) -> ImageSet:
         if unit.images:
             return self._inputs.sampled_images(unit.dataset, unit.images)
-        own_selection = self._config.parameters[unit.key].own_images
+        own_selection = self._config.parameters[unit.key].own_images  # used instead of the sweep's images
         return self._inputs.read_copied_images(
             unit.dataset, self._facts.datasets[unit.dataset].images(own_selection).sha256, own_selection
         )
@@ -172,7 +176,7 @@ class Worker(PartWorker):
         if self._tasks[unit.key].kind != "corruption":
             return None
         if unit.dataset not in self._corrupted:
-            self._image_set(unit)  # opening the corrupted images requires the copies of the clean images
+            self._image_set(unit)  # reads the copies of the clean images, with which the corrupted images are opened
             self._corrupted[unit.dataset] = self._inputs.open_corruptions(unit.dataset)
         store = self._corrupted[unit.dataset]
         store.verify(unit.key, expected=self._facts.datasets[unit.dataset].corruptions[unit.key])

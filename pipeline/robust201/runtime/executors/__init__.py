@@ -33,8 +33,9 @@ def _check_cores(execution: ExecutionSection) -> None:
     remedies = [f"execution.workers: {max_workers}"] if max_workers > 0 else []
     if max_cores_per_worker > 0:
         remedies.append(f"execution.cpus_per_worker: {max_cores_per_worker:g}")
+    workers = "1 worker" if n_workers == 1 else f"{n_workers:,} workers"
     raise ConfigError(
-        f"Starting {n_workers:,} workers failed for this machine: each needs {execution.cpus_per_worker:g} CPU cores "
+        f"Starting {workers} failed for this machine: each needs {execution.cpus_per_worker:g} CPU cores "
         f"(execution.cpus_per_worker), but the machine has {n_cores} in total. Set {' or '.join(remedies)}."
     )
 

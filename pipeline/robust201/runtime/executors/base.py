@@ -1,7 +1,9 @@
 """Interface between the scheduler and executors.
 
-An executor computes bundles and reports events. The scheduler (`runtime.scheduler`) decides what is retried, what is
-retried alone, and what counts as failed. Only shards record which results are complete.
+An executor computes bundles and reports events. A bundle has parts of one network and dataset, which one worker
+computes in turn; a part is a range of images at some strengths of a key, or a training run. The scheduler
+(`runtime.scheduler`) decides which parts are retried, which of them alone in a bundle, and which count as failed. Only
+shards record which results are complete.
 """
 
 from collections import deque

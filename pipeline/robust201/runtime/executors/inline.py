@@ -1,4 +1,4 @@
-"""Executor that computes in this process, for tests, debugging and machines without Ray."""
+"""Executor that computes in this process, for tests, debugging and machines without Ray (`--executor inline`)."""
 
 from collections import deque
 from collections.abc import Callable, Iterator

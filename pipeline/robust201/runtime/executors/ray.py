@@ -40,16 +40,16 @@ from robust201.runtime.metrics import METRICS, Metrics
 _OBJECT_STORE_BYTES = 128 << 20
 
 _MAX_OUTCOMES = 256
-"""Maximum number of outcomes that a call returns. More do not arrive while the driver handles a call, and so many fit
-into one message."""
+"""Maximum number of outcomes that a call of `collect` returns. So many fit into one message, and a worker hardly queues
+more while the driver handles the previous call."""
 
 _Outcome = Receipt | UnitFailure | None
 """A worker's message about a bundle; None marks the end of the bundle."""
 
 _NODE_DEATH_TEXT = "its node has died"
-"""Text in Ray's ActorDiedError if a machine is lost. Ray marks a machine as preempted only if the machine announces its
-end to Ray's autoscaler. Most spot machines vanish without notice, and the head detects only that their nodes have
-died."""
+"""Text in Ray's ActorDiedError if a machine is lost, which counts as a preemption here. Ray itself marks a machine as
+preempted only if the machine announces its end to Ray's autoscaler. Most spot machines vanish without notice, and the
+head detects only that their nodes have died."""
 
 _RETRY_SECONDS = 0.2
 
@@ -112,16 +112,20 @@ class _WorkerActor:
 
     def collect(self) -> list[_Outcome]:
         """Wait for an outcome, and return all queued outcomes; raise an error only after the outcomes before it."""
-        collected: list[_Outcome] = []
-        while self._error is None and len(collected) < _MAX_OUTCOMES and not (collected and self._outcomes.empty()):
+        collected_outcomes: list[_Outcome] = []
+        while (
+            self._error is None
+            and len(collected_outcomes) < _MAX_OUTCOMES
+            and not (collected_outcomes and self._outcomes.empty())
+        ):
             outcome = self._outcomes.get()
             if isinstance(outcome, Exception):
                 self._error = outcome
             else:
-                collected.append(outcome)
-        if self._error is not None and not collected:
+                collected_outcomes.append(outcome)
+        if self._error is not None and not collected_outcomes:
             raise self._error
-        return collected
+        return collected_outcomes
 
     def drain(self) -> None:
         self._worker.drain()
@@ -292,10 +296,12 @@ class RayExecutor:
         n_workers = self._execution.workers or max(max_workers, 1)
         if n_workers > max_workers and not self._may_grow:
             # Otherwise Ray would wait forever for resources for the remaining workers.
+            workers = "1 worker" if n_workers == 1 else f"{n_workers} workers"
+            remedy = f"Set execution.workers to {max_workers}, or lower" if max_workers > 0 else "Lower"
             raise ConfigError(
-                f"Starting {n_workers} workers failed: each needs {self._execution.cpus_per_worker:g} CPUs and "
+                f"Starting {workers} failed: each needs {self._execution.cpus_per_worker:g} CPUs and "
                 f"{self.gpus_per_worker:g} GPUs, but Ray has {resources.get('CPU', 0):g} CPUs and "
-                f"{resources.get('GPU', 0):g} GPUs in total. Set execution.workers to {max(max_workers, 1)}, or lower "
+                f"{resources.get('GPU', 0):g} GPUs in total. {remedy} "
                 "execution.cpus_per_worker or execution.gpus_per_worker."
             )
         return n_workers

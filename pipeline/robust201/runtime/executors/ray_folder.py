@@ -37,7 +37,7 @@ def make_ray_folder() -> tuple[Path, int]:
 
 
 def find_unused_folders() -> list[Path]:
-    """Return the folders of this user's killed runs of which no process is left."""
+    """Return the folders that this user's killed runs left behind and that no process uses."""
     folders = []
     for folder in sorted(_parent_folder().glob(f"{_PREFIX}*")):
         with _locked_if_unused(folder) as is_unused:
@@ -55,9 +55,9 @@ def remove_unused_folders() -> None:
 
 
 def _parent_folder() -> Path:
-    preferred = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
-    is_short = len(os.fsencode(preferred)) + len(_EXAMPLE_SOCKET_PATH) <= _MAX_SOCKET_PATH_BYTES
-    return preferred if is_short else Path("/tmp")  # noqa: S108 - contains only new folders with mode 0700
+    preferred_folder = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
+    is_short = len(os.fsencode(preferred_folder)) + len(_EXAMPLE_SOCKET_PATH) <= _MAX_SOCKET_PATH_BYTES
+    return preferred_folder if is_short else Path("/tmp")  # noqa: S108 - contains only new folders with mode 0700
 
 
 @contextmanager
