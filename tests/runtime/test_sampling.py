@@ -409,7 +409,7 @@ def test_ranking_marks_estimates(make_sampled: MakeSampled, tmp_path: Path) -> N
     counted_rows = pgd_rows[~pgd_rows["estimated"]]
     assert (counted_rows["low"] == counted_rows["accuracy"]).all()
     assert "are estimates from" in board.basis
-    assert board.standings[-1].estimated
+    assert board.standings[-1].estimated_networks
     estimates = RobustnessDataset(tmp_path / "out").estimates("digits", "pgd").query("strength == 1")
     estimated_accuracies = pgd_rows[pgd_rows["estimated"]].set_index("network")["accuracy"]
     assert estimated_accuracies.to_dict() == estimates.set_index("architecture")["value"].to_dict()
@@ -481,9 +481,9 @@ def test_run_with_too_small_budget_writes_nothing(make_sampled: MakeSampled, bud
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sampling": {"budget": "80%", "pilot": 3}}, "were drawn with sampling.pilot 2"),
-        ({"sampling": {"budget": "80%", "pilot": 2, "seed": 1}}, "were drawn with sampling.seed 0"),
-        ({"sampling": {"budget": "80%", "pilot": 2, "cheap": ["clean"]}}, "were drawn with sampling.cheap"),
+        ({"sampling": {"budget": "80%", "pilot": 3}}, "were drawn with `sampling.pilot: 2`"),
+        ({"sampling": {"budget": "80%", "pilot": 2, "seed": 1}}, "were drawn with `sampling.seed: 0`"),
+        ({"sampling": {"budget": "80%", "pilot": 2, "cheap": ["clean"]}}, "were drawn with `sampling.cheap: "),
         (
             {"keys": KEYS | {"pgd": {"epsilons_255": [1, 8], "steps": 4}}},
             "digits pgd .+ changed after its sample was drawn",

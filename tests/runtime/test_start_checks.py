@@ -50,6 +50,7 @@ def check_workers(**execution: Any) -> None:
         ({"workers": 3, "cpus_per_worker": 0.7}, "execution.workers: 2 or execution.cpus_per_worker: 0.66."),
         ({"cpus_per_worker": 4}, "execution.cpus_per_worker: 2."),
         ({"workers": 1_000}, "execution.workers: 2."),
+        ({"workers": 1_000, "cpus_per_worker": 4}, "execution.workers: 2 and execution.cpus_per_worker: 1."),
     ],
 )
 def test_check_device_rejects_more_workers_than_cores(execution: dict[str, Any], advice: str) -> None:

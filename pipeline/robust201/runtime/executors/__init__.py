@@ -33,6 +33,8 @@ def _check_cores(execution: ExecutionSection) -> None:
     remedies = [f"execution.workers: {max_workers}"] if max_workers > 0 else []
     if max_cores_per_worker > 0:
         remedies.append(f"execution.cpus_per_worker: {max_cores_per_worker:g}")
+    if not remedies:
+        remedies.append(f"execution.workers: {n_cores} and execution.cpus_per_worker: 1")
     workers = "1 worker" if n_workers == 1 else f"{n_workers:,} workers"
     raise ConfigError(
         f"Starting {workers} failed for this machine: each needs {execution.cpus_per_worker:g} CPU cores "
