@@ -118,8 +118,8 @@ def parse_attacks(
     for key, parameters in fields.items():
         if key not in known_attacks:
             raise ConfigError(
-                f"Computing curves failed for attack {key!r}: it is not a minimum-norm attack in {norm} (which are "
-                f"{', '.join(known_attacks)}).{did_you_mean(str(key), known_attacks)}"
+                f"Computing curves failed for attack {key!r}: it is not one of the minimum-norm attacks in {norm} "
+                f"({', '.join(known_attacks)}).{did_you_mean(str(key), known_attacks)}"
             )
         strength_fields = [name for name in parameters if name in STRENGTH_FIELDS]
         if strength_fields:

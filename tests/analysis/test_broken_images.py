@@ -1,4 +1,7 @@
-"""The gallery of single images: its counts come from outcomes, and thumbnails show only the evaluated pixels."""
+"""The report's gallery of the images that perturbations break most and least often.
+
+Its counts match per-image outcomes, and thumbnails show only the evaluated pixels.
+"""
 
 import base64
 import hashlib
@@ -53,8 +56,8 @@ def test_broken_images_are_ordered_by_fraction_of_breaking_evaluations(folder: P
 
 
 def test_weakest_breaking_strengths_break_half_of_the_networks() -> None:
-    networks_by_evaluation = {("pgd", 1.0): 1, ("pgd", 2.0): 2, ("pgd", 8.0): 4, ("fog", 1.0): 1}
-    assert weakest_breaking_strengths(networks_by_evaluation, 4) == {"pgd": 2.0}
+    n_networks_by_evaluation = {("pgd", 1.0): 1, ("pgd", 2.0): 2, ("pgd", 8.0): 4, ("fog", 1.0): 1}
+    assert weakest_breaking_strengths(n_networks_by_evaluation, 4) == {"pgd": 2.0}
 
 
 def test_report_has_no_gallery_without_outcomes(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_curves_of_subset_keep_image_positions():
         (("L3", None), "failed for norm 'L3': expected one of Linf, L2, L1, L0"),
         (
             ("L2", "fmn"),
-            r"attack 'fmn': it is not a minimum-norm attack in L2 \(which are aa_fab_l2, fmn_l2, ddn_l2, bb_l2\)",
+            r"attack 'fmn': it is not one of the minimum-norm attacks in L2 \(aa_fab_l2, fmn_l2, ddn_l2, bb_l2\)",
         ),
         (("Linf", ["pgd"]), "failed for attack 'pgd'"),
         (("Linf", {"fmn": {"epsilons_255": [8]}}), r"failed for fmn\.epsilons_255: curves cover every epsilon"),

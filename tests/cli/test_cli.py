@@ -433,7 +433,8 @@ def test_run_drains_on_ctrl_c_and_sigterm(
     sweep = write_sweep(keys=keys, batch_size=10, execution={"part_minutes": 1e-9})
     driver = Driver(sweep, "--executor", executor, "--workers", "1")
     driver.wait_for(lambda: list_shards(results))
-    os.killpg(driver.process.pid, signal_number)  # as a terminal or batch system does; Ray must not receive the signal
+    # A terminal or batch system also signals the whole group. The run must keep Ray's processes out of this group.
+    os.killpg(driver.process.pid, signal_number)
     result = driver.end()
     assert result.code == 3, result.err
     assert "Traceback" not in result.err

@@ -248,7 +248,7 @@ def test_bf16_constant_maps_are_rounded():
 
 def test_bf16_logits_that_ignore_the_pixels_have_zero_gradients():
     logits = [0.0, 1.0, -2.0]
-    classifier = Classifier(PathlessNetwork(logits, in_graph=False), NORMALISATION, 3, precision="bf16")
+    classifier = Classifier(PathlessNetwork(logits, has_gradients=False), NORMALISATION, 3, precision="bf16")
     pixels = images_of(8)[0].requires_grad_()
     output = classifier(pixels)
     (gradient,) = torch.autograd.grad(output.sum(), pixels)

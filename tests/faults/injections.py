@@ -20,7 +20,7 @@ OCCURRENCES_FOLDER = "occurrences"
 
 
 class Injections:
-    """Faults to inject into this process, as configured in the trial's folder."""
+    """Faults to inject into this process, as configured in the folder that also contains the results folder."""
 
     def __init__(self, folder: Path) -> None:
         self._occurrences = folder / OCCURRENCES_FOLDER

@@ -239,7 +239,7 @@ def test_leaderboard_has_intervals_and_marks_ties(dataset, page):
     assert 1 <= ranking["tied"].sum() < len(ARCHITECTURES)
 
 
-def test_intervals_of_few_wrong_images_are_exact_everywhere(tmp_path):
+def test_page_and_explorer_show_exact_intervals_if_few_images_are_wrong(tmp_path):
     write_results(tmp_path, {"clean": {"0": 0.98, "2": 0.5}})
     sweep = {"format": 1, "sweep": {"images": {"count": 100}}, "measurements": ["accuracy"]}
     (tmp_path / "sweep.json").write_text(json.dumps(sweep | {"strengths": {"cifar10": {"clean": [0]}}}))

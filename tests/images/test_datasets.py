@@ -1,4 +1,7 @@
-"""The tables of datasets and file forms, and the loaders of images, with small fabricated files in official layouts."""
+"""The tables of datasets and of file formats (forms), and the loaders of images.
+
+The loaders read small fabricated files in official layouts.
+"""
 
 import dataclasses
 import gzip

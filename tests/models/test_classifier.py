@@ -91,11 +91,11 @@ def test_classifier_limits_batches_to_the_micro_batch():
     assert sizes == [8, 8, 5]
 
 
-@pytest.mark.parametrize("in_graph", [True, False])
-def test_classifier_gradients_without_a_path_are_zero(in_graph):
+@pytest.mark.parametrize("has_gradients", [True, False])
+def test_classifier_gradients_without_a_path_are_zero(has_gradients):
     logits = [0.0, 1.0, -2.0, 3.0, 0.5]
     pixels = to_float(torch.from_numpy(IMAGES.images)).requires_grad_()
-    output = tiny_classifier(PathlessNetwork(logits, in_graph=in_graph))(pixels)
+    output = tiny_classifier(PathlessNetwork(logits, has_gradients=has_gradients))(pixels)
     (gradient,) = torch.autograd.grad(output.sum(), pixels)
     assert torch.equal(output, torch.tensor(logits).expand(len(pixels), -1))
     assert not gradient.any()

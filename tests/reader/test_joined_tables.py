@@ -167,8 +167,16 @@ def test_join_does_not_execute_code_in_pickle(dataset: RobustnessDataset, tmp_pa
         ({"index": [15625], "x": [1.0]}, ArchitectureError, "got 15625"),
         ({"index": [0.5], "x": [1.0]}, ArchitectureError, "got 0.5"),
         ({"arch_str": ["|none~0|"], "x": [1.0]}, ArchitectureError, "expected an id or a cell string"),
-        ({"operations": ["(0, 1, 2, 3, 4, 0)"], "x": [1.0]}, ArchitectureError, "six names such as 'none'"),
-        ({"operations": ["[" + "-" * 100_000 + "1]"], "x": [1.0]}, ArchitectureError, "six names such as 'none'"),
+        (
+            {"operations": ["(0, 1, 2, 3, 4, 0)"], "x": [1.0]},
+            ArchitectureError,
+            "on the six edges, such as 'none'",
+        ),
+        (
+            {"operations": ["[" + "-" * 100_000 + "1]"], "x": [1.0]},
+            ArchitectureError,
+            "on the six edges, such as 'none'",
+        ),
         ({"index": [0, 21], "dataset": ["cifar10", None], "x": [1.0, 2.0]}, ConfigError, "some rows have no name"),
     ],
 )

@@ -73,6 +73,6 @@ def test_mixing_page_without_published_numbers_has_no_published_decreases(tmp_pa
 def test_short_table_links_long_tables():
     for n_rows, is_on_page in ((MAX_ROWS, True), (MAX_ROWS + 1, False)):
         table = table_lines(["name", "value"], [["a", "1"]] * n_rows)
-        shown_text = short_table(table, "values")
+        shown_text = short_table(table, "values", "names")
         assert (shown_text == table) == is_on_page
-    assert shown_text == f"The {MAX_ROWS + 1} rows are in [tables/values.csv](tables/values.csv).\n"
+    assert shown_text == f"The table of names ({MAX_ROWS + 1} rows) is in [tables/values.csv](tables/values.csv).\n"

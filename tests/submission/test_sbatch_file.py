@@ -304,7 +304,7 @@ def test_options_that_do_not_apply_to_trainings_give_a_one_line_error(
     assert not (tmp_path / "store").exists()
 
 
-def test_submit_rejects_recipes_of_a_sweep(robust201: RunCommand, write_sweep: WriteSweep) -> None:
+def test_submit_rejects_recipes_option_for_a_sweep(robust201: RunCommand, write_sweep: WriteSweep) -> None:
     line = robust201("submit", "slurm", write_sweep(), "--dry-run", "--recipes", "plain").error_line(2)
     assert "--recipes: it applies only to a training YAML" in line
 

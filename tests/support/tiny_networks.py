@@ -64,15 +64,18 @@ class UnroundedNetwork(nn.Module):
 
 
 class PathlessNetwork(nn.Module):
-    """Network with constant logits. With `in_graph`, its gradient is zero, as in published cells without a path."""
+    """Network with constant logits. With `has_gradients`, its gradient is zero, as in published cells without a path.
 
-    def __init__(self, logits, *, in_graph=True):
+    Without it, autograd finds no path from the logits to the pixels.
+    """
+
+    def __init__(self, logits, *, has_gradients=True):
         super().__init__()
         self.logits = nn.Parameter(torch.tensor(logits))
-        self.in_graph = in_graph
+        self.has_gradients = has_gradients
 
     def forward(self, pixels):
-        zeros = pixels * 0.0 if self.in_graph else torch.zeros_like(pixels)
+        zeros = pixels * 0.0 if self.has_gradients else torch.zeros_like(pixels)
         return zeros.mean(dim=(1, 2, 3))[:, None] + self.logits
 
 

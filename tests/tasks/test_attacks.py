@@ -140,14 +140,14 @@ def test_task_result_does_not_depend_on_micro_batch(task, micro_batch):
 
 
 @every_task
-@pytest.mark.parametrize("in_graph", [True, False], ids=["zeros in the graph", "no graph"])
+@pytest.mark.parametrize("has_gradients", [True, False], ids=["zero gradients", "no gradients"])
 @pytest.mark.parametrize("logits", [[0.0, 3.0, 1.0, -2.0, 0.5], [0.0] * N_CLASSES], ids=["constant", "ties"])
 @pytest.mark.slow_combinations
-def test_task_supports_constant_networks(task, in_graph, logits):
+def test_task_supports_constant_networks(task, has_gradients, logits):
     parameters = small_parameters(task)
     labels = np.arange(len(IMAGES)) % N_CLASSES
     images = tiny_images(labels=labels)
-    context = tiny_context(task.key, tiny_classifier(PathlessNetwork(logits, in_graph=in_graph)))
+    context = tiny_context(task.key, tiny_classifier(PathlessNetwork(logits, has_gradients=has_gradients)))
     perturbed = perturb_all(task, parameters, images, context)
     for pixels in perturbed.values():
         assert torch.equal(context.classifier(pixels).argmax(dim=1), torch.full((len(images),), int(np.argmax(logits))))

@@ -129,7 +129,7 @@ def test_distance_grows_with_severity(key: str, size: int) -> None:
     if key == "defocus_blur" and size == 16:
         assert mean_distances == sorted(mean_distances)  # the disk at severity 1 is smaller than a pixel
     elif key == "zoom_blur" and size == 16:
-        assert mean_distances[4] > mean_distances[0]  # small enlargements of 16 pixels crop equally many whole pixels
+        assert mean_distances[4] > mean_distances[0]  # small enlargements of 16 pixels crop the same number of pixels
     else:
         assert all(low < high for low, high in itertools.pairwise(mean_distances)), mean_distances
 
@@ -184,7 +184,7 @@ def test_frost_patches_come_from_all_textures() -> None:
     assert all(first_pixels & pixels for pixels in expected)
 
 
-def test_resample_by_a_fifth_selects_every_fifth_pixel() -> None:
+def test_resample_to_a_fifth_selects_every_fifth_pixel() -> None:
     for texture, small_texture in zip(FROST.images, FROST.resample(0.2, 32), strict=True):
         assert (small_texture == texture[2::5, 2::5]).all()
 

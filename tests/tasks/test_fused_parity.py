@@ -79,14 +79,14 @@ def test_parity_with_a_hundred_classes(key):
 
 @every_attack
 @pytest.mark.parametrize(
-    ("logits", "in_graph"),
+    ("logits", "has_gradients"),
     [([0.0, 3.0, 1.0, -2.0, 0.5], False), ([0.0] * 5, True)],
-    ids=["constant, no graph", "ties, zeros in the graph"],
+    ids=["constant logits without gradients", "tied logits with zero gradients"],
 )
-def test_parity_on_constant_networks(key, logits, in_graph):
+def test_parity_on_constant_networks(key, logits, has_gradients):
     images = tiny_images(labels=np.arange(21) % 5)
     parameters = short_parameters(key)
-    assert_parity(key, tiny_classifier(PathlessNetwork(logits, in_graph=in_graph)), images, parameters)
+    assert_parity(key, tiny_classifier(PathlessNetwork(logits, has_gradients=has_gradients)), images, parameters)
 
 
 @every_attack
@@ -117,7 +117,7 @@ def test_parity_of_apgd_with_few_iterations(steps):
     assert_parity("aa_apgd-ce", tiny_classifier(), tiny_images(), parameters_of("aa_apgd-ce", steps=steps))
 
 
-# A test with 2 restarts also tests the first one, so tests with a single restart are slow tests.
+# A test with 2 restarts also tests the first one, so the cases with a single restart run only among the slow tests.
 two_restarts = pytest.mark.parametrize("restarts", [pytest.param(1, marks=pytest.mark.slow), 2])
 
 APGD_VARIANTS = {
@@ -223,7 +223,7 @@ def test_parity_of_square_with_other_initial_window_sizes(p_init):
     assert_parity("aa_square", tiny_classifier(), tiny_images(), parameters_of("aa_square", p_init=p_init, queries=60))
 
 
-def test_replayed_random_numbers_reject_restarts_of_several_strengths():
+def test_one_replayed_source_cannot_serve_restarts_of_several_strengths():
     random_numbers = ReplayedRandomNumbers(0)
     random_numbers.uniforms(0, np.array([0, 1, 0, 1]), (3, 2, 2))
     with pytest.raises(PerturbationError, match="restarts"):

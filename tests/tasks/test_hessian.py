@@ -108,10 +108,10 @@ def test_result_does_not_depend_on_batches_and_starts(key):
     assert measure(key, images, classifier) == expected
 
 
-@pytest.mark.parametrize("in_graph", [True, False])
-def test_hessian_eigenvalues_match_formula_for_constant_networks(in_graph):
+@pytest.mark.parametrize("has_gradients", [True, False])
+def test_hessian_eigenvalues_match_formula_for_constant_networks(has_gradients):
     """The Hessian of the loss with respect to constant logits is diag(p) - pp'."""
-    classifier = tiny_classifier(PathlessNetwork([1.0, 0.0, 0.5, 0.0, -1.0], in_graph=in_graph))
+    classifier = tiny_classifier(PathlessNetwork([1.0, 0.0, 0.5, 0.0, -1.0], has_gradients=has_gradients))
     images = tiny_images(5, classifier=classifier)
     assert measure("hessian_input", images, classifier) == {"largest": 0.0, "largest_sd": 0.0}
     probabilities = classifier.network.logits.double().softmax(dim=0)

@@ -58,7 +58,7 @@ def test_zero_share_counts_saturated_images():
     assert measure(correct_images, classifier)["zero_share"] == bright_fraction
 
 
-@pytest.mark.parametrize("in_graph", [True, False])
-def test_input_gradient_of_constant_networks_is_zero(in_graph):
-    classifier = tiny_classifier(PathlessNetwork([1.0] * N_CLASSES, in_graph=in_graph))
+@pytest.mark.parametrize("has_gradients", [True, False])
+def test_input_gradient_of_constant_networks_is_zero(has_gradients):
+    classifier = tiny_classifier(PathlessNetwork([1.0] * N_CLASSES, has_gradients=has_gradients))
     assert measure(tiny_images(5, classifier=classifier), classifier) == {"norm": 0.0, "zero_share": 1.0}

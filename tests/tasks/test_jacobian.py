@@ -72,10 +72,10 @@ def test_projection_is_exact_for_one_class():
     assert measure(images, classifier, projections=1) == pytest.approx(exact, rel=1e-6)
 
 
-@pytest.mark.parametrize("in_graph", [True, False])
+@pytest.mark.parametrize("has_gradients", [True, False])
 @pytest.mark.parametrize("projections", ["exact", 2])
-def test_jacobian_of_constant_networks_is_zero(projections, in_graph):
-    classifier = tiny_classifier(PathlessNetwork([1.0] * N_CLASSES, in_graph=in_graph))
+def test_jacobian_of_constant_networks_is_zero(projections, has_gradients):
+    classifier = tiny_classifier(PathlessNetwork([1.0] * N_CLASSES, has_gradients=has_gradients))
     result = measure(tiny_images(5, classifier=classifier), classifier, projections=projections)
     assert result == {"squared_norm": 0.0, "squared_norm_sd": 0.0}
 

@@ -275,11 +275,11 @@ def test_counts_match_nas_bench_201(index, macs, parameters):
     "network",
     [
         PathlessNetwork([1.0] * N_CLASSES),
-        PathlessNetwork([1.0] * N_CLASSES, in_graph=False),
+        PathlessNetwork([1.0] * N_CLASSES, has_gradients=False),
         build_network("|none~0|+|none~0|none~1|+|none~0|none~1|none~2|", channels=4, cells=1, n_classes=N_CLASSES),
         nn.Sequential(nn.Flatten(), nn.Linear(192, N_CLASSES)),
     ],
-    ids=["no layers", "no graph", "no path", "no maps"],
+    ids=["no layers", "no gradients", "no path", "no maps"],
 )
 def test_degenerate_networks_have_finite_scores(network):
     images = tiny_images(6, labels=[0, 0, 1, 1, 2, 2])

@@ -58,10 +58,10 @@ def test_check_generated_labels_counts_labels_and_start_labels(tmp_path):
     classes = np.where(np.arange(12) < 9, images.labels, start_labels)
     check = check_generated_labels(write_generated(tmp_path / "a", images, 1, classes), images, JUDGE)
     assert (check.n_images, check.label_fraction, check.start_label_fraction) == (12, 0.75, 0.25)
-    assert check.carries_labels
+    assert check.recognises_labels
     failed_check = check_generated_labels(write_generated(tmp_path / "b", images, 1, start_labels), images, JUDGE)
     assert (failed_check.label_fraction, failed_check.start_label_fraction) == (0.0, 1.0)
-    assert not failed_check.carries_labels
+    assert not failed_check.recognises_labels
 
 
 def test_check_generated_labels_rejects_equal_start_labels_and_unknown_start_images(tmp_path):

@@ -112,7 +112,7 @@ def test_error_lists_up_to_twenty_existing_networks(count: int, ending: str) -> 
     assert _describe_networks(range(7, 7 + count)).endswith(ending)
 
 
-def test_store_error_contains_the_missing_manifest_or_file(tmp_path: Path) -> None:
+def test_store_error_names_the_missing_manifest_or_file(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"manifest\.jsonl cannot be read \(No such file"):
         CheckpointStore(tmp_path / "absent").find(3, "cifar10")
     assert not (tmp_path / "absent").exists()

@@ -84,19 +84,19 @@ def find_broken_images(results: DatasetResults) -> BrokenImages | None:
 
 
 def weakest_breaking_strengths(
-    networks_by_evaluation: Mapping[tuple[str, float], int], n_clean_correct: int
+    n_networks_by_evaluation: Mapping[tuple[str, float], int], n_clean_correct: int
 ) -> dict[str, float]:
     """Return the lowest strength of each key that breaks an image for at least half of the networks.
 
     Keys without such a strength are left out.
 
     Args:
-        networks_by_evaluation: number of networks for which each attack or corruption breaks the image, by key and
+        n_networks_by_evaluation: number of networks for which each attack or corruption breaks the image, by key and
             strength.
         n_clean_correct: number of networks that classify the clean image correctly.
     """
     weakest: dict[str, float] = {}
-    for (key, strength), count in networks_by_evaluation.items():
+    for (key, strength), count in n_networks_by_evaluation.items():
         if 2 * count >= n_clean_correct:
             weakest.setdefault(key, strength)  # strengths ascend
     return weakest

@@ -198,7 +198,7 @@ def _check_labels(folder: Path, images: "ImageSet", judge: "Classifier") -> None
         f"and the label of the starting image for {label_check.start_label_fraction:.0%} (on {label_check.n_images:,} "
         "images whose two labels differ)."
     )
-    if not label_check.carries_labels:
+    if not label_check.recognises_labels:
         console.say(
             f"warning: these are not robust features: another network predicts the intended label for fewer than "
             f"{TRUSTED_FRACTION:.0%} of the images, because NETWORK is not robust enough. Train it with a larger "

@@ -67,23 +67,23 @@ def _image_cards(
     class_names = results.class_names(results.n_classes or int(broken_images.images["label"].max()) + 1)
     cards = []
     for position, row in rows.iterrows():
-        networks_by_evaluation = broken_images.n_broken_networks(int(str(position)))
+        n_networks_by_evaluation = broken_images.n_broken_networks(int(str(position)))
         label = html.escape(class_names[int(row["label"])])
         picture = "" if images is None else _thumbnail(images, int(row["row"]), str(row["sha256"]), label)
         cards.append(
             f'<li class="card">{picture}<p><b>Image {row["row"]:,}</b>, {label}<br>broken in '
             f"{row['broken_fraction']:.0%} of evaluations, classified correctly by {row['n_clean_correct']:,} of "
             f"{broken_images.n_networks:,}</p>"
-            f"{_breaking_evaluations(networks_by_evaluation, int(row['n_clean_correct']), results)}</li>"
+            f"{_breaking_evaluations(n_networks_by_evaluation, int(row['n_clean_correct']), results)}</li>"
         )
     return cards
 
 
 def _breaking_evaluations(
-    networks_by_evaluation: Mapping[tuple[str, float], int], n_clean_correct: int, results: "DatasetResults"
+    n_networks_by_evaluation: Mapping[tuple[str, float], int], n_clean_correct: int, results: "DatasetResults"
 ) -> str:
     """Return the weakest evaluations that break an image for half of the networks, and a foldable table of counts."""
-    weakest = weakest_breaking_strengths(networks_by_evaluation, n_clean_correct)
+    weakest = weakest_breaking_strengths(n_networks_by_evaluation, n_clean_correct)
     attacks = [key for key in results.keys("attack") if key in weakest]
     descriptions = [f"{key_label(key)} {strength_label(key, weakest[key], results.strengths(key))}" for key in attacks]
     corruptions = results.keys("corruption")
@@ -96,7 +96,7 @@ def _breaking_evaluations(
         )
     summary = html.escape("; ".join(descriptions) or "not broken by any evaluation")
     counts_by_key: dict[str, list[str]] = {}
-    for (key, strength), count in networks_by_evaluation.items():
+    for (key, strength), count in n_networks_by_evaluation.items():
         counts_by_key.setdefault(key, []).append(f"{strength:g}: {count}")
     table_rows = [
         f"<tr><th>{html.escape(key_label(key))}</th><td>{', '.join(cells)}</td></tr>"

@@ -178,7 +178,7 @@ class WeightsSource:
             return _load_file(self._file(unit.dataset, unit.architecture), unit)
         # The weights are selected by hash, because weights added to the store after planning must not affect the plan.
         name, sha256 = self._space.weights_name, unit.checkpoint_sha256
-        record = self._store.find_hash(unit.architecture, unit.dataset, sha256, space=name)
+        record = self._store.find_by_hash(unit.architecture, unit.dataset, sha256, space=name)
         if record is None:
             raise _unexpected_weights_error(unit, self._records(unit.dataset, unit.architecture)[0].sha256[:16])
         return self._store.load(record)

@@ -621,8 +621,8 @@ class RobustnessDataset:
         """Join accuracies with another table about the same architectures.
 
         The table is a DataFrame, CSV file or Parquet file with a column that identifies architectures by id, cell
-        string or operations (see `reader.joined_tables.NAMING_COLUMNS`), and optionally a column `dataset`. It may also
-        be the published JSON file of NAS-RobBench-201 or NAS-Bench-Suite-Zero, or the pickle file of HW-NAS-Bench.
+        string or operations (see `reader.joined_tables.IDENTIFIER_COLUMNS`), and optionally a column `dataset`. It may
+        also be the published JSON file of NAS-RobBench-201 or NAS-Bench-Suite-Zero, or the pickle file of HW-NAS-Bench.
 
         Returns:
             One row per dataset and evaluated architecture that occurs in the accuracies or in the table:

@@ -37,7 +37,7 @@ from robust201.statistics.robustness import (
     relative_corruption_errors,
     robustness_r,
 )
-from robust201.statistics.steps import steps_of_success
+from robust201.statistics.steps import summarise_steps_to_success
 from robust201.statistics.variance import summarise_seeds
 from robust201.tasks import expand_keys
 from robust201.tasks.columns import CALIBRATION, STEPS
@@ -342,7 +342,9 @@ def _derive_steps(results: StoredResults, requirements: dict[str, str]) -> Itera
             continue
         metrics_by_strength: dict[float, dict[ArchitectureId, tuple[float, float]]] = {}
         for network in iter_steps(results.files, results.name, key):
-            metrics_by_strength.setdefault(network.strength, {})[network.architecture] = steps_of_success(network.steps)
+            metrics_by_strength.setdefault(network.strength, {})[network.architecture] = summarise_steps_to_success(
+                network.steps
+            )
         for strength, metrics_by_network in sorted(metrics_by_strength.items()):
             names = "mean_steps_of_success", "median_steps_of_success"
             yield from _make_metric_rows(results.name, names, key, strength, metrics_by_network)

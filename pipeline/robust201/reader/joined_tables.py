@@ -1,8 +1,8 @@
 """Joining a dataset's results with other tables about the same architectures (see `RobustnessDataset.join`).
 
-A table identifies architectures by ids, cell strings or operations, in one of the columns `NAMING_COLUMNS`. It may have
-a column `dataset`. Without this column, its numbers are used for every dataset. Published tables about cells are read
-in their original formats (see `CellSpace.read_json_table` and `read_pickle_table`).
+A table identifies architectures by ids, cell strings or operations, in one of the columns `IDENTIFIER_COLUMNS`. It may
+have a column `dataset`. Without this column, its numbers are used for every dataset. Published tables about cells are
+read in their original formats (see `CellSpace.read_json_table` and `read_pickle_table`).
 """
 
 import ast
@@ -23,7 +23,7 @@ from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.result_files import ResultFiles, evaluation_names
 from robust201.reader.value_checks import architecture_of, parse_json
 
-NAMING_COLUMNS = (
+IDENTIFIER_COLUMNS = (
     "architecture",
     "index",
     "id",
@@ -49,7 +49,7 @@ for an unknown architecture."""
 
 
 def read_joined(source: "str | Path | pd.DataFrame", files: ResultFiles, resolve: ResolveId) -> pd.DataFrame:
-    """Read a table with one row per evaluated architecture.
+    """Read a table about architectures, and reduce it to one row per evaluated architecture.
 
     If a table has several rows for one isomorphism class, the row of the evaluated architecture is used. If this row is
     missing, the mean of the rows is used.
@@ -71,17 +71,18 @@ def read_joined(source: "str | Path | pd.DataFrame", files: ResultFiles, resolve
     frame, table_name = (
         (source, "the table") if isinstance(source, pd.DataFrame) else (_read_table_file(Path(source), files), source)
     )
-    naming_column = next((column_name for column_name in NAMING_COLUMNS if column_name in frame.columns), None)
-    if naming_column is None:
+    identifier_column = next((column_name for column_name in IDENTIFIER_COLUMNS if column_name in frame.columns), None)
+    if identifier_column is None:
         listed_columns = ", ".join(map(str, frame.columns[:12])) or "none"
         raise ConfigError(
             f"Joining failed for {table_name}: no column identifies the architectures (columns: "
-            f"{listed_columns}). Rename a column to {', '.join(NAMING_COLUMNS[:-1])} or {NAMING_COLUMNS[-1]}."
+            f"{listed_columns}). Rename a column to {', '.join(IDENTIFIER_COLUMNS[:-1])} or {IDENTIFIER_COLUMNS[-1]}."
         )
     number_columns = [
         column_name
         for column_name in frame.columns
-        if column_name not in {*NAMING_COLUMNS, _DATASET_COLUMN} and pd.api.types.is_numeric_dtype(frame[column_name])
+        if column_name not in {*IDENTIFIER_COLUMNS, _DATASET_COLUMN}
+        and pd.api.types.is_numeric_dtype(frame[column_name])
     ]
     if not number_columns or frame.empty:
         raise ConfigError(
@@ -101,7 +102,7 @@ def read_joined(source: "str | Path | pd.DataFrame", files: ResultFiles, resolve
             "Fill in the dataset in every row, or omit the column."
         )
     identifiers = [
-        _resolve_identifier(identifier, files, resolve, str(table_name)) for identifier in frame[naming_column]
+        _resolve_identifier(identifier, files, resolve, str(table_name)) for identifier in frame[identifier_column]
     ]
     isomorphs = [files.isomorph(identifier) for identifier in identifiers]
     table = (
@@ -116,7 +117,7 @@ def read_joined(source: "str | Path | pd.DataFrame", files: ResultFiles, resolve
     if _DATASET_COLUMN in frame.columns:
         table[_DATASET_COLUMN] = frame[_DATASET_COLUMN].astype(str)
         identity_columns.append(_DATASET_COLUMN)
-    _check_distinct_rows(table, frame[naming_column], identity_columns, str(table_name))
+    _check_distinct_rows(table, frame[identifier_column], identity_columns, str(table_name))
     group_has_evaluated_row = table.groupby(identity_columns)["is_evaluated"].transform("any")
     return (
         table[table["is_evaluated"] | ~group_has_evaluated_row]
@@ -129,11 +130,13 @@ def read_joined(source: "str | Path | pd.DataFrame", files: ResultFiles, resolve
 def join_tables(accuracies: pd.DataFrame, table: pd.DataFrame, files: ResultFiles) -> pd.DataFrame:
     """Join a table (see `read_joined`) with accuracies in the tidy form (see `RobustnessDataset.join`)."""
     dataset_keys = accuracies[[_DATASET_COLUMN, "key"]].drop_duplicates().astype(str)
-    includes_clean = {pair for pair in dataset_keys.itertuples(index=False, name=None) if files.includes_clean(*pair)}
-    row_repeats_clean = [
-        pair in includes_clean for pair in zip(accuracies[_DATASET_COLUMN], accuracies["key"], strict=True)
+    pairs_that_include_clean = {
+        pair for pair in dataset_keys.itertuples(index=False, name=None) if files.includes_clean(*pair)
+    }
+    key_includes_clean = [
+        pair in pairs_that_include_clean for pair in zip(accuracies[_DATASET_COLUMN], accuracies["key"], strict=True)
     ]
-    rows = accuracies[(accuracies["strength"] != CLEAN_STRENGTH) | ~np.array(row_repeats_clean, dtype=np.bool_)]
+    rows = accuracies[(accuracies["strength"] != CLEAN_STRENGTH) | ~np.array(key_includes_clean, dtype=np.bool_)]
     row_evaluations = list(zip(rows["key"].astype(str), rows["strength"].astype(float), strict=True))
     evaluations = list(dict.fromkeys(row_evaluations))
     name_of_evaluation = dict(zip(evaluations, evaluation_names(evaluations), strict=True))
@@ -149,10 +152,8 @@ def join_tables(accuracies: pd.DataFrame, table: pd.DataFrame, files: ResultFile
         columns={column_name: unique_column_name(column_name, evaluation_columns) for column_name in number_columns}
     )
     if _DATASET_COLUMN in table.columns:
-        table_of_datasets = renamed_table[
-            renamed_table[_DATASET_COLUMN].isin(accuracies_table[_DATASET_COLUMN].unique())
-        ]
-        joined = accuracies_table.merge(table_of_datasets, on=identity_columns, how="outer")
+        matching_rows = renamed_table[renamed_table[_DATASET_COLUMN].isin(accuracies_table[_DATASET_COLUMN].unique())]
+        joined = accuracies_table.merge(matching_rows, on=identity_columns, how="outer")
     else:
         joined = accuracies_table.merge(renamed_table, on="architecture", how="outer")
         joined = joined[joined[_DATASET_COLUMN].notna()]
@@ -259,7 +260,11 @@ def _resolve_identifier(identifier: Any, files: ResultFiles, resolve: ResolveId,
             return resolve(files.space.format_spec([str(operation) for operation in ast.literal_eval(identifier)]))
         return resolve(int(identifier) if isinstance(identifier, float) and identifier.is_integer() else identifier)
     except (ArchitectureError, ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
-        operations = "" if files.space is None else f", or six names such as {files.space.operations[0]!r}"
+        operations = (
+            ""
+            if files.space is None
+            else f", or the operations on the six edges, such as {files.space.operations[0]!r}"
+        )
         raise ArchitectureError(
             f"Joining failed for {table_name}: expected an id or a cell string of this dataset's space{operations}, "
             f"got {reprlib.repr(identifier)}. Check the column that identifies architectures."

@@ -100,7 +100,7 @@ def preview_trainings(
 ) -> TrainingPlan:
     """Plan training runs on the basis of their images and the content of the store, without writing anything."""
     code = hash_files(config.code_files())
-    store, device = CheckpointStore(config.store, hashed=True), choose_device_kind(config)
+    store, device = CheckpointStore(config.store, verify_hashes=True), choose_device_kind(config)
     planner = TrainingPlanner(config, TrainingInputs(config, say), store, device=device, code=code)
     return planner.plan(selection.select(config))
 
@@ -152,7 +152,10 @@ def _prepare(
     # Planning reveals bad input before anything is written.
     TrainingPlanner(config, inputs, CheckpointStore(config.store), device=device, code=code).plan(trainings)
     make_folder(config.results)
-    with Lease.acquire(config.results, on_wait=say) as lease, CheckpointStore(config.store, hashed=True) as store:
+    with (
+        Lease.acquire(config.results, on_wait=say) as lease,
+        CheckpointStore(config.store, verify_hashes=True) as store,
+    ):
         n_recovered = finished_snapshots(config).recover(store)
         if n_recovered:
             say(f"Added snapshots of an interrupted run to the manifest: {n_recovered}")
@@ -265,7 +268,7 @@ class _Run:
         """Add a snapshot to the manifest; after the last snapshot, remove the saved states of the training run."""
         planned_training = self._plan.by_unit[receipt.unit_id]
         for step in map(int, receipt.strengths):
-            self._finished.enter(planned_training.finished_name(step), self._planner.store)
+            self._finished.move_to_manifest(planned_training.finished_name(step), self._planner.store)
             if step == planned_training.missing[-1]:
                 shutil.rmtree(planned_training.states_folder(self._config), ignore_errors=True)
 

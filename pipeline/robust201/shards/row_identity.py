@@ -1,4 +1,4 @@
-"""Reading of the identities of a shard's rows without their measurements.
+"""Read the identities of a shard's rows without their measurements.
 
 A row's identity is its unit (a network on one dataset under one key), its strength and its range of images.
 An uncompacted shard has the identities in its footer; a compacted shard has them in its columns.
@@ -50,7 +50,7 @@ class StoredUnit(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ShardRows:
-    """Identities of the R rows of one shard, in file order; `unit` contains indices into `units`."""
+    """Identities of the R rows of one shard, in file order. `unit` is the index of each row's unit in `units`."""
 
     units: "Sequence[StoredUnit] | UnitColumns"
     unit: NDArray[np.int64]
@@ -63,7 +63,8 @@ class ShardRows:
 def read_footer(backend: StorageBackend, entry: ShardEntry) -> Footer:
     """Read a shard's footer from its last bytes.
 
-    Raises the errors of `ShardFile`, and FormatVersionError if another version of robust201 wrote the shard.
+    Raises FileNotFoundError, ShardDamagedError or StorageError (see `shards.backends`), and FormatVersionError if
+    another version of robust201 wrote the shard.
     """
     shard, n_bytes = entry.name, entry.n_bytes
     tail = backend.read(shard, max(0, n_bytes - _TAIL_BYTES), n_bytes)
@@ -96,7 +97,10 @@ def _parse_metadata(metadata: pq.FileMetaData, label: str) -> Footer:
 
 
 def read_shard_rows(backend: StorageBackend, shard: str, footer: Footer) -> ShardRows:
-    """Read the identities of a shard's rows, from the footer or the columns (raises like `ShardFile`)."""
+    """Read the identities of a shard's rows, from the footer or the columns.
+
+    Raises FileNotFoundError, ShardDamagedError or StorageError (see `shards.backends`).
+    """
     try:
         return _rows_from_footer(footer) if footer.identity else _rows_from_columns(backend.source(shard))
     except FileNotFoundError:
@@ -119,7 +123,7 @@ def _rows_from_footer(footer: Footer) -> ShardRows:
     if {*map(type, (start, stop, *integers))} != {int} or not {*map(type, (*strengths, *seconds))} <= {int, float}:
         raise WrongShardError("identities of wrong types")
     if len(seconds) != n_rows or len({*strengths}) < n_rows:
-        raise WrongShardError("a repeated strength, or a strength without its seconds")
+        raise WrongShardError("a repeated strength, or strengths and computation times that differ in number")
     np.array(integers, dtype=np.int32)  # raises an error if they are too large
     rows = ShardRows(
         units=(unit,),
@@ -140,7 +144,7 @@ def _rows_from_columns(source: Path | BinaryIO) -> ShardRows:
         n_bytes = source.stat().st_size if isinstance(source, Path) else source.seek(0, 2)
         check_row_count(file.metadata.num_rows, n_bytes)
         table = file.read(columns=column_names, use_threads=False).unify_dictionaries()
-    arrays = {name: _join_validated(table[name]) for name in column_names}
+    arrays = {name: _join_and_validate(table[name]) for name in column_names}
     _, first_rows, unit_of_row = np.unique(to_numpy(arrays["unit_id"].indices), return_index=True, return_inverse=True)
     unit_arrays = {name: arrays[name].take(from_numpy(first_rows)) for name in _UNIT_COLUMNS}
     decoded_columns = {
@@ -168,12 +172,12 @@ def _parse_architecture(text: str) -> ArchitectureId:
     return int(text) if text.isdecimal() else text
 
 
-def _join_validated(column: pa.ChunkedArray) -> pa.Array:
+def _join_and_validate(column: pa.ChunkedArray) -> pa.Array:
     """Join a column's chunks; raise pa.ArrowInvalid or ValueError for contents that robust201 never writes."""
     array = pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
     array.validate(full=True)
     if array.null_count:
-        raise ValueError("empty cells")
+        raise ValueError("null values")
     return array
 
 

@@ -1,4 +1,4 @@
-"""Checks of a shard before its contents are used: schema, counts and sizes, and empty cells.
+"""Checks of a shard before its contents are used: schema, counts and sizes, and null values.
 
 Every reader of shards calls these functions, because a file that robust201 did not write may still match the hash in
 its name. Metadata is checked before any page is decoded, so that a file of a few kilobytes cannot take gigabytes of
@@ -108,7 +108,7 @@ def check_identity(
 
 
 def check_table(table: pa.Table) -> None:
-    """Check that a table has no empty cells and no lists with wrong lengths.
+    """Check that a table has no null values and no lists with wrong lengths.
 
     Lengths are checked if the table has `n_classes`, `start` and `stop`.
     """

@@ -1,7 +1,7 @@
-"""Numbers of steps or queries that an attack needs to fool each image, and the accuracy after any smaller number.
+"""Numbers of steps or queries that an attack needs to fool each image, and the accuracy after any number of steps.
 
 The number is 0 for a misclassified clean image, and infinity for an image that the attack never fools. Therefore the
-accuracy after k steps is the fraction of images whose number is larger than k.
+accuracy after k steps, for k up to the attack's maximum, is the fraction of images whose number is larger than k.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 _Floats = NDArray[np.float64]
 
 
-class StepsOfSuccess(NamedTuple):
+class StepsToSuccess(NamedTuple):
     """Mean and median number of steps over the images that an attack fools; NaN if it fools no image.
 
     Misclassified clean images and images that the attack never fools are ignored. Therefore both numbers can only
@@ -23,13 +23,13 @@ class StepsOfSuccess(NamedTuple):
     median: float
 
 
-def steps_of_success(steps: ArrayLike) -> StepsOfSuccess:
+def summarise_steps_to_success(steps: ArrayLike) -> StepsToSuccess:
     """Summarise the numbers of steps (N,) that images need, from 0 to infinity."""
     array = np.asarray(steps, np.float64)
     fooled = array[(array > 0) & np.isfinite(array)]
     if not len(fooled):
-        return StepsOfSuccess(float("nan"), float("nan"))
-    return StepsOfSuccess(float(fooled.mean()), float(np.median(fooled)))
+        return StepsToSuccess(float("nan"), float("nan"))
+    return StepsToSuccess(float(fooled.mean()), float(np.median(fooled)))
 
 
 def accuracies_after(steps: ArrayLike, budgets: ArrayLike) -> _Floats:

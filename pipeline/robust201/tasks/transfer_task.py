@@ -7,7 +7,7 @@ from robust201.tasks import Task
 
 @dataclass(frozen=True, kw_only=True)
 class TransferTask(Task):
-    """The task of a transfer, which is not in the table.
+    """The task of a transfer, which a sweep's `transfers` create; it has no entry in `TASKS`.
 
     Attributes:
         attack: task of the attack on the source.
@@ -16,7 +16,7 @@ class TransferTask(Task):
     attack: Task
 
     def takes_job(self, engine: str) -> bool:
-        """Return False: every engine uses the source's images."""
+        """Return False: nothing is attacked; the images of the attack on the source are classified."""
         del engine
         return False
 

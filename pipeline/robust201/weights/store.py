@@ -62,13 +62,13 @@ _RECREATE_ADVICE = "Import the weights again, or run their training again."
 class CheckpointStore:
     """A folder of weights with a manifest, which the first `add` creates.
 
-    At the end of a `with` block, the manifest is flushed. It is read on first use, without torch. With `hashed`,
-    `check` compares the hash of each file once with the manifest.
+    At the end of a `with` block, the manifest is flushed. It is read on first use, without torch. If the store verifies
+    hashes (`verify_hashes`), `check` compares the hash of each file once with the manifest.
     """
 
-    def __init__(self, root: Path, *, hashed: bool = False) -> None:
+    def __init__(self, root: Path, *, verify_hashes: bool = False) -> None:
         self.root = root
-        self._hashed = hashed
+        self._verify_hashes = verify_hashes
         self._verified_files: set[tuple[str, str]] = set()
         self._networks: dict[NetworkName, Trials] | None = None
         self._writer = ManifestWriter(root / MANIFEST_NAME)
@@ -122,7 +122,7 @@ class CheckpointStore:
             self._check_one_recipe(network, matching)
         return trials[min(matching, key=_preference_sort_key)]
 
-    def find_hash(
+    def find_by_hash(
         self, index: ArchitectureId, dataset: str, sha256: str, *, space: str = DEFAULT_SPACE
     ) -> CheckpointRecord | None:
         """Return the network's checkpoint whose weights file has this SHA-256, or None."""
@@ -186,15 +186,16 @@ class CheckpointStore:
         return tuple(trials[trial] for trial in sorted(trials, key=trial_sort_key))
 
     def check(self, record: CheckpointRecord) -> None:
-        """Check that the file of a record exists and is not truncated; in a hashed store, also check its hash.
+        """Check that a record's file exists and is not truncated; if the store verifies hashes, also check its hash.
 
         Raises:
-            CheckpointError: the file is missing, truncated or not safetensors, or (in a hashed store) it has changed.
+            CheckpointError: the file is missing, truncated or not safetensors, or (if the store verifies hashes) it has
+                changed.
         """
         if (record.file, record.sha256) in self._verified_files:
             return
         self.read_shapes(record)
-        if self._hashed:
+        if self._verify_hashes:
             path = self._path_of(record)
             digest = sha256_of(path)
             if digest != record.sha256:
@@ -283,7 +284,10 @@ class CheckpointStore:
         return record
 
     def add_to_manifest(self, record: CheckpointRecord) -> None:
-        """Add a file to the manifest. It replaces an earlier file of the same network, dataset and trial."""
+        """Add a file to the manifest.
+
+        It replaces an earlier file of the same architecture, dataset, recipe, length and seed.
+        """
         trials = self._load_networks(create=True).setdefault(record.network, {})
         if trials.get(record.trial) != record:
             self._writer.append(record)
@@ -357,7 +361,11 @@ class _Query(NamedTuple):
     seed: int | None
 
     def matches(self, record: CheckpointRecord) -> bool:
-        """Return whether a record matches. `epochs` does not match a snapshot within the following epoch."""
+        """Return whether a record matches.
+
+        `epochs` matches only the snapshot at the end of that epoch, not later snapshots with the same number of
+        complete epochs.
+        """
         return (
             self.recipe in {None, record.recipe}
             and (self.epochs is None or (self.epochs == record.epochs and record.steps is None))
@@ -422,7 +430,10 @@ def _serialise(state_dict: StateDict) -> bytes:
 
 
 class FinishedSnapshots:
-    """Folder of records of finished snapshots, one file per name. No two workers write the same name."""
+    """Folder through which workers pass the records of finished snapshots to the driver, one file per snapshot.
+
+    The driver is the process that distributes the training runs. No two workers write the same file.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -440,7 +451,7 @@ class FinishedSnapshots:
         except (FileNotFoundError, IrregularFileError, CheckpointError):
             return None
 
-    def enter(self, name: str, store: CheckpointStore) -> CheckpointRecord | None:
+    def move_to_manifest(self, name: str, store: CheckpointStore) -> CheckpointRecord | None:
         """Move a record durably to the manifest of a store, and return it, or None if it cannot be read."""
         record = self.read(name)
         if record is not None:
@@ -452,8 +463,6 @@ class FinishedSnapshots:
     def recover(self, store: CheckpointStore) -> int:
         """Move the records that a killed driver left in this folder to the manifest, and return their number.
 
-        The driver is the process that distributes the training runs.
-
         Records whose weights file is missing or damaged are deleted.
         """
         n_moved = 0
@@ -461,7 +470,7 @@ class FinishedSnapshots:
             name = path.name.removesuffix(".json")
             record = self.read(name)
             if record is not None and _is_intact(store.root / record.file, record.sha256):
-                self.enter(name, store)
+                self.move_to_manifest(name, store)
                 n_moved += 1
             else:
                 path.unlink()

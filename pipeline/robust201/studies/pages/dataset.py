@@ -38,9 +38,11 @@ def write_dataset(study: DatasetStudy, exports: Exports, folder: Path) -> list[P
     page.add_lead(_summarise(claims, results))
     page.add_text(f"## Claims\n\n{_claim_lines(claims)}")
     page.add_table("claims", pd.DataFrame(claims))
-    page.add_text(f"## Medians over architectures\n\n{_add_comparison(page, 'medians', compare_medians(results))}")
+    medians = _add_comparison(page, "medians", compare_medians(results), "medians over architectures")
+    page.add_text(f"## Medians over architectures\n\n{medians}")
     if len(curves := compare_curves(results)):
-        page.add_text(f"## Single architectures\n\n{_add_comparison(page, 'curves', curves)}")
+        accuracies = _add_comparison(page, "curves", curves, "single architectures")
+        page.add_text(f"## Single architectures\n\n{accuracies}")
     page.add_text("## Figures")
     for figure in FIGURES.values():
         if figure.source and len(figure_data := figure.compute_numbers(results)):
@@ -88,8 +90,8 @@ def _claim_lines(claims: Sequence[Claim]) -> str:
     return table_lines(columns, rows, n_text_columns=len(columns))
 
 
-def _add_comparison(page: PageWriter, name: str, frame: pd.DataFrame) -> str:
-    """Write a comparison with published numbers as CSV, and return it as Markdown."""
+def _add_comparison(page: PageWriter, name: str, frame: pd.DataFrame, contents: str) -> str:
+    """Write a comparison with published numbers as CSV, and return it as Markdown (see `short_table`)."""
     page.add_table(name, frame)
     if frame.empty:
         return "The paper has no numbers for these keys and this dataset."
@@ -99,4 +101,4 @@ def _add_comparison(page: PageWriter, name: str, frame: pd.DataFrame) -> str:
         evaluation = f"{row['architecture']}, {label}" if "architecture" in row else label
         cells = [format_number(row[column], 3) for column in ("ours", "printed")]
         rows.append([evaluation, *cells, format_number(row["difference"], 3, signed=True)])
-    return short_table(table_lines(["evaluation", "ours", "published", "difference"], rows), name)
+    return short_table(table_lines(["evaluation", "ours", "published", "difference"], rows), name, contents)

@@ -29,9 +29,10 @@ from robust201.studies.pages.writer import (
 )
 
 _EXPLAIN_EFFECTS = (
-    "Effects on R after the last epoch of each network. Comparisons are numbered as in docs/image-distribution.md: "
-    "“A > B” names first the group that is more robust according to the paper, and “A → B” is a group pretrained on A "
-    "and then trained on B. An estimate is the mean of the first group minus that of the second:"
+    "Effects on R after the last epoch of each architecture. Comparisons are numbered as in "
+    "docs/image-distribution.md: “A > B” names first the group that is more robust according to the paper, and “A → B” "
+    "is a group pretrained on A and then trained on B. An estimate is the mean of the first group minus that of the "
+    "second:"
 )
 
 
@@ -53,7 +54,7 @@ def write_image_distribution(
     page.add_lead(_count_decisions(comparisons, numbers.is_comparable))
     page.add_text(_explain_tables(numbers))
     for network, rows in numbers.tables.groupby("network", sort=False):
-        page.add_text(f"## {network}\n\n{short_table(_robustness_lines(rows), 'robustness')}")
+        page.add_text(f"## {network}\n\n{short_table(_robustness_lines(rows), 'robustness', 'R by group and epoch')}")
     page.add_figure(
         "robustness",
         drawings.draw_robustness(numbers.tables),
@@ -77,13 +78,13 @@ def write_image_distribution(
             figure = drawings.draw_attacked_images(attacked, (0.0, *(strength / 255 for strength in strengths)))
             caption = f"{network}: one attacked image per group, and its change (figures 8 and 9 of the paper)"
             page.add_figure(f"attacked-{network.lower()}", figure, caption)
-    page.add_text(f"## Tests\n\n{short_table(comparison_lines(comparisons), 'comparisons')}")
+    page.add_text(f"## Tests\n\n{short_table(comparison_lines(comparisons), 'comparisons', 'tests')}")
     if study.mixed_model:
         mixed = fit_mixed_effects(numbers.trained_networks)
         page.add_table("mixed-effects", mixed.effects)
         page.add_table("mixed-variances", mixed.variances)
         page.add_text(f"## Mixed models\n\n{_explain_mixed_models(mixed)}\n\n{_variance_lines(mixed.variances)}")
-        effects = short_table(_effect_lines(mixed.effects), "mixed-effects")
+        effects = short_table(_effect_lines(mixed.effects), "mixed-effects", "effects")
         page.add_text(f"{_EXPLAIN_EFFECTS}\n\n{effects}")
     return page.finish()
 
@@ -183,7 +184,7 @@ def _count_decisions(comparisons: pd.DataFrame, is_comparable: bool) -> str:
     if len(with_published):
         sentence += (
             f". {n_agreeing} of {len(with_published)} decisions (which group has the significantly higher R, if any) "
-            "agree with the paper's decisions at the published epochs in the tables"
+            "agree with the decisions that the paper reports for the corresponding epochs"
         )
     return sentence + ("." if is_comparable else ". R is not comparable with the paper's, as explained below.")
 
@@ -191,19 +192,21 @@ def _count_decisions(comparisons: pd.DataFrame, is_comparable: bool) -> str:
 def _explain_mixed_models(mixed: MixedEffects) -> str:
     n_significant, n_after_holm = (int((mixed.effects[name] < LEVEL).sum()) for name in ("p", "p_holm"))
     return (
-        "There is one model per network and epoch, fitted by restricted maximum likelihood (REML). It describes the R "
-        "of a trained network as the mean of its group, plus an intercept of its seed (which determines the initial "
-        "weights in all groups), plus a residual. The residuals of all groups have one variance, so prefer the tests "
-        "above if standard deviations differ much between groups. Intervals of effects are Student's 95% intervals "
-        "with Satterthwaite's degrees of freedom; intervals of the seeds' fraction of the variance use the profile "
-        "likelihood. Effects on the mean relative change of accuracy, which is R - 1, are the same. "
+        "There is one model per architecture and epoch, fitted by restricted maximum likelihood (REML). It describes "
+        "the R of a trained network as the mean of its group, plus an intercept of its seed (which determines the "
+        "initial weights in all groups), plus a residual. The model assumes that the residuals of all groups have the "
+        "same variance, so prefer the tests above if standard deviations differ much between groups. Intervals of "
+        "effects are Student's 95% intervals with Satterthwaite's degrees of freedom; intervals of the seeds' fraction "
+        "of the variance use the profile likelihood. Effects on the mean relative change of accuracy, which is R - 1, "
+        "are the same. "
         f"{n_significant} of {len(mixed.effects)} effects differ from 0 at the 5% level, {n_after_holm} after Holm's "
         "correction for all of them."
     )
 
 
 def _variance_lines(variances: pd.DataFrame) -> str:
-    columns = ["network", "epoch", "networks", "seeds", "SD of seeds", "SD of residuals", "seeds' fraction of variance"]
+    columns = ["architecture", "epoch", "trained networks", "seeds", "SD of seeds", "SD of residuals"]
+    columns += ["seeds' fraction of variance"]
     rows = []
     for row in variances.to_dict("records"):
         name_cells = [row["network"], *(str(row[name]) for name in ("epoch", "n", "n_seeds"))]
@@ -214,10 +217,10 @@ def _variance_lines(variances: pd.DataFrame) -> str:
 
 
 def _effect_lines(effects: pd.DataFrame) -> str:
-    """Return a table of effects at each network's last epoch and over architectures, ordered by comparison."""
+    """Return a table of effects at each architecture's last epoch and over architectures, ordered by comparison."""
     last_epoch = effects.groupby("network", sort=False)["epoch"].transform("max")
     last_effects = effects[effects["epoch"].isna() | (effects["epoch"] == last_epoch)]
-    columns = ["factor", "comparison", "network", "estimate", "95% interval", "df", "p", "p (Holm)"]
+    columns = ["factor", "comparison", "architecture", "estimate", "95% interval", "df", "p", "p (Holm)"]
     rows = []
     for claim in dict.fromkeys(last_effects["claim"]):
         for row in last_effects[last_effects["claim"] == claim].to_dict("records"):

@@ -112,7 +112,7 @@ def write_dynamics(study: DynamicsStudy, exports: Exports, folder: Path) -> list
         published_iteration = "–" if pd.isna(row["printed_iteration"]) else str(row["printed_iteration"])
         name_cells = [f"{row['run']}, {row['curve']}", str(row["iteration"]), str(row["n"])]
         rows.append([*name_cells, our_mean, interval, published_iteration, *published_cells])
-    page.add_text(f"## Snapshots\n\n{short_table(table_lines(columns, rows), 'curves')}")
+    page.add_text(f"## Snapshots\n\n{short_table(table_lines(columns, rows), 'curves', 'snapshots')}")
     return page.finish()
 
 
@@ -171,7 +171,7 @@ def write_mixing(study: MixingStudy, exports: Exports, folder: Path) -> list[Pat
         [f"{row['network']}, {row['curve']}", f"{row['alpha']:g}", str(row["n"]), *_comparison_cells(row)]
         for row in results.curves.to_dict("records")
     ]
-    page.add_text(f"## All fractions\n\n{short_table(table_lines(columns, rows), 'curves')}")
+    page.add_text(f"## All fractions\n\n{short_table(table_lines(columns, rows), 'curves', 'all fractions')}")
     return page.finish()
 
 
@@ -214,8 +214,10 @@ def write_equivariance(study: EquivarianceStudy, exports: Exports, folder: Path)
         "## Table 1\n\nOurs / published / difference, for the candidate selected on the test images.\n\n"
         f"{_table_1_lines(results.best)}"
     )
-    page.add_text(f"## Selected candidates\n\n{short_table(_selection_lines(results.best, 'network'), 'table-1')}")
-    page.add_text(f"## By depth\n\n{short_table(_selection_lines(results.depths, 'architecture'), 'depths')}")
+    best_table = short_table(_selection_lines(results.best, "network"), "table-1", "selected candidates")
+    depth_table = short_table(_selection_lines(results.depths, "architecture"), "depths", "candidates by depth")
+    page.add_text(f"## Selected candidates\n\n{best_table}")
+    page.add_text(f"## By depth\n\n{depth_table}")
     return page.finish()
 
 

@@ -72,10 +72,15 @@ def table_lines(columns: Sequence[str], rows: Sequence[Sequence[str]], *, n_text
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n" for cells in all_rows)
 
 
-def short_table(table: str, name: str) -> str:
-    """Return the Markdown table, or a link to the CSV file `name` if it has more than `MAX_ROWS` rows."""
+def short_table(table: str, name: str, contents: str) -> str:
+    """Return the Markdown table, or a link to the CSV file `name` if it has more than `MAX_ROWS` rows.
+
+    `contents` completes "The table of …" in front of the link.
+    """
     n_rows = table.count("\n") - 2
-    return table if n_rows <= MAX_ROWS else f"The {n_rows} rows are in [tables/{name}.csv](tables/{name}.csv).\n"
+    if n_rows <= MAX_ROWS:
+        return table
+    return f"The table of {contents} ({n_rows} rows) is in [tables/{name}.csv](tables/{name}.csv).\n"
 
 
 def format_number(value: float | None, decimals: int = 4, *, signed: bool = False) -> str:

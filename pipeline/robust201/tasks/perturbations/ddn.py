@@ -4,7 +4,7 @@ Source: Rony et al., "Decoupling Direction and Norm for Efficient Gradient-Based
 CVPR 2019; `foolbox.attacks.DDNAttack`. After a step along the cross-entropy's gradient, the perturbation is scaled to
 length epsilon. Epsilon shrinks by the fraction gamma while the image is misclassified, and grows by it otherwise. If
 the gradient is 0, the direction is random. Foolbox draws a direction for each step; the fused engine draws one
-direction per image, and rotates its values from step to step.
+direction per image, and shifts its values cyclically at each step.
 """
 
 from collections.abc import Iterator
@@ -27,9 +27,9 @@ from robust201.tasks.perturbations.minimum_norm import (
 
 _FINAL_STEP_SIZE = 0.01
 _MIN_NORM = 1e-12
-_ROTATION = 997
-"""Number of positions by which the random direction is rotated per step. It is coprime to the number of values of
-images of common sizes."""
+_SHIFT = 997
+"""Number of positions by which the random direction's values are shifted per step. It is coprime to the number of
+values of images of common sizes."""
 
 
 def reference(context: Context, parameters: Ddn, request: Request) -> Iterator[Perturbed]:
@@ -60,21 +60,21 @@ def run_ddn(job: AttackJob, samples: Samples, parameters: Ddn) -> torch.Tensor:
     clean, labels = samples.clean, samples.labels
     noise = job.random_numbers.normals(0, samples.image_rows, clean[0].numel()).to(clean.device)
     delta = torch.zeros_like(clean)
-    largest = image_lengths(torch.maximum(clean, 1 - clean))
-    shortest, best_delta = largest, delta
-    epsilons = torch.full_like(largest, parameters.init_epsilon)
+    longest_possible = image_lengths(torch.maximum(clean, 1 - clean))
+    shortest_length, best_delta = longest_possible, delta
+    epsilons = torch.full_like(longest_possible, parameters.init_epsilon)
     for step in range(parameters.steps):
         stepsize = _FINAL_STEP_SIZE + (1.0 - _FINAL_STEP_SIZE) * cosine_decay(step, parameters.steps)
         logits, _, gradient = gradient_of(job.model, job.batching, clean + delta, labels, samples.strengths)
         lengths = image_lengths(delta)
         misclassified = logits.argmax(dim=-1) != labels
-        is_nearer = misclassified & (lengths <= shortest)
-        shortest = torch.where(is_nearer, lengths, shortest)
+        is_nearer = misclassified & (lengths <= shortest_length)
+        shortest_length = torch.where(is_nearer, lengths, shortest_length)
         best_delta = torch.where(per_image(is_nearer), delta, best_delta)
-        random_direction = noise.roll(_ROTATION * step, dims=1).view_as(clean)
+        random_direction = noise.roll(_SHIFT * step, dims=1).view_as(clean)
         delta = delta + stepsize * _direction(gradient, random_direction)
         epsilons = epsilons * torch.where(misclassified, 1.0 - parameters.gamma, 1.0 + parameters.gamma)
-        epsilons = torch.minimum(epsilons, largest)
+        epsilons = torch.minimum(epsilons, longest_possible)
         delta = delta * per_image(epsilons / image_lengths(delta))
         delta = (clean + delta).clamp(0, 1) - clean
     return clean + best_delta

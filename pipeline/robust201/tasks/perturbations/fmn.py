@@ -70,9 +70,9 @@ def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn, log: BallLog | No
     is_count = parameters.norm == "L0"
     project = norm.project if getattr(parameters, "projection", "ball") == "ball" else _skip_projection
     delta = torch.zeros_like(clean)
-    largest = norm.lengths(torch.ones_like(clean) if is_count else torch.maximum(clean, 1 - clean))
-    shortest, best_delta = largest, delta
-    epsilons = torch.full_like(largest, 1.0 if is_count else torch.inf)
+    longest_possible = norm.lengths(torch.ones_like(clean) if is_count else torch.maximum(clean, 1 - clean))
+    shortest_length, best_delta = longest_possible, delta
+    epsilons = torch.full_like(longest_possible, 1.0 if is_count else torch.inf)
     was_misclassified = torch.zeros_like(labels, dtype=torch.bool)
     margin = _margin(labels)
     for step in range(parameters.steps):
@@ -87,16 +87,16 @@ def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn, log: BallLog | No
         lengths = norm.lengths(delta)
         if log is not None:
             log.record(step, misclassified, lengths)
-        is_nearer = misclassified & (lengths <= shortest)
+        is_nearer = misclassified & (lengths <= shortest_length)
         was_misclassified = was_misclassified | misclassified
-        shortest = torch.where(is_nearer, lengths, shortest)
+        shortest_length = torch.where(is_nearer, lengths, shortest_length)
         best_delta = torch.where(per_image(is_nearer), delta, best_delta)
         state = _State(epsilons, misclassified, was_misclassified, lengths, norm.lengths(best_delta))
         if is_count:
             epsilons = _next_count(state, gamma)
         else:
             epsilons = _next_radius(state, gamma, margins, norm.dual_lengths(gradient))
-        epsilons = torch.minimum(epsilons, largest)
+        epsilons = torch.minimum(epsilons, longest_possible)
         factor = per_image(1 / image_lengths(gradient).clamp_min(_MIN_NORM))
         delta = delta + gradient * factor * stepsize
         delta = clean + project(clean + delta - clean, epsilons) - clean

@@ -171,7 +171,7 @@ def _matches(path: Path) -> bool:
     return any(file.name.startswith(path.name) for file in path.parent.iterdir())
 
 
-def _members(path: Path, indices: Collection[int] | None) -> Iterator[NetworkReader]:
+def _make_readers(path: Path, indices: Collection[int] | None) -> Iterator[NetworkReader]:
     parts = find_parts(path)
     requested = None if indices is None else set(indices)
     with JoinedParts(parts) as joined:
@@ -263,5 +263,5 @@ def _missing_record_message(parts: list[Path], index: int) -> str:
 
 
 NATS_SPLIT = WeightsFormat(
-    "nats-tar", "NATS-tss-v1_0-3ffb9-full.taraa, .tarab, … (not unpacked)", matches=_matches, members=_members
+    "nats-tar", "NATS-tss-v1_0-3ffb9-full.taraa, .tarab, … (not unpacked)", matches=_matches, members=_make_readers
 )

@@ -30,7 +30,7 @@ from robust201.weights.published.base import (
 _FILE_NAME = re.compile(r"arch-(\d{6})-seed-(\d{4})\.pth")
 
 
-def _members(path: Path, indices: Collection[int] | None) -> list[NetworkReader]:
+def _make_readers(path: Path, indices: Collection[int] | None) -> list[NetworkReader]:
     files_by_index: dict[int, dict[int, Path]] = defaultdict(dict)
     for file, match in matching_files(path, _FILE_NAME):
         files_by_index[int(match[1])][int(match[2])] = file
@@ -45,7 +45,10 @@ def _members(path: Path, indices: Collection[int] | None) -> list[NetworkReader]
 
 
 def _read_network(index: int, files: Mapping[int, Path], selection: Selection) -> Iterator[SourceWeights]:
-    """Yield the weights on each dataset, from the file of the preferred seed or of the lowest seed with weights."""
+    """Yield the weights on each dataset from the file of the selected seed, or else of the lowest seed that has them.
+
+    If no seed is selected, the weights from every file are yielded.
+    """
     requested = selection.datasets or DEFAULT_DATASETS
     missing_datasets = set(requested)
     available: dict[str, None] = {}
@@ -116,5 +119,5 @@ RAW_TRAINING = WeightsFormat(
     "nasbench201-raw",
     "arch-{index:06d}-seed-{seed:04d}.pth",
     matches=lambda path: bool(matching_files(path, _FILE_NAME)),
-    members=_members,
+    members=_make_readers,
 )
