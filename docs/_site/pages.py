@@ -60,7 +60,7 @@ CONTENTS = {
         ),
     ],
 }
-"""Pages below each page, in their order. A star allows for pages that do not exist."""
+"""Pages below each page, in their order. An entry that ends with a star is left out if no page matches it."""
 
 SHORT_TITLES = {
     "tutorial": "Tutorial",
@@ -83,7 +83,7 @@ SHORT_TITLES = {
     "studies/robust-features-mixing-cifar10/study": "Robust features: mixing on CIFAR-10",
     "studies/robust-features-equivariance-cifar10/study": "Robust features: equivariance on CIFAR-10",
 }
-"""Titles in menus, where those of the pages are long."""
+"""Menu titles of pages whose own titles are too long for a menu."""
 
 PROJECT_FILES = {
     "ARCHITECTURE.md": "docs/project/architecture.md",
@@ -92,9 +92,9 @@ PROJECT_FILES = {
     "CHANGELOG.md": "docs/project/changelog.md",
     "README.md": "docs/index.md",
 }
-"""Files at the top of the repository, and the page of the site that has their text; of the README, the first page."""
+"""Page of the site that shows each file at the root of the repository; for README.md, the start page."""
 
-SHOWN_FILES = {page: file for file, page in PROJECT_FILES.items() if file != "README.md"}
+FILE_BY_PAGE = {page: file for file, page in PROJECT_FILES.items() if file != "README.md"}
 
 
 def table_of_contents(docname: str) -> str:
@@ -120,12 +120,12 @@ def rewrite_links(text: str, file: Path, page: Path) -> str:
         if not name or ":" in name:
             return match.group()
         target = (REPOSITORY / file.parent / name).resolve().relative_to(REPOSITORY)
-        shown = PROJECT_FILES.get(str(target))
-        if shown is None and (REPOSITORY / target).is_dir():
+        site_page = PROJECT_FILES.get(str(target))
+        if site_page is None and (REPOSITORY / target).is_dir():
             return label.strip("[]")
-        if shown is not None:
-            target = Path(shown)
-            hash_sign, anchor = ("", "") if shown == "docs/index.md" else (hash_sign, anchor)
+        if site_page is not None:
+            target = Path(site_page)
+            hash_sign, anchor = ("", "") if site_page == "docs/index.md" else (hash_sign, anchor)
         # A path of the site begins with a slash; files elsewhere are offered as downloads.
         if target.is_relative_to("docs"):
             return f"{label}(/{target.relative_to('docs')}{hash_sign}{anchor})"
@@ -151,7 +151,7 @@ def fill_in(match: re.Match[str]) -> str:
 def prepare_page(docname: str, text: str) -> str:
     """Return the Markdown that Sphinx parses for a page."""
     page = Path("docs", f"{docname}.md")
-    file = Path(SHOWN_FILES.get(str(page), page))
+    file = Path(FILE_BY_PAGE.get(str(page), page))
     if file != page:
         text = (REPOSITORY / file).read_text()
     text = re.sub(r"^<!-- generated: (.+?) -->$", fill_in, text, flags=re.M)
@@ -169,10 +169,10 @@ def setup(app: Any) -> dict[str, bool]:
     def read(_: Any, docname: str, content: list[str]) -> None:
         content[0] = prepare_page(docname, content[0])
 
-    def document(*arguments: Any) -> None:
+    def link_docstring(*arguments: Any) -> None:
         lines = arguments[-1]
         lines[:] = link_pages(lines)
 
     app.connect("source-read", read)
-    app.connect("autodoc-process-docstring", document)
+    app.connect("autodoc-process-docstring", link_docstring)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -174,7 +174,7 @@ def evaluate(
     """Evaluate a network on clean, attacked and corrupted images.
 
     Without `keys`, the evaluation is a first look: clean images, FGSM, PGD, AutoAttack and three corruptions, on as
-    many images as take about a minute with a small network.
+    many images as a small network can process in about a minute.
 
     The module is not changed. Attacks work as in a sweep (docs/protocol.md); an image's random numbers depend on the
     seed, the key and the image's position. Corruptions are generated with the parameters of CIFAR-10-C, scaled to the
@@ -191,10 +191,12 @@ def evaluate(
         keys: keys of `robust201.tasks.TASKS`, alone or with parameters: ``["clean", {"pgd": {"epsilons_255": [8]}}]``;
             ``"corruptions"`` means all corruptions, ``"autoattack"`` AutoAttack, ``"all"`` the keys of the paper. A
             custom task has the fields of a sweep (docs/your-own.md), such as ``{"mine": {"file": "my_attack.py",
-            "norm": "Linf", "strengths": [8]}}``; a task of an installed package is a name. None means a first look.
+            "norm": "Linf", "strengths": [8]}}``; a task of an installed package is given by its name. None means a
+            first look.
         benchmark: protocol of a RobustBench leaderboard on CIFAR-10, instead of keys: ``"robustbench-linf"``,
             ``"robustbench-l2"`` or ``"robustbench-corruptions"``. Without images and labels, the test images of the
-            data folder are used. `count` selects the first images. The result's `model_info` is the leaderboard's row.
+            data folder are used. `count` selects the first images instead of a random subset. The result's `model_info`
+            contains the results in the format of RobustBench's `model_info` files.
         epsilon: radius of the Linf ball of a first look, as a fraction of the pixel range; by default ``"8/255"``.
         count: size of a class-stratified random subset to evaluate; None evaluates all images, or in a first look as
             many as the time allows.
@@ -228,8 +230,9 @@ def evaluate(
         EvaluationError: the module fails, or its output is not logits, is NaN, or differs for equal images.
 
     Warns:
-        RobustWarning: the module seems to end in a softmax or computes in half precision, steps are too short for their
-            epsilon, a weaker attack beats a stronger one, or there is another sign of a weak attack (docs/trust.md).
+        RobustWarning: the module seems to end in a softmax or computes in half precision, an attack's steps are too
+            short to reach its epsilon, a weaker attack beats a stronger one, or there is another sign of a weak attack
+            (docs/trust.md).
     """
     leaderboard = None if benchmark is None else find_benchmark(benchmark)
     if leaderboard is not None:
@@ -488,9 +491,9 @@ def _estimate_time(
     parsed_keys: Sequence[tuple[Task, Parameters]],
     evaluation_progress: EvaluationProgress,
 ) -> None:
-    """Estimate the cost of each key, in passes of images.
+    """Estimate the cost of each key, in forward passes of single images.
 
-    If there are many passes and progress is shown, a pass is timed, and costs are in seconds.
+    If there are many passes and progress is shown, a pass is timed, and the costs are in seconds.
     """
     evaluation_progress.costs = {
         task.key: len(images) * len(parameters.strengths) * task.passes(parameters, images.n_classes)
@@ -518,14 +521,14 @@ def compare(
 
     Args:
         networks: modules, or results of `evaluate`, in a mapping by name or in a list. In a list, they are named after
-            their classes, with numbers if these are equal. Alternatively, networks whose per-image outcomes are in
-            datasets, as text: ``DATASET:ARCHITECTURE`` or ``DATASET:ARCHITECTURE@WEIGHTS``, where DATASET is a folder.
-            Without WEIGHTS, all weights of the architecture are compared.
+            their classes, with numbers if these are equal. Alternatively, strings that name networks whose per-image
+            outcomes are in datasets: ``DATASET:ARCHITECTURE`` or ``DATASET:ARCHITECTURE@WEIGHTS``, where DATASET is a
+            folder. Without WEIGHTS, all weights of the architecture are compared.
         images: see `evaluate`; only needed for modules.
         labels: see `evaluate`.
         keys: see `evaluate`; by default clean images, FGSM and PGD. For networks in datasets: keys, or keys at a
             strength, such as ``"pgd:8"``; by default every key at one strength (nearest to 1/255, or severity 3).
-        data: image dataset, if a dataset's folder has several.
+        data: name of the image dataset, if the folder DATASET covers several.
         options: further arguments of `evaluate`, such as `seed`, the same for all modules.
 
     Returns:
@@ -765,7 +768,7 @@ def _rank_accuracy(
     row: dict[str, Any] = {"key": key, "strength": strength, "accuracy": accuracy, "architectures": 0}
     if dataset.files.find(data, key, "accuracy") is None:
         return row
-    # At strength 0 an attack may list clean accuracies, which are not results of the attack.
+    # At strength 0, an attack's file may contain clean accuracies, which are not results of the attack.
     if strength not in dataset.strengths(data, key):
         return row
     frame = dataset.to_frame(data, key)
@@ -876,7 +879,10 @@ def _generate_corruptions(images: ImageSet, seed: int) -> CorruptedImages:
 
 
 def _uncorruptible_reason(images: ImageSet) -> str | None:
-    """Return why images cannot be corrupted, and the beginning of a remedy; None if they can."""
+    """Return why images cannot be corrupted; None if they can.
+
+    If the text ends with a comma, it includes advice that the caller must complete with an alternative.
+    """
     channels, height, width = images.images.shape[1:]
     if height != width or height < MIN_IMAGE_SIZE:
         size = f"expected square images of {MIN_IMAGE_SIZE} pixels or more, got {height}x{width}."
@@ -1094,7 +1100,9 @@ def _warn_of_weak_attacks(
         clearest_flag = max(flags_of_check, key=lambda flag: flag.networks[0][1] - flag.networks[0][2])
         n_more = len(flags_of_check) - 1
         further_cases = (
-            f" The same sign appears in {n_more:,} more {'case' if n_more == 1 else 'cases'}." if n_more else ""
+            f" {n_more:,} more {'case shows' if n_more == 1 else 'cases show'} the same sign of a weak attack."
+            if n_more
+            else ""
         )
         warnings.warn(f"{clearest_flag.message}{further_cases} See docs/trust.md.", RobustWarning, stacklevel=3)
 

@@ -188,7 +188,7 @@ def test_evaluate_warns_if_weaker_attack_beats_stronger_one() -> None:
     assert (pgd > fgsm).all()
     (message,) = (str(warning.message) for warning in caught_warnings)
     assert f"at 16: {pgd[0]:.4f} above {fgsm[0]:.4f}; one step should not beat many" in message
-    assert "The same sign appears in 1 more case. See docs/trust.md." in message
+    assert "1 more case shows the same sign of a weak attack. See docs/trust.md." in message
 
 
 def test_evaluate_warns_about_zero_gradients() -> None:

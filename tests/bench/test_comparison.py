@@ -134,7 +134,8 @@ def test_bench_prints_table_and_writes_times(
     (comparison,) = json.loads(json_file.read_text())
     assert {label.split(",")[0] for label in comparison["seconds"]} == {"loop", "robust201"}
     assert comparison["images"] == 4
-    # The start-up is measured once for both layouts.
+    # The first loop runs without attacks, to measure the start-up, and with attacks; the second loop only with attacks,
+    # because its start-up is the same; the sweep runs without and with attacks.
     assert len(commands) == 2 + 1 + 2
     queries = commands[1][commands[1].index("--queries") + 1]
     assert int(queries) * bench_command.PAPER_BUDGET_DIVISOR == 5000

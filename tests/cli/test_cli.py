@@ -380,7 +380,7 @@ def test_say_prints_markup_and_long_lines_unchanged(capsys: pytest.CaptureFixtur
 
 
 def test_show_tally_prints_one_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    tally = RunTally(computed=35.0, seconds=7.0, deaths=2, preemptions=1)
+    tally = RunTally(evaluations=35.0, seconds=7.0, deaths=2, preemptions=1)
     assert console.show_tally(tally, "evaluation", "Complete.") == 0
     assert capsys.readouterr().err.splitlines()[0] == (
         "Computed 35 evaluations in 0:00:07 of worker time; 0 failures, 2 workers died, 1 was preempted."

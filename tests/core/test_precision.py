@@ -196,9 +196,9 @@ def test_bf16_average_pooling_is_unbiased(factor, size):
     assert torch.equal(pooling(constant), factor * constant)
 
 
-def test_bf16_halving_is_rounded_once():
+def test_bf16_strided_pooling_is_rounded_once():
     x = random_bfloat16_map(2, 4, 8, 8)
-    result = kernels.Halving(4, device=CPU, dtype=torch.bfloat16)(x)
+    result = kernels.StridedPooling(4, device=CPU, dtype=torch.bfloat16)(x)
     torch.testing.assert_close(result.double(), functional.avg_pool2d(x.double(), 2), rtol=1.01 * ROUNDING, atol=1e-6)
 
 

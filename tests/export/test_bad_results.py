@@ -104,7 +104,9 @@ def test_report_requires_exported_dataset(robust201, finished, tmp_path):
         error_line = robust201(*command, "--out", out).error_line(2)
         assert "it contains the results of a sweep, not a dataset" in error_line
         # The error contains the exact command to run.
-        assert f"Run `robust201 export {finished} --out DATASET` (unfinished: --partial)" in error_line
+        assert (
+            f"Run `robust201 export {finished} --out DATASET`, with --partial if the sweep is unfinished" in error_line
+        )
     assert robust201("export", finished, "--out", tmp_path / "json").code == 0
     (tmp_path / "folder").mkdir()
     command_result = robust201("report", tmp_path / "json", "--out", tmp_path / "folder")

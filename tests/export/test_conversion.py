@@ -112,7 +112,7 @@ def test_changed_json_is_preferred_and_converted_again(folder):
     later_time += 10**12
     os.utime(path, ns=(later_time, later_time))
     assert path.stat().st_size == len(text)
-    assert describe_source(folder) == "Parquet, but JSON of cifar10 fog"
+    assert describe_source(folder) == "Parquet, except JSON for cifar10 fog"
     assert describe_source(folder, "cm") == "Parquet"
     changed_results = RobustnessDataset(folder).query("cifar10", "fog", "accuracy")
     assert changed_results["cifar10"]["fog"]["accuracy"] == json.loads(path.read_text())["cifar10"]["fog"]["accuracy"]

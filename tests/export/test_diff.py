@@ -153,7 +153,7 @@ def test_diff_reports_sources_and_changed_files(tmp_path, robust201):
     (export_in_both_formats / "cifar10/fog_accuracy.json").unlink()
     result = robust201("diff", export_in_both_formats, tmp_path / "parquet")
     assert result.code == 3
-    expected_source = "Parquet, but JSON of cifar10 pgd"
+    expected_source = "Parquet, except JSON for cifar10 pgd"
     assert f"files read from the first set: {expected_source}; from the second: Parquet" in result.out.splitlines()
     changed_warning, missing_warning = result.err.splitlines()
     assert changed_warning.startswith(

@@ -88,7 +88,7 @@ def test_doctor_reports_which_cpu_kernels_are_used(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(native, "unavailable_reason", lambda: "it was not compiled")
     check = next(check for check in examine(None) if check.what == "cpu kernels")
     assert check.ok
-    assert "PyTorch's: it was not compiled." in check.detail
+    assert "PyTorch's, since the native library cannot be used: it was not compiled." in check.detail
 
 
 def test_doctor_reports_missing_images_and_missing_corruptions(make_sweep: MakeSweep, tmp_path: Path) -> None:

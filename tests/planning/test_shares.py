@@ -224,12 +224,12 @@ def test_signal_drains_share_and_rerun_completes_it(
             signal.raise_signal(signum)
 
     tally, preview = compute_share(config, "1/2", on_progress=interrupt)
-    assert (tally.drained, tally.time_limit) == (True, is_time_limit)
-    assert 0 < tally.evaluations < preview.plan.n_evaluations
-    assert tally.remaining == preview.plan.n_evaluations - tally.evaluations
+    assert (tally.drained, tally.stopped_by_time_limit) == (True, is_time_limit)
+    assert 0 < tally.results < preview.plan.n_evaluations
+    assert tally.remaining == preview.plan.n_evaluations - tally.results
     rerun_tally, preview = compute_share(config, "1/2")
-    assert preview.done == tally.evaluations
-    assert (rerun_tally.complete, rerun_tally.drained, rerun_tally.time_limit) == (True, False, False)
+    assert preview.done == tally.results
+    assert (rerun_tally.complete, rerun_tally.drained, rerun_tally.stopped_by_time_limit) == (True, False, False)
     assert read_current_status(config).done == preview.plan.n_evaluations
     assert compute_share(config, "2/2")[0].complete
     assert read_current_status(config).done == read_current_status(config).total

@@ -75,7 +75,7 @@ def test_run_and_card_report_omitted_corruptions(
     assert robust201("export", tmp_path / "results", "--out", tmp_path / "out").code == 0
     card = (tmp_path / "out/README.md").read_text()
     assert "Not evaluated on digits: `brightness`, `contrast`, " in card
-    # The exported_fields sweep omits the same keys and can be run again.
+    # The exported sweep omits the same keys and can be run again.
     exported_fields = yaml.safe_load((tmp_path / "out/sweep.yaml").read_text())
     assert len(parse_config(exported_fields, "test").omitted_keys("digits")) == 15
 
@@ -116,7 +116,7 @@ def test_run_rejects_selected_key_without_images(robust201: RunCommand, write_sw
 
 
 @pytest.mark.parametrize("epsilon", [0.0313, 0.0314, 8 / 255, 0.031, 0.0157, 0.0078, 0.0039])
-def test_epsilons_in_units_of_pixels_give_warning(make_sweep: Any, epsilon: float) -> None:
+def test_epsilons_as_fractions_of_the_pixel_range_give_warning(make_sweep: Any, epsilon: float) -> None:
     config = make_sweep(keys={"clean": {}, "pgd": {"epsilons_255": [epsilon, 8]}})
     (warning,) = find_sweep_warnings(config)
     numerator = round(epsilon * 255)
@@ -188,7 +188,7 @@ def test_plan_warns_about_images_that_cannot_be_counted(robust201: RunCommand, w
         ([1, "0.5"], (127.5, 255.0)),
     ],
 )
-def test_epsilons_are_converted_from_pixels(epsilons: Any, expected: tuple[float, ...]) -> None:
+def test_epsilons_are_converted_from_fractions_of_the_pixel_range(epsilons: Any, expected: tuple[float, ...]) -> None:
     assert PgdParameters.model_validate({"epsilons": epsilons}).epsilons_255 == expected
 
 

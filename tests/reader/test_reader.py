@@ -158,7 +158,7 @@ def test_query_rejects_or_skips_missing_files(tmp_path):
     export(tmp_path, make_plan([0], ["clean", "pgd"]))
     (tmp_path / "cifar10/pgd_cm.json").unlink()
     dataset = RobustnessDataset(tmp_path)
-    with pytest.raises(FileNotFoundError, match="not evaluated, or not downloaded"):
+    with pytest.raises(FileNotFoundError, match="not computed, or their file was not downloaded"):
         dataset.query("cifar10", "pgd")
     with pytest.raises(FileNotFoundError):
         dataset.query("cifar10", "fgsm")
@@ -319,7 +319,7 @@ def test_error_names_architecture_that_was_not_evaluated(dataset):
         (("cifar10", "pgdd", "accuracy"), "Did you mean 'pgd'"),
         (("cifar10", "gausian_noise", "accuracy"), "Did you mean 'gaussian_noise'"),
         (("cifar10", "pgd", "acuracy"), "Did you mean 'accuracy'"),
-        (("cifar10", "aa_square", "accuracy"), "not evaluated, or not downloaded"),
+        (("cifar10", "aa_square", "accuracy"), "not computed, or their file was not downloaded"),
     ],
 )
 def test_errors_did_you_mean(dataset, query_arguments, message):

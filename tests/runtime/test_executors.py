@@ -36,10 +36,10 @@ def test_drained_sweep_is_resumed(make_sweep: MakeSweep, execution: dict[str, ob
 
     drained_tally = run_sweep(config, make_executor, on_progress=interrupt)
     assert drained_tally.drained
-    assert 0 < drained_tally.evaluations < N_EVALUATIONS
+    assert 0 < drained_tally.results < N_EVALUATIONS
     resumed_tally = run_sweep(make_sweep(keys=KEYS), make_executor)  # with the inline executor
     assert resumed_tally.complete
-    assert drained_tally.evaluations + resumed_tally.evaluations == N_EVALUATIONS
+    assert drained_tally.results + resumed_tally.results == N_EVALUATIONS
 
 
 def test_transfer_images_are_generated_before_evaluation(make_sweep: MakeSweep, execution: dict[str, object]) -> None:
@@ -69,5 +69,5 @@ def test_error_in_worker_fails_only_its_parts(
     tally = run_sweep(config, damage_weights_and_start)
     assert {failure.part.unit.architecture for failure in tally.failures} == {21}
     assert {failure.kind for failure in tally.failures} == {"application"}
-    assert tally.evaluations == N_EVALUATIONS // 2
+    assert tally.results == N_EVALUATIONS // 2
     assert not tally.complete

@@ -75,9 +75,9 @@ def test_sweep_with_measure_and_attacks_completes_and_resumes(
     config = make_sweep(keys=keys, **weights_fields)
     tally, preview = run(config)
     n_weights = 1 if weights is None else 2
-    assert tally.evaluations == preview.plan.n_evaluations == 2 * n_weights * (1 + 2 + 1)
+    assert tally.results == preview.plan.n_evaluations == 2 * n_weights * (1 + 2 + 1)
     rerun, preview = run(config)
-    assert (preview.missing, rerun.evaluations) == ((), 0)
+    assert (preview.missing, rerun.results) == ((), 0)
     norms = read_squared_norms(config.results)
     assert len(norms) == 2 * n_weights
     assert all(norm > 0 for norm in norms.values())
@@ -194,12 +194,12 @@ def test_sweep_evaluates_several_weights_per_network(
     weights_names = {unit.weights for unit in preview.plan.units}
     assert len(weights_names) == 2
     assert all("pgd7" in name for name in weights_names)
-    assert tally.evaluations == 2 * 2 * 4
+    assert tally.results == 2 * 2 * 4
     # Selecting more weights computes only the new evaluations.
     tally, preview = run(sweep(recipe=["", "pgd7"], epochs=[1], seeds=[0, 1]))
-    assert (preview.done, tally.evaluations) == (16, 16)
+    assert (preview.done, tally.results) == (16, 16)
     tally, preview = run(sweep(recipe=["", "pgd7"]))
-    assert (preview.done, tally.evaluations) == (32, 32)
+    assert (preview.done, tally.results) == (32, 32)
     assert len(set(read_squared_norms(config.results).values())) == 16
     assert len({unit.weights for unit in preview.plan.units}) == 8
     assert robust201("verify", config.results).code == 0
@@ -354,7 +354,7 @@ def test_sweep_attacks_all_zoo_families(make_sweep: MakeSweep) -> None:
     keys = {"clean": {}, "pgd": {"epsilons_255": [8], "steps": 1}}
     config = make_sweep(**zoo_fields({"random": {}}, architectures=SMALL_NETWORKS, keys=keys))
     tally, preview = run(config)
-    assert tally.evaluations == 2 * len(SMALL_NETWORKS)
+    assert tally.results == 2 * len(SMALL_NETWORKS)
     assert {unit.architecture for unit in preview.plan.units} == set(SMALL_NETWORKS)
 
 
@@ -363,7 +363,7 @@ def test_sweep_computes_measures_for_all_zoo_families(make_sweep: MakeSweep) -> 
     """Some measures need second derivatives. `grid_sample`, which some networks use, does not support them."""
     keys = {"jacobian": {"images": 4}, "hessian_input": {"images": 4}, "proxies": {"images": 8}}
     config = make_sweep(**zoo_fields({"random": {}}, architectures=SMALL_NETWORKS, keys=keys))
-    assert run(config)[0].evaluations == 3 * len(SMALL_NETWORKS)
+    assert run(config)[0].results == 3 * len(SMALL_NETWORKS)
 
 
 def test_run_rejects_zoo_network_with_wrong_image_size(
@@ -435,7 +435,7 @@ def test_sweep_on_custom_dataset(make_sweep: MakeSweep, tmp_path: Path, robust20
     }
     config = make_sweep(**sweep_changes)
     tally, _ = run(config)
-    assert tally.evaluations == 2 * 2 * 3
+    assert tally.results == 2 * 2 * 3
     assert read_columns(config.results)["clean", 0, "random-s0"][0.0]["cm"].shape == (7, 7)
     assert robust201("verify", config.results).code == 0
     # The normalisation is part of the units' identity.

@@ -45,7 +45,7 @@ def test_filtered_run_generates_selected_corruptions_only(
     config = make_sweep(keys=KEYS)
     tally = run_sweep(config, make_executor, filters=Filters(keys=keys))
     n_done = 2 * (1 + 2 * len(expected))
-    assert (tally.complete, tally.computed) == (True, n_done)
+    assert (tally.complete, tally.evaluations) == (True, n_done)
     assert list_generated_keys(tmp_path) == expected
     assert count_evaluations(config.results) == (n_done, 10)  # the total includes evaluations that the filter excludes
 
@@ -113,7 +113,7 @@ def test_results_remain_valid_without_corrupted_images(make_sweep: MakeSweep, tm
     for path in (tmp_path / "corruptions").iterdir():
         path.unlink()
     rerun = run_sweep(config, make_executor)
-    assert (rerun.complete, rerun.evaluations, list_generated_keys(tmp_path)) == (True, 0, [])
+    assert (rerun.complete, rerun.results, list_generated_keys(tmp_path)) == (True, 0, [])
     assert count_evaluations(config.results) == (10, 10)
     # Lost results are recomputed on regenerated images.
     next((config.results / "shards/digits").glob("*-fog-*")).unlink()
@@ -155,7 +155,7 @@ def test_failures_before_generating_images_are_reported(make_sweep: MakeSweep, m
     monkeypatch.setattr(worker, "evaluate_part", fail_on_clean)
     config = make_sweep(keys=KEYS)
     tally = run_sweep(config, make_executor)
-    assert (len(tally.failures), tally.evaluations, tally.remaining) == (2, 8, 0)
+    assert (len(tally.failures), tally.results, tally.remaining) == (2, 8, 0)
     assert len((config.results / "failures.jsonl").read_text().splitlines()) == 2
 
 
@@ -166,7 +166,7 @@ def test_shares_do_not_generate_corruptions(make_sweep: MakeSweep, tmp_path: Pat
     with pytest.raises(InputError, match="prepared without the corrupted images of brightness"):
         run_share(config, Share(1, 1), make_executor)
     tally = run_share(config, Share(1, 1), make_executor, filters=Filters(keys=("clean", "fog")))
-    assert (tally.complete, tally.computed) == (True, 6)
+    assert (tally.complete, tally.evaluations) == (True, 6)
     prepare_sweep(config)
     assert run_share(config, Share(1, 1), make_executor).complete
     assert count_evaluations(config.results) == (10, 10)

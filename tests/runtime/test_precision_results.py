@@ -104,7 +104,7 @@ def test_bf16_sweep_does_not_use_fp32_results(make_precision_sweep, copy_results
     copy_results("fp32", "shared")
     fp32_files = export(tmp_path / "shared", tmp_path / "json")
     rerun, preview = run(make_precision_sweep("bf16", "shared"))
-    assert (preview.done, rerun.evaluations) == (0, load_plan(tmp_path / "shared").n_evaluations)
+    assert (preview.done, rerun.results) == (0, load_plan(tmp_path / "shared").n_evaluations)
     assert len(preview.stale) == 6
     assert all(line.endswith("are kept but not used: precision: fp32 → bf16") for line in preview.stale)
 

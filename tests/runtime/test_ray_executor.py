@@ -104,7 +104,7 @@ def test_lost_worker_is_replaced_and_its_bundles_are_returned(start_executor, de
     assert (len(fake.actors), executor.free_slots()) == (2, 2 + LOOKAHEAD_BUNDLES)
 
 
-class PartlyFatalRay(FakeRay):
+class RayWithDyingActors(FakeRay):
     """Simulation of Ray in which the actors in `dying_actors` die; the other actors compute for ever."""
 
     def __init__(self) -> None:
@@ -115,8 +115,8 @@ class PartlyFatalRay(FakeRay):
         return super()._has_finished(name, actor_index, call) and (name == "ready" or actor_index in self.dying_actors)
 
 
-def test_idle_dead_worker_is_replaced_before_next_part(start_executor) -> None:
-    fake = PartlyFatalRay()
+def test_idle_dead_worker_is_replaced_before_next_bundle(start_executor) -> None:
+    fake = RayWithDyingActors()
     executor = start_executor(fake, workers=2, window=1)
     for bundle in BUNDLES:
         executor.submit(bundle)
@@ -132,7 +132,7 @@ def test_idle_dead_worker_is_replaced_before_next_part(start_executor) -> None:
 
 
 def test_dead_workers_are_not_replaced_while_draining(start_executor) -> None:
-    fake = PartlyFatalRay()
+    fake = RayWithDyingActors()
     executor = start_executor(fake, workers=2, window=1)
     for bundle in BUNDLES:
         executor.submit(bundle)

@@ -154,7 +154,7 @@ def test_larger_budget_adds_images_and_full_budget_exports_same_bytes_as_unsampl
     growing_keys = [key for key, sizes in sizes_at_80.items() if sum(sizes) < N_IMAGES]
     assert all(sizes_at_90[key][0] == sizes_at_80[key][0] and len(sizes_at_90[key]) == 2 for key in growing_keys)
     assert values_at_80.items() <= values_by_evaluation(make_sampled("90%")).items()
-    assert run(make_sampled("80%")).computed == 0  # a smaller budget keeps all images
+    assert run(make_sampled("80%")).evaluations == 0  # a smaller budget keeps all images
     assert (tmp_path / "sampled" / SAMPLE_FILE).exists()
     config = make_sampled("100%")
     run(config)
@@ -521,7 +521,7 @@ def test_status_and_run_count_increments_as_one_evaluation(make_sampled: MakeSam
     status = StatusReader(plan).read(inventory)
     assert (status.done, status.total, plan.n_evaluations, plan.n_network_keys) == (24, 24, 24, 16)
     assert plan.n_units == 20  # two increments of pgd and aa_square for two networks
-    assert (previews[0].done, previews[0].plan.n_evaluations, tally.computed) == (18, 24, pytest.approx(6))
+    assert (previews[0].done, previews[0].plan.n_evaluations, tally.evaluations) == (18, 24, pytest.approx(6))
     assert (n_done[0], n_done[-1]) == (18, 24)
     assert find_gaps(plan, inventory) == (0, ())
     next((config.results / "shards").rglob("*-pgd-*")).unlink()
@@ -534,7 +534,7 @@ def test_status_and_run_count_increments_as_one_evaluation(make_sampled: MakeSam
 def test_run_names_images_kept_if_budget_is_smaller(make_sampled: MakeSampled) -> None:
     run(make_sampled("90%"))
     lines: list[str] = []
-    assert run(make_sampled("80%"), say=lines.append).computed == 0
+    assert run(make_sampled("80%"), say=lines.append).evaluations == 0
     n_pgd = sum(increment_sizes(make_sampled("80%"))["pgd"])
     (line,) = [line for line in lines if "pays for fewer images" in line]
     assert line.startswith("The budget 80% pays for fewer images than an earlier budget of ")
@@ -549,7 +549,7 @@ def test_smaller_budget_keeps_counts_on_all_images(make_sampled: MakeSampled, tm
     run(make_sampled(None))
     expected = export_files(make_sampled(None), tmp_path / "a")
     config = make_sampled("80%")
-    assert run(config).computed == 0
+    assert run(config).evaluations == 0
     assert export_files(config, tmp_path / "b") == expected
     assert increment_sizes(config) == {}
 
@@ -571,7 +571,7 @@ def test_networks_added_to_fully_evaluated_sweep_are_sampled(make_sampled: MakeS
     assert not any("fewer images" in line for line in lines)
     export_files(config, tmp_path / "a")
     assert {*RobustnessDataset(tmp_path / "a").estimates()["architecture"].astype(int)} == {*added_networks}
-    assert run(config).computed == 0
+    assert run(config).evaluations == 0
 
 
 def test_merge_keeps_larger_samples_and_rejects_different_ones(make_sampled: MakeSampled, tmp_path: Path) -> None:
@@ -583,7 +583,7 @@ def test_merge_keeps_larger_samples_and_rejects_different_ones(make_sampled: Mak
         merge_results([source.results for source in sources], tmp_path / name)
         assert (tmp_path / name / SAMPLE_FILE).read_bytes() == (larger_config.results / SAMPLE_FILE).read_bytes()
         merged_config = make_sampled("85%", name)
-        assert run(merged_config).computed == 0
+        assert run(merged_config).evaluations == 0
         assert values_by_evaluation(merged_config) == values_by_evaluation(larger_config)
     different_config = make_sampled("90%", "different", sampling={"budget": "90%", "pilot": 2, "seed": 1})
     run(different_config)
@@ -620,7 +620,7 @@ def test_run_draws_lost_sample_again_and_reports_it(make_sampled: MakeSampled, t
     sample_record, files = (config.results / SAMPLE_FILE).read_bytes(), export_files(config, tmp_path / "a")
     (config.results / SAMPLE_FILE).unlink()
     lines, previews = list[str](), list[RunPreview]()
-    assert run(config, say=lines.append, on_preview=previews.append).computed == 0
+    assert run(config, say=lines.append, on_preview=previews.append).evaluations == 0
     assert (config.results / SAMPLE_FILE).read_bytes() == sample_record
     assert export_files(config, tmp_path / "b") == files
     (line,) = [line for line in lines if "drawn again" in line]
@@ -637,7 +637,7 @@ def test_run_reports_unused_increments_once(make_sampled: MakeSampled) -> None:
     config = make_sampled("85%")
     (config.results / SAMPLE_FILE).unlink()
     lines, previews = list[str](), list[RunPreview]()
-    assert run(config, say=lines.append).computed > 0
+    assert run(config, say=lines.append).evaluations > 0
     assert any("with other images than before, so earlier results are not used" in line for line in lines)
     run(config, on_preview=previews.append)
     (stale_line,) = previews[0].stale  # one line for any number of increments

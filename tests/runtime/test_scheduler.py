@@ -93,7 +93,7 @@ def test_scheduler_computes_each_part_once() -> None:
     executor = ScriptedExecutor()
     tally = Scheduler(executor).run([make_bundle(a) for a in range(3)])
     assert sorted(executor.computed) == sorted(ALL_UNITS)
-    assert (tally.evaluations, tally.failures, tally.drained) == (18, [], False)
+    assert (tally.results, tally.failures, tally.drained) == (18, [], False)
 
 
 def test_part_that_always_kills_its_worker_is_isolated_and_given_up() -> None:
@@ -158,7 +158,7 @@ def test_remaining_counts_each_missing_strength() -> None:
     assert Scheduler(executor, should_drain=lambda: True).run([bundle]).remaining == 2
     assert Scheduler(ScriptedExecutor(), should_drain=lambda: True).run(single_strength_bundles).remaining == 2
     tally = Scheduler(ScriptedExecutor(n_deaths={"0-pgd": 1})).run(single_strength_bundles)
-    assert (tally.evaluations, tally.remaining) == (2, 0)
+    assert (tally.results, tally.remaining) == (2, 0)
 
 
 def test_preemptions_do_not_count_as_deaths() -> None:
@@ -172,7 +172,7 @@ def test_application_error_is_not_retried() -> None:
     executor = ScriptedExecutor(failing_units=frozenset({"2-fog"}))
     tally = Scheduler(executor).run([make_bundle(a) for a in range(3)])
     assert [(f.part.unit.id, f.kind) for f in tally.failures] == [("2-fog", "application")]
-    assert tally.evaluations == 16
+    assert tally.results == 16
 
 
 def test_drained_run_ends_early_with_state_drained() -> None:

@@ -51,9 +51,9 @@ def test_rerun_of_complete_sweep_computes_nothing(make_sweep: MakeSweep) -> None
     config = make_sweep()
     tally, preview = run(config)
     assert tally.complete
-    assert (preview.done, preview.plan.n_evaluations, tally.evaluations) == (0, 2 * 13, 2 * 13)
+    assert (preview.done, preview.plan.n_evaluations, tally.results) == (0, 2 * 13, 2 * 13)
     rerun, preview = run(config)
-    assert (preview.missing, preview.done, rerun.evaluations) == ((), 2 * 13, 0)
+    assert (preview.missing, preview.done, rerun.results) == ((), 2 * 13, 0)
 
 
 @pytest.mark.ray
@@ -67,8 +67,8 @@ def test_ray_and_inline_runs_export_same_bytes(
     assert run(inline_config)[0].complete
     tally = run(ray_config)[0]
     assert tally.complete
-    assert (tally.evaluations, tally.failures, tally.deaths) == (2 * 13, [], 0)
-    assert run(ray_config)[0].evaluations == 0
+    assert (tally.results, tally.failures, tally.deaths) == (2 * 13, [], 0)
+    assert run(ray_config)[0].results == 0
     assert export(inline_config, tmp_path / "inline-json") == export(ray_config, tmp_path / "ray-json")
 
 
@@ -150,7 +150,7 @@ def test_epsilons_evaluated_together_or_separately_give_same_results(
     run(make_sweep(engine=engine, results=str(tmp_path / "separate"), keys=keys(8)))
     extended_config = make_sweep(engine=engine, results=str(tmp_path / "separate"), keys=keys(1, 8))
     tally, preview = run(extended_config)
-    assert (preview.done, tally.evaluations) == (8, 8)
+    assert (preview.done, tally.results) == (8, 8)
     exports = export(single_run_config, tmp_path / "together-json"), export(extended_config, tmp_path / "separate-json")
     assert exports[0] == exports[1]
 
@@ -158,7 +158,7 @@ def test_epsilons_evaluated_together_or_separately_give_same_results(
 def test_changed_protocol_is_recomputed_and_difference_reported(make_sweep: MakeSweep) -> None:
     run(make_sweep())
     tally, preview = run(make_sweep(keys=TINY_KEYS | {"pgd": {"epsilons_255": [1, 8], "steps": 3}}))
-    assert tally.evaluations == 4
+    assert tally.results == 4
     assert any("pgd" in line and "parameters.steps: 2 → 3" in line for line in preview.stale)
 
 

@@ -64,7 +64,7 @@ def test_run_trainings_stores_snapshots_once(tmp_path: Path) -> None:
     previews = []
     tally = run_trainings(config, on_preview=previews.append)
     assert tally.complete
-    assert (tally.evaluations, tally.computed, tally.failures) == (3, 3, [])
+    assert (tally.results, tally.evaluations, tally.failures) == (3, 3, [])
     assert (previews[0].n_evaluations, previews[0].n_done) == (3, 0)
     records = records_by_recipe_and_step(config)
     assert sorted(records) == [("plain", step) for step in STEPS]
@@ -82,7 +82,7 @@ def test_run_trainings_stores_snapshots_once(tmp_path: Path) -> None:
     progress = read_progress(config.results)
     assert (progress["state"], progress["done_evaluations"], progress["total_evaluations"]) == ("finished", 3, 3)
     rerun = run_trainings(config)
-    assert (rerun.complete, rerun.evaluations) == (True, 0)
+    assert (rerun.complete, rerun.results) == (True, 0)
     assert preview_trainings(config).n_done == 3
 
 
@@ -99,7 +99,7 @@ def test_damaged_weights_are_retrained_to_same_bytes(tmp_path: Path) -> None:
     content[-1] ^= 1
     flipped_file.write_bytes(content)
     assert preview_trainings(config).n_done == 0
-    assert run_trainings(config).evaluations == 3
+    assert run_trainings(config).results == 3
     assert weight_files(config.store) == original_hashes
 
 
@@ -119,7 +119,7 @@ def test_additional_snapshot_is_trained_to_same_final_weights(tmp_path: Path) ->
     original_hashes = weight_files(tmp_path / "store")
     extended_recipe = RECIPE | {"snapshots": {"every_epochs": 1, "iterations": [2, 4], "epochs": [0]}}
     config = make_training_config(tmp_path, recipes={"plain": extended_recipe})
-    assert run_trainings(config).evaluations == 2
+    assert run_trainings(config).results == 2
     hashes = weight_files(config.store)
     assert original_hashes.items() < hashes.items()
     assert {name.split("-")[-2] for name in hashes.keys() - original_hashes.keys()} == {"e0", "i4"}
@@ -130,7 +130,7 @@ def test_recipe_can_start_from_final_weights_of_another_recipe(
 ) -> None:
     config = make_config_with_both_recipes(tmp_path)
     tally = run_trainings(config)
-    assert (tally.complete, tally.evaluations) == (True, 4)
+    assert (tally.complete, tally.results) == (True, 4)
     assert weight_files(config.store) == uninterrupted_hashes
     records = records_by_recipe_and_step(config)
     tuned_record = records["tuned", 3]
@@ -327,7 +327,7 @@ def test_signal_during_last_training_drains_run(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(TrainingWorker, "drain", drain_and_set)
     monkeypatch.setattr(TrainingWorker, "_log_epoch", interrupt)
     tally = run_trainings(make_training_config(tmp_path, recipes={"plain": RECIPE | {"snapshots": {}}}))
-    assert (tally.drained, tally.evaluations, tally.remaining) == (True, 0, 1)
+    assert (tally.drained, tally.results, tally.remaining) == (True, 0, 1)
 
 
 def call_and_exit(function: Callable[[], object]) -> None:
@@ -372,7 +372,7 @@ def test_training_run_killed_at_random_times_gives_same_bytes(
         assert exit_codes[-1] in {0, -signal.SIGKILL}
         assert len(exit_codes) < 30
     assert exit_codes.count(-signal.SIGKILL) > 2
-    assert run_trainings(config).evaluations == 0
+    assert run_trainings(config).results == 0
     assert weight_files(config.store) == uninterrupted_hashes
     assert list((config.results / "finished").glob("*.json")) == []
 
@@ -402,7 +402,7 @@ def test_snapshots_of_lost_worker_are_not_retrained(tmp_path: Path, uninterrupte
         lambda work: LosingExecutor(work, lost_receipts),
         on_progress=lambda _progress, event: reported_files.append(event.shard) if isinstance(event, Receipt) else None,
     )
-    assert (tally.complete, tally.deaths, tally.evaluations) == (True, 1, 4)
+    assert (tally.complete, tally.deaths, tally.results) == (True, 1, 4)
     assert lost_receipts[0].shard in reported_files
     assert len(reported_files) == len(set(reported_files)) == 4
     assert weight_files(config.store) == uninterrupted_hashes
@@ -423,7 +423,7 @@ def test_snapshots_missing_from_manifest_are_recovered(tmp_path: Path) -> None:
     record_without_file = json.loads(manifest_lines[2]) | {"file": "bright/absent.safetensors"}
     (finished_folder / "3.json").write_text(json.dumps(record_without_file) + "\n")
     messages: list[str] = []
-    assert run_trainings(config, say=messages.append).evaluations == 0
+    assert run_trainings(config, say=messages.append).results == 0
     assert any("to the manifest: 2" in message for message in messages)
     assert weight_files(config.store) == original_hashes
     assert sorted(step for _, step in records_by_recipe_and_step(config) if step is not None) == list(STEPS)
@@ -433,7 +433,7 @@ def test_snapshots_missing_from_manifest_are_recovered(tmp_path: Path) -> None:
 def test_training_selection_limits_run(tmp_path: Path) -> None:
     config = make_config_with_both_recipes(tmp_path, seeds=[0, 1])
     tally = run_trainings(config, selection=TrainingSelection(recipes=("plain",), limit=1))
-    assert (tally.complete, tally.evaluations) == (True, 3)
+    assert (tally.complete, tally.results) == (True, 3)
     assert {record.seed for record in CheckpointStore(config.store).records()} == {0}
 
 

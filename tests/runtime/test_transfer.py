@@ -94,14 +94,14 @@ def test_too_long_key_is_rejected(make_sweep: MakeSweep, fields: dict[str, Any])
 
 def test_filtered_run_attacks_source_outside_its_filter(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys={"transfer": {"source": 0, "key": "fgsm", "epsilons_255": [4]}})
-    assert run(config, filters=Filters(architectures=(21,))).computed == 1
-    assert run(config).computed == 1
+    assert run(config, filters=Filters(architectures=(21,))).evaluations == 1
+    assert run(config).evaluations == 1
 
 
 def test_transfer_to_source_equals_attack(make_sweep: MakeSweep, tmp_path: Path) -> None:
     config = make_sweep(keys=KEYS)
     tally = run(config)
-    assert (tally.complete, tally.computed) == (True, 2 * (1 + 2 + 2 + 2))
+    assert (tally.complete, tally.evaluations) == (True, 2 * (1 + 2 + 2 + 2))
     assert len(list_image_files(config)) == 2 * 2  # one block per source and strength, for all networks
     data = export(config, tmp_path / "out")
     assert data.data == ["digits"]
@@ -117,7 +117,7 @@ def test_transfer_to_source_equals_attack(make_sweep: MakeSweep, tmp_path: Path)
     exported_fields = yaml.safe_load((tmp_path / "out/sweep.yaml").read_text())
     attack_fields = config.parameters["pgd"].model_dump(mode="json")
     assert exported_fields["keys"]["transfer_21"] == {"source": 21, "key": "pgd"} | attack_fields
-    assert run(config).evaluations == 0
+    assert run(config).results == 0
 
 
 @pytest.mark.parametrize(
@@ -149,9 +149,9 @@ def test_additional_strength_generates_only_its_images(make_sweep: MakeSweep) ->
     def sweep(*epsilons: float) -> SweepConfig:
         return make_sweep(keys={"transfer": {"source": 0, "key": "fgsm", "epsilons_255": list(epsilons)}})
 
-    assert run(sweep(1)).computed == 2
+    assert run(sweep(1)).evaluations == 2
     original_files = list_image_files(sweep(1))
-    assert run(sweep(1, 4)).computed == 2
+    assert run(sweep(1, 4)).evaluations == 2
     assert set(original_files) < set(list_image_files(sweep(1, 4)))
 
 
@@ -160,7 +160,7 @@ def test_lost_transfer_results_are_recomputed_on_regenerated_images(make_sweep: 
     run(config)
     original_files = list_image_files(config)
     shutil.rmtree(config.results / "adversarial")
-    assert (run(config).evaluations, list_image_files(config)) == (0, [])
+    assert (run(config).results, list_image_files(config)) == (0, [])
     next((config.results / "shards/digits").glob("*-transfer_21-*")).unlink()
     assert run(config).complete
     assert set(list_image_files(config)) < set(original_files)
@@ -193,10 +193,10 @@ def test_failed_source_fails_only_its_transfer(make_sweep: MakeSweep, monkeypatc
         patch.setattr(worker_module, "perturb_part", fail_on_21)
         tally = run(config)
         assert [failure.part.label for failure in tally.failures] == ["#21 digits images of transfer_21"]
-        assert (tally.complete, tally.remaining, tally.computed) == (False, 4, 2 * (1 + 2 + 2))
+        assert (tally.complete, tally.remaining, tally.evaluations) == (False, 4, 2 * (1 + 2 + 2))
         with pytest.raises(EvaluationError, match=r"#21 digits images of transfer_21: .+ no such luck"):
             prepare_sweep(config)
-    assert run(config).computed == 4
+    assert run(config).evaluations == 4
 
 
 def test_shares_do_not_generate_adversarial_images(make_sweep: MakeSweep) -> None:
@@ -204,10 +204,10 @@ def test_shares_do_not_generate_adversarial_images(make_sweep: MakeSweep) -> Non
     prepare_sweep(config, filters=Filters(keys=("clean", "transfer_0")))
     with pytest.raises(InputError, match=r"prepared without the adversarial images of transfer_21.+plan --save"):
         run_share(config, Share(1, 1), make_executor)
-    assert run_share(config, Share(1, 1), make_executor, filters=Filters(keys=("clean", "transfer_0"))).computed == 6
+    assert run_share(config, Share(1, 1), make_executor, filters=Filters(keys=("clean", "transfer_0"))).evaluations == 6
     prepare_sweep(config)
     assert run_share(config, Share(1, 1), make_executor).complete
-    assert run(config).evaluations == 0
+    assert run(config).results == 0
 
 
 def test_error_names_damaged_adversarial_block(make_sweep: MakeSweep) -> None:

@@ -1,4 +1,7 @@
-"""All methods respect the budget, the members and the seed, and each method behaves as published."""
+"""All methods stay within the budget, query only available cells and depend only on the seed and the run number.
+
+Further tests check that each method behaves as published.
+"""
 
 import multiprocessing
 import os
@@ -33,7 +36,7 @@ def query_budget(method: str) -> int:
 
 @pytest.fixture(params=list(METHODS))
 def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the name of each method; networks train for two epochs, since the tests do not depend on predictions."""
+    """Return the name of each method; BANANAS's predictors train for two epochs, as no test depends on predictions."""
     monkeypatch.setattr(bananas, "fit_and_predict", partial(fit_and_predict, epochs=2))
     return str(request.param)
 
@@ -90,7 +93,9 @@ def test_method_accepts_several_objectives(method: str, planted_front: Benchmark
     assert len(queried) == query_budget(method)
 
 
-def test_results_do_not_depend_on_processes(planted_benchmark: Benchmark, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_do_not_depend_on_number_of_processes(
+    planted_benchmark: Benchmark, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     single_process, two_processes = (
         run_methods([planted_benchmark], ["random", "local"], n_queries=30, n_runs=6, processes=processes)[0]
@@ -176,13 +181,14 @@ def test_local_search_moves_to_better_neighbours_or_restarts(planted_benchmark: 
     assert queried[10] in planted_benchmark.cells.neighbours(start)
 
 
-def test_halving_spends_budget_only_on_added_evaluations(planted_pgd: Benchmark) -> None:
+def test_halving_pays_only_for_evaluations_added_in_each_rung(planted_pgd: Benchmark) -> None:
     rungs = plan_rungs(100, 7, 15_625)
     assert plan_rungs(1, 7, 15_625) == ((1, 7),)  # the budget is one complete evaluation
     assert sum(n * (size - previous) for (n, size), previous in zip(rungs, (0, rungs[0][1]), strict=True)) <= 700
     ((queried, spent),) = run_traces("halving", planted_pgd, (0,))
     assert len(queried) == rungs[-1][0]
-    assert spent[0] > 50  # complete evaluations are in the last rung
+    # Only the last rung is listed, and the rungs before it have spent more than half of the budget.
+    assert spent[0] > 50
     accuracies = planted_pgd.values[:, 0]
     random_maxima = [accuracies[np.random.default_rng(seed).choice(15_625, 100)].max() for seed in range(200)]
     assert accuracies[queried].max() > np.median(random_maxima)

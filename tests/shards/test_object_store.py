@@ -291,7 +291,7 @@ def test_ray_workers_write_shards_to_s3(make_sweep, s3, s3_url):
     from robust201.runtime.sweep import run_sweep
 
     config = make_sweep(shards=s3_url, keys={"clean": {}}, execution={"executor": "ray", "workers": 1})
-    assert run_sweep(config, make_executor).evaluations == 2
+    assert run_sweep(config, make_executor).results == 2
     assert len(s3.find(s3_url)) == 2
 
 

@@ -31,7 +31,7 @@ def clean_accuracy(measured: float, recorded: float, n_images: int, n_test: int)
 
 @given(st.integers(2, 40), st.data())
 def test_expected_range_is_the_smallest_whose_tails_are_within_half_the_level(n_test: int, data: st.DataObject) -> None:
-    """Each tail has at most half of the level, but more if the range had one value less; probabilities are exact."""
+    """Each tail has at most half the level; without the lowest value, the lower tail would reach at least half."""
     n_correct, n_images = data.draw(st.integers(0, n_test)), data.draw(st.integers(1, n_test - 1))
     level = Fraction(data.draw(st.integers(1, 50)), 100)
     low, high = expected_range(n_correct / n_test, n_images, n_test, level=float(level), rounding=0)
@@ -74,7 +74,9 @@ def test_check_accuracies_is_stricter_for_many_networks() -> None:
         (None, None),
     ],
 )
-def test_read_test_accuracy_accepts_only_percentages_of_the_epoch(percentages: object, accuracy: float | None) -> None:
+def test_read_test_accuracy_accepts_only_percentages_of_the_last_epoch(
+    percentages: object, accuracy: float | None
+) -> None:
     assert read_test_accuracy(percentages, 200) == accuracy
 
 

@@ -205,7 +205,7 @@ def test_slurm_error_is_reported_in_one_line(
 
 
 def make_tally(**changes: object) -> RunTally:
-    return RunTally(**({"evaluations": 3, "remaining": 2, "drained": True, "time_limit": True} | changes))
+    return RunTally(**({"results": 3, "remaining": 2, "drained": True, "stopped_by_time_limit": True} | changes))
 
 
 ENVIRONMENT = {"SLURM_ARRAY_JOB_ID": "4711", "SLURM_ARRAY_TASK_ID": "8", "SLURM_JOB_ID": "4711"}
@@ -216,11 +216,11 @@ ENVIRONMENT = {"SLURM_ARRAY_JOB_ID": "4711", "SLURM_ARRAY_TASK_ID": "8", "SLURM_
     [
         (make_tally(), True),
         (
-            make_tally(time_limit=False),
+            make_tally(stopped_by_time_limit=False),
             False,
         ),  # after scancel or preemption, the user or Slurm decides whether to requeue
         (make_tally(remaining=0), False),
-        (make_tally(evaluations=0), False),  # otherwise, the task would be requeued forever
+        (make_tally(results=0), False),  # otherwise, the task would be requeued forever
     ],
 )
 def test_task_is_requeued_only_if_its_time_limit_ended_it(
@@ -239,7 +239,7 @@ def test_training_task_is_requeued_if_it_saved_a_state(
 ) -> None:
     calls, messages = write_program("scontrol", ""), list[str]()
     ArrayTask.of(ENVIRONMENT).requeue_if_unfinished(
-        make_tally(evaluations=0), messages.append, has_new_states=has_new_states
+        make_tally(results=0), messages.append, has_new_states=has_new_states
     )
     assert calls.exists() == is_requeued
     assert ("Not requeued" in messages[0]) != is_requeued

@@ -42,8 +42,8 @@ from tests.support.tiny_networks import (
 )
 
 AUTOATTACKS = [task for task in FULLY_TESTED_ATTACKS if task.key.startswith("aa_")]
-every_attack = pytest.mark.parametrize("task", mark_ensembles_slow(FULLY_TESTED_ATTACKS))
-every_autoattack = pytest.mark.parametrize("task", mark_ensembles_slow(AUTOATTACKS))
+each_fully_tested_attack = pytest.mark.parametrize("task", mark_ensembles_slow(FULLY_TESTED_ATTACKS))
+each_fully_tested_autoattack = pytest.mark.parametrize("task", mark_ensembles_slow(AUTOATTACKS))
 SHAPE = (3, SIZE, SIZE)
 
 
@@ -68,7 +68,7 @@ class ExactNetwork(nn.Module):
 
 
 class ExactModel:
-    """A `Model` of `ExactNetwork` without batch-dependent rounding, including the gradient."""
+    """A `Model` of `ExactNetwork`; neither its logits nor its gradients are rounded differently in other batches."""
 
     def __init__(self):
         self.network = ExactNetwork()
@@ -138,12 +138,13 @@ class FixedIntervalBatching(Batching):
         return self.queries
 
 
-def assert_same(images, expected, rows=slice(None)):
-    for strength in expected:
-        assert torch.equal(images[strength][rows], expected[strength]), strength
+def assert_equals_rows_of(reference, attacked, rows=slice(None)):
+    """Assert that attacked images equal the rows of the reference, at each strength at which they were attacked."""
+    for strength in attacked:
+        assert torch.equal(reference[strength][rows], attacked[strength]), strength
 
 
-LONG_PARAMETERS = {
+MULTI_STEP_PARAMETERS = {
     "pgd": {"steps": 10},
     "pgd_l2": {"steps": 10, "random_start": True, "iterate": "best"},
     "pgd_linf7": {"steps": 7, "random_start": True, "iterate": "best", "label": "predicted"},
@@ -171,7 +172,9 @@ LONG_PARAMETERS = {
     "aa_square": {"queries": 55, "restarts": 2},
 }
 PARAMETERS = {
-    task.key: attack_parameters(task, (1.0, 4.0, 8.0), **LONG_PARAMETERS.get(task.key, small_parameter_values(task)))
+    task.key: attack_parameters(
+        task, (1.0, 4.0, 8.0), **MULTI_STEP_PARAMETERS.get(task.key, small_parameter_values(task))
+    )
     for task in ATTACKS
 }
 
@@ -182,7 +185,7 @@ def all_attacked_images(key):
     return attack_images(TASKS[key], parameters=PARAMETERS[key])
 
 
-@every_autoattack
+@each_fully_tested_autoattack
 def test_attack_fools_some_images(task):
     n_fooled = [
         int((MODEL.network(images).argmax(dim=1) != torch.from_numpy(IMAGES.labels)).sum())
@@ -191,33 +194,35 @@ def test_attack_fools_some_images(task):
     assert 5 <= n_fooled[0] < n_fooled[1] <= n_fooled[2]
 
 
-@every_attack
+@each_fully_tested_attack
 @pytest.mark.parametrize(("samples", "pool"), [(5, 12), (11, 40), (1000, 3)])
 @pytest.mark.slow_combinations
 def test_result_does_not_depend_on_batches(task, samples, pool):
     perturbed = attack_images(task, parameters=PARAMETERS[task.key], samples=samples, pool=pool)
-    assert_same(all_attacked_images(task.key), perturbed)
+    assert_equals_rows_of(all_attacked_images(task.key), perturbed)
 
 
 @pytest.mark.parametrize("interval", [1, 3, 17, 1000])
 def test_square_result_does_not_depend_on_check_interval(interval):
     task = TASKS["aa_square"]
-    assert_same(all_attacked_images(task.key), attack_images(task, parameters=PARAMETERS[task.key], interval=interval))
+    assert_equals_rows_of(
+        all_attacked_images(task.key), attack_images(task, parameters=PARAMETERS[task.key], interval=interval)
+    )
 
 
-@every_attack
+@each_fully_tested_attack
 def test_result_does_not_depend_on_other_strengths(task):
     for strength in PARAMETERS[task.key].strengths:
         perturbed = attack_images(task, parameters=PARAMETERS[task.key], strengths=(strength,))
-        assert_same(all_attacked_images(task.key), perturbed)
+        assert_equals_rows_of(all_attacked_images(task.key), perturbed)
 
 
-@every_attack
+@each_fully_tested_attack
 @settings(max_examples=4)
 @given(positions=st.lists(st.integers(0, len(IMAGES) - 1), unique=True, min_size=1))
 def test_result_does_not_depend_on_other_images(task, positions):
     perturbed = attack_images(task, parameters=PARAMETERS[task.key], positions=positions, samples=7, pool=30)
-    assert_same(all_attacked_images(task.key), perturbed, rows=positions)
+    assert_equals_rows_of(all_attacked_images(task.key), perturbed, rows=positions)
 
 
 @pytest.mark.parametrize("task", ATTACKS, ids=lambda task: task.key)
@@ -234,7 +239,7 @@ def test_fused_attack_fulfils_contract(task):
         assert torch.equal(torch.get_rng_state(), random_state)
 
 
-@every_attack
+@each_fully_tested_attack
 def test_evaluate_part_uses_fused_engine(task):
     images = tiny_images()
     parameters = small_parameters(task)
@@ -252,7 +257,7 @@ def test_evaluate_part_uses_fused_engine(task):
         assert result.values["predictions"].tolist() == expected[result.strength].tolist()
 
 
-def test_evaluate_part_measures_attacked_model():
+def test_evaluate_part_takes_predictions_from_attacked_model():
     task = TASKS["fgsm"]
     model = ExactModel()
     context = tiny_context("")
@@ -265,12 +270,12 @@ def test_evaluate_part_measures_attacked_model():
     assert model.n_samples == 3 * len(IMAGES)
 
 
-@every_attack
+@each_fully_tested_attack
 def test_fused_attack_yields_nothing_for_no_images(task):
     assert all(len(images) == 0 for images in attack_images(task, positions=np.zeros(0, np.int64)).values())
 
 
-@every_autoattack
+@each_fully_tested_autoattack
 def test_fused_autoattack_returns_clean_image_if_it_fails(task):
     labels = torch.from_numpy(IMAGES.labels)
     clean = to_float(torch.from_numpy(IMAGES.images))
@@ -295,7 +300,7 @@ def test_autoattack_classifies_results_again_before_returning_them():
         assert (MODEL.network(images).argmax(dim=1) != torch.from_numpy(IMAGES.labels))[changed].all()
 
 
-@every_attack
+@each_fully_tested_attack
 def test_model_batch_limits_batch_size(task):
     class NetworkForSmallBatches(CountingNetwork):
         def forward(self, pixels):
@@ -340,7 +345,7 @@ def test_fgsm_takes_one_gradient_for_all_epsilons():
     assert model.n_samples == len(IMAGES)
 
 
-def test_square_removes_fooled_samples():
+def test_square_stops_querying_images_that_fool_the_network():
     task = TASKS["aa_square"]
     model = ExactModel()
     parameters = task.parameters(epsilons_255=(255.0,), queries=5000)
@@ -368,7 +373,7 @@ def test_square_makes_no_query_for_zero_margin():
         ("aa_square", {"queries": 12, "restarts": 2}, 2 * (1 + 12 + 1)),
     ],
 )
-def test_fused_attack_makes_passes_given_by_parameters(key, changes, passes):
+def test_number_of_passes_follows_from_parameters(key, changes, passes):
     network = CountingNetwork(PathlessNetwork([5.0, 0.0, 0.0, 0.0, 0.0]))
     images = tiny_images(8, labels=[0] * 8)
     parameters = TASKS[key].parameters(epsilons_255=(1.0, 8.0), **changes)

@@ -175,7 +175,7 @@ def test_training_of_a_custom_space_rejects_an_edited_recipe(tmp_path: Path) -> 
     config = custom_training_config(tmp_path)
     assert run_trainings(config).complete
     manifest = config.store / "manifest.jsonl"
-    assert run_trainings(config).computed == 0
+    assert run_trainings(config).evaluations == 0
     edit_line(manifest, manifest, set_field("training.inputs.recipe.learning_rate", 0.2))
     with pytest.raises(CheckpointError, match=r"manifest.jsonl: the record's line was edited: its field 'training'"):
         run_trainings(config)

@@ -354,8 +354,8 @@ def report(
         str | None,
         typer.Option(
             "--images",
-            help="Images for a gallery of single images, if DATASET has per-image outcomes: the image dataset's name, "
-            "or a file or folder with its test images.",
+            help="Images for a gallery of individual images, if DATASET has per-image outcomes: the image dataset's "
+            "name, or a file or folder with its test images.",
         ),
     ] = None,
     image_size: ImageSize = None,

@@ -294,7 +294,7 @@ def show_tally(tally: RunTally, noun: str, completion_message: str, failures_hin
 
 def _show_work(tally: RunTally, noun: str) -> None:
     say(
-        f"Computed {format_count(tally.computed, noun)} in {format_duration(tally.seconds)} of worker time; "
+        f"Computed {format_count(tally.evaluations, noun)} in {format_duration(tally.seconds)} of worker time; "
         f"{format_count(len(tally.failures), 'failure')}, {format_count(tally.deaths, 'worker')} died, "
         f"{tally.preemptions:,} {'was' if tally.preemptions == 1 else 'were'} preempted."
     )

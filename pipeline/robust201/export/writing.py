@@ -47,7 +47,7 @@ from robust201.export.published_layout import ParquetColumn, describe_strength, 
 from robust201.export.side_files import side_file_texts, weight_hashes
 from robust201.export.written_file import Compression, parse_choice
 from robust201.images import DATASETS
-from robust201.planning.identity import is_drawn
+from robust201.planning.identity import has_known_images
 from robust201.planning.plan import Plan, plan_on_all_images
 from robust201.reader.listings import CHECKSUM_FILE, PARQUET_FILES, ListedFile, parquet_files_text
 from robust201.reader.result_files import ESTIMATED_FOLDER, ESTIMATES_FILE, PARQUET_FOLDER, images_name
@@ -283,7 +283,7 @@ def _describe_missing_samples(out: Path, plan: Plan, sampled_results: SampledRes
         if n_by_key
     ]
     unsampled_keys = sorted(
-        {planned.key for planned in plan.planned_keys if not is_drawn(plan.protocols[planned.protocol])}
+        {planned.key for planned in plan.planned_keys if not has_known_images(plan.protocols[planned.protocol])}
     )
     reason = f"; no sample is drawn yet for {', '.join(unsampled_keys)}" if unsampled_keys else ""
     return (

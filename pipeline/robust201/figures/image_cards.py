@@ -1,4 +1,4 @@
-"""The report's gallery of single images: those that attacks and corruptions break most and least often.
+"""The report's gallery of individual images: those that attacks and corruptions break most and least often.
 
 An attack or a corruption breaks an image for a network if the network classifies the clean image correctly, but not the
 perturbed image.

@@ -81,7 +81,7 @@ def write_report(
         out: file to write.
         mean: weighting of keys and strengths in means, a name of `dataset_results.MEANS`.
         epsilon: epsilon of the attacks in the summary and the leaderboard (see `choose_evaluations_at_epsilon`).
-        images: test images of the folder's only dataset, for thumbnails in the gallery of single images.
+        images: test images of the folder's only dataset, for thumbnails in the gallery of individual images.
 
     Raises:
         DatasetError: the images differ from the evaluated images, or the folder has several datasets.

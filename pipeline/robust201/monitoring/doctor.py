@@ -63,7 +63,7 @@ def _examine_sweep(config: SweepConfig) -> Iterator[HealthCheck]:
     yield from _attempt("results", lambda: [_examine_results(config.results)])
     if url := config.shards:
         yield from _attempt("shards", lambda: [_examine_shards(url)])
-    yield from _attempt("disk", lambda: [_examine_space(config)])
+    yield from _attempt("disk", lambda: [_examine_disk(config)])
     yield from _attempt("clock", lambda: [examine_clock(_nearest_folder(config.results))])
     yield from _attempt("checkpoints", lambda: [_examine_checkpoints(config)])
     for dataset in config.datasets:
@@ -117,7 +117,10 @@ def _examine_cpu_kernels() -> HealthCheck:
     if reason is None:
         return HealthCheck("cpu kernels", ok=True, detail="the native library (AVX-512)")
     results = "results are the same" if has_avx512() else "confidences may differ in their last digits"
-    detail = f"PyTorch's: {reason}. On a CPU, `engine: fused` takes up to three times as long; {results}."
+    detail = (
+        f"PyTorch's, since the native library cannot be used: {reason}. On a CPU, `engine: fused` takes up to three "
+        f"times as long as with the library; {results}."
+    )
     return HealthCheck("cpu kernels", ok=True, detail=detail)
 
 
@@ -176,7 +179,7 @@ def _examine_shards(url: str) -> HealthCheck:
     return HealthCheck("shards", ok=True, detail=f"objects can be written to and deleted from {url}")
 
 
-def _examine_space(config: SweepConfig) -> HealthCheck:
+def _examine_disk(config: SweepConfig) -> HealthCheck:
     from robust201.planning.plan import assumed_facts, make_plan
     from robust201.shards.object_store import folder_of
 

@@ -43,12 +43,12 @@ def protocol_payload(config: SweepConfig, dataset: str, key: str, facts: InputFa
     return payload
 
 
-def is_known(protocol: EvaluationProtocol) -> bool:
+def is_complete(protocol: EvaluationProtocol) -> bool:
     """Return whether a protocol is complete; it is not while its corrupted images or its sample do not exist."""
-    return protocol.payload.get("corruption") != {} and is_drawn(protocol)
+    return protocol.payload.get("corruption") != {} and has_known_images(protocol)
 
 
-def is_drawn(protocol: EvaluationProtocol) -> bool:
+def has_known_images(protocol: EvaluationProtocol) -> bool:
     """Return whether the images of a protocol are known; they are unknown before their sample is drawn."""
     return bool(protocol.payload["images"]["sha256"])
 

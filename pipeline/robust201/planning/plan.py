@@ -20,7 +20,7 @@ from robust201.images import load_images
 from robust201.images.specs import UNKNOWN_COUNT
 from robust201.planning.budgets import SampleCosts, sample_sizes
 from robust201.planning.config import SweepConfig
-from robust201.planning.identity import is_drawn, is_known, protocol_payload, sampled_payload
+from robust201.planning.identity import has_known_images, is_complete, protocol_payload, sampled_payload
 from robust201.planning.input_facts import DatasetFacts, ImageFacts, InputFacts
 from robust201.planning.samples import choose_pilot
 from robust201.planning.sampling_section import parse_budget
@@ -207,8 +207,8 @@ class Plan:
 
     @cached_property
     def known_ids(self) -> frozenset[str]:
-        """Ids of the units whose images exist, so that their protocol is known (see `planning.identity.is_known`)."""
-        known = (planned_key for planned_key in self.planned_keys if is_known(self.protocols[planned_key.protocol]))
+        """Ids of the units whose images exist, so that their protocol is complete (see `identity.is_complete`)."""
+        known = (planned_key for planned_key in self.planned_keys if is_complete(self.protocols[planned_key.protocol]))
         return frozenset(name for planned_key in known for name in planned_key.ids())
 
     def keys(self, dataset: str) -> tuple[str, ...]:
@@ -557,9 +557,11 @@ def check_sampled_protocols(plan: Plan) -> None:
 
 def remove_undrawn_samples(plan: Plan) -> tuple[Plan, int]:
     """Return the plan without units of undrawn samples, and the number of evaluations removed."""
-    drawn_keys = [planned_key for planned_key in plan.planned_keys if is_drawn(plan.protocols[planned_key.protocol])]
+    drawn_keys = [
+        planned_key for planned_key in plan.planned_keys if has_known_images(plan.protocols[planned_key.protocol])
+    ]
     undrawn_keys = (
-        planned_key for planned_key in plan.planned_keys if not is_drawn(plan.protocols[planned_key.protocol])
+        planned_key for planned_key in plan.planned_keys if not has_known_images(plan.protocols[planned_key.protocol])
     )
     return replace(plan, planned_keys=tuple(drawn_keys)), sum(planned_key.n_evaluations for planned_key in undrawn_keys)
 

@@ -11,7 +11,7 @@ from robust201.core.errors import FormatVersionError, InputError, describe_read_
 from robust201.core.files import load_json, write_text
 from robust201.core.records import content_digest
 from robust201.planning.config import SweepConfig
-from robust201.planning.identity import is_known
+from robust201.planning.identity import is_complete
 from robust201.planning.input_facts import InputFacts
 from robust201.planning.loading import load_config, override_config, parse_config
 from robust201.planning.plan import Plan, make_plan
@@ -32,7 +32,7 @@ def save_plan(plan: Plan, store: "ShardStore") -> None:
         "facts": plan.facts.to_payload(),
     }
     for protocol in plan.protocols.values():
-        if is_known(protocol):
+        if is_complete(protocol):
             store.save_protocol(protocol)
     payload = json.loads(json.dumps(payload))
     write_text(plan.config.results / PLAN_FILE, json.dumps(payload | {"digest": content_digest(payload)}))

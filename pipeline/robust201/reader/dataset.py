@@ -125,7 +125,7 @@ class RobustnessDataset:
             identifier for identifier, fields in id_items if str(fields.get("isomorph", identifier)) == identifier
         ]
         self.weights = self.files.weight_names
-        self.data, self.measures = self.files.datasets, self.files.measures
+        self.data, self.measures = self.files.datasets, self.files.measurements
         keys_by_kind = self.files.keys_by_kind()
         self.keys_clean, self.keys_adv, self.keys_cc = (
             keys_by_kind["clean"],
@@ -212,19 +212,19 @@ class RobustnessDataset:
             for dataset in datasets
             for key_name in keys
         ]
-        n_files = sum(len(measures) for _, _, measures in reads)
+        n_files = sum(len(measurements) for _, _, measurements in reads)
         progress_bar = getattr(tqdm, "tqdm", tqdm)(total=n_files) if tqdm is not None else None
         result: dict[str, dict[str, dict[str, dict[str, Any]]]] = {dataset: {} for dataset in datasets}
-        for dataset, key_name, measures in reads:
-            values_by_measure: dict[str, dict[str, Any]] = {}
-            is_absent = self._is_intentionally_absent(dataset, key_name, measures, explicit=key is not None)
-            for measurement in () if is_absent else measures:
+        for dataset, key_name, measurements in reads:
+            values_by_measurement: dict[str, dict[str, Any]] = {}
+            is_absent = self._is_intentionally_absent(dataset, key_name, measurements, explicit=key is not None)
+            for measurement in () if is_absent else measurements:
                 if not (missing_ok and files.find(dataset, key_name, measurement) is None):
-                    values_by_measure[measurement] = files.read(dataset, key_name, measurement)
-            if values_by_measure or is_absent:
-                result[dataset][key_name] = values_by_measure
+                    values_by_measurement[measurement] = files.read(dataset, key_name, measurement)
+            if values_by_measurement or is_absent:
+                result[dataset][key_name] = values_by_measurement
             if progress_bar is not None:
-                progress_bar.update(len(measures))
+                progress_bar.update(len(measurements))
         if progress_bar is not None:
             progress_bar.close()
         return result
@@ -723,9 +723,9 @@ class RobustnessDataset:
             "got neither. Use a number or a string of this form."
         )
 
-    def _is_intentionally_absent(self, dataset: str, key: str, measures: Sequence[str], *, explicit: bool) -> bool:
+    def _is_intentionally_absent(self, dataset: str, key: str, measurements: Sequence[str], *, explicit: bool) -> bool:
         """Return whether a key has no files because it is not in the sweep, or because it was never published."""
-        if any(self.files.find(dataset, key, measure) is not None for measure in measures):
+        if any(self.files.find(dataset, key, measurement) is not None for measurement in measurements):
             return False
         planned_strengths = self.files.find_planned_strengths(dataset)
         if planned_strengths is not None:

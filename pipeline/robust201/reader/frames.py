@@ -181,8 +181,8 @@ def list_sources(files: ResultFiles, datasets: Sequence[str], keys: Sequence[str
     rows: list[tuple[str, str, tuple[float, ...], int, str]] = []
     for dataset in datasets:
         for key in keys:
-            measures = (*files.measurements_of(dataset, key), *MEASUREMENTS)
-            measure = next((name for name in measures if files.find(dataset, key, name) is not None), None)
+            names = (*files.measurements_of(dataset, key), *MEASUREMENTS)
+            measure = next((name for name in names if files.find(dataset, key, name) is not None), None)
             if measure is None:
                 continue
             values_by_id, sources = _read_rows(files, dataset, key, measure)

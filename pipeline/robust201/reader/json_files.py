@@ -164,7 +164,7 @@ def _match_head(text: bytes, path: Path, dataset: str, keys: tuple[str, ...], me
     except ValueError:
         head_match, names = None, []
     if head_match is None or names[0] != dataset or names[1] not in keys or names[2] != measure:
-        raise _malformed_error(path, f"names {names}" if names else "another beginning")
+        raise _malformed_error(path, f"names {names}" if names else "a file that begins differently")
     return head_match.end()
 
 

@@ -77,14 +77,14 @@ class NetworkFiles(ResultFiles):
     def cost_space(self) -> CellSpace | None:
         return self._files.cost_space
 
-    def find_sole_file(self, dataset: str, key: str, measure: str) -> Path | None:
+    def find_sole_file(self, dataset: str, key: str, measurement: str) -> Path | None:
         """Return None, because a file may also contain networks that were not selected."""
         return None
 
-    def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
+    def read(self, dataset: str, key: str, measurement: str) -> dict[str, Any]:
         values_by_name: dict[str, Any] = {}
-        for weights in self._find_weights_with(dataset, key, measure):
-            values_by_id = self._files.restrict_to_weights(weights).read(dataset, key, measure)
+        for weights in self._find_weights_with(dataset, key, measurement):
+            values_by_id = self._files.restrict_to_weights(weights).read(dataset, key, measurement)
             values_by_name |= {
                 name: value
                 for identifier, value in values_by_id.items()
@@ -95,20 +95,20 @@ class NetworkFiles(ResultFiles):
     def read_accuracies(self, dataset: str, key: str) -> Mapping[str, Any]:
         return self.read(dataset, key, "accuracy")
 
-    def value(self, dataset: str, key: str, measure: str, identifier: str) -> Any:
-        for weights in self._find_weights_with(dataset, key, measure):
+    def value(self, dataset: str, key: str, measurement: str, identifier: str) -> Any:
+        for weights in self._find_weights_with(dataset, key, measurement):
             architecture = identifier.removesuffix(network_name("", weights))
             if self._select_network_name(architecture, weights) == identifier:
-                return self._files.restrict_to_weights(weights).value(dataset, key, measure, architecture)
+                return self._files.restrict_to_weights(weights).value(dataset, key, measurement, architecture)
         raise KeyError(identifier)
 
-    def iter_values(self, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
-        yield from self.read(dataset, key, measure).items()
+    def iter_values(self, dataset: str, key: str, measurement: str) -> Iterator[tuple[str, Any]]:
+        yield from self.read(dataset, key, measurement).items()
 
     def iter_stacks(
-        self, dataset: str, key: str, measure: str
+        self, dataset: str, key: str, measurement: str
     ) -> Iterator[tuple[dict[str, Any], dict[str, NDArray[Any]] | None]]:
-        return (({name: value}, None) for name, value in self.iter_values(dataset, key, measure))
+        return (({name: value}, None) for name, value in self.iter_values(dataset, key, measurement))
 
     def read_outcomes(self, file: Path, strength: float) -> tuple[list[str], Packed]:
         names: list[str] = []
@@ -131,10 +131,10 @@ class NetworkFiles(ResultFiles):
         is_selected = self._networks is None or name in self._networks or architecture in self._networks
         return name if is_selected else None
 
-    def _find_weights_with(self, dataset: str, key: str, measure: str) -> list[str | None]:
-        file = self._files.find(dataset, key, measure)
+    def _find_weights_with(self, dataset: str, key: str, measurement: str) -> list[str | None]:
+        file = self._files.find(dataset, key, measurement)
         if file is None:
-            raise self.missing_file_error(dataset, key, measure)
+            raise self.missing_file_error(dataset, key, measurement)
         return self._list_weights_in(file)
 
     def _list_weights_in(self, file: Path) -> list[str | None]:

@@ -100,8 +100,8 @@ class OverlaidFiles(ResultFiles):
         return in_task_order(keys_by_paper_key.values())
 
     @property
-    def measures(self) -> list[str]:
-        return _union(layer.measures for layer in self.layers)
+    def measurements(self) -> list[str]:
+        return _union(layer.measurements for layer in self.layers)
 
     def measurements_of(self, dataset: str, key: str) -> list[str]:
         return _union(layer.measurements_of(dataset, key) for layer in self.layers)
@@ -124,20 +124,22 @@ class OverlaidFiles(ResultFiles):
             matching_layers = [next((layer for layer in self.layers if layer.mentions_key(key)), self.layers[0])]
         return tuple(sorted({strength for layer in matching_layers for strength in layer.strengths(dataset, key)}))
 
-    def find(self, dataset: str, key: str, measure: str) -> Path | None:
-        return next((layer.find(dataset, key, measure) for _, layer in self._layers_with(dataset, key, measure)), None)
+    def find(self, dataset: str, key: str, measurement: str) -> Path | None:
+        return next(
+            (layer.find(dataset, key, measurement) for _, layer in self._layers_with(dataset, key, measurement)), None
+        )
 
-    def find_json(self, dataset: str, key: str, measure: str) -> Path | None:
-        paths = (layer.find_json(dataset, key, measure) for layer in self.layers)
+    def find_json(self, dataset: str, key: str, measurement: str) -> Path | None:
+        paths = (layer.find_json(dataset, key, measurement) for layer in self.layers)
         return next((path for path in paths if path is not None), None)
 
     @property
     def cost_space(self) -> CellSpace | None:
         return self.layers[0].cost_space
 
-    def find_sole_file(self, dataset: str, key: str, measure: str) -> Path | None:
-        matching_layers = self._layers_with(dataset, key, measure)
-        return matching_layers[0][1].find(dataset, key, measure) if len(matching_layers) == 1 else None
+    def find_sole_file(self, dataset: str, key: str, measurement: str) -> Path | None:
+        matching_layers = self._layers_with(dataset, key, measurement)
+        return matching_layers[0][1].find(dataset, key, measurement) if len(matching_layers) == 1 else None
 
     def keys_of_parquet(self) -> dict[str, list[str]]:
         keys_of_layers = [layer.keys_of_parquet() for layer in self.layers]
@@ -175,65 +177,67 @@ class OverlaidFiles(ResultFiles):
                     "FIRST --measures SECOND --out FILE`."
                 )
 
-    def value(self, dataset: str, key: str, measure: str, identifier: str) -> Any:
+    def value(self, dataset: str, key: str, measurement: str, identifier: str) -> Any:
         """Read an architecture's value, merged from all folders that have some of its strengths."""
         self.check_protocols(dataset, key)
         values_of_layers: list[tuple[int, Mapping[str, Any]]] = []
-        for layer_number, layer in self._layers_with(dataset, key, measure):
+        for layer_number, layer in self._layers_with(dataset, key, measurement):
             try:
-                values_of_layers.append((layer_number, {identifier: layer.value(dataset, key, measure, identifier)}))
+                values_of_layers.append(
+                    (layer_number, {identifier: layer.value(dataset, key, measurement, identifier)})
+                )
             except KeyError:
                 continue
-        return self._merge(dataset, key, measure, values_of_layers).rows[identifier]
+        return self._merge(dataset, key, measurement, values_of_layers).rows[identifier]
 
-    def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
+    def read(self, dataset: str, key: str, measurement: str) -> dict[str, Any]:
         self.check_protocols(dataset, key)
-        return self.read_layers(dataset, key, measure).rows
+        return self.read_layers(dataset, key, measurement).rows
 
     def read_accuracies(self, dataset: str, key: str) -> Mapping[str, Any]:
         return self.read(dataset, key, "accuracy")
 
     def iter_stacks(
-        self, dataset: str, key: str, measure: str
+        self, dataset: str, key: str, measurement: str
     ) -> Iterator[tuple[dict[str, Any], dict[str, NDArray[Any]] | None]]:
         """Yield a measurement's values like `ResultFiles.iter_stacks`.
 
         If several folders have the measurement, they are read completely.
         """
-        matching_layers = self._layers_with(dataset, key, measure)
+        matching_layers = self._layers_with(dataset, key, measurement)
         if len(matching_layers) == 1 and matching_layers[0][1].strengths(dataset, key) == self.strengths(dataset, key):
-            return matching_layers[0][1].iter_stacks(dataset, key, measure)
-        return iter([(self.read(dataset, key, measure), None)])
+            return matching_layers[0][1].iter_stacks(dataset, key, measurement)
+        return iter([(self.read(dataset, key, measurement), None)])
 
-    def read_layers(self, dataset: str, key: str, measure: str) -> OverlaidRows:
+    def read_layers(self, dataset: str, key: str, measurement: str) -> OverlaidRows:
         """Read a measurement's values, and the number of the folder of each value."""
-        matching_layers = self._layers_with(dataset, key, measure)
+        matching_layers = self._layers_with(dataset, key, measurement)
         if not matching_layers:
-            raise self.missing_file_error(dataset, key, measure)
+            raise self.missing_file_error(dataset, key, measurement)
         values_of_layers: list[tuple[int, Mapping[str, Any]]] = []
         for layer_number, layer in matching_layers:
-            is_accuracy = measure == "accuracy"
+            is_accuracy = measurement == "accuracy"
             values_of_layers.append(
                 (
                     layer_number,
-                    layer.read_accuracies(dataset, key) if is_accuracy else layer.read(dataset, key, measure),
+                    layer.read_accuracies(dataset, key) if is_accuracy else layer.read(dataset, key, measurement),
                 )
             )
-        return self._merge(dataset, key, measure, values_of_layers)
+        return self._merge(dataset, key, measurement, values_of_layers)
 
-    def missing_file_error(self, dataset: str, key: str, measure: str) -> ResultsError:
+    def missing_file_error(self, dataset: str, key: str, measurement: str) -> ResultsError:
         layer = next((layer for layer in self.layers if dataset in layer.datasets), self.layers[0])
-        return layer.missing_file_error(dataset, key, measure)
+        return layer.missing_file_error(dataset, key, measurement)
 
     def count_architectures(self, datasets: Iterable[str], keys: Sequence[str]) -> int:
         dataset_names = list(datasets)
         return max(layer.count_architectures(dataset_names, keys) for layer in self.layers)
 
-    def _layers_with(self, dataset: str, key: str, measure: str) -> list[tuple[int, ResultFiles]]:
-        return [pair for pair in enumerate(self.layers) if pair[1].find(dataset, key, measure) is not None]
+    def _layers_with(self, dataset: str, key: str, measurement: str) -> list[tuple[int, ResultFiles]]:
+        return [pair for pair in enumerate(self.layers) if pair[1].find(dataset, key, measurement) is not None]
 
     def _merge(
-        self, dataset: str, key: str, measure: str, values_of_layers: Sequence[tuple[int, Mapping[str, Any]]]
+        self, dataset: str, key: str, measurement: str, values_of_layers: Sequence[tuple[int, Mapping[str, Any]]]
     ) -> OverlaidRows:
         """Merge the values of several layers, for each evaluation separately."""
         values_by_id_and_strength: dict[str, dict[float, tuple[int, Any]]] = {}
@@ -241,7 +245,7 @@ class OverlaidFiles(ResultFiles):
             layer = self.layers[layer_number]
             strengths_of_layer, is_single = layer.strengths(dataset, key), layer.is_single(dataset, key)
             for identifier, architecture_value in values_by_id.items():
-                label = f"{format_id(identifier)} {dataset} {key} {measure} of {layer.path}"
+                label = f"{format_id(identifier)} {dataset} {key} {measurement} of {layer.path}"
                 values = (
                     [architecture_value]
                     if is_single

@@ -50,7 +50,7 @@ META_FILE = "meta.json"
 SWEEP_FILE = "sweep.json"
 ESTIMATES_FILE = "estimates.parquet"
 ESTIMATED_FOLDER = "estimated"
-"""Folder of JSON files that contain counted as well as estimated accuracies; an export writes it on request."""
+"""Folder of JSON files that contain both measured and estimated accuracies; an export writes it on request."""
 MISSING_FILE = "missing.json"
 
 _NUMBERS_PER_STACK = 100_000
@@ -231,7 +231,7 @@ class ResultFiles:
             fix = "Use an export, the parquet folder of an export, or the published dataset"
             if (path / RESULTS_FOLDER_FILE).is_file():
                 problem = "it contains the results of a sweep, not a dataset"
-                fix = f"Run `robust201 export {path} --out DATASET` (unfinished: --partial)"
+                fix = f"Run `robust201 export {path} --out DATASET`, with --partial if the sweep is unfinished"
             raise ResultsError(f"Opening a dataset failed for {path}: {problem}. {fix}.")
         self.sweep = self._read_sweep()
         self.missing: dict[str, dict[str, dict[str, list[float]]]] = read_object(path / MISSING_FILE) or {}
@@ -304,8 +304,8 @@ class ResultFiles:
         return missing_names
 
     def _has_json_of_key(self, dataset: str, key: str) -> bool:
-        measures = {*PUBLISHED, *self.measurements_of(dataset, key)}
-        return any(self.find_json(dataset, key, measure) is not None for measure in measures)
+        measurements = {*PUBLISHED, *self.measurements_of(dataset, key)}
+        return any(self.find_json(dataset, key, measurement) is not None for measurement in measurements)
 
     def _has_parquet_of_json(self, json_name: str) -> bool:
         """Return whether there is a Parquet file for the key of a JSON file.
@@ -319,15 +319,15 @@ class ResultFiles:
 
     @property
     def datasets(self) -> list[str]:
-        """Datasets that sweep.json or the Parquet files name; without both, the paper's datasets."""
+        """Datasets that sweep.json or the Parquet files name; if there are neither, the paper's datasets."""
         return list(self._keys_by_dataset or PUBLISHED_DATASETS)
 
     @property
     def keys(self) -> list[str]:
         """Keys in the order of `TASKS`.
 
-        They are the keys that sweep.json or the Parquet files name. Without both, as in the published dataset, they are
-        clean images, the attacks that meta.json names, and the paper's corruptions.
+        They are the keys that sweep.json or the Parquet files name. If there are neither, as in the published dataset,
+        they are clean images, the attacks that meta.json names, and the paper's corruptions.
         """
         if self._keys_by_dataset:
             return in_task_order({key for keys in self._keys_by_dataset.values() for key in keys})
@@ -342,7 +342,7 @@ class ResultFiles:
         return keys_of_kind
 
     @property
-    def measures(self) -> list[str]:
+    def measurements(self) -> list[str]:
         """Measurements that the folder's files name, except per-image measurements."""
         stored_measurements = PUBLISHED if self.sweep is None else self.sweep["measurements"]
         per_image_measurements = {column.measurement for column in COLUMNS.values() if column.is_per_image}
@@ -360,7 +360,7 @@ class ResultFiles:
         return list(dict.fromkeys(name for file in self._parquet_files() for name in read_weights_names(file)))
 
     def restrict_to_weights(self, weights: str | None) -> Self:
-        """Return files that read only the results of the weights with this name; return these files if it is None."""
+        """Return a copy that reads only the results of the weights with this name; `self` if the name is None."""
         if weights is None or weights == self.weights:
             return self
         names = self.weight_names
@@ -403,9 +403,9 @@ class ResultFiles:
         """Return the names of a key's measurements (see `RobustnessDataset.measurements`)."""
         task = task_of(key)
         if task is not None:
-            return self._columns_of(task, dataset) or self.measures
+            return self._columns_of(task, dataset) or self.measurements
         if key in self._custom_parameters:
-            return list(self._custom_parameters[key].get("columns") or self.measures)
+            return list(self._custom_parameters[key].get("columns") or self.measurements)
         return self._stored_measurements(dataset, key)
 
     def _columns_of(self, task: Task, dataset: str) -> list[str]:
@@ -480,19 +480,19 @@ class ResultFiles:
         """
         return self.kind_of(key) == "attack" and CLEAN_STRENGTH not in self.strengths(dataset, key)
 
-    def find(self, dataset: str, key: str, measure: str) -> Path | None:
+    def find(self, dataset: str, key: str, measurement: str) -> Path | None:
         """Return the file from which a measurement is read, in either spelling of the key; None if there is none.
 
         The Parquet file is preferred to the JSON file, unless the JSON file has changed since the Parquet file was
         converted from it, or since the export that wrote both.
         """
-        json_file, parquet = self.find_json(dataset, key, measure), self._find_parquet(dataset, key, measure)
+        json_file, parquet = self.find_json(dataset, key, measurement), self._find_parquet(dataset, key, measurement)
         if json_file is None or parquet is None:
             return parquet or json_file
         from robust201.reader.parquet_results import agrees_with, is_converted
 
         has_same_content = (
-            agrees_with(parquet, json_file, measure) if is_converted(parquet) else self._is_unchanged(json_file)
+            agrees_with(parquet, json_file, measurement) if is_converted(parquet) else self._is_unchanged(json_file)
         )
         return parquet if has_same_content else json_file
 
@@ -504,17 +504,17 @@ class ResultFiles:
         digest = read_checksums(self.path).get(file.relative_to(self.path).as_posix())
         return digest is None or digest == hash_once(file)
 
-    def find_json(self, dataset: str, key: str, measure: str) -> Path | None:
+    def find_json(self, dataset: str, key: str, measurement: str) -> Path | None:
         """Return the JSON file of a measurement, even if a Parquet file is preferred (see `find`)."""
         return _find_single_file(
-            [self.path / dataset / f"{spelling}_{measure}.json{ending}" for ending in _ENDINGS]
+            [self.path / dataset / f"{spelling}_{measurement}.json{ending}" for ending in _ENDINGS]
             for spelling in spellings(key)
         )
 
     def has_key(self, dataset: str, key: str) -> bool:
         task = task_of(key)
         names = MEASUREMENTS if task and not task.columns else self.measurements_of(dataset, key)
-        return any(self.find(dataset, key, measure) is not None for measure in names)
+        return any(self.find(dataset, key, measurement) is not None for measurement in names)
 
     def mentions_key(self, key: str) -> bool:
         """Return whether the folder's files name a key, in either spelling."""
@@ -524,15 +524,15 @@ class ResultFiles:
         """Return the number of classes of a dataset, from the first array with an axis of classes; None if unknown."""
         candidates = [column for column in COLUMNS.values() if "classes" in column.dimensions]
         for column, key in itertools.product(sorted(candidates, key=lambda column: not column.is_exact), self.keys):
-            measure = column.measurement
-            file = None if self.kind_of(key) == "measure" else self.find(dataset, key, measure)
+            measurement = column.measurement
+            file = None if self.kind_of(key) == "measure" else self.find(dataset, key, measurement)
             if file is None:
                 continue
             if file.suffix == ".parquet":
                 from robust201.reader.parquet_results import read_n_classes
 
                 return read_n_classes(file)
-            for _, architecture_value in self.iter_json_file(file, dataset, key, measure):
+            for _, architecture_value in self.iter_json_file(file, dataset, key, measurement):
                 first_value = (
                     architecture_value[0]
                     if isinstance(architecture_value, list) and key != "clean"
@@ -548,30 +548,30 @@ class ResultFiles:
         """The search space from whose cells the networks' costs are computed; None if the networks are not cells."""
         return self.space
 
-    def find_sole_file(self, dataset: str, key: str, measure: str) -> Path | None:
+    def find_sole_file(self, dataset: str, key: str, measurement: str) -> Path | None:
         """Return the file that contains all values of a measurement; None if values come from several files."""
-        return self.find(dataset, key, measure)
+        return self.find(dataset, key, measurement)
 
-    def describe_source(self, datasets: Iterable[str], keys: Sequence[str], measure: str = "accuracy") -> str:
+    def describe_source(self, datasets: Iterable[str], keys: Sequence[str], measurement: str = "accuracy") -> str:
         """Return a description of the files from which a measurement is read (see `find`).
 
         Returns:
-            ``"JSON"``, ``"Parquet"`` or, if some keys have no up-to-date Parquet file, ``"Parquet, but JSON of digits
-            fog"``; empty if there are no files.
+            ``"JSON"``, ``"Parquet"`` or, if some keys have no up-to-date Parquet file, ``"Parquet, except JSON for
+            digits fog"``; empty if there are no files.
         """
         keys_by_format: dict[str, list[str]] = {}
         for dataset, key in itertools.product(datasets, keys):
-            if file := self.find(dataset, key, measure):
+            if file := self.find(dataset, key, measurement):
                 file_format = "Parquet" if file.suffix == ".parquet" else "JSON"
                 keys_by_format.setdefault(file_format, []).append(f"{dataset} {key}")
         if len(keys_by_format) > 1:
-            return f"Parquet, but JSON of {', '.join(keys_by_format['JSON'])}"
+            return f"Parquet, except JSON for {', '.join(keys_by_format['JSON'])}"
         return "".join(keys_by_format)
 
     def _parquet_path(self, dataset: str, key: str) -> Path:
         return self.parquet / PurePosixPath(parquet_name(dataset, key)).relative_to(PARQUET_FOLDER)
 
-    def _find_parquet(self, dataset: str, key: str, measure: str | None = None) -> Path | None:
+    def _find_parquet(self, dataset: str, key: str, measurement: str | None = None) -> Path | None:
         if not self.parquet.is_dir():
             return None
         file = _find_single_file([self._parquet_path(dataset, spelling)] for spelling in spellings(key))
@@ -580,7 +580,7 @@ class ResultFiles:
         from robust201.reader.parquet_results import check_listed, has_columns_of
 
         check_listed(file, self._parquet_listing.get(file.relative_to(self.parquet).as_posix()))
-        return file if measure is None or has_columns_of(file, measure) else None
+        return file if measurement is None or has_columns_of(file, measurement) else None
 
     def find_outcomes(self, dataset: str, key: str) -> Path | None:
         file = self._find_parquet(dataset, key)
@@ -598,7 +598,7 @@ class ResultFiles:
         return read_packed_outcomes(file, strength, weights=self.weights, ids_are_text=ids_are_text)
 
     def find_images(self, dataset: str) -> Path | None:
-        """Return the table of the images of outcomes; for the folder ``parquet``, it is in the parent folder."""
+        """Return the table that describes the images of outcomes; it is next to the folder ``parquet``."""
         root = self.path if self.parquet != self.path else self.path.resolve().parent
         return _find_single_file([[root / images_name(dataset)]])
 
@@ -632,16 +632,16 @@ class ResultFiles:
         ids = dict.fromkeys(identifier for file in self._parquet_files() for identifier in read_ids(file))
         return {"ids": {identifier: {} for identifier in ids}, "epsilons": epsilons}
 
-    def value(self, dataset: str, key: str, measure: str, identifier: str) -> Any:
+    def value(self, dataset: str, key: str, measurement: str, identifier: str) -> Any:
         """Read an architecture's value: all of a JSON file is read, but only the required part of a Parquet file."""
-        file = self._require_file(dataset, key, measure)
+        file = self._require_file(dataset, key, measurement)
         if file.suffix == ".parquet":
-            value = self._read_parquet(file, dataset, key, measure, identifier)[identifier]
-        elif measure == "accuracy":
+            value = self._read_parquet(file, dataset, key, measurement, identifier)[identifier]
+        elif measurement == "accuracy":
             return self.read_accuracies(dataset, key)[identifier]
         else:
-            value = self._cache.get(file, measure, lambda: self._parse(file, dataset, key, measure))[identifier]
-        self._check_values(file, key, measure, {identifier: value})
+            value = self._cache.get(file, measurement, lambda: self._parse(file, dataset, key, measurement))[identifier]
+        self._check_values(file, key, measurement, {identifier: value})
         return value
 
     def read_accuracies(self, dataset: str, key: str) -> Mapping[str, Any]:
@@ -649,29 +649,29 @@ class ResultFiles:
         file = self._require_file(dataset, key, "accuracy")
         return self._cache.get(file, "accuracy", lambda: self.read(dataset, key, "accuracy"), self.weights)
 
-    def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
+    def read(self, dataset: str, key: str, measurement: str) -> dict[str, Any]:
         """Read and check a measurement's values by id."""
-        file = self._require_file(dataset, key, measure)
+        file = self._require_file(dataset, key, measurement)
         if file.suffix == ".parquet":
-            values_by_id = self._read_parquet(file, dataset, key, measure)
-            check_ids(file, key, measure, values_by_id, self.meta["ids"])
+            values_by_id = self._read_parquet(file, dataset, key, measurement)
+            check_ids(file, key, measurement, values_by_id, self.meta["ids"])
         else:
-            values_by_id = self._parse(file, dataset, key, measure)
-        self._check_values(file, key, measure, values_by_id)
+            values_by_id = self._parse(file, dataset, key, measurement)
+        self._check_values(file, key, measurement, values_by_id)
         return values_by_id
 
-    def iter_values(self, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
+    def iter_values(self, dataset: str, key: str, measurement: str) -> Iterator[tuple[str, Any]]:
         """Yield the ids and values of `read`, with a few in memory at a time; a Parquet file is read completely."""
-        for values_by_id, _ in self.iter_stacks(dataset, key, measure):
+        for values_by_id, _ in self.iter_stacks(dataset, key, measurement):
             yield from values_by_id.items()
 
-    def iter_json_file(self, file: Path, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
+    def iter_json_file(self, file: Path, dataset: str, key: str, measurement: str) -> Iterator[tuple[str, Any]]:
         """Yield the ids and values of a JSON file like `iter_values`, even if a Parquet file is preferred."""
-        for values_by_id, _ in self._iter_json_stacks(file, dataset, key, measure):
+        for values_by_id, _ in self._iter_json_stacks(file, dataset, key, measurement):
             yield from values_by_id.items()
 
     def iter_stacks(
-        self, dataset: str, key: str, measure: str
+        self, dataset: str, key: str, measurement: str
     ) -> Iterator[tuple[dict[str, Any], dict[str, NDArray[Any]] | None]]:
         """Yield a measurement's values in stacks of a few architectures (see `iter_values`).
 
@@ -679,40 +679,40 @@ class ResultFiles:
             Checked values by id, and their stacked arrays by field, or None if they cannot be stacked (see
             `stack_values`).
         """
-        file = self._require_file(dataset, key, measure)
+        file = self._require_file(dataset, key, measurement)
         if file.suffix == ".parquet":
-            yield self.read(dataset, key, measure), None
+            yield self.read(dataset, key, measurement), None
         else:
-            yield from self._iter_json_stacks(file, dataset, key, measure)
+            yield from self._iter_json_stacks(file, dataset, key, measurement)
 
     def _iter_json_stacks(
-        self, file: Path, dataset: str, key: str, measure: str
+        self, file: Path, dataset: str, key: str, measurement: str
     ) -> Iterator[tuple[dict[str, Any], dict[str, NDArray[Any]] | None]]:
         if self.space is None:  # `iter_json_values` only supports ids that are numbers
-            values_by_id = self._parse(file, dataset, key, measure)
-            self._check_values(file, key, measure, values_by_id)
+            values_by_id = self._parse(file, dataset, key, measurement)
+            self._check_values(file, key, measurement, values_by_id)
             yield values_by_id, None
             return
-        id_values = iter_json_values(file, dataset, spellings(key), measure)
+        id_values = iter_json_values(file, dataset, spellings(key), measurement)
         n_per_stack = 1
         while values_by_id := dict(itertools.islice(id_values, n_per_stack)):
-            check_ids(file, key, measure, values_by_id, self.meta["ids"])
-            arrays = stack_values(measure, values_by_id.values(), is_single=self.is_single(dataset, key))
+            check_ids(file, key, measurement, values_by_id, self.meta["ids"])
+            arrays = stack_values(measurement, values_by_id.values(), is_single=self.is_single(dataset, key))
             if arrays is None:
-                self._check_values(file, key, measure, values_by_id)
+                self._check_values(file, key, measurement, values_by_id)
             else:
                 size = sum(array[0].size for array in arrays.values())
                 n_per_stack = max(1, _NUMBERS_PER_STACK // size)
             yield values_by_id, arrays
 
     def _read_parquet(
-        self, file: Path, dataset: str, key: str, measure: str, identifier: str | None = None
+        self, file: Path, dataset: str, key: str, measurement: str, identifier: str | None = None
     ) -> dict[str, Any]:
         from robust201.reader.parquet_results import has_text_ids, read_parquet_values
 
         return read_parquet_values(
             file,
-            measure,
+            measurement,
             self.strengths(dataset, key),
             identifier,
             is_single=self.is_single(dataset, key),
@@ -720,35 +720,35 @@ class ResultFiles:
             ids_are_text=self.space is None and has_text_ids(file),
         )
 
-    def _parse(self, file: Path, dataset: str, key: str, measure: str) -> dict[str, Any]:
+    def _parse(self, file: Path, dataset: str, key: str, measurement: str) -> dict[str, Any]:
         """Read a JSON file of results completely, and check its ids but not its values."""
         payload = read_json(file)
         content_by_key = payload.get(dataset) if isinstance(payload, dict) else None
         content_by_spelling = check_spellings(content_by_key, file) if isinstance(content_by_key, dict) else {}
         for spelling in spellings(key):
-            content_by_measure = content_by_spelling.get(spelling)
-            if not isinstance(content_by_measure, dict):
+            content_by_measurement = content_by_spelling.get(spelling)
+            if not isinstance(content_by_measurement, dict):
                 continue
-            values_by_id = content_by_measure.get(measure)
+            values_by_id = content_by_measurement.get(measurement)
             # Files with further content, which would be ignored, are rejected.
             if (
                 isinstance(values_by_id, dict)
-                and len(payload) == len(content_by_spelling) == len(content_by_measure) == 1
+                and len(payload) == len(content_by_spelling) == len(content_by_measurement) == 1
             ):
-                check_ids(file, key, measure, values_by_id, self.meta["ids"])
+                check_ids(file, key, measurement, values_by_id, self.meta["ids"])
                 return values_by_id
         raise ResultsError(
-            f"Reading failed for {file}: expected {{{dataset}: {{{key}: {{{measure}: {{id: value}}}}}}}}, "
+            f"Reading failed for {file}: expected {{{dataset}: {{{key}: {{{measurement}: {{id: value}}}}}}}}, "
             f"got other content. {ADVICE}"
         )
 
-    def _check_values(self, file: Path, key: str, measure: str, values_by_id: Mapping[str, Any]) -> None:
-        check_json_values(file, key, measure, values_by_id, is_of_measure=self.kind_of(key) == "measure")
+    def _check_values(self, file: Path, key: str, measurement: str, values_by_id: Mapping[str, Any]) -> None:
+        check_json_values(file, key, measurement, values_by_id, is_of_measure=self.kind_of(key) == "measure")
 
-    def _require_file(self, dataset: str, key: str, measure: str) -> Path:
-        file = self.find(dataset, key, measure)
+    def _require_file(self, dataset: str, key: str, measurement: str) -> Path:
+        file = self.find(dataset, key, measurement)
         if file is None:
-            raise self.missing_file_error(dataset, key, measure)
+            raise self.missing_file_error(dataset, key, measurement)
         return file
 
     def count_architectures(self, datasets: Iterable[str], keys: Sequence[str]) -> int:
@@ -761,30 +761,33 @@ class ResultFiles:
                     continue
         return 0
 
-    def missing_file_error(self, dataset: str, key: str, measure: str) -> ResultsError:
+    def missing_file_error(self, dataset: str, key: str, measurement: str) -> ResultsError:
         """Return an error for a missing file; if a name is unknown, the message suggests the closest known name."""
         folders = {path.name for path in self.path.iterdir() if path.is_dir()} - {PARQUET_FOLDER, IMAGES_FOLDER}
         datasets = {name for name in folders if not name.startswith((".", "dataset="))} | self.keys_of_parquet().keys()
         task = task_of(key)
-        measures = list(MEASUREMENTS) if task is None or not task.columns else self.measurements_of(dataset, key)
+        measurements = list(MEASUREMENTS) if task is None or not task.columns else self.measurements_of(dataset, key)
         if dataset not in datasets:
             problem = f"expected a dataset of {self.path}, got {dataset!r}.{did_you_mean(dataset, sorted(datasets))}"
         elif task is None and not self.mentions_key(key):
             known_keys = [*TASKS, *(task.published_key for task in TASKS.values())]
             problem = f"expected a known key, got {key!r}.{did_you_mean(key, known_keys)}"
-        elif measure not in measures:
-            stored_measures = [name for name in measures if self.find(dataset, key, name) is not None]
-            suggestion = did_you_mean(measure, stored_measures or measures)
-            problem = f"expected a measurement of {self.path / dataset}, got {measure!r}.{suggestion}"
+        elif measurement not in measurements:
+            stored_measurements = [name for name in measurements if self.find(dataset, key, name) is not None]
+            suggestion = did_you_mean(measurement, stored_measurements or measurements)
+            problem = f"expected a measurement of {self.path / dataset}, got {measurement!r}.{suggestion}"
         else:
             is_partial_export = any(spelling in self.missing.get(dataset, {}) for spelling in spellings(key))
             reason = (
                 "this is a partial export, see missing.json"
                 if is_partial_export
-                else "it was not evaluated, or not downloaded"
+                else "these results were not computed, or their file was not downloaded"
             )
-            problem = f"there is no file in {self.path / dataset}: {reason}. Export or download it, or omit it."
-        return ResultsError(f"Reading failed for {dataset} {key} {measure}: {problem}")
+            problem = (
+                f"there is no file in {self.path / dataset}: {reason}. Export or download the file, or leave these "
+                "results out."
+            )
+        return ResultsError(f"Reading failed for {dataset} {key} {measurement}: {problem}")
 
 
 def _wrong_content_error(file: Path, expected: str) -> ResultsError:

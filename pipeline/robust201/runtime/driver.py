@@ -95,7 +95,7 @@ class Driver:
                 activity=self._activity,
             )
             scheduler.run(bundles)
-            self.tally.time_limit = self.tally.drained and drain_request.is_time_limit
+            self.tally.stopped_by_time_limit = self.tally.drained and drain_request.is_time_limit
         self._log.write("run_ended", self.tally.end_state, failures=len(self.tally.failures))
 
     @contextmanager
@@ -108,6 +108,6 @@ class Driver:
             raise
 
     def finish(self) -> RunTally:
-        self.tally.computed = self.tracker.progress.evaluations_of_this_run
+        self.tally.evaluations = self.tracker.progress.evaluations_of_this_run
         self.tracker.write(state=self.tally.end_state)
         return self.tally

@@ -15,7 +15,7 @@ import numpy as np
 
 from robust201.core.records import EvaluationResult, Part, Unit
 from robust201.planning.budgets import N_STRATA
-from robust201.planning.identity import is_drawn
+from robust201.planning.identity import has_known_images
 from robust201.planning.inputs import Inputs
 from robust201.planning.plan import Plan, make_plan, pilot_of, plan_without_samples
 from robust201.planning.samples import SAMPLE_FILE, KeySample, Samples, write_samples
@@ -56,7 +56,7 @@ def draw_samples(
     samples_by_key = {} if plan.facts.samples is None else dict(plan.facts.samples.keys)
     has_new_increments = False
     for planned_key in plan.planned_keys:
-        if is_drawn(plan.protocols[planned_key.protocol]):
+        if has_known_images(plan.protocols[planned_key.protocol]):
             continue
         images = inputs.images(planned_key.dataset)
         outcome_reader = OutcomeReader(plan, store, inventory, planned_key.dataset, images.labels)
@@ -101,7 +101,7 @@ def record_fully_evaluated_networks(plan: Plan, inventory: Inventory) -> Samples
     undrawn_keys = {
         planned_key.dataset_and_key
         for planned_key in plan.planned_keys
-        if not is_drawn(plan.protocols[planned_key.protocol])
+        if not has_known_images(plan.protocols[planned_key.protocol])
     } - set(recorded_samples.keys)
     if section is None or not undrawn_keys:
         return None

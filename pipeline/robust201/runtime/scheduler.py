@@ -19,7 +19,7 @@ from robust201.runtime.executors.base import BundleDone, BundleLost, Event, Exec
 
 POLL_SECONDS = 0.5
 
-MAX_FRUITLESS_DEATHS = 20
+MAX_DEATHS_WITHOUT_RESULT = 20
 """Maximum number of consecutive worker deaths without a result. After more deaths, the run ends, because the machines
 are probably at fault.
 
@@ -32,8 +32,8 @@ class RunTally:
     """Summary of a run.
 
     Attributes:
-        evaluations: number of committed results, one per strength and slice of images.
-        computed: number of committed evaluations; a slice of the images counts as a fraction of its evaluation. The
+        results: number of committed results, one per strength and slice of images.
+        evaluations: number of committed evaluations; a slice of the images counts as a fraction of its evaluation. The
             driver sets this number.
         parts: number of receipts.
         seconds: worker time of the committed work.
@@ -42,12 +42,12 @@ class RunTally:
         preemptions: number of workers whose machine was preempted.
         drained: whether the run was asked to stop and therefore started no more parts.
         abandoned: number of bundles whose part in progress was abandoned because draining took too long.
-        time_limit: whether the run was asked to stop because a time limit is near (see `core.interrupts`).
+        stopped_by_time_limit: whether the run was asked to stop because a time limit is near (see `core.interrupts`).
         remaining: number of results, one per strength and slice, that are neither committed nor failed.
     """
 
-    evaluations: int = 0
-    computed: float = 0.0
+    results: int = 0
+    evaluations: float = 0.0
     parts: int = 0
     seconds: float = 0.0
     failures: list[UnitFailure] = field(default_factory=list)
@@ -55,7 +55,7 @@ class RunTally:
     preemptions: int = 0
     drained: bool = False
     abandoned: int = 0
-    time_limit: bool = False
+    stopped_by_time_limit: bool = False
     remaining: int = 0
 
     @property
@@ -115,7 +115,7 @@ class Scheduler:
         # million evaluations.
         self._pending_strengths: dict[_Slice, tuple[float, ...]] = {}
         self._deaths: Counter[tuple[_Slice, float]] = Counter()
-        self._fruitless_deaths = 0
+        self._deaths_without_result = 0
 
     def run(self, bundles: Iterable[Bundle]) -> RunTally:
         """Compute all bundles, or stop early if draining is requested.
@@ -160,8 +160,8 @@ class Scheduler:
         match event:
             case Receipt():
                 self._remove_pending((event.unit_id, event.start, event.stop), event.strengths)
-                self._fruitless_deaths = 0
-                self._tally.evaluations += len(event.strengths)
+                self._deaths_without_result = 0
+                self._tally.results += len(event.strengths)
                 self._tally.parts += 1
                 self._tally.seconds += event.seconds
             case UnitFailure():
@@ -174,18 +174,18 @@ class Scheduler:
             case WorkerLost():
                 self._count_lost_worker(event.preempted)
                 if not event.preempted:
-                    self._count_fruitless_death(event.reason, "an idle worker")
+                    self._count_death_without_result(event.reason, "an idle worker")
 
     def _count_lost_worker(self, preempted: bool) -> None:
         self._tally.preemptions += preempted
         self._tally.deaths += not preempted
 
-    def _count_fruitless_death(self, reason: str, work: str) -> None:
-        self._fruitless_deaths += 1
-        if self._fruitless_deaths > MAX_FRUITLESS_DEATHS:
+    def _count_death_without_result(self, reason: str, work: str) -> None:
+        self._deaths_without_result += 1
+        if self._deaths_without_result > MAX_DEATHS_WITHOUT_RESULT:
             raise EvaluationError(
-                f"Running workers failed: {self._fruitless_deaths} workers died in a row without a result, each on a "
-                f"different part or while idle (last: {work}; {reason}). Look at the workers' logs, or rerun with "
+                f"{self._activity} failed: {self._deaths_without_result} workers died in a row without a result, each "
+                f"on a different part or while idle (last: {work}; {reason}). Look at the workers' logs, or rerun with "
                 "--executor inline."
             )
 
@@ -219,7 +219,7 @@ class Scheduler:
         suspect_id = _slice_of(suspect_part), suspect_part.strengths[0]
         self._deaths[suspect_id] += 1
         if self._deaths[suspect_id] == 1:
-            self._count_fruitless_death(lost.reason, suspect_part.label)
+            self._count_death_without_result(lost.reason, suspect_part.label)
         if self._deaths[suspect_id] >= self._max_attempts:
             message = f"{self._activity} failed for {suspect_part.label}: its worker died each time ({lost.reason})."
             failure = UnitFailure(suspect_part, "killed", message, "", self._deaths[suspect_id])

@@ -13,7 +13,7 @@ from robust201.core.records import Bundle, Part, Receipt, UnitFailure
 from robust201.planning.bundles import make_bundles
 from robust201.planning.config import SweepConfig
 from robust201.planning.filters import EVERYTHING, Filters
-from robust201.planning.identity import is_drawn, is_known
+from robust201.planning.identity import has_known_images, is_complete
 from robust201.planning.input_facts import InputFacts
 from robust201.planning.inputs import Inputs
 from robust201.planning.plan import (
@@ -59,7 +59,7 @@ def merge_results(sources: Sequence[Path], target: Path) -> tuple[MergeReport, t
         if not (target / PLAN_FILE).exists():
             write_text(target / PLAN_FILE, read_text(sources[0] / PLAN_FILE, MAX_JSON_BYTES))
         merged_plan = load_plan(target)
-        if not all(map(is_known, merged_plan.protocols.values())):
+        if not all(map(is_complete, merged_plan.protocols.values())):
             # Filtered runs may have generated different corrupted images, so combine the facts of all plans.
             facts = reduce(InputFacts.add_corruptions_of, (plan.facts for plan in plans.values()), merged_plan.facts)
             merged_plan = make_plan(merged_plan.config, facts)
@@ -253,7 +253,7 @@ def _split_by_readiness(
     waiting_parts: list[Part] = []
     for part in missing:
         has_images = part.unit.key not in keys_without_images[part.unit.dataset]
-        is_ready = has_images and is_drawn(plan.protocols[part.unit.protocol])
+        is_ready = has_images and has_known_images(plan.protocols[part.unit.protocol])
         (ready_parts if is_ready else waiting_parts).append(part)
     return tuple(ready_parts), tuple(waiting_parts)
 
@@ -292,7 +292,7 @@ def _plan_again(plan: Plan, filters: Filters, inputs: Inputs) -> RunPreview:
 
 
 def _report_missing_samples(plan: Plan, parts: Sequence[Part], say: Callable[[str], None]) -> None:
-    keys = sorted({part.unit.key for part in parts if not is_drawn(plan.protocols[part.unit.protocol])})
+    keys = sorted({part.unit.key for part in parts if not has_known_images(plan.protocols[part.unit.protocol])})
     if keys:
         say(
             f"No sample was drawn for {', '.join(keys)}, because the results of the pilot are incomplete. Run the "

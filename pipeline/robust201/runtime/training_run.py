@@ -213,10 +213,10 @@ class _Run:
                 ]
                 if not ready_trainings:
                     break
-                n_earlier_evaluations = tally.evaluations
+                n_earlier_results = tally.results
                 self._run_stage(ready_trainings)
                 self._replan()
-                if tally.evaluations == n_earlier_evaluations:
+                if tally.results == n_earlier_results:
                     break
         n_failed_snapshots = sum(len(failure.part.strengths) for failure in tally.failures)
         tally.remaining = (

@@ -268,9 +268,9 @@ class ArrayTask:
         A task that finished no work since it started is not requeued, because it could never finish. For training runs,
         `has_new_states` is True if the task saved a state from which its next run can continue.
         """
-        if not (tally.time_limit and tally.remaining):
+        if not (tally.stopped_by_time_limit and tally.remaining):
             return
-        if not tally.evaluations and not has_new_states:
+        if not tally.results and not has_new_states:
             say(
                 "Not requeued: no work was finished within the time limit. Submit with a longer --time, or a sweep "
                 "with a smaller execution.part_minutes."

@@ -16,8 +16,8 @@ from robust201.spaces.nasbench201.compiled.folding import ConstantMaps, fold_blo
 from robust201.spaces.nasbench201.compiled.kernels import (
     AveragePooling,
     Convolution,
-    Halving,
     StridedGradient,
+    StridedPooling,
     mask_gradient,
     transpose_kernel,
 )
@@ -284,7 +284,7 @@ class ReductionBlock:
         down = cast("nn.Conv2d", cast("nn.Sequential", block.downsample)[1]).weight.detach().double()
         self.first = Convolution(*first, device=device, dtype=dtype, stride=2)
         self.second = Convolution(*second, device=device, dtype=dtype)
-        self.halving = Halving(down.shape[1], device=device, dtype=dtype)
+        self.strided_pooling = StridedPooling(down.shape[1], device=device, dtype=dtype)
         self.down = Convolution(down, None, device=device, dtype=dtype)
         self._first_gradient = StridedGradient(first[0], device=device, dtype=dtype)
         self._second_gradient = Convolution(transpose_kernel(second[0]), None, device=device, dtype=dtype)
@@ -297,7 +297,7 @@ class ReductionBlock:
 
     def forward(self, value: Value, tape: Tape | None) -> Value:
         hidden = self.first(value.rectified, rectify=True)
-        shortcut = self.down(self.halving(value.raw))
+        shortcut = self.down(self.strided_pooling(value.raw))
         if tape is not None:
             tape.update({0: value.rectified, 1: hidden})
         rectify = not self.output_forms.raw
@@ -307,7 +307,7 @@ class ReductionBlock:
     def backward(self, gradient: torch.Tensor, tape: Tape) -> torch.Tensor:
         hidden = mask_gradient(self._second_gradient(gradient), tape[1])
         total = mask_gradient(self._first_gradient(hidden), tape[0])
-        return total.add_(self.halving.backward(self._down_gradient(gradient)))
+        return total.add_(self.strided_pooling.backward(self._down_gradient(gradient)))
 
 
 Block = CellBlock | ReductionBlock

@@ -283,7 +283,7 @@ class _IncrementalReduction:
         hidden = kernels.first(self._input.rectified(region.double(margin_before=1)), rectify=True)
         self._hidden.propose(region, hidden)
         region = region.spread(1, *self._half)
-        shortcut = block.down(block.halving(self._input.raw(region.double())))
+        shortcut = block.down(block.strided_pooling(self._input.raw(region.double())))
         rectify = not block.output_forms.raw
         output = kernels.second(self._hidden.read(region.dilate(1)), add=shortcut, in_place=True, rectify=rectify)
         return Patch(region, Value(None, output) if rectify else Value.of(output, block.output_forms))

@@ -288,7 +288,7 @@ def _scale_border(x: torch.Tensor, axis: int) -> None:
         x.select(axis, edge).mul_(_POOL_SIZE / (_POOL_SIZE - 1))
 
 
-class Halving:
+class StridedPooling:
     """2x2 average pooling with stride 2, and its input gradient. The factor 1/4 is exact in every dtype."""
 
     def __init__(self, channels: int, *, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
