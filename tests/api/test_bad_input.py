@@ -149,7 +149,14 @@ def test_evaluate_warns_if_labels_use_only_the_first_half_of_the_classes(
         assert warning.filename == __file__
 
 
+def test_evaluate_warns_about_nearly_black_integers() -> None:
+    with pytest.warns(UserWarning, match=r"no pixel is above 1, .* pass them as float32"):
+        evaluate(TinyNetwork(), (PIXELS / 255).astype(np.uint8), LABELS, ["clean"], progress=False)
+
+
 def test_evaluate_warns_about_epsilons_in_wrong_unit() -> None:
+    with pytest.warns(UserWarning, match=r"0\.03 is in units of 1/255.*If 8/255 is meant, write 8"):
+        evaluate(TinyNetwork(), PIXELS, LABELS, [{"fgsm": {"epsilons_255": [0.03]}}], progress=False)
     with pytest.warns(UserWarning, match=r"0\.0313 is in units of 1/255.*If 8/255 is meant, write 8"):
         evaluate(TinyNetwork(), PIXELS, LABELS, [{"fgsm": {"epsilons_255": [0.0313]}}], progress=False)
     with pytest.warns(UserWarning, match="write 8, or"):
@@ -239,21 +246,23 @@ def test_evaluate_rejects_wrong_number_of_classes() -> None:
 
 
 def test_evaluate_rejects_objects_that_are_not_modules() -> None:
-    assert_evaluate_raises(ConfigError, "expected a torch.nn.Module, got function", model=lambda pixels: pixels)
+    assert_evaluate_raises(
+        ConfigError, "expected a torch.nn.Module, got function.* network itself", model=lambda pixels: pixels
+    )
 
 
 FLOATS = PIXELS / np.float32(255)
 MALFORMED_IMAGES = {
     "above 1": (PIXELS.astype(np.float32), r"expected uint8, or float32 or float64 in \[0, 1\], got 0 to 255"),
     "normalised": (FLOATS * 2 - 1, r"got -1 to 1. Pass pixels divided by 255, without"),
-    "NaN": (np.where(PIXELS[4, 1, 2, 3] == PIXELS, np.nan, FLOATS), r"got nan to nan"),
+    "NaN": (np.where(PIXELS[4, 1, 2, 3] == PIXELS, np.nan, FLOATS), r"image 4 contains NaN"),
     "int64": (PIXELS.astype(np.int64), r"got int64\. Convert"),
     "float16": (FLOATS.astype(np.float16), r"got float16\. Convert"),
     "bfloat16": (torch.from_numpy(FLOATS).bfloat16(), r"expected a NumPy array or a tensor of numbers, got torch.bf"),
     "text": (["a", "b"], r"expected shape \(N, C, H, W\) or \(N, H, W, C\) with 3 channels.*, got \(2,\)"),
     "one image": (PIXELS[0], r"got \(3, 8, 8\)"),
     "two channels": (PIXELS[:, :2], r"got \(21, 2, 8, 8\)"),
-    "no images": (PIXELS[:0], r"got \(0, 3, 8, 8\)"),
+    "no images": (PIXELS[:0], r"there are no images"),
     "three columns": (PIXELS[:, :, :, :3], r"shape \(21, 3, 8, 3\) is ambiguous"),
     "three rows and columns": (PIXELS[:, :, :3, :3], r"shape \(21, 3, 3, 3\) is ambiguous"),
 }
@@ -269,7 +278,7 @@ MALFORMED_LABELS = {
     "too large": (np.where(np.arange(21) == 4, N_CLASSES, LABELS), r"image 4: expected 0 to 4, .*got 5 \(1 such"),
     "negative": (LABELS - 9, r"image 0: expected 0 to 4"),
     "too few": (LABELS[:-1], r"expected 21 integers, one per image, got int64 of shape \(20,\)"),
-    "one-hot": (np.eye(N_CLASSES, dtype=int)[LABELS], r"got int64 of shape \(21, 5\)"),
+    "one-hot": (np.eye(N_CLASSES, dtype=int)[LABELS], r"got int64 of shape \(21, 5\).* labels.argmax\(axis=1\)`"),
     "floats": (LABELS / 1, r"expected 21 integers.*got float64"),
     "truth values": (LABELS > 2, r"expected 21 integers.*got bool"),
 }
@@ -285,6 +294,8 @@ def test_evaluate_rejects_malformed_labels(case: str) -> None:
 
 WRONG_KEYS = {
     "unknown": (["pgdd"], r"'pgdd': no such key\. Did you mean 'pgd'\?"),
+    "several keys in a string": ("clean,pgd", r"In Python, several keys are a list"),
+    "strength in the key": (["pgd:16"], r"on the command line --set pgd\.epsilons=8/255"),
     "not a name": ([5], r"failed for 5: expected a name such as 'pgd'"),
     "nested list": ([["pgd"]], r"failed for \['pgd'\]: expected a name such as 'pgd', .* type list\."),
     "no keys": ([], r"the list is empty"),

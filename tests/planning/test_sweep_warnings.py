@@ -166,8 +166,8 @@ def test_plan_run_and_doctor_warn_about_short_steps(robust201: RunCommand, write
 
 
 def test_plausible_epsilons_give_no_warning() -> None:
-    hundredths = [count / 100 for count in range(1, 100)]
-    assert {probable_255th(epsilon) for epsilon in (*PAPER_EPSILONS_255, *hundredths, 0.001, 255.0)} == {None}
+    hundredths = [count / 100 for count in range(5, 100)]
+    assert {probable_255th(epsilon) for epsilon in (*PAPER_EPSILONS_255, *hundredths, 0.0, 255.0)} == {None}
 
 
 def test_plan_warns_about_images_that_cannot_be_counted(robust201: RunCommand, write_sweep: WriteSweep) -> None:

@@ -133,7 +133,7 @@ NOT_OPENING_PATHS = {
     "archive.open",
     "bz2.open(packed",
     "filesystem.open",
-    "gzip.open(packed",
+    "gzip.open(compressed",
     "tarfile.open(fileobj=",
 }
 """Prefixes of calls that do not open a path, although the function has the name of an opening function."""

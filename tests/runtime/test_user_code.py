@@ -532,8 +532,8 @@ PERTURB_HEAD = "def perturb(model, images, labels, strength, **parameters): "
         (PERTURB_HEAD + "raise KeyboardInterrupt", {}, "KeyboardInterrupt"),
         (PERTURB_HEAD + "return images[:1]", {}, "expected float32 images of shape"),
         (PERTURB_HEAD + "return images.double()", {}, "expected float32 images of shape"),
-        (PERTURB_HEAD + "return images + 1", {}, "expected pixels in [0, 1]"),
-        (PERTURB_HEAD + "return images * float('nan')", {}, "expected pixels in [0, 1]"),
+        (PERTURB_HEAD + "return images + 1", {}, "which must clamp pixels to [0, 1]"),
+        (PERTURB_HEAD + "return images * float('nan')", {}, "or NaN in the network's weights"),
         (PERTURB_HEAD + "return 1 - images", {}, "expected Linf distances up to epsilon"),
         (
             PERTURB_HEAD + "return (images + .1).clamp(0, 1)",

@@ -1,5 +1,6 @@
 """`robust201 compare`: compare networks on the same images, from Python files or from a dataset's stored outcomes."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -204,7 +205,8 @@ def name_networks(
 ) -> dict[str, tuple[str, Path | None]]:
     """Return networks and their weights files by unique names.
 
-    The names are FILE:FUNCTION, or the weights files if FILE:FUNCTION is not unique.
+    The names are FILE:FUNCTION. If these are not unique, they are the weights files, without the folders that all of
+    them share.
     """
     if len(networks) == 1 and len(weights) > 1:
         networks = networks * len(weights)
@@ -216,13 +218,18 @@ def name_networks(
             f"{len(weights)} --weights. List each network as FILE:FUNCTION, or one network with several --weights."
         )
     weights_files: list[Path | None] = [*weights] or [None] * len(networks)
-    names = list(networks) if len({*networks}) == len(networks) else [str(file) for file in weights_files]
+    names = _without_common_folder(weights) if weights and len({*networks}) < len(networks) else list(networks)
     if len({*names}) < len(names):
         raise ConfigError(
             f"Reading the command line failed for robust201 {command}: a network is listed more than once: "
             f"{', '.join(names)}. List each network once, or with different --weights."
         )
     return dict(zip(names, zip(networks, weights_files, strict=True), strict=True))
+
+
+def _without_common_folder(files: list[Path]) -> list[str]:
+    folder = os.path.commonpath([file.absolute().parent for file in files])
+    return [file.absolute().relative_to(folder).as_posix() for file in files]
 
 
 def _show(comparison: "Comparison", title: str) -> None:

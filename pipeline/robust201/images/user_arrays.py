@@ -35,6 +35,9 @@ def as_image_set(images: Any, labels: Any) -> ImageSet:
 
     Raises:
         DatasetError: a type, shape, length or range is wrong, or the axis of the channels is ambiguous.
+
+    Warns:
+        RobustWarning: the images are integers, but none is above 1.
     """
     if isinstance(images, ImageSet):
         if labels is not None:
@@ -44,6 +47,8 @@ def as_image_set(images: Any, labels: Any) -> ImageSet:
             )
         return images
     pixels = _as_array(images, "images")
+    if pixels.ndim == 4 and not len(pixels):
+        raise DatasetError("Reading arguments failed for `images`: there are no images. Pass at least one.")
     if pixels.ndim != 4 or not {1, 3} & {pixels.shape[1], pixels.shape[3]} or not pixels.size:
         raise DatasetError(
             "Reading arguments failed for `images`: expected shape (N, C, H, W) or (N, H, W, C) with 3 channels "
@@ -109,13 +114,23 @@ def _as_array(values: Any, argument_name: str) -> NDArray[Any]:
 
 def _as_pixels(pixels: NDArray[Any]) -> NDArray[Any]:
     if pixels.dtype == np.uint8:
+        if pixels.max() <= 1:
+            warnings.warn(
+                "The images are uint8, whose pixels range from 0 to 255, but no pixel is above 1, so all images are "
+                "nearly black. If the pixels were divided by 255, pass them as float32.",
+                RobustWarning,
+                stacklevel=5,  # the call of evaluate or attack
+            )
         return pixels
     if pixels.dtype not in (np.float32, np.float64):
         raise DatasetError(
             f"Reading arguments failed for `images`: expected {_PIXEL_TYPES}, got {pixels.dtype}. Convert the images."
         )
     lowest, highest = float(pixels.min()), float(pixels.max())
-    if not (lowest >= 0 and highest <= 1):  # also true for NaN
+    if np.isnan(lowest):  # the minimum propagates NaN
+        row = int(np.flatnonzero(np.isnan(pixels).any(axis=(1, 2, 3)))[0])
+        raise DatasetError(f"Reading arguments failed for `images`: image {row} contains NaN. Remove such images.")
+    if not (lowest >= 0 and highest <= 1):
         raise DatasetError(
             f"Reading arguments failed for `images`: expected {_PIXEL_TYPES}, got {lowest:g} to {highest:g}. Pass "
             "pixels divided by 255, without normalisation."
@@ -131,6 +146,7 @@ def _as_labels(labels: Any, n_images: int) -> NDArray[np.int64]:
     if array.dtype.kind not in "iu" or array.shape != (n_images,):
         raise DatasetError(
             f"Reading arguments failed for `labels`: expected {n_images:,} integers, one per image, "
-            f"got {array.dtype} of shape {array.shape}. Pass the class number of each image."
+            f"got {array.dtype} of shape {array.shape}. Pass the class number of each image: "
+            "`labels.astype(int)` for other types, `labels.argmax(axis=1)` for one-hot vectors."
         )
     return array.astype(np.int64)

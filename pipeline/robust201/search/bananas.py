@@ -14,7 +14,7 @@ from robust201.search.ensemble import fit_and_predict
 from robust201.search.evolution import mutation_probability
 from robust201.search.optimiser import Optimiser, Query, Scores
 
-N_INITIAL_CELLS = 10
+N_RANDOM_CELLS = 10
 BATCH_SIZE = 10
 """Number of cells that are queried between two trainings of the ensemble."""
 
@@ -63,7 +63,7 @@ class Bananas(Optimiser):
             if self._observations:
                 self.prepare([self])
             if not self._pending_cells:  # at the start, or if all mutants have been queried
-                self._pending_cells = self.draw_new(BATCH_SIZE if self._observations else N_INITIAL_CELLS)
+                self._pending_cells = self.draw_new(BATCH_SIZE if self._observations else N_RANDOM_CELLS)
         return Query(self._pending_cells.pop()) if self._pending_cells else None
 
     def learn(self, query: Query, values: Scores) -> None:

@@ -16,7 +16,7 @@ WIDTH = 20
 LEARNING_RATE = 0.01
 FIRST_DECAY, SECOND_DECAY = 0.9, 0.99
 EPOCHS = 150
-BATCH_SIZE = 32
+TRAINING_BATCH_SIZE = 32
 
 _EPSILON = 1e-7
 """Constant in Adam's denominator; Keras's default."""
@@ -64,8 +64,9 @@ def fit_and_predict(
         order = orders[:, epoch]
         shuffled_inputs = inputs[problem_indices, order].reshape(-1, n, d + 1)
         batch_targets = all_targets[problem_indices, order].reshape(-1, n)
-        for start in range(0, n, BATCH_SIZE):
-            networks.step(shuffled_inputs[:, start : start + BATCH_SIZE], batch_targets[:, start : start + BATCH_SIZE])
+        for start in range(0, n, TRAINING_BATCH_SIZE):
+            batch = slice(start, start + TRAINING_BATCH_SIZE)
+            networks.step(shuffled_inputs[:, batch], batch_targets[:, batch])
     return [networks.predict(points, index * size, size) for index, points in enumerate(inputs_to_predict)]
 
 

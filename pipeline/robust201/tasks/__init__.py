@@ -460,7 +460,10 @@ def _advise_key(key: str) -> str:
     name, colon, _ = key.partition(":")
     if colon and name in TASKS:
         example = f"{{{name!r}: {{'epsilons': ['8/255']}}}}"
-        return f" Strengths are parameters of {name}: in Python {example}, on the command line --set."
+        option = f"--set {name}.epsilons=8/255"
+        return f" Strengths are parameters of {name}: in Python {example}, on the command line {option}."
+    if "," in key:
+        return " In Python, several keys are a list."
     if key.endswith(".py"):
         return " Custom attacks and measures have the fields of docs/your-own.md, such as `file`."
     return closest_key(key, [*TASKS, *KEY_GROUPS])

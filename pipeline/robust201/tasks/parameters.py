@@ -31,6 +31,8 @@ MAX_GRID_POINTS = 10_000
 """Maximum number of grid points. The coordinates of all points are in memory at once, and take 8 kB per point for
 images of 32x32 pixels."""
 
+_MIN_COMMON_EPSILON_255 = 0.05
+"""Smallest plausible epsilon in units of 1/255, half of the paper's smallest; 0.03 is probably meant as 8/255."""
 _MAX_COMMON_K = 32
 """Largest k for which a decimal number is recognised as k/255."""
 _PIXEL_TOLERANCE = 0.015
@@ -203,9 +205,11 @@ def is_about_255th(value: float, k: float) -> bool:
 def probable_255th(epsilon_255: float) -> int | None:
     """Return k if an epsilon in units of 1/255 is probably meant as k/255, otherwise None.
 
-    Round decimals, such as the paper's 0.1 and 0.5, are taken literally.
+    Round decimals from 0.05, such as the paper's 0.1 and 0.5, are taken literally.
     """
     k = round(epsilon_255 * 255)
+    if 0 < epsilon_255 < _MIN_COMMON_EPSILON_255:
+        return max(k, 1)
     is_near = 1 <= k <= _MAX_COMMON_K and is_about_255th(epsilon_255, k)
     return k if is_near and epsilon_255 != round(epsilon_255, 2) else None
 

@@ -6,6 +6,7 @@ any order and of any size, as long as each position appears once per strength. W
 (random generators, gradient mode) must be unchanged, since the caller's code runs between two batches.
 """
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -116,11 +117,15 @@ def _check_pixels(batch: Perturbed, name: str, request: Request, constraint: Con
             f"got {batch.images.dtype} {tuple(batch.images.shape)}. This is a bug in the attack."
         )
     # The minimum and maximum propagate NaN, and a comparison with NaN is false.
-    if not bool((batch.images.min() >= 0) & (batch.images.max() <= 1)):
-        raise PerturbationError(
-            f"Perturbing failed for {name}: expected pixels in [0, 1], got "
-            f"[{float(batch.images.min())}, {float(batch.images.max())}]. "
+    lowest, highest = float(batch.images.min()), float(batch.images.max())
+    if not (lowest >= 0 and highest <= 1):
+        cause = (
             "This is a bug in the attack, or NaN in the network's weights."
+            if math.isnan(lowest)
+            else "This is a bug in the attack, which must clamp pixels to [0, 1]."
+        )
+        raise PerturbationError(
+            f"Perturbing failed for {name}: expected pixels in [0, 1], got [{lowest}, {highest}]. {cause}"
         )
     if constraint is not None:
         strength = request.strengths[batch.strength_index]
@@ -128,6 +133,6 @@ def _check_pixels(batch: Perturbed, name: str, request: Request, constraint: Con
         distance = float(constraint.distances(batch.images - to_float(images[batch.positions])).max())
         if not distance <= constraint.reach(strength):
             raise PerturbationError(
-                f"Perturbing failed for {name}: expected {constraint.name} distances up to epsilon {radius:.6g}, "
-                f"got {distance:.6g}. This is a bug in the attack."
+                f"Perturbing failed for {name}: expected {constraint.name} distances up to {radius:.6g} at "
+                f"strength {strength:g}, got {distance:.6g}. This is a bug in the attack."
             )
