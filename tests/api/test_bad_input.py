@@ -255,7 +255,7 @@ FLOATS = PIXELS / np.float32(255)
 MALFORMED_IMAGES = {
     "above 1": (PIXELS.astype(np.float32), r"expected uint8, or float32 or float64 in \[0, 1\], got 0 to 255"),
     "normalised": (FLOATS * 2 - 1, r"got -1 to 1. Pass pixels divided by 255, without"),
-    "NaN": (np.where(PIXELS[4, 1, 2, 3] == PIXELS, np.nan, FLOATS), r"image 4 contains NaN"),
+    "NaN": (np.where(PIXELS[4, 1, 2, 3] == PIXELS, np.nan, FLOATS), r"image 0 contains NaN"),
     "int64": (PIXELS.astype(np.int64), r"got int64\. Convert"),
     "float16": (FLOATS.astype(np.float16), r"got float16\. Convert"),
     "bfloat16": (torch.from_numpy(FLOATS).bfloat16(), r"expected a NumPy array or a tensor of numbers, got torch.bf"),
@@ -278,7 +278,7 @@ MALFORMED_LABELS = {
     "too large": (np.where(np.arange(21) == 4, N_CLASSES, LABELS), r"image 4: expected 0 to 4, .*got 5 \(1 such"),
     "negative": (LABELS - 9, r"image 0: expected 0 to 4"),
     "too few": (LABELS[:-1], r"expected 21 integers, one per image, got int64 of shape \(20,\)"),
-    "one-hot": (np.eye(N_CLASSES, dtype=int)[LABELS], r"got int64 of shape \(21, 5\).* labels.argmax\(axis=1\)`"),
+    "one-hot": (np.eye(N_CLASSES, dtype=int)[LABELS], r"got int64 of shape \(21, 5\).*`labels.argmax\(axis=1\)`"),
     "floats": (LABELS / 1, r"expected 21 integers.*got float64"),
     "truth values": (LABELS > 2, r"expected 21 integers.*got bool"),
 }

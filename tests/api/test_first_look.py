@@ -142,7 +142,7 @@ def test_first_look_supports_images_of_one_class() -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"images": PIXELS[:0], "labels": LABELS[:0]}, DatasetError, r"got \(0, 3, 8, 8\)"),
+        ({"images": PIXELS[:0], "labels": LABELS[:0]}, DatasetError, r"there are no images"),
         ({"model": LinearNetwork(1)}, DatasetError, "because the model has 1 classes"),
         ({"model": LinearNetwork(5, is_broken=True)}, EvaluationError, "contain NaN or infinity"),
         ({"count": 61}, DatasetError, "expected a count from 1 to 60, got 61"),

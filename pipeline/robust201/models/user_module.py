@@ -61,8 +61,8 @@ def as_classifier(
     """
     if not isinstance(model, nn.Module):
         raise ConfigError(
-            f"Reading the model failed: expected a torch.nn.Module, got {type(model).__name__}. Pass the network itself, "
-            "not a function or class that creates it, or wrap it in a module."
+            f"Reading the model failed: expected a torch.nn.Module, got {type(model).__name__}. Pass the network "
+            "itself, not a function or class that creates it, or wrap it in a module."
         )
     _reject_tensors_without_values(model)
     module_device = _device_of(model)
