@@ -39,5 +39,5 @@ html_theme_options = {
     "footer_start": ["last-updated"],
     "footer_end": [],
 }
-html_last_updated_fmt = None
+html_last_updated_fmt = None  # without a date, the footer's only item is not shown
 html_sidebars = {"index": [], "tutorial": []}  # these have no pages below them

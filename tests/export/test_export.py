@@ -146,9 +146,12 @@ def test_key_styles_differ_only_in_file_names_and_keys(tmp_path):
     assert published_meta["epsilons"] == {"fgsm@Linf": [0.5, 1.0, 8.0], "pgd@Linf": [0.5, 1.0, 8.0]}
     assert paper_meta["ids"] == published_meta["ids"]
     assert len(paper_meta["ids"]) == 15_625
-    for key, spelled in (("pgd", "pgd@Linf"), ("fog", "fog"), ("clean", "clean")):
+    for key, published_key in (("pgd", "pgd@Linf"), ("fog", "fog"), ("clean", "clean")):
         paper_values = load_json(tmp_path / "paper", f"cifar10/{key}_cm.json")["cifar10"][key]
-        assert load_json(tmp_path / "published", f"cifar10/{spelled}_cm.json")["cifar10"][spelled] == paper_values
+        assert (
+            load_json(tmp_path / "published", f"cifar10/{published_key}_cm.json")["cifar10"][published_key]
+            == paper_values
+        )
     assert not (tmp_path / "published/cifar10/pgd_cm.json").exists()
 
 
@@ -283,7 +286,7 @@ def test_export_rejects_datasets_with_different_epsilons(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_export_progress_counts_rows(tmp_path):
+def test_export_progress_counts_units_of_each_file(tmp_path):
     progress_calls: list[tuple[int, int]] = []
     store = FabricatedStore()
     export_dataset(

@@ -26,9 +26,9 @@ def weights(tiny_weights: Path, tmp_path: Path) -> Path:
     return shutil.copytree(tiny_weights, tmp_path / "weights")
 
 
-def make_network_weights(index: int = 21, n_classes: int = 10) -> dict[str, torch.Tensor]:
+def make_network_weights(index: int = 21) -> dict[str, torch.Tensor]:
     torch.manual_seed(index)
-    network = build_network(nasbench201.architecture(index).spec, channels=4, cells=1, n_classes=n_classes)
+    network = build_network(nasbench201.architecture(index).spec, channels=4, cells=1, n_classes=10)
     return network.state_dict()
 
 
@@ -82,14 +82,14 @@ class Malicious:
 
 def write_weights(folder: Path, damage: str) -> None:
     folder.mkdir()
-    state = make_network_weights(n_classes=7 if damage == "another network" else 10)
+    state = make_network_weights()
     if damage == "shapes":
         first_name = next(iter(state))
         state[first_name] = state[first_name].transpose(0, 1).contiguous()
     if damage == "nan":
         state["classifier.weight"][3, 1] = float("nan")
     file = folder / "000021.pth"
-    torch.save(state | ({"more": Malicious()} if damage == "foreign" else {}), file)
+    torch.save(state | ({"more": Malicious()} if damage == "malicious object" else {}), file)
     if damage == "pickle":
         file.write_bytes(pickle.dumps(Malicious()))
     if damage == "truncated":
@@ -99,7 +99,7 @@ def write_weights(folder: Path, damage: str) -> None:
 @pytest.mark.parametrize(
     ("damage", "error_text"),
     [
-        ("foreign", "mkdir"),
+        ("malicious object", "mkdir"),
         ("pickle", ""),
         ("truncated", ""),
         ("shapes", "The weights belong to another network"),
@@ -200,7 +200,7 @@ def test_run_rejects_damaged_corrupted_images(
     original_tree = read_tree(finished)
     assert "expected sha256" in robust201("run", write_sweep()).error_line(2)
     assert read_tree(finished) == original_tree
-    file.unlink()
+    file.unlink()  # a missing file is generated again
     assert robust201("run", write_sweep()).code == 0
 
 

@@ -1,4 +1,4 @@
-"""Corrupted images on disk are generated, resumed after a kill, read and verified."""
+"""Stores of corrupted images (fog, frost, …): generation, also after a kill, reading and verification."""
 
 import hashlib
 import json

@@ -106,7 +106,7 @@ class Workspace:
         self._run("export", root / "results", "--out", root / "json", "--processes", 1)
         self._run("export", root / "results", "--out", root / "parquet", "--parquet", "--no-json", "--processes", 1)
         shutil.copytree(root / "results", root / "compacted")
-        for _ in range(2):
+        for _ in range(2):  # the second call deletes the shards that the first one compacted
             self._run("compact", root / "compacted", "--grace-hours", 0)
         shutil.copytree(root, self._undamaged)
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from robust201.core.errors import ArchitectureError, ConfigError
-from robust201.planning.loading import is_training, load_training
+from robust201.planning.loading import is_training_yaml, load_training
 from robust201.planning.training_config import Training
 from robust201.planning.training_plan import estimate_trainings
 from tests.conftest import REPOSITORY, RunCommand
@@ -95,7 +95,7 @@ def test_invalid_training_config_gives_one_line_error(tmp_path: Path, case: str)
         load_training(path)
     message = str(error.value)
     assert "\n" not in message
-    assert message.startswith("Reading the trainings failed for ")
+    assert message.startswith("Reading the training YAML failed for ")
     assert message.endswith("docs/training.md explains every field.")
 
 
@@ -168,8 +168,8 @@ def test_training_runs_are_unique_and_resolve_their_start(tmp_path: Path) -> Non
 
 def test_example_training_is_planned_without_images(robust201: RunCommand) -> None:
     example = REPOSITORY / "jobs/train-digits.yaml"
-    assert is_training(example)
-    assert not is_training(REPOSITORY / "jobs/demo.yaml")
+    assert is_training_yaml(example)
+    assert not is_training_yaml(REPOSITORY / "jobs/demo.yaml")
     result = robust201("plan", example)
     assert result.code == 0
     assert "snapshots" in result.out

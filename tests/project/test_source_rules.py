@@ -65,7 +65,7 @@ SHARED_NAMES = {
     "single_run": "modules of AutoAttack's attacks define it for ensembles of these attacks",
     "configure_library": "modules of AutoAttack's attacks define it for ensembles of these attacks",
     "measure": "modules of measures define it for both engines",
-    "show": "modules of tasks without an attack define it for both engines",
+    "yield_images": "modules of tasks without an attack define it for both engines",
 }
 """Names that several modules of a folder may define, with reasons."""
 

@@ -168,7 +168,9 @@ def test_reader_warns_of_missing_json_unless_parquet_has_it(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("n_rows", [0, 1, 8])
 @pytest.mark.parametrize("key", ["clean", "pgd"])
-def test_reader_rejects_truncated_file(folder: Path, robust201: RunCommand, key: str, n_rows: int) -> None:
+def test_reader_rejects_file_with_fewer_rows_than_listed(
+    folder: Path, robust201: RunCommand, key: str, n_rows: int
+) -> None:
     listing = (folder / "parquet_files.json").read_bytes()
     rewrite(folder / FILES[key], lambda table: table.slice(0, min(n_rows, len(table) - 1)))
     (folder / "parquet_files.json").write_bytes(listing)

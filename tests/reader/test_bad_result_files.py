@@ -22,7 +22,7 @@ INVALID_VALUES: dict[str, tuple[str, str, Any]] = {
     "an id with a leading zero": ("accuracy", "01", [0.5, 0.4]),
     "text": ("accuracy", "1", ["a", "b"]),
     "numbers as text": ("accuracy", "1", ["0.5", "0.4"]),
-    "truth values": ("accuracy", "1", [True, False]),
+    "booleans": ("accuracy", "1", [True, False]),
     "an object": ("accuracy", "1", {"a": [0.5, 0.4]}),
     "nested accuracies": ("accuracy", "1", [[0.5], [0.4]]),
     "NaN": ("accuracy", "1", [0.5, float("nan")]),
@@ -65,10 +65,10 @@ def write_valid_results(folder: Path) -> Path:
 
 
 def make_invalid(folder: Path, case: str) -> str:
-    measure, identifier, value = INVALID_VALUES[case]
-    path = folder / f"cifar10/pgd_{measure}.json"
+    measurement, identifier, value = INVALID_VALUES[case]
+    path = folder / f"cifar10/pgd_{measurement}.json"
     content = json.loads(path.read_text())
-    content["cifar10"]["pgd"][measure][identifier] = value
+    content["cifar10"]["pgd"][measurement][identifier] = value
     path.write_text(json.dumps(content))
     return f"#{identifier}" if identifier == "1" else identifier
 
@@ -91,15 +91,16 @@ DEFAULT_CASES = (
 def test_all_readers_reject_invalid_ids_and_values(tmp_path, case, robust201: RunCommand):
     valid_folder, invalid_folder = write_valid_results(tmp_path / "valid"), write_valid_results(tmp_path / "bad")
     name_in_message = make_invalid(invalid_folder, case)
-    measure = INVALID_VALUES[case][0]
+    measurement = INVALID_VALUES[case][0]
     commands: list[tuple[object, ...]] = [("report", invalid_folder, "--out", tmp_path / "page.html")]
-    if measure == "accuracy":
+    if measurement == "accuracy":
         commands.append(("diff", valid_folder, invalid_folder))
     for command in commands:
         error_line = robust201(*command).error_line(2)
-        assert f"pgd_{measure}.json" in error_line
+        assert f"pgd_{measurement}.json" in error_line
         assert name_in_message in error_line
-    for path in set((invalid_folder / "cifar10").iterdir()) - {invalid_folder / f"cifar10/pgd_{measure}.json"}:
+    # Keep only the invalid file, so that `verify` cannot fail for another reason.
+    for path in set((invalid_folder / "cifar10").iterdir()) - {invalid_folder / f"cifar10/pgd_{measurement}.json"}:
         path.unlink()
     result = robust201("verify", invalid_folder)
     assert result.code in {2, 4}
@@ -113,33 +114,35 @@ def test_all_readers_accept_valid_files(tmp_path, robust201: RunCommand):
     assert robust201("diff", valid_folder, valid_folder).code == 0
 
 
-@pytest.mark.parametrize("case", [case for case, (measure, _, _) in INVALID_VALUES.items() if measure != "accuracy"])
-def test_value_and_iter_values_check_values(tmp_path, case):
-    measure, identifier, invalid_value = INVALID_VALUES[case]
-    valid_value = [MATRIX] * 2 if measure == "cm" else [CONFIDENCE] * 2
+@pytest.mark.parametrize(
+    "case", [case for case, (measurement, _, _) in INVALID_VALUES.items() if measurement != "accuracy"]
+)
+def test_value_and_iter_stacks_reject_invalid_values(tmp_path, case):
+    measurement, identifier, invalid_value = INVALID_VALUES[case]
+    valid_value = [MATRIX] * 2 if measurement == "cm" else [CONFIDENCE] * 2
     values_by_id = {str(index): valid_value for index in (0, 2, 3, 4, 5, 6)} | {identifier: invalid_value}
-    dataset = RobustnessDataset(write_results(tmp_path, {"pgd": values_by_id}, measure=measure))
-    assert len(dataset.value(0, "cifar10", "pgd", measure)) == 2
-    stacks = dataset.files.iter_stacks("cifar10", "pgd", measure)
+    dataset = RobustnessDataset(write_results(tmp_path, {"pgd": values_by_id}, measure=measurement))
+    assert len(dataset.value(0, "cifar10", "pgd", measurement)) == 2
+    stacks = dataset.files.iter_stacks("cifar10", "pgd", measurement)
     if case == "matrices of a single class":  # valid values that cannot be stacked
         assert [arrays is None for _, arrays in stacks] == [False, True]
         return
-    for read_values in (lambda: dataset.value(1, "cifar10", "pgd", measure), lambda: list(stacks)):
-        with pytest.raises(ResultsError, match=rf"#1 pgd {measure} failed for .*pgd_{measure}\.json: expected"):
+    for read_values in (lambda: dataset.value(1, "cifar10", "pgd", measurement), lambda: list(stacks)):
+        with pytest.raises(ResultsError, match=rf"#1 pgd {measurement} failed for .*pgd_{measurement}\.json: expected"):
             read_values()
 
 
-@pytest.mark.parametrize("measure", ["cm", "confidence"])
+@pytest.mark.parametrize("measurement", ["cm", "confidence"])
 @pytest.mark.parametrize("key", ["clean", "pgd"])
-def test_iter_stacks_stacks_equal_values(tmp_path, measure, key):
-    second_value = {"cm": [[2, 2], [1, 3]], "confidence": CONFIDENCE | {"prediction": [0.5, 0]}}[measure]
-    values = [{"cm": MATRIX, "confidence": CONFIDENCE}[measure], second_value] * 3
+def test_arrays_of_iter_stacks_equal_the_values(tmp_path, measurement, key):
+    second_value = {"cm": [[2, 2], [1, 3]], "confidence": CONFIDENCE | {"prediction": [0.5, 0]}}[measurement]
+    values = [{"cm": MATRIX, "confidence": CONFIDENCE}[measurement], second_value] * 3
     expected_values = {
         str(index): value if key == "clean" else [value, values[0]] for index, value in enumerate(values)
     }
-    write_results(tmp_path, {key: expected_values}, measure=measure)
+    write_results(tmp_path, {key: expected_values}, measure=measurement)
     n_stacked = 0
-    for values_by_id, arrays in RobustnessDataset(tmp_path).files.iter_stacks("cifar10", key, measure):
+    for values_by_id, arrays in RobustnessDataset(tmp_path).files.iter_stacks("cifar10", key, measurement):
         for position, identifier in enumerate(values_by_id):
             assert values_by_id[identifier] == expected_values[identifier]
             values_by_strength = [expected_values[identifier]] if key == "clean" else expected_values[identifier]

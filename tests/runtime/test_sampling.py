@@ -117,7 +117,8 @@ def increment_sizes(config: SweepConfig) -> dict[str, list[int]]:
     samples = read_samples(config.results)
     assert samples is not None
     return {
-        key: [len(increment.positions) for increment in sample.increments] for (_, key), sample in samples.keys.items()
+        key: [len(increment.positions) for increment in sample.increments]
+        for (_, key), sample in samples.key_samples.items()
     }
 
 
@@ -132,7 +133,7 @@ def test_predictions_on_sample_equal_predictions_on_all_images(make_sampled: Mak
     assert samples is not None
     for unit in plan.units:
         if unit.images:
-            (increment,) = samples.keys["digits", unit.key].increments
+            (increment,) = samples.key_samples["digits", unit.key].increments
             for strength in unit.strengths:
                 predictions = store.values(unit, strength, store.inventory(), MEASUREMENTS)["predictions"]
                 unsampled_unit = unsampled_units[unit.architecture, unit.key]

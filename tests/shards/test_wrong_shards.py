@@ -104,7 +104,8 @@ def test_shard_file_rejects_excessive_row_group_before_decoding(tmp_path):
 
 
 def test_damaged_footer_does_not_abort_process(tmp_path):
-    # `parse_row_groups` is used, because Arrow aborts the interpreter if a column chunk lacks its metadata.
+    # ShardFile reads the footer with `parse_row_groups` first, because Arrow aborts the interpreter if a column chunk
+    # lacks its metadata.
     store = ShardStore.create(tmp_path / "results")
     store.commit(make_results(DAMAGED_UNIT))
     path = path_to_damage(store)

@@ -17,7 +17,7 @@ from ray._raylet import AuthenticationTokenLoader, Config
 
 from robust201.cli.submit import _follow_ray_job
 from robust201.core.errors import ConfigError, EvaluationError
-from robust201.planning.loading import is_training, load_training
+from robust201.planning.loading import is_training_yaml, load_training
 from robust201.planning.plan_file import load_any_sweep
 from robust201.submission import ray_jobs
 from robust201.submission.access import Access, check_access, find_token
@@ -29,7 +29,7 @@ TOKEN = "a-token-for-tests-only"
 
 
 def make_shipment(source: Path, environment: dict[str, str], filter_options: tuple[str, ...] = ()) -> Shipment:
-    config = load_training(source) if is_training(source) else load_any_sweep(source)
+    config = load_training(source) if is_training_yaml(source) else load_any_sweep(source)
     return prepare_shipment(config, source, environment, filter_options)
 
 

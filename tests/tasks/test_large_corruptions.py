@@ -79,7 +79,7 @@ def test_pixelate_matches_script(severity: int, scale: float) -> None:
     ("severity", "radius", "smoothing"), [(1, 3, 0.1), (2, 4, 0.5), (3, 6, 0.5), (4, 8, 0.5), (5, 10, 0.5)]
 )
 def test_defocus_kernel_matches_script(severity: int, radius: int, smoothing: float) -> None:
-    """Compare with the script's disk, smoothed pixel by pixel with a border that mirrors at the edge pixel's centre."""
+    """Compare with the script's disk, smoothed pixel by pixel with OpenCV's default border (BORDER_REFLECT_101)."""
     reach = 8 if radius <= 8 else radius
     width = 1 if radius <= 8 else 2
     side = 2 * reach + 1

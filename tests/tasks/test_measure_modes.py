@@ -21,7 +21,7 @@ KEYS = ("jacobian", "hessian_weights", "hessian_input")
 LOW_TOLERANCE = {"tolerance": 1e-5}
 
 
-class NormalisedNetwork(nn.Module):
+class BatchNormNetwork(nn.Module):
     """A smooth network with dropout and BatchNorm; the running statistics differ from the statistics of all batches."""
 
     def __init__(self, dropout=0.0):
@@ -56,8 +56,8 @@ def batches_of(images, classifier):
 
 
 def new_network_in_mode(mode):
-    """Return a new float64 network in a mode of BatchNorm, with its initial running statistics."""
-    return NormalisedNetwork().double().train(mode == "training")
+    """Return a new float64 network in training or evaluation mode, with its initial running statistics."""
+    return BatchNormNetwork().double().train(mode == "training")
 
 
 def dense_hessian(network, loss_of):
@@ -79,7 +79,7 @@ def dense_hessian(network, loss_of):
 
 @pytest.mark.parametrize("mode", ["evaluation", "training"])
 def test_eigenvalues_of_weights_match_dense_hessians(mode):
-    classifier, images = tiny_classifier(NormalisedNetwork()), tiny_images(N_IMAGES)
+    classifier, images = tiny_classifier(BatchNormNetwork()), tiny_images(N_IMAGES)
     batches = batches_of(images, classifier)
     columns = ["largest", "largest_summed", "batch_largest", "batch_largest_sd"]
     result = measure(
@@ -103,7 +103,7 @@ def test_eigenvalues_of_weights_match_dense_hessians(mode):
 
 @pytest.mark.parametrize("input_space", ["normalised", "pixels"])
 def test_batch_eigenvalues_of_input_match_dense_hessians(input_space):
-    classifier, images = tiny_classifier(NormalisedNetwork()), tiny_images(N_IMAGES)
+    classifier, images = tiny_classifier(BatchNormNetwork()), tiny_images(N_IMAGES)
     result = measure("hessian_input", images, classifier, input=input_space, **TRAINING_PARAMETERS, **LOW_TOLERANCE)
     expected = []
     for x, y in batches_of(images, classifier):
@@ -122,7 +122,7 @@ def test_batch_eigenvalues_of_input_match_dense_hessians(input_space):
 
 
 def test_batch_eigenvalue_of_input_is_maximum_over_images_in_evaluation_mode():
-    classifier, images = tiny_classifier(NormalisedNetwork()), tiny_images(N_IMAGES)
+    classifier, images = tiny_classifier(BatchNormNetwork()), tiny_images(N_IMAGES)
     parameters = {"batch": BATCH, "images": N_IMAGES} | LOW_TOLERANCE
     result = measure("hessian_input", images, classifier, columns=["batch_largest", "largest"], **parameters)
     network = new_network_in_mode("evaluation")
@@ -162,10 +162,10 @@ def squares_from_loop(images, classifier, network, projections):
 
 @pytest.mark.parametrize("projections", [1, 3])
 def test_jacobian_matches_simple_loop_in_training_mode(projections):
-    classifier, images = tiny_classifier(NormalisedNetwork()), tiny_images(N_IMAGES)
+    classifier, images = tiny_classifier(BatchNormNetwork()), tiny_images(N_IMAGES)
     columns = ["squared_norm", "squared_norm_sd", "norm"]
     result = measure("jacobian", images, classifier, projections=projections, columns=columns, **TRAINING_PARAMETERS)
-    squares = squares_from_loop(images, classifier, NormalisedNetwork(), projections)
+    squares = squares_from_loop(images, classifier, BatchNormNetwork(), projections)
     expected = {"squared_norm": squares.mean(), "squared_norm_sd": squares.std(), "norm": np.sqrt(squares).mean()}
     assert result == pytest.approx(expected, rel=1e-5)
     evaluation_result = measure("jacobian", images, classifier, projections=projections)
@@ -173,7 +173,7 @@ def test_jacobian_matches_simple_loop_in_training_mode(projections):
 
 
 def test_projections_estimate_jacobian_of_whole_batch():
-    classifier, images = tiny_classifier(NormalisedNetwork()), tiny_images(BATCH)
+    classifier, images = tiny_classifier(BatchNormNetwork()), tiny_images(BATCH)
     result = measure("jacobian", images, classifier, projections=2000, **TRAINING_PARAMETERS | {"images": BATCH})
     ((x, _),) = batches_of(images, classifier)
     jacobian = torch.autograd.functional.jacobian(new_network_in_mode("training"), x)
@@ -184,7 +184,7 @@ def test_projections_estimate_jacobian_of_whole_batch():
 
 
 def test_norm_is_mean_of_square_roots():
-    classifier, images = tiny_classifier(NormalisedNetwork()), tiny_images(N_IMAGES)
+    classifier, images = tiny_classifier(BatchNormNetwork()), tiny_images(N_IMAGES)
     result = measure("jacobian", images, classifier, projections="exact", columns=["norm"])
     network, inputs = new_network_in_mode("evaluation"), normalised_images(images, classifier)
     norms = [float(torch.autograd.functional.jacobian(network, x[None]).norm()) for x in inputs]
@@ -193,7 +193,7 @@ def test_norm_is_mean_of_square_roots():
 
 @pytest.mark.parametrize("key", KEYS)
 def test_training_mode_preserves_network_and_ignores_running_statistics(key):
-    network, images = NormalisedNetwork(dropout=0.3), tiny_images(N_IMAGES)
+    network, images = BatchNormNetwork(dropout=0.3), tiny_images(N_IMAGES)
     classifier = tiny_classifier(network)
     state_before, random_state = copy.deepcopy(network.state_dict()), torch.get_rng_state()
     result = measure(key, images, classifier, **TRAINING_PARAMETERS)
@@ -209,7 +209,7 @@ def test_training_mode_preserves_network_and_ignores_running_statistics(key):
 
 @pytest.mark.parametrize("key", KEYS)
 def test_training_mode_depends_on_batches_and_rejects_unequal_batches(key):
-    classifier, images = tiny_classifier(NormalisedNetwork()), tiny_images(N_IMAGES)
+    classifier, images = tiny_classifier(BatchNormNetwork()), tiny_images(N_IMAGES)
     result = measure(key, images, classifier, **TRAINING_PARAMETERS)
     assert measure(key, images, classifier, **TRAINING_PARAMETERS | {"batch": 6}) != pytest.approx(result, rel=1e-3)
     with pytest.raises(EvaluationError, match=rf"failed for {key}: 11 images are not a multiple of batch \(4\)"):

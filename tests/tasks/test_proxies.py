@@ -181,13 +181,14 @@ def test_nwot_matches_explicit_codes(images, scores):
 
 
 def test_nwot_is_finite_for_equal_images_and_without_relu():
+    # The only eigenvalue that is not zero is 4 × 9.
     assert proxies.nwot(torch.full((4, 4), 9.0, dtype=torch.float64)) == pytest.approx(np.log(36))
     assert proxies.nwot(torch.zeros(4, 4, dtype=torch.float64)) == 0.0
     assert proxies.nwot(None) == 0.0
 
 
 def test_synflow_of_linear_chain_is_product_of_weights():
-    """For linear layers, each layer contributes the sum over the product of all layers' absolute weights."""
+    """For linear layers, each layer contributes the sum of the entries of the product of all absolute weights."""
 
     class Chain(nn.Module):
         def __init__(self):
@@ -226,10 +227,10 @@ def test_zen_matches_explicit_computation():
     ):
         conv = functional.conv2d(pixels, first_weight.view(4, 3, 3, 3))
         variance = conv.var(dim=(0, 2, 3), correction=0)
-        norm = (conv - conv.mean(dim=(0, 2, 3), keepdim=True)) / (variance + 1e-5).sqrt()[:, None, None]
+        maps = (conv - conv.mean(dim=(0, 2, 3), keepdim=True)) / (variance + 1e-5).sqrt()[:, None, None]
         for _ in range(2):
-            norm = functional.conv2d(norm.relu(), second_weight.view(4, 4, 3, 3), padding=1)
-        result_list += [norm.relu(), variance.mean()]
+            maps = functional.conv2d(maps.relu(), second_weight.view(4, 4, 3, 3), padding=1)
+        result_list += [maps.relu(), variance.mean()]
     distance = float((perturbed_results[0] - results[0]).abs().sum(dim=(1, 2, 3)).mean())
     assert score == pytest.approx(np.log(distance) + 0.5 * np.log(float(results[1])), rel=1e-4)
     network_without_batch_norm = nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, N_CLASSES))
@@ -287,7 +288,7 @@ def test_degenerate_networks_have_finite_scores(network):
     assert np.isfinite(measure(network, images, "croze")["score"])
 
 
-def test_observe_counts_relu_calls_of_zoo_networks():
+def test_observe_sees_inputs_of_all_relus_of_zoo_networks():
     """The number of agreements of an image with itself is the number of inputs of ReLUs."""
     network = ResNet((1, 1, 1, 1), N_CLASSES)
     with torch.no_grad(), proxies.observe(network) as observed:

@@ -73,7 +73,8 @@ def test_transform_matches_rot90_and_shifted_arrays():
     clockwise, counterclockwise = transform(CLEAN, source_coordinates(quarter_turns, 8, 8))
     torch.testing.assert_close(clockwise, torch.rot90(CLEAN, -1, dims=(2, 3)), rtol=0, atol=1e-5)
     torch.testing.assert_close(counterclockwise, torch.rot90(CLEAN, 1, dims=(2, 3)), rtol=0, atol=1e-5)
-    # The distance between pixel centres is 8/7 of a pixel's width. The second of three angles is 0.
+    # A shift of 1 is 1/8 of the image, but the coordinates place the 8 pixel centres 1/7 of the image apart, so a shift
+    # of 8/7 moves by one pixel. The second of three angles is 0.
     shifts = TASKS["grid775"].parameters(rotations=3, translations=2, max_translation=8 / 7)
     shifted = transform(CLEAN, source_coordinates(shifts, 8, 8)[4:8])
     for index, (column_shift, row_shift) in enumerate([(-1, -1), (-1, 1), (1, -1), (1, 1)]):
@@ -88,6 +89,7 @@ def test_parameters_have_defaults_and_reject_bad_values():
     for key in KEYS:
         assert TASKS[key].parameters().strengths == (0.0,)
         assert TASKS[key].published_key == key
+        # One more pass classifies the clean images, and one records the result.
         assert TASKS[key].passes(TASKS[key].parameters(), 10) == TASKS[key].parameters().points + 2
     for invalid_fields in ({"rotations": 1}, {"translations": 1}, {"max_rotation": 0}, {"max_rotation": 181}):
         with pytest.raises(ValidationError):

@@ -7,7 +7,7 @@ import pandas as pd
 from robust201.core.records import ArchitectureId
 from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.networks import trained_architecture
+from robust201.reader.networks import architecture_of_network
 
 PARAMETERS, MACS = "parameters", "flops"
 """Names of the costs. Multiply-accumulates are called flops, as is usual in tables of networks."""
@@ -43,6 +43,6 @@ def network_costs(
             sized_space.parameter_count(cell, n_classes=class_count),
             sized_space.macs(cell, n_classes=class_count, image_size=image_size),
         )
-        for cell in map(trained_architecture, architecture_ids)
+        for cell in map(architecture_of_network, architecture_ids)
     ]
     return pd.DataFrame(costs, index=pd.Index(architecture_ids), columns=[PARAMETERS, MACS], dtype="float64")

@@ -26,7 +26,7 @@ from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.frames import MEAN_DECIMALS
 from robust201.reader.joined_tables import unique_column_name
-from robust201.reader.networks import trained_architecture
+from robust201.reader.networks import architecture_of_network
 from robust201.reader.result_files import evaluation_names, paper_key
 from robust201.reader.value_checks import CLEAN, architecture_of
 from robust201.tasks import expand_keys
@@ -100,7 +100,7 @@ def collect_measures(
     accuracy_names = {*SCORES, *_evaluation_names(results)}
     for table in tables:
         for name, values in _rows_of_dataset(table, results).set_index("architecture").items():
-            reindexed = values.reindex(list(map(trained_architecture, results.architectures)))
+            reindexed = values.reindex(list(map(architecture_of_network, results.architectures)))
             columns[unique_column_name(str(name), {*columns, *accuracy_names})] = reindexed.set_axis(
                 results.accuracies.index
             )
@@ -230,7 +230,7 @@ def _evaluation_names(results: DatasetResults) -> list[str]:
 
 def _has_architectures(rows: pd.DataFrame, results: DatasetResults) -> bool:
     """Return whether a table has a row of an evaluated architecture."""
-    return bool(rows["architecture"].isin(list(map(trained_architecture, results.architectures))).any())
+    return bool(rows["architecture"].isin(list(map(architecture_of_network, results.architectures))).any())
 
 
 def _rows_of_dataset(table: pd.DataFrame, results: DatasetResults) -> pd.DataFrame:

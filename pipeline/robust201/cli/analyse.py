@@ -40,7 +40,10 @@ def correlate(
     datasets: Datasets = None,
     keys: Annotated[
         str | None,
-        typer.Option(help="Only these accuracies: keys, keys at a strength or scores, such as clean,pgd:1."),
+        typer.Option(
+            help="Only these accuracies, separated by commas: a key (clean), a key at a strength (pgd:1) or a score "
+            "(adversarial)."
+        ),
     ] = None,
     join: Join = None,
     out: Out = None,
@@ -94,7 +97,14 @@ def correlate(
             )
             console.show_table(
                 f"{dataset}: {measure}",
-                ("key", "Kendall's tau", "Spearman's rho", "partial tau", "gain", "beats parameters"),
+                (
+                    "key",
+                    "Kendall's tau",
+                    "Spearman's rho",
+                    "partial tau",
+                    "gain over\nparameter count",
+                    "better than\nparameter count",
+                ),
                 [_correlation_cells(row) for row in by_magnitude.head(_MAX_PRINTED_ROWS).to_dict("records")],
             )
 
@@ -187,7 +197,7 @@ def _read_inputs(
     from robust201.reader.dataset import RobustnessDataset
 
     if out is not None:
-        check_output_file(out / "correlations.csv")
+        check_output_file(out / "correlations.csv")  # any file name; checks that the folder can be written
     reader = RobustnessDataset(*folders, weights=weights)
     selected_reader = reader.select() if all_weights and weights is None and measure_weights is None else reader
     all_results = read_results(selected_reader, measure_weights=measure_weights)
@@ -255,7 +265,7 @@ def _show_design(results: "DatasetResults", score: str, tables: "Mapping[str, pd
         ],
     )
     console.show_table(
-        f"{results.name}: fraction of the variance of {score}",
+        f"{results.name}: fraction of the variance of {score} explained by the operations on these edges",
         ("edges", "fraction"),
         [
             (row["edges"], f"{row['share']:.1%}")

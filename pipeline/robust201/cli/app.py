@@ -156,9 +156,9 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Estimate the size, disk space and hours of a sweep or training YAML, and the cost of cheaper sweeps."""
-    from robust201.planning.loading import is_training
+    from robust201.planning.loading import is_training_yaml
 
-    if is_training(sweep):
+    if is_training_yaml(sweep):
         reject_options(
             "training YAML",
             architectures=architectures,

@@ -48,9 +48,9 @@ def status(
             "Remove one of them; scripts can poll `robust201 status --json`."
         )
     from robust201.monitoring.training_status import training_folder
-    from robust201.planning.loading import is_training
+    from robust201.planning.loading import is_training_yaml
 
-    if is_training(path) or training_folder(path):
+    if is_training_yaml(path) or training_folder(path):
         code = _show_trainings(path, watch=watch, every=every, patience=60 * patience, as_json=as_json)
         raise typer.Exit(code)
     from robust201.monitoring.status import StatusReader, SweepStatus

@@ -248,11 +248,11 @@ def _read_job(
 ) -> "Job":
     """Load the selected part of a sweep or training YAML, and check consent to execute its Python files."""
     from robust201.planning.code_consent import announce_code
-    from robust201.planning.loading import is_training, load_training
+    from robust201.planning.loading import is_training_yaml, load_training
     from robust201.submission.slurm import Job
 
     argv = option_argv(architectures=architectures, datasets=datasets, keys=keys, recipes=recipes, limit=limit)
-    if is_training(path):
+    if is_training_yaml(path):
         reject_options("training YAML", architectures=architectures, datasets=datasets, keys=keys)
         trainings = load_training(path, store=out)
         job = Job(trainings, path, argv, selection=select_trainings(trainings, recipes, limit))

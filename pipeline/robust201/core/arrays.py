@@ -52,7 +52,7 @@ def parse_npy(open_content: Callable[[], BinaryIO], n_bytes: int) -> NDArray[Any
     with open_content() as stream:
         dtype, shape, is_fortran = read_header(stream)
         _check_size(n_bytes - stream.tell(), dtype, shape)
-        content = stream.read()
+        content = stream.read()  # may be shorter or longer than the archive declares
         _check_size(len(content), dtype, shape)
         return np.frombuffer(bytearray(content), dtype).reshape(shape, order="F" if is_fortran else "C")
 

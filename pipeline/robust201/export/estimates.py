@@ -77,7 +77,7 @@ def estimate_accuracies(plan: Plan, store: ShardStore, inventory: Inventory, ima
     """Estimate the accuracies of all networks whose samples are complete."""
     networks: list[NetworkEstimates] = []
     n_missing: Counter[tuple[str, str]] = Counter()
-    samples = {} if plan.facts.samples is None else plan.facts.samples.keys
+    samples = {} if plan.facts.samples is None else plan.facts.samples.key_samples
     for dataset in plan.datasets:
         units_by_key = _sampled_units(plan, dataset)
         if not units_by_key:
@@ -112,7 +112,7 @@ def _sampled_units(plan: Plan, dataset: str) -> dict[tuple[ArchitectureId, str],
 
     Keys that are evaluated on all images are omitted.
     """
-    samples = {} if plan.facts.samples is None else plan.facts.samples.keys
+    samples = {} if plan.facts.samples is None else plan.facts.samples.key_samples
     units: dict[tuple[ArchitectureId, str], list[Unit]] = {}
     for planned in plan.planned_keys:
         sample = samples.get((dataset, planned.key))
@@ -148,7 +148,7 @@ def _describe_samples(plan: Plan) -> dict[str, Any]:
     """Return the description of the samples in sweep.json."""
     section, plan_samples = plan.config.sampling, plan.facts.samples
     assert section is not None  # noqa: S101 - called for sampled sweeps only
-    samples = {} if plan_samples is None else plan_samples.keys
+    samples = {} if plan_samples is None else plan_samples.key_samples
     return {
         **section.model_dump(mode="json"),
         "pilot_networks": [] if plan_samples is None else list(plan_samples.pilot),

@@ -40,7 +40,7 @@ def draw_file(figure: Figure, width: float, file_format: str, *, notes: tuple[st
     width_in_points = POINTS_PER_INCH * width
     svg = draw_svg(specify_file(figure, width_in_points, notes=notes, title=title))
     excess_width = _read_size(svg)[0] - width_in_points
-    if excess_width > 0.5:  # two stacked figures may be wider than each one
+    if excess_width > 0.5:  # a figure stacked on another may be wider than either alone
         svg = draw_svg(specify_file(figure, width_in_points - excess_width, notes=notes, title=title))
     return convert_svg(_widen(svg, width_in_points), file_format)
 

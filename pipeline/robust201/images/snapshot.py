@@ -1,6 +1,7 @@
-"""The selected images of a sweep as .npy files, which the driver writes and workers read, for every form of dataset.
+"""The selected images of a sweep as .npy files, whatever form the dataset itself has.
 
-Thus workers never open pickles or decode JPEGs, and all machines read the same bytes.
+The driver writes the files, and workers read them. Thus workers never open pickles or decode JPEGs, and all machines
+read the same bytes.
 """
 
 from pathlib import Path
@@ -39,7 +40,7 @@ def read_snapshot(folder: Path, spec: DatasetSpec, sha256: str) -> ImageSet:
     digest = image_hash(images, labels, indices)
     if digest != sha256:
         raise DatasetError(
-            f"Reading the images of {spec.name} failed for {folder}: expected the planned selection {sha256[:16]}, got "
-            f"{digest[:16]}. Run the same command again to replace the files."
+            f"Reading the images of {spec.name} failed for {folder}: expected images with the planned hash "
+            f"{sha256[:16]}, got {digest[:16]}. Run the same command again to replace the files."
         )
     return ImageSet(spec.name, images, labels, indices, spec.n_classes, spec.normalisation, digest)

@@ -108,7 +108,7 @@ class Inputs:
 
     def copy_sample_images(self, samples: Samples | None) -> None:
         """Copy the images of every increment of samples to the results folder (see `save_copy`)."""
-        for (dataset, key), sample in {} if samples is None else samples.keys.items():
+        for (dataset, key), sample in {} if samples is None else samples.key_samples.items():
             images = self.images(dataset)
             if images.sha256 != sample.images_sha256:
                 raise ConfigError(

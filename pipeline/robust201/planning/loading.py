@@ -44,7 +44,7 @@ def override_config(fields: Mapping[str, Any], path: Path, overrides: Mapping[st
     return parse_config(_override_fields(fields, overrides), str(path), _make_locator(path, overrides))
 
 
-def is_training(path: Path) -> bool:
+def is_training_yaml(path: Path) -> bool:
     """Return whether a file is a training YAML, judged by its fields."""
     return path.is_file() and _describes_trainings(read_fields(path))
 
@@ -55,15 +55,15 @@ def _describes_trainings(fields: Mapping[str, Any]) -> bool:
 
 def load_training(path: Path, /, **overrides: Any) -> TrainingConfig:
     """Read and check a training YAML, like `load_config` for a sweep."""
-    fields = read_fields(path, "trainings")
+    fields = read_fields(path, "training YAML")
     if not _describes_trainings(fields) and "results" in fields:
         raise ConfigError(
-            f"Reading the trainings failed for {path}: expected a training YAML, got a sweep. Run it with: robust201 "
-            f"run {path}"
+            f"Reading the training YAML failed for {path}: expected a training YAML, got a sweep. Run it with: "
+            f"robust201 run {path}"
         )
     locate = _make_locator(path, overrides)
     config = parse_training(_override_fields(fields, overrides), str(path), locate)
-    _check_normalisations(config.datasets, "trainings", locate)
+    _check_normalisations(config.datasets, "training YAML", locate)
     return config
 
 
@@ -123,7 +123,7 @@ def parse_config(payload: Mapping[str, Any], source: str, locate: LocateField | 
 
 def parse_training(payload: Mapping[str, Any], source: str, locate: LocateField | None = None) -> TrainingConfig:
     """Validate the fields of a training configuration (see `parse_config`)."""
-    return _parse(TrainingConfig, payload, source, locate, "trainings", "docs/training.md")
+    return _parse(TrainingConfig, payload, source, locate, "training YAML", "docs/training.md")
 
 
 def _parse(

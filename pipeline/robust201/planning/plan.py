@@ -446,7 +446,7 @@ def _plan_samples(plan: Plan) -> Plan:
     for planned_key in plan.planned_keys:
         protocol = plan.protocols[planned_key.protocol]
         dataset_key = planned_key.dataset_and_key
-        sample = None if samples is None else samples.keys.get(dataset_key)
+        sample = None if samples is None else samples.key_samples.get(dataset_key)
         protocols[protocol.digest] = protocol
         fully_evaluated = _networks_on_all_images(plan, dataset_key)
         sampled_networks = tuple(
@@ -498,7 +498,7 @@ def describe_smaller_budget(plan: Plan) -> str:
     sizes = sample_sizes(costs, parse_budget(section.budget), plan.config.name)
     names = set(plan.config.selected_architectures)
     n_seen = {key: count for key, count in costs.n_images.items() if names <= _networks_on_all_images(plan, key)}
-    n_seen |= {key: sample.n_seen for key, sample in samples.keys.items()}
+    n_seen |= {key: sample.n_seen for key, sample in samples.key_samples.items()}
     larger_samples = [
         f"{key} on {dataset} has {n_seen[dataset, key]:,} images instead of {size:,}"
         for (dataset, key), size in sizes.items()
@@ -520,7 +520,7 @@ def plan_on_all_images(plan: Plan) -> Plan:
     """
     if plan.config.sampling is None:
         return plan
-    samples = {} if plan.facts.samples is None else plan.facts.samples.keys
+    samples = {} if plan.facts.samples is None else plan.facts.samples.key_samples
     full_keys = {key for key, sample in samples.items() if sample.is_full}
     full_plan = plan_without_samples(plan.config, plan.facts)
     keys_of_plan = {planned_key.dataset_and_key for planned_key in plan.planned_keys}
@@ -544,7 +544,7 @@ def plan_on_all_images(plan: Plan) -> Plan:
 
 def check_sampled_protocols(plan: Plan) -> None:
     """Raise ConfigError if samples were drawn for protocols that differ from the sweep's current protocols."""
-    samples = {} if plan.config.sampling is None or plan.facts.samples is None else plan.facts.samples.keys
+    samples = {} if plan.config.sampling is None or plan.facts.samples is None else plan.facts.samples.key_samples
     for planned_key in plan.planned_keys:
         sample = samples.get((planned_key.dataset, planned_key.key))
         if sample is not None and not is_sampled(plan, planned_key) and planned_key.protocol != sample.protocol:

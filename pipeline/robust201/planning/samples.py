@@ -47,7 +47,7 @@ class KeySample:
     """The sample of one key on one dataset.
 
     Attributes:
-        protocol: digest of the key's protocol on all images.
+        protocol: digest of the key's protocol for evaluations on all images, such as those of the pilot networks.
         images_sha256: hash of all images.
         design: strata and order in which their images are drawn, and the sample sizes after the last increment.
         increments: increments in the order in which they were drawn.
@@ -118,14 +118,14 @@ class Samples:
     Attributes:
         design: fields of the section `sampling` that must not change (see `SamplingSection.design`).
         pilot: the networks that are evaluated on all images.
-        keys: samples by dataset and key.
+        key_samples: samples by dataset and key.
         fully_evaluated_networks: by dataset and key, networks outside the pilot that already had results on all images
             when the sample was drawn. They are not evaluated on samples.
     """
 
     design: Mapping[str, Any]
     pilot: tuple[ArchitectureId, ...]
-    keys: Mapping[tuple[str, str], KeySample]
+    key_samples: Mapping[tuple[str, str], KeySample]
     fully_evaluated_networks: Mapping[tuple[str, str], tuple[ArchitectureId, ...]] = field(default_factory=dict)
 
     def to_payload(self) -> dict[str, Any]:
@@ -138,8 +138,10 @@ class Samples:
             "design": dict(self.design),
             "pilot": list(self.pilot),
             "samples": [
-                {"dataset": dataset, "key": key, **sample.to_payload()} for (dataset, key), sample in self.keys.items()
+                {"dataset": dataset, "key": key, **sample.to_payload()}
+                for (dataset, key), sample in self.key_samples.items()
             ],
+            # The file keeps an older name of this attribute.
             **({"counted": fully_evaluated} if fully_evaluated else {}),
         }
 
@@ -177,13 +179,13 @@ def merge_samples(first: Samples, second: Samples, results: Path) -> Samples:
         InputError: neither sample of a key continues the other, so the results of one folder could not be used.
     """
     is_different = dict(first.design) != dict(second.design) or first.pilot != second.pilot
-    keys = dict(first.keys)
-    for dataset_key, sample in second.keys.items():
+    key_samples = dict(first.key_samples)
+    for dataset_key, sample in second.key_samples.items():
         smaller, larger = sorted(
-            (keys.get(dataset_key, sample), sample), key=lambda key_sample: len(key_sample.increments)
+            (key_samples.get(dataset_key, sample), sample), key=lambda key_sample: len(key_sample.increments)
         )
         is_different |= not larger.continues(smaller)
-        keys[dataset_key] = larger
+        key_samples[dataset_key] = larger
     if is_different:
         raise InputError(
             f"Merging samples failed for {results}: the samples in its {SAMPLE_FILE} differ from the samples of the "
@@ -193,7 +195,7 @@ def merge_samples(first: Samples, second: Samples, results: Path) -> Samples:
     for dataset_key, networks in second.fully_evaluated_networks.items():
         earlier_networks = fully_evaluated_networks.get(dataset_key, ())
         fully_evaluated_networks[dataset_key] = tuple(dict.fromkeys([*earlier_networks, *networks]))
-    return replace(first, keys=keys, fully_evaluated_networks=fully_evaluated_networks)
+    return replace(first, key_samples=key_samples, fully_evaluated_networks=fully_evaluated_networks)
 
 
 def write_samples(results: Path, samples: Samples) -> None:

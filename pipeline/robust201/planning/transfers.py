@@ -74,7 +74,7 @@ class TransferParameters(Parameters):
             kind="attack",
             parameters=type(self),
             semantics_version=1,
-            functions=dict.fromkeys(self.attack_task.functions, "transfer.show"),
+            functions=dict.fromkeys(self.attack_task.functions, "transfer.yield_images"),
             passes=lambda _p, _c: 1.0,
             constraint=self.attack_task.constraint,
             name=f"{self.attack_task.label} on {self.source}",

@@ -24,7 +24,7 @@ from robust201.tasks import expand_keys
 WEIGHTS_SEPARATOR = "@"
 
 
-def trained_architecture(network: ArchitectureId) -> ArchitectureId:
+def architecture_of_network(network: ArchitectureId) -> ArchitectureId:
     """Return a network's architecture, which is the part of its name before the @, if it contains one."""
     return network if isinstance(network, int) else architecture_of(network.partition(WEIGHTS_SEPARATOR)[0])
 
@@ -55,7 +55,7 @@ class NetworkFiles(ResultFiles):
         self._files, self._networks, self._keys = files, networks, keys
         self.network_weights = _find_network_weights(files)
         if self.network_weights != (None,):
-            # Networks are not cells of the space, so `meta` only contains evaluated networks.
+            # A network with a name such as 21@s0 is no cell of the space, so `meta` only lists the evaluated networks.
             self.space = None
             self.meta = files.meta | {"ids": {name: {} for name in _list_evaluated_networks(self)}}
         elif networks is not None and self.space is None:
@@ -83,7 +83,7 @@ class NetworkFiles(ResultFiles):
 
     def read(self, dataset: str, key: str, measurement: str) -> dict[str, Any]:
         values_by_name: dict[str, Any] = {}
-        for weights in self._find_weights_with(dataset, key, measurement):
+        for weights in self._find_weights_with_results(dataset, key, measurement):
             values_by_id = self._files.restrict_to_weights(weights).read(dataset, key, measurement)
             values_by_name |= {
                 name: value
@@ -96,7 +96,7 @@ class NetworkFiles(ResultFiles):
         return self.read(dataset, key, "accuracy")
 
     def value(self, dataset: str, key: str, measurement: str, identifier: str) -> Any:
-        for weights in self._find_weights_with(dataset, key, measurement):
+        for weights in self._find_weights_with_results(dataset, key, measurement):
             architecture = identifier.removesuffix(network_name("", weights))
             if self._select_network_name(architecture, weights) == identifier:
                 return self._files.restrict_to_weights(weights).value(dataset, key, measurement, architecture)
@@ -131,7 +131,7 @@ class NetworkFiles(ResultFiles):
         is_selected = self._networks is None or name in self._networks or architecture in self._networks
         return name if is_selected else None
 
-    def _find_weights_with(self, dataset: str, key: str, measurement: str) -> list[str | None]:
+    def _find_weights_with_results(self, dataset: str, key: str, measurement: str) -> list[str | None]:
         file = self._files.find(dataset, key, measurement)
         if file is None:
             raise self.missing_file_error(dataset, key, measurement)
@@ -155,7 +155,7 @@ def narrow_files(
     Args:
         files: files of one or several folders.
         networks: names of networks, or of architectures, which select all their networks; None for all networks.
-        keys: keys in either style, in addition to clean images; None for all keys.
+        keys: keys in either style; the key ``clean`` is always kept. None for all keys.
 
     Raises:
         ConfigError: a network or key does not exist.

@@ -53,7 +53,7 @@ def draw_samples(
     """
     plan = make_plan(filtered_plan.config, filtered_plan.facts)
     section = plan.config.sampling
-    samples_by_key = {} if plan.facts.samples is None else dict(plan.facts.samples.keys)
+    samples_by_key = {} if plan.facts.samples is None else dict(plan.facts.samples.key_samples)
     has_new_increments = False
     for planned_key in plan.planned_keys:
         if has_known_images(plan.protocols[planned_key.protocol]):
@@ -102,7 +102,7 @@ def record_fully_evaluated_networks(plan: Plan, inventory: Inventory) -> Samples
         planned_key.dataset_and_key
         for planned_key in plan.planned_keys
         if not has_known_images(plan.protocols[planned_key.protocol])
-    } - set(recorded_samples.keys)
+    } - set(recorded_samples.key_samples)
     if section is None or not undrawn_keys:
         return None
     pilot, fully_evaluated = set(pilot_of(plan)), dict(recorded_samples.fully_evaluated_networks)
@@ -121,7 +121,7 @@ def record_fully_evaluated_networks(plan: Plan, inventory: Inventory) -> Samples
             fully_evaluated[planned_key.dataset_and_key] = recorded_networks
     if fully_evaluated == recorded_samples.fully_evaluated_networks:
         return None
-    samples = Samples(section.design(), tuple(pilot_of(plan)), recorded_samples.keys, fully_evaluated)
+    samples = Samples(section.design(), tuple(pilot_of(plan)), recorded_samples.key_samples, fully_evaluated)
     write_samples(plan.config.results, samples)
     return samples
 
@@ -132,9 +132,11 @@ def _find_lost_samples(plan: Plan, samples: Samples, inventory: Inventory) -> di
     Returns:
         Whether the new sample equals the lost sample, by the name of the key and dataset, such as "pgd on cifar10".
     """
-    if plan.facts.samples is not None and plan.facts.samples.keys:
+    if plan.facts.samples is not None and plan.facts.samples.key_samples:
         return {}
-    new_hashes = {dataset_and_key: sample.increments[0].sha256 for dataset_and_key, sample in samples.keys.items()}
+    new_hashes = {
+        dataset_and_key: sample.increments[0].sha256 for dataset_and_key, sample in samples.key_samples.items()
+    }
     is_same: dict[str, bool] = {}
     for payload in map(inventory.protocol, inventory.count_foreign_evaluations(plan.used_ids_with_full_samples)):
         dataset, key = payload.get("dataset", ""), payload.get("key", "")
@@ -167,7 +169,7 @@ def combine_complete_samples(plan: Plan, store: ShardStore, say: Callable[[str],
     Returns:
         The number of units with combined results.
     """
-    samples = {} if plan.facts.samples is None else plan.facts.samples.keys
+    samples = {} if plan.facts.samples is None else plan.facts.samples.key_samples
     complete_samples = {key: sample for key, sample in samples.items() if sample.is_full}
     if not complete_samples:
         return 0

@@ -239,7 +239,7 @@ def _grid_task(key: str, parameters: type[SpatialParameters], name: str) -> Task
 
 
 def _corruption_task(key: str, images_version: int = 1, name: str = "") -> Task:
-    functions = dict.fromkeys(ENGINES, "corruption.show")
+    functions = dict.fromkeys(ENGINES, "corruption.yield_images")
     parameters = CorruptionParameters
     return Task(
         key, "corruption", parameters, 1, functions, lambda _p, _c: 1.0, images_version=images_version, name=name
@@ -361,7 +361,7 @@ CORRUPTIONS = tuple(task.key for task in _CORRUPTIONS)
 TASKS: dict[str, Task] = {
     task.key: task
     for task in (
-        Task("clean", "clean", CleanParameters, 1, dict.fromkeys(ENGINES, "clean.show"), lambda _p, _c: 1.0),
+        Task("clean", "clean", CleanParameters, 1, dict.fromkeys(ENGINES, "clean.yield_images"), lambda _p, _c: 1.0),
         *_attacks_in_balls("aa_apgd-ce", "apgd", Apgd, _apgd_passes, "APGD-CE"),
         *_attacks_in_balls("aa_apgd-dlr", "apgd_dlr", ApgdDlr, _apgd_passes, "APGD-DLR"),
         *_attacks_in_balls("aa_apgd-t", "apgd_targeted", ApgdTargeted, _apgd_targeted_passes, "APGD-T"),

@@ -80,7 +80,7 @@ def train(
     on_epoch: Callable[[EpochRecord], None] = lambda _record: None,
     on_steps: Callable[[int, EpochRecord | None], None] = lambda _step, _record: None,
     keep_going: Callable[[int], bool] = lambda _step: True,
-    notice: Callable[[str], None] = lambda _line: None,
+    on_notice: Callable[[str], None] = lambda _line: None,
     save_seconds: float = SAVE_SECONDS,
 ) -> Iterator[Snapshot]:
     """Train one network and yield its snapshots in order as they are reached.
@@ -95,10 +95,10 @@ def train(
     and training ends after the last of them.
 
     `on_epoch` receives the record of each completed epoch. `on_steps` is called at the beginning and every few seconds.
-    It receives the number of steps and a record: of the current epoch, of the previous epoch at the start of an epoch,
-    or None before the first step. `keep_going` is called before each step with the number of steps so far. If it
-    returns False, the state is saved and the iteration ends. `notice` is called with a message about each damaged
-    state.
+    It receives the number of steps and the record of the current epoch. At the start of an epoch, this is the record of
+    the previous one, and before the first step None. `keep_going` is called before each step with the number of steps
+    so far. If it returns False, the state is saved and the iteration ends. `on_notice` is called with a message about
+    each damaged state.
 
     Raises:
         ArchitectureError: there is no such architecture, or PyTorch cannot train it on this CPU.
@@ -131,7 +131,7 @@ def train(
             precision=precision,
             start=None if start is None else hash_weights(start),
         )
-        state_folder = StateFolder(states, identity, notice)
+        state_folder = StateFolder(states, identity, on_notice)
     run_label = f"{format_architecture(architecture)} on {data.name}"
     with _deterministic(device, threads, precision):
         run = _Training(space, architecture, data, recipe, seed, torch.device(device), start, run_label)
@@ -401,7 +401,7 @@ def _check_device(device: str, precision: Precision) -> None:
 @contextmanager
 def _deterministic(device: str, threads: int, precision: Precision) -> Iterator[None]:
     """Set threads, precision and deterministic algorithms. Restore the settings and the random state afterwards."""
-    restore_gc_thresholds()
+    restore_gc_thresholds()  # training can leave large unused objects
     is_on_cpu = device == "cpu"
     if not is_on_cpu:
         # PyTorch requires this variable for deterministic matrix products; cuBLAS reads it when it is initialised.

@@ -1,9 +1,9 @@
 """Frobenius norm of the Jacobian of the logits with respect to the input.
 
 Source: Hoffman, Roberts and Yaida, "Robust Learning with Jacobian Regularization", 2019. Random projections follow
-their equation 9: for v uniform on the unit sphere of the C logits, the expectation of C times the squared norm of the
-gradient of v·z is the squared Frobenius norm. Jung, Lukasik and Keuper (ICLR 2023, section 5.1) use half of its mean
-over images (docs/protocol.md).
+their equation 9: for logits z and a direction v that is uniform on the unit sphere in R^C, the expectation of C times
+the squared norm of the gradient of v·z is the squared Frobenius norm. Jung, Lukasik and Keuper (ICLR
+2023, section 5.1) use half of its mean over images (docs/protocol.md).
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ def measure(context: Context, parameters: JacobianParameters, request: Request) 
     n_images = len(request.images)
     if parameters.mode == "training":
         batches = equal_batches(parameters, n_images, context.key)
-        squared_norms = _squares_in_batches(context, parameters, request, batches)
+        squared_norms = _training_squared_norms(context, parameters, request, batches)
     else:
         squared_norms = [_squared_norms(context, parameters, request, batch) for batch in context.slices(n_images)]
     squares = np.concatenate([batch.cpu().numpy() for batch in squared_norms])
@@ -40,13 +40,14 @@ def measure(context: Context, parameters: JacobianParameters, request: Request) 
     return {name: np.array(columns[name]) for name in parameters.selected_columns}
 
 
-def _squares_in_batches(
+def _training_squared_norms(
     context: Context, parameters: JacobianParameters, request: Request, batches: Sequence[slice]
 ) -> list[torch.Tensor]:
-    """Return the squared norms (B,) float64 of each batch in training mode, as the cited code computes them.
+    """Return the squared norms (B,) float64 of each batch in training mode.
 
-    That code differentiates the batch's sum of v·z with respect to every image. The directions v of two images are
-    independent, so in expectation the squared derivatives of both images' logits add up.
+    They are computed as in the code of Hoffman, Roberts and Yaida, which differentiates the batch's sum of v·z with
+    respect to every image. The directions of the batch's images are independent. In expectation, the cross terms
+    therefore vanish, and the squared derivatives of all images' logits add up.
     """
     squared_norms = []
     n_classes, random_numbers = context.classifier.n_classes, CounterRandomNumbers(context.seed, context.key)

@@ -6,7 +6,7 @@ from robust201.tasks.attack_kit.context import Context, Perturbed, Request, posi
 from robust201.tasks.parameters import Parameters
 
 
-def show(context: Context, parameters: Parameters, request: Request) -> Iterator[Perturbed]:
+def yield_images(context: Context, parameters: Parameters, request: Request) -> Iterator[Perturbed]:
     """Yield the images unchanged."""
     del parameters  # unused
     for strength_index in range(len(request.strengths)):

@@ -14,7 +14,7 @@ from robust201.tasks.attack_kit.context import Context, Perturbed, Request, posi
 from robust201.tasks.parameters import CorruptionParameters
 
 
-def show(context: Context, parameters: CorruptionParameters, request: Request) -> Iterator[Perturbed]:
+def yield_images(context: Context, parameters: CorruptionParameters, request: Request) -> Iterator[Perturbed]:
     """Yield the images under the corruption `context.key`, at severities 1 to 5.
 
     Raises:

@@ -48,7 +48,8 @@ def reference(context: Context, parameters: SpatialParameters, request: Request)
 def fused(job: AttackJob, parameters: SpatialParameters) -> Iterator[Perturbed]:
     """Evaluate several grid points at a time, on the images that no earlier point has fooled."""
     grid = source_coordinates(parameters, job.shape[1], job.shape[2]).to(job.images.device)
-    for batch in job.batching.slices(np.zeros(len(job.images), np.int64)):
+    strength_indices = np.zeros(len(job.images), np.int64)  # the attack is the same at every epsilon
+    for batch in job.batching.slices(strength_indices):
         positions = torch.arange(batch.start, batch.stop, device=job.images.device)
         adversarial = _search(job, to_float(job.images[batch]), job.labels[batch], grid)
         for strength_index in range(len(job.epsilons)):

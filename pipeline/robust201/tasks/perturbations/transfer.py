@@ -14,7 +14,7 @@ from robust201.tasks.attack_kit.context import Context, Perturbed, Request, posi
 from robust201.tasks.parameters import Parameters
 
 
-def show(context: Context, parameters: Parameters, request: Request) -> Iterator[Perturbed]:
+def yield_images(context: Context, parameters: Parameters, request: Request) -> Iterator[Perturbed]:
     """Yield the source's adversarial images at every strength.
 
     Raises:

@@ -137,8 +137,8 @@ class Runner:
     def _externals(
         self, external_tensors: Sequence[torch.Tensor | None]
     ) -> tuple[ctypes.Array[ctypes.c_void_p], ctypes.Array[ctypes.c_int64]]:
-        pointers = (ctypes.c_void_p * native.N_EXTERNALS)()
-        strides = (ctypes.c_int64 * native.N_EXTERNALS)()
+        pointers = (ctypes.c_void_p * native.MAX_EXTERNALS)()
+        strides = (ctypes.c_int64 * native.MAX_EXTERNALS)()
         for number, tensor in enumerate([*external_tensors, *self._constants]):
             if tensor is not None:
                 pointers[number] = tensor.data_ptr()

@@ -203,7 +203,7 @@ def fits_structures(blocks: Sequence[Block], *convolutions: Convolution) -> bool
     inner = (kernel for _, node in nodes for _, kernel in (*node.convolutions, *node.gradients))
     taps = (kernel.parameters[0][0, 0].numel() for kernel in (*convolutions, *inner))
     return (
-        N_CALLER_TENSORS + n_constants <= native.N_EXTERNALS
+        N_CALLER_TENSORS + n_constants <= native.MAX_EXTERNALS
         and max(sources, default=0) <= native.MAX_SOURCES
         and max(taps, default=0) <= native.MAX_TAPS
     )

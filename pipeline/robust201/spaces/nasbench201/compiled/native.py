@@ -1,8 +1,9 @@
 """Interface to the library compiled from native.c: its path, its structures, and whether it can be used.
 
-Each structure has the same fields as in native.c, in the same order. Some have longer names here: the strides, which
-are `row`, `pixel`, `image` and `plane` in native.c; `input_channels` and `output_channels` (`inputs` and `outputs`);
-`external_number` (`external`); `is_retained` (`kept`); `border_scaling` (`scaled`); and `n_images` (`group`).
+Each structure has the same fields as in native.c, in the same order. Some have longer names here: `row_stride`,
+`pixel_stride`, `image_stride` and `channel_stride` (in native.c: `row`, `pixel`, `image` and `plane`);
+`input_channels` and `output_channels` (`inputs` and `outputs`); `external_number` (`external`); `is_retained` (`kept`);
+`border_scaling` (`scaled`); and `n_images` (`group`).
 """
 
 import ctypes
@@ -18,7 +19,7 @@ C_SOURCE: Final = Path(__file__).with_name("native.c")
 LANES: Final = 16
 MAX_TAPS: Final = 16
 MAX_SOURCES: Final = 8
-N_EXTERNALS: Final = 64
+MAX_EXTERNALS: Final = 64
 
 LOAD, CONVOLVE, SUM, SCALE, HALVE, SHUFFLE = range(6)
 
