@@ -137,7 +137,7 @@ INVALID_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|n
         ),
         (
             {"checkpoints": None, "weights": {"path": ".", "seeds": [*range(200)], "steps": [*range(200)]}},
-            "weights: expected up to 10,000 weights per network, got 40,000.",
+            "weights: expected up to 10,000 sets of weights per network, got 40,000.",
         ),
         ({"keys": {"autoatack": {}}}, "'autoatack'. Did you mean 'autoattack'?"),
         ({"keys": {"PGD-7": {}}}, "'PGD-7'. Did you mean 'pgd_linf7'?"),
@@ -220,7 +220,7 @@ def test_run_rejects_invalid_option_without_writing(
         (b"- a\n", "got list"),
         (b"a: b: c\n", "mapping values are not allowed"),
         (b"name: !!python/object/apply:os.abort []\n", "could not determine a constructor"),
-        (b"? [1, 2]\n: 3\n", "a field without a name"),
+        (b"? [1, 2]\n: 3\n", "a field name that is a list or mapping"),
         (b"seed: 2020-99-99\n", "month must be in 1..12"),
         (b"[" * 5_000, "nested more than 50 levels deep"),
         (b"- " * 50_000, "nested more than 50 levels deep"),

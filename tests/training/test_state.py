@@ -108,7 +108,7 @@ def test_training_resumes_from_the_state_before_a_damaged_one(tmp_path, notices)
     newest.write_bytes(newest.read_bytes()[:-1])
     steps = []
     (resumed,) = run_training(
-        states=tmp_path, notice=notices.append, keep_going=lambda step: steps.append(step) or True
+        states=tmp_path, notify=notices.append, keep_going=lambda step: steps.append(step) or True
     )
     assert (steps, len(notices)) == ([4, 5], 1)
     assert weights_hash(resumed.state_dict) == weights_hash(uninterrupted.state_dict)

@@ -81,7 +81,7 @@ class TrainingWorker(PartWorker):
             on_epoch=self._log_epoch,
             on_steps=note_steps,
             keep_going=lambda _step: not self._draining.is_set(),
-            notice=lambda line: self._log.write("state_damaged", line, level="warning"),
+            notify=lambda line: self._log.write("state_damaged", line, level="warning"),
         )
         for snapshot in snapshots:
             weights_file = self._store_snapshot(planned_training, snapshot)

@@ -80,7 +80,7 @@ def train(
     on_epoch: Callable[[EpochRecord], None] = lambda _record: None,
     on_steps: Callable[[int, EpochRecord | None], None] = lambda _step, _record: None,
     keep_going: Callable[[int], bool] = lambda _step: True,
-    notice: Callable[[str], None] = lambda _line: None,
+    notify: Callable[[str], None] = lambda _line: None,
     save_seconds: float = SAVE_SECONDS,
 ) -> Iterator[Snapshot]:
     """Train one network and yield its snapshots in order as they are reached.
@@ -97,7 +97,7 @@ def train(
     `on_epoch` receives the record of each completed epoch. `on_steps` is called at the beginning and every few seconds.
     It receives the number of steps and a record: of the current epoch, of the previous epoch at the start of an epoch,
     or None before the first step. `keep_going` is called before each step with the number of steps so far. If it
-    returns False, the state is saved and the iteration ends. `notice` is called with a message about each damaged
+    returns False, the state is saved and the iteration ends. `notify` is called with a message about each damaged
     state.
 
     Raises:
@@ -131,7 +131,7 @@ def train(
             precision=precision,
             start=None if start is None else hash_weights(start),
         )
-        state_folder = StateFolder(states, identity, notice)
+        state_folder = StateFolder(states, identity, notify)
     run_label = f"{format_architecture(architecture)} on {data.name}"
     with _deterministic(device, threads, precision):
         run = _Training(space, architecture, data, recipe, seed, torch.device(device), start, run_label)
