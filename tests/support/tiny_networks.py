@@ -66,7 +66,8 @@ class Float64Network(nn.Module):
 class PathlessNetwork(nn.Module):
     """Network with constant logits.
 
-    If `has_gradients`, the gradient exists and is zero, as in published cells without a path. Otherwise autograd finds no path from the logits to the pixels.
+    If `has_gradients`, the gradient exists and is zero, as in published cells without a path. Otherwise
+    autograd finds no path from the logits to the pixels.
     """
 
     def __init__(self, logits, *, has_gradients=True):

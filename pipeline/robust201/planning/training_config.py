@@ -106,8 +106,8 @@ class TrainingConfig(BaseConfig):
         for name in recipes:
             if not re.fullmatch(_RECIPE_NAME, name):
                 raise ValueError(
-                    f"expected names of up to {MAX_NAME_LENGTH} letters, digits, dots, dashes and underscores that begin "
-                    f"with a letter, got {name!r}."
+                    f"expected names of up to {MAX_NAME_LENGTH} letters, digits, dots, dashes and underscores that "
+                    f"begin with a letter, got {name!r}."
                 )
         return recipes
 
