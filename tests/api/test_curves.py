@@ -13,7 +13,7 @@ from robust201.security import _count_passes
 from robust201.statistics.optimality import local_optimalities
 from robust201.tasks import TASKS
 from robust201.tasks.constraints import L0, LINF
-from tests.support.tiny_networks import NORMALISATION, TinyNetwork, UnroundedNetwork, tiny_images
+from tests.support.tiny_networks import NORMALISATION, Float64Network, TinyNetwork, tiny_images
 
 IMAGES = tiny_images(20)
 OPTIONS = {"normalisation": NORMALISATION, "progress": False}
@@ -29,7 +29,7 @@ class LogitsNetwork(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.network = UnroundedNetwork()
+        self.network = Float64Network()
 
     def forward(self, pixels):
         return self.network(pixels)

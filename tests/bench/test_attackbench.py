@@ -10,7 +10,7 @@ from torch import nn
 from robust201.bench.attackbench import attackbench_attack
 from robust201.core.errors import ConfigError, DatasetError
 from robust201.tasks import TASKS
-from tests.support.tiny_networks import UnroundedNetwork, perturb_all, tiny_classifier, tiny_context, tiny_images
+from tests.support.tiny_networks import Float64Network, perturb_all, tiny_classifier, tiny_context, tiny_images
 
 IMAGES = tiny_images(12)
 PIXELS, LABELS = torch.from_numpy(IMAGES.images) / 255, torch.from_numpy(IMAGES.labels)
@@ -23,7 +23,7 @@ class CountingModule(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.classifier = tiny_classifier(UnroundedNetwork())
+        self.classifier = tiny_classifier(Float64Network())
         self.n_forward = self.n_backward = 0
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:

@@ -27,7 +27,7 @@ def test_commands_report_shard_that_is_not_a_regular_file(
     result = robust201(*make_arguments(command, finished))
     assert result.code == 4
     assert len(result.err.splitlines()) == 1
-    assert f"{path}: {obstacle} instead of a regular file. Move it away" in result.err
+    assert f"{path}: {obstacle} instead of a regular file. Move it elsewhere" in result.err
 
 
 def test_shard_of_20_gigabytes_is_recomputed(finished: Path, robust201: RunCommand) -> None:

@@ -51,4 +51,6 @@ def test_status_and_verify_report_a_folder_at_the_path_of_a_shard(finished: Path
     shard.unlink()
     shard.mkdir()
     for command in ("status", "verify"):
-        assert "Move it away, because a result file must have this path" in robust201(command, finished).error_line(4)
+        assert "Move it elsewhere, because a result file belongs at this path" in robust201(
+            command, finished
+        ).error_line(4)

@@ -90,21 +90,21 @@ def wait_until(condition: Callable[[], object], seconds: float, description: str
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {seconds:g} s: {description}")
+            raise TimeoutError(f"timed out after {seconds:g} s waiting for: {description}")
         time.sleep(0.05)
 
 
 def find_zombies(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """Return the processes that are dead but not yet collected by a live parent.
+    """Return the processes that are dead but not yet reaped by a live parent.
 
-    Children of init and of the tests' own process are ignored: init collects its children later.
+    Children of init and of the tests' own process are ignored: init reaps its children later.
     """
     zombies = []
     for process in processes:
         try:
             # is_running returns False if the ID now belongs to another process.
-            is_dead = process.is_running() and process.status() == psutil.STATUS_ZOMBIE
-            if is_dead and process.ppid() not in {1, os.getpid()}:
+            is_zombie = process.is_running() and process.status() == psutil.STATUS_ZOMBIE
+            if is_zombie and process.ppid() not in {1, os.getpid()}:
                 zombies.append(process)
         except psutil.NoSuchProcess:
             continue

@@ -1,4 +1,4 @@
-"""Estimates of the rate and the time left between two finished parts."""
+"""Estimates, made between the ends of two parts, of the rate and of the time left."""
 
 import pytest
 from hypothesis import given
@@ -9,7 +9,7 @@ from robust201.monitoring.activity import MeasuredRate, RateEstimate, estimate_r
 
 def rate_of_age(seconds: float) -> MeasuredRate:
     """Return a rate whose last part finished some seconds ago."""
-    return MeasuredRate(0.5, 10.0, span_seconds=100.0, age_seconds=seconds)
+    return MeasuredRate(evaluations_per_second=0.5, macs_per_second=10.0, span_seconds=100.0, age_seconds=seconds)
 
 
 def estimate(age_seconds: float) -> RateEstimate:
@@ -22,6 +22,8 @@ def test_time_left_decreases_with_time_while_parts_are_in_flight() -> None:
 
 def test_rate_falls_and_time_left_grows_if_parts_are_overdue() -> None:
     overdue, long_overdue = estimate(100.0), estimate(300.0)
+    # 400 MACs are left after the 600 in flight, which take 60 of the 100 s since the rate of 10 MACs per second was
+    # measured over 100 s.
     assert overdue.seconds_left == pytest.approx(400 / (10 * (100 + 60) / 200))
     assert long_overdue.seconds_left is not None
     assert long_overdue.seconds_left > overdue.seconds_left
@@ -43,6 +45,5 @@ def test_estimate_is_never_negative_or_faster_than_measured(ages: list[float], w
 
 
 def test_estimate_without_a_measurement_is_unknown() -> None:
-    assert estimate_rate([MeasuredRate(None, None, 0.0, 5.0)], work_left=10.0, work_in_flight=0.0) == RateEstimate(
-        None, None
-    )
+    unknown_rate = MeasuredRate(evaluations_per_second=None, macs_per_second=None, span_seconds=0.0, age_seconds=5.0)
+    assert estimate_rate([unknown_rate], work_left=10.0, work_in_flight=0.0) == RateEstimate(None, None)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from robust201.cli.console import MAX_LINES, show_verdict
-from robust201.core.errors import MAX_MESSAGE, CheckpointError, ConfigError, RobustError
+from robust201.core.errors import MAX_MESSAGE_LENGTH, CheckpointError, ConfigError, RobustError
 from robust201.core.user_code import read_code
 from robust201.export.verify import Verdict
 from robust201.planning.loading import load_config
@@ -17,7 +17,7 @@ from robust201.weights.loading import read_weights
 from tests.conftest import FinishedCommand, RunCommand, WriteSweep
 from tests.support.plan_edits import edit_plan
 
-MAX_STDERR = 2 * MAX_MESSAGE
+MAX_STDERR = 2 * MAX_MESSAGE_LENGTH
 
 
 def expect_short_error(command_result: FinishedCommand) -> str:
@@ -114,7 +114,7 @@ def test_changed_plan_is_rejected_and_rewritten_by_run(
 
 def test_long_error_messages_keep_beginning_and_end() -> None:
     output = str(RobustError(f"Reading failed for x: expected y, got {'z' * 1_000_000}. Do this."))
-    assert len(output) < MAX_MESSAGE + 100
+    assert len(output) < MAX_MESSAGE_LENGTH + 100
     assert output.startswith("Reading failed for x")
     assert output.endswith("Do this.")
     assert "characters left out" in output

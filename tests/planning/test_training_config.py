@@ -73,7 +73,7 @@ INVALID_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
         r"recipes\.tuned\.start: digits has 10 classes, but bright has 2\.",
     ),
     "no dataset to train on": ({"unused": True}, "at least one dataset to train on"),
-    "duplicate seeds": ({"seeds": [1, 1]}, "different numbers"),
+    "duplicate seeds": ({"seeds": [1, 1]}, "distinct numbers"),
     "negative seed": ({"seeds": [-1]}, "at least 0"),
     "unknown architecture": ({"architectures": [99999]}, "Looking up an architecture failed|expected"),
     "unknown field": ({"recipe": {}}, r"expected a known field, got 'recipe'\. Did you mean 'recipes'\?"),

@@ -24,7 +24,7 @@ ACCURACIES = {
     "grid775": {"0": [0.2], "1": [0.3], "2": [0.1]},
     "mine": {"0": [0.4], "1": [0.2], "2": [0.3]},
 }
-KEYS_AT_ZERO = ("grid775", "mine")
+KEYS_WITHOUT_BALL = ("grid775", "mine")
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +43,8 @@ def dataset(folder: Path) -> RobustnessDataset:
     return RobustnessDataset(folder)
 
 
-@pytest.mark.parametrize("key", KEYS_AT_ZERO)
-def test_frame_rank_and_place_use_only_values_of_key_at_zero(dataset: RobustnessDataset, key: str) -> None:
+@pytest.mark.parametrize("key", KEYS_WITHOUT_BALL)
+def test_frame_rank_and_place_use_only_values_of_key_without_ball(dataset: RobustnessDataset, key: str) -> None:
     values_at_zero = {int(identifier): accuracies[0] for identifier, accuracies in ACCURACIES[key].items()}
     frame = dataset.to_frame("cifar10", key)
     assert dict(zip(frame["architecture"], frame["value"], strict=True)) == values_at_zero
@@ -62,9 +62,9 @@ def test_frame_rank_and_place_use_only_values_of_key_at_zero(dataset: Robustness
     )
 
 
-def test_join_uses_values_of_key_at_zero(dataset: RobustnessDataset) -> None:
+def test_join_uses_values_of_key_without_ball(dataset: RobustnessDataset) -> None:
     joined = dataset.join(pd.DataFrame({"index": [0, 1, 2], "latency": [1.0, 2.0, 3.0]}))
-    assert list(joined)[3:] == ["clean", "pgd:1", "pgd:8", *KEYS_AT_ZERO, "latency"]
+    assert list(joined)[3:] == ["clean", "pgd:1", "pgd:8", *KEYS_WITHOUT_BALL, "latency"]
     assert joined["grid775"].tolist() == [0.2, 0.3, 0.1]
 
 
@@ -88,7 +88,7 @@ def test_attacks_with_norm_ball_begin_with_clean_value(dataset: RobustnessDatase
     assert placements["architectures"].tolist() == [0]
 
 
-def test_metrics_include_key_at_zero_once(dataset: RobustnessDataset) -> None:
+def test_metrics_include_key_without_ball_once(dataset: RobustnessDataset) -> None:
     metrics = dataset.metrics()
     keys_and_strengths = [(ranking.key, ranking.strength) for ranking in metrics.rankings]
     assert sorted(keys_and_strengths) == [("clean", 0.0), ("grid775", 0.0), ("mine", 0.0), ("pgd", 1.0), ("pgd", 8.0)]
@@ -97,12 +97,12 @@ def test_metrics_include_key_at_zero_once(dataset: RobustnessDataset) -> None:
         "grid775": 1,
         "mine": 0,
     }
-    # A curve must begin with the clean value.
+    # A curve must begin with the clean value. PGD has a curve, so nothing is missing for these metrics.
     assert [metric_row.key for metric_row in metrics.metrics if metric_row.metric == "robustness_r"] == ["pgd"]
     assert "robustness_r, relative_change" not in metrics.needs
 
 
-def test_summary_and_scores_include_key_at_zero(dataset: RobustnessDataset, folder: Path) -> None:
+def test_summary_and_scores_include_key_without_ball(dataset: RobustnessDataset, folder: Path) -> None:
     rows = {(row.key, row.strength): (row.strength_label, row.median) for row in summary_table(dataset)}
     assert rows == {
         ("clean", 0.0): ("", 0.8),
@@ -113,10 +113,10 @@ def test_summary_and_scores_include_key_at_zero(dataset: RobustnessDataset, fold
     }
     results = results_of(folder)
     assert results.keys("attack") == ["pgd", "grid775", "mine"]
-    assert results.scores["adversarial"].tolist() == pytest.approx([0.3, 0.4, 0.35])  # of PGD only
+    assert results.scores["adversarial"].tolist() == pytest.approx([0.3, 0.4, 0.35])  # means over the strengths of PGD
 
 
-def test_figures_and_report_do_not_label_key_at_zero_as_clean(
+def test_figures_and_report_do_not_label_key_without_ball_as_clean(
     dataset: RobustnessDataset, folder: Path, tmp_path: Path
 ) -> None:
     results = results_of(folder)

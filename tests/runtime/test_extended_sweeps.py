@@ -223,7 +223,7 @@ def test_snapshots_within_epoch_are_evaluated_and_exported(
 
     _, preview = run(sweep(epochs=[1], steps=[6]))
     assert {unit.weights for unit in preview.plan.units} == {"ours-e1-s777", "ours-i6-s777"}
-    assert sweep(epochs=[1], steps=[6]).assumed_weights("")[1].steps == 6
+    assert sweep(epochs=[1], steps=[6]).placeholder_weights("")[1].steps == 6
     _, preview = run(sweep())
     assert preview.done == 2
     assert [weights.steps for weights in load_plan(preview.plan.config.results).weights.values()] == [4, 6, 8]

@@ -37,7 +37,7 @@ def test_live_holder_with_unknown_start_is_judged_by_heartbeat(tmp_path):
 
 
 @pytest.mark.parametrize("process_start", [-1, 1])
-def test_ended_holder_is_dead_even_if_processes_are_hidden(tmp_path, monkeypatch, process_start):
+def test_lease_of_ended_holder_is_taken_at_once_even_if_processes_are_hidden(tmp_path, monkeypatch, process_start):
     write_stale_lease(tmp_path, pid=dead_pid(), process_start=process_start)
     monkeypatch.setattr(host, "_PROC", tmp_path / "hidden")
     clock = Clock()

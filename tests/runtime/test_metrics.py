@@ -62,7 +62,7 @@ def test_tracker_records_events_in_metrics_and_logs(make_sweep: MakeSweep) -> No
         base.BundleLost(bundle, was_started=True, preempted=False, reason="out of luck"),
         UnitFailure(fgsm_part, "killed", "its worker died each time", "", 3),
     ):
-        tracker.count(event, RunTally(deaths=4, preemptions=7))
+        tracker.record_event(event, RunTally(deaths=4, preemptions=7))
     tracker.write(state="finished")
     assert metrics.values.pop(("robust201_seconds_left",)) > 0
     assert metrics.values == {

@@ -76,7 +76,7 @@ def run_parts(parts: list[Part], tracker: Tracker, clock: Clock, *, workers: int
         clock.now, part_index = heapq.heappop(finish_times)
         if part_index >= 0:
             part = parts[part_index]
-            tracker.count(Receipt(part.unit.id, part.strengths, 0, 1, "shard", demo_seconds(part)), RunTally())
+            tracker.record_event(Receipt(part.unit.id, part.strengths, 0, 1, "shard", demo_seconds(part)), RunTally())
             yield tracker.progress
         if waiting_parts:
             part_index, part = waiting_parts.pop(0)
@@ -155,10 +155,10 @@ def test_resumed_evaluation_counts_as_one_when_its_missing_images_are_done(tmp_p
     plan = FakePlan(lambda _unit: 1e6)
     plan.n_evaluations = 2
     tracker = Tracker(plan, missing, tmp_path, 0, WorkLog(tmp_path))
-    tracker.count(Receipt("u", (1.0,), 40, 70, "shard", 1.0), RunTally())
+    tracker.record_event(Receipt("u", (1.0,), 40, 70, "shard", 1.0), RunTally())
     assert tracker.progress.evaluations_of_this_run == 0.5
-    tracker.count(Receipt("u", (1.0,), 70, 100, "shard", 1.0), RunTally())
-    tracker.count(Receipt("u", (2.0,), 0, 100, "shard", 1.0), RunTally())
+    tracker.record_event(Receipt("u", (1.0,), 70, 100, "shard", 1.0), RunTally())
+    tracker.record_event(Receipt("u", (2.0,), 0, 100, "shard", 1.0), RunTally())
     assert tracker.progress.done_evaluations == 2
 
 
@@ -172,7 +172,7 @@ def test_steps_of_saved_snapshot_are_not_counted_twice(tmp_path: Path, clock: Cl
     seconds_left = tracker.progress.seconds_left
     assert seconds_left == pytest.approx(510 * 39 / 390)
     clock.now += 1.0
-    tracker.count(Receipt(part.unit.id, (500.0,), 0, 1, "file", 40.0), RunTally())
+    tracker.record_event(Receipt(part.unit.id, (500.0,), 0, 1, "file", 40.0), RunTally())
     assert tracker.progress.unsaved_macs == 0.0
     assert (tracker.progress.done_macs, tracker.progress.remaining_macs) == (400e6, 500e6)
     assert tracker.progress.seconds_left == pytest.approx(500 * 40 / 400)
@@ -189,6 +189,6 @@ def test_late_heartbeat_does_not_shorten_time_left(tmp_path: Path, clock: Clock)
     late_beat = make_beat(part, 490, first_step=100, seconds=39.0)
     tracker.note_steps([late_beat])
     clock.now += 1.0
-    tracker.count(Receipt(part.unit.id, (500.0,), 0, 1, "file", 40.0), RunTally())
+    tracker.record_event(Receipt(part.unit.id, (500.0,), 0, 1, "file", 40.0), RunTally())
     tracker.note_steps([late_beat])
     assert (tracker.progress.remaining_macs, tracker.progress.unsaved_macs) == (500e6, 0.0)

@@ -37,7 +37,7 @@ def prepare_as_ray_up(fields: Fields) -> Fields:
 
 
 def find_problems(fields: Fields) -> Iterator[str]:
-    """Yield problems that Ray's validation accepts but that make a cluster fail or insecure."""
+    """Yield problems that Ray's validation accepts but that make a cluster fail or leave it insecure."""
     provider = fields["provider"]
     known_keys = PROVIDER_KEYS.get(provider["type"], set())
     yield from (f"unknown provider key {key}" for key in provider if key not in known_keys)
@@ -46,7 +46,7 @@ def find_problems(fields: Fields) -> Iterator[str]:
     elif len({provider["head_ip"], *provider["worker_ips"]}) != 1 + len(provider["worker_ips"]):
         yield "a duplicate address"
     if MACHINE_PATH.search(yaml.safe_dump(fields)):
-        yield "a path of one machine"
+        yield "a machine-specific path"
     if "~/.ray/auth_token" not in fields.get("file_mounts", {}):
         yield "the token is not copied to the machines"
     for role in ("head", "worker"):
@@ -136,7 +136,7 @@ def read_rayjob() -> Fields:
     return job
 
 
-def test_rayjob_has_fields_of_the_crd_only() -> None:
+def test_rayjob_has_only_fields_of_the_crd() -> None:
     job, crd_fields = read_rayjob(), read_crd_fields()
     assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
     assert list(find_invalid_fields(job, crd_fields)) == []

@@ -158,9 +158,9 @@ def test_parse_time_limit_accepts_the_formats_of_sbatch(time_limit: str, seconds
 
 
 def test_drain_time_is_a_quarter_of_a_short_time_limit() -> None:
-    assert ArrayOptions(time="20").seconds_to_drain == 300
-    assert ArrayOptions(time="12:00:00").seconds_to_drain == ArrayOptions().seconds_to_drain == 600
-    assert ArrayOptions(time="20", drain_seconds=600).seconds_to_drain == 600
+    assert ArrayOptions(time="20").drain_lead_seconds == 300
+    assert ArrayOptions(time="12:00:00").drain_lead_seconds == ArrayOptions().drain_lead_seconds == 600
+    assert ArrayOptions(time="20", drain_seconds=600).drain_lead_seconds == 600
 
 
 @pytest.mark.parametrize("options", [{}, {"time": "20"}, {"time": "1"}, {"drain_seconds": 1}, {"drain_seconds": 90}])

@@ -23,7 +23,7 @@ from robust201.export import export_dataset
 from robust201.images import DATASETS
 from robust201.shards import RowBatch
 from robust201.tasks import TASKS, Task
-from robust201.tasks.columns import NEVER_FOOLED, Values
+from robust201.tasks.columns import NOT_FOOLED_STEP, Values
 
 N_IMAGES = 40
 LABELS = np.arange(N_IMAGES) % 3
@@ -130,7 +130,7 @@ def make_values(unit: Unit, strength: float, n_classes: int = 3) -> Values:
         "confidence_argmax": np.where(cm.sum(axis=0)[:, None] > 0, confidences[1], np.nan),
         "confidence_prediction": prediction_confidences,
         "predictions": predictions.astype(np.uint8),
-        "steps": np.where(predictions == labels, NEVER_FOOLED, np.arange(N_IMAGES) % 9).astype(np.uint32),
+        "steps": np.where(predictions == labels, NOT_FOOLED_STEP, np.arange(N_IMAGES) % 9).astype(np.uint32),
     }
 
 

@@ -52,7 +52,7 @@ class TinyNetwork(nn.Module):
         return features, self.classifier(features)
 
 
-class UnroundedNetwork(nn.Module):
+class Float64Network(nn.Module):
     """The tiny network in float64. After rounding to float32, its logits do not depend on the batch size."""
 
     def __init__(self):
@@ -64,9 +64,10 @@ class UnroundedNetwork(nn.Module):
 
 
 class PathlessNetwork(nn.Module):
-    """Network with constant logits. With `has_gradients`, its gradient is zero, as in published cells without a path.
+    """Network with constant logits.
 
-    Without it, autograd finds no path from the logits to the pixels.
+    If `has_gradients`, the gradient exists and is zero, as in published cells without a path. Otherwise
+    autograd finds no path from the logits to the pixels.
     """
 
     def __init__(self, logits, *, has_gradients=True):
@@ -146,8 +147,7 @@ def small_parameter_values(task: Task):
 def attack_parameters(task, epsilons_255=SMALL_EPSILONS_255, **changes):
     """Return a task's parameters, with epsilons for the norm of the task.
 
-    In other norms than Linf, the balls extend as far along the diagonal as the Linf balls of radius `epsilons_255` /
-    255.
+    In norms other than Linf, a ball reaches as far along the diagonal as the Linf ball of radius `epsilons_255` / 255.
     """
     if task.constraint is None:
         return task.parameters(**changes)

@@ -28,8 +28,8 @@ from tests.support.tiny_networks import (
     N_CLASSES,
     SEED,
     CountingNetwork,
+    Float64Network,
     PathlessNetwork,
-    UnroundedNetwork,
     attack_parameters,
     corrupted_images,
     perturb_all,
@@ -133,10 +133,10 @@ def test_task_result_does_not_depend_on_random_state(task):
 def test_task_result_does_not_depend_on_micro_batch(task, micro_batch):
     # FAB ends on a boundary, where rounding decides the class. In float32, rounding depends on the batch.
     parameters = small_parameters(task)
-    context = tiny_context(task.key, tiny_classifier(UnroundedNetwork(), micro_batch=micro_batch))
+    context = tiny_context(task.key, tiny_classifier(Float64Network(), micro_batch=micro_batch))
     perturbed = perturb_all(task, parameters, IMAGES, context)
     for strength in parameters.strengths:
-        assert torch.equal(perturbed[strength], all_perturbed_images(task.key, UnroundedNetwork)[strength])
+        assert torch.equal(perturbed[strength], all_perturbed_images(task.key, Float64Network)[strength])
 
 
 @every_task

@@ -167,7 +167,7 @@ def test_published_measurements_exclude_per_image_columns():
 
 
 def test_columns_of_json_rejects_too_large_count():
-    with pytest.raises(ValueError, match="predictions that are not whole numbers up to 65535"):
+    with pytest.raises(ValueError, match="column predictions has values that are not whole numbers up to 65535"):
         columns_of_json("predictions", [3, 70_000])
 
 

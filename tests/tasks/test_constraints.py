@@ -99,7 +99,7 @@ def test_l0_distance_counts_changed_values():
     distances = L0.distances(images - to_float(torch.from_numpy(IMAGES.images)))
     assert distances.tolist() == [3.0] + [2.0] * (len(IMAGES) - 1)
     check_images(images, L0, 3.0)
-    with pytest.raises(PerturbationError, match="expected L0 distances up to epsilon 2, got 3"):
+    with pytest.raises(PerturbationError, match=r"expected L0 distances up to epsilon 2 \(strength 2\), got 3"):
         check_images(images, L0, 2.0)
 
 

@@ -25,8 +25,8 @@ from robust201.tasks.perturbations.minimum_norm import replace_outside_ball
 from tests.support.library_parity import LIBRARY_BATCHES, differing_bits
 from tests.support.tiny_networks import (
     SIZE,
+    Float64Network,
     PathlessNetwork,
-    UnroundedNetwork,
     part_of,
     perturb_all,
     request_of,
@@ -168,7 +168,7 @@ def sigma_zero_from_pseudocode(model, inputs, labels, steps):
 
 def test_sigma_zero_matches_published_algorithm():
     """In a float64 network, the two forms of Adam differ only by rounding: they change the same values."""
-    classifier = tiny_classifier(UnroundedNetwork())
+    classifier = tiny_classifier(Float64Network())
     nearest = fused_minima("sigma_zero_l0", TASKS["sigma_zero_l0"].parameters(steps=40), classifier)
     expected, n_changed = sigma_zero_from_pseudocode(classifier, CLEAN, LABELS, 40)
     assert torch.equal(distances_of("sigma_zero_l0", nearest).float(), n_changed)
@@ -207,7 +207,7 @@ def test_sigma_zero_matches_adv_lib_bitwise(steps, changes):
 @pytest.mark.parametrize("task", FUSED_TASKS, ids=lambda task: task.key)
 def test_image_is_correct_at_epsilons_below_its_distance(task):
     # Rounding in this network does not depend on the batch.
-    classifier = tiny_classifier(UnroundedNetwork())
+    classifier = tiny_classifier(Float64Network())
     nearest = fused_minima(task.key, task.parameters(steps=40), classifier)
     distances = distances_of(task.key, nearest)
     misclassified = classifier(nearest).argmax(dim=1) != LABELS
@@ -234,7 +234,7 @@ def test_image_is_correct_at_epsilons_below_its_distance(task):
 def test_stored_distances_match_images_and_merge_exactly(key):
     task = TASKS[key]
     parameters = small_parameters(task)
-    context = dataclasses.replace(tiny_context(key, tiny_classifier(UnroundedNetwork())), engine="fused")
+    context = dataclasses.replace(tiny_context(key, tiny_classifier(Float64Network())), engine="fused")
 
     def evaluate_slice(start, stop):
         part = part_of(task, parameters, IMAGES, start, stop)

@@ -9,11 +9,11 @@ import torch
 
 from robust201.core.errors import ConfigError
 from robust201.tasks import TASKS
-from robust201.tasks.columns import NEVER_FOOLED, steps_of
+from robust201.tasks.columns import NOT_FOOLED_STEP, steps_of
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import merge_values
 from tests.support.tiny_networks import (
-    UnroundedNetwork,
+    Float64Network,
     part_of,
     small_parameters,
     tiny_classifier,
@@ -21,7 +21,7 @@ from tests.support.tiny_networks import (
     tiny_images,
 )
 
-CLASSIFIER = tiny_classifier(UnroundedNetwork())
+CLASSIFIER = tiny_classifier(Float64Network())
 IMAGES = tiny_images(classifier=CLASSIFIER)
 RECORDING_KEYS = [key for key, task in TASKS.items() if task.records_steps]
 
@@ -132,7 +132,7 @@ def test_recording_steps_does_not_change_other_columns(key):
 @pytest.mark.parametrize("key", [key for key in RECORDING_KEYS if not key.startswith("pgd")])
 def test_image_has_a_step_if_and_only_if_it_is_misclassified(key):
     for values in evaluate_key(key).values():
-        np.testing.assert_array_equal(values["steps"] != NEVER_FOOLED, is_misclassified(values))
+        np.testing.assert_array_equal(values["steps"] != NOT_FOOLED_STEP, is_misclassified(values))
         assert (values["steps"][is_misclassified_clean()] == 0).all()
 
 
@@ -161,7 +161,7 @@ def test_step_numbers_continue_over_restarts_and_targets():
 def test_steps_without_attack_are_0_or_never():
     for key in ("clean", "fog"):
         for values in evaluate_key(key).values():
-            np.testing.assert_array_equal(values["steps"], np.where(is_misclassified(values), 0, NEVER_FOOLED))
+            np.testing.assert_array_equal(values["steps"], np.where(is_misclassified(values), 0, NOT_FOOLED_STEP))
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ Every message reads `<what failed> for <unit or file>: <the fault>. <what to do>
 import difflib
 from collections.abc import Iterable
 
-MAX_MESSAGE = 1500
+MAX_MESSAGE_LENGTH = 1500
 """Maximum length of a message in characters, because it may quote megabytes of text from a file or a user."""
 
 _MESSAGE_END_CHARACTERS = 400
@@ -39,8 +39,8 @@ _MIN_PREFIX_LENGTH = 3
 
 
 def shorten(message: str) -> str:
-    """Replace the middle of a message longer than `MAX_MESSAGE` with the number of omitted characters."""
-    if len(message) <= MAX_MESSAGE:
+    """Replace the middle of a message longer than `MAX_MESSAGE_LENGTH` with the number of omitted characters."""
+    if len(message) <= MAX_MESSAGE_LENGTH:
         return message
     n_omitted = len(message) - _MESSAGE_BEGINNING_CHARACTERS - _MESSAGE_END_CHARACTERS
     beginning, end = message[:_MESSAGE_BEGINNING_CHARACTERS], message[-_MESSAGE_END_CHARACTERS:]
@@ -149,7 +149,7 @@ class LeaseHeldError(StorageError):
 
 
 class ShardDamagedError(StorageError):
-    """A shard's bytes do not match the hash in its name, or its disk has lost them."""
+    """A shard's bytes do not match the hash in its name, or the disk can no longer read them."""
 
 
 class StorageFullError(StorageError):

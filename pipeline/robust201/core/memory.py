@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any, Final
 
 _DEFAULT_THRESHOLDS: Final = gc.get_threshold()
-_RARE_THRESHOLDS: Final = (20_000, *_DEFAULT_THRESHOLDS[1:])
+_STARTUP_THRESHOLDS: Final = (20_000, *_DEFAULT_THRESHOLDS[1:])
 """Thresholds of Python's three generations. The first is the number of new objects that triggers a collection of the
 youngest generation; the others are the numbers of collections of one generation that trigger one of the next."""
 
@@ -23,7 +23,7 @@ def reduce_gc_frequency() -> None:
     Imports create about 200,000 tracked objects that live until exit. Scanning them during the imports and at exit took
     a quarter of the time of a short run.
     """
-    gc.set_threshold(*_RARE_THRESHOLDS)
+    gc.set_threshold(*_STARTUP_THRESHOLDS)
 
 
 def restore_gc_thresholds() -> None:
@@ -31,7 +31,7 @@ def restore_gc_thresholds() -> None:
 
     Objects that already exist are never scanned again (`gc.freeze`). Thresholds set by other code stay.
     """
-    if gc.get_threshold() == _RARE_THRESHOLDS:
+    if gc.get_threshold() == _STARTUP_THRESHOLDS:
         gc.freeze()
         gc.set_threshold(*_DEFAULT_THRESHOLDS)
 

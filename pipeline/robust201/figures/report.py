@@ -79,7 +79,7 @@ def write_report(
     Args:
         dataset: the results.
         out: file to write.
-        mean: weighting of keys and strengths in means, a name of `dataset_results.MEANS`.
+        mean: weighting of keys and strengths in means, a key of `dataset_results.MEANS`.
         epsilon: epsilon of the attacks in the summary and the leaderboard (see `choose_evaluations_at_epsilon`).
         images: test images of the folder's only dataset, for thumbnails in the gallery of individual images.
 
@@ -120,7 +120,7 @@ def write_report(
             title=html.escape(title),
             style=_resource("report.css"),
             dataset_options="".join(f"<option>{html.escape(results.name)}</option>" for results in all_results),
-            answer=_answer_section(boards),
+            answer=_best_networks_section(boards),
             overview=_overview_section(dataset, all_results),
             **_cell_parts(space),
             means=html.escape(MEANS[mean]),
@@ -156,7 +156,7 @@ def _cell_parts(space: CellSpace | None) -> dict[str, str]:
     return {
         "about": html.escape(space.about),
         "last_index": str(len(space.specs()) - 1),
-        "largest_cell": str(space.max_kernel_parameters),
+        "max_kernel_parameters": str(space.max_kernel_parameters),
         "edge_menus": _edge_menus(space),
         "cell_drawing": _cell_drawing(space),
     }
@@ -173,7 +173,7 @@ def _embedded_json(value: Any) -> str:
 
 
 def _embedded_figures(value: Any) -> str:
-    """Serialise specifications as in `_embedded_json`, with the colours of the surrounding page."""
+    """Serialise Vega-Lite specifications as in `_embedded_json`, with the colours of the surrounding page."""
     return _embedded_json(value).replace(INK, "currentColor").replace(GRID, f"var(--grid, {GRID})")
 
 
@@ -281,8 +281,8 @@ def _attack_flags(results: "DatasetResults") -> str:
     return f'<div class="warning">Signs of weak attacks: <ul>{list_items}</ul></div>'
 
 
-def _answer_section(boards: "Sequence[Leaderboard]") -> str:
-    """Return the section that names the best networks; empty without attacks and corruptions."""
+def _best_networks_section(boards: "Sequence[Leaderboard]") -> str:
+    """Return the section that names the best networks; empty if no leaderboard has an answer."""
     answers = [f"<p>{html.escape(board.answer)}</p>" for board in boards if board.answer]
     basis = f'<p class="muted">{html.escape(boards[0].basis)}</p>'
     return f'<section id="answer">{"".join(answers)}{basis}</section>' if answers else ""
@@ -290,6 +290,8 @@ def _answer_section(boards: "Sequence[Leaderboard]") -> str:
 
 def _leaderboard(board: "Leaderboard") -> str:
     """Return the leaderboard as a table; the best network and networks tied with it are bold."""
+    from robust201.reader.value_checks import CLEAN
+
     if not board.standings:
         return ""
     frame = board.to_frame()
@@ -308,9 +310,13 @@ def _leaderboard(board: "Leaderboard") -> str:
         table_rows.append(f"<tr><th>{name}</th>{columns}</tr>")
     head = "".join(f"<th>{html.escape(standing.label)}</th>" for standing in board.standings)
     n_all = len(board.results.accuracies)
-    extent = (
-        "" if len(table_rows) == n_all else f"The first {len(table_rows)} of {n_all:,} networks, by the first attack. "
-    )
+    extent = ""
+    if len(table_rows) < n_all:
+        ranking = next((standing for standing in board.standings if standing.name != CLEAN), board.standings[0])
+        extent = (
+            f"The {len(table_rows)} best of {n_all:,} networks, ranked by accuracy under: "
+            f"{html.escape(ranking.label)}. "
+        )
     label = f"Leaderboard of {html.escape(board.results.name)}"
     return (
         f'<h3>Leaderboard</h3><p class="muted">{extent}Accuracy in % with its 95% interval; bold marks the best and '
@@ -346,7 +352,7 @@ def _dataset_section(results: "DatasetResults", board: "Leaderboard", images: "I
     name = html.escape(results.name)
     networks_count = f"<p>{results.extent}.</p>"
     omission_note = (
-        html.escape(f"Figures left out because the results do not suffice: {'; '.join(omitted_figures)}.")
+        html.escape(f"Figures left out because the results they need are missing: {'; '.join(omitted_figures)}.")
         if omitted_figures
         else ""
     )
@@ -496,11 +502,14 @@ def _accuracy_table(rows: Iterable[SummaryRow]) -> str:
         table_rows.append(
             f"<tr{start}><th>{html.escape(key)}</th><th>{html.escape(row.strength_label)}</th>{cells}</tr>"
         )
-    return _folded_table("Accuracy by key and strength", ("key", "strength"), table_rows)
+    return _collapsible_table("Accuracy by key and strength", ("key", "strength"), table_rows)
 
 
 def _measure_table(results: "DatasetResults") -> str:
-    """Return a table that summarises the measures and the values of unknown keys; empty if there are none."""
+    """Return a table that summarises the measures, and the values of keys that robust201 does not know.
+
+    It is empty if there are neither.
+    """
     from robust201.analysis.labels import measure_label
 
     table_rows = []
@@ -511,13 +520,13 @@ def _measure_table(results: "DatasetResults") -> str:
         )
         label = html.escape(measure_label(*measure))  # type: ignore[misc]
         table_rows.append(f"<tr><th>{label}</th>{cells}<td>{len(finite_values):,}</td></tr>")
-    return _folded_table("Measures", ("measure",), table_rows) if table_rows else ""
+    return _collapsible_table("Measures", ("measure",), table_rows) if table_rows else ""
 
 
 _STATISTICS_HEADINGS = ("lowest", "median", "highest", "architectures")
 
 
-def _folded_table(
+def _collapsible_table(
     title: str, row_headings: Sequence[str], rows: Sequence[str], columns: Sequence[str] = _STATISTICS_HEADINGS
 ) -> str:
     head = "".join(f"<th>{name}</th>" for name in (*row_headings, *columns))

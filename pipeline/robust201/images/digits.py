@@ -61,7 +61,7 @@ def _read_source() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     package = importlib.util.find_spec("sklearn")
     file = None if package is None or package.origin is None else Path(package.origin).parent / _SOURCE_FILE
     if file is not None and file.is_file():
-        with open_file(file, MAX_STATE_BYTES) as packed, gzip.open(packed, "rt") as stream:
+        with open_file(file, MAX_STATE_BYTES) as compressed, gzip.open(compressed, "rt") as stream:
             rows = np.loadtxt(stream, delimiter=",")
         images, labels = rows[:, :-1].reshape(-1, 8, 8), rows[:, -1]
     else:

@@ -1,4 +1,8 @@
-"""Model of the sweep YAML: networks, datasets, protocol and execution (docs/configuration.md describes each field)."""
+"""Model of the sweep YAML: networks, datasets, protocol and execution (docs/configuration.md describes each field).
+
+In docstrings, (protocol) marks fields that are part of the protocol, and (protocol, by hash) fields whose files are
+part of it by their hashes.
+"""
 
 import math
 import re
@@ -66,9 +70,9 @@ from robust201.tasks.parameters import Parameters
 ParametersT = TypeVar("ParametersT", bound=Parameters)
 
 MAX_WEIGHTS = 10_000
-"""Upper limit of the number of weights per network in a sweep."""
+"""Maximum number of sets of weights per network in a sweep."""
 
-MAX_NAME = 100
+MAX_NAME_LENGTH = 100
 """Maximum number of characters of a name that becomes part of file names."""
 
 
@@ -92,7 +96,7 @@ MAX_IMAGE_SIZE = 4_096
 MAX_SECONDS = 30 * 24 * 3600.0
 """Upper limit of a duration: 30 days."""
 
-Size = Annotated[float, Field(gt=0, le=MAX_COUNT)]
+PositiveAmount = Annotated[float, Field(gt=0, le=MAX_COUNT)]
 """A number of cores, GPUs or minutes, or a speed; fractions are allowed."""
 
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
@@ -115,7 +119,7 @@ class NetworkSection(Section):
 def check_distinct(numbers: tuple[int, ...]) -> tuple[int, ...]:
     """Reject an empty list and a list with duplicates."""
     if len(set(numbers)) != len(numbers) or not numbers:
-        raise ValueError(f"expected one or more different numbers, got {list(numbers)}.")
+        raise ValueError(f"expected one or more distinct numbers, got {list(numbers)}.")
     if len(numbers) > MAX_WEIGHTS:
         raise ValueError(
             f"expected up to {MAX_WEIGHTS:,} numbers, got {len(numbers):,}. Divide them among several runs."
@@ -131,7 +135,7 @@ TorchSeed = Annotated[int, Field(ge=-(2**63), le=2**64 - 1)]
 
 def _check_recipes(recipe_names: str | tuple[str, ...]) -> str | tuple[str, ...]:
     if not isinstance(recipe_names, str) and (len(set(recipe_names)) != len(recipe_names) or not recipe_names):
-        raise ValueError(f"expected one or more different names, got {list(recipe_names)}.")
+        raise ValueError(f"expected one or more distinct names, got {list(recipe_names)}.")
     return recipe_names
 
 
@@ -205,7 +209,8 @@ class WeightsSection(Section):
         n_weights = math.prod(n_choices) if self.random is None else len(self.random.seeds)
         if n_weights > MAX_WEIGHTS:
             raise ValueError(
-                f"expected up to {MAX_WEIGHTS:,} weights per network, got {n_weights:,}. Divide them among sweeps."
+                f"expected up to {MAX_WEIGHTS:,} sets of weights per network, got {n_weights:,}. Divide them among "
+                "sweeps."
             )
         return self
 
@@ -234,10 +239,10 @@ class SpaceFile(Section):
     """Python file with a function that builds networks (docs/your-own.md)."""
     function: str = "build"
     """Name of the function."""
-    gmacs: Size = DEFAULT_GMACS
+    gmacs: PositiveAmount = DEFAULT_GMACS
     """Cost of an image in billion multiply-accumulates, for estimates only."""
     distribution: str = ""
-    """Installed package that registers the file; written by robust201."""
+    """Installed package that registers the file. robust201 sets this field; do not write it yourself."""
 
     @model_serializer(mode="wrap")
     def _omit_empty_distribution(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -288,7 +293,7 @@ class ResizeSection(Section):
 
 
 class DatasetSection(Section):
-    """Images of a dataset; an explicit `corruptions: null` excludes corruptions on purpose."""
+    """Images of a dataset; `corruptions: null` excludes corruptions without a warning."""
 
     path: ConfigPath | None = None
     """Folder or file of the images; `digits` needs none."""
@@ -345,13 +350,13 @@ class ExecutionSection(Section):
     ray_address: str | None = None
     """`auto` or the address of a running cluster; by default Ray is started on this machine. All machines must see
     results, weights and images under the same paths."""
-    cpus_per_worker: Size = 1.0
+    cpus_per_worker: PositiveAmount = 1.0
     """CPU cores reserved for each actor; with 0.5, four actors share two cores."""
-    gpus_per_worker: Size = 1.0
+    gpus_per_worker: PositiveAmount = 1.0
     """GPUs reserved for each actor, if any; with a fraction, actors share a GPU and its memory."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto`: a GPU if there is one when the run starts. A cluster that starts without GPU machines needs `cuda` and
-    `workers`."""
+    """`auto`: a GPU if there is one when the run starts. On a cluster that adds GPU machines only on
+    demand, set `device: cuda` and `workers`."""
     threads: Annotated[int, Field(ge=1, le=MAX_THREADS)] = 1
     """CPU threads of each worker."""
     micro_batch: PositiveInt | None = None
@@ -369,7 +374,7 @@ class ExecutionSection(Section):
     drain_seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS)] | None = None
     """Time for parts in progress to finish after SIGTERM, SIGUSR1 or Ctrl-C; by default unlimited. After this time, the
     run abandons them and ends with exit code 3. A second signal stops the run immediately."""
-    part_minutes: Size = 15.0
+    part_minutes: PositiveAmount = 15.0
     """Maximum estimated duration of a bundle (docs/internals/store-and-runtime.md)."""
     gmacs_per_second: Annotated[float, Field(gt=0, le=1e9)] | None = None
     """Assumed speed of a worker in billion multiply-accumulates per second, for estimates and for dividing the work; it
@@ -447,9 +452,9 @@ def check_datasets(sections: Mapping[str, DatasetSection]) -> None:
                 f"expected a known dataset, or a custom one with `path`, `classes` and `image_size`, got {name!r}."
                 f"{did_you_mean(name, DATASETS)}"
             )
-        if name not in DATASETS and not re.fullmatch(rf"[A-Za-z0-9][\w.-]{{,{MAX_NAME - 1}}}", name):
+        if name not in DATASETS and not re.fullmatch(rf"[A-Za-z0-9][\w.-]{{,{MAX_NAME_LENGTH - 1}}}", name):
             raise ValueError(
-                f"expected a name of up to {MAX_NAME} letters, digits, dots, dashes and underscores, got "
+                f"expected a name of up to {MAX_NAME_LENGTH} letters, digits, dots, dashes and underscores, got "
                 f"{reprlib.repr(name)}."
             )
         _check_image_fields(name, section)
@@ -491,7 +496,7 @@ ArchitectureNames = Annotated[Literal["evaluated"] | tuple[int | str, ...], Befo
 SpaceChoice = Annotated[str | SpaceFile, BeforeValidator(_check_space)]
 
 
-class WorkSection(Section):
+class BaseConfig(Section):
     """Base model of sweep and training YAMLs. Subclasses declare the fields, so that the order of fields can differ."""
 
     if TYPE_CHECKING:
@@ -550,12 +555,12 @@ def _paper_keys() -> dict[str, dict[str, Any]]:
     return {key: {} for key in PAPER_KEYS}
 
 
-class SweepConfig(WorkSection):
+class SweepConfig(BaseConfig):
     """A sweep: its protocol, which determines the results, and its execution, which does not affect them."""
 
     format: Literal[1] = 1
     """Version of the file format."""
-    name: Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=MAX_NAME)]
+    name: Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=MAX_NAME_LENGTH)]
     """Name of the sweep: letters, digits, `_ . -`."""
     results: ConfigPath
     """Results folder with shards, plan and lease; created if absent."""
@@ -631,13 +636,17 @@ class SweepConfig(WorkSection):
             if name not in MEASUREMENTS:
                 raise ValueError(f"expected a known measurement, got {name!r}.{did_you_mean(name, MEASUREMENTS)}")
         if not value or len(set(value)) != len(value):
-            raise ValueError(f"expected different measurements, got {list(value)}.")
+            raise ValueError(f"expected one or more measurements without duplicates, got {list(value)}.")
         return tuple(name for name in MEASUREMENTS if name in value)
 
     @model_validator(mode="before")
     @classmethod
     def _choose_measurements(cls, fields: Any) -> Any:
-        """Choose default measurements: no matrices for many classes, and predictions if the sweep is sampled."""
+        """Choose default measurements.
+
+        They have no confusion or confidence matrices if a dataset has many classes, and include predictions if the
+        sweep is sampled.
+        """
         if not isinstance(fields, Mapping) or "measurements" in fields:
             return fields
         sections = fields.get("datasets")
@@ -826,7 +835,7 @@ class SweepConfig(WorkSection):
             dict.fromkeys(parameters.own_images for parameters in self.parameters.values() if parameters.own_images)
         )
 
-    def assumed_weights(self, sha256: str) -> tuple[Weights, ...]:
+    def placeholder_weights(self, sha256: str) -> tuple[Weights, ...]:
         """Return placeholders for the weights of each network, all with the same hash, to count units."""
         section = self.weights
         if section is None or section.files is not None:
@@ -903,7 +912,7 @@ def _find_sampling_problems(config: SweepConfig, section: SamplingSection) -> It
             f"{keys_drawing_per_batch[0]}, which draws them once per batch. Add the key to `sampling.cheap` to "
             "evaluate it on all images, or remove it from the sweep."
         )
-    n_weights, n_networks = len(config.assumed_weights("")), len(config.selected_architectures)
+    n_weights, n_networks = len(config.placeholder_weights("")), len(config.selected_architectures)
     if n_weights > 1:
         yield (f"sampling: expected one set of weights per network, got {n_weights:,}. Write one sweep for each set.")
     if section.pilot >= n_networks:
@@ -934,7 +943,7 @@ def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]
         if "source" in fields:
             for transfer, parameters in parse_transfers(name, fields, TASKS, _parse_parameters):
                 if transfer in custom or (transfer in keys and transfer != name):
-                    raise ValueError(f"expected different names, got {transfer!r} twice. Rename one of the keys.")
+                    raise ValueError(f"expected distinct names, got {transfer!r} twice. Rename one of the keys.")
                 custom[transfer] = parameters
             continue
         try:

@@ -593,7 +593,7 @@ def assumed_facts(config: SweepConfig) -> InputFacts:
         }
         count = _assumed_count(config, name, ImageSelection("test", config.images.count, config.images.seed))
         datasets[name] = DatasetFacts(count, placeholder, corruptions, own_images)
-    weights_by_architecture = dict.fromkeys(config.selected_architectures, config.assumed_weights(placeholder))
+    weights_by_architecture = dict.fromkeys(config.selected_architectures, config.placeholder_weights(placeholder))
     return InputFacts(datasets, dict.fromkeys(config.datasets, weights_by_architecture))
 
 

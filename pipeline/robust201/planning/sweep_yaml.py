@@ -21,7 +21,7 @@ from robust201.core.errors import ConfigError
 from robust201.core.files import bundled, format_bytes
 
 MAX_SWEEP_BYTES = 4 << 20
-"""Maximum size of a YAML file; a sweep with the strings of all NAS-Bench-201 cells has 1.1 MB."""
+"""Maximum size of a YAML file; a sweep with the strings of all NAS-Bench-201 cells takes 1.1 MB."""
 
 MAX_NODES = 200_000
 """Maximum number of names and values after expanding aliases; a list of weights files of 15,625 networks needs
@@ -51,7 +51,9 @@ class _StrictLoader(_SafeLoader):  # type: ignore[misc]
         field_names: set[str] = set()
         for key_node, _ in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                raise yaml.constructor.ConstructorError(None, None, "a field without a name", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, "a field name that is a list or mapping", key_node.start_mark
+                )
             if key_node.value in field_names:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"field {key_node.value!r} appears twice", key_node.start_mark

@@ -10,15 +10,15 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from robust201.core.errors import did_you_mean
 from robust201.core.records import ArchitectureId, content_digest, format_architecture
 from robust201.planning.config import (
-    MAX_NAME,
+    MAX_NAME_LENGTH,
     ArchitectureNames,
+    BaseConfig,
     DatasetSection,
     ExecutionSection,
     ImagesSection,
     NetworkSection,
     SpaceChoice,
     SpaceFile,
-    WorkSection,
     check_datasets,
     check_distinct,
 )
@@ -27,7 +27,7 @@ from robust201.planning.sweep_yaml import ConfigPath
 from robust201.spaces import DEFAULT_SPACE
 from robust201.training.recipes import Recipe
 
-_RECIPE_NAME = rf"[A-Za-z][\w.-]{{,{MAX_NAME - 1}}}"
+_RECIPE_NAME = rf"[A-Za-z][\w.-]{{,{MAX_NAME_LENGTH - 1}}}"
 
 Seed = Annotated[int, Field(ge=0)]
 
@@ -58,12 +58,12 @@ class TrainedDataset(DatasetSection):
     """False for a dataset that only provides images for the `data` of recipes."""
 
 
-class TrainingConfig(WorkSection):
+class TrainingConfig(BaseConfig):
     """Training runs, one per architecture, dataset, recipe and seed, with snapshots in a checkpoint store."""
 
     format: Literal[1] = 1
     """Version of the file format."""
-    name: Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=MAX_NAME)]
+    name: Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=MAX_NAME_LENGTH)]
     """Name of the job: letters, digits, `_ . -`."""
     store: ConfigPath
     """Checkpoint store to fill (`--out` overrides it)."""
@@ -106,8 +106,8 @@ class TrainingConfig(WorkSection):
         for name in recipes:
             if not re.fullmatch(_RECIPE_NAME, name):
                 raise ValueError(
-                    f"expected names of up to {MAX_NAME} letters, digits, dots, dashes and underscores that begin with "
-                    f"a letter, got {name!r}."
+                    f"expected names of up to {MAX_NAME_LENGTH} letters, digits, dots, dashes and underscores that "
+                    f"begin with a letter, got {name!r}."
                 )
         return recipes
 

@@ -36,7 +36,7 @@ class UserTaskParameters(Parameters):
     file: ConfigPath
     """Python file with the function."""
     distribution: str = ""
-    """Installed package that registers the task; written by robust201."""
+    """Installed package that registers the task. robust201 sets this field; do not write it yourself."""
     kind: Literal["attack", "measure"] = "attack"
     """`attack` or `measure`."""
     function: str = ""

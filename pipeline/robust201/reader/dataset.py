@@ -147,7 +147,7 @@ class RobustnessDataset:
         folders = self.files.layers if isinstance(self.files, OverlaidFiles) else (self.files,)
         paths = ", ".join(str(folder.path) for folder in folders)
         weights = f"; weights {', '.join(self.weights)}" if has_several_weights else ""
-        return f"<{type(self).__name__} {paths}: {contents}{f'; {source}' if ', but' in source else ''}{weights}>"
+        return f"<{type(self).__name__} {paths}: {contents}{f'; {source}' if ', except' in source else ''}{weights}>"
 
     def select(self, networks: "NameOrNames | Sequence[int] | None" = None, keys: NameOrNames | None = None) -> Self:
         """Return a dataset with the results of some networks and keys only.

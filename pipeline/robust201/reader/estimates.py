@@ -28,8 +28,9 @@ def read_estimates(files: ResultFiles) -> "pd.DataFrame":
 
     Returns:
         One row per network, key and strength, with the columns `dataset`, `key`, `architecture` (and further columns
-        that describe it), `strength`, `value`, `standard_error`, `low` and `high` (the 95% interval), `n_seen`,
-        `n_images` and `design`. Keys are in the paper's style. There are no rows if there are no estimates.
+        that describe it), `strength`, `value`, `standard_error`, `low` and `high` (the 95% interval), `n_seen`
+        (number of evaluated images), `n_images` and `design` (sampling design). Keys are spelled as in the published
+        dataset. There are no rows if there are no estimates.
 
     Raises:
         ResultsError: a file is damaged, or two folders have different estimates of the same accuracy.

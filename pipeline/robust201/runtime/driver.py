@@ -74,7 +74,7 @@ class Driver:
         def observe(event: Event, tally: RunTally) -> None:
             if isinstance(event, Receipt):
                 on_receipt(event)
-            self.tracker.count(event, tally)
+            self.tracker.record_event(event, tally)
             self._on_progress(self.tracker.progress, event)
 
         draining = draining_on_signals(drain, self._execution.drain_seconds)

@@ -1,6 +1,6 @@
 """Progress of a run: derives its rate and time left from events, and writes progress files, metrics and logs.
 
-Events are about parts, which are what a worker computes at a time (see `runtime.executors.base`). The amount of work is
+Events concern parts; a worker computes one part at a time (see `runtime.executors.base`). The amount of work is
 measured in multiply-accumulates of the networks.
 """
 
@@ -26,7 +26,7 @@ from robust201.runtime.work_log import WorkLog
 
 PROGRESS_FILE = "progress.json"
 FAILURES_FILE = "failures.jsonl"
-_PROGRESS_SECONDS = 2.0
+_MIN_WRITE_INTERVAL_SECONDS = 2.0
 
 _NUMERIC_FIELDS = frozenset(
     {
@@ -126,8 +126,8 @@ class RunProgress:
             sample, counts as its fraction of the images that were missing before the run.
         start_time: monotonic time when the first part began; later periods in which workers were starting are added to
             it, so that they do not lower the rate.
-        last_result_time: monotonic time when work was last finished or reported; rates are measured until then. None
-            means now.
+        last_result_time: monotonic time when work was last finished or reported; rates are measured up to this
+            time, or up to now while it is None.
         slowness: time per multiply-accumulate of the remaining work, divided by that of the work done.
         unsaved_macs: work of this run on training runs since their last snapshots, as reported by workers.
         training_heartbeats: heartbeats of the training runs in progress.
@@ -303,7 +303,7 @@ class Tracker:
         self._metrics, self._gpus_per_worker = metrics, gpus_per_worker
         self._is_starting = True
 
-    def count(self, event: Event, tally: RunTally) -> None:
+    def record_event(self, event: Event, tally: RunTally) -> None:
         """Update the progress after an event, which `tally` already includes; files are updated within seconds."""
         self._tally = tally
         match event:
@@ -322,7 +322,7 @@ class Tracker:
 
     def flush(self) -> None:
         """Write progress.json if it is out of date and was not written moments ago; must be called regularly."""
-        if self._is_stale and time.monotonic() - self._last_write >= _PROGRESS_SECONDS:
+        if self._is_stale and time.monotonic() - self._last_write >= _MIN_WRITE_INTERVAL_SECONDS:
             self.write()
 
     def note_draining(self) -> None:

@@ -4,9 +4,9 @@ A backend handles names and bytes, and does not interpret shards. A shard's name
 shards never change, so publishing a shard twice is harmless. A backend only has to ensure that a shard appears
 completely or not at all.
 
-Reading raises FileNotFoundError if the shard does not exist, ShardDamagedError if the disk has lost its bytes, and
-StorageError if the shard cannot be read at the moment. Writing raises StorageError (StorageFullError if the disk is
-full) if the shard cannot be written. No part of the shard is visible in that case.
+Reading raises FileNotFoundError if the shard does not exist, ShardDamagedError if the disk can no longer read its
+bytes, and StorageError if the shard cannot be read at the moment. Writing raises StorageError (StorageFullError if the
+disk is full) if the shard cannot be written. No part of the shard is visible in that case.
 """
 
 import errno
@@ -56,7 +56,7 @@ def is_compacted(shard: str) -> bool:
 
 
 MAX_SHARD_BYTES = 1 << 30
-"""Maximum size of a shard that is read into memory in one piece. Uncompacted shards usually have a few megabytes."""
+"""Maximum size of a shard that is read into memory in one piece. Uncompacted shards are usually a few megabytes."""
 
 MIN_RELIABLE_AGE_SECONDS = 5.0
 """Age of a file, in seconds, from which any further change is certain to change its modification time. Modification
@@ -74,7 +74,7 @@ def unreadable_error(label: str, error: OSError) -> StorageError:
     """
     fix = "Check its permissions and the file server"
     if isinstance(error, IsADirectoryError | IrregularFileError):
-        fix = "Move it away, because a result file must have this path"
+        fix = "Move it elsewhere, because a result file belongs at this path"
     return StorageError(
         f"Reading failed for result file {label}: {error.strerror or error}. {fix}, and run the same command again; "
         "finished work is kept."
@@ -154,7 +154,7 @@ class LocalBackend:
         """Return the names of shards whose change marker is certain to change if their bytes change from now on.
 
         These shards were last changed at least `MIN_RELIABLE_AGE_SECONDS` ago by the file system's clock. `entries`
-        must be a new listing.
+        must be a listing made just before the call.
         """
         try:
             with tempfile.TemporaryFile(dir=self.root) as probe:  # a file server has its own clock
@@ -180,7 +180,10 @@ class LocalBackend:
         return self._try_reading(shard, read_range)
 
     def source(self, shard: str) -> Path:
-        """Return the path of a shard, for Parquet readers; the caller must already have read the shard's footer."""
+        """Return the path of a shard, for Parquet readers.
+
+        The caller must already have read the shard's footer, so that a missing or damaged shard has raised an error.
+        """
         return self.path(shard)
 
     def sha256(self, shard: str) -> str:
@@ -197,7 +200,7 @@ class LocalBackend:
             if error.errno != errno.EIO:
                 raise unreadable_error(self.label(shard), error) from error
             if attempts == 1:
-                raise damage_error(self.label(shard), "readable bytes", f"{error.strerror}, twice") from error
+                raise damage_error(self.label(shard), "readable bytes", f"{error.strerror} in two attempts") from error
         return self._try_reading(shard, read, attempts - 1)
 
     def publish(self, shard: str, content: bytes) -> None:

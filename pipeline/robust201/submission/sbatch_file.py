@@ -24,8 +24,9 @@ SLURM_FOLDER = "slurm"
 """Subfolder of the results folder that contains the batch file and one log per task."""
 
 DRAIN_SECONDS = 600
-"""How many seconds before its time limit a task begins to drain, which means that it finishes the evaluations in
-progress and starts no others: twice the maximum time of the fused engine's parts (slices of a network's work)."""
+"""Default lead time in seconds: a task begins to drain this long before its time limit. It is twice the maximum time of
+the fused engine's parts (slices of a network's work). To drain means to finish the evaluations in progress and to start
+no others."""
 
 _MAX_DRAIN_SECONDS = 65_535
 _ENDING_SECONDS = 60
@@ -95,11 +96,11 @@ class ArrayOptions:
         )
         if self.drain_seconds is not None and self.drain_seconds >= max_drain:
             raise _option_error(
-                "drain_seconds", self.drain_seconds, f"less than the time limit and {_MAX_DRAIN_SECONDS + 1}"
+                "drain_seconds", self.drain_seconds, f"a number below the time limit and at most {_MAX_DRAIN_SECONDS}"
             )
 
     @property
-    def seconds_to_drain(self) -> int:
+    def drain_lead_seconds(self) -> int:
         """How many seconds before the time limit a task begins to drain."""
         if self.drain_seconds is not None:
             return self.drain_seconds
@@ -108,7 +109,7 @@ class ArrayOptions:
     @property
     def drain_deadline(self) -> float:
         """Seconds after the beginning of draining at which a task abandons its parts in progress."""
-        return self.seconds_to_drain - min(_ENDING_SECONDS, self.seconds_to_drain / 2)
+        return self.drain_lead_seconds - min(_ENDING_SECONDS, self.drain_lead_seconds / 2)
 
 
 def _option_error(field_name: str, option_value: object, expected: str) -> ConfigError:
@@ -188,7 +189,7 @@ def render(
         "--partition": options.partition,
         "--account": options.account,
         # With B:, only the batch process, which exec replaces by robust201, receives the signal, and not its workers.
-        "--signal": f"B:USR1@{options.seconds_to_drain}",
+        "--signal": f"B:USR1@{options.drain_lead_seconds}",
         "--output": _quote_directive(f"{logs}/%A_%a.log"),
         "--open-mode": "append",
     }

@@ -44,8 +44,8 @@ class FoolingSteps(NamedTuple):
     """The steps at which an attack fooled a batch of images (see `tasks.attack_kit.step_log`).
 
     Attributes:
-        first_steps: (B,) int64, the first step at which the attack observed that it fooled each image; `NEVER_FOOLED`
-            if it observed none.
+        first_steps: (B,) int64, the first step at which the attack observed that it fooled each image;
+            `NOT_FOOLED_STEP` if it observed none.
         last_step: the attack's last step. It is recorded for images that the network misclassifies although the attack
             did not observe that it fooled them.
     """
@@ -118,11 +118,11 @@ class Column:
         dimensions: lengths of the axes.
         add: (outputs) → flat indices (B,) int64 into the leading axes, and the values (B, …) int64 that the images add
             to the total at these indices. None if the column is computed from the counts.
-        counts: (`cm` (…, C, C) int64) → number of images in each mean, in a shape that broadcasts to the column's; None
-            if the column contains no means.
+        n_images_per_mean: (`cm` (…, C, C) int64) → number of images in each mean, in a shape that broadcasts to the
+            column's; None if the column contains no means.
         value_from_counts: (`cm`, as above) → value of a fraction that is computed from `cm`, without a total.
         is_distribution: whether rows are means of softmax vectors, which sum to 1.
-        images: (value) → number of images; None if the value does not determine it.
+        count_images: (value) → number of images; None if the value does not determine it.
         contradiction: (value, `cm`) → text "EXPECTED, got ACTUAL" if the value contradicts `cm`, otherwise None.
         elements: name → description of Parquet columns, if each element has a separate Parquet column.
         max_term: maximum that an image adds to a total of integers.
@@ -136,10 +136,10 @@ class Column:
     dtype: np.dtype[Any] = _FLOAT64
     dimensions: tuple[Dimension, ...] = ()
     add: "Callable[[ModelOutputs], tuple[torch.Tensor, torch.Tensor]] | None" = None
-    counts: Callable[[Counts], Counts] | None = None
+    n_images_per_mean: Callable[[Counts], Counts] | None = None
     value_from_counts: Callable[[Counts], NDArray[np.float64]] | None = None
     is_distribution: bool = False
-    images: Callable[[NDArray[Any]], int] | None = None
+    count_images: Callable[[NDArray[Any]], int] | None = None
     contradiction: Callable[[NDArray[Any], Counts], str | None] | None = None
     elements: Mapping[str, str] | None = None
     max_term: int = 1
@@ -241,17 +241,17 @@ def _add_bin_confidence(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Ten
 def _contradiction_of_bins(counts: NDArray[Any], cm: Counts) -> str | None:
     n_correct, n_correct_in_bins = int(np.trace(cm)), int(counts[:, 1].sum())
     if (counts[:, 1] > counts[:, 0]).any():
-        return "at most as many correct images as images in every bin, got more"
+        return "no bin with more correct images than images, got one"
     return None if n_correct_in_bins == n_correct else f"{n_correct} correct images, got {n_correct_in_bins}"
 
 
-STAGES = 4
+MAX_STAGES = 4
 """Maximum number of stages of an attack: AutoAttack has four."""
 
 
 def _add_stage(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
     is_correct = outputs.predicted == outputs.labels
-    indices = is_correct.long() * (STAGES + 1 - outputs.stage) + outputs.stage
+    indices = is_correct.long() * (MAX_STAGES + 1 - outputs.stage) + outputs.stage
     return indices, outputs.labels.new_ones(len(outputs.labels))
 
 
@@ -261,10 +261,10 @@ def _contradiction_of_stages(stages: NDArray[Any], cm: Counts) -> str | None:
 
 
 UNITS_PER_DISTANCE = 1e9
-"""Distances are stored as integers, in billionths of the pixel range [0, 1] (L0: of one value). Whole numbers are
-therefore stored exactly."""
+"""Distances are stored as integers, in units of 1e-9, where pixels are in [0, 1]. An L0 distance is the number of
+changed values, in the same units. Whole numbers are therefore stored exactly."""
 
-NOT_FOOLED = 2**53 - 1
+NOT_FOOLED_DISTANCE = 2**53 - 1
 """Stored distance of an image that the attack does not fool: the largest integer that all JSON parsers represent
 exactly."""
 
@@ -278,26 +278,26 @@ DISTANCES = "distances"
 def _add_distance(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
     is_wrong = outputs.predicted != outputs.labels
     if outputs.measure_distances is None:
-        return outputs.positions, (~is_wrong).long() * NOT_FOOLED
+        return outputs.positions, (~is_wrong).long() * NOT_FOOLED_DISTANCE
     distances = outputs.measure_distances().double()
     # Round down, so that no distance is overestimated. 0 is reserved for images without a perturbation.
     units = (distances * UNITS_PER_DISTANCE).floor().long().maximum((distances > 0).long())
-    return outputs.positions, units.where(is_wrong, units.new_full((), NOT_FOOLED))
+    return outputs.positions, units.where(is_wrong, units.new_full((), NOT_FOOLED_DISTANCE))
 
 
 def _contradiction_of_distances(distances: NDArray[Any], cm: Counts) -> str | None:
-    n_fooled, n_wrong = int((distances != NOT_FOOLED).sum()), int(cm.sum() - np.trace(cm))
-    if distances.max(initial=0) > NOT_FOOLED:
-        return f"numbers up to {NOT_FOOLED}, got {int(distances.max())}"
+    n_fooled, n_wrong = int((distances != NOT_FOOLED_DISTANCE).sum()), int(cm.sum() - np.trace(cm))
+    if distances.max(initial=0) > NOT_FOOLED_DISTANCE:
+        return f"numbers up to {NOT_FOOLED_DISTANCE}, got {int(distances.max())}"
     return None if n_fooled == n_wrong else f"distances of {n_wrong} misclassified images, got {n_fooled}"
 
 
 def distances_of(stored_distances: NDArray[Any]) -> NDArray[np.float64]:
     """Convert stored distances to float64, with infinity for images that the attack does not fool."""
-    return np.where(stored_distances == NOT_FOOLED, np.inf, stored_distances / UNITS_PER_DISTANCE)
+    return np.where(stored_distances == NOT_FOOLED_DISTANCE, np.inf, stored_distances / UNITS_PER_DISTANCE)
 
 
-NEVER_FOOLED = 2**31 - 1
+NOT_FOOLED_STEP = 2**31 - 1
 """Stored step of an image that the attack does not fool: the largest signed 32-bit integer."""
 
 STEPS = "steps"
@@ -306,25 +306,25 @@ STEPS = "steps"
 
 def _add_step(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
     is_wrong = outputs.predicted != outputs.labels
-    never_fooled = outputs.positions.new_full((), NEVER_FOOLED)
+    never_fooled = outputs.positions.new_full((), NOT_FOOLED_STEP)
     if outputs.fooling_steps is None:
-        return outputs.positions, (~is_wrong).long() * NEVER_FOOLED
+        return outputs.positions, (~is_wrong).long() * NOT_FOOLED_STEP
     return outputs.positions, outputs.fooling_steps.first_steps.minimum(
         (is_wrong.long() * outputs.fooling_steps.last_step).where(is_wrong, never_fooled)
     )
 
 
 def _contradiction_of_steps(steps: NDArray[Any], cm: Counts) -> str | None:
-    n_fooled, n_wrong = int((steps != NEVER_FOOLED).sum()), int(cm.sum() - np.trace(cm))
-    if steps.max(initial=0) > NEVER_FOOLED:
-        return f"numbers up to {NEVER_FOOLED}, got {int(steps.max())}"
+    n_fooled, n_wrong = int((steps != NOT_FOOLED_STEP).sum()), int(cm.sum() - np.trace(cm))
+    if steps.max(initial=0) > NOT_FOOLED_STEP:
+        return f"numbers up to {NOT_FOOLED_STEP}, got {int(steps.max())}"
     # An image that is fooled at an earlier step may be classified correctly at the last one.
     return None if n_fooled >= n_wrong else f"steps of at least {n_wrong} misclassified images, got {n_fooled}"
 
 
 def steps_of(stored_steps: NDArray[Any]) -> NDArray[np.float64]:
     """Convert stored steps to float64, with infinity for images that the attack does not fool."""
-    return np.where(stored_steps == NEVER_FOOLED, np.inf, stored_steps)
+    return np.where(stored_steps == NOT_FOOLED_STEP, np.inf, stored_steps)
 
 
 COUNTS = "cm"
@@ -354,7 +354,7 @@ COLUMNS: dict[str, Column] = {
             field="label",
             dimensions=_MATRIX,
             add=lambda outputs: (outputs.labels, outputs.confidences),
-            counts=lambda cm: cm.sum(axis=-1)[..., None],
+            n_images_per_mean=lambda cm: cm.sum(axis=-1)[..., None],
             is_distribution=True,
         ),
         Column(
@@ -364,7 +364,7 @@ COLUMNS: dict[str, Column] = {
             field="argmax",
             dimensions=_MATRIX,
             add=lambda outputs: (outputs.predicted, outputs.confidences),
-            counts=lambda cm: cm.sum(axis=-2)[..., None],
+            n_images_per_mean=lambda cm: cm.sum(axis=-2)[..., None],
             is_distribution=True,
         ),
         Column(
@@ -373,7 +373,7 @@ COLUMNS: dict[str, Column] = {
             field="prediction",
             dimensions=(2,),
             add=_add_by_correctness,
-            counts=_correct_and_wrong,
+            n_images_per_mean=_correct_and_wrong,
             elements={
                 "confidence_correct": "Mean confidence in the predicted class of correctly classified images; null if "
                 "none.",
@@ -387,7 +387,7 @@ COLUMNS: dict[str, Column] = {
             dtype=np.dtype(np.int32),
             dimensions=_MATRIX,
             add=_add_count,
-            images=lambda cm: int(cm.sum()),
+            count_images=lambda cm: int(cm.sum()),
         ),
         Column(
             "predictions",
@@ -397,7 +397,7 @@ COLUMNS: dict[str, Column] = {
             wide_dtype=np.dtype(np.uint16),
             dimensions=("images",),
             add=lambda outputs: (outputs.positions, outputs.predicted),
-            images=len,
+            count_images=len,
             contradiction=_contradiction_of_predictions,
         ),
         Column(
@@ -406,9 +406,9 @@ COLUMNS: dict[str, Column] = {
             "Six counts: images that were misclassified from the start, images fooled by stages 1 to 4 of the attack, "
             "and correctly classified images. Without stages, all misclassified images are in the first count.",
             dtype=np.dtype(np.int32),
-            dimensions=(STAGES + 2,),
+            dimensions=(MAX_STAGES + 2,),
             add=_add_stage,
-            images=lambda stages: int(stages.sum()),
+            count_images=lambda stages: int(stages.sum()),
             contradiction=_contradiction_of_stages,
         ),
         Column(
@@ -420,13 +420,13 @@ COLUMNS: dict[str, Column] = {
             dtype=np.dtype(np.int32),
             dimensions=(N_BINS, 2),
             add=_add_bin_counts,
-            images=lambda counts: int(counts[:, 0].sum()),
+            count_images=lambda counts: int(counts[:, 0].sum()),
             contradiction=_contradiction_of_bins,
         ),
         Column(
             "calibration_confidence",
             CALIBRATION,
-            "Sum of these confidences in each bin, in units of 2**-32.",
+            "Sum over each bin of the confidences in the predicted class, in units of 2**-32.",
             field="confidence",
             dtype=np.dtype(np.int64),
             dimensions=(N_BINS,),
@@ -436,13 +436,13 @@ COLUMNS: dict[str, Column] = {
         Column(
             DISTANCES,
             "distances",
-            "Distance of every image from the original, in order, in the key's norm and in billionths of the pixel "
-            "range (L0: of values); 9007199254740991 if it is classified correctly. If the key has no norm, 0 for "
-            "misclassified images.",
+            "Distance of every image from the original, in order, in the key's norm, times 1e9, for pixels in "
+            "[0, 1] (L0: number of changed values, times 1e9); 9007199254740991 if it is classified correctly. If the "
+            "key has no norm, 0 for misclassified images.",
             dtype=np.dtype(np.int64),
             dimensions=("images",),
             add=_add_distance,
-            images=len,
+            count_images=len,
             contradiction=_contradiction_of_distances,
         ),
         Column(
@@ -453,7 +453,7 @@ COLUMNS: dict[str, Column] = {
             dtype=np.dtype(np.uint32),
             dimensions=("images",),
             add=_add_step,
-            images=len,
+            count_images=len,
             contradiction=_contradiction_of_steps,
         ),
         Column(
@@ -463,7 +463,7 @@ COLUMNS: dict[str, Column] = {
             dtype=np.dtype(np.int32),
             dimensions=(2,),
             add=_add_outcome,
-            images=lambda counts: int(counts.sum()),
+            count_images=lambda counts: int(counts.sum()),
         ),
     )
 }
@@ -550,7 +550,10 @@ def has_counts(values: Values) -> bool:
 
 
 def fields_of(measurement: str) -> dict[str, str]:
-    """Return the column of each JSON field of a measurement. A column of a measure has an empty field."""
+    """Return the column of each JSON field of a measurement.
+
+    A measure has a single column, under the empty field name.
+    """
     if measurement not in MEASUREMENTS:
         return {"": measurement}
     return {name: column.name for name, column in MEASUREMENTS[measurement].items()}
@@ -616,7 +619,7 @@ def _smallest_dtype(array: NDArray[np.float64], dtypes: Sequence[np.dtype[Any]],
             return dtype
         if np.array_equal(array, np.rint(array)) and np.abs(array).max(initial=0) <= np.iinfo(dtype).max:
             return dtype
-    raise ValueError(f"{column} that are not whole numbers up to {np.iinfo(dtypes[-1]).max}")
+    raise ValueError(f"column {column} has values that are not whole numbers up to {np.iinfo(dtypes[-1]).max}")
 
 
 def count_images(measurement: str, json_value: Any, *, is_single: bool) -> int | None:
@@ -628,6 +631,8 @@ def count_images(measurement: str, json_value: Any, *, is_single: bool) -> int |
         is_single: whether the value is of one strength.
     """
     for column in MEASUREMENTS.get(measurement, {}).values():
-        if column.images is not None:
-            return column.images(columns_of_json(measurement, json_value if is_single else json_value[0])[column.name])
+        if column.count_images is not None:
+            return column.count_images(
+                columns_of_json(measurement, json_value if is_single else json_value[0])[column.name]
+            )
     return None

@@ -62,12 +62,12 @@ class TrainingState:
 
 
 class StateFolder:
-    """Folder with the states of one training run. `notice` receives a message about each damaged state."""
+    """Folder with the states of one training run. `notify` receives a message about each damaged state."""
 
-    def __init__(self, folder: Path, training_id: str, notice: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, training_id: str, notify: Callable[[str], None]) -> None:
         self._folder = folder
         self._training_id = training_id
-        self._notice = notice
+        self._notify = notify
 
     def save(self, state: TrainingState) -> None:
         """Save a state, and delete all others except the newest previous one."""
@@ -76,8 +76,8 @@ class StateFolder:
         name = f"step-{state.step:09d}-{digest[:16]}.safetensors"
         with new_file(self._folder, name) as new_state:
             new_state.stream.write(raw)
-        # If a stored snapshot was lost, training repeats earlier steps, and its new states must not be deleted in
-        # favour of old states of later steps.
+        # Keep the new state even if states of later steps exist: they are left over if training had to repeat earlier
+        # steps because a snapshot in the store was lost.
         for path in [path for path in self._paths() if path.name != name][_MAX_STATES - 1 :]:
             path.unlink()
 
@@ -104,7 +104,7 @@ class StateFolder:
             if hashlib.sha256(raw).hexdigest().startswith(digest):
                 return self._decode(raw, path)
             path.rename(path.with_name(_DAMAGED + path.name))
-            self._notice(
+            self._notify(
                 f"The state of a training run after {step} steps in {path} was damaged ({len(raw):,} bytes with a "
                 f"wrong hash) and has been renamed to {_DAMAGED}{path.name}; the previous state is used, if there "
                 "is one."

@@ -28,7 +28,7 @@ from robust201.studies.pages.writer import (
     table_lines,
 )
 
-_EXPLAIN_EFFECTS = (
+_EFFECTS_EXPLANATION = (
     "Effects on R after the last epoch of each architecture. Comparisons are numbered as in "
     "docs/image-distribution.md: “A > B” names first the group that is more robust according to the paper, and “A → B” "
     "is a group pretrained on A and then trained on B. An estimate is the mean of the first group minus that of the "
@@ -51,7 +51,7 @@ def write_image_distribution(
     ):
         page.add_table(name, frame)
     page.add_table("comparisons", comparisons)
-    page.add_lead(_count_decisions(comparisons, numbers.is_comparable))
+    page.add_lead(_describe_decisions(comparisons, numbers.is_comparable))
     page.add_text(_explain_tables(numbers))
     for network, rows in numbers.tables.groupby("network", sort=False):
         page.add_text(f"## {network}\n\n{short_table(_robustness_lines(rows), 'robustness', 'R by group and epoch')}")
@@ -85,24 +85,25 @@ def write_image_distribution(
         page.add_table("mixed-variances", mixed.variances)
         page.add_text(f"## Mixed models\n\n{_explain_mixed_models(mixed)}\n\n{_variance_lines(mixed.variances)}")
         effects = short_table(_effect_lines(mixed.effects), "mixed-effects", "effects")
-        page.add_text(f"{_EXPLAIN_EFFECTS}\n\n{effects}")
+        page.add_text(f"{_EFFECTS_EXPLANATION}\n\n{effects}")
     return page.finish()
 
 
 def _explain_tables(numbers: ImageDistribution) -> str:
     n_above = int(numbers.tables["above_one"].sum())
-    strengths = (
-        "over the paper's nine strengths"
-        if numbers.is_comparable
-        else "over other strengths than in the paper, or from the sensitivity, so it is not comparable with published R"
-    )
+    if numbers.is_comparable:
+        basis = "over the paper's nine strengths"
+    elif numbers.uses_sensitivity:
+        basis = "from the sensitivity, so it is not comparable with published R"
+    else:
+        basis = "over strengths other than the paper's, so it is not comparable with published R"
     return (
-        "R is the area under a network's accuracy as a function of the attack's strength, divided by the area for a "
-        "constant clean accuracy; 1 means that the attack has no effect. "
-        f"R is computed for each network {strengths}. The tables have means over networks. The lower bound of R, which "
+        "R is the area under a network's accuracy as a function of the attack's strength, divided by the area that "
+        "there would be if accuracy stayed at its clean value; 1 means that the attack has no effect. "
+        f"R is computed for each network {basis}. The tables have means over networks. The lower bound of R, which "
         f"is reached if no attacked image is classified correctly, is {numbers.floor:.4f}. R is not clipped; "
         f"{n_above} of {len(numbers.trained_networks)} networks have R above 1. "
-        f"{_count_at_chance(numbers.trained_networks)}"
+        f"{_describe_networks_at_chance(numbers.trained_networks)}"
         f"{_explain_sensitivity(numbers)}{_compare_fits(numbers.trained_networks)}"
         "Standard deviations divide by n - 1. Intervals are Student's 95% intervals over networks. Published means are "
         "over 20 networks; p is the p-value of Welch's test of the difference from the published mean."
@@ -128,7 +129,7 @@ def _explain_sensitivity(numbers: ImageDistribution) -> str:
     )
 
 
-def _count_at_chance(trained_networks: pd.DataFrame) -> str:
+def _describe_networks_at_chance(trained_networks: pd.DataFrame) -> str:
     n_at_chance = int(trained_networks["at_chance"].sum())
     if not n_at_chance:
         return ""
@@ -166,7 +167,7 @@ def _format_interval(row: Mapping[Any, Any], decimals: int = 4) -> str:
     return f"[{format_number(row['low'], decimals)}, {format_number(row['high'], decimals)}]"
 
 
-def _count_decisions(comparisons: pd.DataFrame, is_comparable: bool) -> str:
+def _describe_decisions(comparisons: pd.DataFrame, is_comparable: bool) -> str:
     with_published = comparisons[comparisons["printed"].notna()]
     n_agreeing = int((with_published["printed"] == with_published["higher"]).sum())
     n_after_holm = int((comparisons["higher_holm"] != "").sum())

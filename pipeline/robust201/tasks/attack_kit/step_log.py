@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robust201.tasks.columns import NEVER_FOOLED, FoolingSteps
+from robust201.tasks.columns import NOT_FOOLED_STEP, FoolingSteps
 
 
 class StepLog:
@@ -26,7 +26,7 @@ class StepLog:
     """
 
     def __init__(self, n_strengths: int, n_images: int, device: torch.device) -> None:
-        self.first_steps = torch.full((n_strengths, n_images), NEVER_FOOLED, dtype=torch.int64, device=device)
+        self.first_steps = torch.full((n_strengths, n_images), NOT_FOOLED_STEP, dtype=torch.int64, device=device)
         self.last_step = 0
 
     def record_clean(self, correct: NDArray[np.bool_]) -> None:
@@ -64,7 +64,7 @@ class RunLog:
         self._log.last_step = max(self._log.last_step, self._n_previous_steps + n_steps)
         self._labels = labels
         self._log_indices = torch.from_numpy(log_indices).to(labels.device)
-        self._first_steps = torch.full_like(labels, NEVER_FOOLED)
+        self._first_steps = torch.full_like(labels, NOT_FOOLED_STEP)
         self._is_fooled = torch.zeros_like(labels, dtype=torch.bool)
 
     @property
@@ -97,7 +97,7 @@ class RunLog:
         """
         if self._log is None:
             return
-        steps = torch.where(fooled, self._n_previous_steps + step, NEVER_FOOLED)
+        steps = torch.where(fooled, self._n_previous_steps + step, NOT_FOOLED_STEP)
         if rows is None:
             self._first_steps = torch.minimum(self._first_steps, steps)
         else:
@@ -112,7 +112,7 @@ class RunLog:
         """
         if self._log is None:
             return
-        first_steps = self._first_steps if fooled is None else torch.where(fooled, self._first_steps, NEVER_FOOLED)
+        first_steps = self._first_steps if fooled is None else torch.where(fooled, self._first_steps, NOT_FOOLED_STEP)
         steps = self._log.first_steps.view(-1)
         steps[self._log_indices] = torch.minimum(steps[self._log_indices], first_steps)
 
@@ -133,11 +133,11 @@ class BallLog:
         self._log = log
         self._radii = torch.tensor(radii, dtype=torch.float64, device=device)[:, None]
         self._positions = torch.from_numpy(positions).to(device)
-        self._first_steps = torch.full((len(radii), len(positions)), NEVER_FOOLED, dtype=torch.int64, device=device)
+        self._first_steps = torch.full((len(radii), len(positions)), NOT_FOOLED_STEP, dtype=torch.int64, device=device)
 
     def record(self, step: int, misclassified: torch.Tensor, lengths: torch.Tensor) -> None:
         """Record after a step whether images (B,) are misclassified, and the lengths (B,) of their perturbations."""
-        steps = torch.where(misclassified & (lengths.double() <= self._radii), max(step, 1), NEVER_FOOLED)
+        steps = torch.where(misclassified & (lengths.double() <= self._radii), max(step, 1), NOT_FOOLED_STEP)
         self._first_steps = torch.minimum(self._first_steps, steps)
 
     def write(self) -> None:

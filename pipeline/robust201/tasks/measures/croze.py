@@ -30,7 +30,7 @@ def measure(context: Context, parameters: CrozeParameters, request: Request) -> 
     images = to_float(request.images[: parameters.images]).double()
     labels = request.labels[: parameters.images].clone()
     with torch.inference_mode(mode=False), torch.enable_grad(), context.seeded(0):
-        clean, perturbed = _float64_copy(classifier), _float64_copy(classifier)
+        clean, perturbed = _proxy_network(classifier), _proxy_network(classifier)
         inputs = normalised(classifier, images)
         _perturb_weights(perturbed, inputs, labels, parameters.weight_step)
         pixels = _perturb_images(classifier, perturbed, images, labels, parameters.image_step)
@@ -49,7 +49,8 @@ def measure(context: Context, parameters: CrozeParameters, request: Request) -> 
         return {"score": np.array(float(torch.stack(scores).sum()) if scores else 0.0)}
 
 
-def _float64_copy(classifier: Classifier) -> nn.Module:
+def _proxy_network(classifier: Classifier) -> nn.Module:
+    """Return a float64 copy of a network, with absolute weights and without BatchNorm."""
     network = trainable_copy(classifier, training=True).double()
     skip_batch_norm(network)
     make_absolute(network)

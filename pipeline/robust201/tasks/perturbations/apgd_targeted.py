@@ -1,8 +1,9 @@
 """APGD on the targeted difference of logits ratio, one target class after the other.
 
 Source: Croce and Hein, ICML 2020, equation 7; `pyautoattack.autopgd_base.APGDAttack_targeted`. An image's targets are
-the classes with the second largest, third largest, … logit of the clean image. An image that is fooled with one target
-is not attacked with the next. The loss needs at least four classes; all classes except the label can be targets.
+the classes with the second largest, third largest, … logit of the clean image. An image that is misclassified after the
+attack on one target is not attacked on the remaining ones. The loss needs at least four classes; all classes except the
+label can be targets.
 """
 
 from collections.abc import Iterator
@@ -69,8 +70,8 @@ def _loss(labels: torch.Tensor, targets: torch.Tensor) -> Loss:
         # AutoAttack's expression, unchanged: reordering terms changes the last bits of the gradient.
         true_classes, target = labels[rows].clone(), targets[rows].clone()
         ordered, _ = logits.sort(dim=1)
-        images = torch.arange(len(logits), device=logits.device)
-        return -(logits[images, true_classes] - logits[images, target]) / (
+        row_numbers = torch.arange(len(logits), device=logits.device)
+        return -(logits[row_numbers, true_classes] - logits[row_numbers, target]) / (
             ordered[:, -1] - 0.5 * (ordered[:, -3] + ordered[:, -4]) + 1e-12
         )
 

@@ -133,6 +133,6 @@ def _check_pixels(batch: Perturbed, name: str, request: Request, constraint: Con
         distance = float(constraint.distances(batch.images - to_float(images[batch.positions])).max())
         if not distance <= constraint.reach(strength):
             raise PerturbationError(
-                f"Perturbing failed for {name}: expected {constraint.name} distances up to {radius:.6g} at "
-                f"strength {strength:g}, got {distance:.6g}. This is a bug in the attack."
+                f"Perturbing failed for {name}: expected {constraint.name} distances up to epsilon {radius:.6g} "
+                f"(strength {strength:g}), got {distance:.6g}. This is a bug in the attack."
             )

@@ -20,7 +20,7 @@ from robust201.tasks.parameters import Ddn
 from robust201.tasks.perturbations.minimum_norm import (
     cosine_decay,
     fused_batches,
-    image_lengths,
+    l2_norms,
     minimum_norm_batches,
     per_image,
 )
@@ -60,13 +60,13 @@ def run_ddn(job: AttackJob, samples: Samples, parameters: Ddn) -> torch.Tensor:
     clean, labels = samples.clean, samples.labels
     noise = job.random_numbers.normals(0, samples.image_rows, clean[0].numel()).to(clean.device)
     delta = torch.zeros_like(clean)
-    longest_possible = image_lengths(torch.maximum(clean, 1 - clean))
+    longest_possible = l2_norms(torch.maximum(clean, 1 - clean))
     shortest_length, best_delta = longest_possible, delta
     epsilons = torch.full_like(longest_possible, parameters.init_epsilon)
     for step in range(parameters.steps):
         stepsize = _FINAL_STEP_SIZE + (1.0 - _FINAL_STEP_SIZE) * cosine_decay(step, parameters.steps)
         logits, _, gradient = gradient_of(job.model, job.batching, clean + delta, labels, samples.strengths)
-        lengths = image_lengths(delta)
+        lengths = l2_norms(delta)
         misclassified = logits.argmax(dim=-1) != labels
         is_nearer = misclassified & (lengths <= shortest_length)
         shortest_length = torch.where(is_nearer, lengths, shortest_length)
@@ -75,11 +75,11 @@ def run_ddn(job: AttackJob, samples: Samples, parameters: Ddn) -> torch.Tensor:
         delta = delta + stepsize * _direction(gradient, random_direction)
         epsilons = epsilons * torch.where(misclassified, 1.0 - parameters.gamma, 1.0 + parameters.gamma)
         epsilons = torch.minimum(epsilons, longest_possible)
-        delta = delta * per_image(epsilons / image_lengths(delta))
+        delta = delta * per_image(epsilons / l2_norms(delta))
         delta = (clean + delta).clamp(0, 1) - clean
     return clean + best_delta
 
 
 def _direction(gradient: torch.Tensor, random_direction: torch.Tensor) -> torch.Tensor:
-    gradient = torch.where(per_image(image_lengths(gradient) == 0), random_direction, gradient)
-    return gradient * per_image(1 / image_lengths(gradient).clamp_min(_MIN_NORM))
+    gradient = torch.where(per_image(l2_norms(gradient) == 0), random_direction, gradient)
+    return gradient * per_image(1 / l2_norms(gradient).clamp_min(_MIN_NORM))

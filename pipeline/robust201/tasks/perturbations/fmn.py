@@ -21,7 +21,7 @@ from robust201.tasks.parameters import Fmn, FmnL2
 from robust201.tasks.perturbations.minimum_norm import (
     cosine_decay,
     fused_batches,
-    image_lengths,
+    l2_norms,
     minimum_norm_batches,
     per_image,
 )
@@ -97,7 +97,7 @@ def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn, log: BallLog | No
         else:
             epsilons = _next_radius(state, gamma, margins, norm.dual_lengths(gradient))
         epsilons = torch.minimum(epsilons, longest_possible)
-        factor = per_image(1 / image_lengths(gradient).clamp_min(_MIN_NORM))
+        factor = per_image(1 / l2_norms(gradient).clamp_min(_MIN_NORM))
         delta = delta + gradient * factor * stepsize
         delta = clean + project(clean + delta - clean, epsilons) - clean
         delta = (clean + delta).clamp(0, 1) - clean
@@ -160,7 +160,7 @@ def _project_linf(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Ten
 
 
 def _project_l2(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Tensor:
-    return difference * per_image((epsilons / image_lengths(difference).clamp_min(_MIN_NORM)).clamp_max(1))
+    return difference * per_image((epsilons / l2_norms(difference).clamp_min(_MIN_NORM)).clamp_max(1))
 
 
 def _project_l1(difference: torch.Tensor, epsilons: torch.Tensor) -> torch.Tensor:
@@ -213,7 +213,7 @@ def _l0_lengths(images: torch.Tensor) -> torch.Tensor:
 
 _NORMS = {
     "Linf": _Norm(_linf_lengths, _l1_lengths, _project_linf),
-    "L2": _Norm(image_lengths, image_lengths, _project_l2),
+    "L2": _Norm(l2_norms, l2_norms, _project_l2),
     "L1": _Norm(_l1_lengths, _linf_lengths, _project_l1),
     "L0": _Norm(_l0_lengths, _linf_lengths, _project_l0),
 }

@@ -1,8 +1,8 @@
 """Common parts of minimum-norm attacks: one run per image, whose result is used for all epsilons.
 
-At an epsilon, the result is the nearest misclassified image if it is inside the ball, otherwise the clean image. So the
-accuracy at an epsilon is the fraction of images whose nearest misclassified image is farther away than epsilon. If
-epsilon is as large as the range of pixels, all results are the nearest misclassified images.
+For each epsilon, the result is the nearest misclassified image found if it is inside the ball, otherwise the clean
+image. So the accuracy at an epsilon is the fraction of images whose nearest misclassified image is farther away than
+epsilon. If epsilon is as large as the range of pixel values, all results are the nearest misclassified images.
 """
 
 import dataclasses
@@ -26,11 +26,11 @@ LibrarySearch = Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def fused_batches(job: AttackJob, constraint: Constraint, search: Search) -> Iterator[Perturbed]:
-    """Attack the correctly classified images once for all epsilons, and return the other images unchanged."""
+    """Attack correct images once for all epsilons with the fused engine, and return misclassified images unchanged."""
     unbounded_job = dataclasses.replace(job, epsilons=(math.inf,))
     positions = np.arange(len(job.images))
     # Foolbox also attacks images that are misclassified without an attack, and returns them unchanged. If
-    # `uses_library_batches` is set, attack them too, so that the batches are the same.
+    # `uses_library_batches` is set, attack them too, so that batches contain the same images as Foolbox's.
     correct = np.ones(len(positions), np.bool_) if job.batching.uses_library_batches else job.is_correct()
     for samples in job.chunks(positions[~correct]):
         yield from batches_by_strength(samples, samples.clean)
@@ -79,6 +79,6 @@ def per_image(values: torch.Tensor) -> torch.Tensor:
     return values.view(-1, 1, 1, 1)
 
 
-def image_lengths(images: torch.Tensor) -> torch.Tensor:
+def l2_norms(images: torch.Tensor) -> torch.Tensor:
     """Return the L2 norms (B,) of images, in Foolbox's order of operations."""
     return (images.flatten(1) ** 2).sum(dim=-1).sqrt()
