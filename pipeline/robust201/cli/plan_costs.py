@@ -116,7 +116,7 @@ def precision_of_pilot(plan: "Plan") -> "PilotPrecision | None":
     return PilotPrecision(lambda dataset, key: usable_outcomes.get((dataset, key))) if usable_outcomes else None
 
 
-def show_summary(summary: Mapping[str, Any], budget: str | None) -> None:
+def show_costs(summary: Mapping[str, Any], budget: str | None) -> None:
     """Print the result of `summarise`."""
     has_precision = summary["costs"]["precision_from"] is not None
     if summary["costs"]["precision_from"] == "pilot":
