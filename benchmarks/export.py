@@ -112,7 +112,7 @@ def make_bank(
         for name, row_indices in row_indices_by_column.items():
             sums = np.zeros((n_classes, n_classes), dtype=np.int64)
             np.add.at(sums, row_indices, fixed_point)
-            count_images = COLUMNS[name].n_images_per_mean
+            count_images = COLUMNS[name].count_images_per_mean
             assert count_images is not None
             n_images_per_row = np.broadcast_to(count_images(cm), sums.shape)
             values[name] = np.full(sums.shape, np.nan)

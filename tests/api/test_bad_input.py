@@ -149,11 +149,6 @@ def test_evaluate_warns_if_labels_use_only_the_first_half_of_the_classes(
         assert warning.filename == __file__
 
 
-def test_evaluate_warns_about_nearly_black_integers() -> None:
-    with pytest.warns(UserWarning, match=r"no pixel is above 1, .* pass them as float32"):
-        evaluate(TinyNetwork(), (PIXELS / 255).astype(np.uint8), LABELS, ["clean"], progress=False)
-
-
 def test_evaluate_warns_about_epsilons_in_wrong_unit() -> None:
     with pytest.warns(UserWarning, match=r"0\.03 is in units of 1/255.*If 8/255 is meant, write 8"):
         evaluate(TinyNetwork(), PIXELS, LABELS, [{"fgsm": {"epsilons_255": [0.03]}}], progress=False)
@@ -217,7 +212,7 @@ def test_evaluate_warns_about_softmax_output(last_layer: nn.Module, expected: in
 
 @pytest.mark.parametrize("key", ["grid775", "grid135", "grid775_10", "rot30", "rot10"])
 def test_spatial_grids_reject_non_square_images(key: str) -> None:
-    images = np.zeros((21, 3, 8, 9), np.uint8)
+    images = np.full((21, 3, 8, 9), 128, np.uint8)
     message = rf"'{key}': expected square images, .* got 8x9\. Crop or pad them"
     assert_evaluate_raises(DatasetError, message, images=images, keys=["clean", key])
     with pytest.raises(DatasetError, match=message):
@@ -256,6 +251,7 @@ MALFORMED_IMAGES = {
     "above 1": (PIXELS.astype(np.float32), r"expected uint8, or float32 or float64 in \[0, 1\], got 0 to 255"),
     "normalised": (FLOATS * 2 - 1, r"got -1 to 1. Pass pixels divided by 255, without"),
     "NaN": (np.where(PIXELS[4, 1, 2, 3] == PIXELS, np.nan, FLOATS), r"image 0 contains NaN"),
+    "divided by 255": ((PIXELS / 255).astype(np.uint8), r"no pixel is above 1, .* pass them as float32"),
     "int64": (PIXELS.astype(np.int64), r"got int64\. Convert"),
     "float16": (FLOATS.astype(np.float16), r"got float16\. Convert"),
     "bfloat16": (torch.from_numpy(FLOATS).bfloat16(), r"expected a NumPy array or a tensor of numbers, got torch.bf"),
@@ -319,7 +315,7 @@ def test_evaluate_rejects_wrong_keys(case: str) -> None:
     ("size", "advice"), [((8, 9), "Crop or pad them to a square first, or"), ((7, 7), "Use larger images, or")]
 )
 def test_evaluate_rejects_images_that_cannot_be_corrupted(size: tuple[int, int], advice: str) -> None:
-    images = np.zeros((21, 3, *size), np.uint8)
+    images = np.full((21, 3, *size), 128, np.uint8)
     assert_evaluate_raises(
         DatasetError,
         rf"'snow': expected square images of 8 pixels or more, got {size[0]}x{size[1]}\. {advice}",

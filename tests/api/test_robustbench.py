@@ -138,10 +138,10 @@ def test_evaluate_command_prints_benchmark_row(data_folder: Path, robust201: Run
         ({"count": N_TEST_IMAGES + 1}, DatasetError, "expected a count from 1 to 30, got 31"),
         ({"model": build(7)}, DatasetError, "expected 0 to 6"),
         ({"model": build(11)}, ConfigError, "the network has 11 classes, but the benchmark has 10"),
-        ({"images": np.zeros((2, 3, 8, 8), np.uint8), "labels": [0, 1]}, DatasetError, "8x8 pixels, but"),
-        ({"images": np.zeros((2, 32, 32), np.uint8), "labels": [0, 1]}, DatasetError, r"got \(2, 32, 32\)"),
+        ({"images": np.full((2, 3, 8, 8), 128, np.uint8), "labels": [0, 1]}, DatasetError, "8x8 pixels, but"),
+        ({"images": np.full((2, 32, 32), 128, np.uint8), "labels": [0, 1]}, DatasetError, r"got \(2, 32, 32\)"),
         (
-            {"images": np.zeros((N_IMAGES, 3, 32, 32), np.uint8), "labels": np.arange(N_IMAGES) ** 2 % 10},
+            {"images": np.full((N_IMAGES, 3, 32, 32), 128, np.uint8), "labels": np.arange(N_IMAGES) ** 2 % 10},
             DatasetError,
             "have 1,000 of each class",
         ),
@@ -173,7 +173,7 @@ def test_evaluate_command_rejects_missing_files_and_wrong_benchmark_options(
 
 
 def test_model_info_needs_benchmark() -> None:
-    images = np.zeros((2, 3, 32, 32), np.uint8)
+    images = np.full((2, 3, 32, 32), 128, np.uint8)
     table = robust201.evaluate(build(), images, [0, 1], ["clean"], progress=False)
     with pytest.raises(ConfigError, match="this evaluation did not follow a benchmark"):
         _ = table.model_info

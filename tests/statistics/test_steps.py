@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from robust201.statistics.steps import accuracies_after, choose_curve_steps, summarise_steps_to_success
+from robust201.statistics.steps import accuracies_after, choose_curve_steps, summarise_steps_of_success
 
 STEPS = [0, 0, 1, 3, 3, 8, np.inf, np.inf]
 
@@ -17,8 +17,8 @@ def test_accuracies_after_count_images_that_are_fooled_later():
 
 
 def test_steps_of_success_summarise_fooled_images():
-    assert summarise_steps_to_success(STEPS) == (3.75, 3.0)
-    assert all(map(math.isnan, summarise_steps_to_success([0, np.inf])))
+    assert summarise_steps_of_success(STEPS) == (3.75, 3.0)
+    assert all(map(math.isnan, summarise_steps_of_success([0, np.inf])))
 
 
 def test_curve_steps_include_every_step_at_which_an_image_is_fooled():

@@ -19,7 +19,7 @@ from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.frames import MEAN_DECIMALS, read_accuracies
 from robust201.reader.overlay import OverlaidFiles
 from robust201.reader.result_files import in_task_order, paper_key
-from robust201.reader.value_checks import CLEAN, architecture_of
+from robust201.reader.value_checks import CLEAN, parse_architecture_id
 from robust201.spaces.cell_space import CellSpace
 from robust201.tasks.columns import MEASUREMENTS
 
@@ -144,7 +144,7 @@ class DatasetResults:
     @cached_property
     def architectures(self) -> list[ArchitectureId]:
         """Evaluated architectures, ascending."""
-        return [architecture_of(str(name)) for name in self.accuracies.index]
+        return [parse_architecture_id(str(name)) for name in self.accuracies.index]
 
     @property
     def columns(self) -> list[tuple[str, float]]:

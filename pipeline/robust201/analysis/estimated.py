@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from robust201.reader.estimates import has_estimates, read_estimates
-from robust201.reader.value_checks import architecture_of
+from robust201.reader.value_checks import parse_architecture_id
 from robust201.statistics.intervals import NORMAL_QUANTILE
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class EstimateTable:
         rows = read_estimates(files) if has_estimates(files) else pd.DataFrame(columns=["dataset"])
         rows = rows[rows["dataset"] == results.name]
         if not rows.empty:
-            names = [architecture_of(str(name)) for name in rows["architecture"]]
+            names = [parse_architecture_id(str(name)) for name in rows["architecture"]]
             rows = rows.assign(architecture=names, key=rows["key"].astype(str))
         self.rows = rows
 

@@ -90,11 +90,13 @@ class Leaderboard:
         results: results of the networks.
         networks: networks that the leaderboard shows, the best first.
         standings: one ranking of all networks per evaluation.
+        sort_standing: the ranking by which the networks are sorted; None if there are no results.
     """
 
     results: DatasetResults
     networks: Sequence[ArchitectureId]
     standings: Sequence[Standing]
+    sort_standing: Standing | None
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per network and evaluation.
@@ -226,7 +228,7 @@ def make_leaderboard(
         standings_except_clean = (standing for standing in standings if standing.name != CLEAN)
         sort_standing = next(standings_except_clean, standings[0] if standings else None)
     networks = list(results.architectures) if sort_standing is None else list(sort_standing.accuracies.index)
-    return Leaderboard(results, networks if max_networks is None else networks[:max_networks], standings)
+    return Leaderboard(results, networks if max_networks is None else networks[:max_networks], standings, sort_standing)
 
 
 def default_names(results: DatasetResults, epsilon: float = REFERENCE_EPSILON_255) -> list[str]:

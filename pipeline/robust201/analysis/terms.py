@@ -28,7 +28,7 @@ from robust201.reader.frames import MEAN_DECIMALS
 from robust201.reader.joined_tables import unique_column_name
 from robust201.reader.networks import architecture_of_network
 from robust201.reader.result_files import evaluation_names, paper_key
-from robust201.reader.value_checks import CLEAN, architecture_of
+from robust201.reader.value_checks import CLEAN, parse_architecture_id
 from robust201.tasks import expand_keys
 
 NUMBER_PATTERN = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
@@ -205,7 +205,7 @@ class Terms:
                 self.results, f"{metric_name}({argument})", "a metric that the results allow", sorted(known_names)
             )
         values = matches[0].values
-        return values.set_axis([architecture_of(str(name)) for name in values.index]).reindex(
+        return values.set_axis([parse_architecture_id(str(name)) for name in values.index]).reindex(
             self.results.accuracies.index
         )
 

@@ -219,7 +219,7 @@ def plan(
         print_json(summary)
     else:
         console.show_plan(summary)
-        plan_costs.show_costs(summary, budget)
+        plan_costs.show_cost_estimates(summary, budget)
     if save:
         selection = option_argv(architectures=architectures, datasets=datasets, keys=keys, limit=limit)
         console.say(

@@ -116,17 +116,17 @@ def precision_of_pilot(plan: "Plan") -> "PilotPrecision | None":
     return PilotPrecision(lambda dataset, key: usable_outcomes.get((dataset, key))) if usable_outcomes else None
 
 
-def show_costs(summary: Mapping[str, Any], budget: str | None) -> None:
+def show_cost_estimates(summary: Mapping[str, Any], budget: str | None) -> None:
     """Print the result of `summarise`."""
     has_precision = summary["costs"]["precision_from"] is not None
     if summary["costs"]["precision_from"] == "pilot":
         console.say("Half-widths and tau are computed from the sweep's complete pilot.")
-    _show_costs(summary["costs"], has_precision=has_precision)
+    _show_hours_by_key(summary["costs"], has_precision=has_precision)
     if budget is not None:
         _show_budget(summary["designs"], budget, summary["costs"]["worker_hours"], has_precision=has_precision)
 
 
-def _show_costs(costs: dict[str, Any], *, has_precision: bool) -> None:
+def _show_hours_by_key(costs: dict[str, Any], *, has_precision: bool) -> None:
     costs_by_key: dict[str, dict[str, Any]] = {}
     datasets = list(dict.fromkeys(cost["dataset"] for cost in costs["hours_by_key"]))
     for cost in costs["hours_by_key"]:

@@ -18,7 +18,7 @@ from robust201.planning.plan import plan_on_all_images
 from robust201.planning.plan_file import load_plan
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.result_files import RESULTS_FOLDER_FILE, paper_key, values_by_strength
-from robust201.reader.value_checks import architecture_of, format_id
+from robust201.reader.value_checks import format_id, parse_architecture_id
 from robust201.shards import ShardStore
 from robust201.tasks import TASKS
 
@@ -373,7 +373,7 @@ def _read_dataset(dataset: RobustnessDataset, weights: str | None) -> ResultNumb
                         for label, scalar in _iter_scalars(
                             f"{paper_style_key} {measurement}" if is_measure else paper_style_key, value_at_strength
                         ):
-                            numbers.setdefault((name, label, strength), {})[architecture_of(identifier)] = scalar
+                            numbers.setdefault((name, label, strength), {})[parse_architecture_id(identifier)] = scalar
     return numbers
 
 

@@ -59,10 +59,10 @@ def zeros_to_missing(values: Values) -> dict[str, NDArray[Any]]:
     values_with_nan = dict(values)
     for name, array in values.items():
         column = COLUMNS.get(name)
-        if column is None or column.n_images_per_mean is None:
+        if column is None or column.count_images_per_mean is None:
             continue
         if COUNTS in values:
-            counts = column.n_images_per_mean(values[COUNTS].astype(np.int64))
+            counts = column.count_images_per_mean(values[COUNTS].astype(np.int64))
             is_empty_mean = np.broadcast_to(counts == 0, array.shape) & (array == 0)
         elif column.is_distribution:
             is_empty_mean = np.broadcast_to((array == 0).all(axis=-1, keepdims=True), array.shape)

@@ -13,7 +13,7 @@ from robust201.core.records import Unit, format_architecture
 from robust201.export.format_variants import contains_fractions, counts_from_fractions, zeros_to_missing
 from robust201.images import DATASETS
 from robust201.reader.result_files import ResultFiles, paper_key, task_of, values_by_strength
-from robust201.reader.value_checks import architecture_of
+from robust201.reader.value_checks import parse_architecture_id
 from robust201.tasks.columns import COLUMNS, COUNTS, MEASUREMENTS, Values, columns_of_json, count_images, fields_of
 
 NOT_RECORDED = ""
@@ -116,7 +116,7 @@ class KeyRows:
         return tuple(
             Unit(
                 identifier,
-                architecture_of(identifier),
+                parse_architecture_id(identifier),
                 self.dataset,
                 self.key,
                 strengths,
@@ -238,7 +238,7 @@ class KeyRows:
         for name, rows in rows_by_measurement.items():
             if (unmatched_id := rows.next_unused()) is not None:
                 raise self._unmatched_architecture_error(
-                    f"no {format_architecture(architecture_of(unmatched_id))}", name
+                    f"no {format_architecture(parse_architecture_id(unmatched_id))}", name
                 )
 
     def _columns(self, measurement: str, value: Any, label: str) -> Values:

@@ -1,6 +1,6 @@
 """The evaluated images of an export with per-image outcomes, and the table that describes them.
 
-An outcome says whether a network classifies an image correctly.
+An outcome is a bit, which is set if a network classifies an image correctly.
 """
 
 import hashlib

@@ -75,7 +75,7 @@ def _write_in_pool(
     # This process reads the counter without its lock, because a killed worker may have left it locked.
     stop_flag, row_counter = context.RawValue("b", 0), context.Value("q", 0)
     pool = ProcessPoolExecutor(
-        processes, mp_context=context, initializer=_initialize_worker, initargs=(stop_flag, row_counter)
+        processes, mp_context=context, initializer=_start_worker, initargs=(stop_flag, row_counter)
     )
     give_back_freed_memory()  # the memory of this process counts against the limit while the workers run
     remaining_files = iter(files)
@@ -106,7 +106,7 @@ def _write_in_pool(
             pool.shutdown(cancel_futures=True)
 
 
-def _initialize_worker(stop_flag: Any, row_counter: Any) -> None:
+def _start_worker(stop_flag: Any, row_counter: Any) -> None:
     global _stop_flag, _row_counter  # a pool passes arguments to its workers only through the initializer
     _stop_flag, _row_counter = stop_flag, row_counter
     end_with_parent()

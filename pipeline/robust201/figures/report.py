@@ -290,8 +290,6 @@ def _best_networks_section(boards: "Sequence[Leaderboard]") -> str:
 
 def _leaderboard(board: "Leaderboard") -> str:
     """Return the leaderboard as a table; the best network and networks tied with it are bold."""
-    from robust201.reader.value_checks import CLEAN
-
     if not board.standings:
         return ""
     frame = board.to_frame()
@@ -311,11 +309,10 @@ def _leaderboard(board: "Leaderboard") -> str:
     head = "".join(f"<th>{html.escape(standing.label)}</th>" for standing in board.standings)
     n_all = len(board.results.accuracies)
     extent = ""
-    if len(table_rows) < n_all:
-        ranking = next((standing for standing in board.standings if standing.name != CLEAN), board.standings[0])
+    if len(table_rows) < n_all and board.sort_standing is not None:
         extent = (
             f"The {len(table_rows)} best of {n_all:,} networks, ranked by accuracy under: "
-            f"{html.escape(ranking.label)}. "
+            f"{html.escape(board.sort_standing.label)}. "
         )
     label = f"Leaderboard of {html.escape(board.results.name)}"
     return (

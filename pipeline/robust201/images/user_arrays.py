@@ -35,9 +35,6 @@ def as_image_set(images: Any, labels: Any) -> ImageSet:
 
     Raises:
         DatasetError: a type, shape, length or range is wrong, or the axis of the channels is ambiguous.
-
-    Warns:
-        RobustWarning: the images are integers from 0 to 1.
     """
     if isinstance(images, ImageSet):
         if labels is not None:
@@ -115,11 +112,9 @@ def _as_array(values: Any, argument_name: str) -> NDArray[Any]:
 def _as_pixels(pixels: NDArray[Any]) -> NDArray[Any]:
     if pixels.dtype == np.uint8:
         if pixels.max() == 1:
-            warnings.warn(
-                "The images are uint8, whose pixels range from 0 to 255, but no pixel is above 1, so all images are "
-                "nearly black. If the pixels were divided by 255, pass them as float32.",
-                RobustWarning,
-                stacklevel=5,  # the call of evaluate or attack
+            raise DatasetError(
+                "Reading arguments failed for `images`: they are uint8, whose pixels range from 0 to 255, but no pixel "
+                "is above 1, so all images are nearly black. If pixels were divided by 255, pass them as float32."
             )
         return pixels
     if pixels.dtype not in (np.float32, np.float64):

@@ -24,7 +24,7 @@ from robust201.reader.result_files import (
     spellings,
     values_by_strength,
 )
-from robust201.reader.value_checks import architecture_of, format_id
+from robust201.reader.value_checks import format_id, parse_architecture_id
 from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
 from robust201.tasks.columns import PUBLISHED
@@ -147,7 +147,8 @@ class RobustnessDataset:
         folders = self.files.layers if isinstance(self.files, OverlaidFiles) else (self.files,)
         paths = ", ".join(str(folder.path) for folder in folders)
         weights = f"; weights {', '.join(self.weights)}" if has_several_weights else ""
-        return f"<{type(self).__name__} {paths}: {contents}{f'; {source}' if ', except' in source else ''}{weights}>"
+        mixed_source = "" if source in {"JSON", "Parquet", ""} else f"; {source}"
+        return f"<{type(self).__name__} {paths}: {contents}{mixed_source}{weights}>"
 
     def select(self, networks: "NameOrNames | Sequence[int] | None" = None, keys: NameOrNames | None = None) -> Self:
         """Return a dataset with the results of some networks and keys only.
@@ -546,7 +547,7 @@ class RobustnessDataset:
             (None if names is None else as_names(names, argument_name))
             for names, argument_name in ((datasets, "datasets"), (keys, "keys"))
         )
-        reference_id = None if reference is None else architecture_of(self.get_uid(reference))
+        reference_id = None if reference is None else parse_architecture_id(self.get_uid(reference))
         files = self.select().files
         return derive_metrics(files, *datasets_and_keys, reference=reference_id, level=ties, n_draws=n_draws, seed=seed)
 

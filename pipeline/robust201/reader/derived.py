@@ -22,7 +22,7 @@ from robust201.reader.outcomes import Outcomes
 from robust201.reader.rankings import Ranking, StoredResults, plain_number, rank_evaluations
 from robust201.reader.result_files import ResultFiles
 from robust201.reader.steps import has_steps, iter_steps
-from robust201.reader.value_checks import CLEAN, architecture_of
+from robust201.reader.value_checks import CLEAN, parse_architecture_id
 from robust201.statistics.calibration import (
     BINS_REQUIREMENT,
     SOFTMAX_REQUIREMENT,
@@ -37,7 +37,7 @@ from robust201.statistics.robustness import (
     relative_corruption_errors,
     robustness_r,
 )
-from robust201.statistics.steps import summarise_steps_to_success
+from robust201.statistics.steps import summarise_steps_of_success
 from robust201.statistics.variance import summarise_seeds
 from robust201.tasks import expand_keys
 from robust201.tasks.columns import CALIBRATION, STEPS
@@ -309,7 +309,7 @@ def _derive_calibration(results: StoredResults, requirements: dict[str, str]) ->
                 calibration = stored_calibration(
                     cm, *(_to_float_array(confidence[field]) for field in ("prediction", "argmax"))
                 )
-                metrics_by_strength[strength][architecture_of(identifier)] = (
+                metrics_by_strength[strength][parse_architecture_id(identifier)] = (
                     calibration.overconfidence,
                     calibration.class_gap,
                 )
@@ -327,7 +327,7 @@ def _derive_binned_calibration(results: StoredResults, requirements: dict[str, s
         bins, is_single = files.read(results.name, key, CALIBRATION), files.is_single(results.name, key)
         for position, strength in enumerate(files.strengths(results.name, key)):
             metrics_by_network = {
-                architecture_of(identifier): binned_calibration(value["counts"], value["confidence"])
+                parse_architecture_id(identifier): binned_calibration(value["counts"], value["confidence"])
                 for identifier, architecture_bins in bins.items()
                 if (value := architecture_bins if is_single else architecture_bins[position]) is not None
             }
@@ -342,7 +342,7 @@ def _derive_steps(results: StoredResults, requirements: dict[str, str]) -> Itera
             continue
         metrics_by_strength: dict[float, dict[ArchitectureId, tuple[float, float]]] = {}
         for network in iter_steps(results.files, results.name, key):
-            metrics_by_strength.setdefault(network.strength, {})[network.architecture] = summarise_steps_to_success(
+            metrics_by_strength.setdefault(network.strength, {})[network.architecture] = summarise_steps_of_success(
                 network.steps
             )
         for strength, metrics_by_network in sorted(metrics_by_strength.items()):

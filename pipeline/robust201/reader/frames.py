@@ -10,7 +10,7 @@ from robust201.core.errors import ConfigError
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
 from robust201.reader.overlay import NO_LAYER, OverlaidFiles
 from robust201.reader.result_files import ResultFiles, paper_key, values_by_strength
-from robust201.reader.value_checks import architecture_of, format_id
+from robust201.reader.value_checks import format_id, parse_architecture_id
 from robust201.tasks.columns import MEASUREMENTS
 
 FRAME_COLUMNS = ("architecture", "isomorph", "spec", "dataset", "key", "strength", "value")
@@ -107,7 +107,7 @@ def read_accuracies(files: ResultFiles, dataset: str) -> pd.DataFrame:
             continue
         values = np.array(list(values_by_id.values()), np.float64).reshape(len(values_by_id), len(strengths))
         frame = pd.DataFrame(
-            values, _make_id_array([architecture_of(identifier) for identifier in values_by_id]), strengths
+            values, _make_id_array([parse_architecture_id(identifier) for identifier in values_by_id]), strengths
         )
         if isinstance(files, OverlaidFiles):  # some evaluations may be missing in all folders
             frame = frame.dropna(axis=0, how="all").dropna(axis=1, how="all")
@@ -160,7 +160,7 @@ def make_frame(tables: Sequence[Table], files: ResultFiles, *, wide: bool, isomo
     for identifier in files.meta["ids"]:
         isomorph = files.isomorph(identifier)
         if isomorphs or isomorph == identifier:
-            architectures_by_isomorph.setdefault(isomorph, []).append(architecture_of(identifier))
+            architectures_by_isomorph.setdefault(isomorph, []).append(parse_architecture_id(identifier))
     frames = [_make_table_frame(table, architectures_by_isomorph) for table in tables]
     empty_columns = {name: np.empty(0) for name in FRAME_COLUMNS}
     frame = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(empty_columns)
@@ -224,9 +224,9 @@ def rank_by_value(
 
 def _make_table_frame(table: Table, architectures_by_isomorph: Mapping[str, Sequence[ArchitectureId]]) -> pd.DataFrame:
     members_and_ids: list[tuple[Any, Any, str]] = sorted(
-        (member, architecture_of(identifier), identifier)
+        (member, parse_architecture_id(identifier), identifier)
         for identifier in table.rows
-        for member in architectures_by_isomorph.get(identifier, (architecture_of(identifier),))
+        for member in architectures_by_isomorph.get(identifier, (parse_architecture_id(identifier),))
     )
     n_strengths = len(table.strengths)
     values = [value for _, _, identifier in members_and_ids for value in table.rows[identifier]]

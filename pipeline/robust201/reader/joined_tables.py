@@ -21,7 +21,7 @@ from robust201.core.files import open_file, read_file
 from robust201.core.parquet_footer import parse_row_groups, read_footer_bytes
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.result_files import ResultFiles, evaluation_names
-from robust201.reader.value_checks import architecture_of, parse_json
+from robust201.reader.value_checks import parse_architecture_id, parse_json
 
 IDENTIFIER_COLUMNS = (
     "architecture",
@@ -109,7 +109,7 @@ def read_joined(source: "str | Path | pd.DataFrame", files: ResultFiles, resolve
         frame[number_columns]
         .astype(np.float64)
         .assign(
-            architecture=[architecture_of(isomorph) for isomorph in isomorphs],
+            architecture=[parse_architecture_id(isomorph) for isomorph in isomorphs],
             is_evaluated=[identifier == isomorph for identifier, isomorph in zip(identifiers, isomorphs, strict=True)],
         )
     )

@@ -16,7 +16,7 @@ from robust201.core.records import ArchitectureId
 from robust201.reader.file_cache import RowCache
 from robust201.reader.overlay import OverlaidFiles
 from robust201.reader.result_files import ResultFiles, paper_key
-from robust201.reader.value_checks import architecture_of
+from robust201.reader.value_checks import parse_architecture_id
 from robust201.spaces.cell_space import CellSpace
 from robust201.statistics.outcomes import Packed
 from robust201.tasks import expand_keys
@@ -26,7 +26,7 @@ WEIGHTS_SEPARATOR = "@"
 
 def architecture_of_network(network: ArchitectureId) -> ArchitectureId:
     """Return a network's architecture, which is the part of its name before the @, if it contains one."""
-    return network if isinstance(network, int) else architecture_of(network.partition(WEIGHTS_SEPARATOR)[0])
+    return network if isinstance(network, int) else parse_architecture_id(network.partition(WEIGHTS_SEPARATOR)[0])
 
 
 def network_name(architecture: str, weights: str | None) -> str:

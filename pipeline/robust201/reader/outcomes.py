@@ -11,7 +11,7 @@ from robust201.core.errors import ArchitectureError, ResultsError
 from robust201.core.records import ArchitectureId
 from robust201.reader.overlay import layers_of
 from robust201.reader.result_files import ResultFiles
-from robust201.reader.value_checks import architecture_of, check_ids
+from robust201.reader.value_checks import check_ids, parse_architecture_id
 from robust201.statistics.outcomes import Packed, unpack_outcomes
 from robust201.tasks.columns import CORRECT_BITS
 
@@ -82,7 +82,7 @@ def read_outcomes(files: ResultFiles, dataset: str, key: str, strength: float) -
             f"{strength:g}. Measure `predictions`, and export with --parquet --outcomes bits."
         )
     architectures_and_bits: list[tuple[Any, NDArray[np.uint8]]] = sorted(
-        (architecture_of(identifier), bits) for identifier, bits in packed_by_id.items()
+        (parse_architecture_id(identifier), bits) for identifier, bits in packed_by_id.items()
     )
     n_images = len(read_images(files, dataset)["label"])
     packed = np.stack([bits for _, bits in architectures_and_bits])

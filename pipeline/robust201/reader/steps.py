@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from robust201.core.errors import ResultsError
 from robust201.core.records import ArchitectureId
 from robust201.reader.result_files import ResultFiles, values_by_strength
-from robust201.reader.value_checks import architecture_of
+from robust201.reader.value_checks import parse_architecture_id
 from robust201.tasks.columns import STEPS, steps_of
 
 
@@ -45,7 +45,7 @@ def iter_steps(files: ResultFiles, dataset: str, key: str) -> Iterator[NetworkSt
 
         for identifiers, strengths, integer_steps in iter_lists(file, STEPS, weights=files.weights):
             for identifier, strength, steps in zip(identifiers, strengths, integer_steps, strict=True):
-                yield NetworkSteps(architecture_of(identifier), strength, steps_of(steps))
+                yield NetworkSteps(parse_architecture_id(identifier), strength, steps_of(steps))
         return
     all_strengths = files.strengths(dataset, key)
     for identifier, network_value in files.iter_values(dataset, key, STEPS):
@@ -57,7 +57,7 @@ def iter_steps(files: ResultFiles, dataset: str, key: str) -> Iterator[NetworkSt
         )
         for strength, value in zip(all_strengths, values_of_strengths, strict=True):
             if value is not None:  # None means that no overlaid folder has the evaluation
-                yield NetworkSteps(architecture_of(identifier), strength, steps_of(np.array(value, np.int64)))
+                yield NetworkSteps(parse_architecture_id(identifier), strength, steps_of(np.array(value, np.int64)))
 
 
 def read_steps(

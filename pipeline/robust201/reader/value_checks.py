@@ -95,14 +95,14 @@ def _format_indices(count: int) -> frozenset[str]:
     return frozenset(map(str, range(count)))
 
 
-def architecture_of(identifier: str) -> ArchitectureId:
+def parse_architecture_id(identifier: str) -> ArchitectureId:
     """Return the architecture for an id in a file: an index (int) or a name."""
     return int(identifier) if identifier.isdecimal() else identifier
 
 
 def format_id(identifier: str) -> str:
     """Return an id in a file as shown in messages: ``#21``, or ``resnet18``."""
-    return format_architecture(architecture_of(identifier))
+    return format_architecture(parse_architecture_id(identifier))
 
 
 def is_valid_meta(meta: Any, space: CellSpace | None) -> bool:

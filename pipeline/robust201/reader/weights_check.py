@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from robust201.core.errors import ResultsError, describe_read_error
 from robust201.core.records import CLEAN_STRENGTH, Unit
 from robust201.reader.json_files import read_object
-from robust201.reader.value_checks import CLEAN, architecture_of
+from robust201.reader.value_checks import CLEAN, parse_architecture_id
 from robust201.statistics.weights_check import ROUNDING, CleanAccuracy, WeightsCheck, check_accuracies
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def check_recorded(dataset: "RobustnessDataset") -> WeightsCheck:
             precision = protocols.get(dataset_name, {}).get("precision", "fp32")
             rounding = file_rounding + ROUNDING.get(precision, ROUNDING["fp32"])
             n_images = min(n_selected or n_test, n_test)
-            architecture = architecture_of(identifier)
+            architecture = parse_architecture_id(identifier)
             accuracies.append(
                 CleanAccuracy(
                     dataset_name,

@@ -95,7 +95,7 @@ def check_in_child() -> None:
         config = (
             parse_config(request["sweep"], "the sweep")
             if "sweep" in request
-            else parse_training(request["trainings"], "the trainings")
+            else parse_training(request["trainings"], "standard input")
         )
         for function in _find_functions(config):
             function.load()

@@ -1,6 +1,6 @@
 """Pilot of a sampled sweep: networks that are evaluated on all images, and a model of other networks' outcomes.
 
-An outcome says whether a network classifies an image correctly. Cheap keys are the keys in the field `sampling.cheap`,
+An outcome is True if a network classifies an image correctly. Cheap keys are the keys in the field `sampling.cheap`,
 for which every network is evaluated on all images.
 """
 

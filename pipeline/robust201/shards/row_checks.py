@@ -51,14 +51,14 @@ def find_suspects(table: pa.Table, columns: tuple[str, ...]) -> tuple[RowMask, N
         if column.value_from_counts is not None:
             with np.errstate(invalid="ignore"):  # values over zero images are NaN, which equals nothing
                 is_suspect |= values != column.value_from_counts(cm)
-        elif column.n_images_per_mean is None:
+        elif column.count_images_per_mean is None:
             is_suspect[:] = True  # no vectorised check for this kind of column
         elif column.is_distribution:
-            counts = column.n_images_per_mean(cm)
+            counts = column.count_images_per_mean(cm)
             is_suspect |= _find_invalid_distributions(values, counts[..., 0])
             summed_confidences.append(_sum_in_fixed_point(values, counts))
         else:
-            is_suspect |= _find_out_of_range(values, column.n_images_per_mean(cm) > 0)
+            is_suspect |= _find_out_of_range(values, column.count_images_per_mean(cm) > 0)
     # All confidence columns are means of the same softmax vectors, so their sums over all images must be equal.
     for sums in summed_confidences[1:]:
         is_suspect |= ~(summed_confidences[0] == sums).all(axis=1)

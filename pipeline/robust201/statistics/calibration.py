@@ -23,10 +23,10 @@ SOFTMAX_REQUIREMENT = (
     "the softmax of every image (N x C), which no dataset stores: compute it with your network, and pass it to "
     "robust201.statistics.calibration"
 )
-"""Text for users that says which input `calibration_errors` needs."""
+"""Description of the input of `calibration_errors`, for messages."""
 
 BINS_REQUIREMENT = "the measurement `calibration`"
-"""Text for users that says which input `binned_calibration` needs."""
+"""Description of the input of `binned_calibration`, for messages."""
 
 
 class CalibrationErrors(NamedTuple):

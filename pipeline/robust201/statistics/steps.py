@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 _Floats = NDArray[np.float64]
 
 
-class StepsToSuccess(NamedTuple):
+class StepsOfSuccess(NamedTuple):
     """Mean and median number of steps over the images that an attack fools; NaN if it fools no image.
 
     Misclassified clean images and images that the attack never fools are ignored. Therefore both numbers can only
@@ -23,13 +23,13 @@ class StepsToSuccess(NamedTuple):
     median: float
 
 
-def summarise_steps_to_success(steps: ArrayLike) -> StepsToSuccess:
+def summarise_steps_of_success(steps: ArrayLike) -> StepsOfSuccess:
     """Summarise the numbers of steps (N,) that images need, from 0 to infinity."""
     array = np.asarray(steps, np.float64)
     fooled = array[(array > 0) & np.isfinite(array)]
     if not len(fooled):
-        return StepsToSuccess(float("nan"), float("nan"))
-    return StepsToSuccess(float(fooled.mean()), float(np.median(fooled)))
+        return StepsOfSuccess(float("nan"), float("nan"))
+    return StepsOfSuccess(float(fooled.mean()), float(np.median(fooled)))
 
 
 def accuracies_after(steps: ArrayLike, budgets: ArrayLike) -> _Floats:

@@ -118,11 +118,11 @@ class Column:
         dimensions: lengths of the axes.
         add: (outputs) → flat indices (B,) int64 into the leading axes, and the values (B, …) int64 that the images add
             to the total at these indices. None if the column is computed from the counts.
-        n_images_per_mean: (`cm` (…, C, C) int64) → number of images in each mean, in a shape that broadcasts to the
+        count_images_per_mean: (`cm` (…, C, C) int64) → number of images in each mean, in a shape that broadcasts to the
             column's; None if the column contains no means.
         value_from_counts: (`cm`, as above) → value of a fraction that is computed from `cm`, without a total.
         is_distribution: whether rows are means of softmax vectors, which sum to 1.
-        count_images: (value) → number of images; None if the value does not determine it.
+        count_images_of_value: (value) → number of images; None if the value does not determine it.
         contradiction: (value, `cm`) → text "EXPECTED, got ACTUAL" if the value contradicts `cm`, otherwise None.
         elements: name → description of Parquet columns, if each element has a separate Parquet column.
         max_term: maximum that an image adds to a total of integers.
@@ -136,10 +136,10 @@ class Column:
     dtype: np.dtype[Any] = _FLOAT64
     dimensions: tuple[Dimension, ...] = ()
     add: "Callable[[ModelOutputs], tuple[torch.Tensor, torch.Tensor]] | None" = None
-    n_images_per_mean: Callable[[Counts], Counts] | None = None
+    count_images_per_mean: Callable[[Counts], Counts] | None = None
     value_from_counts: Callable[[Counts], NDArray[np.float64]] | None = None
     is_distribution: bool = False
-    count_images: Callable[[NDArray[Any]], int] | None = None
+    count_images_of_value: Callable[[NDArray[Any]], int] | None = None
     contradiction: Callable[[NDArray[Any], Counts], str | None] | None = None
     elements: Mapping[str, str] | None = None
     max_term: int = 1
@@ -354,7 +354,7 @@ COLUMNS: dict[str, Column] = {
             field="label",
             dimensions=_MATRIX,
             add=lambda outputs: (outputs.labels, outputs.confidences),
-            n_images_per_mean=lambda cm: cm.sum(axis=-1)[..., None],
+            count_images_per_mean=lambda cm: cm.sum(axis=-1)[..., None],
             is_distribution=True,
         ),
         Column(
@@ -364,7 +364,7 @@ COLUMNS: dict[str, Column] = {
             field="argmax",
             dimensions=_MATRIX,
             add=lambda outputs: (outputs.predicted, outputs.confidences),
-            n_images_per_mean=lambda cm: cm.sum(axis=-2)[..., None],
+            count_images_per_mean=lambda cm: cm.sum(axis=-2)[..., None],
             is_distribution=True,
         ),
         Column(
@@ -373,7 +373,7 @@ COLUMNS: dict[str, Column] = {
             field="prediction",
             dimensions=(2,),
             add=_add_by_correctness,
-            n_images_per_mean=_correct_and_wrong,
+            count_images_per_mean=_correct_and_wrong,
             elements={
                 "confidence_correct": "Mean confidence in the predicted class of correctly classified images; null if "
                 "none.",
@@ -387,7 +387,7 @@ COLUMNS: dict[str, Column] = {
             dtype=np.dtype(np.int32),
             dimensions=_MATRIX,
             add=_add_count,
-            count_images=lambda cm: int(cm.sum()),
+            count_images_of_value=lambda cm: int(cm.sum()),
         ),
         Column(
             "predictions",
@@ -397,7 +397,7 @@ COLUMNS: dict[str, Column] = {
             wide_dtype=np.dtype(np.uint16),
             dimensions=("images",),
             add=lambda outputs: (outputs.positions, outputs.predicted),
-            count_images=len,
+            count_images_of_value=len,
             contradiction=_contradiction_of_predictions,
         ),
         Column(
@@ -408,7 +408,7 @@ COLUMNS: dict[str, Column] = {
             dtype=np.dtype(np.int32),
             dimensions=(MAX_STAGES + 2,),
             add=_add_stage,
-            count_images=lambda stages: int(stages.sum()),
+            count_images_of_value=lambda stages: int(stages.sum()),
             contradiction=_contradiction_of_stages,
         ),
         Column(
@@ -420,7 +420,7 @@ COLUMNS: dict[str, Column] = {
             dtype=np.dtype(np.int32),
             dimensions=(N_BINS, 2),
             add=_add_bin_counts,
-            count_images=lambda counts: int(counts[:, 0].sum()),
+            count_images_of_value=lambda counts: int(counts[:, 0].sum()),
             contradiction=_contradiction_of_bins,
         ),
         Column(
@@ -442,7 +442,7 @@ COLUMNS: dict[str, Column] = {
             dtype=np.dtype(np.int64),
             dimensions=("images",),
             add=_add_distance,
-            count_images=len,
+            count_images_of_value=len,
             contradiction=_contradiction_of_distances,
         ),
         Column(
@@ -453,7 +453,7 @@ COLUMNS: dict[str, Column] = {
             dtype=np.dtype(np.uint32),
             dimensions=("images",),
             add=_add_step,
-            count_images=len,
+            count_images_of_value=len,
             contradiction=_contradiction_of_steps,
         ),
         Column(
@@ -463,7 +463,7 @@ COLUMNS: dict[str, Column] = {
             dtype=np.dtype(np.int32),
             dimensions=(2,),
             add=_add_outcome,
-            count_images=lambda counts: int(counts.sum()),
+            count_images_of_value=lambda counts: int(counts.sum()),
         ),
     )
 }
@@ -631,8 +631,8 @@ def count_images(measurement: str, json_value: Any, *, is_single: bool) -> int |
         is_single: whether the value is of one strength.
     """
     for column in MEASUREMENTS.get(measurement, {}).values():
-        if column.count_images is not None:
-            return column.count_images(
+        if column.count_images_of_value is not None:
+            return column.count_images_of_value(
                 columns_of_json(measurement, json_value if is_single else json_value[0])[column.name]
             )
     return None

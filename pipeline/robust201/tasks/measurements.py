@@ -208,9 +208,9 @@ def _totals_of(values: Values) -> dict[str, NDArray[np.int64]]:
 
 
 def _total_of(column: Column, array: NDArray[Any], cm: NDArray[np.int64]) -> NDArray[np.int64]:
-    if column.n_images_per_mean is None:
+    if column.count_images_per_mean is None:
         return array.astype(np.int64)
-    counts = np.broadcast_to(column.n_images_per_mean(cm), array.shape)
+    counts = np.broadcast_to(column.count_images_per_mean(cm), array.shape)
     means = np.where(counts > 0, array, 0.0)
     total: NDArray[np.int64] = np.rint(means * (counts * 2.0**FRACTION_BITS)).astype(np.int64)
     return total
@@ -225,10 +225,10 @@ def _finalise(
         column = COLUMNS[name]
         if column.value_from_counts is not None:
             values[name] = np.array(column.value_from_counts(cm), dtype=column.dtype)
-        elif column.n_images_per_mean is None:
+        elif column.count_images_per_mean is None:
             values[name] = totals[name].astype(dtypes[name])
         else:
-            counts = np.broadcast_to(column.n_images_per_mean(cm), totals[name].shape)
+            counts = np.broadcast_to(column.count_images_per_mean(cm), totals[name].shape)
             values[name] = np.full(totals[name].shape, np.nan)
             np.divide(totals[name], counts * 2.0**FRACTION_BITS, out=values[name], where=counts > 0)
     return values
@@ -280,8 +280,8 @@ def has_predictions(values: Values) -> bool:
 def summarise(values: Values) -> tuple[int, float]:
     """Return the number of correctly classified images, and the mean confidence in the predicted class."""
     column = MEASUREMENTS["confidence"]["prediction"]
-    assert column.n_images_per_mean is not None  # noqa: S101 - the column holds means
-    counts = column.n_images_per_mean(count_matrix(values))
+    assert column.count_images_per_mean is not None  # noqa: S101 - the column holds means
+    counts = column.count_images_per_mean(count_matrix(values))
     # A mean over zero images is NaN, and its weight is 0.
     return int(counts[0]), float(np.average(np.nan_to_num(values[column.name]), weights=counts))
 
@@ -335,7 +335,7 @@ def _layout_failure(values: Values, n_images: int, required: Sequence[str]) -> s
 def _count_failure(values: Values, n_images: int, label_counts: NDArray[np.integer[Any]] | None) -> str | None:
     for name, array in values.items():
         column = COLUMNS[name]
-        n_counted = n_images if column.count_images is None else column.count_images(array)
+        n_counted = n_images if column.count_images_of_value is None else column.count_images_of_value(array)
         lowest, highest = (array.min(), array.max()) if column.is_exact and array.size else (0, 0)
         if n_counted != n_images or lowest < 0 or (highest > n_images * column.max_term and not column.is_per_image):
             return f"{name} to count {n_images} images, got counts from {lowest} to {highest}, {n_counted} in all"
@@ -362,11 +362,11 @@ def _fraction_failure(values: Values, decimals: Mapping[str, int | None] | None)
         if decimals is not None:
             n_decimals = decimals.get(column.measurement)
             slack = _ARITHMETIC_TOLERANCE + (0.0 if n_decimals is None else 0.5 * 10.0**-n_decimals)
-        if decimals is None and cm is not None and column.n_images_per_mean is not None:
-            has_images = np.broadcast_to(column.n_images_per_mean(cm) > 0, array.shape)
+        if decimals is None and cm is not None and column.count_images_per_mean is not None:
+            has_images = np.broadcast_to(column.count_images_per_mean(cm) > 0, array.shape)
             if not np.array_equal(np.isnan(array), ~has_images):
                 return f"{name} to be NaN exactly where it covers no images"
-        fractions = array if column.n_images_per_mean is None else array[~np.isnan(array)]
+        fractions = array if column.count_images_per_mean is None else array[~np.isnan(array)]
         tolerance = slack if column.value_from_counts is None else min(slack, _ARITHMETIC_TOLERANCE)
         if fractions.size and not (fractions.min() >= -tolerance and fractions.max() <= 1 + tolerance):
             return f"{name} in [0, 1], got [{fractions.min()}, {fractions.max()}]"

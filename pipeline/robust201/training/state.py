@@ -62,12 +62,12 @@ class TrainingState:
 
 
 class StateFolder:
-    """Folder with the states of one training run. `notify` receives a message about each damaged state."""
+    """Folder with the states of one training run. `on_notice` receives a message about each damaged state."""
 
-    def __init__(self, folder: Path, training_id: str, notify: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, training_id: str, on_notice: Callable[[str], None]) -> None:
         self._folder = folder
         self._training_id = training_id
-        self._notify = notify
+        self._on_notice = on_notice
 
     def save(self, state: TrainingState) -> None:
         """Save a state, and delete all others except the newest previous one."""
@@ -104,7 +104,7 @@ class StateFolder:
             if hashlib.sha256(raw).hexdigest().startswith(digest):
                 return self._decode(raw, path)
             path.rename(path.with_name(_DAMAGED + path.name))
-            self._notify(
+            self._on_notice(
                 f"The state of a training run after {step} steps in {path} was damaged ({len(raw):,} bytes with a "
                 f"wrong hash) and has been renamed to {_DAMAGED}{path.name}; the previous state is used, if there "
                 "is one."

@@ -117,8 +117,8 @@ def _check_pixels(batch: Perturbed, name: str, request: Request, constraint: Con
             f"got {batch.images.dtype} {tuple(batch.images.shape)}. This is a bug in the attack."
         )
     # The minimum and maximum propagate NaN, and a comparison with NaN is false.
-    lowest, highest = float(batch.images.min()), float(batch.images.max())
-    if not (lowest >= 0 and highest <= 1):
+    if not bool((batch.images.min() >= 0) & (batch.images.max() <= 1)):
+        lowest, highest = float(batch.images.min()), float(batch.images.max())
         cause = (
             "This is a bug in the attack, or NaN in the network's weights."
             if math.isnan(lowest)

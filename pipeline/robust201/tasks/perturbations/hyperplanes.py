@@ -17,8 +17,8 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
-_INFINITE_DISTANCE = 1e12
-"""Number that stands for an infinite distance."""
+_INFINITE_RATIO = 1e12
+"""Number that stands for an infinite ratio."""
 
 _MIN_WEIGHT = 1e-8
 """Minimum absolute value of an entry of w. Projections in L2 and L1 do not move entries of t with smaller weights."""
@@ -57,13 +57,13 @@ def project_linf(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Ten
 def project_l2(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Project in the L2 norm: entries move along w, until they reach 0 or 1."""
     w, c = _oriented_with_distance(t, w, b)
-    ratios = torch.maximum(t / w, (t - 1) / w).clamp(min=-_INFINITE_DISTANCE, max=_INFINITE_DISTANCE)
-    ratios = ratios.masked_fill(w.abs() < _MIN_WEIGHT, _INFINITE_DISTANCE)
-    ratios = torch.where(ratios == -_INFINITE_DISTANCE, -ratios, ratios)
+    ratios = torch.maximum(t / w, (t - 1) / w).clamp(min=-_INFINITE_RATIO, max=_INFINITE_RATIO)
+    ratios = ratios.masked_fill(w.abs() < _MIN_WEIGHT, _INFINITE_RATIO)
+    ratios = torch.where(ratios == -_INFINITE_RATIO, -ratios, ratios)
     ordered, order = torch.sort(ratios, dim=1)
     following = functional.pad(ordered[:, 1:], (0, 1))
-    ordered = ordered.masked_fill(ordered == _INFINITE_DISTANCE, 0)
-    following = following.masked_fill(following == _INFINITE_DISTANCE, 0)
+    ordered = ordered.masked_fill(ordered == _INFINITE_RATIO, 0)
+    following = following.masked_fill(following == _INFINITE_RATIO, 0)
     squares = (w**2).gather(1, order)
     total = squares.sum(dim=1, keepdim=True)
     slopes = total - torch.cumsum(squares, dim=1)
@@ -87,7 +87,7 @@ def project_l2(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tenso
 def project_l1(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Project in the L1 norm: entries move to 0 or 1 one after the other, in order of decreasing absolute weight."""
     w, c = _oriented_with_distance(t, w, b)
-    order = torch.argsort((1 / w).abs().clamp_max(_INFINITE_DISTANCE), dim=1)
+    order = torch.argsort((1 / w).abs().clamp_max(_INFINITE_RATIO), dim=1)
     ranks = torch.argsort(order)
     to_end = (-t + (w < 0).float()) * (w != 0).float()
     gains = torch.minimum(-w * t, w * (1 - t)).gather(1, order)

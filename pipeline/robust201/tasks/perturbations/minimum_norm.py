@@ -39,9 +39,12 @@ def fused_batches(job: AttackJob, constraint: Constraint, search: Search) -> Ite
             nearest = search(unbounded_job, samples)
         attacked_positions = torch.from_numpy(samples.positions).to(nearest.device)
         for strength_index, radius in enumerate(job.epsilons):
-            perturbed = replace_outside_ball(constraint, samples.clean, nearest, radius)
-            # Copy the images outside of inference mode, as in `batches_by_strength`.
-            yield Perturbed(strength_index, attacked_positions, perturbed.clone())
+            yield Perturbed(
+                strength_index,
+                attacked_positions,
+                # Copied outside of inference mode, as in `batches_by_strength`.
+                replace_outside_ball(constraint, samples.clean, nearest, radius).clone(),
+            )
 
 
 def minimum_norm_batches(
