@@ -55,7 +55,11 @@ def test_npz_accepts_channels_first_and_any_integers(tmp_path: Path, dtype: type
 
 INVALID_ARRAYS = {
     "no labels": ({"images": IMAGES}, r"expected arrays `images` and `labels`, got images\."),
-    "floats": ({"images": IMAGES / 255, "labels": LABELS}, r"expected uint8 images .*got float64 \(13, 3, 8, 8\)"),
+    "floats": (
+        {"images": IMAGES / 255, "labels": LABELS},
+        r"got float64 \(13, 3, 8, 8\)\. Convert pixels in \[0, 1\] with",
+    ),
+    "divided by 255": ({"images": np.minimum(IMAGES, 1), "labels": LABELS}, r"no pixel is above 1"),
     "another size": ({"images": IMAGES[..., :7], "labels": LABELS}, r"\(N, 8, 8, 3\).*got uint8 \(13, 3, 8, 7\)"),
     "grey": ({"images": IMAGES[:, 0], "labels": LABELS}, r"got uint8 \(13, 8, 8\)"),
     "none": ({"images": IMAGES[:0], "labels": LABELS[:0]}, r"got uint8 \(0, 3, 8, 8\)"),

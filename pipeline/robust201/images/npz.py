@@ -87,10 +87,19 @@ def _move_channels_first(path: Path, images: NDArray[Any], spec: DatasetSpec) ->
     has_channels_last = images.ndim == 4 and images.shape[1:] == (size, size, n_channels)
     if images.dtype != np.uint8 or not (has_channels_first or has_channels_last) or not len(images):
         side = spec.image_size or "H"
+        remedy = (
+            "Convert pixels in [0, 1] with (255 * images).round().astype(numpy.uint8)."
+            if images.dtype.kind == "f"
+            else "Convert the images, or correct the image size and the number of channels of the dataset."
+        )
         raise DatasetError(
             f"Reading images failed for {path}: expected uint8 images (N, {side}, {side}, {n_channels}) or (N, "
-            f"{n_channels}, {side}, {side}), got {images.dtype} {images.shape}. Convert the images, or correct the "
-            "image size and the number of channels of the dataset."
+            f"{n_channels}, {side}, {side}), got {images.dtype} {images.shape}. {remedy}"
+        )
+    if images.max(initial=0) == 1:
+        raise DatasetError(
+            f"Reading images failed for {path}: the images are uint8, whose pixels range from 0 to 255, but no pixel "
+            "is above 1, so all images are nearly black. If pixels were divided by 255, multiply them by 255."
         )
     if has_channels_first and has_channels_last and n_channels > 1:
         raise DatasetError(
