@@ -255,7 +255,7 @@ def test_commands_reject_file_that_is_not_a_sweep(
         (("compact", "nowhere"), "expected a results folder"),
         (("export", "nowhere", "--out", "out"), "expected a results folder"),
         (("merge", "nowhere", "--out", "out"), "expected a results folder"),
-        (("report", "nowhere"), "it has no meta.json"),
+        (("report", "nowhere"), "there is no such folder"),
         (("import-weights", "nowhere", "--out", "out"), "no such file or folder"),
     ],
 )

@@ -232,6 +232,9 @@ class ResultFiles:
             if (path / RESULTS_FOLDER_FILE).is_file():
                 problem = "it contains the results of a sweep, not a dataset"
                 fix = f"Run `robust201 export {path} --out DATASET`, with --partial if the sweep is unfinished"
+            elif not path.is_dir():
+                problem = "there is no such folder"
+                fix = "Correct the path"
             raise ResultsError(f"Opening a dataset failed for {path}: {problem}. {fix}.")
         self.sweep = self._read_sweep()
         self.missing: dict[str, dict[str, dict[str, list[float]]]] = read_object(path / MISSING_FILE) or {}
