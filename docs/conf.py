@@ -21,7 +21,7 @@ language = "en"
 myst_heading_anchors = 4  # the anchors that GitHub gives to headings
 
 default_role = "code"  # single backticks in docstrings
-autodoc_typehints = "none"  # types are part of the arguments' descriptions
+autodoc_typehints = "none"  # the description of each argument says which values it takes
 autodoc_member_order = "bysource"
 add_module_names = False
 python_maximum_signature_line_length = 88
