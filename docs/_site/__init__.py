@@ -1,1 +1,1 @@
-"""Code that turns the Markdown files into a documentation site: menus, links, and references generated from the code."""
+"""Code that turns the Markdown files into a documentation site: menus, links and generated references."""

@@ -194,10 +194,16 @@ def describe_studies() -> str:
 def _describe_model(model: type[BaseModel], title: str) -> str:
     schema, models = _make_schema(model), nested_models(model)
     sections = [(title, model.__name__, schema)]
-    sections += [(_format_heading(name), name, definition) for name, definition in sorted(schema.get("$defs", {}).items())]
+    sections += [
+        (_format_heading(name), name, definition) for name, definition in sorted(schema.get("$defs", {}).items())
+    ]
     return "\n\n".join(
         f"## {heading}\n\n{_extract_summary(model_schema)}\n\n"
-        + (_format_table(model_schema, field_meanings(models[name])) if model_schema.get("properties") else "No fields.")
+        + (
+            _format_table(model_schema, field_meanings(models[name]))
+            if model_schema.get("properties")
+            else "No fields."
+        )
         for heading, name, model_schema in sections
     )
 
