@@ -21,7 +21,7 @@ language = "en"
 myst_heading_anchors = 4  # the anchors that GitHub gives to headings
 
 default_role = "code"  # single backticks in docstrings
-autodoc_typehints = "none"  # the arguments' descriptions say what each one takes
+autodoc_typehints = "none"  # the description of each argument says which values it takes
 autodoc_member_order = "bysource"
 add_module_names = False
 python_maximum_signature_line_length = 88
@@ -40,4 +40,4 @@ html_theme_options = {
     "footer_end": [],
 }
 html_last_updated_fmt = None  # without a date, the footer's only item is not shown
-html_sidebars = {"index": [], "tutorial": []}  # these have no pages below them
+html_sidebars = {"index": [], "tutorial": []}  # these pages have no subpages

@@ -1,1 +1,1 @@
-"""How the documentation site differs from the Markdown files that GitHub shows."""
+"""Code that turns the Markdown files into a documentation site: menus, links and generated references."""

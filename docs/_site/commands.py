@@ -1,4 +1,4 @@
-"""The reference of the command line, from the commands themselves."""
+"""Generate the command-line reference from the definitions of the commands."""
 
 import re
 
@@ -10,21 +10,21 @@ from robust201.cli.help_texts import EXAMPLES, PANELS
 
 
 def _format_examples(text: str) -> str:
-    """Return the text of a command whose examples, which its help ends with, are a code block."""
-    lines = {line for examples in EXAMPLES.values() for line in examples}
-    kept: list[str] = []
+    """Return help texts in which the examples at the end of each command's help are a code block."""
+    example_lines = {line for examples in EXAMPLES.values() for line in examples}
+    formatted_lines: list[str] = []
     for line in text.splitlines():
         if line in {"Example:", "Examples:"}:
-            kept += ["**Examples**:", ""]
-        elif line in lines:
-            kept.append(f"    {line}")
+            formatted_lines += ["**Examples**:", ""]
+        elif line in example_lines:
+            formatted_lines.append(f"    {line}")
         else:
-            kept.append(line)
-    return "\n".join(kept)
+            formatted_lines.append(line)
+    return "\n".join(formatted_lines)
 
 
 def describe_commands(group: str) -> str:
-    """Return the Markdown of all commands in one group of the help: usage, arguments, options, examples."""
+    """Return Markdown with usage, arguments, options and examples of all commands in one group of the help."""
     root = typer.main.get_command(app)
     context = typer.Context(root, info_name="robust201")
     commands = root.commands  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The reference of fields in YAML files, from the pydantic models that check them."""
+"""Generate the reference of YAML fields and key parameters from the pydantic models that validate them."""
 
 import ast
 import inspect
@@ -20,7 +20,7 @@ from robust201.studies.config import STUDIES
 from robust201.tasks import TASKS
 
 MODELS: dict[str, type[BaseModel]] = {"sweep": SweepConfig, "training": TrainingConfig}
-"""Models by the name that a page uses for them."""
+"""Models by the NAME with which a page refers to them (`<!-- generated: models NAME -->`)."""
 
 _LIMITS = {
     "minimum": "≥ {}",
@@ -29,52 +29,55 @@ _LIMITS = {
     "exclusiveMaximum": "< {}",
     "maxLength": "at most {} characters",
 }
-"""Limits that are shown, by their names in JSON Schema; those of lists are far above normal use."""
+"""Format of each limit, by its keyword in JSON Schema.
+
+Limits on the lengths of lists are not shown, because they are far above normal use.
+"""
 
 
-class _Schema(GenerateJsonSchema):
-    """Schemas of fields; a type that JSON cannot express counts as any value."""
+class _SchemaGenerator(GenerateJsonSchema):
+    """Schema generator that accepts any value for a type that JSON Schema cannot express."""
 
     def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> JsonSchemaValue:
         del schema, error_info
         return {}
 
 
-def _schema(model: type[BaseModel], mode: JsonSchemaMode = "validation") -> dict[str, Any]:
-    return model.model_json_schema(schema_generator=_Schema, mode=mode)
+def _make_schema(model: type[BaseModel], mode: JsonSchemaMode = "validation") -> dict[str, Any]:
+    return model.model_json_schema(schema_generator=_SchemaGenerator, mode=mode)
 
 
-def _anchor(name: str) -> str:
+def _make_anchor(name: str) -> str:
     return re.sub(r"[^\w\- ]", "", name.lower()).replace(" ", "-")
 
 
-def _title(name: str) -> str:
-    """Return the heading of a model: `ExecutionSection` is Execution."""
+def _format_heading(name: str) -> str:
+    """Return the heading for a model: Execution for `ExecutionSection`."""
     words = re.sub(r"(Section|Config)$", "", name.strip("_"))
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", words).capitalize()
 
 
-def _value(value: object) -> str:
+def _format_json(value: object) -> str:
     return f"`{json.dumps(value)}`"
 
 
-def _alternatives(schema: Mapping[str, Any]) -> Iterator[str]:
+def _list_types(schema: Mapping[str, Any]) -> Iterator[str]:
     """Yield the texts of the types that a field may have."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
-        yield f"[{_title(name)}](#{_anchor(_title(name))})"
+        yield f"[{_format_heading(name)}](#{_make_anchor(_format_heading(name))})"
     elif "anyOf" in schema:
         for option in schema["anyOf"]:
             if option.get("type") != "null":
-                yield from _alternatives(option)
+                yield from _list_types(option)
     elif "enum" in schema or "const" in schema:
-        yield from (_value(value) for value in schema.get("enum", [schema.get("const")]))
+        yield from (_format_json(value) for value in schema.get("enum", [schema.get("const")]))
     elif schema.get("type") == "array":
         items: Mapping[str, Any] = schema.get("items") or next(iter(schema.get("prefixItems", [])), {})
-        yield f"list of {' or '.join(_alternatives(items))}"
+        yield f"list of {' or '.join(_list_types(items))}"
     elif schema.get("type") == "object":
         values = schema.get("additionalProperties")
-        yield f"mapping to {' or '.join(_alternatives(values))}" if isinstance(values, dict) and values else "mapping"
+        yield f"mapping to {' or '.join(_list_types(values))}" if isinstance(values, dict) and values else "mapping"
     elif schema.get("format") == "path":
         yield "path"
     else:
@@ -83,28 +86,28 @@ def _alternatives(schema: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _limits(schema: Mapping[str, Any]) -> list[str]:
+def _list_limits(schema: Mapping[str, Any]) -> list[str]:
     limits = [
         text.format(f"{schema[name]:,}")
         for name, text in _LIMITS.items()
         if name in schema and schema[name] != MAX_COUNT
     ]
     for option in schema.get("anyOf", []):
-        limits += _limits(option)
+        limits += _list_limits(option)
     if "items" in schema:
-        limits += _limits(schema["items"])
+        limits += _list_limits(schema["items"])
     return list(dict.fromkeys(limits))
 
 
-def _default(name: str, schema: Mapping[str, Any], required: bool) -> str:
+def _describe_default(name: str, schema: Mapping[str, Any], required: bool) -> str:
     if required:
         return "required"
     if "default" not in schema:
-        return "its own defaults"
+        return "optional"
     value = schema["default"]
     if value is None:
         return "none"
-    return "the defaults of its fields" if isinstance(value, dict) and value else _value(value)
+    return "the defaults of its fields" if isinstance(value, dict) and value else _format_json(value)
 
 
 @cache
@@ -130,32 +133,32 @@ def _listed_attributes(model: type) -> dict[str, str]:
 
 
 def field_meanings(model: type[BaseModel]) -> dict[str, str]:
-    """Return what the code says of each field of a model; a subclass's description replaces its base's."""
+    """Return the description of each field from the docstrings; that of a subclass replaces that of its base class."""
     meanings: dict[str, str] = {}
-    for part in reversed(model.__mro__):
-        if issubclass(part, BaseModel) and part.__module__.startswith("robust201."):
-            docstrings = _attribute_docstrings(Path(inspect.getfile(part))).get(part.__name__, {})
-            meanings |= _listed_attributes(part) | docstrings
+    for base in reversed(model.__mro__):
+        if issubclass(base, BaseModel) and base.__module__.startswith("robust201."):
+            docstrings = _attribute_docstrings(Path(inspect.getfile(base))).get(base.__name__, {})
+            meanings |= _listed_attributes(base) | docstrings
     return {field.alias or name: meanings.get(name, "") for name, field in model.model_fields.items()}
 
 
-def _meaning(text: str) -> str:
-    """Return a description as the cell of a table: a sentence, in which names of pages are links."""
+def _format_meaning(text: str) -> str:
+    """Return a description as a table cell: capitalised, without a final full stop, and with links to named pages."""
     text = re.sub(r"``(.+?)``", r"`\1`", text)
     text = re.sub(r"docs/([\w/-]+)\.md", r"[\1](../\1.md)", text)
     return text[:1].upper() + text[1:].rstrip(".")
 
 
-def _table(schema: Mapping[str, Any], meanings: Mapping[str, str]) -> str:
+def _format_table(schema: Mapping[str, Any], meanings: Mapping[str, str]) -> str:
     """Return the Markdown table of a model's fields."""
     lines = ["| field | meaning | type, limits | default |", "|---|---|---|---|"]
     required = schema.get("required", [])
     for name, field in schema.get("properties", {}).items():
         cells = [
             f"`{name}`",
-            _meaning(meanings.get(name, "")),
-            ", ".join([" or ".join(dict.fromkeys(_alternatives(field))), *_limits(field)]),
-            _default(name, field, name in required),
+            _format_meaning(meanings.get(name, "")),
+            ", ".join([" or ".join(dict.fromkeys(_list_types(field))), *_list_limits(field)]),
+            _describe_default(name, field, name in required),
         ]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
@@ -174,7 +177,7 @@ def nested_models(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
     return models
 
 
-def _summary(schema: Mapping[str, Any]) -> str:
+def _extract_summary(schema: Mapping[str, Any]) -> str:
     return str(schema.get("description", "")).partition("\n\n")[0].replace("\n", " ")
 
 
@@ -189,27 +192,33 @@ def describe_studies() -> str:
 
 
 def _describe_model(model: type[BaseModel], title: str) -> str:
-    schema, models = _schema(model), nested_models(model)
-    parts = [(title, model.__name__, schema)]
-    parts += [(_title(part), part, definition) for part, definition in sorted(schema.get("$defs", {}).items())]
+    schema, models = _make_schema(model), nested_models(model)
+    sections = [(title, model.__name__, schema)]
+    sections += [
+        (_format_heading(name), name, definition) for name, definition in sorted(schema.get("$defs", {}).items())
+    ]
     return "\n\n".join(
-        f"## {title}\n\n{_summary(part)}\n\n"
-        + (_table(part, field_meanings(models[name])) if part.get("properties") else "No fields.")
-        for title, name, part in parts
+        f"## {heading}\n\n{_extract_summary(model_schema)}\n\n"
+        + (
+            _format_table(model_schema, field_meanings(models[name]))
+            if model_schema.get("properties")
+            else "No fields."
+        )
+        for heading, name, model_schema in sections
     )
 
 
 def describe_keys() -> str:
     """Return Markdown with a table for each set of keys that have the same parameters and defaults."""
-    groups: dict[str, list[str]] = {}
-    for key, row in TASKS.items():
-        table = _table(_schema(row.parameters), field_meanings(row.parameters))
-        groups.setdefault(table, []).append(key)
-    table = _table(_schema(UserTaskParameters), field_meanings(UserTaskParameters))
-    groups[table] = ["Your own task"]
+    keys_by_table: dict[str, list[str]] = {}
+    for key, task in TASKS.items():
+        table = _format_table(_make_schema(task.parameters), field_meanings(task.parameters))
+        keys_by_table.setdefault(table, []).append(key)
+    table = _format_table(_make_schema(UserTaskParameters), field_meanings(UserTaskParameters))
+    keys_by_table[table] = ["Your own task"]
     return "\n\n".join(
         f"## {', '.join(keys) if len(keys) < 6 else f'{keys[0]} and {len(keys) - 1} others'}\n\n"
         + (f"{', '.join(f'`{key}`' for key in keys)}.\n\n" if len(keys) >= 6 else "")
         + (table if table.count("\n") > 1 else "No parameters.")
-        for table, keys in groups.items()
+        for table, keys in keys_by_table.items()
     )

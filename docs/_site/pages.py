@@ -60,7 +60,7 @@ CONTENTS = {
         ),
     ],
 }
-"""Pages below each page, in their order. An entry that ends with a star is left out if no page matches it."""
+"""Pages below each page, in the order of the menu. An entry that ends with * is left out if no page matches it."""
 
 SHORT_TITLES = {
     "tutorial": "Tutorial",
@@ -102,16 +102,16 @@ def table_of_contents(docname: str) -> str:
     pages = CONTENTS.get(docname)
     if pages is None:
         return ""
-    optional = {page for page in pages if page.endswith("*") and not any((REPOSITORY / "docs").glob(f"{page}.md"))}
+    unmatched = {page for page in pages if page.endswith("*") and not any((REPOSITORY / "docs").glob(f"{page}.md"))}
     entries = [f"{SHORT_TITLES[page]} </{page}>" if page in SHORT_TITLES else f"/{page}" for page in pages]
-    lines = "\n".join(entry for entry, page in zip(entries, pages, strict=True) if page not in optional)
+    lines = "\n".join(entry for entry, page in zip(entries, pages, strict=True) if page not in unmatched)
     return f"\n```{{toctree}}\n:hidden:\n:glob:\n\n{lines}\n```\n"
 
 
 def rewrite_links(text: str, file: Path, page: Path) -> str:
-    """Return Markdown of `file` whose relative links are right on `page`; both paths are relative to the repository.
+    """Return the Markdown of `file` with relative links that work on `page`; both paths are relative to the repository.
 
-    Links to files that have a page lead there. Folders outside `docs/` have none: only the text of their links stays.
+    A link to a file that has a page leads to that page. Of a link to a folder, only the text remains.
     """
 
     def rewrite(match: re.Match[str]) -> str:
@@ -134,8 +134,8 @@ def rewrite_links(text: str, file: Path, page: Path) -> str:
     return re.sub(r"(\[[^\]]*\])\(([^)\s]+)\)", rewrite, text)
 
 
-def fill_in(match: re.Match[str]) -> str:
-    """Return what replaces a comment such as `<!-- generated: commands Set up -->`."""
+def generate_text(match: re.Match[str]) -> str:
+    """Return the text that replaces a comment such as `<!-- generated: commands Set up -->`."""
     kind, _, argument = match.group(1).partition(" ")
     if kind == "commands":
         return describe_commands(argument)
@@ -154,7 +154,7 @@ def prepare_page(docname: str, text: str) -> str:
     file = Path(FILE_BY_PAGE.get(str(page), page))
     if file != page:
         text = (REPOSITORY / file).read_text()
-    text = re.sub(r"^<!-- generated: (.+?) -->$", fill_in, text, flags=re.M)
+    text = re.sub(r"^<!-- generated: (.+?) -->$", generate_text, text, flags=re.M)
     return rewrite_links(text, file, page) + table_of_contents(docname)
 
 
@@ -164,15 +164,15 @@ def link_pages(lines: list[str]) -> list[str]:
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Connect the changes to Sphinx."""
+    """Register the changes as handlers of Sphinx events."""
 
-    def read(_: Any, docname: str, content: list[str]) -> None:
+    def rewrite_source(_: Any, docname: str, content: list[str]) -> None:
         content[0] = prepare_page(docname, content[0])
 
     def link_docstring(*arguments: Any) -> None:
         lines = arguments[-1]
         lines[:] = link_pages(lines)
 
-    app.connect("source-read", read)
+    app.connect("source-read", rewrite_source)
     app.connect("autodoc-process-docstring", link_docstring)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

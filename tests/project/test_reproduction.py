@@ -33,5 +33,5 @@ def test_reproduction_totals_equal_verdicts_in_table() -> None:
 
 def test_reproduction_summary_agrees_with_totals() -> None:
     items, real_data, needs_originals, *_ = read_totals()["all"]
-    summary = f"Of {items} items of three works and the pipeline, {real_data} ran on real data, {needs_originals} need"
+    summary = f"Of {items} items, {real_data} ran on real data, {needs_originals} need"
     assert summary in (DOCS / "reproduction.md").read_text()

@@ -70,7 +70,7 @@ def test_join_uses_values_of_key_without_ball(dataset: RobustnessDataset) -> Non
 
 def test_documented_filter_removes_only_repeated_clean_values(folder: Path) -> None:
     page = (REPOSITORY / "docs/reader.md").read_text()
-    (example,) = (block for block in page.split("```") if "begin_clean" in block)
+    (example,) = (block for block in page.split("```") if "keys_with_clean_row" in block)
     code = example.removeprefix("python").replace("runs/demo/dataset", str(folder)).replace("digits", "cifar10")
     namespace: dict[str, Any] = {}
     exec(code, namespace)
