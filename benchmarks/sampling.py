@@ -142,7 +142,7 @@ def sample_sizes(cost: float, passes: Mapping[str, float], n_images: int) -> dic
 
 @dataclass
 class Tally:
-    """Results for one key and cost, with one array per sample, of T networks to estimate at S strengths.
+    """Results for one key and cost. Each list has one array per sample, for T estimated networks at S strengths.
 
     The attributes `simple_…` have the results of simple random samples.
     """
@@ -222,7 +222,7 @@ def compare_rankings(
     return np.stack([*taus, is_best[estimated_best, columns], (is_best & is_tied).any(axis=0)])
 
 
-def replay_key(
+def design_samples(
     population: Population,
     key: str,
     sizes_by_cost: Mapping[float, Mapping[str, int]],
@@ -294,7 +294,7 @@ def run_replay(
     for key in population.expensive_outcomes:
         start = time.monotonic()
         for pilot_seed, pilot in enumerate(pilots):
-            for cost, design, networks in replay_key(
+            for cost, design, networks in design_samples(
                 population, key, sizes_by_cost, arguments.strata, pilot, pilot_seed
             ):
                 tally = tallies.setdefault((key, cost), Tally())

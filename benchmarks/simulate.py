@@ -168,7 +168,7 @@ class Sweep:
         self.costs = PartCosts(config, macs_per_second or config.execution.assumed_gmacs() * 1e9, seed)
 
     def bundles(self, n_workers: int) -> Sequence[Bundle]:
-        """Split, bundle and order the sweep like a run with `n_workers` workers."""
+        """Return the sweep's bundles, split and ordered as in a run with `n_workers` workers."""
         parts = (Part(unit, unit.strengths, 0, unit.n_images) for unit in self._plan.units)
         return list(make_bundles(self._plan, parts, n_workers=n_workers))
 
