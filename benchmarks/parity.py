@@ -61,7 +61,7 @@ MAX_PASSES = 30
 
 SEED = 0
 HEADER = (
-    "| network | attack | lengths | correct: library | fused | only one, smallest p | differing bits "
+    "| network | attack | lengths | correct: library | fused | correct with only one, smallest p | differing bits "
     "| differing classes, compiled | fused, CPU s | library / fused | channels_last / fused |\n" + "|---" * 11 + "|"
 )
 
