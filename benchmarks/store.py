@@ -10,9 +10,9 @@ if FOLDER is in memory (tmpfs). All other steps have warm caches. At scale 1, FO
 
 The results are synthetic, with the identities and sizes of `jobs/paper.yaml`, in four folders (`--only`):
 
-- finished: 1,610,034 rows, with as many compacted shards, row groups and footers as the 133 GB that `plan`
-  estimates would have. The rows have no confidences and highly compressible values, because a resume hashes a shard only once and
-  scans read no values.
+- finished: 1,610,034 rows, with as many compacted shards, row groups and footers as the 133 GB that `plan` estimates
+  would have. The rows have no confidences and highly compressible values, because a resume hashes a shard only once
+  and scans read no values.
 - exported: the same rows with valid measurements for ten classes, repeated from eight generated results. `verify`
   checks them, an export writes JSON and Parquet, and a report is written from this export.
 - small: 40,000 shards of one unit each.
