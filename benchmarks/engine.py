@@ -92,8 +92,8 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", type=int, nargs="*", default=list(COST_LEVELS), help="indices of architectures")
     parser.add_argument("--sample", type=int, default=0, help="number of networks in the stratified sample, 0 for none")
-    parser.add_argument("--images", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--images", type=int, default=32, help="number of images per network")
+    parser.add_argument("--rounds", type=int, default=5, help="number of measurements, whose medians are reported")
     return parser.parse_args()
 
 

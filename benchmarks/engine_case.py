@@ -32,6 +32,8 @@ RUN_LENGTHS = {"pgd": ("steps", 2, 6), "aa_apgd-ce": ("steps", 4, 8), "aa_square
 """Parameter that sets an attack's length, and the two lengths that are compared, by key."""
 
 HARMLESS_EPSILON_255 = 1e-4
+"""Epsilon in units of 1/255 that is too small to fool a network."""
+
 COST_LEVELS = {13714: "heavy", 1462: "heavy", 21: "medium", 991: "medium", 309: "light", 0: "light"}
 """Cost of the networks that are measured by default, by index."""
 
@@ -132,7 +134,7 @@ class Case:
         request = Request(strengths, self.images, self.labels, torch.arange(len(self.images)).numpy())
         yield from perturb(TASKS[key], context, parameters, request)
 
-    def check(self, key: str, batches: Sequence[Perturbed]) -> None:
+    def check_not_fooled(self, key: str, batches: Sequence[Perturbed]) -> None:
         """Check that the attack did not fool the network, because it makes fewer steps for images that fool it.
 
         Raises:
@@ -194,7 +196,7 @@ def exhaust(batches: Iterable[object]) -> None:
     deque(batches, maxlen=0)
 
 
-def step_seconds(
+def make_step_measurement(
     case: Case, engine: str, key: str, epsilons: tuple[float, ...], batch: int | None = None
 ) -> Measurement:
     """Return a measurement of one attack step, in seconds per sample, as a difference between two run lengths."""
@@ -206,7 +208,7 @@ def step_seconds(
             batches: list[Perturbed] = []
             parameters = TASKS[key].parameters(**{parameter_name: length})
             times.append(clock(lambda: batches.extend(case.attack(engine, key, epsilons, parameters, batch))))  # noqa: B023
-            case.check(key, batches)
+            case.check_not_fooled(key, batches)
         return (times[1] - times[0]) / (lengths[1] - lengths[0]) / (len(case.images) * len(epsilons))
 
     return measure
@@ -227,7 +229,7 @@ def measurements_of(
         ),
     )
     for key in RUN_LENGTHS:
-        yield key, step_seconds(case, engine, key, epsilons, batch)
+        yield key, make_step_measurement(case, engine, key, epsilons, batch)
 
 
 def suite_seconds(costs: dict[str, float]) -> float:

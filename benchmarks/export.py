@@ -67,7 +67,7 @@ class SyntheticPlan:
         return N_CLASSES
 
     def recorded_accuracies(self, units: Iterable[Unit]) -> Iterator[tuple[Unit, float, int]]:
-        """Return nothing: there are no weights with recorded accuracies."""
+        """Return an empty iterator: no weights have recorded accuracies."""
         return iter(())
 
     def describe(self) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def sampling_memory() -> Iterator[dict[str, float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gigabytes", type=float, default=5.0, help="approximate size of the JSON")
+    parser.add_argument("--gigabytes", type=float, default=5.0, help="approximate size of the JSON, in GB")
     parser.add_argument("--processes", type=int, nargs="*", default=[1, len(os.sched_getaffinity(0))])
     parser.add_argument("--folder", type=Path, help="working folder; a temporary folder if absent")
     options = parser.parse_args()

@@ -67,7 +67,7 @@ def select_steps(names: Sequence[str], prefixes: Sequence[str]) -> list[str]:
 
 
 def table_of(plan: Plan, name: str) -> Iterator[str]:
-    """Yield the lines of a step's heading and table; if the step has not run, yield none."""
+    """Yield the lines of a step's heading and table; if the step has not run, yield nothing."""
     values = read_values(plan.folder, name)
     if values is not None:
         yield f"\n## {name}\n\n{values['machine']}\n"
@@ -82,8 +82,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--only", nargs="+", default=[], help="prefixes of the steps to run")
     parser.add_argument("--tables", action="store_true", help="only print the tables of finished steps")
-    parser.add_argument("--minutes", type=float, default=STEP_MINUTES, help="time limit per step")
-    parser.add_argument("--budget-minutes", type=float, help="start no step after this time")
+    parser.add_argument("--minutes", type=float, default=STEP_MINUTES, help="time limit per step, in minutes")
+    parser.add_argument("--budget-minutes", type=float, help="start no step after this many minutes")
     parser.add_argument("--step", help="measure only this step, in this process")
     return parser.parse_args()
 

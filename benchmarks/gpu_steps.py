@@ -43,6 +43,7 @@ EPSILONS_255 = tuple(HARMLESS_EPSILON_255 * factor for factor in range(1, N_PAPE
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32")
 
 Values = dict[str, Any]
+"""Measured values of a step, as they are saved in its JSON file."""
 
 
 @dataclass(frozen=True)
@@ -262,7 +263,7 @@ def make_case(index: int, precision: Precision, plan: Plan) -> Case:
     return case
 
 
-def bucket_model(case: Case, capacity: Capacity, variant: str) -> BucketedModel:
+def make_bucketed_model(case: Case, capacity: Capacity, variant: str) -> BucketedModel:
     """Return the case's compiled network with the batch sizes of a worker."""
     uses_graphs = variant == "graphs" and case.device.type == "cuda" and not case.compiled.is_constant
     prepare = GraphCapture(case.device) if uses_graphs else None
@@ -316,7 +317,7 @@ def measure_memory(plan: Plan) -> Values:
             row = {"network": index, "pass": name, "samples": n_samples, "estimate": estimate}
             passes.append(row | {"bytes": peak_bytes(device, task)})
         for key, parameters in (("aa_square", {"queries": 200}), ("aa_apgd-ce", {"steps": 2})):
-            model = bucket_model(case, capacity, "graphs")
+            model = make_bucketed_model(case, capacity, "graphs")
             case.model, case.model_batch = model, capacity.logits
             attack = partial(_run_attack, case, key, TASKS[key].parameters(**parameters))
             attacks.append({"network": index, "key": key, "bytes": peak_bytes(device, attack)})
@@ -353,7 +354,7 @@ def prepare_measurements(
     """Set up the case's model, and return its measurements and a function that frees its memory."""
     if not setup.is_fused:
         return dict(measurements_of(case, setup.variant, EPSILONS_255[:1], setup.batch)), torch.cuda.empty_cache
-    model = bucket_model(case, capacity, setup.variant)
+    model = make_bucketed_model(case, capacity, setup.variant)
     case.model, case.model_batch = model, capacity.logits
     n_epsilons = min(N_PAPER_EPSILONS, -(-2 * capacity.logits // len(case.images)))  # fills two batches
     measurements = dict(measurements_of(case, "fused", EPSILONS_255[:n_epsilons]))

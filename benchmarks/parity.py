@@ -61,7 +61,7 @@ MAX_PASSES = 30
 
 SEED = 0
 HEADER = (
-    "| network | attack | lengths | correct: library | fused | only one, smallest p | differing bits "
+    "| network | attack | lengths | correct: library | fused | correct with only one, smallest p | differing bits "
     "| differing classes, compiled | fused, CPU s | library / fused | channels_last / fused |\n" + "|---" * 11 + "|"
 )
 
@@ -213,6 +213,7 @@ def compare_random(
     network, images = random_network(str(index), digits, channels=size[0], cells=size[1])
     classifier = Classifier(network, images.normalisation, images.n_classes, device=device)
     pixels, labels = torch.from_numpy(images.images).to(device), torch.from_numpy(images.labels.copy())
+    # Every fourth label is made wrong, because the attacks treat misclassified images differently.
     labels[3::4] = (labels[3::4] + 1) % images.n_classes
     for key in ("fgsm", "pgd", "pgd_l2", "aa_apgd-ce", "aa_square"):
         fields = TASKS[key].parameters.model_fields

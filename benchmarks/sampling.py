@@ -45,7 +45,10 @@ from robust201.tasks import TASKS
 PAPER_SWEEP_YAML = Path(__file__).parent.parent / "jobs" / "paper.yaml"
 CHEAP_KEYS = ("clean", "fgsm")
 EXTREME_MARGIN = 0.02
-"""Accuracies closer than this to 0 or 1 are excluded from all columns, because they do not distinguish networks."""
+"""Accuracies closer than this to 0 or 1 do not distinguish networks, so they are excluded from coverage and gain.
+
+Strengths at which at least half of the accuracies are that close are excluded from all columns.
+"""
 N_NETWORKS = 6466
 N_PILOT_NETWORKS = 20
 """Numbers of networks in the paper's sweep and in its pilot, for the costs; the replays have smaller pilots."""
@@ -110,7 +113,7 @@ def count_passes(sweep: Path) -> dict[str, float]:
 
 
 def is_sampled(key: str) -> bool:
-    """Return whether a sweep with a budget samples a key: only expensive attacks."""
+    """Return whether a sweep with a budget samples the images under a key, which it does only for expensive attacks."""
     return TASKS[key].kind == "attack" and key not in CHEAP_KEYS
 
 
@@ -139,14 +142,14 @@ def sample_sizes(cost: float, passes: Mapping[str, float], n_images: int) -> dic
 
 @dataclass
 class Tally:
-    """Results for one key and cost, with one array per sample, of T networks to estimate at S strengths.
+    """Results for one key and cost. Each list has one array per sample, for T estimated networks at S strengths.
 
     The attributes `simple_…` have the results of simple random samples.
     """
 
     truth: list[_Floats] = field(default_factory=list)  # (T, S)
-    is_not_extreme: list[_Bools] = field(default_factory=list)  # (T, S), whether the accuracy is not extreme
-    is_covered: list[_Bools] = field(default_factory=list)
+    is_not_extreme: list[_Bools] = field(default_factory=list)  # (T, S), see `EXTREME_MARGIN`
+    is_covered: list[_Bools] = field(default_factory=list)  # (T, S), whether the interval contains the truth
     half_width: list[_Floats] = field(default_factory=list)
     error: list[_Floats] = field(default_factory=list)
     simple_half_width: list[_Floats] = field(default_factory=list)
@@ -163,7 +166,7 @@ class Tally:
         coverage = (np.stack(self.is_covered) & is_not_extreme).sum(axis=(0, 1))[is_included] / n_not_extreme[
             is_included
         ]
-        variance_ratio = self._mean_square(self.simple_error, is_not_extreme) / self._mean_square(
+        variance_ratio = self._sum_of_squares(self.simple_error, is_not_extreme) / self._sum_of_squares(
             self.error, is_not_extreme
         )
         truth, error = np.stack(self.truth), np.stack(self.error)
@@ -181,12 +184,12 @@ class Tally:
             "tau": tau,
             "simple tau": simple_tau,
             "expected tau": expected_tau,
-            "found": best_found,
-            "tied": best_tied,
+            "best found": best_found,
+            "best tied": best_tied,
         }
 
     @staticmethod
-    def _mean_square(errors: list[_Floats], is_not_extreme: _Bools) -> _Floats:
+    def _sum_of_squares(errors: list[_Floats], is_not_extreme: _Bools) -> _Floats:
         squares: _Floats = (np.stack(errors) ** 2 * is_not_extreme).sum(axis=(0, 1))
         return np.maximum(squares, 1e-300)
 
@@ -219,7 +222,7 @@ def compare_rankings(
     return np.stack([*taus, is_best[estimated_best, columns], (is_best & is_tied).any(axis=0)])
 
 
-def replay_key(
+def design_samples(
     population: Population,
     key: str,
     sizes_by_cost: Mapping[float, Mapping[str, int]],
@@ -291,7 +294,7 @@ def run_replay(
     for key in population.expensive_outcomes:
         start = time.monotonic()
         for pilot_seed, pilot in enumerate(pilots):
-            for cost, design, networks in replay_key(
+            for cost, design, networks in design_samples(
                 population, key, sizes_by_cost, arguments.strata, pilot, pilot_seed
             ):
                 tally = tallies.setdefault((key, cost), Tally())
@@ -314,12 +317,12 @@ def format_row(cost: float, sample_size: int, key: str, row: Mapping[str, Any], 
     fractions = " | ".join(f"{row[name]:.2f}" for name in ("tau", "simple tau", "expected tau"))
     return (
         f"| {cost:.1%} | {sample_size:,} | `{key}` | {lowest:.1%} to {highest:.1%} | {points} "
-        f"| {row['gain']:.1f} | {fractions} | {row['found']:.0%} | {row['tied']:.0%} "
+        f"| {row['gain']:.1f} | {fractions} | {row['best found']:.0%} | {row['best tied']:.0%} "
         f"| {100 * spread:.1f} |"
     )
 
 
-def spread_of(outcomes: _Bools) -> float:
+def accuracy_spread(outcomes: _Bools) -> float:
     """Return the standard deviation of accuracies between networks (A, S, N), as the median over strengths."""
     accuracy = outcomes.mean(axis=2)
     is_not_extreme = ((accuracy > EXTREME_MARGIN) & (accuracy < 1 - EXTREME_MARGIN)).all(axis=0)
@@ -390,7 +393,7 @@ def main() -> None:
     )
     tallies = run_replay(population, sizes_by_cost, arguments)
     rows = {key_and_cost: tally.summarise() for key_and_cost, tally in tallies.items()}
-    spread_by_key = {key: spread_of(outcomes) for key, outcomes in population.expensive_outcomes.items()}
+    spread_by_key = {key: accuracy_spread(outcomes) for key, outcomes in population.expensive_outcomes.items()}
     print(f"\n{HEADER}")
     for cost in costs:
         for key in population.expensive_outcomes:

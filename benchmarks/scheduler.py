@@ -35,6 +35,8 @@ SWEEP_YAML = Path(__file__).parent.parent / "jobs" / "paper.yaml"
 UNITS_PER_ARCHITECTURE = 45
 N_CORES = 2
 NEVER_SPLIT_GMACS = 1e12
+"""Assumed speed at which every unit takes so little time that the plan does not split it."""
+
 HEADER = "| workers | units | units per second | driver's memory at 0, 25, 50, 75, 100%, MB |\n" + "|---" * 4 + "|"
 
 

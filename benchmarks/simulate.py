@@ -3,7 +3,7 @@
     python -m benchmarks.simulate
 
 This command prints the table of docs/internals/store-and-runtime.md, which explains the simulation and its assumptions.
-The plan, its parts and bundles, and their order and retries come from the product (`planning.plan`,
+The plan, its parts and bundles, and their order and retries come from robust201 itself (`planning.plan`,
 `runtime.scheduler`). Machines, their preemptions, time and costs of parts are simulated (`virtual_cluster.py`). Equal
 arguments give equal results.
 
@@ -125,7 +125,7 @@ class Outcome:
 
 
 def simulate(bundles: Sequence[Bundle], seconds_of: Callable[[Part], float], machines: Machines, seed: int) -> Outcome:
-    """Run bundles with the product's scheduler on simulated machines.
+    """Run bundles with the scheduler of robust201 on simulated machines.
 
     Args:
         bundles: bundles in the order in which they start.
@@ -168,7 +168,7 @@ class Sweep:
         self.costs = PartCosts(config, macs_per_second or config.execution.assumed_gmacs() * 1e9, seed)
 
     def bundles(self, n_workers: int) -> Sequence[Bundle]:
-        """Split, bundle and order the sweep like a run with `n_workers` workers."""
+        """Return the sweep's bundles, split and ordered as in a run with `n_workers` workers."""
         parts = (Part(unit, unit.strengths, 0, unit.n_images) for unit in self._plan.units)
         return list(make_bundles(self._plan, parts, n_workers=n_workers))
 
@@ -181,7 +181,7 @@ HEADER = (
 )
 
 
-def make_rows(base: Machines) -> dict[str, Machines]:
+def machines_by_row(base: Machines) -> dict[str, Machines]:
     """Return the simulated machines for each row of the table, by the row's name."""
     gpu_counts = dict.fromkeys((max(1, base.n_gpus // 100), max(1, base.n_gpus // 10), base.n_gpus))
     rows = {f"{count:,} GPUs": dataclasses.replace(base, n_gpus=count) for count in gpu_counts}
@@ -202,7 +202,7 @@ def format_row(name: str, outcome: Outcome) -> str:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--gpus", type=int, default=1000)
+    parser.add_argument("--gpus", type=int, default=1000, help="number of machines, each with one GPU")
     parser.add_argument("--gpu-macs-per-second", type=float, default=2e12, help="assumed mean over the space")
     parser.add_argument("--hours-between-preemptions", type=float, default=2.0, help="mean; inf for none")
     parser.add_argument("--architectures", type=int, default=1, metavar="N", help="simulate every N-th network")
@@ -219,7 +219,7 @@ def main() -> None:
     base = Machines(arguments.gpus, arguments.hours_between_preemptions, crash_hours=1000.0)
     print(f"{arguments.gpu_macs_per_second:g} multiply-accumulates per second and GPU; {base}; seed {arguments.seed}")
     print(f"\n{HEADER}", flush=True)
-    for name, machines in make_rows(base).items():
+    for name, machines in machines_by_row(base).items():
         outcome = simulate(sweep.bundles(machines.n_gpus), sweep.costs.seconds, machines, arguments.seed)
         print(format_row(name, outcome), flush=True)
 

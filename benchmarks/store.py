@@ -10,10 +10,10 @@ if FOLDER is in memory (tmpfs). All other steps have warm caches. At scale 1, FO
 
 The results are synthetic, with the identities and sizes of `jobs/paper.yaml`, in four folders (`--only`):
 
-- finished: 1,610,034 rows, with as many compacted shards, row groups and footers as in the 133 GB that `plan`
-  estimates. The rows have no confidences and highly compressible values, because a resume hashes a shard only once and
-  scans read no values.
-- exported: the same rows with valid measurements for ten classes, repeated from a bank of eight results. `verify`
+- finished: 1,610,034 rows, with as many compacted shards, row groups and footers as the 133 GB that `plan` estimates
+  would have. The rows have no confidences and highly compressible values, because a resume hashes a shard only once
+  and scans read no values.
+- exported: the same rows with valid measurements for ten classes, repeated from eight generated results. `verify`
   checks them, an export writes JSON and Parquet, and a report is written from this export.
 - small: 40,000 shards of one unit each.
 - compacted: shards of realistic size, which are merged. Their confidences are random and do not compress, whereas real
@@ -52,6 +52,8 @@ ROWS_PER_SHARD = 2_440
 
 ROWS_PER_GROUP = 180
 INPUTS_PER_SHARD = 450
+"""Number of merged shards whose names a compacted shard lists in its footer."""
+
 SMALL_SHARDS = 40_000
 N_ARCHITECTURES = 6466
 COMPACTED_ARCHITECTURES = 250
@@ -394,7 +396,7 @@ def measure_compacted(folder: Path, scale: float) -> None:
     measure("compaction", "compact", compacted)
 
 
-FOLDERS = {
+MEASURE_BY_FOLDER = {
     "finished": measure_finished,
     "exported": measure_exported,
     "small": measure_small,
@@ -408,7 +410,11 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="folder for the synthetic results; they are deleted at the end")
     parser.add_argument("--scale", type=float, default=1.0, help="fraction of the full size, for a quick trial")
     parser.add_argument(
-        "--only", nargs="+", choices=FOLDERS, default=list(FOLDERS), help="folders to create and measure"
+        "--only",
+        nargs="+",
+        choices=MEASURE_BY_FOLDER,
+        default=list(MEASURE_BY_FOLDER),
+        help="folders to create and measure",
     )
     parser.add_argument("--step", choices=sorted(STEPS), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -421,7 +427,7 @@ def main() -> None:
     for name in arguments.only:
         folder = Path(tempfile.mkdtemp(prefix="robust201-store-", dir=arguments.folder))
         try:
-            FOLDERS[name](folder, arguments.scale)
+            MEASURE_BY_FOLDER[name](folder, arguments.scale)
         finally:
             shutil.rmtree(folder)
 

@@ -27,7 +27,7 @@ from robust201.bench.generated import random_network, write_subject
 from robust201.core.records import ImageSet
 from robust201.images import load_images, select
 
-PAPER = AttackBudget()
+PAPER_BUDGET = AttackBudget()
 
 
 def read_images(folder: Path, count: int) -> ImageSet:
@@ -90,10 +90,10 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--sample", type=int, default=0, help="number of networks in the stratified sample, 0 for none")
     parser.add_argument("--images", type=int, default=24)
-    parser.add_argument("--epsilons", type=float, nargs="+", default=PAPER.epsilons, help="in units of 1/255")
-    parser.add_argument("--fgsm-epsilons", type=float, nargs="+", default=PAPER.fgsm_epsilons)
-    parser.add_argument("--pgd-steps", type=int, default=PAPER.pgd_steps)
-    parser.add_argument("--apgd-steps", type=int, default=PAPER.apgd_steps)
+    parser.add_argument("--epsilons", type=float, nargs="+", default=PAPER_BUDGET.epsilons, help="in units of 1/255")
+    parser.add_argument("--fgsm-epsilons", type=float, nargs="+", default=PAPER_BUDGET.fgsm_epsilons)
+    parser.add_argument("--pgd-steps", type=int, default=PAPER_BUDGET.pgd_steps)
+    parser.add_argument("--apgd-steps", type=int, default=PAPER_BUDGET.apgd_steps)
     parser.add_argument("--queries", type=int, default=200, help="queries of Square; 5,000 in the paper")
     parser.add_argument(
         "--batches", type=int, nargs="*", default=[50, 250], help="batch sizes of the loop, besides a single batch"

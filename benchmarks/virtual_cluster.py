@@ -81,7 +81,7 @@ class _Gpu:
 
 
 class VirtualCluster:
-    """`Executor` on simulated machines.
+    """An `Executor` whose machines and clock are simulated.
 
     Args:
         machines: simulated machines.
