@@ -207,7 +207,7 @@ def test_run_rejects_damaged_corrupted_images(
 @pytest.mark.parametrize(
     "change", [{"images": {"count": 20}}, {"datasets": {"digits": {"corruptions": {"source": "generated", "seed": 1}}}}]
 )
-def test_run_rejects_corrupted_images_of_another_selection(
+def test_run_rejects_corrupted_images_of_another_selection_or_seed(
     robust201: RunCommand, write_sweep: WriteSweep, finished: Path, tmp_path: Path, change: dict[str, Any]
 ) -> None:
     if "datasets" in change:

@@ -1,4 +1,4 @@
-"""Stores of corrupted images (fog, frost, …): generation, also after a kill, reading and verification."""
+"""Stores of corrupted images (fog, frost, …) are generated, resumed after a kill, read and verified."""
 
 import hashlib
 import json
@@ -54,7 +54,8 @@ def published_data(tmp_path: Path) -> tuple[Path, ImageSet]:
     np.save(folder / "labels.npy", np.tile(full_split.labels, 5).astype(np.uint8))
     pixels = full_split.images.transpose(0, 2, 3, 1)
     for offset, key in enumerate(("fog", "snow")):
-        np.save(folder / f"{key}.npy", np.concatenate([pixels + np.uint8(10 * offset + s) for s in range(5)]))
+        images_by_severity = [pixels + np.uint8(10 * offset + severity_index) for severity_index in range(5)]
+        np.save(folder / f"{key}.npy", np.concatenate(images_by_severity))
     return folder, full_split
 
 

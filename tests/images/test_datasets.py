@@ -148,7 +148,7 @@ def test_load_images_reports_the_row_of_an_invalid_label(
     images, labels = fabricate(spec, 6)
     labels[3] = spec.n_classes if label == "n_classes" else label
     if form in {"binary", "idx"} and not 0 <= labels[3] <= 255:
-        labels[3] = 255
+        labels[3] = 255  # these forms store labels as bytes
     if form == "imagenet16" and label == "n_classes":
         labels[3] = 1000  # the file then has label 1001; labels 121 to 1000 would be valid classes of ImageNet
     files = WRITERS[form](tmp_path, spec, "test", images, labels)
@@ -430,4 +430,4 @@ def test_load_images_error_names_only_files_of_the_requested_dataset(tmp_path, n
         load_images(name, path=tmp_path)
     message = str(error.value)
     assert other_folder_prefix not in message
-    assert message.count("cifar-10") == 2
+    assert message.count("cifar-10") == 2  # in the names of the folders of the binary and the Python version

@@ -38,7 +38,7 @@ def link_member(name: str, target: str, member_type: bytes = tarfile.SYMTYPE) ->
         ({}, [link_member("CIFAR-10-C/out", "", tarfile.FIFOTYPE)]),
     ],
 )
-def test_fetch_rejects_a_tar_with_entries_outside_its_folder(
+def test_fetch_rejects_a_tar_with_unsafe_members(
     tmp_path: Path,
     cifar10c_server: Server,
     publish: Publish,

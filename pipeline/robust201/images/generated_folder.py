@@ -43,7 +43,7 @@ class GeneratorRecipe:
     frost: Mapping[str, str]
 
     def identity(self, key: str, version: int) -> dict[str, Any]:
-        """Return the protocol fields that identify the pixels of a corruption that this generator version made."""
+        """Return the protocol fields that identify the pixels of a corruption, made by a version of the generator."""
         identity: dict[str, Any] = {"generator_version": version, "seed": self.seed}
         return identity | ({"frost": dict(self.frost)} if key == "frost" else {})
 

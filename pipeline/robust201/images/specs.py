@@ -64,7 +64,7 @@ class DatasetSpec:
         normalisation: per-channel mean and standard deviation of pixels in [0, 1].
         forms: names of the file forms (see `images.FORMS`), in the order in which a loader tries them.
         corruptions: name of the published corrupted test split in the registry of downloads, or None.
-        folder: name of the dataset's folder in the data folder and of its download; empty if it is `name`.
+        folder: name of the dataset's download and of its folder in the data folder; if empty, `name`.
     """
 
     name: str

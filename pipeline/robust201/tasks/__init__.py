@@ -2,7 +2,7 @@
 
 A task's name, such as `pgd`, is called its key. A task holds the data that planning needs (parameters, strengths, cost)
 and the names of the functions that do the work. Only workers import these functions (`Task.load`), so planning, status
-and export never import torch.
+and export never import torch. "The paper" is Jung et al. (ICLR 2023), who published the original dataset.
 
 To add an attack, write a module in `tasks/perturbations` with a `reference` function, a `fused` one or both, a
 parameter class in `tasks/parameters.py`, and an entry in `TASKS`. Tests that run for every task then cover it.
@@ -136,7 +136,7 @@ class Task:
         return self.key if self.constraint is None else f"{self.key}@{self.constraint.name}"
 
     def takes_job(self, engine: str) -> bool:
-        """Whether the function takes a fused job (see `tasks.attack_kit.attack_job`) instead of a request."""
+        """Whether the function takes an `AttackJob` (see `tasks.attack_kit.attack_job`) instead of a `Request`."""
         return engine == "fused" and self.kind == "attack"
 
     def shares_random_numbers_in_batch(self, engine: str) -> bool:
@@ -262,11 +262,11 @@ _INPUT_HESSIAN_PASSES = 6.0
 
 _RESISTING_FRACTION = 0.4
 """Typical fraction of the images that the first attack or target does not fool, so that they are left for the next one.
-The fraction of its queries that Square makes is about the same (docs/protocol.md)."""
+Square makes about the same fraction of its queries (docs/protocol.md)."""
 
 
 def _hessian_weights_passes(parameters: Any, _n_classes: int) -> float:
-    # One Lanczos run covers all images. Per-batch columns need further runs, with as many products per image in all.
+    # One Lanczos run covers all images. Per-batch columns need one run per batch, which together cost as much again.
     is_per_batch = [name.startswith("batch_") for name in parameters.selected_columns]
     n_runs = any(is_per_batch) + (not all(is_per_batch))
     return float(_HESSIAN_PASSES * min(parameters.steps, _LANCZOS_STEPS) * n_runs)
@@ -478,7 +478,7 @@ def find_task(key: str) -> Task:
     """Return the task of a key in the paper's style or as published (``pgd`` or ``pgd@Linf``).
 
     Raises:
-        ConfigError: the key is unknown; the message names the closest.
+        ConfigError: the key is unknown; the message names the closest key.
     """
     task = next((task for task in TASKS.values() if key in (task.key, task.published_key)), None)
     if task is None:

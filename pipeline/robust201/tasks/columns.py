@@ -563,7 +563,7 @@ def column_sources(measurement: str) -> dict[str, ColumnSource]:
     """Return a measurement's columns in exported Parquet files, by name."""
     if measurement not in MEASUREMENTS:
         return {measurement: ColumnSource(f"Measure {measurement} of the network.", measurement)}
-    return {name: form for column in MEASUREMENTS[measurement].values() for name, form in column.parquet.items()}
+    return {name: source for column in MEASUREMENTS[measurement].values() for name, source in column.parquet.items()}
 
 
 def numbers_of(columns: Iterable[str], n_classes: int, n_images: int) -> tuple[int, int]:

@@ -55,7 +55,7 @@ def evaluate_part(
     on_images: Callable[[int], None] | None = None,
     on_stage: Callable[[int, str], None] | None = None,
 ) -> Iterator[EvaluationResult]:
-    """Yield the result of each of a part's strengths as soon as it is complete.
+    """Yield a part's result at each strength, as soon as it is complete.
 
     Args:
         context: classifier, seed, source of corrupted images and number of images that share random numbers

@@ -1,4 +1,7 @@
-"""Parameters of all tasks except measures, named as in the sweep YAML. The defaults are the paper's settings."""
+"""Parameters of all tasks except measures, named as in the sweep YAML.
+
+Unless a class names another source, the defaults are the settings of the paper (Jung et al., ICLR 2023).
+"""
 
 import re
 import reprlib
@@ -67,7 +70,7 @@ class Caution(NamedTuple):
 
 
 class Parameters(StrictModel):
-    """Base class of the parameters of a key, as in the sweep YAML. The defaults are the paper's."""
+    """Base class of the parameters of a key, as in the sweep YAML."""
 
     field_aliases: ClassVar[tuple[str, ...]] = ()
     """Names of fields in YAML files that set another field, such as `epsilons` for `epsilons_255`."""
@@ -477,7 +480,7 @@ class TargetsParameters(Parameters):
     def unsupported_classes_reason(self, n_classes: int) -> str | None:
         """Return why there are too many targets or too few classes, or None.
 
-        A default number of targets that is too large is no reason, since the attack reduces it.
+        If the default number of targets is too large, the attack reduces it.
         """
         max_targets = n_classes - 1
         if self.targets > max_targets and self.targets != type(self).model_fields["targets"].default:
@@ -582,7 +585,7 @@ class Fmn(MinimumNorm):
     """Fast minimum-norm attack (Pintor et al., 2021), as in Foolbox.
 
     Attributes:
-        max_stepsize: L2 length of the first step; it decreases to a hundredth of this length.
+        max_stepsize: L2 length of the first step; the length decreases to a hundredth of it.
         gamma: relative change of epsilon in the first step; later changes are smaller.
     """
 

@@ -70,7 +70,7 @@ def _verify_folder(target: Path, entry: Download) -> None:
 
 def _verify_file(path: Path, checksum: Checksum) -> None:
     try:
-        checksum.require(path, path.stat().st_size, digest_of(path, checksum.hasher))
+        checksum.check(path, path.stat().st_size, digest_of(path, checksum.hasher))
     except OSError as error:
         raise DatasetError(
             f"Verifying failed for {path}: {error.strerror}. Correct the permissions of the file."

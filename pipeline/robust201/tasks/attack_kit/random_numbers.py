@@ -308,9 +308,9 @@ _SIGN_BLOCK_IMAGES = 1024
 def _draw_window_move(
     seed: int, key: str, restart: int, query: int, channels: int, n_images: int
 ) -> tuple[tuple[int, ...], bool, NDArray[np.uint8]]:
-    """Draw four 32-bit integers, whether the pattern is turned, and (n_images, channels) bits, the lowest bit first.
+    """Draw four 32-bit integers, whether the pattern is turned, and (n_images, channels) sign bits.
 
-    The bits stay packed: 4 kB for 10,000 images, and 32 MB for all cached queries.
+    The sign bits stay packed, with the lowest bit first: 4 kB for 10,000 images, and 32 MB for all cached queries.
     """
     n_bits = n_images * channels
     # More images take more numbers of the same stream, so an image's bits do not depend on the other images.

@@ -176,7 +176,8 @@ def motion_taps(radius: float, sigma: float, angle: float) -> tuple[NDArray[np.f
 
     A point moves along a ray and fades like one side of a Gaussian. The kernel has one sample per pixel of the path,
     and each sample is assigned to the nearest pixel. It replaces ImageMagick's `MotionBlurImage`, which the published
-    script calls: ``2 ceil(radius) + 1`` samples, the same fading and direction, but none of its code.
+    script calls. The number of samples (``2 ceil(radius) + 1``), the fading and the direction are the same, but no code
+    is taken from ImageMagick.
 
     Args:
         radius: half the number of samples, in pixels.

@@ -101,7 +101,7 @@ def generate_corruptions(
     workers: int = 1,
     progress: ImageProgress | None = None,
 ) -> CorruptedStore:
-    """Write corrupted images in the published layout, skipping files that exist.
+    """Write corrupted images in the published layout, skipping finished files.
 
     A file appears when it is complete, and its hash is written to the manifest directly afterwards, so a killed run can
     be resumed. The pixels do not depend on `workers`.

@@ -84,7 +84,7 @@ def _squared_norms(context: Context, parameters: JacobianParameters, request: Re
     total = torch.zeros(len(pixels), dtype=torch.float64, device=pixels.device)
     if parameters.projections == "exact":
         for class_index in range(n_classes):
-            total += _gradient_squares(context, parameters, pixels, _one_logit(class_index, n_classes, pixels))
+            total += _gradient_squares(context, parameters, pixels, _one_hot_directions(class_index, n_classes, pixels))
         return total
     random_numbers = CounterRandomNumbers(context.seed, context.key)
     for projection in range(parameters.projections):
@@ -93,7 +93,7 @@ def _squared_norms(context: Context, parameters: JacobianParameters, request: Re
     return total * (n_classes / parameters.projections)
 
 
-def _one_logit(class_index: int, n_classes: int, pixels: torch.Tensor) -> torch.Tensor:
+def _one_hot_directions(class_index: int, n_classes: int, pixels: torch.Tensor) -> torch.Tensor:
     directions = torch.zeros(len(pixels), n_classes, device=pixels.device)
     directions[:, class_index] = 1
     return directions

@@ -23,7 +23,7 @@ already found all directions that it can reach."""
 def largest_eigenvalues(
     apply: Callable[[torch.Tensor], torch.Tensor], start: torch.Tensor, *, steps: int, tolerance: float, name: str
 ) -> NDArray[np.float64]:
-    """Return the algebraically largest eigenvalue of each of several operators.
+    """Return the algebraically largest eigenvalue of each operator of a batch.
 
     Args:
         apply: (B, D) float32 → (B, D); operator b is applied to row b.

@@ -220,7 +220,7 @@ def zen(network: nn.Module, images: torch.Tensor, mixed_in: torch.Tensor) -> flo
     Args:
         network: network in training mode with Gaussian weights; BatchNorm's running statistics change.
         images: (B, 3, H, W), Gaussian.
-        mixed_in: (B, 3, H, W), Gaussian.
+        mixed_in: (B, 3, H, W), Gaussian; times `_MIXING_WEIGHT`, it is added to the images.
     """
     with torch.no_grad():
         with observe(network) as observed:

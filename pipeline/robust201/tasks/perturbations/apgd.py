@@ -240,5 +240,5 @@ def _differentiate(
     job: AttackJob, samples: Samples, images: torch.Tensor, loss: Loss | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     if loss is None:
-        return gradient_of(job.model, job.batching, images, samples.labels, samples.strengths)
-    return objective_gradient_of(job.model, job.batching, images, loss, samples.strengths)
+        return gradient_of(job.model, job.batching, images, samples.labels, samples.strength_indices)
+    return objective_gradient_of(job.model, job.batching, images, loss, samples.strength_indices)

@@ -55,7 +55,7 @@ def single_run(parameters: ApgdTargeted) -> SingleRun:
     """Return a function that runs the attack once; each target has `restarts` consecutive runs."""
 
     def run(job: AttackJob, samples: Samples, run_number: int) -> tuple[torch.Tensor, torch.Tensor]:
-        logits = logits_of(job.model, job.batching, samples.clean, samples.strengths)
+        logits = logits_of(job.model, job.batching, samples.clean, samples.strength_indices)
         rank = run_number // parameters.restarts + 2
         if rank > logits.shape[1]:
             return samples.clean, torch.zeros_like(samples.labels, dtype=torch.bool)

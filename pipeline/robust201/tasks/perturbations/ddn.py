@@ -1,4 +1,4 @@
-"""Decoupled direction and norm.
+"""Decoupled direction and norm (DDN), a minimum-norm attack in L2.
 
 Source: Rony et al., "Decoupling Direction and Norm for Efficient Gradient-Based L2 Adversarial Attacks and Defenses",
 CVPR 2019; `foolbox.attacks.DDNAttack`. After a step along the cross-entropy's gradient, the perturbation is scaled to
@@ -65,7 +65,7 @@ def run_ddn(job: AttackJob, samples: Samples, parameters: Ddn) -> torch.Tensor:
     epsilons = torch.full_like(longest_possible, parameters.init_epsilon)
     for step in range(parameters.steps):
         stepsize = _FINAL_STEP_SIZE + (1.0 - _FINAL_STEP_SIZE) * cosine_decay(step, parameters.steps)
-        logits, _, gradient = gradient_of(job.model, job.batching, clean + delta, labels, samples.strengths)
+        logits, _, gradient = gradient_of(job.model, job.batching, clean + delta, labels, samples.strength_indices)
         lengths = l2_norms(delta)
         misclassified = logits.argmax(dim=-1) != labels
         is_nearer = misclassified & (lengths <= shortest_length)

@@ -23,9 +23,9 @@ from robust201.tasks.perturbations.hyperplanes import project_l1, project_l2, pr
 if TYPE_CHECKING:
     from pyautoattack import AutoAttack
 
-_OVERSHOOT = 1.05  # eta of the paper
-_MAX_CLEAN_WEIGHT = 0.1  # alpha_max of the paper
-_BACKWARD_FACTOR = 0.9  # beta of the paper
+_OVERSHOOT = 1.05  # eta in Croce and Hein's notation
+_MAX_CLEAN_WEIGHT = 0.1  # alpha_max in their notation
+_BACKWARD_FACTOR = 0.9  # beta in their notation
 _INFINITE_DISTANCE = 1e10
 """Number that stands for an infinite distance."""
 
@@ -131,10 +131,10 @@ def run_fab(
     else:
         _, first_samples, inverse = np.unique(samples.positions, return_index=True, return_inverse=True)
         order = np.argsort(first_samples)  # images in order of appearance
-        images, image_of_sample = samples.take(first_samples[order]), np.argsort(order)[inverse]
-        nearest = _search(job, images, images.clean, boundary(images), parameters.steps, norm)
+        image_samples, image_of_sample = samples.take(first_samples[order]), np.argsort(order)[inverse]
+        nearest = _search(job, image_samples, image_samples.clean, boundary(image_samples), parameters.steps, norm)
         nearest = nearest[torch.from_numpy(image_of_sample).to(nearest.device)]
-    logits = logits_of(job.model, job.batching, nearest, samples.strengths)
+    logits = logits_of(job.model, job.batching, nearest, samples.strength_indices)
     distances = _LENGTHS[norm]((samples.clean - nearest).flatten(1))
     return nearest, (logits.argmax(dim=1) != samples.labels) & ~(distances > samples.epsilons.flatten())
 
@@ -160,7 +160,9 @@ def _search(
         step, clean_step = moves[:n_samples].view(clean.shape), moves[n_samples:].view(clean.shape)
         images = (images + _OVERSHOOT * step) * (1 - weight) + (clean + clean_step * _OVERSHOOT) * weight
         images = images.clamp(0.0, 1.0)
-        misclassified = logits_of(job.model, job.batching, images, samples.strengths).argmax(dim=1) != samples.labels
+        misclassified = (
+            logits_of(job.model, job.batching, images, samples.strength_indices).argmax(dim=1) != samples.labels
+        )
         distances = length_of((images - clean).flatten(1))
         is_nearer = misclassified & (distances < shortest)
         nearest = torch.where(is_nearer.view(-1, 1, 1, 1), images, nearest)
@@ -210,4 +212,4 @@ def _gradient_of_logit(
     def logit_of_class(logits: torch.Tensor, rows: slice) -> torch.Tensor:
         return logits.gather(1, classes[rows].clone()[:, None])[:, 0]
 
-    return objective_gradient_of(job.model, job.batching, images, logit_of_class, samples.strengths)
+    return objective_gradient_of(job.model, job.batching, images, logit_of_class, samples.strength_indices)

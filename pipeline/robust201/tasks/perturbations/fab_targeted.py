@@ -36,7 +36,7 @@ def single_run(parameters: FabTargeted) -> SingleRun:
             return samples.clean, torch.zeros_like(samples.labels, dtype=torch.bool)
 
         def boundary(subset: Samples) -> Boundary:
-            logits = logits_of(job.model, job.batching, subset.clean, subset.strengths)
+            logits = logits_of(job.model, job.batching, subset.clean, subset.strength_indices)
             return _boundary_of(job, subset, logits.sort(dim=-1)[1][:, -rank])
 
         return run_fab(job, samples, run_number, parameters, boundary, starts_at_random=False)
@@ -47,12 +47,12 @@ def single_run(parameters: FabTargeted) -> SingleRun:
 def _boundary_of(job: AttackJob, samples: Samples, targets: torch.Tensor) -> Boundary:
     def logit_difference(logits: torch.Tensor, rows: slice) -> torch.Tensor:
         true_classes, target = samples.labels[rows].clone(), targets[rows].clone()
-        images = torch.arange(len(logits), device=logits.device)
-        return -(logits[images, true_classes] - logits[images, target])
+        row_numbers = torch.arange(len(logits), device=logits.device)
+        return -(logits[row_numbers, true_classes] - logits[row_numbers, target])
 
     def boundary(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         _, differences, gradient = objective_gradient_of(
-            job.model, job.batching, images, logit_difference, samples.strengths
+            job.model, job.batching, images, logit_difference, samples.strength_indices
         )
         return differences, gradient
 

@@ -1,8 +1,8 @@
 """Fast gradient sign method.
 
 Source: Goodfellow, Shlens and Szegedy, "Explaining and Harnessing Adversarial Examples", ICLR 2015;
-`foolbox.attacks.LinfFastGradientAttack`. One step of size epsilon along the sign of the cross-entropy's gradient, from
-the clean image, clipped to [0, 1]. The attack uses no random numbers, and attacks every image.
+`foolbox.attacks.LinfFastGradientAttack`. The attack takes one step of size epsilon from the clean image along the sign
+of the cross-entropy's gradient, and clips to [0, 1]. It uses no random numbers, and attacks every image.
 """
 
 from collections.abc import Iterator

@@ -67,12 +67,12 @@ def fused(job: AttackJob, parameters: Fmn) -> Iterator[Perturbed]:
 def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn, log: BallLog | None = None) -> torch.Tensor:
     """Return the nearest misclassified iterate of each image, computed in Foolbox's order of operations."""
     clean, labels, norm = samples.clean, samples.labels, _NORMS[parameters.norm]
-    is_count = parameters.norm == "L0"
+    is_l0 = parameters.norm == "L0"
     project = norm.project if getattr(parameters, "projection", "ball") == "ball" else _skip_projection
     delta = torch.zeros_like(clean)
-    longest_possible = norm.lengths(torch.ones_like(clean) if is_count else torch.maximum(clean, 1 - clean))
+    longest_possible = norm.lengths(torch.ones_like(clean) if is_l0 else torch.maximum(clean, 1 - clean))
     shortest_length, best_delta = longest_possible, delta
-    epsilons = torch.full_like(longest_possible, 1.0 if is_count else torch.inf)
+    epsilons = torch.full_like(longest_possible, 1.0 if is_l0 else torch.inf)
     was_misclassified = torch.zeros_like(labels, dtype=torch.bool)
     margin = _margin(labels)
     for step in range(parameters.steps):
@@ -81,7 +81,7 @@ def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn, log: BallLog | No
         stepsize = final_stepsize + (parameters.max_stepsize - final_stepsize) * decay
         gamma = _FINAL_GAMMA + (parameters.gamma - _FINAL_GAMMA) * decay
         logits, margins, gradient = objective_gradient_of(
-            job.model, job.batching, clean + delta, margin, samples.strengths
+            job.model, job.batching, clean + delta, margin, samples.strength_indices
         )
         misclassified = logits.argmax(dim=-1) != labels
         lengths = norm.lengths(delta)
@@ -92,7 +92,7 @@ def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn, log: BallLog | No
         shortest_length = torch.where(is_nearer, lengths, shortest_length)
         best_delta = torch.where(per_image(is_nearer), delta, best_delta)
         state = _State(epsilons, misclassified, was_misclassified, lengths, norm.lengths(best_delta))
-        if is_count:
+        if is_l0:
             epsilons = _next_count(state, gamma)
         else:
             epsilons = _next_radius(state, gamma, margins, norm.dual_lengths(gradient))

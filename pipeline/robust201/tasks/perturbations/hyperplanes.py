@@ -1,4 +1,4 @@
-"""Projection to the intersection of a hyperplane with [0, 1], along the shortest path in a norm.
+"""Projection to the intersection of a hyperplane with the cube [0, 1]^D, along the shortest path in a norm.
 
 Source: Croce and Hein, "Minimally distorted adversarial examples with a fast adaptive boundary attack", ICML 2020,
 section 2.1; `pyautoattack.fab_projections`, whose order of operations this module follows. The library distinguishes
@@ -6,9 +6,10 @@ cases, and indexes the points to which each case applies. Here all cases are com
 do not apply are discarded, so the host never waits for the device.
 
 Points t are (B, D); hyperplanes w · x = b have w (B, D) and b (B,). Functions return the difference (B, D) from t to
-the nearest point of the hyperplane in [0, 1]. If the hyperplane does not intersect [0, 1], they return the difference
-to the point of [0, 1] that is closest to it. In the code, `is_near` means that the hyperplane is reached before any
-entry reaches 0 or 1, and `is_between` that it is reached after some entries, but not all, have done so.
+the nearest point of the hyperplane in the cube. If the hyperplane does not intersect the cube, they return the
+difference to the point of the cube that is closest to the hyperplane. In the code, `is_near` means that the hyperplane
+is reached before any entry reaches 0 or 1, and `is_between` that it is reached after some entries, but not all, have
+done so.
 """
 
 import math

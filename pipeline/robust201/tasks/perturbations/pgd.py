@@ -46,12 +46,12 @@ def _attack_samples(job: AttackJob, samples: Samples, parameters: PgdParameters)
     step_sizes = samples.scaled_epsilons(parameters.rel_stepsize, job.epsilons)
     classes = samples.labels
     if parameters.target == "least_likely":
-        classes = logits_of(job.model, job.batching, clean, samples.strengths).argmin(dim=1)
+        classes = logits_of(job.model, job.batching, clean, samples.strength_indices).argmin(dim=1)
         step_sizes = -step_sizes
     images = start_in_cube(job, samples) if parameters.random_start else clean.clone()
     log = job.run_log(samples, parameters.steps)
     for step in range(parameters.steps):
-        logits, _, gradient = gradient_of(job.model, job.batching, images, classes, samples.strengths)
+        logits, _, gradient = gradient_of(job.model, job.batching, images, classes, samples.strength_indices)
         log.record_iterates(step, logits)
         images = project_to_cube(images.add_(gradient.sign().mul_(step_sizes)), clean, epsilons).clamp_(0, 1)
     log.write()

@@ -50,7 +50,7 @@ def _attack_samples(job: AttackJob, samples: Samples, parameters: PgdL2Parameter
     best_iterate, returns_best = BestIterate(images), parameters.iterate == "best"
     log = job.run_log(samples, parameters.steps)
     for step in range(parameters.steps):
-        logits, loss, gradient = gradient_of(job.model, job.batching, images, labels, samples.strengths)
+        logits, loss, gradient = gradient_of(job.model, job.batching, images, labels, samples.strength_indices)
         log.record_iterates(step, logits, best_iterate.offer(images, loss) if returns_best else None)
         gradient = gradient * _norms(gradient).reciprocal()
         images = _project(images + parameters.step_size * gradient, clean, epsilons).clamp(0, 1)

@@ -48,7 +48,7 @@ def _attack_samples(job: AttackJob, samples: Samples, parameters: PgdLinf7Parame
     best_iterate, returns_best = BestIterate(images), parameters.iterate == "best"
     log = job.run_log(samples, parameters.steps)
     for step in range(parameters.steps):
-        logits, loss, gradient = gradient_of(job.model, job.batching, images, labels, samples.strengths)
+        logits, loss, gradient = gradient_of(job.model, job.batching, images, labels, samples.strength_indices)
         log.record_iterates(step, logits, best_iterate.offer(images, loss) if returns_best else None)
         # Make a new tensor, since `best_iterate` refers to earlier iterates.
         images = project_to_cube(images + gradient.sign().mul_(step_sizes), clean, epsilons).clamp_(0, 1)

@@ -37,7 +37,7 @@ def run_sigma_zero(job: AttackJob, samples: Samples, parameters: SigmaZero) -> t
     best_images, margin, stepsize = clean, _margin(labels), parameters.stepsize
     for step in range(parameters.steps):
         images = clean + delta
-        logits, _, gradient = objective_gradient_of(job.model, job.batching, images, margin, samples.strengths)
+        logits, _, gradient = objective_gradient_of(job.model, job.batching, images, margin, samples.strength_indices)
         misclassified = logits.argmax(dim=1) != labels
         n_changed = delta.flatten(1).norm(p=0, dim=1)
         has_fewer_changed = misclassified & (n_changed < fewest_changed)
