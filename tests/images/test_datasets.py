@@ -152,6 +152,7 @@ def test_load_images_reports_the_row_of_an_invalid_label(
     if form == "imagenet16" and label == "n_classes":
         labels[3] = 1000  # the file then has label 1001; labels 121 to 1000 would be valid classes of ImageNet
     files = WRITERS[form](tmp_path, spec, "test", images, labels)
+    # In the files of imagenet16, each image is followed by one of another class, so row 3 becomes row 6.
     with pytest.raises(DatasetError, match=rf"Reading labels failed for {files[0]}.* in row [36]"):
         load_images(name, form=REQUIRED_FORMS.get(name), path=tmp_path, verify=False)
 

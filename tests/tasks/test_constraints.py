@@ -173,15 +173,16 @@ def test_l1_projection_is_nearest_point(epsilon):
 
 
 def test_slack_is_above_rounding_and_below_smallest_epsilon():
-    largest_rounding_error = math.sqrt(3 * 32 * 32) * 2**-25
-    assert 3 * largest_rounding_error < L2.slack < 0.001 * min(TASKS["pgd_l2"].parameters().strengths)
+    """The slack is more than three roundings in the worst case, in which one rounding changes each pixel by 2**-25."""
+    n_values, rounding_error = 3 * 32 * 32, 2**-25
+    assert 3 * math.sqrt(n_values) * rounding_error < L2.slack < 0.001 * min(TASKS["pgd_l2"].parameters().strengths)
     assert (
-        3 * largest_rounding_error**2 / 2**-25
+        3 * n_values * rounding_error
         < L1.slack
         < L1.reach(3.0) - 3.0
         < 0.0002 * min(TASKS["aa_apgd-ce_l1"].parameters().strengths)
     )
-    assert 3 * 2**-25 < LINF.slack < 0.01 * LINF.radius(0.1)
+    assert 3 * rounding_error < LINF.slack < 0.01 * LINF.radius(0.1)
 
 
 def test_fused_attack_without_ball_uses_strengths_unscaled():

@@ -102,8 +102,8 @@ def test_elastic_transform_matches_scipy(severity: int, size: int) -> None:
         uniforms = generator(0, "elastic_transform", index).uniform(-1, 1, 6 + 2 * 32 * 32)
         c, r = size // 2, size // 3
         corners = np.array([[c + r, c + r], [c + r, c - r], [c - r, c - r]], float)
-        moved = corners + uniforms[:6].reshape(3, 2) * shift * scale
-        forward = np.linalg.solve(np.c_[corners, np.ones(3)], moved).T
+        moved_corners = corners + uniforms[:6].reshape(3, 2) * shift * scale
+        forward = np.linalg.solve(np.c_[corners, np.ones(3)], moved_corners).T
         inverse = np.linalg.inv(np.vstack([forward, [0, 0, 1]]))
         columns, rows, _ = np.tensordot(inverse, np.stack([grid[1], grid[0], np.ones_like(grid[0])]), 1)
         fields = [

@@ -138,10 +138,10 @@ class FixedIntervalBatching(Batching):
         return self.queries
 
 
-def assert_equals_rows_of(reference, attacked, rows=slice(None)):
-    """Assert that attacked images equal the rows of the reference, at each strength at which they were attacked."""
-    for strength in attacked:
-        assert torch.equal(reference[strength][rows], attacked[strength]), strength
+def assert_equals_rows_of(all_perturbed, perturbed, rows=slice(None)):
+    """Assert that perturbed images equal these rows of all perturbed images, at each strength of `perturbed`."""
+    for strength in perturbed:
+        assert torch.equal(all_perturbed[strength][rows], perturbed[strength]), strength
 
 
 MULTI_STEP_PARAMETERS = {

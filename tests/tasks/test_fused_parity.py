@@ -223,7 +223,7 @@ def test_parity_of_square_with_other_initial_window_sizes(p_init):
     assert_parity("aa_square", tiny_classifier(), tiny_images(), parameters_of("aa_square", p_init=p_init, queries=60))
 
 
-def test_one_replayed_source_cannot_serve_restarts_of_several_strengths():
+def test_replayed_random_numbers_reject_restarts_at_several_strengths():
     random_numbers = ReplayedRandomNumbers(0)
     random_numbers.uniforms(0, np.array([0, 1, 0, 1]), (3, 2, 2))
     with pytest.raises(PerturbationError, match="restarts"):

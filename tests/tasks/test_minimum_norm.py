@@ -44,7 +44,7 @@ FUSED_TASKS = [task for task in TASKS.values() if task.key.split("_l")[0] in ("f
 
 
 class ProjectedL2Fmn(foolbox.attacks.L2FMNAttack):
-    """Foolbox's attack with the paper's projection onto the ball of epsilon around the image."""
+    """Foolbox's attack with the projection of Pintor et al. (2021) onto the epsilon ball, which Foolbox omits."""
 
     def project(self, x, x0, epsilon):
         norms = eagerpy.maximum((x - x0).flatten(start=1).norms.l2(axis=-1), 1e-12)
@@ -278,12 +278,12 @@ def test_brendel_bethge_rejects_fused_engine_and_missing_library(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("numba") is None, reason="numba is not installed")
 @pytest.mark.parametrize(
-    ("key", "largest"), [("bb", 255.0), ("bb_l2", 3.0**0.5 * SIZE), ("bb_l1", 192.0), ("bb_l0", 192.0)]
+    ("key", "largest_epsilon"), [("bb", 255.0), ("bb_l2", 3.0**0.5 * SIZE), ("bb_l1", 192.0), ("bb_l0", 192.0)]
 )
-def test_brendel_bethge_fulfils_contract_and_is_close_to_fmn(key, largest):
+def test_brendel_bethge_fulfils_contract_and_is_close_to_fmn(key, largest_epsilon):
     task = TASKS[key]
     field = "epsilons_255" if key == "bb" else "epsilons"
-    parameters = task.parameters(steps=150, **{field: (largest / 8, largest)})
+    parameters = task.parameters(steps=150, **{field: (largest_epsilon / 8, largest_epsilon)})
     request = request_of(IMAGES, parameters.strengths)
     nearest = torch.full_like(CLEAN, torch.nan)
     for batch in checked(

@@ -65,7 +65,7 @@ def scores(images):
     return measure(MixedLayersNetwork(), images)
 
 
-def training_batch(images):
+def network_and_batch(images):
     """Return a network in training mode, its inputs and the labels."""
     classifier = tiny_classifier()
     inputs = (torch.from_numpy(images.images) / 255 - classifier.mean) / classifier.std
@@ -77,7 +77,7 @@ LAYER_WEIGHTS = ("first.weight", "second.weight", "linear.weight")
 
 def loss_of_weights(images):
     """Return the loss as a function of the layers' weights, and the weights, in float64."""
-    network, inputs, labels = training_batch(images)
+    network, inputs, labels = network_and_batch(images)
     network, inputs = network.double(), inputs.double()
     all_weights = {name: value.detach() for name, value in network.named_parameters()}
 
@@ -119,7 +119,7 @@ def test_grasp_matches_difference_of_gradients(images, scores):
 
 def test_fisher_matches_gradients_of_channel_factors(images, scores):
     """An image's saliency in a channel is the loss's gradient with respect to a factor on this channel."""
-    network, inputs, labels = training_batch(images)
+    network, inputs, labels = network_and_batch(images)
     factors = []
 
     def scale(_layer, _inputs, output):
@@ -139,7 +139,7 @@ def test_fisher_matches_gradients_of_channel_factors(images, scores):
 
 def jacobians_of(images):
     """Return the gradient of the sum of all logits with respect to each image, from the Jacobian of the whole batch."""
-    network, inputs, _ = training_batch(images)
+    network, inputs, _ = network_and_batch(images)
     batch_jacobian = torch.autograd.functional.jacobian(lambda x: network(x).sum(), inputs)
     return batch_jacobian.flatten(1).double().numpy()
 
@@ -168,7 +168,7 @@ def test_epe_nas_compares_classes_if_there_are_many():
 
 
 def test_nwot_matches_explicit_codes(images, scores):
-    network, inputs, _ = training_batch(images)
+    network, inputs, _ = network_and_batch(images)
     with torch.no_grad():
         relu_inputs = [network.norm(network.first(inputs))]
         relu_inputs.append(network.second(relu_inputs[0].clamp_min(0)))

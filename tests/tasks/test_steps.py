@@ -158,7 +158,7 @@ def test_step_numbers_continue_over_restarts_and_targets():
     assert targeted_steps[np.isfinite(targeted_steps)].max() <= 12
 
 
-def test_steps_without_attack_are_0_or_never():
+def test_steps_without_attack_are_zero_or_not_fooled():
     for key in ("clean", "fog"):
         for values in evaluate_key(key).values():
             np.testing.assert_array_equal(values["steps"], np.where(is_misclassified(values), 0, NOT_FOOLED_STEP))
