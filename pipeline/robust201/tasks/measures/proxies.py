@@ -39,7 +39,7 @@ _MIN_DISTANCE = torch.finfo(torch.float32).tiny
 
 
 def measure(context: Context, parameters: ProxyParameters, request: Request) -> Mapping[str, NDArray[Any]]:
-    """Measure the first images of a request in a single pass, which also determines BatchNorm's statistics.
+    """Measure the network on the first images of a request, in a single pass that determines BatchNorm's statistics.
 
     Returns:
         One number per proxy.

@@ -19,9 +19,9 @@ from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Ddn
 from robust201.tasks.perturbations.minimum_norm import (
     cosine_decay,
-    fused_batches,
+    foolbox_minimum_norm_batches,
+    fused_minimum_norm_batches,
     l2_norms,
-    minimum_norm_batches,
     per_image,
 )
 
@@ -45,12 +45,12 @@ def reference(context: Context, parameters: Ddn, request: Request) -> Iterator[P
         nearest: torch.Tensor = attack.run(model, pixels, foolbox.criteria.Misclassification(labels))
         return nearest
 
-    yield from minimum_norm_batches(context, request, CONSTRAINTS[parameters.norm], search)
+    yield from foolbox_minimum_norm_batches(context, request, CONSTRAINTS[parameters.norm], search)
 
 
 def fused(job: AttackJob, parameters: Ddn) -> Iterator[Perturbed]:
     """Attack each image once for all epsilons."""
-    yield from fused_batches(
+    yield from fused_minimum_norm_batches(
         job, CONSTRAINTS[parameters.norm], lambda unbounded_job, samples: run_ddn(unbounded_job, samples, parameters)
     )
 

@@ -96,7 +96,12 @@ def single_run(parameters: Fab) -> SingleRun:
 
     def run(job: AttackJob, samples: Samples, restart: int) -> tuple[torch.Tensor, torch.Tensor]:
         return run_fab(
-            job, samples, restart, parameters, lambda subset: _nearest_class(job, subset, parameters.norm), restart > 0
+            job,
+            samples,
+            restart,
+            parameters,
+            lambda subset: _nearest_class_boundary(job, subset, parameters.norm),
+            restart > 0,
         )
 
     return run
@@ -107,7 +112,7 @@ def run_fab(
     samples: Samples,
     run_number: int,
     parameters: Fab | FabTargeted,
-    boundary: Callable[[Samples], Boundary],
+    boundary_for: Callable[[Samples], Boundary],
     starts_at_random: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Run FAB once.
@@ -117,7 +122,7 @@ def run_fab(
         samples: samples to attack.
         run_number: number of the run, which determines its random numbers.
         parameters: parameters of the attack.
-        boundary: function that returns the boundary function of some samples.
+        boundary_for: function that returns the boundary function of some samples.
         starts_at_random: whether to start at a random point at a distance of epsilon / 2. Otherwise the run starts at
             the clean image, and does not depend on epsilon.
 
@@ -127,12 +132,12 @@ def run_fab(
     norm = parameters.norm
     if starts_at_random:
         start = _random_start(job, samples, run_number, norm)
-        nearest = _search(job, samples, start, boundary(samples), parameters.steps, norm)
+        nearest = _search(job, samples, start, boundary_for(samples), parameters.steps, norm)
     else:
         _, first_samples, inverse = np.unique(samples.positions, return_index=True, return_inverse=True)
         order = np.argsort(first_samples)  # images in order of appearance
         image_samples, image_of_sample = samples.take(first_samples[order]), np.argsort(order)[inverse]
-        nearest = _search(job, image_samples, image_samples.clean, boundary(image_samples), parameters.steps, norm)
+        nearest = _search(job, image_samples, image_samples.clean, boundary_for(image_samples), parameters.steps, norm)
         nearest = nearest[torch.from_numpy(image_of_sample).to(nearest.device)]
     logits = logits_of(job.model, job.batching, nearest, samples.strength_indices)
     distances = _LENGTHS[norm]((samples.clean - nearest).flatten(1))
@@ -182,7 +187,7 @@ def _random_start(job: AttackJob, samples: Samples, run_number: int, norm: str) 
     return (samples.clean + samples.epsilons * noise / lengths * 0.5).clamp(0.0, 1.0)
 
 
-def _nearest_class(job: AttackJob, samples: Samples, norm: str) -> Boundary:
+def _nearest_class_boundary(job: AttackJob, samples: Samples, norm: str) -> Boundary:
     """Return a boundary function for the nearest class, which differentiates the logits of all classes in turn."""
 
     def boundary(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

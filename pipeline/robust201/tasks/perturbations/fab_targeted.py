@@ -35,16 +35,16 @@ def single_run(parameters: FabTargeted) -> SingleRun:
         if rank > n_classes:
             return samples.clean, torch.zeros_like(samples.labels, dtype=torch.bool)
 
-        def boundary(subset: Samples) -> Boundary:
+        def boundary_for(subset: Samples) -> Boundary:
             logits = logits_of(job.model, job.batching, subset.clean, subset.strength_indices)
-            return _boundary_of(job, subset, logits.sort(dim=-1)[1][:, -rank])
+            return _target_boundary(job, subset, logits.sort(dim=-1)[1][:, -rank])
 
-        return run_fab(job, samples, run_number, parameters, boundary, starts_at_random=False)
+        return run_fab(job, samples, run_number, parameters, boundary_for, starts_at_random=False)
 
     return run
 
 
-def _boundary_of(job: AttackJob, samples: Samples, targets: torch.Tensor) -> Boundary:
+def _target_boundary(job: AttackJob, samples: Samples, targets: torch.Tensor) -> Boundary:
     def logit_difference(logits: torch.Tensor, rows: slice) -> torch.Tensor:
         true_classes, target = samples.labels[rows].clone(), targets[rows].clone()
         row_numbers = torch.arange(len(logits), device=logits.device)

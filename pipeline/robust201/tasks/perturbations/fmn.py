@@ -20,9 +20,9 @@ from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Fmn, FmnL2
 from robust201.tasks.perturbations.minimum_norm import (
     cosine_decay,
-    fused_batches,
+    foolbox_minimum_norm_batches,
+    fused_minimum_norm_batches,
     l2_norms,
-    minimum_norm_batches,
     per_image,
 )
 
@@ -46,7 +46,7 @@ def reference(context: Context, parameters: Fmn, request: Request) -> Iterator[P
         nearest: torch.Tensor = attack.run(model, pixels, foolbox.criteria.Misclassification(labels))
         return nearest
 
-    yield from minimum_norm_batches(context, request, CONSTRAINTS[parameters.norm], search)
+    yield from foolbox_minimum_norm_batches(context, request, CONSTRAINTS[parameters.norm], search)
 
 
 def fused(job: AttackJob, parameters: Fmn) -> Iterator[Perturbed]:
@@ -61,7 +61,7 @@ def fused(job: AttackJob, parameters: Fmn) -> Iterator[Perturbed]:
             log = BallLog(job.step_log, radii, samples.positions, parameters.steps)
         return run_fmn(unbounded_job, samples, parameters, log)
 
-    yield from fused_batches(job, constraint, search)
+    yield from fused_minimum_norm_batches(job, constraint, search)
 
 
 def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn, log: BallLog | None = None) -> torch.Tensor:

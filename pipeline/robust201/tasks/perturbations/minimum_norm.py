@@ -25,7 +25,7 @@ LibrarySearch = Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]
 """(Foolbox's model, pixels, labels) → the same result as `Search`."""
 
 
-def fused_batches(job: AttackJob, constraint: Constraint, search: Search) -> Iterator[Perturbed]:
+def fused_minimum_norm_batches(job: AttackJob, constraint: Constraint, search: Search) -> Iterator[Perturbed]:
     """Attack correct images once for all epsilons with the fused engine, and return misclassified images unchanged."""
     unbounded_job = dataclasses.replace(job, epsilons=(math.inf,))
     positions = np.arange(len(job.images))
@@ -47,7 +47,7 @@ def fused_batches(job: AttackJob, constraint: Constraint, search: Search) -> Ite
             )
 
 
-def minimum_norm_batches(
+def foolbox_minimum_norm_batches(
     context: Context, request: Request, constraint: Constraint, search: LibrarySearch
 ) -> Iterator[Perturbed]:
     """Run one of Foolbox's attacks once on every batch, for all strengths."""

@@ -16,7 +16,7 @@ from robust201.tasks.attack_kit.batching import objective_gradient_of
 from robust201.tasks.attack_kit.context import Perturbed
 from robust201.tasks.constraints import L0
 from robust201.tasks.parameters import SigmaZero
-from robust201.tasks.perturbations.minimum_norm import cosine_decay, fused_batches, per_image
+from robust201.tasks.perturbations.minimum_norm import cosine_decay, fused_minimum_norm_batches, per_image
 
 _BETAS = (0.9, 0.999)
 _MIN_NORM = 1e-12
@@ -25,7 +25,9 @@ _ADAM_OFFSET = 1e-8
 
 def fused(job: AttackJob, parameters: SigmaZero) -> Iterator[Perturbed]:
     """Attack each image once for all epsilons."""
-    yield from fused_batches(job, L0, lambda unbounded_job, samples: run_sigma_zero(unbounded_job, samples, parameters))
+    yield from fused_minimum_norm_batches(
+        job, L0, lambda unbounded_job, samples: run_sigma_zero(unbounded_job, samples, parameters)
+    )
 
 
 def run_sigma_zero(job: AttackJob, samples: Samples, parameters: SigmaZero) -> torch.Tensor:
