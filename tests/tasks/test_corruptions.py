@@ -179,6 +179,7 @@ def test_frost_patches_come_from_all_textures() -> None:
     result = corrupt_images(black, "frost", 1)
     textures = FROST.resample(0.2, 32)
     first_pixels = {tuple(image[0, 0]) for image in result}
+    # Patches of 32 pixels begin in one of the first 16 of 48 rows, and each row of a texture has a single colour.
     expected = [{tuple((0.2 * pixel).astype(np.uint8)) for pixel in texture[:16, 0]} for texture in textures]
     assert first_pixels <= set.union(*expected)
     assert all(first_pixels & pixels for pixels in expected)

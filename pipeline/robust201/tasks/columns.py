@@ -1,4 +1,4 @@
-"""The columns of results. Each entry of `COLUMNS` defines one column; no other module depends on the column's name.
+"""The columns of results, each defined by one entry of `COLUMNS`.
 
 Tasks that classify images use the columns of `COLUMNS`; the sweep's measurements select among them. A measure defines
 other columns, which contain float64 numbers or lists of them.

@@ -2,8 +2,8 @@
 
 Confidences are added as 64-bit integers with 32 fractional bits, so the sum depends neither on the order of images nor
 on whether they are evaluated in several parts. The sum can be recovered from a stored mean and the counts in `cm`, the
-confusion matrix: with at most 2**18 images, it takes fewer than the 53 bits of a float64, which leaves a margin for two
-roundings.
+confusion matrix: with at most 2**18 images, it is at most 2**50. A float64 represents integers up to 2**53 exactly,
+which leaves a margin for two roundings.
 
 Torch is imported only where values are computed on a device. Shards and exports use checks and merging without torch.
 """
@@ -42,17 +42,17 @@ MAX_IMAGES = 2**18
 """Maximum number of images per strength. A mean then determines its sum, since 2**(18 + FRACTION_BITS) < 2**52."""
 
 _MIN_TOLERANCE = 1e-5
-"""Tolerance for the sum of a mean of softmax vectors with few classes."""
+"""Maximum deviation from 1 of the sum of a mean of softmax vectors with few classes."""
 
 _TERM_TOLERANCE = 2.0**-24
-"""Tolerance per class: the maximum rounding error of a probability in float32."""
+"""Maximum deviation per class for many classes: the maximum rounding error of a probability in float32."""
 
 _ARITHMETIC_TOLERANCE = 1e-12
 """Tolerance for rounding errors of arithmetic with numbers from a file."""
 
 
 def row_sum_tolerance(n_classes: int) -> float:
-    """Return the tolerance for the sum of a mean of softmax vectors."""
+    """Return the maximum deviation from 1 of the sum of a mean of softmax vectors."""
     return max(_MIN_TOLERANCE, _TERM_TOLERANCE * n_classes)
 
 

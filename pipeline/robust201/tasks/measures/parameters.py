@@ -74,7 +74,7 @@ class DerivativeParameters(MeasureParameters):
         return tuple(name for name in self.available_columns if name in self.columns)
 
     @property
-    def has_batches(self) -> bool:
+    def depends_on_batches(self) -> bool:
         """Whether a column depends on how images are split into batches."""
         return self.mode == "training" or any(name.startswith("batch_") for name in self.selected_columns)
 
@@ -86,7 +86,7 @@ class DerivativeParameters(MeasureParameters):
         identity = super().identity()
         if self.mode == "evaluation":
             del identity["mode"]
-        if not self.has_batches:
+        if not self.depends_on_batches:
             del identity["batch"]
         identity["columns"] = list(self.selected_columns)
         if self.selected_columns == self.default_columns:
@@ -110,7 +110,7 @@ class DerivativeParameters(MeasureParameters):
 
     @model_validator(mode="after")
     def _check_batches(self) -> Self:
-        if not self.has_batches:
+        if not self.depends_on_batches:
             return self
         if self.images is None:
             raise ValueError(f"expected a number of images in batches of {self.batch}, got null. Set images.")
@@ -185,7 +185,7 @@ class HessianWeightsParameters(LanczosParameters):
     images: PositiveInt = 2560
 
     @property
-    def has_batches(self) -> bool:
+    def depends_on_batches(self) -> bool:
         """Whether a column depends on batches: always, since the sum over batches grows with their number."""
         return True
 

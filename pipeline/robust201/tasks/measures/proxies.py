@@ -73,7 +73,7 @@ def _count_parameters(network: nn.Module) -> int:
 def _count_macs(observed: Observations, n_images: int) -> int:
     """Return multiply-accumulates per image of convolutions and linear layers, with biases, as in NAS-Bench-201."""
     total = 0
-    for layer, output in observed.maps:
+    for layer, output in observed.layer_outputs:
         total += output.numel() // n_images * (layer.weight[0].numel() + (layer.bias is not None))
     return total
 
@@ -91,10 +91,10 @@ def _gradient_proxies(layers: Sequence[Layer], observed: Observations, loss: tor
     2020, and Theis et al., 2018.
     """
     weights = [layer.weight for layer in layers]
-    maps = [output for _, output in observed.maps]
-    all_gradients = gradients(loss, [*weights, *maps], differentiable=True)
+    outputs = [output for _, output in observed.layer_outputs]
+    all_gradients = gradients(loss, [*weights, *outputs], differentiable=True)
     weight_gradients = all_gradients[: len(weights)]
-    map_gradients = [gradient.detach() for gradient in all_gradients[len(weights) :]]
+    output_gradients = [gradient.detach() for gradient in all_gradients[len(weights) :]]
     detached_gradients = [gradient.detach() for gradient in weight_gradients]
     squares = [
         (gradient * constant).sum() for gradient, constant in zip(weight_gradients, detached_gradients, strict=True)
@@ -112,7 +112,7 @@ def _gradient_proxies(layers: Sequence[Layer], observed: Observations, loss: tor
             "fisher": _total(
                 [
                     _fisher(layer, output, gradient)
-                    for (layer, output), gradient in zip(observed.maps, map_gradients, strict=True)
+                    for (layer, output), gradient in zip(observed.layer_outputs, output_gradients, strict=True)
                 ]
             ),
         }

@@ -18,7 +18,7 @@ from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Apgd, ApgdDlr, Rand, parameters_in_ball
 from robust201.tasks.perturbations import apgd, apgd_dlr
-from robust201.tasks.perturbations.standard import Stage, attack_in_stages, library_stages
+from robust201.tasks.perturbations.standard import Stage, attack_in_stages, run_library_stages
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -38,7 +38,7 @@ def reference(context: Context, parameters: Rand, request: Request) -> Iterator[
         return configure
 
     stages = (("apgd-ce", configuration_for_loss("ce")), ("apgd-dlr", configuration_for_loss("dlr")))
-    yield from library_stages(context, CONSTRAINTS[parameters.norm], request, stages)
+    yield from run_library_stages(context, CONSTRAINTS[parameters.norm], request, stages)
 
 
 def fused(job: AttackJob, parameters: Rand) -> Iterator[Perturbed]:

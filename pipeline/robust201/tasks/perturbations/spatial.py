@@ -1,4 +1,4 @@
-"""Spatial attacks: the first of a grid of rotations and translations that fools the network.
+"""Spatial attacks, which return the first image of a grid of rotations and translations that fools the network.
 
 Source: Engstrom et al., "Exploring the Landscape of Spatial Robustness", ICML 2019; `foolbox.attacks.SpatialAttack`
 with grid search, whose geometry and order this module follows: one affine map from output to input coordinates,

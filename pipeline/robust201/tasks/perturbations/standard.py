@@ -26,21 +26,25 @@ if TYPE_CHECKING:
     from pyautoattack.autoattack import AttackName
 
     LibraryStage = tuple[AttackName, Callable[[AutoAttack], None]]
+    """AutoAttack's name of an attack, and a function that sets the attack's parameters on a new `AutoAttack`."""
 
 
 def reference(context: Context, parameters: Standard, request: Request) -> Iterator[Perturbed]:
     """Attack with AutoAttack, one of its attacks at a time, to record which attack fools each image."""
-    attacks = _attacks(parameters)
+    attack_parameters = _attack_parameters(parameters)
     stages: tuple[LibraryStage, ...] = (
-        ("apgd-ce", lambda adversary: apgd.configure_library(adversary, context, attacks.apgd_ce, "ce")),
-        ("apgd-t", lambda adversary: apgd_targeted.configure_library(adversary, context, attacks.apgd_targeted)),
-        ("fab-t", lambda adversary: fab.configure_library(adversary, context, attacks.fab_targeted)),
-        ("square", lambda adversary: square.configure_library(adversary, context, attacks.square)),
+        ("apgd-ce", lambda adversary: apgd.configure_library(adversary, context, attack_parameters.apgd_ce, "ce")),
+        (
+            "apgd-t",
+            lambda adversary: apgd_targeted.configure_library(adversary, context, attack_parameters.apgd_targeted),
+        ),
+        ("fab-t", lambda adversary: fab.configure_library(adversary, context, attack_parameters.fab_targeted)),
+        ("square", lambda adversary: square.configure_library(adversary, context, attack_parameters.square)),
     )
-    yield from library_stages(context, CONSTRAINTS[parameters.norm], request, stages)
+    yield from run_library_stages(context, CONSTRAINTS[parameters.norm], request, stages)
 
 
-def library_stages(
+def run_library_stages(
     context: Context, constraint: Constraint, request: Request, stages: "Sequence[LibraryStage]"
 ) -> Iterator[Perturbed]:
     """Run stages of AutoAttack with the library, each on the images that still resist."""
@@ -77,7 +81,7 @@ def library_stages(
                 yield Perturbed(strength_index, positions[remaining], pixels[remaining])
 
 
-class _Attacks(NamedTuple):
+class _AttackParameters(NamedTuple):
     """Parameters of the four attacks."""
 
     apgd_ce: Apgd
@@ -86,11 +90,11 @@ class _Attacks(NamedTuple):
     square: Square
 
 
-def _attacks(parameters: Standard) -> _Attacks:
+def _attack_parameters(parameters: Standard) -> _AttackParameters:
     """Return the parameters of the four attacks: the requested steps and queries, and the norm's defaults otherwise."""
     steps, queries = parameters.steps, parameters.queries
     norm = parameters.norm
-    return _Attacks(
+    return _AttackParameters(
         apgd_ce=parameters_in_ball(Apgd, norm)(steps=steps),
         apgd_targeted=parameters_in_ball(ApgdTargeted, norm)(steps=steps),
         fab_targeted=parameters_in_ball(FabTargeted, norm)(steps=steps),
@@ -118,29 +122,34 @@ class Stage:
 
 
 def _stages(job: AttackJob, parameters: Standard) -> tuple[Stage, ...]:
-    attacks = _attacks(parameters)
+    attack_parameters = _attack_parameters(parameters)
     norm_suffix = "" if parameters.norm == "Linf" else f"_{parameters.norm.lower()}"
     batch_size = job.batching.samples
     square_run = square.single_run if parameters.norm == "Linf" else square_lp.single_run
     return (
-        Stage(f"aa_apgd-ce{norm_suffix}", apgd.single_run(attacks.apgd_ce), attacks.apgd_ce.restarts, batch_size),
+        Stage(
+            f"aa_apgd-ce{norm_suffix}",
+            apgd.single_run(attack_parameters.apgd_ce),
+            attack_parameters.apgd_ce.restarts,
+            batch_size,
+        ),
         Stage(
             f"aa_apgd-t{norm_suffix}",
-            apgd_targeted.single_run(attacks.apgd_targeted),
-            attacks.apgd_targeted.targets * attacks.apgd_targeted.restarts,
+            apgd_targeted.single_run(attack_parameters.apgd_targeted),
+            attack_parameters.apgd_targeted.targets * attack_parameters.apgd_targeted.restarts,
             batch_size,
         ),
         Stage(
             f"aa_fab-t{norm_suffix}",
-            fab_targeted.single_run(attacks.fab_targeted),
-            attacks.fab_targeted.targets,
+            fab_targeted.single_run(attack_parameters.fab_targeted),
+            attack_parameters.fab_targeted.targets,
             batch_size * len(job.epsilons),
             groups_by_image=True,
         ),
         Stage(
             f"aa_square{norm_suffix}",
-            square_run(attacks.square),
-            attacks.square.restarts,
+            square_run(attack_parameters.square),
+            attack_parameters.square.restarts,
             max(batch_size, job.batching.pool),
         ),
     )
