@@ -159,10 +159,10 @@ def sigma_zero_from_pseudocode(model, inputs, labels, steps):
         first_moment = 0.9 * first_moment + 0.1 * gradient
         second_moment = 0.999 * second_moment + 0.001 * gradient**2
         step = (first_moment / (1 - 0.9 ** (i + 1))) / ((second_moment / (1 - 0.999 ** (i + 1))).sqrt() + 1e-8)
-        moved = (inputs + delta.detach() - stepsize * step).clamp(0, 1) - inputs
+        next_delta = (inputs + delta.detach() - stepsize * step).clamp(0, 1) - inputs
         stepsize = 0.1 + 0.9 * (1 + math.cos(math.pi * i / steps)) / 2
         threshold = (threshold + 0.01 * stepsize * (2 * adversarial.float() - 1)).clamp(0, 1)
-        delta = torch.where(moved.abs() < threshold.view(shape), 0.0, moved).requires_grad_()
+        delta = torch.where(next_delta.abs() < threshold.view(shape), 0.0, next_delta).requires_grad_()
     return best_images, best_count
 
 

@@ -34,8 +34,8 @@ def iterates_from_loop(epsilon, *, random_start, iterate, label, steps):
     for _ in range(steps):
         x = iterates[-1].clone().requires_grad_()
         (gradient,) = torch.autograd.grad(functional.cross_entropy(CLASSIFIER(x), labels, reduction="sum"), x)
-        moved = iterates[-1] + 0.25 * epsilon * gradient.sign()
-        iterates.append((CLEAN + (moved - CLEAN).clamp(-epsilon, epsilon)).clamp(0, 1))
+        stepped = iterates[-1] + 0.25 * epsilon * gradient.sign()
+        iterates.append((CLEAN + (stepped - CLEAN).clamp(-epsilon, epsilon)).clamp(0, 1))
     with torch.no_grad():
         losses = [functional.cross_entropy(CLASSIFIER(x), labels, reduction="none") for x in iterates]
     selected_indices = torch.stack(losses).argmax(dim=0) if iterate == "best" else torch.full((len(CLEAN),), steps)

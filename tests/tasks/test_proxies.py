@@ -109,11 +109,14 @@ def test_grasp_matches_difference_of_gradients(images, scores):
     """Compare with -w·Hg, where Hg is the directional derivative of the gradient along itself."""
     loss, weights = loss_of_weights(images)
     direction, step = gradient_of(loss, weights), 1e-6
-    moved = [
+    moved_gradients = [
         gradient_of(loss, {name: weights[name] + sign * step * direction[name] for name in LAYER_WEIGHTS})
         for sign in (1, -1)
     ]
-    expected = -sum(float((weights[n] * (moved[0][n] - moved[1][n])).sum()) / (2 * step) for n in LAYER_WEIGHTS)
+    expected = -sum(
+        float((weights[name] * (moved_gradients[0][name] - moved_gradients[1][name])).sum()) / (2 * step)
+        for name in LAYER_WEIGHTS
+    )
     assert scores["grasp"] == pytest.approx(expected, rel=1e-3)
 
 
@@ -343,12 +346,12 @@ def test_croze_matches_numpy():
         return (first * second).sum(axis=0) / norms
 
     logits, gradient, _ = logits_and_gradient(pixels, weight)
-    moved = weight + 2 * np.linalg.norm(weight) / np.linalg.norm(gradient) * gradient
-    _, _, pixel_gradient = logits_and_gradient(pixels, moved)
-    shifted = np.clip(pixels - 0.01 * np.sign(pixel_gradient), 0, 1)
-    moved_logits, moved_gradient, _ = logits_and_gradient(shifted, moved)
+    moved_weight = weight + 2 * np.linalg.norm(weight) / np.linalg.norm(gradient) * gradient
+    _, _, pixel_gradient = logits_and_gradient(pixels, moved_weight)
+    moved_pixels = np.clip(pixels - 0.01 * np.sign(pixel_gradient), 0, 1)
+    moved_logits, moved_gradient, _ = logits_and_gradient(moved_pixels, moved_weight)
     expected = (
-        (1 + cosines(weight, moved)).sum()
+        (1 + cosines(weight, moved_weight)).sum()
         * (1 + cosines(logits, moved_logits)).sum()
         * np.abs(cosines(gradient, moved_gradient)).sum()
     )

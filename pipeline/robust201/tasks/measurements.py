@@ -338,7 +338,7 @@ def _count_failure(values: Values, n_images: int, label_counts: NDArray[np.integ
         n_counted = n_images if column.count_images_of_value is None else column.count_images_of_value(array)
         lowest, highest = (array.min(), array.max()) if column.is_exact and array.size else (0, 0)
         if n_counted != n_images or lowest < 0 or (highest > n_images * column.max_term and not column.is_per_image):
-            return f"{name} to count {n_images} images, got counts from {lowest} to {highest}, {n_counted} in all"
+            return f"{name} to count {n_images} images, got counts from {lowest} to {highest}, {n_counted} in total"
     if not has_counts(values):
         return None
     cm = count_matrix(values)

@@ -35,7 +35,7 @@ _MIXING_WEIGHT = 0.01
 """Weight of the second image in Zen's perturbed image."""
 
 _MIN_DISTANCE = torch.finfo(torch.float32).tiny
-"""Smallest distance of which Zen takes the logarithm. It replaces a distance of 0."""
+"""Minimum of the distance in Zen's logarithm, which replaces a distance of 0."""
 
 
 def measure(context: Context, parameters: ProxyParameters, request: Request) -> Mapping[str, NDArray[Any]]:

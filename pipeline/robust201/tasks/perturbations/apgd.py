@@ -47,7 +47,7 @@ def apgd_batches(
     context: Context, parameters: Apgd, request: Request, loss: Literal["ce", "dlr"]
 ) -> Iterator[Perturbed]:
     """Attack with AutoAttack's APGD on one of its losses."""
-    # Imported here, so that the fused engine does not import libraries that it does not use.
+    # Import here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.autoattack_engine import autoattack_batches
 
     def configure(adversary: "AutoAttack") -> None:

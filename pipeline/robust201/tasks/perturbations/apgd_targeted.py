@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def reference(context: Context, parameters: ApgdTargeted, request: Request) -> Iterator[Perturbed]:
     """Attack with AutoAttack."""
-    # Imported here, so that the fused engine does not import libraries that it does not use.
+    # Import here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.autoattack_engine import autoattack_batches
 
     def configure(adversary: "AutoAttack") -> None:

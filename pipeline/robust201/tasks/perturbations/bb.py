@@ -29,7 +29,7 @@ def reference(context: Context, parameters: BrendelBethge, request: Request) -> 
             f"Perturbing failed for {context.key}: Foolbox's attack needs numba, which is not installed. "
             "Run pip install 'robust201[bb]', or use fmn in the same norm."
         )
-    # Imported here, so that planning and the fused engine do not import libraries that they do not use.
+    # Import here, so that planning and the fused engine do not import libraries that they do not use.
     from robust201.tasks.perturbations.foolbox_engine import foolbox
 
     with warnings.catch_warnings():

@@ -36,7 +36,7 @@ def reference(context: Context, parameters: Ddn, request: Request) -> Iterator[P
     """Attack with Foolbox."""
 
     def search(model: Any, pixels: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        # Imported here, so that the fused engine does not import libraries that it does not use.
+        # Import here, so that the fused engine does not import libraries that it does not use.
         from robust201.tasks.perturbations.foolbox_engine import foolbox
 
         attack = foolbox.attacks.DDNAttack(

@@ -56,7 +56,7 @@ def fab_batches(
     context: Context, parameters: Fab | FabTargeted, request: Request, name: Literal["fab", "fab-t"]
 ) -> Iterator[Perturbed]:
     """Attack with one of AutoAttack's two versions of FAB."""
-    # Imported here, so that the fused engine does not import libraries that it does not use.
+    # Import here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.autoattack_engine import autoattack_batches
 
     def configure(adversary: "AutoAttack") -> None:

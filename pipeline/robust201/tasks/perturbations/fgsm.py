@@ -19,7 +19,7 @@ from robust201.tasks.parameters import FgsmParameters
 def reference(context: Context, parameters: FgsmParameters, request: Request) -> Iterator[Perturbed]:
     """Attack with Foolbox."""
     del parameters  # epsilon is its only parameter
-    # Imported here, so that the fused engine does not import libraries that it does not use.
+    # Import here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.foolbox_engine import foolbox, foolbox_batches
 
     yield from foolbox_batches(context, foolbox.attacks.LinfFastGradientAttack(), request, LINF)

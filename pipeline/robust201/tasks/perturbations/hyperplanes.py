@@ -51,8 +51,8 @@ def project_linf(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Ten
     near_length = torch.clamp_min((offset - heights[:, -1]) / -slopes[:, -1], min=0).unsqueeze(-1)
     length = torch.clamp_min((offset[:, None] - heights.gather(1, index)) / -slopes.gather(1, index), min=0)
     between_moves = torch.minimum(length, to_end) * ends + torch.maximum(-length, to_end) * (1 - ends)
-    moved = torch.where(is_near[:, None], (2 * ends - 1) * near_length, to_end)
-    return torch.where(is_between[:, None], between_moves, moved) * (w != 0).float()
+    other_moves = torch.where(is_near[:, None], (2 * ends - 1) * near_length, to_end)
+    return torch.where(is_between[:, None], between_moves, other_moves) * (w != 0).float()
 
 
 def project_l2(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -81,8 +81,8 @@ def project_l2(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tenso
     length = length.masked_fill(slope == 0, 0)
     is_at_end = (length > ratios).float()
     between_moves = to_end * is_at_end - length * w * (1 - is_at_end)
-    moved = torch.where(is_near[:, None], near_moves, to_end)
-    return torch.where(is_between[:, None], between_moves, moved) * (w.abs() > _MIN_WEIGHT).float()
+    other_moves = torch.where(is_near[:, None], near_moves, to_end)
+    return torch.where(is_between[:, None], between_moves, other_moves) * (w.abs() > _MIN_WEIGHT).float()
 
 
 def project_l1(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -117,7 +117,7 @@ def _oriented_with_distance(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -
 
 
 def _bisect(is_below: Callable[[torch.Tensor], torch.Tensor], w: torch.Tensor, high: int) -> torch.Tensor:
-    """Return the last index (B, 1) for which `is_below` is true, with as many bisections as the width of w needs."""
+    """Return the last index (B, 1) for which `is_below` is true; the number of bisections follows from w's width."""
     low = torch.zeros(len(w), 1, dtype=torch.int64, device=w.device)
     top = torch.full_like(low, high)
     for _ in range(math.ceil(math.log2(w.shape[1]))):

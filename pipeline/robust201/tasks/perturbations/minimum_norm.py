@@ -42,7 +42,7 @@ def fused_minimum_norm_batches(job: AttackJob, constraint: Constraint, search: S
             yield Perturbed(
                 strength_index,
                 attacked_positions,
-                # Copied outside of inference mode, as in `batches_by_strength`.
+                # Copy outside of inference mode, as in `batches_by_strength`.
                 replace_outside_ball(constraint, samples.clean, nearest, radius).clone(),
             )
 

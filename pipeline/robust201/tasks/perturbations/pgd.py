@@ -23,7 +23,7 @@ from robust201.tasks.parameters import PgdParameters
 
 def reference(context: Context, parameters: PgdParameters, request: Request) -> Iterator[Perturbed]:
     """Attack with Foolbox."""
-    # Imported here, so that the fused engine does not import libraries that it does not use.
+    # Import here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.foolbox_engine import Aim, foolbox, foolbox_batches
 
     attack = foolbox.attacks.LinfPGD(

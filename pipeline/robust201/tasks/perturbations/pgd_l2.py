@@ -25,7 +25,7 @@ _MIN_NORM = 1e-12
 
 def reference(context: Context, parameters: PgdL2Parameters, request: Request) -> Iterator[Perturbed]:
     """Attack with Foolbox."""
-    # Imported here, so that the fused engine does not import libraries that it does not use.
+    # Import here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.foolbox_engine import Aim, foolbox, foolbox_batches
 
     attack = foolbox.attacks.L2PGD(

@@ -22,7 +22,7 @@ from robust201.tasks.perturbations.pgd_variants import BestIterate, labels_to_at
 
 def reference(context: Context, parameters: PgdLinf7Parameters, request: Request) -> Iterator[Perturbed]:
     """Attack with Foolbox."""
-    # Imported here, so that the fused engine does not import libraries that it does not use.
+    # Import here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.foolbox_engine import Aim, foolbox, foolbox_batches
 
     attack = foolbox.attacks.LinfPGD(

@@ -43,7 +43,7 @@ def reference(context: Context, parameters: Square, request: Request) -> Iterato
 
 def square_batches(context: Context, parameters: Square, request: Request) -> Iterator[Perturbed]:
     """Attack with AutoAttack's Square."""
-    # Imported here, so that the fused engine does not import libraries that it does not use.
+    # Import here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.autoattack_engine import autoattack_batches
 
     def configure(adversary: "AutoAttack") -> None:

@@ -48,7 +48,7 @@ def run_library_stages(
     context: Context, constraint: Constraint, request: Request, stages: "Sequence[LibraryStage]"
 ) -> Iterator[Perturbed]:
     """Run stages of AutoAttack with the library, each on the images that still resist."""
-    # Imported here, so that the fused engine does not import libraries that it does not use.
+    # Import here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.autoattack_engine import run_autoattack
 
     for strength_index, strength in enumerate(request.strengths):
