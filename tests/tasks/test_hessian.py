@@ -160,7 +160,7 @@ def test_hessians_reject_nan_weights():
 
 
 def test_number_of_images_must_be_multiple_of_batch_or_smaller():
-    with pytest.raises(ValidationError, match=r"a multiple of batch \(256\), or fewer, got 300. Set images: 256"):
+    with pytest.raises(ValidationError, match=r"at most batch \(256\) or a multiple of it, got 300. Set images: 256"):
         HessianWeightsParameters(images=300)
     assert HessianWeightsParameters(images=200).images == 200
 

@@ -241,7 +241,7 @@ def test_identity_has_mode_batch_and_columns_only_if_they_matter(key, identity):
     [
         ("jacobian", {"mode": "training", "projections": "exact"}, "Set projections: 10"),
         ("jacobian", {"mode": "training", "images": None}, r"a number of images in batches of 256, got null"),
-        ("jacobian", {"mode": "training", "images": 300}, r"a multiple of batch \(256\), or fewer, got 300"),
+        ("jacobian", {"mode": "training", "images": 300}, r"at most batch \(256\) or a multiple of it, got 300"),
         ("jacobian", {"mode": "training", "batch": 1}, "batches of 2 images or more"),
         ("jacobian", {"columns": ["largest"]}, "distinct names among squared_norm, squared_norm_sd, norm, got"),
         ("hessian_weights", {"columns": []}, "distinct names among largest"),

@@ -235,7 +235,7 @@ def _minimum_norm_attacks(
 
 def _grid_task(key: str, parameters: type[SpatialParameters], name: str) -> Task:
     # Every grid point is a forward pass. The estimate ignores that the attack skips images that are already fooled.
-    return _attack_task(key, "spatial", parameters, lambda p, _c: p.points + 2.0, None, name=name)
+    return _attack_task(key, "spatial", parameters, lambda p, _c: p.n_points + 2.0, None, name=name)
 
 
 def _corruption_task(key: str, images_version: int = 1, name: str = "") -> Task:
@@ -316,12 +316,12 @@ def standard_passes(parameters: Any, n_classes: int, resisting_fraction: float |
     """
     # APGD-CE attacks all images. Most images that it does not fool resist all targets and all queries.
     targets = min(9, n_classes - 1)
-    per_target = 3.0 * (parameters.steps + 1) + 1 + 4 * parameters.steps + 3
+    passes_per_target = 3.0 * (parameters.steps + 1) + 1 + 4 * parameters.steps + 3
     targeted_fraction, query_fraction = (
         (_RESISTING_FRACTION, 0.39) if resisting_fraction is None else (resisting_fraction, resisting_fraction)
     )
-    first_passes = 3.0 * (parameters.steps + 1) + 10
-    return float(first_passes + targeted_fraction * targets * per_target + query_fraction * parameters.queries)
+    apgd_ce_passes = 3.0 * (parameters.steps + 1) + 10
+    return float(apgd_ce_passes + targeted_fraction * targets * passes_per_target + query_fraction * parameters.queries)
 
 
 def _minimum_norm_passes(parameters: Any, _n_classes: int) -> float:
@@ -451,7 +451,10 @@ def expand_keys(names: Iterable[str], known: Collection[str] = TASKS) -> tuple[s
 
 
 def closest_key(name: str, known: Iterable[str]) -> str:
-    """Suggest a known key for an unknown name. The name may also be a label in figures, such as AutoAttack."""
+    """Suggest a known key for an unknown name, as a sentence to append to an error message (see `did_you_mean`).
+
+    The name may also be a label in figures, such as AutoAttack.
+    """
     known = list(known)
     key_by_label = {_normalise(task.label): task.key for task in TASKS.values() if task.key in known}
     return did_you_mean(key_by_label.get(_normalise(name), name), known)

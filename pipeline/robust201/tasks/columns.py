@@ -306,11 +306,11 @@ STEPS = "steps"
 
 def _add_step(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
     is_wrong = outputs.predicted != outputs.labels
-    never_fooled = outputs.positions.new_full((), NOT_FOOLED_STEP)
+    not_fooled = outputs.positions.new_full((), NOT_FOOLED_STEP)
     if outputs.fooling_steps is None:
         return outputs.positions, (~is_wrong).long() * NOT_FOOLED_STEP
     return outputs.positions, outputs.fooling_steps.first_steps.minimum(
-        (is_wrong.long() * outputs.fooling_steps.last_step).where(is_wrong, never_fooled)
+        (is_wrong.long() * outputs.fooling_steps.last_step).where(is_wrong, not_fooled)
     )
 
 

@@ -62,8 +62,8 @@ def evaluate_part(
             (`batch_size`); this function sets its `key` and `first_batch`.
         task: the task to evaluate.
         parameters: the task's parameters; the strengths come from the part.
-        part: strengths and image positions [start, stop). If images share random numbers, both must be multiples of
-            `context.batch_size`, except a stop at the last image.
+        part: strengths and image positions [start, stop). If images share random numbers, start and stop must be
+            multiples of `context.batch_size`, unless the part stops at the last image.
         images: all selected images; the part is a slice of them.
         measurements: names from `tasks.columns.MEASUREMENTS`.
         provenance: versions, host and device, copied to the results.

@@ -42,17 +42,17 @@ MAX_IMAGES = 2**18
 """Maximum number of images per strength. A mean then determines its sum, since 2**(18 + FRACTION_BITS) < 2**52."""
 
 _MIN_TOLERANCE = 1e-5
-"""Maximum deviation from 1 of the sum of a mean of softmax vectors with few classes."""
+"""Maximum deviation from 1 of the sum of a mean softmax vector over its classes, if there are few classes."""
 
 _TERM_TOLERANCE = 2.0**-24
-"""Maximum deviation per class for many classes: the maximum rounding error of a probability in float32."""
+"""Maximum deviation per class, if there are many classes: the maximum rounding error of a probability in float32."""
 
 _ARITHMETIC_TOLERANCE = 1e-12
 """Tolerance for rounding errors of arithmetic with numbers from a file."""
 
 
 def row_sum_tolerance(n_classes: int) -> float:
-    """Return the maximum deviation from 1 of the sum of a mean of softmax vectors."""
+    """Return the maximum deviation from 1 of the sum of a mean softmax vector over its classes."""
     return max(_MIN_TOLERANCE, _TERM_TOLERANCE * n_classes)
 
 
@@ -148,7 +148,7 @@ class Accumulator:
 
 
 def merge_values(parts: Sequence[Values], *, name: str = "a result") -> dict[str, NDArray[Any]]:
-    """Merge the measurements of one network under one key (a unit) that was evaluated in several parts.
+    """Merge the measurements of the parts of a unit, which is one network under one key.
 
     The result is byte-identical to an evaluation of the whole unit.
 

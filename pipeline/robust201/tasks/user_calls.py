@@ -28,7 +28,7 @@ def call_attack(
             [0, 1] to logits (B, C) and is differentiable; `images` are such pixels, and `labels` are (B,) int64.
         function_name: the function's name, for messages.
         function_parameters: the function's parameters from the sweep.
-        context: the network, and the seed of its random numbers.
+        context: the network, and the seed of the function's random numbers.
         request: images and strengths.
 
     Raises:
@@ -72,7 +72,7 @@ def call_measure(
             the first three arguments are the same as for an attack.
         function_name: the function's name, for messages.
         function_parameters: the function's parameters from the sweep.
-        context: the network, and the seed of its random numbers.
+        context: the network, and the seed of the function's random numbers.
         request: the images.
 
     Raises:

@@ -117,7 +117,7 @@ def objective_gradient_of(
     objective: Objective,
     strength_indices: NDArray[np.int64] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return a model's logits, an objective's values and its input gradient, batch by batch.
+    """Return a model's logits, an objective's values and the objective's input gradient, batch by batch.
 
     Args:
         model: the model.

@@ -84,7 +84,7 @@ class RandomNumbers(Protocol):
         ...
 
     def uniforms(self, restart: int, image_rows: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
-        """Draw the starting points of PGD and APGD.
+        """Draw numbers for starting points in an Linf ball.
 
         Args:
             restart: number of the restart.
@@ -98,10 +98,10 @@ class RandomNumbers(Protocol):
         ...
 
     def normals(self, restart: int, image_rows: NDArray[np.int64], n_values: int) -> torch.Tensor:
-        """Draw random directions, for starting points of PGD in an L2 ball or projections of a Jacobian.
+        """Draw normal numbers, for starting points in an L2 or L1 ball and for random directions.
 
         Args:
-            restart: number of the restart or projection.
+            restart: number of the restart, or of a Jacobian's projection.
             image_rows: (B,) positions of the images in the dataset's full split, possibly repeated.
             n_values: number of values per image.
 
@@ -322,9 +322,10 @@ def _draw_window_move(
 @functools.lru_cache(maxsize=2**16)
 def _draw_window(seed: int, key: str, restart: int, query: int, channels: int) -> tuple[int, int, torch.Tensor]:
     """Draw two 32-bit integers and a sign per channel."""
-    position, signs = (int(word) for word in generator(seed, key, "window", restart, query).bit_generator.random_raw(2))
-    directions = [1.0 if signs >> channel & 1 else -1.0 for channel in range(channels)]
-    return position & 0xFFFFFFFF, position >> 32, torch.tensor(directions).view(channels, 1, 1)
+    random_words = generator(seed, key, "window", restart, query).bit_generator.random_raw(2)
+    position_word, sign_word = (int(word) for word in random_words)
+    signs = [1.0 if sign_word >> channel & 1 else -1.0 for channel in range(channels)]
+    return position_word & 0xFFFFFFFF, position_word >> 32, torch.tensor(signs).view(channels, 1, 1)
 
 
 def _gather(draw_block: _DrawBlock, stream: tuple[int, str, int, int], image_rows: NDArray[np.int64]) -> NDArray[Any]:

@@ -69,6 +69,7 @@ class _Job:
         return cls(np.ascontiguousarray(images.images.transpose(0, 2, 3, 1)), images.indices, seed, frost)
 
     def blocks(self) -> list[tuple[int, int]]:
+        """Return the severity and first position of each block, in the order of a file."""
         return list(product(range(1, N_SEVERITIES + 1), range(0, len(self.indices), _BLOCK_IMAGES)))
 
     def corrupt_block(self, key: str, severity: int, start: int) -> NDArray[np.uint8]:
@@ -121,7 +122,7 @@ def generate_corruptions(
     Raises:
         ConfigError: a corruption does not exist.
         DatasetError: the folder contains published files, or files generated from other images or with other settings.
-        StorageError: another process generates in this folder, or the disk is full.
+        StorageError: another process is generating images in this folder, or the disk is full.
     """
     _check_keys(keys)
     recipe = GeneratorRecipe(GENERATOR_VERSION, seed, frost.identity())
@@ -288,7 +289,7 @@ def corrupt_dataset(
 
     Raises:
         InputError: a key, the dataset, the images, the frost textures or the folder is wrong.
-        StorageError: another process generates in this folder, or the disk is full.
+        StorageError: another process is generating images in this folder, or the disk is full.
     """
     images = load_images(
         dataset, form=form, path=path, count=count, seed=image_seed, image_size=image_size, resize=resize

@@ -36,7 +36,7 @@ def largest_eigenvalues(
         (B,) eigenvalues.
 
     Raises:
-        EvaluationError: an operator returned NaN or infinity, or one did not converge.
+        EvaluationError: an operator returned NaN or infinity, or an eigenvalue did not converge.
     """
     direction = start / start.norm(dim=1, keepdim=True)
     basis: list[torch.Tensor] = []

@@ -117,8 +117,8 @@ class DerivativeParameters(MeasureParameters):
         # Means over batches weigh images equally only if batches are equal.
         if self.images > self.batch and self.images % self.batch:
             raise ValueError(
-                f"expected images to be a multiple of batch ({self.batch}), or fewer, got {self.images}. Set images: "
-                f"{self.images // self.batch * self.batch}, or another batch."
+                f"expected images to be at most batch ({self.batch}) or a multiple of it, got {self.images}. Set "
+                f"images: {self.images // self.batch * self.batch}, or another batch."
             )
         if self.mode == "training" and min(self.images, self.batch) < 2:
             raise ValueError("expected batches of 2 images or more for mode: training, got 1. Set batch and images.")
@@ -152,7 +152,7 @@ class JacobianParameters(DerivativeParameters):
 
 
 class InputGradientParameters(MeasureParameters):
-    """Gradient of the loss with respect to the pixels, whose only parameters select the images."""
+    """Gradient of the loss with respect to the pixels. The only parameters select the images."""
 
 
 class LanczosParameters(DerivativeParameters):

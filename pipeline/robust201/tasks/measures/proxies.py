@@ -195,6 +195,7 @@ def synflow(classifier: Classifier, shape: Sequence[int]) -> float:
 
 
 def _zen(context: Context, shape: torch.Size) -> float:
+    """Return Zen's score of a copy of the network with Gaussian weights, for Gaussian images."""
     network = trainable_copy(context.classifier, training=True)
     layers = layers_of(network)
     sizes = [layer.weight.numel() for layer in layers]
@@ -211,7 +212,7 @@ def _zen(context: Context, shape: torch.Size) -> float:
     return zen(network, normals(context, "images", shape), normals(context, "mixed in", shape))
 
 
-def zen(network: nn.Module, images: torch.Tensor, mixed_in: torch.Tensor) -> float:
+def zen(network: nn.Module, images: torch.Tensor, second_images: torch.Tensor) -> float:
     """Return the logarithm of the last feature map's change, plus the logarithms of BatchNorm's standard deviations.
 
     Source: Lin et al., "Zen-NAS: A Zero-Shot NAS for High-Performance Image Recognition", ICCV 2021. For a network
@@ -220,13 +221,13 @@ def zen(network: nn.Module, images: torch.Tensor, mixed_in: torch.Tensor) -> flo
     Args:
         network: network in training mode with Gaussian weights; BatchNorm's running statistics change.
         images: (B, 3, H, W), Gaussian.
-        mixed_in: (B, 3, H, W), Gaussian; times `_MIXING_WEIGHT`, it is added to the images.
+        second_images: (B, 3, H, W), Gaussian; times `_MIXING_WEIGHT`, it is added to the images.
     """
     with torch.no_grad():
         with observe(network) as observed:
             logits = network_logits(network, images)
         with observe(network) as observed_perturbed:
-            perturbed_logits = network_logits(network, images + _MIXING_WEIGHT * mixed_in)
+            perturbed_logits = network_logits(network, images + _MIXING_WEIGHT * second_images)
         last_map, perturbed_last_map = observed.last_map, observed_perturbed.last_map
         if last_map is None or perturbed_last_map is None:
             last_map, perturbed_last_map = logits, perturbed_logits

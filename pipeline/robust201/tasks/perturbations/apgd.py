@@ -90,7 +90,7 @@ def has_shrinking_ball(parameters: Apgd) -> bool:
 
 
 def fused(job: AttackJob, parameters: Apgd) -> Iterator[Perturbed]:
-    """Attack all epsilons together. A run never removes samples, so the host never waits for the device."""
+    """Attack at all epsilons together. A run never removes samples, so the host never waits for the device."""
     yield from attack_correct(job, job.chunks, single_run(parameters), parameters.restarts)
 
 

@@ -21,7 +21,7 @@ def reference(context: Context, parameters: ApgdDlr, request: Request) -> Iterat
 
 
 def fused(job: AttackJob, parameters: ApgdDlr) -> Iterator[Perturbed]:
-    """Attack all epsilons together (see `apgd.fused`)."""
+    """Attack at all epsilons together (see `apgd.fused`)."""
     yield from attack_correct(job, job.chunks, single_run(parameters), parameters.restarts)
 
 

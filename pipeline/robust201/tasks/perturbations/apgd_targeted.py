@@ -47,7 +47,7 @@ def configure_library(adversary: "AutoAttack", context: Context, parameters: Apg
 
 
 def fused(job: AttackJob, parameters: ApgdTargeted) -> Iterator[Perturbed]:
-    """Attack all epsilons together, one target after the other."""
+    """Attack at all epsilons together, one target after the other."""
     yield from attack_correct(job, job.chunks, single_run(parameters), parameters.targets * parameters.restarts)
 
 

@@ -43,8 +43,8 @@ _DUAL_NORMS = {"Linf": "L1", "L2": "L2", "L1": "Linf"}
 at the point, divided by the dual norm of its gradient."""
 
 Boundary: TypeAlias = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
-"""Iterates (B, 3, H, W) → the logit of the class with the nearest linearised boundary minus the label's logit (B,), and
-the gradient of this difference (B, 3, H, W)."""
+"""Iterates (B, 3, H, W) → the logit of another class (the one with the nearest linearised boundary, or the target)
+minus the label's logit (B,), and the gradient of this difference (B, 3, H, W)."""
 
 
 def reference(context: Context, parameters: Fab, request: Request) -> Iterator[Perturbed]:
@@ -87,7 +87,7 @@ def configure_library(adversary: "AutoAttack", context: Context, parameters: Fab
 
 
 def fused(job: AttackJob, parameters: Fab) -> Iterator[Perturbed]:
-    """Attack all epsilons together, with one sample per image in the first run."""
+    """Attack at all epsilons together, with one sample per image in the first run."""
     yield from attack_correct(job, job.pools_of_images, single_run(parameters), parameters.restarts)
 
 

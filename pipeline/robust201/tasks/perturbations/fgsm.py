@@ -26,7 +26,7 @@ def reference(context: Context, parameters: FgsmParameters, request: Request) ->
 
 
 def fused(job: AttackJob, parameters: FgsmParameters) -> Iterator[Perturbed]:
-    """Attack all epsilons with a single gradient, since all attacks start at the clean image."""
+    """Attack at all epsilons with a single gradient, since all attacks start at the clean image."""
     del parameters
     job.record_clean()
     if job.step_log is not None:

@@ -26,7 +26,7 @@ LibrarySearch = Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def fused_minimum_norm_batches(job: AttackJob, constraint: Constraint, search: Search) -> Iterator[Perturbed]:
-    """Attack correct images once for all epsilons with the fused engine, and return misclassified images unchanged."""
+    """Attack each correctly classified image once for all epsilons, and return misclassified images unchanged."""
     unbounded_job = dataclasses.replace(job, epsilons=(math.inf,))
     positions = np.arange(len(job.images))
     # Foolbox also attacks images that are misclassified without an attack, and returns them unchanged. If

@@ -33,7 +33,7 @@ def reference(context: Context, parameters: PgdLinf7Parameters, request: Request
 
 
 def fused(job: AttackJob, parameters: PgdLinf7Parameters) -> Iterator[Perturbed]:
-    """Attack all epsilons together."""
+    """Attack at all epsilons together."""
     job.record_clean()
     for samples in job.chunks(np.arange(len(job.images))):
         yield from batches_by_strength(samples, _attack_samples(job, samples, parameters))

@@ -42,7 +42,7 @@ def reference(context: Context, parameters: Rand, request: Request) -> Iterator[
 
 
 def fused(job: AttackJob, parameters: Rand) -> Iterator[Perturbed]:
-    """Attack all epsilons together."""
+    """Attack at all epsilons together."""
     norm_suffix = "" if parameters.norm == "Linf" else f"_{parameters.norm.lower()}"
     ce = parameters_in_ball(Apgd, parameters.norm)(steps=parameters.steps)
     dlr = parameters_in_ball(ApgdDlr, parameters.norm)(steps=parameters.steps)

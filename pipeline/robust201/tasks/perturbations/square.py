@@ -80,7 +80,7 @@ def configure_library(adversary: "AutoAttack", context: Context, parameters: Squ
 
 
 def fused(job: AttackJob, parameters: Square) -> Iterator[Perturbed]:
-    """Attack images and epsilons together.
+    """Attack images at all epsilons together.
 
     A query proposes the same window with the same signs to every sample. Only the size of the change differs: it is
     twice the sample's epsilon. Misclassified samples are removed, and the remaining samples of all epsilons and images

@@ -31,7 +31,7 @@ def reference(context: Context, parameters: Square, request: Request) -> Iterato
 
 
 def fused(job: AttackJob, parameters: Square) -> Iterator[Perturbed]:
-    """Attack images and epsilons together (see `square.fused`)."""
+    """Attack images at all epsilons together (see `square.fused`)."""
     yield from attack_correct(job, functools.partial(pooled_samples, job), single_run(parameters), parameters.restarts)
 
 

@@ -111,7 +111,7 @@ class Stage:
         run: function that runs the attack once.
         n_runs: number of runs.
         group_size: number of samples that are attacked together.
-        groups_by_image: whether to attack all epsilons of an image together, for speed.
+        groups_by_image: whether a group contains its images at all epsilons, for speed.
     """
 
     key: str
@@ -156,18 +156,18 @@ def _stages(job: AttackJob, parameters: Standard) -> tuple[Stage, ...]:
 
 
 def fused(job: AttackJob, parameters: Standard) -> Iterator[Perturbed]:
-    """Attack all epsilons together."""
+    """Attack at all epsilons together."""
     yield from attack_in_stages(job, _stages(job, parameters))
 
 
 def attack_in_stages(job: AttackJob, stages: Sequence[Stage]) -> Iterator[Perturbed]:
-    """Attack all epsilons together. The samples that resist one stage fill the batches of the next stage."""
+    """Attack at all epsilons together. The samples that resist one stage fill the batches of the next stage."""
     correct = job.is_correct()
     for samples in job.chunks(np.flatnonzero(~correct)):
         yield from batches_by_strength(samples, samples.clean)
-    attacked = np.flatnonzero(correct)
-    strength_indices = np.arange(len(job.epsilons)).repeat(len(attacked))
-    positions = np.tile(attacked, len(job.epsilons))
+    correct_positions = np.flatnonzero(correct)
+    strength_indices = np.arange(len(job.epsilons)).repeat(len(correct_positions))
+    positions = np.tile(correct_positions, len(job.epsilons))
     remaining = np.arange(len(strength_indices))
     for stage_number, stage in enumerate(stages, start=1):
         if job.on_stage is not None:
