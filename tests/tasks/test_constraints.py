@@ -159,7 +159,7 @@ def test_l1_projection_is_in_ball_and_image_range(seed, epsilon, size, factor):
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.4, 2.0])
 def test_l1_projection_is_nearest_point(epsilon):
-    """Compare the distance with the smallest one to a point of a fine three-dimensional grid inside the ball."""
+    """Compare the projection's distance with that of the nearest point of a fine three-dimensional grid in the ball."""
     clean = torch.tensor([0.1, 0.5, 0.95]).view(1, 3, 1, 1)
     difference = torch.tensor([0.7, -0.3, 0.4]).view(1, 3, 1, 1)
     projected = clean + difference + correction_to_l1(clean, difference, torch.full((1, 1, 1, 1), epsilon))

@@ -267,6 +267,7 @@ def test_evaluate_part_takes_predictions_from_attacked_model():
     (weak, _) = evaluate_part(context, task, parameters, part, IMAGES, ("predictions",), provenance={"host": "here"})
     perturbed = attack_images(task, strengths=(parameters.strengths[0],))[parameters.strengths[0]]
     assert weak.values["predictions"].tolist() == model.network(perturbed).argmax(dim=1).tolist()
+    # The attack takes one pass, and its results one pass at each of two strengths.
     assert model.n_samples == 3 * len(IMAGES)
 
 

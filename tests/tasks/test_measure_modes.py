@@ -61,7 +61,12 @@ def new_network_in_mode(mode):
 
 
 def dense_hessian(network, loss_of):
-    """Return the dense Hessian of a function of the network with respect to its weights."""
+    """Return the dense Hessian of a loss with respect to the network's weights.
+
+    Args:
+        network: the network.
+        loss_of: (function from inputs to logits) → loss.
+    """
     names, weights = zip(*((name, weight.detach()) for name, weight in network.named_parameters()), strict=True)
     buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
 

@@ -165,8 +165,10 @@ def test_epe_nas_compares_classes_if_there_are_many():
     """For many classes, EPE-NAS compares classes with each other and skips classes of a single image."""
     rows = np.random.default_rng(0).normal(size=(7, 20))
     labels = np.array([0, 0, 5, 5, 5, 9, 120])
-    means = [np.log(np.abs(np.corrcoef(rows[labels == label])) + 1e-5).sum() / n for label, n in ((0, 2), (5, 3))]
-    assert proxies.epe_nas(rows, labels, 121) == pytest.approx(abs(means[0] - means[1]))
+    class_scores = [
+        np.log(np.abs(np.corrcoef(rows[labels == label])) + 1e-5).sum() / n for label, n in ((0, 2), (5, 3))
+    ]
+    assert proxies.epe_nas(rows, labels, 121) == pytest.approx(abs(class_scores[0] - class_scores[1]))
     assert proxies.epe_nas(rows[-2:], labels[-2:], 121) == 0.0
 
 
@@ -220,12 +222,12 @@ def test_zen_matches_explicit_computation():
     score = measure(classifier.network, images)["zen"]
     weights = normals(context, "weights", (108 + 144 + 20,))
     first_weight, second_weight, _ = weights.split([108, 144, 20])
-    results, perturbed_results = [], []
-    for pixels, result_list in (
-        (normals(context, "images", (6, 3, 8, 8)), results),
+    map_and_variance, perturbed_map_and_variance = [], []
+    for pixels, computed_values in (
+        (normals(context, "images", (6, 3, 8, 8)), map_and_variance),
         (
             normals(context, "images", (6, 3, 8, 8)) + 0.01 * normals(context, "mixed in", (6, 3, 8, 8)),
-            perturbed_results,
+            perturbed_map_and_variance,
         ),
     ):
         conv = functional.conv2d(pixels, first_weight.view(4, 3, 3, 3))
@@ -233,9 +235,9 @@ def test_zen_matches_explicit_computation():
         maps = (conv - conv.mean(dim=(0, 2, 3), keepdim=True)) / (variance + 1e-5).sqrt()[:, None, None]
         for _ in range(2):
             maps = functional.conv2d(maps.relu(), second_weight.view(4, 4, 3, 3), padding=1)
-        result_list += [maps.relu(), variance.mean()]
-    distance = float((perturbed_results[0] - results[0]).abs().sum(dim=(1, 2, 3)).mean())
-    assert score == pytest.approx(np.log(distance) + 0.5 * np.log(float(results[1])), rel=1e-4)
+        computed_values += [maps.relu(), variance.mean()]
+    distance = float((perturbed_map_and_variance[0] - map_and_variance[0]).abs().sum(dim=(1, 2, 3)).mean())
+    assert score == pytest.approx(np.log(distance) + 0.5 * np.log(float(map_and_variance[1])), rel=1e-4)
     network_without_batch_norm = nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, N_CLASSES))
     assert np.isfinite(measure(network_without_batch_norm, images)["zen"])
 

@@ -82,7 +82,7 @@ def test_steps_of_pgd_match_attacks_with_fewer_steps(key, changes):
         expected[is_misclassified_clean()] = 0
         np.testing.assert_array_equal(steps_of(values["steps"]), expected)
         all_steps |= set(expected)
-    assert len(all_steps) > 2  # some clean images, some at later steps, some never
+    assert len(all_steps) > 2  # some before the attack, some at later steps, and some never
 
 
 class TracingModel:
@@ -107,7 +107,7 @@ def test_steps_of_apgd_match_traced_iterates():
     context = dataclasses.replace(tiny_context(task.key, CLASSIFIER), engine="fused", model=model, model_batch=100)
     part = part_of(task, parameters, IMAGES)
     (result,) = evaluate_part(context, task, parameters, part, IMAGES, ("steps", "predictions"), provenance={})
-    # The attack computes gradients only for images that are correct without an attack: at the start and each iterate.
+    # The attack computes gradients at the start and at each iterate, only for images that are correct without an attack.
     is_misclassified_by_pass = torch.stack(model.is_misclassified).numpy()
     assert len(is_misclassified_by_pass) == 10
     expected = np.where(

@@ -739,8 +739,8 @@ class SpatialParameters(Parameters):
             )
         if self.n_points > MAX_GRID_POINTS:
             raise ValueError(
-                f"expected up to {MAX_GRID_POINTS:,} grid points, got {self.n_points:,}: rotations ({self.rotations:,}) times "
-                f"the square of translations ({self.translations:,}). Lower one of them."
+                f"expected up to {MAX_GRID_POINTS:,} grid points, got {self.n_points:,}: rotations "
+                f"({self.rotations:,}) times the square of translations ({self.translations:,}). Lower one of them."
             )
         return self
 
