@@ -352,11 +352,11 @@ def test_open_published_checks_md5_if_verify_is_full(
     names = ("fog.npy", "snow.npy", "labels.npy")
     checksums = {name: Checksum("md5", hashlib.md5((folder / name).read_bytes()).hexdigest()) for name in names}
 
-    def with_checksums(name: str) -> Download:
+    def download_with_checksums(name: str) -> Download:
         return replace(published_download(name), members=checksums)
 
     with monkeypatch.context() as patch:
-        patch.setattr(corrupted_module, "download", with_checksums)
+        patch.setattr(corrupted_module, "download", download_with_checksums)
         open_published(folder, full_split, n_images=N_PUBLISHED, verify="full")
         flip_last_bit(folder / "snow.npy")
         open_published(folder, full_split, n_images=N_PUBLISHED, verify="full", keys=["fog"])

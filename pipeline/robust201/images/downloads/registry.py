@@ -66,6 +66,7 @@ class Download:
         title: one-line description.
         folder: name of the entry's folder in the data folder.
         members: checksum of each file, by path below `folder`.
+        licence: licence of the files.
         source: web page that describes the files or offers them for manual download.
         checksum: checksum of the archive or wheel; without digest and size if there is none.
         file: name of the archive or wheel, or ``""``.

@@ -78,26 +78,26 @@ class AttackJob:
             positions: (n,) positions of the images to attack.
 
         Yields:
-            Samples of at most `batching.samples` pairs, strength by strength; a single group if
+            Samples of at most `batching.batch_size` pairs, strength by strength; a single group if
             `uses_library_batches` is set.
         """
         n_samples = len(positions) * len(self.epsilons)
-        chunk_size = max(1, n_samples if self.batching.uses_library_batches else self.batching.samples)
+        chunk_size = max(1, n_samples if self.batching.uses_library_batches else self.batching.batch_size)
         for start in range(0, n_samples, chunk_size):
             sample_numbers = np.arange(start, min(start + chunk_size, n_samples))
             yield self.samples(sample_numbers // len(positions), positions[sample_numbers % len(positions)])
 
-    def pools_of_images(self, positions: NDArray[np.int64]) -> Iterator["Samples"]:
+    def groups_of_images(self, positions: NDArray[np.int64]) -> Iterator["Samples"]:
         """Split images into groups, and yield the samples of each group at all epsilons.
 
         Args:
             positions: (n,) positions of the images to attack.
 
         Yields:
-            Samples of at most `batching.samples` images; of all images if `uses_library_batches` is set.
+            Samples of at most `batching.batch_size` images; of all images if `uses_library_batches` is set.
         """
         n_strengths = len(self.epsilons)
-        group_size = max(1, len(positions) if self.batching.uses_library_batches else self.batching.samples)
+        group_size = max(1, len(positions) if self.batching.uses_library_batches else self.batching.batch_size)
         for start in range(0, len(positions), group_size):
             group = positions[start : start + group_size]
             yield self.samples(np.arange(n_strengths).repeat(len(group)), np.tile(group, n_strengths))

@@ -88,7 +88,7 @@ def configure_library(adversary: "AutoAttack", context: Context, parameters: Fab
 
 def fused(job: AttackJob, parameters: Fab) -> Iterator[Perturbed]:
     """Attack at all epsilons together, with one sample per image in the first run."""
-    yield from attack_correct(job, job.pools_of_images, single_run(parameters), parameters.restarts)
+    yield from attack_correct(job, job.groups_of_images, single_run(parameters), parameters.restarts)
 
 
 def single_run(parameters: Fab) -> SingleRun:

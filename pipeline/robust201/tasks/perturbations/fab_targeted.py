@@ -23,7 +23,7 @@ def reference(context: Context, parameters: FabTargeted, request: Request) -> It
 
 def fused(job: AttackJob, parameters: FabTargeted) -> Iterator[Perturbed]:
     """Attack at all epsilons together, with one sample per image, one target after the other."""
-    yield from attack_correct(job, job.pools_of_images, single_run(parameters), parameters.targets)
+    yield from attack_correct(job, job.groups_of_images, single_run(parameters), parameters.targets)
 
 
 def single_run(parameters: FabTargeted) -> SingleRun:

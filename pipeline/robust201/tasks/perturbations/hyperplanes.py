@@ -34,12 +34,14 @@ def project_linf(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Ten
     order = torch.argsort(distances_to_end, dim=1)
     offset = b - (w * t).sum(1)
     at_end = (w * to_end).sum(1)
+    # If all entries move by a length L, w · x changes by heights[i] - slopes[i] * L, where the i + 1 entries with the
+    # longest distances still move, and the other entries have reached 0 or 1.
     backwards = order.flip((1,))
     weights = w.gather(1, backwards)
     slopes = torch.cumsum(weights.abs(), dim=1)
     heights = torch.cumsum(-weights * to_end.gather(1, backwards), dim=1) + at_end.unsqueeze(1)
-    lowest = heights[:, -1] - slopes[:, -1] * distances_to_end.gather(1, order[:, 0:1]).squeeze(1)
-    is_near = offset - lowest > 0
+    at_first_end = heights[:, -1] - slopes[:, -1] * distances_to_end.gather(1, order[:, 0:1]).squeeze(1)
+    is_near = offset - at_first_end > 0
     is_between = (offset - at_end > 0) & ~is_near
 
     def is_below(index: torch.Tensor) -> torch.Tensor:
@@ -69,6 +71,8 @@ def project_l2(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tenso
     total = squares.sum(dim=1, keepdim=True)
     slopes = total - torch.cumsum(squares, dim=1)
     to_end = -(ratios * w) * (w.abs() > _MIN_WEIGHT).float()
+    # `heights` are the changes of w · x when entries have moved along -w by the lengths `ordered`, at which they reach
+    # 0 or 1.
     first_height = -total * ordered[:, 0:1]
     heights = torch.cat((first_height, torch.cumsum((-following + ordered) * slopes, dim=1) + first_height), 1)
     is_near = heights[:, 0] + c < 0
@@ -92,6 +96,7 @@ def project_l1(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tenso
     ranks = torch.argsort(order)
     to_end = (-t + (w < 0).float()) * (w != 0).float()
     gains = torch.minimum(-w * t, w * (1 - t)).gather(1, order)
+    # `heights` are the values of w · x - b after 0, 1, … entries have moved to 0 or 1.
     heights = torch.cumsum(torch.cat((c.unsqueeze(-1), gains), 1), dim=1)
     is_between = heights[:, -1] < 0
     index = _bisect(lambda index: heights.gather(1, index) > 0, w, heights.shape[1])

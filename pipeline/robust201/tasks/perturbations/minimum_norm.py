@@ -34,7 +34,7 @@ def fused_minimum_norm_batches(job: AttackJob, constraint: Constraint, search: S
     correct = np.ones(len(positions), np.bool_) if job.batching.uses_library_batches else job.is_correct()
     for samples in job.chunks(positions[~correct]):
         yield from batches_by_strength(samples, samples.clean)
-    for samples in unbounded_job.pools_of_images(positions[correct]):
+    for samples in unbounded_job.groups_of_images(positions[correct]):
         with torch.inference_mode():
             nearest = search(unbounded_job, samples)
         attacked_positions = torch.from_numpy(samples.positions).to(nearest.device)

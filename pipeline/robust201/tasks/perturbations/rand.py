@@ -46,7 +46,7 @@ def fused(job: AttackJob, parameters: Rand) -> Iterator[Perturbed]:
     norm_suffix = "" if parameters.norm == "Linf" else f"_{parameters.norm.lower()}"
     ce = parameters_in_ball(Apgd, parameters.norm)(steps=parameters.steps)
     dlr = parameters_in_ball(ApgdDlr, parameters.norm)(steps=parameters.steps)
-    batch_size = job.batching.samples
+    batch_size = job.batching.batch_size
     stages = (
         Stage(f"aa_apgd-ce{norm_suffix}", apgd.single_run(ce), ce.restarts, batch_size),
         Stage(f"aa_apgd-dlr{norm_suffix}", apgd_dlr.single_run(dlr), dlr.restarts, batch_size),

@@ -65,7 +65,7 @@ def _search(job: AttackJob, clean: torch.Tensor, labels: torch.Tensor, grid: tor
     n_points_done = 0
     while n_points_done < len(grid) and len(remaining):
         # Take as many points as fill a batch, so more points at a time when fewer images remain.
-        points = grid[n_points_done : n_points_done + max(1, job.batching.samples // len(remaining))]
+        points = grid[n_points_done : n_points_done + max(1, job.batching.batch_size // len(remaining))]
         transformed = transform(clean[remaining], points)
         repeated_labels = labels[remaining].repeat(len(points))
         correct = _is_correct(job, transformed.flatten(0, 1), repeated_labels).view(len(points), len(remaining))

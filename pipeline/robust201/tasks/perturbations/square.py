@@ -104,7 +104,7 @@ def pooled_samples(job: AttackJob, positions: NDArray[np.int64]) -> Iterator[Sam
     A pool contains its images at all epsilons. This keeps batches full for as long as possible.
     """
     n_strengths = len(job.epsilons)
-    n_images = len(positions) if job.batching.uses_library_batches else max(1, job.batching.pool // n_strengths)
+    n_images = len(positions) if job.batching.uses_library_batches else max(1, job.batching.pool_size // n_strengths)
     for start in range(0, len(positions), max(1, n_images)):
         pool = positions[start : start + n_images]
         yield job.samples(np.arange(n_strengths).repeat(len(pool)), np.tile(pool, n_strengths))

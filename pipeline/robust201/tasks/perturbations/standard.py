@@ -124,7 +124,7 @@ class Stage:
 def _stages(job: AttackJob, parameters: Standard) -> tuple[Stage, ...]:
     attack_parameters = _attack_parameters(parameters)
     norm_suffix = "" if parameters.norm == "Linf" else f"_{parameters.norm.lower()}"
-    batch_size = job.batching.samples
+    batch_size = job.batching.batch_size
     square_run = square.single_run if parameters.norm == "Linf" else square_lp.single_run
     return (
         Stage(
@@ -150,7 +150,7 @@ def _stages(job: AttackJob, parameters: Standard) -> tuple[Stage, ...]:
             f"aa_square{norm_suffix}",
             square_run(attack_parameters.square),
             attack_parameters.square.restarts,
-            max(batch_size, job.batching.pool),
+            max(batch_size, job.batching.pool_size),
         ),
     )
 
@@ -187,8 +187,8 @@ def attack_in_stages(job: AttackJob, stages: Sequence[Stage]) -> Iterator[Pertur
                 )
             resisting.append(rows[~is_fooled])
         remaining = np.sort(np.concatenate(resisting))
-    for start in range(0, len(remaining), job.batching.samples):
-        rows = remaining[start : start + job.batching.samples]
+    for start in range(0, len(remaining), job.batching.batch_size):
+        rows = remaining[start : start + job.batching.batch_size]
         samples = job.samples(strength_indices[rows], positions[rows])
         yield from batches_by_strength(samples, samples.clean)
 
