@@ -167,14 +167,14 @@ def test_part_uses_random_numbers_of_whole_unit(task):
     last_images = type(last_images)(
         **{
             **vars(last_images),
-            "images": last_images.images[8:],
-            "labels": last_images.labels[8:],
-            "indices": last_images.indices[8:],
+            "images": last_images.images[BATCH_SIZE:],
+            "labels": last_images.labels[BATCH_SIZE:],
+            "indices": last_images.indices[BATCH_SIZE:],
         }
     )
     part_images = perturb_all(task, parameters, last_images, tiny_context(task.key, first_batch=1))
     wrong_batch_images = perturb_all(task, parameters, last_images, tiny_context(task.key, first_batch=0))
-    assert all(torch.equal(part_images[strength], expected[strength][8:]) for strength in parameters.strengths)
+    assert all(torch.equal(part_images[strength], expected[strength][BATCH_SIZE:]) for strength in parameters.strengths)
     is_equal = all(
         torch.equal(part_images[strength], wrong_batch_images[strength]) for strength in parameters.strengths
     )

@@ -51,7 +51,7 @@ def test_glass_blur_copies_pixels_as_published_script_does(size: int, reach: int
 
 @pytest.mark.parametrize("severity", [1, 3, 4, 5])
 def test_defocus_blur_correlates_with_smoothed_disk(severity: int) -> None:
-    radius, sigma = blurs.DEFOCUS_RADII.cifar[severity - 1]
+    radius, sigma = blurs.DEFOCUS_CONSTANTS.cifar[severity - 1]
     grid = np.mgrid[-4:5, -4:5]
     disk = ((grid**2).sum(0) <= radius**2).astype(float)
     kernel = ndimage.gaussian_filter(disk / disk.sum(), sigma, radius=1, mode="constant")

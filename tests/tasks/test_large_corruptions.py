@@ -100,7 +100,7 @@ def test_defocus_kernel_matches_script(severity: int, radius: int, smoothing: fl
                     y, x = min(y, 2 * (side - 1) - y), min(x, 2 * (side - 1) - x)
                     weight = taps[row_shift + smoothing_radius] * taps[column_shift + smoothing_radius]
                     expected[row, column] += weight * disk[y, x]
-    kernel = blurs.large_defocus_kernel(*blurs.DEFOCUS_RADII.imagenet[severity - 1], 1.0)
+    kernel = blurs.large_defocus_kernel(*blurs.DEFOCUS_CONSTANTS.imagenet[severity - 1], 1.0)
     padding = reach - len(kernel) // 2
     np.testing.assert_allclose(np.pad(kernel, padding), expected, atol=1e-7)
 

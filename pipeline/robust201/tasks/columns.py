@@ -241,7 +241,7 @@ def _add_bin_confidence(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Ten
 def _contradiction_of_bins(counts: NDArray[Any], cm: Counts) -> str | None:
     n_correct, n_correct_in_bins = int(np.trace(cm)), int(counts[:, 1].sum())
     if (counts[:, 1] > counts[:, 0]).any():
-        return "no bin with more correct images than images, got one"
+        return "no bin with more correct images than images in total, got one"
     return None if n_correct_in_bins == n_correct else f"{n_correct} correct images, got {n_correct_in_bins}"
 
 

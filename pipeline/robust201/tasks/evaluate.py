@@ -68,7 +68,7 @@ def evaluate_part(
         measurements: names from `tasks.columns.MEASUREMENTS`.
         provenance: versions, host and device, copied to the results.
         resident_images: copy of `images` on the classifier's device; None to make one.
-        on_images: called with the number of images in each batch that has been measured at one strength.
+        on_images: called after each batch has been measured at a strength, with the number of its images.
         on_stage: called with the number and the key of each stage of a multi-stage attack, when it begins.
 
     Yields:

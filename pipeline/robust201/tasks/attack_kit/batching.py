@@ -85,7 +85,7 @@ def logits_of(
     return _in_batches(batching, len(pixels), strength_indices, lambda batch: (model.logits(pixels[batch]),))[0]
 
 
-def gradient_of(
+def loss_and_gradient_of(
     model: Model,
     batching: Batching,
     pixels: torch.Tensor,
@@ -110,7 +110,7 @@ def gradient_of(
     return logits, loss, gradient
 
 
-def objective_gradient_of(
+def value_and_gradient_of(
     model: Model,
     batching: Batching,
     pixels: torch.Tensor,

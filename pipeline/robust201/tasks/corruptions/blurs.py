@@ -27,7 +27,7 @@ from robust201.tasks.corruptions.sampling import (
     zoom_middle,
 )
 
-DEFOCUS_RADII = Constants(
+DEFOCUS_CONSTANTS = Constants(
     cifar=((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1)),
     imagenet=((3.0, 0.1), (4.0, 0.5), (6.0, 0.5), (8.0, 0.5), (10.0, 0.5)),
 )
@@ -39,7 +39,7 @@ GLASS_CONSTANTS = Constants(
 )
 """Standard deviation of the smoothing and largest displacement, both in pixels, and number of displacement rounds."""
 
-MOTION_LENGTHS = Constants(
+MOTION_CONSTANTS = Constants(
     cifar=((6, 1.0), (6, 1.5), (6, 2.0), (8, 2.0), (9, 2.5)),
     imagenet=((10, 3.0), (15, 5.0), (15, 8.0), (15, 12.0), (20, 15.0)),
 )
@@ -127,7 +127,7 @@ def defocus_blur(images: Images, severity: int, random_numbers: CorruptionRandom
     """Blur images like a lens that is out of focus."""
     size = images.shape[1]
     make_kernel = large_defocus_kernel if size >= IMAGENET_SIZE else defocus_kernel
-    kernel = make_kernel(*DEFOCUS_RADII.at(severity, size), scale_of(size))
+    kernel = make_kernel(*DEFOCUS_CONSTANTS.at(severity, size), scale_of(size))
     return truncate(np.clip(correlate(images / 255.0, kernel), 0, 1) * 255)
 
 
@@ -236,7 +236,7 @@ def blur_along(images: NDArray[np.uint8], radius: float, sigma: float, angles: N
 
 def motion_blur(images: Images, severity: int, random_numbers: CorruptionRandomNumbers) -> Images:
     """Blur images like a camera that moves during the exposure."""
-    radius, sigma = MOTION_LENGTHS.at(severity, images.shape[1])
+    radius, sigma = MOTION_CONSTANTS.at(severity, images.shape[1])
     scale = scale_of(images.shape[1])
     angles = random_numbers.draw_per_image(lambda rng: rng.uniform(-MOTION_ANGLE, MOTION_ANGLE, size=()))
     return blur_along(images, radius * scale, sigma * scale, angles)

@@ -61,6 +61,7 @@ SNOW = Constants(
         SnowConstants(0.55, 0.3, 2.5, 0.85, 12, 12, 0.55),
     ),
 )
+"""Constants of snow at each severity."""
 
 SNOW_ANGLES = (-135.0, -45.0)
 """Range of the motion kernel's angle in degrees (see `blurs.motion_taps`). At -90, each pixel is averaged with the

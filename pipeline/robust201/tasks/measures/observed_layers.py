@@ -20,8 +20,8 @@ def layers_of(network: nn.Module) -> list[Layer]:
     return [module for module in network.modules() if isinstance(module, nn.Conv2d | nn.Linear)]
 
 
-class _ReluObserver(TorchFunctionMode):
-    """Intercepts all torch functions, to observe ReLUs that are modules or function calls."""
+class _FunctionObserver(TorchFunctionMode):
+    """Intercepts all torch functions, to observe ReLUs (modules and function calls) and the last feature map."""
 
     def __init__(self, observed: "Observations") -> None:
         super().__init__()
@@ -81,7 +81,7 @@ def observe(network: nn.Module) -> Iterator[Observations]:
     batch_norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
     hooks += [batch_norm.register_forward_pre_hook(record_variance) for batch_norm in batch_norms]
     try:
-        with _ReluObserver(observed):
+        with _FunctionObserver(observed):
             yield observed
     finally:
         for hook in hooks:

@@ -96,6 +96,8 @@ def _gradient_proxies(layers: Sequence[Layer], observed: Observations, loss: tor
     weight_gradients = all_gradients[: len(weights)]
     output_gradients = [gradient.detach() for gradient in all_gradients[len(weights) :]]
     detached_gradients = [gradient.detach() for gradient in weight_gradients]
+    # The gradient of g · c with respect to the weights, where c is a constant copy of their gradient g, is the product
+    # of the Hessian and g.
     squares = [
         (gradient * constant).sum() for gradient, constant in zip(weight_gradients, detached_gradients, strict=True)
     ]

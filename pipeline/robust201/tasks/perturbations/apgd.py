@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import torch
 
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, SingleRun, attack_correct
-from robust201.tasks.attack_kit.batching import gradient_of, objective_gradient_of
+from robust201.tasks.attack_kit.batching import loss_and_gradient_of, value_and_gradient_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.attack_kit.step_log import RunLog
 from robust201.tasks.constraints import CONSTRAINTS
@@ -240,5 +240,5 @@ def _differentiate(
     job: AttackJob, samples: Samples, images: torch.Tensor, loss: Loss | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     if loss is None:
-        return gradient_of(job.model, job.batching, images, samples.labels, samples.strength_indices)
-    return objective_gradient_of(job.model, job.batching, images, loss, samples.strength_indices)
+        return loss_and_gradient_of(job.model, job.batching, images, samples.labels, samples.strength_indices)
+    return value_and_gradient_of(job.model, job.batching, images, loss, samples.strength_indices)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples
-from robust201.tasks.attack_kit.batching import gradient_of
+from robust201.tasks.attack_kit.batching import loss_and_gradient_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Ddn
@@ -65,7 +65,9 @@ def run_ddn(job: AttackJob, samples: Samples, parameters: Ddn) -> torch.Tensor:
     epsilons = torch.full_like(longest_possible, parameters.init_epsilon)
     for step in range(parameters.steps):
         stepsize = _FINAL_STEP_SIZE + (1.0 - _FINAL_STEP_SIZE) * cosine_decay(step, parameters.steps)
-        logits, _, gradient = gradient_of(job.model, job.batching, clean + delta, labels, samples.strength_indices)
+        logits, _, gradient = loss_and_gradient_of(
+            job.model, job.batching, clean + delta, labels, samples.strength_indices
+        )
         lengths = l2_norms(delta)
         misclassified = logits.argmax(dim=-1) != labels
         is_nearer = misclassified & (lengths <= shortest_length)

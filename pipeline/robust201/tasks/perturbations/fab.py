@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, SingleRun, attack_correct
-from robust201.tasks.attack_kit.batching import logits_of, objective_gradient_of
+from robust201.tasks.attack_kit.batching import logits_of, value_and_gradient_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Fab, FabTargeted
@@ -217,4 +217,4 @@ def _gradient_of_logit(
     def logit_of_class(logits: torch.Tensor, rows: slice) -> torch.Tensor:
         return logits.gather(1, classes[rows].clone()[:, None])[:, 0]
 
-    return objective_gradient_of(job.model, job.batching, images, logit_of_class, samples.strength_indices)
+    return value_and_gradient_of(job.model, job.batching, images, logit_of_class, samples.strength_indices)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, SingleRun, attack_correct
-from robust201.tasks.attack_kit.batching import logits_of, objective_gradient_of
+from robust201.tasks.attack_kit.batching import logits_of, value_and_gradient_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.parameters import FabTargeted
 from robust201.tasks.perturbations.fab import Boundary, fab_batches, run_fab
@@ -51,7 +51,7 @@ def _target_boundary(job: AttackJob, samples: Samples, targets: torch.Tensor) ->
         return -(logits[row_numbers, true_classes] - logits[row_numbers, target])
 
     def boundary(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        _, differences, gradient = objective_gradient_of(
+        _, differences, gradient = value_and_gradient_of(
             job.model, job.batching, images, logit_difference, samples.strength_indices
         )
         return differences, gradient

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples
-from robust201.tasks.attack_kit.batching import objective_gradient_of
+from robust201.tasks.attack_kit.batching import value_and_gradient_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.attack_kit.step_log import BallLog
 from robust201.tasks.constraints import CONSTRAINTS
@@ -80,7 +80,7 @@ def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn, log: BallLog | No
         final_stepsize = parameters.max_stepsize / 100
         stepsize = final_stepsize + (parameters.max_stepsize - final_stepsize) * decay
         gamma = _FINAL_GAMMA + (parameters.gamma - _FINAL_GAMMA) * decay
-        logits, margins, gradient = objective_gradient_of(
+        logits, margins, gradient = value_and_gradient_of(
             job.model, job.batching, clean + delta, margin, samples.strength_indices
         )
         misclassified = logits.argmax(dim=-1) != labels
@@ -134,6 +134,7 @@ def _margin(labels: torch.Tensor) -> Callable[[torch.Tensor, slice], torch.Tenso
 
 
 def _next_radius(state: _State, gamma: float, margins: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
+    """Return the next epsilons (B,) in Linf, L2 or L1; `slopes` are dual norms of the margins' gradients."""
     distance_to_boundary = margins.abs() / slopes
     larger_radius = torch.where(
         state.was_misclassified, state.epsilons * (1 + gamma), state.lengths + distance_to_boundary
@@ -144,6 +145,7 @@ def _next_radius(state: _State, gamma: float, margins: torch.Tensor, slopes: tor
 
 
 def _next_count(state: _State, gamma: float) -> torch.Tensor:
+    """Return the next epsilons (B,) in L0, which are whole numbers of values."""
     n_values = state.epsilons
     smaller_count = torch.minimum(torch.minimum(n_values - 1, (n_values * (1 - gamma)).trunc()), state.best_lengths)
     larger_count = torch.maximum(n_values + 1, (n_values * (1 + gamma)).trunc())

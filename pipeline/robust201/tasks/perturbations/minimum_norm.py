@@ -1,8 +1,8 @@
 """Common parts of minimum-norm attacks: one run per image, whose result is used for all epsilons.
 
-For each epsilon, the result is the nearest misclassified image found if it is inside the ball, otherwise the clean
-image. So the accuracy at an epsilon is the fraction of images whose nearest misclassified image is farther away than
-epsilon. If epsilon is as large as the range of pixel values, all results are the nearest misclassified images.
+At each epsilon, the result is the nearest misclassified image that the attack finds, if it is inside the ball, and the
+clean image otherwise. The accuracy at an epsilon is therefore the fraction of images for which the attack finds no
+misclassified image within epsilon.
 """
 
 import dataclasses

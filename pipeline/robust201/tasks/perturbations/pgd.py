@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, batches_by_strength
-from robust201.tasks.attack_kit.batching import gradient_of, logits_of
+from robust201.tasks.attack_kit.batching import logits_of, loss_and_gradient_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.constraints import LINF
 from robust201.tasks.parameters import PgdParameters
@@ -51,7 +51,7 @@ def _attack_samples(job: AttackJob, samples: Samples, parameters: PgdParameters)
     images = start_in_cube(job, samples) if parameters.random_start else clean.clone()
     log = job.run_log(samples, parameters.steps)
     for step in range(parameters.steps):
-        logits, _, gradient = gradient_of(job.model, job.batching, images, classes, samples.strength_indices)
+        logits, _, gradient = loss_and_gradient_of(job.model, job.batching, images, classes, samples.strength_indices)
         log.record_iterates(step, logits)
         images = project_to_cube(images.add_(gradient.sign().mul_(step_sizes)), clean, epsilons).clamp_(0, 1)
     log.write()

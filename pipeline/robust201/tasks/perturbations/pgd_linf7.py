@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, batches_by_strength
-from robust201.tasks.attack_kit.batching import gradient_of
+from robust201.tasks.attack_kit.batching import loss_and_gradient_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.constraints import LINF
 from robust201.tasks.parameters import PgdLinf7Parameters
@@ -48,7 +48,7 @@ def _attack_samples(job: AttackJob, samples: Samples, parameters: PgdLinf7Parame
     best_iterate, returns_best = BestIterate(images), parameters.iterate == "best"
     log = job.run_log(samples, parameters.steps)
     for step in range(parameters.steps):
-        logits, loss, gradient = gradient_of(job.model, job.batching, images, labels, samples.strength_indices)
+        logits, loss, gradient = loss_and_gradient_of(job.model, job.batching, images, labels, samples.strength_indices)
         log.record_iterates(step, logits, best_iterate.offer(images, loss) if returns_best else None)
         # Make a new tensor, since `best_iterate` refers to earlier iterates.
         images = project_to_cube(images + gradient.sign().mul_(step_sizes), clean, epsilons).clamp_(0, 1)

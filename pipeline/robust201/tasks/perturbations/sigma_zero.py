@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples
-from robust201.tasks.attack_kit.batching import objective_gradient_of
+from robust201.tasks.attack_kit.batching import value_and_gradient_of
 from robust201.tasks.attack_kit.context import Perturbed
 from robust201.tasks.constraints import L0
 from robust201.tasks.parameters import SigmaZero
@@ -39,7 +39,7 @@ def run_sigma_zero(job: AttackJob, samples: Samples, parameters: SigmaZero) -> t
     best_images, margin, stepsize = clean, _margin(labels), parameters.stepsize
     for step in range(parameters.steps):
         images = clean + delta
-        logits, _, gradient = objective_gradient_of(job.model, job.batching, images, margin, samples.strength_indices)
+        logits, _, gradient = value_and_gradient_of(job.model, job.batching, images, margin, samples.strength_indices)
         misclassified = logits.argmax(dim=1) != labels
         n_changed = delta.flatten(1).norm(p=0, dim=1)
         has_fewer_changed = misclassified & (n_changed < fewest_changed)
