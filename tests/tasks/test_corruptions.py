@@ -48,9 +48,9 @@ OpenCV 5.0, which does not round positions to 1/32 pixel, by 1/255). snow and mo
 """
 
 MONOTONIC_KEYS = sorted(set(CORRUPTION_FUNCTIONS) - {"elastic_transform", "frost", "glass_blur", "motion_blur"})
-"""Corruptions whose mean distance from the clean images grows with each severity. For the others it does not:
-severities 1 to 3 of glass_blur, and 3 and 4 of motion_blur, hardly differ; elastic_transform and frost are weaker at
-the highest severities."""
+"""Corruptions whose mean distance from the clean images grows with each severity. Of the other corruptions,
+glass_blur hardly differs between severities 1 to 3, and motion_blur between severities 3 and 4; elastic_transform and
+frost are weaker at the highest severities."""
 
 
 def corrupt_images(

@@ -10,8 +10,8 @@ from robust201.core.errors import DatasetError, RobustWarning
 from robust201.core.records import NO_NORMALISATION, ImageSet
 
 _ROUNDING_TOLERANCE = 1e-3
-"""Floats are 8-bit pixels if 255 times each of them is at most this far from an integer. The rounding error of k / 255
-in float32 is far smaller."""
+"""Maximum distance from an integer of every float times 255, if the floats count as 8-bit pixels. The rounding error of
+k / 255 in float32 is far smaller."""
 
 _MIN_IMAGES_TO_COMPARE_CLASSES = 50
 """Minimum number of images for a warning that labels use few of a model's classes.

@@ -184,16 +184,16 @@ class CounterRandomNumbers:
         return CounterRandomNumbers(self._seed_and_key[0], key)
 
     def uniforms(self, restart: int, image_rows: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
-        values = _gather(_uniform_block, (*self._seed_and_key, restart, int(np.prod(shape))), image_rows)
-        return torch.from_numpy(values).view(len(image_rows), *shape)
+        uniforms = _gather(_uniform_block, (*self._seed_and_key, restart, int(np.prod(shape))), image_rows)
+        return torch.from_numpy(uniforms).view(len(image_rows), *shape)
 
     def normals(self, restart: int, image_rows: NDArray[np.int64], n_values: int) -> torch.Tensor:
         return torch.from_numpy(_gather(_normal_block, (*self._seed_and_key, restart, n_values), image_rows))
 
     def stripes(self, restart: int, image_rows: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
         channels, _, width = shape
-        values = _gather(_sign_block, (*self._seed_and_key, restart, channels * width), image_rows)
-        return torch.from_numpy(values).view(len(image_rows), channels, 1, width).float()
+        signs = _gather(_sign_block, (*self._seed_and_key, restart, channels * width), image_rows)
+        return torch.from_numpy(signs).view(len(image_rows), channels, 1, width).float()
 
     def windows(self, restart: int, first_query: int, sides: Sequence[int], shape: ImageShape) -> list[Window]:
         channels, height, width = shape

@@ -275,7 +275,7 @@ def corrupt_dataset(
         form: format of the image files; None takes the first format found.
         image_size: height and width of the images of datasets that are not in the table; None takes the first image's.
         resize: how to resize images of other sizes.
-        keys: corruptions; None takes all of them, or for a check all without a random part.
+        keys: corruptions; None takes all corruptions or, for a check, all corruptions without a random part.
         count: number of images in a class-stratified selection; None takes all.
         image_seed: seed of the selection.
         seed: seed of the corruptions.

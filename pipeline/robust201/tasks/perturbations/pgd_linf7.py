@@ -3,7 +3,7 @@
 Source: Madry et al., "Towards Deep Learning Models Resistant to Adversarial Attacks", ICLR 2018;
 `foolbox.attacks.LinfPGD` with steps of a quarter of epsilon and no random start. Implementations differ in the
 starting point, in the returned iterate (see `pgd_l2`), and in whether the attack leads away from the image's label or
-from the class predicted at the starting point. Parameters select each of these.
+from the class predicted at the starting point. Each of these choices is a parameter.
 """
 
 from collections.abc import Iterator
