@@ -252,7 +252,7 @@ def test_identity_has_mode_batch_and_columns_only_if_they_matter(key, identity):
         ("hessian_weights", {"columns": []}, "distinct names among largest"),
         ("hessian_weights", {"columns": ["largest", "largest"]}, "distinct names among largest"),
         ("hessian_input", {"mode": "training", "columns": ["largest"]}, r"mode: evaluation for the columns largest"),
-        ("hessian_input", {"columns": ["batch_largest"], "images": 300}, r"a multiple of batch \(256\)"),
+        ("hessian_input", {"columns": ["batch_largest"], "images": 300}, r"at most batch \(256\) or a multiple of it"),
     ],
 )
 def test_parameters_reject_invalid_combinations(key, fields, message):
