@@ -190,7 +190,7 @@ def test_commands_reject_missing_or_damaged_images(
     assert sorted(tmp_path.rglob("*")) == original_paths
 
 
-def test_run_rejects_damaged_corrupted_images(
+def test_run_rejects_a_damaged_file_of_corrupted_images(
     robust201: RunCommand, write_sweep: WriteSweep, finished: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "corruptions" / "brightness.npy"
@@ -207,7 +207,7 @@ def test_run_rejects_damaged_corrupted_images(
 @pytest.mark.parametrize(
     "change", [{"images": {"count": 20}}, {"datasets": {"digits": {"corruptions": {"source": "generated", "seed": 1}}}}]
 )
-def test_run_rejects_corrupted_images_of_another_selection(
+def test_run_rejects_corrupted_images_of_another_selection_or_seed(
     robust201: RunCommand, write_sweep: WriteSweep, finished: Path, tmp_path: Path, change: dict[str, Any]
 ) -> None:
     if "datasets" in change:

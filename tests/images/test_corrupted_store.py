@@ -1,4 +1,4 @@
-"""Stores of corrupted images (fog, frost, …): generation, also after a kill, reading and verification."""
+"""Stores of corrupted images (fog, frost, …) are generated, resumed after a kill, read and verified."""
 
 import hashlib
 import json
@@ -54,7 +54,8 @@ def published_data(tmp_path: Path) -> tuple[Path, ImageSet]:
     np.save(folder / "labels.npy", np.tile(full_split.labels, 5).astype(np.uint8))
     pixels = full_split.images.transpose(0, 2, 3, 1)
     for offset, key in enumerate(("fog", "snow")):
-        np.save(folder / f"{key}.npy", np.concatenate([pixels + np.uint8(10 * offset + s) for s in range(5)]))
+        images_by_severity = [pixels + np.uint8(10 * offset + severity_index) for severity_index in range(5)]
+        np.save(folder / f"{key}.npy", np.concatenate(images_by_severity))
     return folder, full_split
 
 
@@ -351,11 +352,11 @@ def test_open_published_checks_md5_if_verify_is_full(
     names = ("fog.npy", "snow.npy", "labels.npy")
     checksums = {name: Checksum("md5", hashlib.md5((folder / name).read_bytes()).hexdigest()) for name in names}
 
-    def with_checksums(name: str) -> Download:
+    def download_with_checksums(name: str) -> Download:
         return replace(published_download(name), members=checksums)
 
     with monkeypatch.context() as patch:
-        patch.setattr(corrupted_module, "download", with_checksums)
+        patch.setattr(corrupted_module, "download", download_with_checksums)
         open_published(folder, full_split, n_images=N_PUBLISHED, verify="full")
         flip_last_bit(folder / "snow.npy")
         open_published(folder, full_split, n_images=N_PUBLISHED, verify="full", keys=["fog"])

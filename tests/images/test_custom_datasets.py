@@ -71,7 +71,10 @@ INVALID_ARRAYS = {
     "labels that are not integers": ({"images": IMAGES, "labels": LABELS / 1}, r"expected 13 integers.*got float64"),
     "a label out of range": ({"images": IMAGES, "labels": LABELS + 1}, r"expected labels 0 to 3, got 4"),
     "a negative label": ({"images": IMAGES, "labels": LABELS - 1}, r"expected labels 0 to 3, got -1"),
-    "pickled objects": ({"images": IMAGES, "labels": np.array([{}] * 13)}, r"archive of numbers cannot be read"),
+    "pickled objects": (
+        {"images": IMAGES, "labels": np.array([{}] * 13)},
+        r"arrays of the \.npz archive cannot be read",
+    ),
 }
 
 
@@ -117,7 +120,7 @@ def test_npz_rejects_other_files(tmp_path: Path, content: bytes) -> None:
     file.write_bytes(content)
     with pytest.raises(
         DatasetError,
-        match=r"Reading images failed for .*mine\.npz: (expected .*, got |the .npz archive of numbers cannot be read)",
+        match=r"Reading images failed for .*mine\.npz: (expected .*, got |the arrays of the \.npz archive cannot be)",
     ) as error:
         load_images(SPEC, path=file)
     assert "\n" not in str(error.value)

@@ -148,10 +148,11 @@ def test_load_images_reports_the_row_of_an_invalid_label(
     images, labels = fabricate(spec, 6)
     labels[3] = spec.n_classes if label == "n_classes" else label
     if form in {"binary", "idx"} and not 0 <= labels[3] <= 255:
-        labels[3] = 255
+        labels[3] = 255  # these forms store labels as bytes
     if form == "imagenet16" and label == "n_classes":
         labels[3] = 1000  # the file then has label 1001; labels 121 to 1000 would be valid classes of ImageNet
     files = WRITERS[form](tmp_path, spec, "test", images, labels)
+    # In the files of imagenet16, each image is followed by one of another class, so row 3 becomes row 6.
     with pytest.raises(DatasetError, match=rf"Reading labels failed for {files[0]}.* in row [36]"):
         load_images(name, form=REQUIRED_FORMS.get(name), path=tmp_path, verify=False)
 
@@ -263,7 +264,7 @@ def test_load_images_rejects_invalid_pickles(
 # --- parquet
 
 
-def valid_images(count: int = 3, size: int = 32) -> list[bytes | None]:
+def encoded_images(count: int = 3, size: int = 32) -> list[bytes | None]:
     return [encode(np.full((3, size, size), pixel_value, np.uint8)) for pixel_value in range(count)]
 
 
@@ -280,11 +281,11 @@ def test_load_images_decodes_jpeg_and_grey_images_to_rgb(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("images", "labels", "message"),
     [
-        ([*valid_images(2), b"no image"], [0, 1, 2], r"row 2: expected a JPEG or PNG, got 8 bytes"),
-        ([*valid_images(1), valid_images(1)[0][:60]], [0, 1], r"row 1: expected a JPEG or PNG"),  # type: ignore[index]
-        ([*valid_images(2), *valid_images(1, 16)], [0, 1, 2], r"row 2: expected 32x32 pixels, got 16x16"),
-        ([*valid_images(2), None], [0, 1, 2], r"column 'image' has no value in row 2"),
-        (valid_images(3), [0, None, 2], r"column 'label' has no value in row 1"),
+        ([*encoded_images(2), b"no image"], [0, 1, 2], r"row 2: expected a JPEG or PNG, got 8 bytes"),
+        ([*encoded_images(1), encoded_images(1)[0][:60]], [0, 1], r"row 1: expected a JPEG or PNG"),  # type: ignore[index]
+        ([*encoded_images(2), *encoded_images(1, 16)], [0, 1, 2], r"row 2: expected 32x32 pixels, got 16x16"),
+        ([*encoded_images(2), None], [0, 1, 2], r"column 'image' has no value in row 2"),
+        (encoded_images(3), [0, None, 2], r"column 'label' has no value in row 1"),
         ([], [], "the file has no rows"),
     ],
 )
@@ -304,14 +305,14 @@ def test_load_images_rejects_other_parquet_columns(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"image": pa.array([b""], pa.binary()), "target": [1]}), file)
     with pytest.raises(DatasetError, match="column 'label' of integers, got columns image, target"):
         load_images("cifar10", path=tmp_path)
-    write_table(file, valid_images(2), [0, 1], pa.float32())
+    write_table(file, encoded_images(2), [0, 1], pa.float32())
     with pytest.raises(DatasetError, match="column 'label' of integers, got label: float"):
         load_images("cifar10", path=tmp_path)
 
 
 @pytest.mark.parametrize("end", [0, 10, 200, -4])
 def test_load_images_rejects_truncated_parquet_files(tmp_path: Path, end: int) -> None:
-    file = write_table(tmp_path / "test.parquet", valid_images(3), [0, 1, 2])
+    file = write_table(tmp_path / "test.parquet", encoded_images(3), [0, 1, 2])
     file.write_bytes(file.read_bytes()[:end])
     with pytest.raises(DatasetError, match="the Parquet file cannot be read"):
         load_images("cifar10", path=tmp_path)
@@ -430,4 +431,4 @@ def test_load_images_error_names_only_files_of_the_requested_dataset(tmp_path, n
         load_images(name, path=tmp_path)
     message = str(error.value)
     assert other_folder_prefix not in message
-    assert message.count("cifar-10") == 2
+    assert message.count("cifar-10") == 2  # in the names of the folders of the binary and the Python version

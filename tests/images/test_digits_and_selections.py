@@ -88,7 +88,7 @@ def test_select_is_stratified_ascending_and_nested(labels: list[int], count: int
     np.testing.assert_array_equal(selected.labels, all_images.labels[rows])
     assert selected.sha256 == image_hash(selected.images, selected.labels, selected.indices)
     n_selected, n_available = np.bincount(selected.labels, minlength=4), np.bincount(all_images.labels, minlength=4)
-    # A class that still has unselected images has at most one selected image less than any other class.
+    # A class that still has unselected images has at most one selected image fewer than any other class.
     assert all(
         n_selected[label] >= n_selected.max() - 1 for label in range(4) if n_selected[label] < n_available[label]
     )

@@ -38,7 +38,7 @@ def link_member(name: str, target: str, member_type: bytes = tarfile.SYMTYPE) ->
         ({}, [link_member("CIFAR-10-C/out", "", tarfile.FIFOTYPE)]),
     ],
 )
-def test_fetch_rejects_a_tar_with_entries_outside_its_folder(
+def test_fetch_rejects_a_tar_with_unsafe_members(
     tmp_path: Path,
     cifar10c_server: Server,
     publish: Publish,
@@ -48,12 +48,12 @@ def test_fetch_rejects_a_tar_with_entries_outside_its_folder(
     files = {name.format(tmp=tmp_path): content for name, content in files.items()}
     cifar10c_server.content = make_tar({**FILES, **files}, *extra_members)
     publish("CIFAR-10-C", checksum=sha256(cifar10c_server.content))
-    data = tmp_path / "some" / "data"
+    data_folder = tmp_path / "some" / "data"
     with pytest.raises(DatasetError, match="expected regular files below CIFAR-10-C/, got"):
-        fetch("CIFAR-10-C", data)
-    assert names_in(data) == ["CIFAR-10-C.tar"]
+        fetch("CIFAR-10-C", data_folder)
+    assert names_in(data_folder) == ["CIFAR-10-C.tar"]
     assert names_in(tmp_path) == ["some"]
-    assert names_in(data.parent) == ["data"]
+    assert names_in(data_folder.parent) == ["data"]
 
 
 @pytest.mark.parametrize("damage", ["truncated", "not a tar archive", "missing member", "changed member"])

@@ -90,12 +90,13 @@ def test_write_fusion_rejects_invalid_arguments(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_write_fusion_agrees_with_training_blends(tmp_path: Path) -> None:
+def test_write_fusion_records_the_blended_rows(tmp_path: Path) -> None:
     write_fusion(tmp_path, FIRST_IMAGES, FIRST_IMAGES, split="test", alpha=0.3, label="first", seed=0)
     with np.load(tmp_path / "test.npz") as arrays:
         blends = {tuple(pixels.ravel()) for pixels in arrays["images"]}
         rows = list(zip(arrays["first_rows"], arrays["second_rows"], strict=True))
     assert {tuple(blend(FIRST_IMAGES.images[a], FIRST_IMAGES.images[b], 0.3).ravel()) for a, b in rows} == blends
+    # Blends for training have the same shape.
     (batch,) = Fusion(FIRST_IMAGES, FIRST_IMAGES, 0.3).batches(40, 0, 0)
     assert batch.pixels.shape == (40, 3, 4, 4)
 

@@ -158,7 +158,7 @@ def run_apgd_t_l1(job, samples):
 
 
 def run_square(job, samples):
-    margins = torch.ones(len(samples.strengths), device=job.images.device)
+    margins = torch.ones(len(samples.strength_indices), device=job.images.device)
     state = square.SearchState(samples.clean.clone(), margins)
     windows = square._to_device(job.random_numbers.windows(0, 0, [3] * 6, job.shape), job.images.device)
     log = job.run_log(samples, 6)
@@ -168,7 +168,7 @@ def run_square(job, samples):
 
 
 def run_square_lp(job, samples, ball):
-    margins = torch.ones(len(samples.strengths), device=job.images.device)
+    margins = torch.ones(len(samples.strength_indices), device=job.images.device)
     state = square.SearchState(samples.clean.clone(), margins)
     moves = job.random_numbers.window_moves(0, 0, samples.image_rows, [3] * 4, job.shape)
     rows = torch.arange(len(margins), device=job.images.device)
@@ -286,7 +286,7 @@ def test_square_waits_only_to_find_images_that_are_not_fooled(queries, monkeypat
     monkeypatch.setattr(square, "_search", search_without_waiting)
     job = make_job("cpu", "aa_square", MODELS["reference"]("cpu"))
     with torch.inference_mode(), RecordWaitingMode():
-        square._single_run(job, make_samples(job), 0, TASKS["aa_square"].parameters(queries=queries))
+        square._run_square(job, make_samples(job), 0, TASKS["aa_square"].parameters(queries=queries))
     # Square waits after each of the first 40 queries, and about fifty times during the next ninety.
     assert waiting_operations == ["aten::nonzero"] * len(checked_queries)
     assert len(checked_queries) == {1: 1, 40: 40, 130: 92}[queries]

@@ -64,7 +64,7 @@ INVALID_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|n
         ),
         (
             {"keys": {"hessian_weights": {"images": 300}}},
-            "expected images to be a multiple of batch (256), or fewer, got 300. Set images: 256",
+            "expected images to be at most batch (256) or a multiple of it, got 300. Set images: 256",
         ),
         (
             {"keys": {"hessian_input": {"tolerance": 0}}},

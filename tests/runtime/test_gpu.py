@@ -266,7 +266,7 @@ def test_square_queries_do_not_synchronise_with_device(device, forbid_synchronis
     monkeypatch.setattr(square, "_search", search_without_waiting)
     job = make_job(device, "aa_square", compile_on(device, specs()[991]))
     with torch.inference_mode():
-        square._single_run(job, make_samples(job), 0, TASKS["aa_square"].parameters(queries=40))
+        square._run_square(job, make_samples(job), 0, TASKS["aa_square"].parameters(queries=40))
 
 
 # --- sweeps ---------------------------------------------------------------------------------------------------------

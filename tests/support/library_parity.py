@@ -18,7 +18,7 @@ from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations.foolbox_engine import foolbox
 
 FOOLBOX = ("fgsm", "pgd", "pgd_linf7", "pgd_l2")
-LIBRARY_BATCHES = Batching(samples=1, pool=1, uses_library_batches=True)
+LIBRARY_BATCHES = Batching(batch_size=1, pool_size=1, uses_library_batches=True)
 
 
 class Difference(NamedTuple):

@@ -57,9 +57,9 @@ def predict(pixels, network=None):
 
 
 @functools.cache
-def all_perturbed_images(key, network=None):
+def all_perturbed_images(key, network_class=None):
     """Return all images perturbed by a task with small parameters: {strength: (N, 3, H, W)}."""
-    classifier = tiny_classifier(network and network())
+    classifier = tiny_classifier(None if network_class is None else network_class())
     return perturb_all(TASKS[key], small_parameters(TASKS[key]), IMAGES, tiny_context(key, classifier))
 
 
@@ -167,14 +167,14 @@ def test_part_uses_random_numbers_of_whole_unit(task):
     last_images = type(last_images)(
         **{
             **vars(last_images),
-            "images": last_images.images[8:],
-            "labels": last_images.labels[8:],
-            "indices": last_images.indices[8:],
+            "images": last_images.images[BATCH_SIZE:],
+            "labels": last_images.labels[BATCH_SIZE:],
+            "indices": last_images.indices[BATCH_SIZE:],
         }
     )
     part_images = perturb_all(task, parameters, last_images, tiny_context(task.key, first_batch=1))
     wrong_batch_images = perturb_all(task, parameters, last_images, tiny_context(task.key, first_batch=0))
-    assert all(torch.equal(part_images[strength], expected[strength][8:]) for strength in parameters.strengths)
+    assert all(torch.equal(part_images[strength], expected[strength][BATCH_SIZE:]) for strength in parameters.strengths)
     is_equal = all(
         torch.equal(part_images[strength], wrong_batch_images[strength]) for strength in parameters.strengths
     )
@@ -319,7 +319,7 @@ def test_attack_supports_few_correct_images(task, n_correct):
         ("aa_square", {"queries": 12, "restarts": 2}, 2 * (1 + 12 + 1)),
     ],
 )
-def test_autoattack_makes_passes_given_by_parameters(key, changes, passes):
+def test_number_of_autoattack_passes_follows_from_parameters(key, changes, passes):
     # No attack succeeds on constant logits, so the number of passes is known. AutoAttack makes two passes for its
     # checks, two on the clean images, the passes of the attack, and one on the results.
     network = CountingNetwork(PathlessNetwork([5.0, 0.0, 0.0, 0.0, 0.0]))

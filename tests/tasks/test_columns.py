@@ -62,7 +62,7 @@ def test_column_has_declared_type_and_shape(name):
     assert MEASUREMENTS[column.measurement][column.field] is column
     assert {name, column.measurement, *column.parquet} <= RESERVED
     assert (column.add is None) != (column.value_from_counts is None)
-    assert all(form.meaning.endswith(".") for form in column.parquet.values())
+    assert all(source.meaning.endswith(".") for source in column.parquet.values())
 
 
 @every_measurement

@@ -159,7 +159,7 @@ def test_l1_projection_is_in_ball_and_image_range(seed, epsilon, size, factor):
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.4, 2.0])
 def test_l1_projection_is_nearest_point(epsilon):
-    """Compare the distance with the smallest one to a point of a fine three-dimensional grid inside the ball."""
+    """Compare the projection's distance with that of the nearest point of a fine three-dimensional grid in the ball."""
     clean = torch.tensor([0.1, 0.5, 0.95]).view(1, 3, 1, 1)
     difference = torch.tensor([0.7, -0.3, 0.4]).view(1, 3, 1, 1)
     projected = clean + difference + correction_to_l1(clean, difference, torch.full((1, 1, 1, 1), epsilon))
@@ -173,15 +173,16 @@ def test_l1_projection_is_nearest_point(epsilon):
 
 
 def test_slack_is_above_rounding_and_below_smallest_epsilon():
-    largest_rounding_error = math.sqrt(3 * 32 * 32) * 2**-25
-    assert 3 * largest_rounding_error < L2.slack < 0.001 * min(TASKS["pgd_l2"].parameters().strengths)
+    """The slack is more than three roundings in the worst case, in which one rounding changes each pixel by 2**-25."""
+    n_values, rounding_error = 3 * 32 * 32, 2**-25
+    assert 3 * math.sqrt(n_values) * rounding_error < L2.slack < 0.001 * min(TASKS["pgd_l2"].parameters().strengths)
     assert (
-        3 * largest_rounding_error**2 / 2**-25
+        3 * n_values * rounding_error
         < L1.slack
         < L1.reach(3.0) - 3.0
         < 0.0002 * min(TASKS["aa_apgd-ce_l1"].parameters().strengths)
     )
-    assert 3 * 2**-25 < LINF.slack < 0.01 * LINF.radius(0.1)
+    assert 3 * rounding_error < LINF.slack < 0.01 * LINF.radius(0.1)
 
 
 def test_fused_attack_without_ball_uses_strengths_unscaled():

@@ -48,9 +48,9 @@ OpenCV 5.0, which does not round positions to 1/32 pixel, by 1/255). snow and mo
 """
 
 MONOTONIC_KEYS = sorted(set(CORRUPTION_FUNCTIONS) - {"elastic_transform", "frost", "glass_blur", "motion_blur"})
-"""Corruptions whose mean distance from the clean images grows with each severity. For the others it does not:
-severities 1 to 3 of glass_blur, and 3 and 4 of motion_blur, hardly differ; elastic_transform and frost are weaker at
-the highest severities."""
+"""Corruptions whose mean distance from the clean images grows with each severity. Of the other corruptions,
+glass_blur hardly differs between severities 1 to 3, and motion_blur between severities 3 and 4; elastic_transform and
+frost are weaker at the highest severities."""
 
 
 def corrupt_images(
@@ -89,6 +89,7 @@ def test_corrupt_preserves_shape_and_input_at_every_size(key: str, size: int) ->
         result = corrupt_images(images, key, severity)
         assert result.shape == images.shape
         assert result.dtype == np.uint8
+        # The disk of defocus_blur at severity 1 is smaller than a pixel of small images.
         assert (result != images).any() or (key == "defocus_blur" and size < 32 and severity == 1)
     assert (images == original).all()
 
@@ -179,6 +180,7 @@ def test_frost_patches_come_from_all_textures() -> None:
     result = corrupt_images(black, "frost", 1)
     textures = FROST.resample(0.2, 32)
     first_pixels = {tuple(image[0, 0]) for image in result}
+    # Patches of 32 pixels begin in one of the first 16 of 48 rows, and each row of a texture has a single colour.
     expected = [{tuple((0.2 * pixel).astype(np.uint8)) for pixel in texture[:16, 0]} for texture in textures]
     assert first_pixels <= set.union(*expected)
     assert all(first_pixels & pixels for pixels in expected)

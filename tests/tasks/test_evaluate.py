@@ -222,7 +222,7 @@ def test_configure_torch_enables_determinism():
     # In a separate process, because the settings affect the whole process.
     command = """
 import os, torch
-from robust201.models.arithmetic import (configure_torch)
+from robust201.models.arithmetic import configure_torch
 configure_torch(2)
 assert torch.get_num_threads() == 2
 assert torch.are_deterministic_algorithms_enabled()

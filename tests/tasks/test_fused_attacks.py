@@ -100,13 +100,23 @@ IMAGES = tiny_images(classifier=ExactNetwork())
 
 
 def attack_images(
-    task, *, parameters=None, positions=None, strengths=None, samples=64, pool=10_000, interval=None, model=MODEL
+    task,
+    *,
+    parameters=None,
+    positions=None,
+    strengths=None,
+    batch_size=64,
+    pool_size=10_000,
+    interval=None,
+    model=MODEL,
 ):
     """Attack some images; return {strength: (n, 3, H, W)} in the order of `positions`."""
     parameters = parameters or small_parameters(task)
     strengths = strengths or parameters.strengths
     positions = np.arange(len(IMAGES)) if positions is None else np.asarray(positions)
-    batching = Batching(samples, pool) if interval is None else FixedIntervalBatching(samples, pool, interval)
+    batching = (
+        Batching(batch_size, pool_size) if interval is None else FixedIntervalBatching(batch_size, pool_size, interval)
+    )
     job = AttackJob(
         model=model,
         batching=batching,
@@ -130,18 +140,18 @@ class FixedIntervalBatching(Batching):
     def __new__(cls, *_arguments):
         return super().__new__(cls)
 
-    def __init__(self, samples, pool, queries):
-        super().__init__(samples, pool)
+    def __init__(self, batch_size, pool_size, queries):
+        super().__init__(batch_size, pool_size)
         object.__setattr__(self, "queries", queries)
 
     def queries_per_check(self, query):
         return self.queries
 
 
-def assert_equals_rows_of(reference, attacked, rows=slice(None)):
-    """Assert that attacked images equal the rows of the reference, at each strength at which they were attacked."""
-    for strength in attacked:
-        assert torch.equal(reference[strength][rows], attacked[strength]), strength
+def assert_equals_rows_of(all_perturbed, perturbed, rows=slice(None)):
+    """Assert that perturbed images equal these rows of all perturbed images, at each strength of `perturbed`."""
+    for strength in perturbed:
+        assert torch.equal(all_perturbed[strength][rows], perturbed[strength]), strength
 
 
 MULTI_STEP_PARAMETERS = {
@@ -195,10 +205,10 @@ def test_attack_fools_some_images(task):
 
 
 @each_fully_tested_attack
-@pytest.mark.parametrize(("samples", "pool"), [(5, 12), (11, 40), (1000, 3)])
+@pytest.mark.parametrize(("batch_size", "pool_size"), [(5, 12), (11, 40), (1000, 3)])
 @pytest.mark.slow_combinations
-def test_result_does_not_depend_on_batches(task, samples, pool):
-    perturbed = attack_images(task, parameters=PARAMETERS[task.key], samples=samples, pool=pool)
+def test_result_does_not_depend_on_batches(task, batch_size, pool_size):
+    perturbed = attack_images(task, parameters=PARAMETERS[task.key], batch_size=batch_size, pool_size=pool_size)
     assert_equals_rows_of(all_attacked_images(task.key), perturbed)
 
 
@@ -221,7 +231,7 @@ def test_result_does_not_depend_on_other_strengths(task):
 @settings(max_examples=4)
 @given(positions=st.lists(st.integers(0, len(IMAGES) - 1), unique=True, min_size=1))
 def test_result_does_not_depend_on_other_images(task, positions):
-    perturbed = attack_images(task, parameters=PARAMETERS[task.key], positions=positions, samples=7, pool=30)
+    perturbed = attack_images(task, parameters=PARAMETERS[task.key], positions=positions, batch_size=7, pool_size=30)
     assert_equals_rows_of(all_attacked_images(task.key), perturbed, rows=positions)
 
 
@@ -267,6 +277,7 @@ def test_evaluate_part_takes_predictions_from_attacked_model():
     (weak, _) = evaluate_part(context, task, parameters, part, IMAGES, ("predictions",), provenance={"host": "here"})
     perturbed = attack_images(task, strengths=(parameters.strengths[0],))[parameters.strengths[0]]
     assert weak.values["predictions"].tolist() == model.network(perturbed).argmax(dim=1).tolist()
+    # The attack takes one pass, and its results one pass at each of two strengths.
     assert model.n_samples == 3 * len(IMAGES)
 
 
@@ -388,7 +399,7 @@ def test_number_of_passes_follows_from_parameters(key, changes, passes):
 def test_micro_batch_limits_batch_size():
     context = tiny_context("pgd", tiny_classifier(micro_batch=3))
     job = make_job(context, request_of(tiny_images(0), (1.0,)), [1 / 255])
-    assert job.batching.samples == 3
+    assert job.batching.batch_size == 3
     assert job.model is context.classifier
 
 

@@ -1,4 +1,4 @@
-"""Bit-by-bit parity of the fused attacks with the libraries, at full iteration counts on tiny networks.
+"""Bit-by-bit parity of the fused attacks with the libraries on tiny networks, with many and with few iterations.
 
 `benchmarks/parity.py` does the same on whole networks.
 """
@@ -118,7 +118,7 @@ def test_parity_of_apgd_with_few_iterations(steps):
 
 
 # A test with 2 restarts also tests the first one, so the cases with a single restart run only among the slow tests.
-two_restarts = pytest.mark.parametrize("restarts", [pytest.param(1, marks=pytest.mark.slow), 2])
+one_or_two_restarts = pytest.mark.parametrize("restarts", [pytest.param(1, marks=pytest.mark.slow), 2])
 
 APGD_VARIANTS = {
     "aa_apgd-ce_l1": {"epsilons": (0.2, 4.0)},
@@ -131,7 +131,7 @@ APGD_VARIANTS = {
 
 
 @pytest.mark.parametrize("key", list(APGD_VARIANTS))
-@two_restarts
+@one_or_two_restarts
 def test_parity_of_apgd_variants(key, restarts):
     parameters = TASKS[key].parameters(**APGD_VARIANTS[key], steps=12, restarts=restarts)
     differences = list(
@@ -141,7 +141,7 @@ def test_parity_of_apgd_variants(key, restarts):
 
 
 @pytest.mark.parametrize(("key", "epsilons"), [("aa_square_l2", (0.05, 0.5, 1.5)), ("aa_square_l1", (0.5, 4.0, 12.0))])
-@two_restarts
+@one_or_two_restarts
 def test_parity_of_square_in_other_norms(key, epsilons, restarts):
     parameters = TASKS[key].parameters(epsilons=epsilons, queries=30, restarts=restarts)
     differences = list(
@@ -223,7 +223,7 @@ def test_parity_of_square_with_other_initial_window_sizes(p_init):
     assert_parity("aa_square", tiny_classifier(), tiny_images(), parameters_of("aa_square", p_init=p_init, queries=60))
 
 
-def test_one_replayed_source_cannot_serve_restarts_of_several_strengths():
+def test_replayed_random_numbers_reject_restarts_at_several_strengths():
     random_numbers = ReplayedRandomNumbers(0)
     random_numbers.uniforms(0, np.array([0, 1, 0, 1]), (3, 2, 2))
     with pytest.raises(PerturbationError, match="restarts"):

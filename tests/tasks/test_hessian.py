@@ -159,8 +159,8 @@ def test_hessians_reject_nan_weights():
             measure(key, tiny_images(4, labels=[0] * 4), tiny_classifier(network))
 
 
-def test_number_of_images_must_be_multiple_of_batch_or_smaller():
-    with pytest.raises(ValidationError, match=r"a multiple of batch \(256\), or fewer, got 300. Set images: 256"):
+def test_number_of_images_must_be_at_most_batch_or_multiple_of_it():
+    with pytest.raises(ValidationError, match=r"at most batch \(256\) or a multiple of it, got 300. Set images: 256"):
         HessianWeightsParameters(images=300)
     assert HessianWeightsParameters(images=200).images == 200
 

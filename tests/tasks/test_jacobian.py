@@ -93,13 +93,13 @@ def test_result_does_not_depend_on_batches(projections):
 def test_directions_do_not_depend_on_other_images():
     """The mean over two halves of the images equals the result for all images."""
     images, classifier = tiny_images(8), tiny_classifier()
-    all_images_norm = measure(images, classifier)["squared_norm"]
+    all_images_squared_norm = measure(images, classifier)["squared_norm"]
     halves = [
         dataclasses.replace(
             images, images=images.images[rows], labels=images.labels[rows], indices=images.indices[rows]
         )
         for rows in (slice(0, 4), slice(4, 8))
     ]
-    assert all_images_norm == pytest.approx(
+    assert all_images_squared_norm == pytest.approx(
         np.mean([measure(half_of_images, classifier)["squared_norm"] for half_of_images in halves]), rel=1e-5
     )

@@ -61,7 +61,12 @@ def new_network_in_mode(mode):
 
 
 def dense_hessian(network, loss_of):
-    """Return the dense Hessian of a function of the network with respect to its weights."""
+    """Return the dense Hessian of a loss with respect to the network's weights.
+
+    Args:
+        network: the network.
+        loss_of: (function from inputs to logits) → loss.
+    """
     names, weights = zip(*((name, weight.detach()) for name, weight in network.named_parameters()), strict=True)
     buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
 
@@ -241,13 +246,13 @@ def test_identity_has_mode_batch_and_columns_only_if_they_matter(key, identity):
     [
         ("jacobian", {"mode": "training", "projections": "exact"}, "Set projections: 10"),
         ("jacobian", {"mode": "training", "images": None}, r"a number of images in batches of 256, got null"),
-        ("jacobian", {"mode": "training", "images": 300}, r"a multiple of batch \(256\), or fewer, got 300"),
+        ("jacobian", {"mode": "training", "images": 300}, r"at most batch \(256\) or a multiple of it, got 300"),
         ("jacobian", {"mode": "training", "batch": 1}, "batches of 2 images or more"),
         ("jacobian", {"columns": ["largest"]}, "distinct names among squared_norm, squared_norm_sd, norm, got"),
         ("hessian_weights", {"columns": []}, "distinct names among largest"),
         ("hessian_weights", {"columns": ["largest", "largest"]}, "distinct names among largest"),
         ("hessian_input", {"mode": "training", "columns": ["largest"]}, r"mode: evaluation for the columns largest"),
-        ("hessian_input", {"columns": ["batch_largest"], "images": 300}, r"a multiple of batch \(256\)"),
+        ("hessian_input", {"columns": ["batch_largest"], "images": 300}, r"at most batch \(256\) or a multiple of it"),
     ],
 )
 def test_parameters_reject_invalid_combinations(key, fields, message):

@@ -89,7 +89,7 @@ def test_merged_parts_equal_whole(logits_with_labels, data):
 @settings(max_examples=20)
 @given(st.integers(0, 2**32 - 1))
 def test_maximum_number_of_images_merges_exactly(seed):
-    # All images have one class, which is predicted with any confidence, so sums are close to their bound.
+    # All images have one class, which is predicted with a confidence of .5 or more, so sums are close to their bound.
     generator = np.random.default_rng(seed)
     n_part_images = MAX_IMAGES // 2
     sums = generator.integers(n_part_images * 2**31, n_part_images * 2**32, size=2, endpoint=True)

@@ -15,7 +15,7 @@ from robust201.tasks import TASKS
 from robust201.tasks.attack_kit.attack_job import AttackJob
 from robust201.tasks.attack_kit.context import to_float
 from robust201.tasks.attack_kit.replay import ReplayedRandomNumbers
-from robust201.tasks.columns import distances_of as stored_distances
+from robust201.tasks.columns import distances_of as convert_stored_distances
 from robust201.tasks.constraints import L0, LINF
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import merge_values
@@ -44,7 +44,7 @@ FUSED_TASKS = [task for task in TASKS.values() if task.key.split("_l")[0] in ("f
 
 
 class ProjectedL2Fmn(foolbox.attacks.L2FMNAttack):
-    """Foolbox's attack with the paper's projection onto the ball of epsilon around the image."""
+    """Foolbox's attack with the projection of Pintor et al. (2021) onto the epsilon ball, which Foolbox omits."""
 
     def project(self, x, x0, epsilon):
         norms = eagerpy.maximum((x - x0).flatten(start=1).norms.l2(axis=-1), 1e-12)
@@ -61,6 +61,7 @@ LIBRARY_ATTACKS = {
 
 
 def library_minima(attack, classifier=CLASSIFIER, labels=LABELS):
+    """Return the nearest misclassified images that Foolbox's attack finds, at any distance."""
     model = foolbox.PyTorchModel(classifier, bounds=(0, 1), device="cpu")
     with torch.random.fork_rng():
         torch.manual_seed(5)
@@ -68,7 +69,7 @@ def library_minima(attack, classifier=CLASSIFIER, labels=LABELS):
 
 
 def fused_minima(key, parameters, classifier=CLASSIFIER, labels=LABELS):
-    """Return the nearest misclassified perturbations at any distance."""
+    """Return the nearest misclassified images that the fused attack finds, at any distance."""
     job = AttackJob(
         *(classifier, LIBRARY_BATCHES, ReplayedRandomNumbers(5, "cpu"), torch.from_numpy(IMAGES.images), labels),
         indices=np.arange(len(IMAGES)),
@@ -93,9 +94,9 @@ def test_fused_attack_matches_foolbox_bitwise(key, steps):
     if steps == 60:
         misclassified = CLASSIFIER(expected).argmax(dim=1) != LABELS
         # Some images are misclassified without an attack, and the attack fools most other images.
-        fooled_later = misclassified & (distances_of(key, expected) > 0)
-        assert int(fooled_later.sum()) < len(LABELS)
-        assert fooled_later.double().mean() > 0.5
+        fooled_by_attack = misclassified & (distances_of(key, expected) > 0)
+        assert int(fooled_by_attack.sum()) < len(LABELS)
+        assert fooled_by_attack.double().mean() > 0.5
 
 
 @pytest.mark.parametrize("changes", [{"max_stepsize": 0.3, "gamma": 0.2}, {"max_stepsize": 10.0}])
@@ -159,10 +160,10 @@ def sigma_zero_from_pseudocode(model, inputs, labels, steps):
         first_moment = 0.9 * first_moment + 0.1 * gradient
         second_moment = 0.999 * second_moment + 0.001 * gradient**2
         step = (first_moment / (1 - 0.9 ** (i + 1))) / ((second_moment / (1 - 0.999 ** (i + 1))).sqrt() + 1e-8)
-        moved = (inputs + delta.detach() - stepsize * step).clamp(0, 1) - inputs
+        next_delta = (inputs + delta.detach() - stepsize * step).clamp(0, 1) - inputs
         stepsize = 0.1 + 0.9 * (1 + math.cos(math.pi * i / steps)) / 2
         threshold = (threshold + 0.01 * stepsize * (2 * adversarial.float() - 1)).clamp(0, 1)
-        delta = torch.where(moved.abs() < threshold.view(shape), 0.0, moved).requires_grad_()
+        delta = torch.where(next_delta.abs() < threshold.view(shape), 0.0, next_delta).requires_grad_()
     return best_images, best_count
 
 
@@ -200,8 +201,10 @@ def test_sigma_zero_matches_adv_lib_bitwise(steps, changes):
     nearest = fused_minima("sigma_zero_l0", TASKS["sigma_zero_l0"].parameters(steps=steps, **changes))
     assert differing_bits(nearest, expected) == 0
     if steps == 60:
-        fooled_later = (CLASSIFIER(expected).argmax(dim=1) != LABELS) & (distances_of("sigma_zero_l0", expected) > 0)
-        assert fooled_later.double().mean() > 0.5
+        fooled_by_attack = (CLASSIFIER(expected).argmax(dim=1) != LABELS) & (
+            distances_of("sigma_zero_l0", expected) > 0
+        )
+        assert fooled_by_attack.double().mean() > 0.5
 
 
 @pytest.mark.parametrize("task", FUSED_TASKS, ids=lambda task: task.key)
@@ -251,7 +254,7 @@ def test_stored_distances_match_images_and_merge_exactly(key):
         misclassified = context.classifier(images).argmax(dim=1) != LABELS
         lengths = torch.zeros(len(images)) if task.constraint is None else distances_of(key, images)
         expected = np.where(misclassified, lengths, np.inf)
-        np.testing.assert_allclose(stored_distances(values["distances"]), expected, atol=1e-9)
+        np.testing.assert_allclose(convert_stored_distances(values["distances"]), expected, atol=1e-9)
         assert int(misclassified.sum()) > 0
 
 
@@ -278,12 +281,12 @@ def test_brendel_bethge_rejects_fused_engine_and_missing_library(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("numba") is None, reason="numba is not installed")
 @pytest.mark.parametrize(
-    ("key", "largest"), [("bb", 255.0), ("bb_l2", 3.0**0.5 * SIZE), ("bb_l1", 192.0), ("bb_l0", 192.0)]
+    ("key", "largest_epsilon"), [("bb", 255.0), ("bb_l2", 3.0**0.5 * SIZE), ("bb_l1", 192.0), ("bb_l0", 192.0)]
 )
-def test_brendel_bethge_fulfils_contract_and_is_close_to_fmn(key, largest):
+def test_brendel_bethge_fulfils_contract_and_is_close_to_fmn(key, largest_epsilon):
     task = TASKS[key]
     field = "epsilons_255" if key == "bb" else "epsilons"
-    parameters = task.parameters(steps=150, **{field: (largest / 8, largest)})
+    parameters = task.parameters(steps=150, **{field: (largest_epsilon / 8, largest_epsilon)})
     request = request_of(IMAGES, parameters.strengths)
     nearest = torch.full_like(CLEAN, torch.nan)
     for batch in checked(

@@ -34,8 +34,8 @@ def iterates_from_loop(epsilon, *, random_start, iterate, label, steps):
     for _ in range(steps):
         x = iterates[-1].clone().requires_grad_()
         (gradient,) = torch.autograd.grad(functional.cross_entropy(CLASSIFIER(x), labels, reduction="sum"), x)
-        moved = iterates[-1] + 0.25 * epsilon * gradient.sign()
-        iterates.append((CLEAN + (moved - CLEAN).clamp(-epsilon, epsilon)).clamp(0, 1))
+        stepped = iterates[-1] + 0.25 * epsilon * gradient.sign()
+        iterates.append((CLEAN + (stepped - CLEAN).clamp(-epsilon, epsilon)).clamp(0, 1))
     with torch.no_grad():
         losses = [functional.cross_entropy(CLASSIFIER(x), labels, reduction="none") for x in iterates]
     selected_indices = torch.stack(losses).argmax(dim=0) if iterate == "best" else torch.full((len(CLEAN),), steps)
@@ -51,12 +51,12 @@ def test_variants_match_simple_loop(random_start, iterate, label):
     parameters = TASK.parameters(epsilons_255=[255 * epsilon for epsilon in EPSILONS], **variant)
     images = torch.from_numpy(IMAGES.images)
     perturbed = fused_images(TASK.key, CLASSIFIER, images, LABELS, EPSILONS, SEED, parameters)
-    iterates = set()
+    returned_indices = set()
     for epsilon, result in zip(EPSILONS, perturbed, strict=True):
         expected, selected_indices = iterates_from_loop(epsilon, **variant)
         torch.testing.assert_close(result, expected, rtol=0, atol=1e-6)
-        iterates |= set(selected_indices.tolist())
-    assert len(iterates) > 1 or iterate == "last"
+        returned_indices |= set(selected_indices.tolist())
+    assert len(returned_indices) > 1 or iterate == "last"
 
 
 def test_parameters_have_published_defaults_and_identity():

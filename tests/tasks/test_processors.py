@@ -112,12 +112,12 @@ def test_hashes_are_equal_with_each_kernel(expected_hashes: Mapping[str, str], v
 
 @pytest.mark.parametrize("name", RECORDED_HASHES)
 def test_images_match_recorded_hashes(expected_hashes: Mapping[str, str], name: str) -> None:
-    sizes = (
+    image_hashes = (
         [expected_hashes[f"{name} at {size}"] for size in SIZES]
         if name in CORRUPTION_FUNCTIONS
         else [expected_hashes[name]]
     )
-    assert hashlib.sha256(" ".join(sizes).encode()).hexdigest()[:16] == RECORDED_HASHES[name]
+    assert hashlib.sha256(" ".join(image_hashes).encode()).hexdigest()[:16] == RECORDED_HASHES[name]
 
 
 def test_recorded_hashes_cover_all_corruptions() -> None:

@@ -65,7 +65,7 @@ def scores(images):
     return measure(MixedLayersNetwork(), images)
 
 
-def training_batch(images):
+def network_and_batch(images):
     """Return a network in training mode, its inputs and the labels."""
     classifier = tiny_classifier()
     inputs = (torch.from_numpy(images.images) / 255 - classifier.mean) / classifier.std
@@ -77,7 +77,7 @@ LAYER_WEIGHTS = ("first.weight", "second.weight", "linear.weight")
 
 def loss_of_weights(images):
     """Return the loss as a function of the layers' weights, and the weights, in float64."""
-    network, inputs, labels = training_batch(images)
+    network, inputs, labels = network_and_batch(images)
     network, inputs = network.double(), inputs.double()
     all_weights = {name: value.detach() for name, value in network.named_parameters()}
 
@@ -109,17 +109,20 @@ def test_grasp_matches_difference_of_gradients(images, scores):
     """Compare with -w·Hg, where Hg is the directional derivative of the gradient along itself."""
     loss, weights = loss_of_weights(images)
     direction, step = gradient_of(loss, weights), 1e-6
-    moved = [
+    moved_gradients = [
         gradient_of(loss, {name: weights[name] + sign * step * direction[name] for name in LAYER_WEIGHTS})
         for sign in (1, -1)
     ]
-    expected = -sum(float((weights[n] * (moved[0][n] - moved[1][n])).sum()) / (2 * step) for n in LAYER_WEIGHTS)
+    expected = -sum(
+        float((weights[name] * (moved_gradients[0][name] - moved_gradients[1][name])).sum()) / (2 * step)
+        for name in LAYER_WEIGHTS
+    )
     assert scores["grasp"] == pytest.approx(expected, rel=1e-3)
 
 
 def test_fisher_matches_gradients_of_channel_factors(images, scores):
     """An image's saliency in a channel is the loss's gradient with respect to a factor on this channel."""
-    network, inputs, labels = training_batch(images)
+    network, inputs, labels = network_and_batch(images)
     factors = []
 
     def scale(_layer, _inputs, output):
@@ -139,7 +142,7 @@ def test_fisher_matches_gradients_of_channel_factors(images, scores):
 
 def jacobians_of(images):
     """Return the gradient of the sum of all logits with respect to each image, from the Jacobian of the whole batch."""
-    network, inputs, _ = training_batch(images)
+    network, inputs, _ = network_and_batch(images)
     batch_jacobian = torch.autograd.functional.jacobian(lambda x: network(x).sum(), inputs)
     return batch_jacobian.flatten(1).double().numpy()
 
@@ -162,13 +165,15 @@ def test_epe_nas_compares_classes_if_there_are_many():
     """For many classes, EPE-NAS compares classes with each other and skips classes of a single image."""
     rows = np.random.default_rng(0).normal(size=(7, 20))
     labels = np.array([0, 0, 5, 5, 5, 9, 120])
-    means = [np.log(np.abs(np.corrcoef(rows[labels == label])) + 1e-5).sum() / n for label, n in ((0, 2), (5, 3))]
-    assert proxies.epe_nas(rows, labels, 121) == pytest.approx(abs(means[0] - means[1]))
+    class_scores = [
+        np.log(np.abs(np.corrcoef(rows[labels == label])) + 1e-5).sum() / n for label, n in ((0, 2), (5, 3))
+    ]
+    assert proxies.epe_nas(rows, labels, 121) == pytest.approx(abs(class_scores[0] - class_scores[1]))
     assert proxies.epe_nas(rows[-2:], labels[-2:], 121) == 0.0
 
 
 def test_nwot_matches_explicit_codes(images, scores):
-    network, inputs, _ = training_batch(images)
+    network, inputs, _ = network_and_batch(images)
     with torch.no_grad():
         relu_inputs = [network.norm(network.first(inputs))]
         relu_inputs.append(network.second(relu_inputs[0].clamp_min(0)))
@@ -217,12 +222,12 @@ def test_zen_matches_explicit_computation():
     score = measure(classifier.network, images)["zen"]
     weights = normals(context, "weights", (108 + 144 + 20,))
     first_weight, second_weight, _ = weights.split([108, 144, 20])
-    results, perturbed_results = [], []
-    for pixels, result_list in (
-        (normals(context, "images", (6, 3, 8, 8)), results),
+    map_and_variance, perturbed_map_and_variance = [], []
+    for pixels, computed_values in (
+        (normals(context, "images", (6, 3, 8, 8)), map_and_variance),
         (
             normals(context, "images", (6, 3, 8, 8)) + 0.01 * normals(context, "mixed in", (6, 3, 8, 8)),
-            perturbed_results,
+            perturbed_map_and_variance,
         ),
     ):
         conv = functional.conv2d(pixels, first_weight.view(4, 3, 3, 3))
@@ -230,9 +235,9 @@ def test_zen_matches_explicit_computation():
         maps = (conv - conv.mean(dim=(0, 2, 3), keepdim=True)) / (variance + 1e-5).sqrt()[:, None, None]
         for _ in range(2):
             maps = functional.conv2d(maps.relu(), second_weight.view(4, 4, 3, 3), padding=1)
-        result_list += [maps.relu(), variance.mean()]
-    distance = float((perturbed_results[0] - results[0]).abs().sum(dim=(1, 2, 3)).mean())
-    assert score == pytest.approx(np.log(distance) + 0.5 * np.log(float(results[1])), rel=1e-4)
+        computed_values += [maps.relu(), variance.mean()]
+    distance = float((perturbed_map_and_variance[0] - map_and_variance[0]).abs().sum(dim=(1, 2, 3)).mean())
+    assert score == pytest.approx(np.log(distance) + 0.5 * np.log(float(map_and_variance[1])), rel=1e-4)
     network_without_batch_norm = nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, N_CLASSES))
     assert np.isfinite(measure(network_without_batch_norm, images)["zen"])
 
@@ -343,12 +348,12 @@ def test_croze_matches_numpy():
         return (first * second).sum(axis=0) / norms
 
     logits, gradient, _ = logits_and_gradient(pixels, weight)
-    moved = weight + 2 * np.linalg.norm(weight) / np.linalg.norm(gradient) * gradient
-    _, _, pixel_gradient = logits_and_gradient(pixels, moved)
-    shifted = np.clip(pixels - 0.01 * np.sign(pixel_gradient), 0, 1)
-    moved_logits, moved_gradient, _ = logits_and_gradient(shifted, moved)
+    moved_weight = weight + 2 * np.linalg.norm(weight) / np.linalg.norm(gradient) * gradient
+    _, _, pixel_gradient = logits_and_gradient(pixels, moved_weight)
+    moved_pixels = np.clip(pixels - 0.01 * np.sign(pixel_gradient), 0, 1)
+    moved_logits, moved_gradient, _ = logits_and_gradient(moved_pixels, moved_weight)
     expected = (
-        (1 + cosines(weight, moved)).sum()
+        (1 + cosines(weight, moved_weight)).sum()
         * (1 + cosines(logits, moved_logits)).sum()
         * np.abs(cosines(gradient, moved_gradient)).sum()
     )

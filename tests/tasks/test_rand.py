@@ -1,4 +1,4 @@
-"""AutoAttack's version for randomised networks: parity on a fixed network, and behaviour on random networks."""
+"""AutoAttack's version for randomised networks: parity on a deterministic network, and behaviour on noisy networks."""
 
 import dataclasses
 
@@ -61,7 +61,7 @@ def library_images(classifier: nn.Module, radius: float, norm: str, *, passes: i
 
 
 @pytest.mark.parametrize(("key", "radius", "norm"), [("aa_rand", 2 / 255, "Linf"), ("aa_rand_l2", 0.2, "L2")])
-def test_fused_rand_matches_library_bitwise_on_fixed_network(key: str, radius: float, norm: str) -> None:
+def test_fused_rand_matches_library_bitwise_on_deterministic_network(key: str, radius: float, norm: str) -> None:
     classifier = tiny_classifier()
     job = AttackJob(
         *(classifier, LIBRARY_BATCHES, ReplayedRandomNumbers(SEED, "cpu"), PIXELS, LABELS),

@@ -62,7 +62,7 @@ def test_image_is_correct_only_if_correct_at_every_point():
 
 
 def test_grid_has_expected_number_of_points_and_contains_identity():
-    assert [TASKS[key].parameters().points for key in KEYS] == [775, 135, 775, 31, 31]
+    assert [TASKS[key].parameters().n_points for key in KEYS] == [775, 135, 775, 31, 31]
     # The middle of an odd grid is the identity.
     middle = transform(CLEAN, source_coordinates(TASKS["grid135"].parameters(), 8, 8)[135 // 2 : 135 // 2 + 1])[0]
     torch.testing.assert_close(middle, CLEAN, rtol=0, atol=1e-6)
@@ -90,7 +90,7 @@ def test_parameters_have_defaults_and_reject_bad_values():
         assert TASKS[key].parameters().strengths == (0.0,)
         assert TASKS[key].published_key == key
         # One more pass classifies the clean images, and one records the result.
-        assert TASKS[key].passes(TASKS[key].parameters(), 10) == TASKS[key].parameters().points + 2
+        assert TASKS[key].passes(TASKS[key].parameters(), 10) == TASKS[key].parameters().n_points + 2
     for invalid_fields in ({"rotations": 1}, {"translations": 1}, {"max_rotation": 0}, {"max_rotation": 181}):
         with pytest.raises(ValidationError):
             TASKS["grid775"].parameters(**invalid_fields)

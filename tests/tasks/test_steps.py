@@ -82,7 +82,7 @@ def test_steps_of_pgd_match_attacks_with_fewer_steps(key, changes):
         expected[is_misclassified_clean()] = 0
         np.testing.assert_array_equal(steps_of(values["steps"]), expected)
         all_steps |= set(expected)
-    assert len(all_steps) > 2  # some clean images, some at later steps, some never
+    assert len(all_steps) > 2  # some before the attack, some at later steps, and some never
 
 
 class TracingModel:
@@ -107,7 +107,7 @@ def test_steps_of_apgd_match_traced_iterates():
     context = dataclasses.replace(tiny_context(task.key, CLASSIFIER), engine="fused", model=model, model_batch=100)
     part = part_of(task, parameters, IMAGES)
     (result,) = evaluate_part(context, task, parameters, part, IMAGES, ("steps", "predictions"), provenance={})
-    # The attack computes gradients only for images that are correct without an attack: at the start and each iterate.
+    # The attack computes gradients at the start and at each iterate, only for images that are correct without it.
     is_misclassified_by_pass = torch.stack(model.is_misclassified).numpy()
     assert len(is_misclassified_by_pass) == 10
     expected = np.where(
@@ -158,7 +158,7 @@ def test_step_numbers_continue_over_restarts_and_targets():
     assert targeted_steps[np.isfinite(targeted_steps)].max() <= 12
 
 
-def test_steps_without_attack_are_0_or_never():
+def test_steps_without_attack_are_zero_or_not_fooled():
     for key in ("clean", "fog"):
         for values in evaluate_key(key).values():
             np.testing.assert_array_equal(values["steps"], np.where(is_misclassified(values), 0, NOT_FOOLED_STEP))

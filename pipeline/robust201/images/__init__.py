@@ -141,7 +141,7 @@ def load_images(
     expected = "; or ".join(f"{candidate.describe_files(spec)} ({candidate.name})" for candidate in candidates)
     got = "none of these" if root.exists() else "no such file or folder"
     fetch_advice = f"Run `robust201 fetch {spec.folder_name}`, or " if spec.folder_name in downloads() else ""
-    path_advice = f"set {DATA_VARIABLE} to their folder." if path is None else "correct the path."
+    path_advice = f"set {DATA_VARIABLE} to the folder of the images." if path is None else "correct the path."
     advice = fetch_advice + path_advice
     raise DatasetError(
         f"Loading the {split} images of {spec.name} failed for {root}: expected {expected}, got {got}. "
@@ -228,7 +228,8 @@ def check_selection(count: int, n_images: int, name: str) -> None:
 def _permute(seed: int, count: int, *names: str | int) -> NDArray[np.int64]:
     """Return a permutation of `range(count)` that is the same for every version of NumPy.
 
-    NumPy guarantees the raw stream of a bit generator, but not the results of `permutation`.
+    The seed and `names` select the stream of random numbers (see `core.noise.generator`). NumPy guarantees the raw
+    stream of a bit generator, but not the results of `permutation`.
     """
     random_numbers = generator(seed, *names).bit_generator.random_raw(count)
     return np.argsort(random_numbers, kind="stable")

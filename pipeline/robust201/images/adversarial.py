@@ -1,4 +1,4 @@
-"""Adversarial images of a source network on disk, which are created once and used to evaluate other networks.
+"""Store on disk of a source network's adversarial images, which are created once and used to evaluate other networks.
 
 The images are stored in blocks: `<folder>/<strength>-<start>-<stop>-<16 hex digits of the file's SHA-256>.npy` has the
 images at the positions [start, stop) of the selection, (n, 3, H, W) float32 in [0, 1]. Block boundaries are fixed and
@@ -42,12 +42,15 @@ class AdversarialStore:
         self._blocks: dict[tuple[float, int], NDArray[np.float32]] = {}
 
     def find_missing_blocks(self, strengths: Sequence[float]) -> Iterator[tuple[tuple[float, ...], int, int]]:
-        """Yield the strengths, start and stop of each range of positions with missing blocks."""
-        existing = {path.name.rpartition("-")[0] for path in self.folder.glob("*.npy")}
+        """Yield (strengths without a block, start, stop) for each range [start, stop) of positions with missing blocks.
+
+        Positions are those of images in the selection.
+        """
+        existing_names = {path.name.rpartition("-")[0] for path in self.folder.glob("*.npy")}
         for start in range(0, len(self._indices), self._images_per_block):
             stop = self._block_stop(start)
             missing_strengths = tuple(
-                strength for strength in strengths if _block_name(strength, start, stop) not in existing
+                strength for strength in strengths if _block_name(strength, start, stop) not in existing_names
             )
             if missing_strengths:
                 yield missing_strengths, start, stop

@@ -1,4 +1,4 @@
-"""The return value of all loaders, and checks that they share."""
+"""The return value of loaders that decode whole splits, and checks that all loaders share."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -20,7 +20,7 @@ _MAX_FILE_BYTES = 4 << 30
 class LabelledImages(NamedTuple):
     """Images (N, C, H, W) uint8 and labels (N,) int64 in file order.
 
-    `decoder` has the libraries that decoded the images (see `images.decoding`).
+    `decoder` has the libraries that affect the pixels of decoded images (see `images.decoding`).
     """
 
     images: NDArray[np.uint8]
@@ -48,7 +48,7 @@ def read_verified(path: Path, checksum: Checksum | None) -> bytes:
             checksum = Checksum("sha256", _recorded_sha256(path), checksum.size)
         hasher = checksum.hasher()
         hasher.update(content)
-        checksum.require(path, len(content), hasher.hexdigest())
+        checksum.check(path, len(content), hasher.hexdigest())
     return content
 
 

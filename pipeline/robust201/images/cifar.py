@@ -1,4 +1,4 @@
-"""Reader of the official CIFAR-10 and CIFAR-100, in their binary and Python versions.
+"""Reader of the official files of CIFAR-10 and CIFAR-100, in their binary and Python versions.
 
 In the binary version (defined on A. Krizhevsky's CIFAR page), a record consists of the label byte (for CIFAR-100, the
 coarse label and then the fine label) and 3,072 bytes of pixels, channels first. The Python version consists of pickles

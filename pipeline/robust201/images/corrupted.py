@@ -41,6 +41,8 @@ class CorruptedStore:
     """Corrupted versions of a selection of test images, read from disk on demand.
 
     Args:
+        folder: folder of the files.
+        images: the selected clean images.
         rows: (n,) int64, rows of the selected images within the images of each severity.
         n_rows: number of images per severity.
         manifest: manifest of generated images; None for published images.

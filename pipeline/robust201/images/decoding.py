@@ -47,17 +47,17 @@ class ImageDecoder:
     def decode_all(self, images: Iterable[tuple[str, Callable[[], bytes]]], count: int) -> NDArray[np.uint8]:
         """Decode `count` images to (count, C, H, H) uint8.
 
-        Each image is a label for messages and a function that reads the encoded bytes.
+        Each image is a pair of its name in messages and a function that reads its encoded bytes.
         """
         pixels = np.empty((0, 0, 0, 0), np.uint8)
-        for position, (label, read_bytes) in enumerate(images):
-            image = self.decode(label, read_bytes())
+        for position, (image_name, read_bytes) in enumerate(images):
+            image = self.decode(image_name, read_bytes())
             if position == 0:
                 pixels = np.empty((count, *image.shape), np.uint8)
             pixels[position] = image
         return pixels
 
-    def decode(self, label: str, encoded: bytes) -> NDArray[np.uint8]:
+    def decode(self, image_name: str, encoded: bytes) -> NDArray[np.uint8]:
         """Decode an image to (C, H, H) uint8.
 
         Raises:
@@ -69,11 +69,11 @@ class ImageDecoder:
         try:
             with Image.open(io.BytesIO(encoded), formats=("JPEG", "PNG")) as image:
                 # The size is checked before decoding, so that a huge image cannot exhaust the memory.
-                self._check_mode_and_size(label, image)
+                self._check_mode_and_size(image_name, image)
                 if image.format == "PNG" and encoded[_BIT_DEPTH_OFFSET] > 8:
                     # Pillow would truncate these pixels to 8 bits, and its modes RGB and LA do not show the bit depth.
                     raise DatasetError(
-                        f"Decoding an image failed for {label}: expected 8 bits per channel, got a PNG of "
+                        f"Decoding an image failed for {image_name}: expected 8 bits per channel, got a PNG of "
                         f"{encoded[_BIT_DEPTH_OFFSET]} bits. Convert the image."
                     )
                 is_jpeg = image.format == "JPEG"
@@ -83,13 +83,13 @@ class ImageDecoder:
             reason = "" if isinstance(error, UnidentifiedImageError) else f" ({error})"
             got = f"{len(encoded):,} bytes in another format{reason}" if encoded else "an empty file"
             raise DatasetError(
-                f"Decoding an image failed for {label}: expected a JPEG or PNG, got {got}. Replace or remove it."
+                f"Decoding an image failed for {image_name}: expected a JPEG or PNG, got {got}. Replace or remove it."
             ) from error
         if is_jpeg and "jpeg" not in self.libraries:
             self.libraries["jpeg"] = _jpeg_library()
         return np.ascontiguousarray(pixels.transpose(2, 0, 1) if pixels.ndim == 3 else pixels[None])
 
-    def _check_mode_and_size(self, label: str, image: "Image") -> None:
+    def _check_mode_and_size(self, image_name: str, image: "Image") -> None:
         width, height = image.size
         if self.spec.resize is None:
             if self.image_size == UNKNOWN_COUNT and width == height:
@@ -97,22 +97,22 @@ class ImageDecoder:
             if image.size != (self.image_size, self.image_size):
                 expected = f"{self.image_size}x{self.image_size} pixels" if self.image_size else "a square image"
                 raise DatasetError(
-                    f"Decoding an image failed for {label}: expected {expected}, got {width}x{height} pixels. Resize "
-                    "the images, add a resize rule (--resize, `resize`), or check the name of the dataset."
+                    f"Decoding an image failed for {image_name}: expected {expected}, got {width}x{height} pixels. "
+                    "Resize the images, add a resize rule (--resize, `resize`), or check the name of the dataset."
                 )
         if image.mode.startswith(("I", "F")):
             raise DatasetError(
-                f"Decoding an image failed for {label}: expected 8 bits per channel, got Pillow mode {image.mode}. "
-                "Convert the image."
+                f"Decoding an image failed for {image_name}: expected 8 bits per channel, got Pillow mode {image.mode}."
+                " Convert the image."
             )
         if self.spec.channels == 1 and image.mode not in _GREY_MODES:
             raise DatasetError(
-                f"Decoding an image failed for {label}: expected a grey image, since the dataset has one channel, got "
-                f"Pillow mode {image.mode}. Convert the image, or set the number of channels to 3."
+                f"Decoding an image failed for {image_name}: expected a grey image, since the dataset has one channel, "
+                f"got Pillow mode {image.mode}. Convert the image, or set the number of channels to 3."
             )
 
     def _apply_resize_rule(self, image: "Image") -> "Image":
-        """Apply the resize rule and round like torchvision: the longer side down, the crop's offsets half to even."""
+        """Apply the resize rule. As in torchvision, the longer side is rounded down, and crop offsets half to even."""
         rule = self.spec.resize
         if rule is None:
             return image

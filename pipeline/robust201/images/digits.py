@@ -1,8 +1,8 @@
 """The handwritten digits of scikit-learn: real images without a download, for the demo and the tests.
 
-`sklearn.datasets.load_digits` has 1,797 images of 8x8 pixels from 0 to 16 (the test part of Alpaydin and Kaynak, 1998).
-They are upscaled to 3x32x32 (see `images.upscaling`), and divided in a fixed way into 1,347 training images and 450
-test images.
+`sklearn.datasets.load_digits` has 1,797 images of 8x8 pixels with values from 0 to 16 (the test set of Alpaydin and
+Kaynak, 1998). They are upscaled to 3x32x32 (see `images.upscaling`), and divided in a fixed way into 1,347 training
+images and 450 test images.
 """
 
 import functools
@@ -43,8 +43,8 @@ def choose_test_rows(labels: NDArray[np.int64], n_test: int) -> NDArray[np.int64
     classes, class_sizes = np.unique(labels, return_counts=True)
     quotas = class_sizes * n_test / len(labels)
     test_counts = np.floor(quotas).astype(np.int64)
-    # Rounding down leaves some test images unassigned. They go to the classes with the largest remainders, and of
-    # classes with equal remainders to those with the lower numbers.
+    # Rounding down leaves some test images unassigned. They go to the classes with the largest remainders; between
+    # equal remainders, the lower class number comes first.
     by_remainder = np.argsort(test_counts - quotas, kind="stable")
     test_counts[by_remainder[: n_test - test_counts.sum()]] += 1
     rows = []

@@ -75,7 +75,7 @@ class Pairs(NamedTuple):
 
     Attributes:
         first: (n,) int64, ascending rows of the first set.
-        second: (n,) int64, the row of the second set that is blended with each of them.
+        second: (n,) int64, rows of the second set; `second[i]` is blended with `first[i]`.
     """
 
     first: NDArray[np.int64]

@@ -43,7 +43,7 @@ class GeneratorRecipe:
     frost: Mapping[str, str]
 
     def identity(self, key: str, version: int) -> dict[str, Any]:
-        """Return the protocol fields that identify the pixels of a corruption that this generator version made."""
+        """Return the protocol fields that identify the pixels of a corruption, made by a version of the generator."""
         identity: dict[str, Any] = {"generator_version": version, "seed": self.seed}
         return identity | ({"frost": dict(self.frost)} if key == "frost" else {})
 
@@ -61,6 +61,7 @@ class Manifest:
     """Content of `manifest.json`.
 
     Attributes:
+        dataset: name of the dataset.
         n_images: number of images per severity.
         images_sha256: `ImageSet.sha256` of the clean images.
         recipe: recipe of the pixels.

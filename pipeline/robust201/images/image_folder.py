@@ -82,7 +82,7 @@ def write_split(
     """Write the manifest and the images of a split; equal arguments give equal bytes.
 
     `recipe` is everything that determines the images, and `fields` are further fields of the manifest; both are JSON.
-    `arrays` are further arrays of the .npz file. Returns the hash of the images that sweeps use (see
+    `arrays` are further arrays of the .npz file. Returns the hash with which sweeps identify the images (see
     `core.records.image_hash`).
     """
     make_folder(folder)

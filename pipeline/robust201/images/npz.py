@@ -52,7 +52,7 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     try:
         with open_file(path, None) as stream:
             if not zipfile.is_zipfile(stream):
-                got = "another file" if path.stat().st_size else "an empty file"
+                got = "a file in another format" if path.stat().st_size else "an empty file"
                 raise DatasetError(
                     f"Reading images failed for {path}: expected a complete .npz archive, got {got}. "
                     "Write it with numpy.savez, or copy it again."
@@ -70,7 +70,7 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     # zipfile raises RuntimeError for encrypted members, and NotImplementedError for unknown compressions.
     except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as error:
         raise DatasetError(
-            f"Reading images failed for {path}: the .npz archive of numbers cannot be read ({one_line(error)}). "
+            f"Reading images failed for {path}: the arrays of the .npz archive cannot be read ({one_line(error)}). "
             "Write it with numpy.savez, or copy it again."
         ) from error
 

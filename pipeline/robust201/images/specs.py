@@ -62,9 +62,11 @@ class DatasetSpec:
         n_test: number of images in the full test split.
         class_names: one name per class, in label order.
         normalisation: per-channel mean and standard deviation of pixels in [0, 1].
+        licence: licence or terms of use of the images.
+        citation: publication of the dataset.
         forms: names of the file forms (see `images.FORMS`), in the order in which a loader tries them.
         corruptions: name of the published corrupted test split in the registry of downloads, or None.
-        folder: name of the dataset's folder in the data folder and of its download; empty if it is `name`.
+        folder: name of the dataset's download and of its folder in the data folder; if empty, `name`.
     """
 
     name: str

@@ -10,12 +10,13 @@ from robust201.core.errors import DatasetError, RobustWarning
 from robust201.core.records import NO_NORMALISATION, ImageSet
 
 _ROUNDING_TOLERANCE = 1e-3
-"""Maximum distance of 255 times a float from an integer, far more than the rounding error of k / 255 in float32."""
+"""Maximum distance from an integer of every float times 255, if the floats count as 8-bit pixels. The rounding error of
+k / 255 in float32 is far smaller."""
 
 _MIN_IMAGES_TO_COMPARE_CLASSES = 50
 """Minimum number of images for a warning that labels use few of a model's classes.
 
-If labels were spread evenly over the classes, 50 of them would all be in the first half by chance in 1 of 10^15 cases.
+If labels were drawn uniformly from the classes, all 50 would be in the lower half with a probability of 10^-15.
 """
 
 _PIXEL_TYPES = "uint8, or float32 or float64 in [0, 1]"

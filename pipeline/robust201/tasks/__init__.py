@@ -2,7 +2,7 @@
 
 A task's name, such as `pgd`, is called its key. A task holds the data that planning needs (parameters, strengths, cost)
 and the names of the functions that do the work. Only workers import these functions (`Task.load`), so planning, status
-and export never import torch.
+and export never import torch. "The paper" is Jung et al. (ICLR 2023), who published the original dataset.
 
 To add an attack, write a module in `tasks/perturbations` with a `reference` function, a `fused` one or both, a
 parameter class in `tasks/parameters.py`, and an entry in `TASKS`. Tests that run for every task then cover it.
@@ -89,7 +89,7 @@ class Task:
         parameters: class of the key's parameters.
         semantics_version: increased only when results change although the parameters are equal.
         functions: engine → ``module.function`` in `tasks.perturbations` or, for a measure, in `tasks.measures`.
-        passes: estimates the cost for planning, in forward passes; a gradient counts as three.
+        passes: function that estimates the cost for planning (see `Passes`); a gradient counts as three forward passes.
         constraint: the ball that contains the perturbed images; None if they are unbounded.
         columns: a measure's columns, unless its parameters select others (see `with_parameters`); empty for a
             perturbation, whose columns follow from the sweep's measurements.
@@ -136,7 +136,7 @@ class Task:
         return self.key if self.constraint is None else f"{self.key}@{self.constraint.name}"
 
     def takes_job(self, engine: str) -> bool:
-        """Whether the function takes a fused job (see `tasks.attack_kit.attack_job`) instead of a request."""
+        """Whether the function takes an `AttackJob` (see `tasks.attack_kit.attack_job`) instead of a `Request`."""
         return engine == "fused" and self.kind == "attack"
 
     def shares_random_numbers_in_batch(self, engine: str) -> bool:
@@ -235,7 +235,7 @@ def _minimum_norm_attacks(
 
 def _grid_task(key: str, parameters: type[SpatialParameters], name: str) -> Task:
     # Every grid point is a forward pass. The estimate ignores that the attack skips images that are already fooled.
-    return _attack_task(key, "spatial", parameters, lambda p, _c: p.points + 2.0, None, name=name)
+    return _attack_task(key, "spatial", parameters, lambda p, _c: p.n_points + 2.0, None, name=name)
 
 
 def _corruption_task(key: str, images_version: int = 1, name: str = "") -> Task:
@@ -262,11 +262,11 @@ _INPUT_HESSIAN_PASSES = 6.0
 
 _RESISTING_FRACTION = 0.4
 """Typical fraction of the images that the first attack or target does not fool, so that they are left for the next one.
-The fraction of its queries that Square makes is about the same (docs/protocol.md)."""
+Square makes about the same fraction of its queries (docs/protocol.md)."""
 
 
 def _hessian_weights_passes(parameters: Any, _n_classes: int) -> float:
-    # One Lanczos run covers all images. Per-batch columns need further runs, with as many products per image in all.
+    # One Lanczos run covers all images. Per-batch columns need one run per batch, which together cost as much again.
     is_per_batch = [name.startswith("batch_") for name in parameters.selected_columns]
     n_runs = any(is_per_batch) + (not all(is_per_batch))
     return float(_HESSIAN_PASSES * min(parameters.steps, _LANCZOS_STEPS) * n_runs)
@@ -306,20 +306,22 @@ def _square_passes(parameters: Any, _n_classes: int) -> float:
     return float(0.39 * parameters.queries * parameters.restarts + 6)
 
 
-def standard_passes(parameters: Any, n_classes: int, resisting: float | None = None) -> float:
+def standard_passes(parameters: Any, n_classes: int, resisting_fraction: float | None = None) -> float:
     """Estimate the cost per image of AutoAttack's standard version, in forward-pass equivalents.
 
     Args:
         parameters: parameters of `aa_standard`.
         n_classes: number of classes.
-        resisting: fraction of the images that APGD on the cross-entropy does not fool; None for a typical fraction.
+        resisting_fraction: fraction of the images that APGD on the cross-entropy does not fool; None for a typical one.
     """
     # APGD-CE attacks all images. Most images that it does not fool resist all targets and all queries.
     targets = min(9, n_classes - 1)
-    per_target = 3.0 * (parameters.steps + 1) + 1 + 4 * parameters.steps + 3
-    targeted_fraction, query_fraction = (_RESISTING_FRACTION, 0.39) if resisting is None else (resisting, resisting)
-    first_passes = 3.0 * (parameters.steps + 1) + 10
-    return float(first_passes + targeted_fraction * targets * per_target + query_fraction * parameters.queries)
+    passes_per_target = 3.0 * (parameters.steps + 1) + 1 + 4 * parameters.steps + 3
+    targeted_fraction, query_fraction = (
+        (_RESISTING_FRACTION, 0.39) if resisting_fraction is None else (resisting_fraction, resisting_fraction)
+    )
+    apgd_ce_passes = 3.0 * (parameters.steps + 1) + 10
+    return float(apgd_ce_passes + targeted_fraction * targets * passes_per_target + query_fraction * parameters.queries)
 
 
 def _minimum_norm_passes(parameters: Any, _n_classes: int) -> float:
@@ -449,7 +451,10 @@ def expand_keys(names: Iterable[str], known: Collection[str] = TASKS) -> tuple[s
 
 
 def closest_key(name: str, known: Iterable[str]) -> str:
-    """Suggest a known key for an unknown name. The name may also be a label in figures, such as AutoAttack."""
+    """Suggest a known key for an unknown name, as a sentence to append to an error message (see `did_you_mean`).
+
+    The name may also be a label in figures, such as AutoAttack.
+    """
     known = list(known)
     key_by_label = {_normalise(task.label): task.key for task in TASKS.values() if task.key in known}
     return did_you_mean(key_by_label.get(_normalise(name), name), known)
@@ -478,7 +483,7 @@ def find_task(key: str) -> Task:
     """Return the task of a key in the paper's style or as published (``pgd`` or ``pgd@Linf``).
 
     Raises:
-        ConfigError: the key is unknown; the message names the closest.
+        ConfigError: the key is unknown; the message names the closest key.
     """
     task = next((task for task in TASKS.values() if key in (task.key, task.published_key)), None)
     if task is None:

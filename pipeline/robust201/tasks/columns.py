@@ -1,4 +1,4 @@
-"""The columns of results. Each entry of `COLUMNS` defines one column; no other module depends on the column's name.
+"""The columns of results, each defined by one entry of `COLUMNS`.
 
 Tasks that classify images use the columns of `COLUMNS`; the sweep's measurements select among them. A measure defines
 other columns, which contain float64 numbers or lists of them.
@@ -186,7 +186,7 @@ def _add_count(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
     return outputs.labels * outputs.logits.shape[1] + outputs.predicted, outputs.labels.new_ones(len(outputs.labels))
 
 
-def _add_by_correctness(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
+def _add_confidence_by_correctness(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
     is_wrong = (outputs.predicted != outputs.labels).long()
     return is_wrong, outputs.confidences.gather(1, outputs.predicted[:, None])[:, 0]
 
@@ -241,7 +241,7 @@ def _add_bin_confidence(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Ten
 def _contradiction_of_bins(counts: NDArray[Any], cm: Counts) -> str | None:
     n_correct, n_correct_in_bins = int(np.trace(cm)), int(counts[:, 1].sum())
     if (counts[:, 1] > counts[:, 0]).any():
-        return "no bin with more correct images than images, got one"
+        return "no bin with more correct images than images in total, got one"
     return None if n_correct_in_bins == n_correct else f"{n_correct} correct images, got {n_correct_in_bins}"
 
 
@@ -306,11 +306,11 @@ STEPS = "steps"
 
 def _add_step(outputs: ModelOutputs) -> "tuple[torch.Tensor, torch.Tensor]":
     is_wrong = outputs.predicted != outputs.labels
-    never_fooled = outputs.positions.new_full((), NOT_FOOLED_STEP)
+    not_fooled = outputs.positions.new_full((), NOT_FOOLED_STEP)
     if outputs.fooling_steps is None:
         return outputs.positions, (~is_wrong).long() * NOT_FOOLED_STEP
     return outputs.positions, outputs.fooling_steps.first_steps.minimum(
-        (is_wrong.long() * outputs.fooling_steps.last_step).where(is_wrong, never_fooled)
+        (is_wrong.long() * outputs.fooling_steps.last_step).where(is_wrong, not_fooled)
     )
 
 
@@ -372,7 +372,7 @@ COLUMNS: dict[str, Column] = {
             "confidence",
             field="prediction",
             dimensions=(2,),
-            add=_add_by_correctness,
+            add=_add_confidence_by_correctness,
             count_images_per_mean=_correct_and_wrong,
             elements={
                 "confidence_correct": "Mean confidence in the predicted class of correctly classified images; null if "
@@ -563,7 +563,7 @@ def column_sources(measurement: str) -> dict[str, ColumnSource]:
     """Return a measurement's columns in exported Parquet files, by name."""
     if measurement not in MEASUREMENTS:
         return {measurement: ColumnSource(f"Measure {measurement} of the network.", measurement)}
-    return {name: form for column in MEASUREMENTS[measurement].values() for name, form in column.parquet.items()}
+    return {name: source for column in MEASUREMENTS[measurement].values() for name, source in column.parquet.items()}
 
 
 def numbers_of(columns: Iterable[str], n_classes: int, n_images: int) -> tuple[int, int]:

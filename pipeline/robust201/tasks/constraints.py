@@ -1,4 +1,4 @@
-"""Norm balls of attacks: the unit of their strengths, distances between images, and labels of results."""
+"""Norm balls of attacks: units of strengths, distances between images, and the norms' names in keys and figures."""
 
 from dataclasses import dataclass
 from math import prod
@@ -19,7 +19,7 @@ class Constraint:
         order: order of the norm.
         divisor: radius = strength / divisor; 255 where strengths are given in units of 1/255.
         axis: label of the strengths' axis in figures.
-        slack: distance by which float32 images may lie outside of the ball, for pixels in [0, 1]. Attacks add,
+        slack: distance by which float32 images may lie outside the ball, for pixels in [0, 1]. Attacks add,
             subtract, project and clip a few times, and each operation rounds.
         relative_slack: additional slack as a fraction of the radius, because the rounding errors of float32 sums grow
             with the radius.

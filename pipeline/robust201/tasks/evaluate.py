@@ -55,20 +55,20 @@ def evaluate_part(
     on_images: Callable[[int], None] | None = None,
     on_stage: Callable[[int, str], None] | None = None,
 ) -> Iterator[EvaluationResult]:
-    """Yield the result of each of a part's strengths as soon as it is complete.
+    """Yield a part's result at each strength, as soon as it is complete.
 
     Args:
         context: classifier, seed, source of corrupted images and number of images that share random numbers
             (`batch_size`); this function sets its `key` and `first_batch`.
         task: the task to evaluate.
         parameters: the task's parameters; the strengths come from the part.
-        part: strengths and image positions [start, stop). If images share random numbers, both must be multiples of
-            `context.batch_size`, except a stop at the last image.
+        part: strengths and image positions [start, stop). If images share random numbers, start and stop must be
+            multiples of `context.batch_size`, unless the part stops at the last image.
         images: all selected images; the part is a slice of them.
         measurements: names from `tasks.columns.MEASUREMENTS`.
         provenance: versions, host and device, copied to the results.
         resident_images: copy of `images` on the classifier's device; None to make one.
-        on_images: called with the number of images in each batch that has been measured at one strength.
+        on_images: called after each batch has been measured at a strength, with the number of its images.
         on_stage: called with the number and the key of each stage of a multi-stage attack, when it begins.
 
     Yields:

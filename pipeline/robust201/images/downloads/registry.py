@@ -21,7 +21,7 @@ SUMS_FILE = "SHA256SUMS"
 
 @dataclass(frozen=True, slots=True)
 class Checksum:
-    """Published digest and size of a file; either may be unpublished.
+    """Digest and size of a file, as far as they are published.
 
     Attributes:
         algorithm: ``"md5"`` or ``"sha256"``.
@@ -41,7 +41,7 @@ class Checksum:
         """Return a new hasher; MD5 is used only to detect accidental damage, not attacks."""
         return hashlib.new(self.algorithm, usedforsecurity=False)
 
-    def require(self, file: Path | str, size: int, digest: str) -> None:
+    def check(self, file: Path | str, size: int, digest: str) -> None:
         """Compare a file's size and digest with the published ones; a `DatasetError` states the difference."""
         if self.size not in (None, size):
             raise DatasetError(
@@ -66,6 +66,7 @@ class Download:
         title: one-line description.
         folder: name of the entry's folder in the data folder.
         members: checksum of each file, by path below `folder`.
+        licence: licence of the files.
         source: web page that describes the files or offers them for manual download.
         checksum: checksum of the archive or wheel; without digest and size if there is none.
         file: name of the archive or wheel, or ``""``.

@@ -39,7 +39,7 @@ class _TemporaryError(Exception):
 
 
 class _PermanentError(Exception):
-    """There is no network connection or no such file, so a retry would fail, too."""
+    """A retry would fail, too, for example because there is no network connection or no such file."""
 
 
 class _OpenResponse(NamedTuple):
@@ -201,10 +201,14 @@ def _request(url: str, offset: int) -> _OpenResponse | None:
         raise _PermanentError(f"no connection ({error.reason})") from error
     except (OSError, http.client.HTTPException) as error:
         raise _TemporaryError(f"a broken connection ({error or type(error).__name__})") from error
-    return _check_range(response, offset)
+    return _as_open_response(response, offset)
 
 
-def _check_range(response: http.client.HTTPResponse, offset: int) -> _OpenResponse:
+def _as_open_response(response: http.client.HTTPResponse, offset: int) -> _OpenResponse:
+    """Return the response with its range of bytes, or raise an error if the server sent a range that was not requested.
+
+    A server that ignores the requested range sends the file from its first byte.
+    """
     length = response.headers.get("Content-Length")
     if response.status == http.HTTPStatus.PARTIAL_CONTENT:
         match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", ""))

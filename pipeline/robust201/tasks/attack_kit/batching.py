@@ -19,15 +19,15 @@ class Batching:
     batch size. Bitwise comparisons with Foolbox and AutoAttack therefore set `uses_library_batches`.
 
     Attributes:
-        samples: maximum number of samples per batch.
-        pool: maximum number of samples that Square attacks together. Samples that are not fooled yet share batches.
-            Each sample takes the memory of one float32 image.
+        batch_size: maximum number of samples per batch.
+        pool_size: maximum number of samples that Square attacks together. Samples that are not fooled yet share
+            batches. Each sample takes the memory of one float32 image.
         uses_library_batches: whether to form batches as the reference libraries do, from all samples of one epsilon
-            that are not fooled yet. `samples` and `pool` are then ignored.
+            that are not fooled yet. `batch_size` and `pool_size` are then ignored.
     """
 
-    samples: int
-    pool: int
+    batch_size: int
+    pool_size: int
     uses_library_batches: bool = False
 
     def slices(self, strength_indices: NDArray[np.int64]) -> Iterator[slice]:
@@ -42,8 +42,8 @@ class Batching:
         if self.uses_library_batches:
             yield from slices_of_equal_values(strength_indices)
             return
-        for start in range(0, len(strength_indices), self.samples):
-            yield slice(start, min(start + self.samples, len(strength_indices)))
+        for start in range(0, len(strength_indices), self.batch_size):
+            yield slice(start, min(start + self.batch_size, len(strength_indices)))
 
     def queries_per_check(self, query: int) -> int:
         """Return the number of queries that Square makes before it checks which images are fooled.
@@ -85,7 +85,7 @@ def logits_of(
     return _in_batches(batching, len(pixels), strength_indices, lambda batch: (model.logits(pixels[batch]),))[0]
 
 
-def gradient_of(
+def loss_and_gradient_of(
     model: Model,
     batching: Batching,
     pixels: torch.Tensor,
@@ -110,14 +110,14 @@ def gradient_of(
     return logits, loss, gradient
 
 
-def objective_gradient_of(
+def value_and_gradient_of(
     model: Model,
     batching: Batching,
     pixels: torch.Tensor,
     objective: Objective,
     strength_indices: NDArray[np.int64] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return a model's logits, an objective's values and its input gradient, batch by batch.
+    """Return a model's logits, an objective's values and the objective's input gradient, batch by batch.
 
     Args:
         model: the model.

@@ -84,7 +84,7 @@ class RandomNumbers(Protocol):
         ...
 
     def uniforms(self, restart: int, image_rows: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
-        """Draw the starting points of PGD and APGD.
+        """Draw numbers for starting points in an Linf ball.
 
         Args:
             restart: number of the restart.
@@ -98,10 +98,10 @@ class RandomNumbers(Protocol):
         ...
 
     def normals(self, restart: int, image_rows: NDArray[np.int64], n_values: int) -> torch.Tensor:
-        """Draw random directions, for starting points of PGD in an L2 ball or projections of a Jacobian.
+        """Draw normal numbers, for starting points in an L2 or L1 ball and for random directions.
 
         Args:
-            restart: number of the restart or projection.
+            restart: number of the restart, or of a Jacobian's projection.
             image_rows: (B,) positions of the images in the dataset's full split, possibly repeated.
             n_values: number of values per image.
 
@@ -184,22 +184,22 @@ class CounterRandomNumbers:
         return CounterRandomNumbers(self._seed_and_key[0], key)
 
     def uniforms(self, restart: int, image_rows: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
-        values = _gather(_uniform_block, (*self._seed_and_key, restart, int(np.prod(shape))), image_rows)
-        return torch.from_numpy(values).view(len(image_rows), *shape)
+        uniforms = _gather(_uniform_block, (*self._seed_and_key, restart, int(np.prod(shape))), image_rows)
+        return torch.from_numpy(uniforms).view(len(image_rows), *shape)
 
     def normals(self, restart: int, image_rows: NDArray[np.int64], n_values: int) -> torch.Tensor:
         return torch.from_numpy(_gather(_normal_block, (*self._seed_and_key, restart, n_values), image_rows))
 
     def stripes(self, restart: int, image_rows: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
         channels, _, width = shape
-        values = _gather(_sign_block, (*self._seed_and_key, restart, channels * width), image_rows)
-        return torch.from_numpy(values).view(len(image_rows), channels, 1, width).float()
+        signs = _gather(_sign_block, (*self._seed_and_key, restart, channels * width), image_rows)
+        return torch.from_numpy(signs).view(len(image_rows), channels, 1, width).float()
 
     def windows(self, restart: int, first_query: int, sides: Sequence[int], shape: ImageShape) -> list[Window]:
         channels, height, width = shape
         windows = []
         for query, side in enumerate(sides, start=first_query):
-            row_word, column_word, signs = _proposal(*self._seed_and_key, restart, query, channels)
+            row_word, column_word, signs = _draw_window(*self._seed_and_key, restart, query, channels)
             # This is floor(u * n) for u = word / 2**32 and n = length - side, in fixed-point arithmetic of 64 bits.
             row, column = row_word * (height - side) >> 32, column_word * (width - side) >> 32
             windows.append(Window(row, column, side, signs))
@@ -308,9 +308,9 @@ _SIGN_BLOCK_IMAGES = 1024
 def _draw_window_move(
     seed: int, key: str, restart: int, query: int, channels: int, n_images: int
 ) -> tuple[tuple[int, ...], bool, NDArray[np.uint8]]:
-    """Draw four 32-bit integers, whether the pattern is turned, and (n_images, channels) bits, the lowest bit first.
+    """Draw four 32-bit integers, whether the pattern is turned, and (n_images, channels) sign bits.
 
-    The bits stay packed: 4 kB for 10,000 images, and 32 MB for all cached queries.
+    The sign bits stay packed, with the lowest bit first: 4 kB for 10,000 images, and 32 MB for all cached queries.
     """
     n_bits = n_images * channels
     # More images take more numbers of the same stream, so an image's bits do not depend on the other images.
@@ -320,11 +320,12 @@ def _draw_window_move(
 
 
 @functools.lru_cache(maxsize=2**16)
-def _proposal(seed: int, key: str, restart: int, query: int, channels: int) -> tuple[int, int, torch.Tensor]:
+def _draw_window(seed: int, key: str, restart: int, query: int, channels: int) -> tuple[int, int, torch.Tensor]:
     """Draw two 32-bit integers and a sign per channel."""
-    position, signs = (int(word) for word in generator(seed, key, "window", restart, query).bit_generator.random_raw(2))
-    directions = [1.0 if signs >> channel & 1 else -1.0 for channel in range(channels)]
-    return position & 0xFFFFFFFF, position >> 32, torch.tensor(directions).view(channels, 1, 1)
+    random_words = generator(seed, key, "window", restart, query).bit_generator.random_raw(2)
+    position_word, sign_word = (int(word) for word in random_words)
+    signs = [1.0 if sign_word >> channel & 1 else -1.0 for channel in range(channels)]
+    return position_word & 0xFFFFFFFF, position_word >> 32, torch.tensor(signs).view(channels, 1, 1)
 
 
 def _gather(draw_block: _DrawBlock, stream: tuple[int, str, int, int], image_rows: NDArray[np.int64]) -> NDArray[Any]:

@@ -34,7 +34,7 @@ class ReplayedRandomNumbers:
         self._has_several_strengths = False
 
     def for_key(self, key: str) -> "ReplayedRandomNumbers":
-        """Return a new source with the same seed, because AutoAttack seeds each of its attacks alike."""
+        """Return a new source with the same seed, because AutoAttack uses one seed for all of its attacks."""
         del key
         return ReplayedRandomNumbers(self._seed, self._generator.device)
 

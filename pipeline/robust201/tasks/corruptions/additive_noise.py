@@ -37,7 +37,7 @@ def shot_noise(images: Images, severity: int, random_numbers: CorruptionRandomNu
 
 
 def impulse_noise(images: Images, severity: int, random_numbers: CorruptionRandomNumbers) -> Images:
-    """Turn single values black or white, each with probability one half (scikit-image's salt and pepper)."""
+    """Turn a random fraction of the values black or white, with equal probability (scikit-image's salt and pepper)."""
     shape = images.shape[1:]
     # All severities select values with the same random numbers, so a higher severity changes every value that a lower
     # one changes.

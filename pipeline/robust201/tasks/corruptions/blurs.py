@@ -27,7 +27,7 @@ from robust201.tasks.corruptions.sampling import (
     zoom_middle,
 )
 
-DEFOCUS_RADII = Constants(
+DEFOCUS_CONSTANTS = Constants(
     cifar=((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1)),
     imagenet=((3.0, 0.1), (4.0, 0.5), (6.0, 0.5), (8.0, 0.5), (10.0, 0.5)),
 )
@@ -39,7 +39,7 @@ GLASS_CONSTANTS = Constants(
 )
 """Standard deviation of the smoothing and largest displacement, both in pixels, and number of displacement rounds."""
 
-MOTION_LENGTHS = Constants(
+MOTION_CONSTANTS = Constants(
     cifar=((6, 1.0), (6, 1.5), (6, 2.0), (8, 2.0), (9, 2.5)),
     imagenet=((10, 3.0), (15, 5.0), (15, 8.0), (15, 12.0), (20, 15.0)),
 )
@@ -58,7 +58,7 @@ ZOOM_RANGES = Constants(
 """End of the range of enlargements, which starts at 1, and the step between enlargements. Because of rounding errors,
 there are 7, 12, 16, 21 and 26 enlargements for small images."""
 
-_MAX_RADIUS_OF_3X3 = 8
+_MAX_RADIUS_WITH_3X3_SMOOTHING = 8
 """Maximum radius for which the published kernel of large images is smoothed with 3x3 pixels instead of 5x5."""
 
 
@@ -74,15 +74,17 @@ def large_defocus_kernel(radius: float, smoothing: float, scale: float) -> NDArr
     Returns:
         An odd square kernel of sum 1.
     """
-    disk_reach = max(_MAX_RADIUS_OF_3X3, round(radius))
+    disk_reach = max(_MAX_RADIUS_WITH_3X3_SMOOTHING, round(radius))
     offsets = np.arange(-disk_reach, disk_reach + 1)
     disk = (offsets[:, None] ** 2 + offsets**2 <= radius**2).astype(np.float32)
     disk /= disk.sum()
-    width = 1 if radius <= _MAX_RADIUS_OF_3X3 else 2
-    taps = exp(-0.5 * (np.arange(-width, width + 1) / smoothing) ** 2)
+    smoothing_radius = 1 if radius <= _MAX_RADIUS_WITH_3X3_SMOOTHING else 2
+    taps = exp(-0.5 * (np.arange(-smoothing_radius, smoothing_radius + 1) / smoothing) ** 2)
     weights = (taps / taps.sum()).astype(np.float32)
-    padded = np.pad(disk, width, mode="reflect")  # OpenCV's default border mirrors at the edge pixel's centre
-    rows = np.zeros_like(padded[width:-width])
+    padded = np.pad(
+        disk, smoothing_radius, mode="reflect"
+    )  # OpenCV's default border mirrors at the edge pixel's centre
+    rows = np.zeros_like(padded[smoothing_radius:-smoothing_radius])
     for shift, weight in enumerate(weights):
         rows += weight * padded[shift : shift + len(disk)]
     smoothed = np.zeros_like(disk)
@@ -125,7 +127,7 @@ def defocus_blur(images: Images, severity: int, random_numbers: CorruptionRandom
     """Blur images like a lens that is out of focus."""
     size = images.shape[1]
     make_kernel = large_defocus_kernel if size >= IMAGENET_SIZE else defocus_kernel
-    kernel = make_kernel(*DEFOCUS_RADII.at(severity, size), scale_of(size))
+    kernel = make_kernel(*DEFOCUS_CONSTANTS.at(severity, size), scale_of(size))
     return truncate(np.clip(correlate(images / 255.0, kernel), 0, 1) * 255)
 
 
@@ -176,10 +178,11 @@ def motion_taps(radius: float, sigma: float, angle: float) -> tuple[NDArray[np.f
 
     A point moves along a ray and fades like one side of a Gaussian. The kernel has one sample per pixel of the path,
     and each sample is assigned to the nearest pixel. It replaces ImageMagick's `MotionBlurImage`, which the published
-    script calls: ``2 ceil(radius) + 1`` samples, the same fading and direction, but none of its code.
+    script calls. The number of samples (``2 ceil(radius) + 1``), the fading and the direction are the same, but no code
+    is taken from ImageMagick.
 
     Args:
-        radius: half the number of samples, in pixels.
+        radius: radius in pixels, from which the number of samples follows.
         sigma: standard deviation of the fading, in pixels.
         angle: angle in degrees; 0 is to the right, 90 is down.
 
@@ -209,7 +212,7 @@ def blur_along(images: NDArray[np.uint8], radius: float, sigma: float, angles: N
 
     Args:
         images: (N, H, W, C) uint8.
-        radius: half the number of samples, in pixels.
+        radius: radius in pixels, from which the number of samples follows.
         sigma: standard deviation of the fading, in pixels.
         angles: (N,) angles in degrees (see `motion_taps`).
 
@@ -233,7 +236,7 @@ def blur_along(images: NDArray[np.uint8], radius: float, sigma: float, angles: N
 
 def motion_blur(images: Images, severity: int, random_numbers: CorruptionRandomNumbers) -> Images:
     """Blur images like a camera that moves during the exposure."""
-    radius, sigma = MOTION_LENGTHS.at(severity, images.shape[1])
+    radius, sigma = MOTION_CONSTANTS.at(severity, images.shape[1])
     scale = scale_of(images.shape[1])
     angles = random_numbers.draw_per_image(lambda rng: rng.uniform(-MOTION_ANGLE, MOTION_ANGLE, size=()))
     return blur_along(images, radius * scale, sigma * scale, angles)
@@ -244,10 +247,10 @@ def zoom_blur(images: Images, severity: int, random_numbers: CorruptionRandomNum
     factors = np.arange(1, *ZOOM_RANGES.at(severity, images.shape[1]))
     # Put the image axes first, so that gathering rows and columns copies long runs of memory.
     original = (images / 255.0).astype(np.float32).transpose(1, 2, 0, 3)
-    exact = np.ascontiguousarray(original.astype(np.float64))
+    layers = np.ascontiguousarray(original.astype(np.float64))
     total = np.zeros_like(original)
     for factor in factors:
         # Sum in float32, one enlargement after the other, as published, since truncation makes the last bit visible.
-        total += zoom_middle(exact, float(factor)).astype(np.float32)
+        total += zoom_middle(layers, float(factor)).astype(np.float32)
     mean = (original + total) / np.float32(len(factors) + 1)
     return truncate((np.clip(mean, 0, 1) * np.float32(255)).transpose(2, 0, 1, 3))

@@ -35,6 +35,7 @@ PIXELATE_SCALES = Constants(cifar=(0.95, 0.9, 0.85, 0.75, 0.65), imagenet=(0.6, 
 """Downsampled size as a fraction of the original (30, 28, 27, 24 and 20 of 32 pixels)."""
 
 JPEG_QUALITIES = Constants(cifar=(80, 65, 58, 50, 40), imagenet=(25, 18, 15, 10, 7))
+"""JPEG quality, in libjpeg's scale from 1 to 100."""
 
 
 def _elastic_unit(size: int) -> int:

@@ -69,6 +69,7 @@ class _Job:
         return cls(np.ascontiguousarray(images.images.transpose(0, 2, 3, 1)), images.indices, seed, frost)
 
     def blocks(self) -> list[tuple[int, int]]:
+        """Return the severity and first position of each block, in the order of a file."""
         return list(product(range(1, N_SEVERITIES + 1), range(0, len(self.indices), _BLOCK_IMAGES)))
 
     def corrupt_block(self, key: str, severity: int, start: int) -> NDArray[np.uint8]:
@@ -101,7 +102,7 @@ def generate_corruptions(
     workers: int = 1,
     progress: ImageProgress | None = None,
 ) -> CorruptedStore:
-    """Write corrupted images in the published layout, skipping files that exist.
+    """Write corrupted images in the published layout, skipping finished files.
 
     A file appears when it is complete, and its hash is written to the manifest directly afterwards, so a killed run can
     be resumed. The pixels do not depend on `workers`.
@@ -121,7 +122,7 @@ def generate_corruptions(
     Raises:
         ConfigError: a corruption does not exist.
         DatasetError: the folder contains published files, or files generated from other images or with other settings.
-        StorageError: another process generates in this folder, or the disk is full.
+        StorageError: another process is generating images in this folder, or the disk is full.
     """
     _check_keys(keys)
     recipe = GeneratorRecipe(GENERATOR_VERSION, seed, frost.identity())
@@ -274,7 +275,7 @@ def corrupt_dataset(
         form: format of the image files; None takes the first format found.
         image_size: height and width of the images of datasets that are not in the table; None takes the first image's.
         resize: how to resize images of other sizes.
-        keys: corruptions; None takes all of them, or for a check all without a random part.
+        keys: corruptions; None takes all corruptions or, for a check, all corruptions without a random part.
         count: number of images in a class-stratified selection; None takes all.
         image_seed: seed of the selection.
         seed: seed of the corruptions.
@@ -288,7 +289,7 @@ def corrupt_dataset(
 
     Raises:
         InputError: a key, the dataset, the images, the frost textures or the folder is wrong.
-        StorageError: another process generates in this folder, or the disk is full.
+        StorageError: another process is generating images in this folder, or the disk is full.
     """
     images = load_images(
         dataset, form=form, path=path, count=count, seed=image_seed, image_size=image_size, resize=resize

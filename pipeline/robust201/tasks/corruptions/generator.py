@@ -45,8 +45,8 @@ __all__ = [
 ]
 
 GENERATOR_VERSION = 1
-"""Version of the images, increased when the random numbers or other common parts of all corruptions change. When a
-single corruption changes, `tasks.Task.images_version` is increased instead."""
+"""Version of the generated images, increased when the random numbers or other common parts of all corruptions change.
+When a single corruption changes, `tasks.Task.images_version` is increased instead."""
 
 CORRUPTION_FUNCTIONS: dict[str, Callable[[Images, int, CorruptionRandomNumbers], Images]] = {
     "brightness": brightness,

@@ -130,9 +130,9 @@ def resample_layers(layers: NDArray[np.float64], size: int) -> NDArray[np.float6
         return layers
     if size > length:
         return resize_bilinear(layers, size, size, step=length / size)
-    edges = np.arange(size + 1) * (length / size)
-    lower_edges = np.arange(length)
-    overlap = np.minimum(edges[1:, None], lower_edges + 1) - np.maximum(edges[:-1, None], lower_edges)
+    output_edges = np.arange(size + 1) * (length / size)
+    input_edges = np.arange(length)
+    overlap = np.minimum(output_edges[1:, None], input_edges + 1) - np.maximum(output_edges[:-1, None], input_edges)
     weights = np.maximum(overlap, 0) * (size / length)
     return weighted_sums(weights, weighted_sums(weights, layers, axis=1), axis=2)
 

@@ -61,9 +61,11 @@ SNOW = Constants(
         SnowConstants(0.55, 0.3, 2.5, 0.85, 12, 12, 0.55),
     ),
 )
+"""Constants of snow at each severity."""
 
 SNOW_ANGLES = (-135.0, -45.0)
-"""Range of the direction of snowflakes in degrees, centred on straight down."""
+"""Range of the motion kernel's angle in degrees (see `blurs.motion_taps`). At -90, each pixel is averaged with the
+pixels above it, so the trail of a snowflake is straight below the flake."""
 
 FROST_WEIGHTS = Constants(
     cifar=((1.0, 0.2), (1.0, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
@@ -81,7 +83,7 @@ FOG_PLASMA = Constants(
 """Strength of the fog, and factor by which the structure weakens from one scale to the next finer one."""
 
 BRIGHTNESS_INCREASES = Constants(cifar=(0.05, 0.1, 0.15, 0.2, 0.3), imagenet=(0.1, 0.2, 0.3, 0.4, 0.5))
-"""Amount added to the value of HSV, which is in [0, 1]."""
+"""Amount added to the channel V of HSV, which is in [0, 1]."""
 
 _GREY_WEIGHTS = np.array((0.299, 0.587, 0.114), np.float32)  # ITU-R BT.601 luma, OpenCV's RGB2GRAY
 
@@ -89,7 +91,7 @@ _GREY_WEIGHTS = np.array((0.299, 0.587, 0.114), np.float32)  # ITU-R BT.601 luma
 def grey_of(pixels: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return luma, with the same bits as two fused multiply-adds, which round only their sums.
 
-    A matrix product has these bits on processors with AVX-512, on which version 2 of the images was generated. Products
+    A matrix product has these bits on processors with AVX-512, on which version 2 of snow was generated. Products
     of two float32 are exact in float64. Rounding their sum to float64 first does not change the result, as tested for
     all colours.
 
@@ -197,7 +199,7 @@ def fog(images: Images, severity: int, random_numbers: CorruptionRandomNumbers) 
 
 
 def brightness(images: Images, severity: int, random_numbers: CorruptionRandomNumbers) -> Images:
-    """Raise the value of every pixel in HSV (Smith, 1978)."""
+    """Raise the channel V (value) of every pixel in HSV (Smith, 1978)."""
     hue, saturation, value = _to_hsv(images / 255.0)
     value = np.clip(value + BRIGHTNESS_INCREASES.at(severity, images.shape[1]), 0, 1)
     return truncate(np.clip(_from_hsv(hue, saturation, value), 0, 1) * 255)

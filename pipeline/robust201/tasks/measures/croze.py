@@ -86,7 +86,7 @@ def _features_and_gradients(
         logits = network_logits(network, inputs)
     loss = functional.cross_entropy(logits, labels)
     weight_gradients = gradients(loss, [layer.weight for layer in layers])
-    outputs = dict(observed.maps)
+    outputs = dict(observed.layer_outputs)
     features = [outputs[layer].detach() if layer in outputs else logits.new_zeros(1) for layer in layers]
     return features, weight_gradients
 

@@ -28,7 +28,7 @@ from robust201.tasks.measures.trainable import (
 
 
 def measure(context: Context, parameters: InputHessianParameters, request: Request) -> Mapping[str, NDArray[Any]]:
-    """Measure all images of a request.
+    """Measure the network on all images of a request.
 
     Returns:
         The selected columns. `largest`: mean over images of the largest eigenvalue of the Hessian of an image's

@@ -30,7 +30,7 @@ from robust201.tasks.measures.trainable import (
 
 
 def measure(context: Context, parameters: HessianWeightsParameters, request: Request) -> Mapping[str, NDArray[Any]]:
-    """Measure all images of a request.
+    """Measure the network on all images of a request.
 
     Returns:
         The selected columns. `largest`: largest eigenvalue of the Hessian of the mean cross-entropy over the images; in
@@ -45,13 +45,13 @@ def measure(context: Context, parameters: HessianWeightsParameters, request: Req
     with torch.inference_mode(mode=False), torch.enable_grad():
         network = copy_in_mode(context.classifier, parameters.mode)
         if "largest" in columns or "largest_summed" in columns:
-            largest = _largest(
+            largest = _largest_eigenvalue(
                 context, parameters, request, network, _slices_of_all_images(context, parameters, n_images)
             )
             values |= {"largest": largest, "largest_summed": largest * -(-n_images // parameters.batch)}
         if any(name.startswith("batch_") for name in columns):
             batch_eigenvalues = [
-                _largest(context, parameters, request, network, _slices_of_batch(context, parameters, batch))
+                _largest_eigenvalue(context, parameters, request, network, _slices_of_batch(context, parameters, batch))
                 for batch in equal_batches(parameters, n_images, context.key)
             ]
             values |= {
@@ -74,7 +74,7 @@ def _slices_of_batch(context: Context, parameters: HessianWeightsParameters, bat
     return list(pass_slices(context.classifier, batch.stop - batch.start, batch.start))
 
 
-def _largest(
+def _largest_eigenvalue(
     context: Context,
     parameters: HessianWeightsParameters,
     request: Request,

@@ -15,7 +15,7 @@ from robust201.tasks.measures.parameters import InputGradientParameters
 
 
 def measure(context: Context, _parameters: InputGradientParameters, request: Request) -> Mapping[str, NDArray[Any]]:
-    """Measure all images of a request.
+    """Measure the network on all images of a request.
 
     Returns:
         `norm`: mean over images of the L2 norm of the gradient of the cross-entropy with respect to the pixels, which

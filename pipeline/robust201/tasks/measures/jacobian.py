@@ -21,7 +21,7 @@ from robust201.tasks.measures.trainable import copy_in_mode, equal_batches, grad
 
 
 def measure(context: Context, parameters: JacobianParameters, request: Request) -> Mapping[str, NDArray[Any]]:
-    """Measure all images of a request.
+    """Measure the network on all images of a request.
 
     Returns:
         The selected columns. `squared_norm`: mean over images of the squared Frobenius norm. `squared_norm_sd`:
@@ -84,25 +84,27 @@ def _squared_norms(context: Context, parameters: JacobianParameters, request: Re
     total = torch.zeros(len(pixels), dtype=torch.float64, device=pixels.device)
     if parameters.projections == "exact":
         for class_index in range(n_classes):
-            total += _gradient_squares(context, parameters, pixels, _one_logit(class_index, n_classes, pixels))
+            total += _squared_gradient_norms(
+                context, parameters, pixels, _one_hot_directions(class_index, n_classes, pixels)
+            )
         return total
     random_numbers = CounterRandomNumbers(context.seed, context.key)
     for projection in range(parameters.projections):
         directions = _directions(random_numbers, projection, request.indices[batch], n_classes, pixels.device)
-        total += _gradient_squares(context, parameters, pixels, directions)
+        total += _squared_gradient_norms(context, parameters, pixels, directions)
     return total * (n_classes / parameters.projections)
 
 
-def _one_logit(class_index: int, n_classes: int, pixels: torch.Tensor) -> torch.Tensor:
+def _one_hot_directions(class_index: int, n_classes: int, pixels: torch.Tensor) -> torch.Tensor:
     directions = torch.zeros(len(pixels), n_classes, device=pixels.device)
     directions[:, class_index] = 1
     return directions
 
 
-def _gradient_squares(
+def _squared_gradient_norms(
     context: Context, parameters: JacobianParameters, pixels: torch.Tensor, directions: torch.Tensor
 ) -> torch.Tensor:
-    """Return the squared norm (B,) of the gradient of each image's logits along its direction."""
+    """Return the squared norm (B,) of the gradient of v·z for each image's logits z and direction v."""
 
     def project(logits: torch.Tensor, rows: slice) -> torch.Tensor:
         return (logits * directions[rows]).sum(dim=1)

@@ -23,11 +23,11 @@ already found all directions that it can reach."""
 def largest_eigenvalues(
     apply: Callable[[torch.Tensor], torch.Tensor], start: torch.Tensor, *, steps: int, tolerance: float, name: str
 ) -> NDArray[np.float64]:
-    """Return the algebraically largest eigenvalue of each of several operators.
+    """Return the algebraically largest eigenvalue of each operator of a batch.
 
     Args:
         apply: (B, D) float32 → (B, D); operator b is applied to row b.
-        start: (B, D) float64, starting directions, none of them zero.
+        start: (B, D) float64, non-zero starting directions.
         steps: maximum number of applications.
         tolerance: residual at which to stop, relative to the largest absolute Ritz value.
         name: name of the evaluation, for messages.
@@ -36,7 +36,7 @@ def largest_eigenvalues(
         (B,) eigenvalues.
 
     Raises:
-        EvaluationError: an operator returned NaN or infinity, or one did not converge.
+        EvaluationError: an operator returned NaN or infinity, or an eigenvalue did not converge.
     """
     direction = start / start.norm(dim=1, keepdim=True)
     basis: list[torch.Tensor] = []

@@ -20,8 +20,8 @@ def layers_of(network: nn.Module) -> list[Layer]:
     return [module for module in network.modules() if isinstance(module, nn.Conv2d | nn.Linear)]
 
 
-class _ReluObserver(TorchFunctionMode):
-    """Intercepts all torch functions, to observe ReLUs that are modules or function calls."""
+class _FunctionObserver(TorchFunctionMode):
+    """Intercepts all torch functions, to observe ReLUs (modules and function calls) and the last feature map."""
 
     def __init__(self, observed: "Observations") -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Observations:
     """Observations of one forward pass of B images.
 
     Attributes:
-        maps: (layer, its output) in order of calls.
+        layer_outputs: (layer, its output) in order of calls.
         agreements: (B, B) float64, for each pair of images, the number of inputs of ReLUs that have the same sign; None
             without ReLUs.
         variances: for each BatchNorm, the mean over channels of its input's variance over images and positions.
@@ -51,7 +51,7 @@ class Observations:
     """
 
     def __init__(self) -> None:
-        self.maps: list[tuple[Layer, torch.Tensor]] = []
+        self.layer_outputs: list[tuple[Layer, torch.Tensor]] = []
         self.agreements: torch.Tensor | None = None
         self.variances: list[torch.Tensor] = []
         self.last_map: torch.Tensor | None = None
@@ -69,19 +69,19 @@ def observe(network: nn.Module) -> Iterator[Observations]:
     """Yield an object that collects observations of the next forward pass of a network."""
     observed = Observations()
 
-    def record_map(layer: Layer, _inputs: Any, output: torch.Tensor) -> None:
-        observed.maps.append((layer, output))
+    def record_output(layer: Layer, _inputs: Any, output: torch.Tensor) -> None:
+        observed.layer_outputs.append((layer, output))
 
     def record_variance(_module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
         with torch.no_grad():
             axes = [axis for axis in range(inputs[0].ndim) if axis != 1]
             observed.variances.append(inputs[0].var(dim=axes, correction=0).mean())
 
-    hooks = [layer.register_forward_hook(record_map) for layer in layers_of(network)]
+    hooks = [layer.register_forward_hook(record_output) for layer in layers_of(network)]
     batch_norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
     hooks += [batch_norm.register_forward_pre_hook(record_variance) for batch_norm in batch_norms]
     try:
-        with _ReluObserver(observed):
+        with _FunctionObserver(observed):
             yield observed
     finally:
         for hook in hooks:

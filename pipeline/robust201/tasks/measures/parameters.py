@@ -74,7 +74,7 @@ class DerivativeParameters(MeasureParameters):
         return tuple(name for name in self.available_columns if name in self.columns)
 
     @property
-    def has_batches(self) -> bool:
+    def depends_on_batches(self) -> bool:
         """Whether a column depends on how images are split into batches."""
         return self.mode == "training" or any(name.startswith("batch_") for name in self.selected_columns)
 
@@ -86,7 +86,7 @@ class DerivativeParameters(MeasureParameters):
         identity = super().identity()
         if self.mode == "evaluation":
             del identity["mode"]
-        if not self.has_batches:
+        if not self.depends_on_batches:
             del identity["batch"]
         identity["columns"] = list(self.selected_columns)
         if self.selected_columns == self.default_columns:
@@ -110,15 +110,15 @@ class DerivativeParameters(MeasureParameters):
 
     @model_validator(mode="after")
     def _check_batches(self) -> Self:
-        if not self.has_batches:
+        if not self.depends_on_batches:
             return self
         if self.images is None:
             raise ValueError(f"expected a number of images in batches of {self.batch}, got null. Set images.")
         # Means over batches weigh images equally only if batches are equal.
         if self.images > self.batch and self.images % self.batch:
             raise ValueError(
-                f"expected images to be a multiple of batch ({self.batch}), or fewer, got {self.images}. Set images: "
-                f"{self.images // self.batch * self.batch}, or another batch."
+                f"expected images to be at most batch ({self.batch}) or a multiple of it, got {self.images}. Set "
+                f"images: {self.images // self.batch * self.batch}, or another batch."
             )
         if self.mode == "training" and min(self.images, self.batch) < 2:
             raise ValueError("expected batches of 2 images or more for mode: training, got 1. Set batch and images.")
@@ -152,7 +152,7 @@ class JacobianParameters(DerivativeParameters):
 
 
 class InputGradientParameters(MeasureParameters):
-    """Gradient of the loss with respect to the pixels, whose only parameters select the images."""
+    """Gradient of the loss with respect to the pixels. The only parameters select the images."""
 
 
 class LanczosParameters(DerivativeParameters):
@@ -185,7 +185,7 @@ class HessianWeightsParameters(LanczosParameters):
     images: PositiveInt = 2560
 
     @property
-    def has_batches(self) -> bool:
+    def depends_on_batches(self) -> bool:
         """Whether a column depends on batches: always, since the sum over batches grows with their number."""
         return True
 

@@ -35,11 +35,11 @@ _MIXING_WEIGHT = 0.01
 """Weight of the second image in Zen's perturbed image."""
 
 _MIN_DISTANCE = torch.finfo(torch.float32).tiny
-"""Smallest distance of which Zen takes the logarithm. It replaces a distance of 0."""
+"""Minimum of the distance in Zen's logarithm, which replaces a distance of 0."""
 
 
 def measure(context: Context, parameters: ProxyParameters, request: Request) -> Mapping[str, NDArray[Any]]:
-    """Measure the first images of a request in a single pass, which also determines BatchNorm's statistics.
+    """Measure the network on the first images of a request, in a single pass that determines BatchNorm's statistics.
 
     Returns:
         One number per proxy.
@@ -73,7 +73,7 @@ def _count_parameters(network: nn.Module) -> int:
 def _count_macs(observed: Observations, n_images: int) -> int:
     """Return multiply-accumulates per image of convolutions and linear layers, with biases, as in NAS-Bench-201."""
     total = 0
-    for layer, output in observed.maps:
+    for layer, output in observed.layer_outputs:
         total += output.numel() // n_images * (layer.weight[0].numel() + (layer.bias is not None))
     return total
 
@@ -91,11 +91,13 @@ def _gradient_proxies(layers: Sequence[Layer], observed: Observations, loss: tor
     2020, and Theis et al., 2018.
     """
     weights = [layer.weight for layer in layers]
-    maps = [output for _, output in observed.maps]
-    all_gradients = gradients(loss, [*weights, *maps], differentiable=True)
+    outputs = [output for _, output in observed.layer_outputs]
+    all_gradients = gradients(loss, [*weights, *outputs], differentiable=True)
     weight_gradients = all_gradients[: len(weights)]
-    map_gradients = [gradient.detach() for gradient in all_gradients[len(weights) :]]
+    output_gradients = [gradient.detach() for gradient in all_gradients[len(weights) :]]
     detached_gradients = [gradient.detach() for gradient in weight_gradients]
+    # The gradient of g · c with respect to the weights, where c is a constant copy of their gradient g, is the product
+    # of the Hessian and g.
     squares = [
         (gradient * constant).sum() for gradient, constant in zip(weight_gradients, detached_gradients, strict=True)
     ]
@@ -112,7 +114,7 @@ def _gradient_proxies(layers: Sequence[Layer], observed: Observations, loss: tor
             "fisher": _total(
                 [
                     _fisher(layer, output, gradient)
-                    for (layer, output), gradient in zip(observed.maps, map_gradients, strict=True)
+                    for (layer, output), gradient in zip(observed.layer_outputs, output_gradients, strict=True)
                 ]
             ),
         }
@@ -195,6 +197,7 @@ def synflow(classifier: Classifier, shape: Sequence[int]) -> float:
 
 
 def _zen(context: Context, shape: torch.Size) -> float:
+    """Return Zen's score of a copy of the network with Gaussian weights, for Gaussian images."""
     network = trainable_copy(context.classifier, training=True)
     layers = layers_of(network)
     sizes = [layer.weight.numel() for layer in layers]
@@ -211,7 +214,7 @@ def _zen(context: Context, shape: torch.Size) -> float:
     return zen(network, normals(context, "images", shape), normals(context, "mixed in", shape))
 
 
-def zen(network: nn.Module, images: torch.Tensor, mixed_in: torch.Tensor) -> float:
+def zen(network: nn.Module, images: torch.Tensor, second_images: torch.Tensor) -> float:
     """Return the logarithm of the last feature map's change, plus the logarithms of BatchNorm's standard deviations.
 
     Source: Lin et al., "Zen-NAS: A Zero-Shot NAS for High-Performance Image Recognition", ICCV 2021. For a network
@@ -220,13 +223,13 @@ def zen(network: nn.Module, images: torch.Tensor, mixed_in: torch.Tensor) -> flo
     Args:
         network: network in training mode with Gaussian weights; BatchNorm's running statistics change.
         images: (B, 3, H, W), Gaussian.
-        mixed_in: (B, 3, H, W), Gaussian.
+        second_images: (B, 3, H, W), Gaussian; times `_MIXING_WEIGHT`, it is added to the images.
     """
     with torch.no_grad():
         with observe(network) as observed:
             logits = network_logits(network, images)
         with observe(network) as observed_perturbed:
-            perturbed_logits = network_logits(network, images + _MIXING_WEIGHT * mixed_in)
+            perturbed_logits = network_logits(network, images + _MIXING_WEIGHT * second_images)
         last_map, perturbed_last_map = observed.last_map, observed_perturbed.last_map
         if last_map is None or perturbed_last_map is None:
             last_map, perturbed_last_map = logits, perturbed_logits

@@ -71,7 +71,7 @@ def equal_batches(parameters: DerivativeParameters, n_images: int, name: str) ->
 
 @contextmanager
 def seeded_pass(context: Context, parameters: DerivativeParameters, first_image: int) -> Iterator[None]:
-    """In training mode, seed the random numbers of layers such as dropout: every pass over a batch has the same ones.
+    """In training mode, seed layers such as dropout, so that every pass over a batch uses the same random numbers.
 
     Args:
         context: context of the measure.

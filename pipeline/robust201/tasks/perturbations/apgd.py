@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import torch
 
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, SingleRun, attack_correct
-from robust201.tasks.attack_kit.batching import gradient_of, objective_gradient_of
+from robust201.tasks.attack_kit.batching import loss_and_gradient_of, value_and_gradient_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.attack_kit.step_log import RunLog
 from robust201.tasks.constraints import CONSTRAINTS
@@ -47,7 +47,7 @@ def apgd_batches(
     context: Context, parameters: Apgd, request: Request, loss: Literal["ce", "dlr"]
 ) -> Iterator[Perturbed]:
     """Attack with AutoAttack's APGD on one of its losses."""
-    # Imported here, so that the fused engine does not import libraries that it does not use.
+    # Import here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.autoattack_engine import autoattack_batches
 
     def configure(adversary: "AutoAttack") -> None:
@@ -90,7 +90,7 @@ def has_shrinking_ball(parameters: Apgd) -> bool:
 
 
 def fused(job: AttackJob, parameters: Apgd) -> Iterator[Perturbed]:
-    """Attack all epsilons together. A run never removes samples, so the host never waits for the device."""
+    """Attack at all epsilons together. A run never removes samples, so the host never waits for the device."""
     yield from attack_correct(job, job.chunks, single_run(parameters), parameters.restarts)
 
 
@@ -240,5 +240,5 @@ def _differentiate(
     job: AttackJob, samples: Samples, images: torch.Tensor, loss: Loss | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     if loss is None:
-        return gradient_of(job.model, job.batching, images, samples.labels, samples.strengths)
-    return objective_gradient_of(job.model, job.batching, images, loss, samples.strengths)
+        return loss_and_gradient_of(job.model, job.batching, images, samples.labels, samples.strength_indices)
+    return value_and_gradient_of(job.model, job.batching, images, loss, samples.strength_indices)

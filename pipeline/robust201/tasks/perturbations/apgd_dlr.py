@@ -21,7 +21,7 @@ def reference(context: Context, parameters: ApgdDlr, request: Request) -> Iterat
 
 
 def fused(job: AttackJob, parameters: ApgdDlr) -> Iterator[Perturbed]:
-    """Attack all epsilons together (see `apgd.fused`)."""
+    """Attack at all epsilons together (see `apgd.fused`)."""
     yield from attack_correct(job, job.chunks, single_run(parameters), parameters.restarts)
 
 
@@ -40,9 +40,9 @@ def _loss(labels: torch.Tensor) -> Loss:
         true_classes = labels[rows].clone()
         ordered, classes = logits.sort(dim=1)
         is_largest = (classes[:, -1] == true_classes).float()
-        images = torch.arange(len(logits), device=logits.device)
-        return -(logits[images, true_classes] - ordered[:, -2] * is_largest - ordered[:, -1] * (1.0 - is_largest)) / (
-            ordered[:, -1] - ordered[:, -3] + 1e-12
-        )
+        row_numbers = torch.arange(len(logits), device=logits.device)
+        return -(
+            logits[row_numbers, true_classes] - ordered[:, -2] * is_largest - ordered[:, -1] * (1.0 - is_largest)
+        ) / (ordered[:, -1] - ordered[:, -3] + 1e-12)
 
     return difference_of_logits_ratio

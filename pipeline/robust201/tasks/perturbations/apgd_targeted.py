@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def reference(context: Context, parameters: ApgdTargeted, request: Request) -> Iterator[Perturbed]:
     """Attack with AutoAttack."""
-    # Imported here, so that the fused engine does not import libraries that it does not use.
+    # Import here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.autoattack_engine import autoattack_batches
 
     def configure(adversary: "AutoAttack") -> None:
@@ -47,7 +47,7 @@ def configure_library(adversary: "AutoAttack", context: Context, parameters: Apg
 
 
 def fused(job: AttackJob, parameters: ApgdTargeted) -> Iterator[Perturbed]:
-    """Attack all epsilons together, one target after the other."""
+    """Attack at all epsilons together, one target after the other."""
     yield from attack_correct(job, job.chunks, single_run(parameters), parameters.targets * parameters.restarts)
 
 
@@ -55,7 +55,7 @@ def single_run(parameters: ApgdTargeted) -> SingleRun:
     """Return a function that runs the attack once; each target has `restarts` consecutive runs."""
 
     def run(job: AttackJob, samples: Samples, run_number: int) -> tuple[torch.Tensor, torch.Tensor]:
-        logits = logits_of(job.model, job.batching, samples.clean, samples.strengths)
+        logits = logits_of(job.model, job.batching, samples.clean, samples.strength_indices)
         rank = run_number // parameters.restarts + 2
         if rank > logits.shape[1]:
             return samples.clean, torch.zeros_like(samples.labels, dtype=torch.bool)

@@ -64,7 +64,7 @@ def run_autoattack(
     configure: Callable[[AutoAttack], None],
     constraint: Constraint,
     strength: float,
-    images: tuple[torch.Tensor, torch.Tensor],
+    labelled_images: tuple[torch.Tensor, torch.Tensor],
 ) -> torch.Tensor:
     """Run some of AutoAttack's attacks on one batch at one strength.
 
@@ -75,12 +75,12 @@ def run_autoattack(
         configure: see `autoattack_batches`.
         constraint: ball of the attack.
         strength: strength of the attacks.
-        images: pixels (B, 3, H, W) float32 in [0, 1] and labels (B,) of the batch's images to attack.
+        labelled_images: pixels (B, 3, H, W) float32 in [0, 1] and labels (B,) of the batch's images to attack.
 
     Returns:
         (B, 3, H, W) float32, perturbed if an attack succeeded, otherwise clean.
     """
-    pixels, labels = images
+    pixels, labels = labelled_images
     with context.seeded(batch_number) as seed, _preserve_trace_function():
         adversary = AutoAttack(
             context.classifier,

@@ -17,7 +17,7 @@ from robust201.core.errors import ConfigError
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import BrendelBethge
-from robust201.tasks.perturbations.minimum_norm import minimum_norm_batches, per_image
+from robust201.tasks.perturbations.minimum_norm import foolbox_minimum_norm_batches, per_image
 
 _CLASSES = {"Linf": "Linfinity", "L2": "L2", "L1": "L1", "L0": "L0"}
 
@@ -29,7 +29,7 @@ def reference(context: Context, parameters: BrendelBethge, request: Request) -> 
             f"Perturbing failed for {context.key}: Foolbox's attack needs numba, which is not installed. "
             "Run pip install 'robust201[bb]', or use fmn in the same norm."
         )
-    # Imported here, so that planning and the fused engine do not import libraries that they do not use.
+    # Import here, so that planning and the fused engine do not import libraries that they do not use.
     from robust201.tasks.perturbations.foolbox_engine import foolbox
 
     with warnings.catch_warnings():
@@ -55,7 +55,7 @@ def reference(context: Context, parameters: BrendelBethge, request: Request) -> 
             nearest[rows] = adversarial.detach()
         return torch.where(torch.isfinite(per_image(nearest.flatten(1).sum(dim=1))), nearest, pixels)
 
-    yield from minimum_norm_batches(context, request, CONSTRAINTS[parameters.norm], search)
+    yield from foolbox_minimum_norm_batches(context, request, CONSTRAINTS[parameters.norm], search)
 
 
 def _starting_points(foolbox: Any, model: Any, pixels: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -56,7 +56,7 @@ def checked(
         perturbed: the batches of a perturbation.
         name: name of the evaluation, for messages.
         request: original images and strengths.
-        constraint: ball around each original image that must contain the perturbed one; None if it is unbounded.
+        constraint: ball around each original image that must contain the perturbed image; None for an unbounded attack.
 
     Yields:
         The same batches. A repeated position raises an error immediately, a missing one at the end.

@@ -1,4 +1,4 @@
-"""Decoupled direction and norm.
+"""Decoupled direction and norm (DDN), a minimum-norm attack in L2.
 
 Source: Rony et al., "Decoupling Direction and Norm for Efficient Gradient-Based L2 Adversarial Attacks and Defenses",
 CVPR 2019; `foolbox.attacks.DDNAttack`. After a step along the cross-entropy's gradient, the perturbation is scaled to
@@ -13,15 +13,15 @@ from typing import Any
 import torch
 
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples
-from robust201.tasks.attack_kit.batching import gradient_of
+from robust201.tasks.attack_kit.batching import loss_and_gradient_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Ddn
 from robust201.tasks.perturbations.minimum_norm import (
     cosine_decay,
-    fused_batches,
+    foolbox_minimum_norm_batches,
+    fused_minimum_norm_batches,
     l2_norms,
-    minimum_norm_batches,
     per_image,
 )
 
@@ -36,7 +36,7 @@ def reference(context: Context, parameters: Ddn, request: Request) -> Iterator[P
     """Attack with Foolbox."""
 
     def search(model: Any, pixels: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        # Imported here, so that the fused engine does not import libraries that it does not use.
+        # Import here, so that the fused engine does not import libraries that it does not use.
         from robust201.tasks.perturbations.foolbox_engine import foolbox
 
         attack = foolbox.attacks.DDNAttack(
@@ -45,12 +45,12 @@ def reference(context: Context, parameters: Ddn, request: Request) -> Iterator[P
         nearest: torch.Tensor = attack.run(model, pixels, foolbox.criteria.Misclassification(labels))
         return nearest
 
-    yield from minimum_norm_batches(context, request, CONSTRAINTS[parameters.norm], search)
+    yield from foolbox_minimum_norm_batches(context, request, CONSTRAINTS[parameters.norm], search)
 
 
 def fused(job: AttackJob, parameters: Ddn) -> Iterator[Perturbed]:
     """Attack each image once for all epsilons."""
-    yield from fused_batches(
+    yield from fused_minimum_norm_batches(
         job, CONSTRAINTS[parameters.norm], lambda unbounded_job, samples: run_ddn(unbounded_job, samples, parameters)
     )
 
@@ -65,7 +65,9 @@ def run_ddn(job: AttackJob, samples: Samples, parameters: Ddn) -> torch.Tensor:
     epsilons = torch.full_like(longest_possible, parameters.init_epsilon)
     for step in range(parameters.steps):
         stepsize = _FINAL_STEP_SIZE + (1.0 - _FINAL_STEP_SIZE) * cosine_decay(step, parameters.steps)
-        logits, _, gradient = gradient_of(job.model, job.batching, clean + delta, labels, samples.strengths)
+        logits, _, gradient = loss_and_gradient_of(
+            job.model, job.batching, clean + delta, labels, samples.strength_indices
+        )
         lengths = l2_norms(delta)
         misclassified = logits.argmax(dim=-1) != labels
         is_nearer = misclassified & (lengths <= shortest_length)

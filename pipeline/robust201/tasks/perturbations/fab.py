@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, SingleRun, attack_correct
-from robust201.tasks.attack_kit.batching import logits_of, objective_gradient_of
+from robust201.tasks.attack_kit.batching import logits_of, value_and_gradient_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Fab, FabTargeted
@@ -23,9 +23,9 @@ from robust201.tasks.perturbations.hyperplanes import project_l1, project_l2, pr
 if TYPE_CHECKING:
     from pyautoattack import AutoAttack
 
-_OVERSHOOT = 1.05  # eta of the paper
-_MAX_CLEAN_WEIGHT = 0.1  # alpha_max of the paper
-_BACKWARD_FACTOR = 0.9  # beta of the paper
+_OVERSHOOT = 1.05  # eta in Croce and Hein's notation
+_MAX_CLEAN_WEIGHT = 0.1  # alpha_max in their notation
+_BACKWARD_FACTOR = 0.9  # beta in their notation
 _INFINITE_DISTANCE = 1e10
 """Number that stands for an infinite distance."""
 
@@ -43,8 +43,8 @@ _DUAL_NORMS = {"Linf": "L1", "L2": "L2", "L1": "Linf"}
 at the point, divided by the dual norm of its gradient."""
 
 Boundary: TypeAlias = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
-"""Iterates (B, 3, H, W) → the logit of the class with the nearest linearised boundary minus the label's logit (B,), and
-the gradient of this difference (B, 3, H, W)."""
+"""Iterates (B, 3, H, W) → the logit of another class (the one with the nearest linearised boundary, or the target)
+minus the label's logit (B,), and the gradient of this difference (B, 3, H, W)."""
 
 
 def reference(context: Context, parameters: Fab, request: Request) -> Iterator[Perturbed]:
@@ -56,7 +56,7 @@ def fab_batches(
     context: Context, parameters: Fab | FabTargeted, request: Request, name: Literal["fab", "fab-t"]
 ) -> Iterator[Perturbed]:
     """Attack with one of AutoAttack's two versions of FAB."""
-    # Imported here, so that the fused engine does not import libraries that it does not use.
+    # Import here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.autoattack_engine import autoattack_batches
 
     def configure(adversary: "AutoAttack") -> None:
@@ -87,8 +87,8 @@ def configure_library(adversary: "AutoAttack", context: Context, parameters: Fab
 
 
 def fused(job: AttackJob, parameters: Fab) -> Iterator[Perturbed]:
-    """Attack all epsilons together, with one sample per image in the first run."""
-    yield from attack_correct(job, job.pools_of_images, single_run(parameters), parameters.restarts)
+    """Attack at all epsilons together, with one sample per image in the first run."""
+    yield from attack_correct(job, job.groups_of_images, single_run(parameters), parameters.restarts)
 
 
 def single_run(parameters: Fab) -> SingleRun:
@@ -96,7 +96,12 @@ def single_run(parameters: Fab) -> SingleRun:
 
     def run(job: AttackJob, samples: Samples, restart: int) -> tuple[torch.Tensor, torch.Tensor]:
         return run_fab(
-            job, samples, restart, parameters, lambda subset: _nearest_class(job, subset, parameters.norm), restart > 0
+            job,
+            samples,
+            restart,
+            parameters,
+            lambda subset: _nearest_class_boundary(job, subset, parameters.norm),
+            restart > 0,
         )
 
     return run
@@ -107,7 +112,7 @@ def run_fab(
     samples: Samples,
     run_number: int,
     parameters: Fab | FabTargeted,
-    boundary: Callable[[Samples], Boundary],
+    boundary_for: Callable[[Samples], Boundary],
     starts_at_random: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Run FAB once.
@@ -117,7 +122,7 @@ def run_fab(
         samples: samples to attack.
         run_number: number of the run, which determines its random numbers.
         parameters: parameters of the attack.
-        boundary: function that returns the boundary function of some samples.
+        boundary_for: function that returns the boundary function of some samples.
         starts_at_random: whether to start at a random point at a distance of epsilon / 2. Otherwise the run starts at
             the clean image, and does not depend on epsilon.
 
@@ -127,14 +132,14 @@ def run_fab(
     norm = parameters.norm
     if starts_at_random:
         start = _random_start(job, samples, run_number, norm)
-        nearest = _search(job, samples, start, boundary(samples), parameters.steps, norm)
+        nearest = _search(job, samples, start, boundary_for(samples), parameters.steps, norm)
     else:
         _, first_samples, inverse = np.unique(samples.positions, return_index=True, return_inverse=True)
         order = np.argsort(first_samples)  # images in order of appearance
-        images, image_of_sample = samples.take(first_samples[order]), np.argsort(order)[inverse]
-        nearest = _search(job, images, images.clean, boundary(images), parameters.steps, norm)
+        image_samples, image_of_sample = samples.take(first_samples[order]), np.argsort(order)[inverse]
+        nearest = _search(job, image_samples, image_samples.clean, boundary_for(image_samples), parameters.steps, norm)
         nearest = nearest[torch.from_numpy(image_of_sample).to(nearest.device)]
-    logits = logits_of(job.model, job.batching, nearest, samples.strengths)
+    logits = logits_of(job.model, job.batching, nearest, samples.strength_indices)
     distances = _LENGTHS[norm]((samples.clean - nearest).flatten(1))
     return nearest, (logits.argmax(dim=1) != samples.labels) & ~(distances > samples.epsilons.flatten())
 
@@ -160,7 +165,9 @@ def _search(
         step, clean_step = moves[:n_samples].view(clean.shape), moves[n_samples:].view(clean.shape)
         images = (images + _OVERSHOOT * step) * (1 - weight) + (clean + clean_step * _OVERSHOOT) * weight
         images = images.clamp(0.0, 1.0)
-        misclassified = logits_of(job.model, job.batching, images, samples.strengths).argmax(dim=1) != samples.labels
+        misclassified = (
+            logits_of(job.model, job.batching, images, samples.strength_indices).argmax(dim=1) != samples.labels
+        )
         distances = length_of((images - clean).flatten(1))
         is_nearer = misclassified & (distances < shortest)
         nearest = torch.where(is_nearer.view(-1, 1, 1, 1), images, nearest)
@@ -180,7 +187,7 @@ def _random_start(job: AttackJob, samples: Samples, run_number: int, norm: str) 
     return (samples.clean + samples.epsilons * noise / lengths * 0.5).clamp(0.0, 1.0)
 
 
-def _nearest_class(job: AttackJob, samples: Samples, norm: str) -> Boundary:
+def _nearest_class_boundary(job: AttackJob, samples: Samples, norm: str) -> Boundary:
     """Return a boundary function for the nearest class, which differentiates the logits of all classes in turn."""
 
     def boundary(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -210,4 +217,4 @@ def _gradient_of_logit(
     def logit_of_class(logits: torch.Tensor, rows: slice) -> torch.Tensor:
         return logits.gather(1, classes[rows].clone()[:, None])[:, 0]
 
-    return objective_gradient_of(job.model, job.batching, images, logit_of_class, samples.strengths)
+    return value_and_gradient_of(job.model, job.batching, images, logit_of_class, samples.strength_indices)

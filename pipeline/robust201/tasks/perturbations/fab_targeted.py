@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, SingleRun, attack_correct
-from robust201.tasks.attack_kit.batching import logits_of, objective_gradient_of
+from robust201.tasks.attack_kit.batching import logits_of, value_and_gradient_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.parameters import FabTargeted
 from robust201.tasks.perturbations.fab import Boundary, fab_batches, run_fab
@@ -22,8 +22,8 @@ def reference(context: Context, parameters: FabTargeted, request: Request) -> It
 
 
 def fused(job: AttackJob, parameters: FabTargeted) -> Iterator[Perturbed]:
-    """Attack all epsilons together, with one sample per image, one target after the other."""
-    yield from attack_correct(job, job.pools_of_images, single_run(parameters), parameters.targets)
+    """Attack at all epsilons together, with one sample per image, one target after the other."""
+    yield from attack_correct(job, job.groups_of_images, single_run(parameters), parameters.targets)
 
 
 def single_run(parameters: FabTargeted) -> SingleRun:
@@ -35,24 +35,24 @@ def single_run(parameters: FabTargeted) -> SingleRun:
         if rank > n_classes:
             return samples.clean, torch.zeros_like(samples.labels, dtype=torch.bool)
 
-        def boundary(subset: Samples) -> Boundary:
-            logits = logits_of(job.model, job.batching, subset.clean, subset.strengths)
-            return _boundary_of(job, subset, logits.sort(dim=-1)[1][:, -rank])
+        def boundary_for(subset: Samples) -> Boundary:
+            logits = logits_of(job.model, job.batching, subset.clean, subset.strength_indices)
+            return _target_boundary(job, subset, logits.sort(dim=-1)[1][:, -rank])
 
-        return run_fab(job, samples, run_number, parameters, boundary, starts_at_random=False)
+        return run_fab(job, samples, run_number, parameters, boundary_for, starts_at_random=False)
 
     return run
 
 
-def _boundary_of(job: AttackJob, samples: Samples, targets: torch.Tensor) -> Boundary:
+def _target_boundary(job: AttackJob, samples: Samples, targets: torch.Tensor) -> Boundary:
     def logit_difference(logits: torch.Tensor, rows: slice) -> torch.Tensor:
         true_classes, target = samples.labels[rows].clone(), targets[rows].clone()
-        images = torch.arange(len(logits), device=logits.device)
-        return -(logits[images, true_classes] - logits[images, target])
+        row_numbers = torch.arange(len(logits), device=logits.device)
+        return -(logits[row_numbers, true_classes] - logits[row_numbers, target])
 
     def boundary(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        _, differences, gradient = objective_gradient_of(
-            job.model, job.batching, images, logit_difference, samples.strengths
+        _, differences, gradient = value_and_gradient_of(
+            job.model, job.batching, images, logit_difference, samples.strength_indices
         )
         return differences, gradient
 

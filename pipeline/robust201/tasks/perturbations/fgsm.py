@@ -1,8 +1,8 @@
 """Fast gradient sign method.
 
 Source: Goodfellow, Shlens and Szegedy, "Explaining and Harnessing Adversarial Examples", ICLR 2015;
-`foolbox.attacks.LinfFastGradientAttack`. One step of size epsilon along the sign of the cross-entropy's gradient, from
-the clean image, clipped to [0, 1]. The attack uses no random numbers, and attacks every image.
+`foolbox.attacks.LinfFastGradientAttack`. The attack takes one step of size epsilon from the clean image along the sign
+of the cross-entropy's gradient, and clips to [0, 1]. It uses no random numbers, and attacks every image.
 """
 
 from collections.abc import Iterator
@@ -19,14 +19,14 @@ from robust201.tasks.parameters import FgsmParameters
 def reference(context: Context, parameters: FgsmParameters, request: Request) -> Iterator[Perturbed]:
     """Attack with Foolbox."""
     del parameters  # epsilon is its only parameter
-    # Imported here, so that the fused engine does not import libraries that it does not use.
+    # Import here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.foolbox_engine import foolbox, foolbox_batches
 
     yield from foolbox_batches(context, foolbox.attacks.LinfFastGradientAttack(), request, LINF)
 
 
 def fused(job: AttackJob, parameters: FgsmParameters) -> Iterator[Perturbed]:
-    """Attack all epsilons with a single gradient, since all attacks start at the clean image."""
+    """Attack at all epsilons with a single gradient, since all attacks start at the clean image."""
     del parameters
     job.record_clean()
     if job.step_log is not None:

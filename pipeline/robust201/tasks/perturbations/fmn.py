@@ -13,16 +13,16 @@ from typing import Any, NamedTuple
 import torch
 
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples
-from robust201.tasks.attack_kit.batching import objective_gradient_of
+from robust201.tasks.attack_kit.batching import value_and_gradient_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.attack_kit.step_log import BallLog
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Fmn, FmnL2
 from robust201.tasks.perturbations.minimum_norm import (
     cosine_decay,
-    fused_batches,
+    foolbox_minimum_norm_batches,
+    fused_minimum_norm_batches,
     l2_norms,
-    minimum_norm_batches,
     per_image,
 )
 
@@ -37,7 +37,7 @@ def reference(context: Context, parameters: Fmn, request: Request) -> Iterator[P
     """Attack with Foolbox."""
 
     def search(model: Any, pixels: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        # Imported here, so that the fused engine does not import libraries that it does not use.
+        # Import here, so that the fused engine does not import libraries that it does not use.
         from robust201.tasks.perturbations.foolbox_engine import foolbox
 
         attack = _library_class(parameters)(
@@ -46,7 +46,7 @@ def reference(context: Context, parameters: Fmn, request: Request) -> Iterator[P
         nearest: torch.Tensor = attack.run(model, pixels, foolbox.criteria.Misclassification(labels))
         return nearest
 
-    yield from minimum_norm_batches(context, request, CONSTRAINTS[parameters.norm], search)
+    yield from foolbox_minimum_norm_batches(context, request, CONSTRAINTS[parameters.norm], search)
 
 
 def fused(job: AttackJob, parameters: Fmn) -> Iterator[Perturbed]:
@@ -61,18 +61,18 @@ def fused(job: AttackJob, parameters: Fmn) -> Iterator[Perturbed]:
             log = BallLog(job.step_log, radii, samples.positions, parameters.steps)
         return run_fmn(unbounded_job, samples, parameters, log)
 
-    yield from fused_batches(job, constraint, search)
+    yield from fused_minimum_norm_batches(job, constraint, search)
 
 
 def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn, log: BallLog | None = None) -> torch.Tensor:
     """Return the nearest misclassified iterate of each image, computed in Foolbox's order of operations."""
     clean, labels, norm = samples.clean, samples.labels, _NORMS[parameters.norm]
-    is_count = parameters.norm == "L0"
+    is_l0 = parameters.norm == "L0"
     project = norm.project if getattr(parameters, "projection", "ball") == "ball" else _skip_projection
     delta = torch.zeros_like(clean)
-    longest_possible = norm.lengths(torch.ones_like(clean) if is_count else torch.maximum(clean, 1 - clean))
+    longest_possible = norm.lengths(torch.ones_like(clean) if is_l0 else torch.maximum(clean, 1 - clean))
     shortest_length, best_delta = longest_possible, delta
-    epsilons = torch.full_like(longest_possible, 1.0 if is_count else torch.inf)
+    epsilons = torch.full_like(longest_possible, 1.0 if is_l0 else torch.inf)
     was_misclassified = torch.zeros_like(labels, dtype=torch.bool)
     margin = _margin(labels)
     for step in range(parameters.steps):
@@ -80,8 +80,8 @@ def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn, log: BallLog | No
         final_stepsize = parameters.max_stepsize / 100
         stepsize = final_stepsize + (parameters.max_stepsize - final_stepsize) * decay
         gamma = _FINAL_GAMMA + (parameters.gamma - _FINAL_GAMMA) * decay
-        logits, margins, gradient = objective_gradient_of(
-            job.model, job.batching, clean + delta, margin, samples.strengths
+        logits, margins, gradient = value_and_gradient_of(
+            job.model, job.batching, clean + delta, margin, samples.strength_indices
         )
         misclassified = logits.argmax(dim=-1) != labels
         lengths = norm.lengths(delta)
@@ -92,7 +92,7 @@ def run_fmn(job: AttackJob, samples: Samples, parameters: Fmn, log: BallLog | No
         shortest_length = torch.where(is_nearer, lengths, shortest_length)
         best_delta = torch.where(per_image(is_nearer), delta, best_delta)
         state = _State(epsilons, misclassified, was_misclassified, lengths, norm.lengths(best_delta))
-        if is_count:
+        if is_l0:
             epsilons = _next_count(state, gamma)
         else:
             epsilons = _next_radius(state, gamma, margins, norm.dual_lengths(gradient))
@@ -134,6 +134,7 @@ def _margin(labels: torch.Tensor) -> Callable[[torch.Tensor, slice], torch.Tenso
 
 
 def _next_radius(state: _State, gamma: float, margins: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
+    """Return the next epsilons (B,) in Linf, L2 or L1; `slopes` are dual norms of the margins' gradients."""
     distance_to_boundary = margins.abs() / slopes
     larger_radius = torch.where(
         state.was_misclassified, state.epsilons * (1 + gamma), state.lengths + distance_to_boundary
@@ -144,6 +145,7 @@ def _next_radius(state: _State, gamma: float, margins: torch.Tensor, slopes: tor
 
 
 def _next_count(state: _State, gamma: float) -> torch.Tensor:
+    """Return the next epsilons (B,) in L0, which are whole numbers of values."""
     n_values = state.epsilons
     smaller_count = torch.minimum(torch.minimum(n_values - 1, (n_values * (1 - gamma)).trunc()), state.best_lengths)
     larger_count = torch.maximum(n_values + 1, (n_values * (1 + gamma)).trunc())

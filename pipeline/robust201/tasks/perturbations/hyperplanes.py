@@ -1,4 +1,4 @@
-"""Projection to the intersection of a hyperplane with [0, 1], along the shortest path in a norm.
+"""Projection to the intersection of a hyperplane with the cube [0, 1]^D, along the shortest path in a norm.
 
 Source: Croce and Hein, "Minimally distorted adversarial examples with a fast adaptive boundary attack", ICML 2020,
 section 2.1; `pyautoattack.fab_projections`, whose order of operations this module follows. The library distinguishes
@@ -6,9 +6,10 @@ cases, and indexes the points to which each case applies. Here all cases are com
 do not apply are discarded, so the host never waits for the device.
 
 Points t are (B, D); hyperplanes w · x = b have w (B, D) and b (B,). Functions return the difference (B, D) from t to
-the nearest point of the hyperplane in [0, 1]. If the hyperplane does not intersect [0, 1], they return the difference
-to the point of [0, 1] that is closest to it. In the code, `is_near` means that the hyperplane is reached before any
-entry reaches 0 or 1, and `is_between` that it is reached after some entries, but not all, have done so.
+the nearest point of the hyperplane in the cube. If the hyperplane does not intersect the cube, they return the
+difference to the point of the cube that is closest to the hyperplane. In the code, `is_near` means that the hyperplane
+is reached before any entry reaches 0 or 1, and `is_between` that it is reached after some entries, but not all, have
+done so.
 """
 
 import math
@@ -33,12 +34,14 @@ def project_linf(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Ten
     order = torch.argsort(distances_to_end, dim=1)
     offset = b - (w * t).sum(1)
     at_end = (w * to_end).sum(1)
+    # If all entries move by a length L, w · x changes by heights[i] - slopes[i] * L, where the i + 1 entries with the
+    # longest distances still move, and the other entries have reached 0 or 1.
     backwards = order.flip((1,))
     weights = w.gather(1, backwards)
     slopes = torch.cumsum(weights.abs(), dim=1)
     heights = torch.cumsum(-weights * to_end.gather(1, backwards), dim=1) + at_end.unsqueeze(1)
-    lowest = heights[:, -1] - slopes[:, -1] * distances_to_end.gather(1, order[:, 0:1]).squeeze(1)
-    is_near = offset - lowest > 0
+    at_first_end = heights[:, -1] - slopes[:, -1] * distances_to_end.gather(1, order[:, 0:1]).squeeze(1)
+    is_near = offset - at_first_end > 0
     is_between = (offset - at_end > 0) & ~is_near
 
     def is_below(index: torch.Tensor) -> torch.Tensor:
@@ -50,8 +53,8 @@ def project_linf(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Ten
     near_length = torch.clamp_min((offset - heights[:, -1]) / -slopes[:, -1], min=0).unsqueeze(-1)
     length = torch.clamp_min((offset[:, None] - heights.gather(1, index)) / -slopes.gather(1, index), min=0)
     between_moves = torch.minimum(length, to_end) * ends + torch.maximum(-length, to_end) * (1 - ends)
-    moved = torch.where(is_near[:, None], (2 * ends - 1) * near_length, to_end)
-    return torch.where(is_between[:, None], between_moves, moved) * (w != 0).float()
+    other_moves = torch.where(is_near[:, None], (2 * ends - 1) * near_length, to_end)
+    return torch.where(is_between[:, None], between_moves, other_moves) * (w != 0).float()
 
 
 def project_l2(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -68,6 +71,8 @@ def project_l2(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tenso
     total = squares.sum(dim=1, keepdim=True)
     slopes = total - torch.cumsum(squares, dim=1)
     to_end = -(ratios * w) * (w.abs() > _MIN_WEIGHT).float()
+    # `heights` are the changes of w · x when entries have moved along -w by the lengths `ordered`, at which they reach
+    # 0 or 1.
     first_height = -total * ordered[:, 0:1]
     heights = torch.cat((first_height, torch.cumsum((-following + ordered) * slopes, dim=1) + first_height), 1)
     is_near = heights[:, 0] + c < 0
@@ -80,8 +85,8 @@ def project_l2(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tenso
     length = length.masked_fill(slope == 0, 0)
     is_at_end = (length > ratios).float()
     between_moves = to_end * is_at_end - length * w * (1 - is_at_end)
-    moved = torch.where(is_near[:, None], near_moves, to_end)
-    return torch.where(is_between[:, None], between_moves, moved) * (w.abs() > _MIN_WEIGHT).float()
+    other_moves = torch.where(is_near[:, None], near_moves, to_end)
+    return torch.where(is_between[:, None], between_moves, other_moves) * (w.abs() > _MIN_WEIGHT).float()
 
 
 def project_l1(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -91,6 +96,7 @@ def project_l1(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tenso
     ranks = torch.argsort(order)
     to_end = (-t + (w < 0).float()) * (w != 0).float()
     gains = torch.minimum(-w * t, w * (1 - t)).gather(1, order)
+    # `heights` are the values of w · x - b after 0, 1, … entries have moved to 0 or 1.
     heights = torch.cumsum(torch.cat((c.unsqueeze(-1), gains), 1), dim=1)
     is_between = heights[:, -1] < 0
     index = _bisect(lambda index: heights.gather(1, index) > 0, w, heights.shape[1])
@@ -116,7 +122,7 @@ def _oriented_with_distance(t: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -
 
 
 def _bisect(is_below: Callable[[torch.Tensor], torch.Tensor], w: torch.Tensor, high: int) -> torch.Tensor:
-    """Return the last index (B, 1) for which `is_below` is true, with as many bisections as the width of w needs."""
+    """Return the last index (B, 1) for which `is_below` is true; the number of bisections follows from w's width."""
     low = torch.zeros(len(w), 1, dtype=torch.int64, device=w.device)
     top = torch.full_like(low, high)
     for _ in range(math.ceil(math.log2(w.shape[1]))):

@@ -41,6 +41,6 @@ def correction_to_l1(clean: torch.Tensor, difference: torch.Tensor, radii: torch
         is_outside = sums.gather(1, middle) + slack[:, None] < 0
         low, high = torch.where(is_outside, middle, low), torch.where(is_outside, high, middle)
     alpha = (-sums.gather(1, low) - slack[:, None]) / slopes.gather(1, low + 1) + following.gather(1, low)
-    moved = -torch.minimum(torch.maximum(-smallest_move, alpha), -largest_move)
-    correction = torch.where((smallest_sum + slack < 0)[:, None], moved, smallest_move)
+    moves_to_ball = -torch.minimum(torch.maximum(-smallest_move, alpha), -largest_move)
+    correction = torch.where((smallest_sum + slack < 0)[:, None], moves_to_ball, smallest_move)
     return (y.sign() * correction).view(clean.shape)

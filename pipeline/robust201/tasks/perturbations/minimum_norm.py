@@ -1,8 +1,8 @@
 """Common parts of minimum-norm attacks: one run per image, whose result is used for all epsilons.
 
-For each epsilon, the result is the nearest misclassified image found if it is inside the ball, otherwise the clean
-image. So the accuracy at an epsilon is the fraction of images whose nearest misclassified image is farther away than
-epsilon. If epsilon is as large as the range of pixel values, all results are the nearest misclassified images.
+At each epsilon, the result is the nearest misclassified image that the attack finds, if it is inside the ball, and the
+clean image otherwise. The accuracy at an epsilon is therefore the fraction of images for which the attack finds no
+misclassified image within epsilon.
 """
 
 import dataclasses
@@ -25,8 +25,8 @@ LibrarySearch = Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]
 """(Foolbox's model, pixels, labels) → the same result as `Search`."""
 
 
-def fused_batches(job: AttackJob, constraint: Constraint, search: Search) -> Iterator[Perturbed]:
-    """Attack correct images once for all epsilons with the fused engine, and return misclassified images unchanged."""
+def fused_minimum_norm_batches(job: AttackJob, constraint: Constraint, search: Search) -> Iterator[Perturbed]:
+    """Attack each correctly classified image once for all epsilons, and return misclassified images unchanged."""
     unbounded_job = dataclasses.replace(job, epsilons=(math.inf,))
     positions = np.arange(len(job.images))
     # Foolbox also attacks images that are misclassified without an attack, and returns them unchanged. If
@@ -34,7 +34,7 @@ def fused_batches(job: AttackJob, constraint: Constraint, search: Search) -> Ite
     correct = np.ones(len(positions), np.bool_) if job.batching.uses_library_batches else job.is_correct()
     for samples in job.chunks(positions[~correct]):
         yield from batches_by_strength(samples, samples.clean)
-    for samples in unbounded_job.pools_of_images(positions[correct]):
+    for samples in unbounded_job.groups_of_images(positions[correct]):
         with torch.inference_mode():
             nearest = search(unbounded_job, samples)
         attacked_positions = torch.from_numpy(samples.positions).to(nearest.device)
@@ -42,12 +42,12 @@ def fused_batches(job: AttackJob, constraint: Constraint, search: Search) -> Ite
             yield Perturbed(
                 strength_index,
                 attacked_positions,
-                # Copied outside of inference mode, as in `batches_by_strength`.
+                # Copy outside of inference mode, as in `batches_by_strength`.
                 replace_outside_ball(constraint, samples.clean, nearest, radius).clone(),
             )
 
 
-def minimum_norm_batches(
+def foolbox_minimum_norm_batches(
     context: Context, request: Request, constraint: Constraint, search: LibrarySearch
 ) -> Iterator[Perturbed]:
     """Run one of Foolbox's attacks once on every batch, for all strengths."""

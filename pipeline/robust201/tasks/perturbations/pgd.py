@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, batches_by_strength
-from robust201.tasks.attack_kit.batching import gradient_of, logits_of
+from robust201.tasks.attack_kit.batching import logits_of, loss_and_gradient_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.constraints import LINF
 from robust201.tasks.parameters import PgdParameters
@@ -23,7 +23,7 @@ from robust201.tasks.parameters import PgdParameters
 
 def reference(context: Context, parameters: PgdParameters, request: Request) -> Iterator[Perturbed]:
     """Attack with Foolbox."""
-    # Imported here, so that the fused engine does not import libraries that it does not use.
+    # Import here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.foolbox_engine import Aim, foolbox, foolbox_batches
 
     attack = foolbox.attacks.LinfPGD(
@@ -34,7 +34,7 @@ def reference(context: Context, parameters: PgdParameters, request: Request) -> 
 
 
 def fused(job: AttackJob, parameters: PgdParameters) -> Iterator[Perturbed]:
-    """Attack all epsilons together."""
+    """Attack at all epsilons together."""
     job.record_clean()
     for samples in job.chunks(np.arange(len(job.images))):
         yield from batches_by_strength(samples, _attack_samples(job, samples, parameters))
@@ -46,12 +46,12 @@ def _attack_samples(job: AttackJob, samples: Samples, parameters: PgdParameters)
     step_sizes = samples.scaled_epsilons(parameters.rel_stepsize, job.epsilons)
     classes = samples.labels
     if parameters.target == "least_likely":
-        classes = logits_of(job.model, job.batching, clean, samples.strengths).argmin(dim=1)
+        classes = logits_of(job.model, job.batching, clean, samples.strength_indices).argmin(dim=1)
         step_sizes = -step_sizes
     images = start_in_cube(job, samples) if parameters.random_start else clean.clone()
     log = job.run_log(samples, parameters.steps)
     for step in range(parameters.steps):
-        logits, _, gradient = gradient_of(job.model, job.batching, images, classes, samples.strengths)
+        logits, _, gradient = loss_and_gradient_of(job.model, job.batching, images, classes, samples.strength_indices)
         log.record_iterates(step, logits)
         images = project_to_cube(images.add_(gradient.sign().mul_(step_sizes)), clean, epsilons).clamp_(0, 1)
     log.write()

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, batches_by_strength
-from robust201.tasks.attack_kit.batching import gradient_of
+from robust201.tasks.attack_kit.batching import loss_and_gradient_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.constraints import L2
 from robust201.tasks.parameters import PgdL2Parameters
@@ -25,7 +25,7 @@ _MIN_NORM = 1e-12
 
 def reference(context: Context, parameters: PgdL2Parameters, request: Request) -> Iterator[Perturbed]:
     """Attack with Foolbox."""
-    # Imported here, so that the fused engine does not import libraries that it does not use.
+    # Import here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.foolbox_engine import Aim, foolbox, foolbox_batches
 
     attack = foolbox.attacks.L2PGD(
@@ -36,7 +36,7 @@ def reference(context: Context, parameters: PgdL2Parameters, request: Request) -
 
 
 def fused(job: AttackJob, parameters: PgdL2Parameters) -> Iterator[Perturbed]:
-    """Attack all epsilons together."""
+    """Attack at all epsilons together."""
     job.record_clean()
     for samples in job.chunks(np.arange(len(job.images))):
         yield from batches_by_strength(samples, _attack_samples(job, samples, parameters))
@@ -50,7 +50,7 @@ def _attack_samples(job: AttackJob, samples: Samples, parameters: PgdL2Parameter
     best_iterate, returns_best = BestIterate(images), parameters.iterate == "best"
     log = job.run_log(samples, parameters.steps)
     for step in range(parameters.steps):
-        logits, loss, gradient = gradient_of(job.model, job.batching, images, labels, samples.strengths)
+        logits, loss, gradient = loss_and_gradient_of(job.model, job.batching, images, labels, samples.strength_indices)
         log.record_iterates(step, logits, best_iterate.offer(images, loss) if returns_best else None)
         gradient = gradient * _norms(gradient).reciprocal()
         images = _project(images + parameters.step_size * gradient, clean, epsilons).clamp(0, 1)

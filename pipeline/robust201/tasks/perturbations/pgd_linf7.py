@@ -3,7 +3,7 @@
 Source: Madry et al., "Towards Deep Learning Models Resistant to Adversarial Attacks", ICLR 2018;
 `foolbox.attacks.LinfPGD` with steps of a quarter of epsilon and no random start. Implementations differ in the
 starting point, in the returned iterate (see `pgd_l2`), and in whether the attack leads away from the image's label or
-from the class predicted at the starting point. Parameters select each of these.
+from the class predicted at the starting point. Each of these choices is a parameter.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples, batches_by_strength
-from robust201.tasks.attack_kit.batching import gradient_of
+from robust201.tasks.attack_kit.batching import loss_and_gradient_of
 from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.constraints import LINF
 from robust201.tasks.parameters import PgdLinf7Parameters
@@ -22,7 +22,7 @@ from robust201.tasks.perturbations.pgd_variants import BestIterate, labels_to_at
 
 def reference(context: Context, parameters: PgdLinf7Parameters, request: Request) -> Iterator[Perturbed]:
     """Attack with Foolbox."""
-    # Imported here, so that the fused engine does not import libraries that it does not use.
+    # Import here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.foolbox_engine import Aim, foolbox, foolbox_batches
 
     attack = foolbox.attacks.LinfPGD(
@@ -33,7 +33,7 @@ def reference(context: Context, parameters: PgdLinf7Parameters, request: Request
 
 
 def fused(job: AttackJob, parameters: PgdLinf7Parameters) -> Iterator[Perturbed]:
-    """Attack all epsilons together."""
+    """Attack at all epsilons together."""
     job.record_clean()
     for samples in job.chunks(np.arange(len(job.images))):
         yield from batches_by_strength(samples, _attack_samples(job, samples, parameters))
@@ -48,7 +48,7 @@ def _attack_samples(job: AttackJob, samples: Samples, parameters: PgdLinf7Parame
     best_iterate, returns_best = BestIterate(images), parameters.iterate == "best"
     log = job.run_log(samples, parameters.steps)
     for step in range(parameters.steps):
-        logits, loss, gradient = gradient_of(job.model, job.batching, images, labels, samples.strengths)
+        logits, loss, gradient = loss_and_gradient_of(job.model, job.batching, images, labels, samples.strength_indices)
         log.record_iterates(step, logits, best_iterate.offer(images, loss) if returns_best else None)
         # Make a new tensor, since `best_iterate` refers to earlier iterates.
         images = project_to_cube(images + gradient.sign().mul_(step_sizes), clean, epsilons).clamp_(0, 1)

@@ -14,7 +14,7 @@ def labels_to_attack(
     """Return the labels (B,) that the attack leads away from: the images' labels, or predictions at the start."""
     if parameters.label == "given":
         return samples.labels
-    return logits_of(job.model, job.batching, start, samples.strengths).argmax(dim=1)
+    return logits_of(job.model, job.batching, start, samples.strength_indices).argmax(dim=1)
 
 
 class BestIterate:
@@ -37,5 +37,5 @@ class BestIterate:
 
     def offer_last(self, job: AttackJob, samples: Samples, images: torch.Tensor, labels: torch.Tensor) -> None:
         """Offer iterates whose loss is unknown. Computing it takes one more forward pass."""
-        logits = logits_of(job.model, job.batching, images, samples.strengths)
+        logits = logits_of(job.model, job.batching, images, samples.strength_indices)
         self.offer(images, functional.cross_entropy(logits, labels, reduction="none"))

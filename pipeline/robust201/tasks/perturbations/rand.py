@@ -18,7 +18,7 @@ from robust201.tasks.attack_kit.context import Context, Perturbed, Request
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Apgd, ApgdDlr, Rand, parameters_in_ball
 from robust201.tasks.perturbations import apgd, apgd_dlr
-from robust201.tasks.perturbations.standard import Stage, attack_in_stages, library_stages
+from robust201.tasks.perturbations.standard import Stage, attack_in_stages, run_library_stages
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -38,15 +38,15 @@ def reference(context: Context, parameters: Rand, request: Request) -> Iterator[
         return configure
 
     stages = (("apgd-ce", configuration_for_loss("ce")), ("apgd-dlr", configuration_for_loss("dlr")))
-    yield from library_stages(context, CONSTRAINTS[parameters.norm], request, stages)
+    yield from run_library_stages(context, CONSTRAINTS[parameters.norm], request, stages)
 
 
 def fused(job: AttackJob, parameters: Rand) -> Iterator[Perturbed]:
-    """Attack all epsilons together."""
+    """Attack at all epsilons together."""
     norm_suffix = "" if parameters.norm == "Linf" else f"_{parameters.norm.lower()}"
     ce = parameters_in_ball(Apgd, parameters.norm)(steps=parameters.steps)
     dlr = parameters_in_ball(ApgdDlr, parameters.norm)(steps=parameters.steps)
-    batch_size = job.batching.samples
+    batch_size = job.batching.batch_size
     stages = (
         Stage(f"aa_apgd-ce{norm_suffix}", apgd.single_run(ce), ce.restarts, batch_size),
         Stage(f"aa_apgd-dlr{norm_suffix}", apgd_dlr.single_run(dlr), dlr.restarts, batch_size),

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 import torch
 
 from robust201.tasks.attack_kit.attack_job import AttackJob, Samples
-from robust201.tasks.attack_kit.batching import objective_gradient_of
+from robust201.tasks.attack_kit.batching import value_and_gradient_of
 from robust201.tasks.attack_kit.context import Perturbed
 from robust201.tasks.constraints import L0
 from robust201.tasks.parameters import SigmaZero
-from robust201.tasks.perturbations.minimum_norm import cosine_decay, fused_batches, per_image
+from robust201.tasks.perturbations.minimum_norm import cosine_decay, fused_minimum_norm_batches, per_image
 
 _BETAS = (0.9, 0.999)
 _MIN_NORM = 1e-12
@@ -25,7 +25,9 @@ _ADAM_OFFSET = 1e-8
 
 def fused(job: AttackJob, parameters: SigmaZero) -> Iterator[Perturbed]:
     """Attack each image once for all epsilons."""
-    yield from fused_batches(job, L0, lambda unbounded_job, samples: run_sigma_zero(unbounded_job, samples, parameters))
+    yield from fused_minimum_norm_batches(
+        job, L0, lambda unbounded_job, samples: run_sigma_zero(unbounded_job, samples, parameters)
+    )
 
 
 def run_sigma_zero(job: AttackJob, samples: Samples, parameters: SigmaZero) -> torch.Tensor:
@@ -37,7 +39,7 @@ def run_sigma_zero(job: AttackJob, samples: Samples, parameters: SigmaZero) -> t
     best_images, margin, stepsize = clean, _margin(labels), parameters.stepsize
     for step in range(parameters.steps):
         images = clean + delta
-        logits, _, gradient = objective_gradient_of(job.model, job.batching, images, margin, samples.strengths)
+        logits, _, gradient = value_and_gradient_of(job.model, job.batching, images, margin, samples.strength_indices)
         misclassified = logits.argmax(dim=1) != labels
         n_changed = delta.flatten(1).norm(p=0, dim=1)
         has_fewer_changed = misclassified & (n_changed < fewest_changed)

@@ -1,4 +1,4 @@
-"""Spatial attacks: the first of a grid of rotations and translations that fools the network.
+"""Spatial attacks, which return the first image of a grid of rotations and translations that fools the network.
 
 Source: Engstrom et al., "Exploring the Landscape of Spatial Robustness", ICML 2019; `foolbox.attacks.SpatialAttack`
 with grid search, whose geometry and order this module follows: one affine map from output to input coordinates,
@@ -23,7 +23,7 @@ from robust201.tasks.parameters import SpatialParameters
 
 def reference(context: Context, parameters: SpatialParameters, request: Request) -> Iterator[Perturbed]:
     """Attack with Foolbox."""
-    # Imported here, so that the fused engine does not import libraries that it does not use.
+    # Import here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.foolbox_engine import foolbox, foolbox_batches
 
     attack = foolbox.attacks.SpatialAttack(
@@ -65,16 +65,16 @@ def _search(job: AttackJob, clean: torch.Tensor, labels: torch.Tensor, grid: tor
     n_points_done = 0
     while n_points_done < len(grid) and len(remaining):
         # Take as many points as fill a batch, so more points at a time when fewer images remain.
-        points = grid[n_points_done : n_points_done + max(1, job.batching.samples // len(remaining))]
-        moved = transform(clean[remaining], points)
+        points = grid[n_points_done : n_points_done + max(1, job.batching.batch_size // len(remaining))]
+        transformed = transform(clean[remaining], points)
         repeated_labels = labels[remaining].repeat(len(points))
-        correct = _is_correct(job, moved.flatten(0, 1), repeated_labels).view(len(points), len(remaining))
+        correct = _is_correct(job, transformed.flatten(0, 1), repeated_labels).view(len(points), len(remaining))
         fooled = ~correct.all(dim=0)
         # argmin returns the first of equal values: `correct` is 0 at the first point that fools the network.
         first_fooling_point = correct.to(torch.uint8).argmin(dim=0)
-        adversarial[remaining[fooled]] = moved[first_fooling_point, torch.arange(len(remaining), device=clean.device)][
-            fooled
-        ]
+        adversarial[remaining[fooled]] = transformed[
+            first_fooling_point, torch.arange(len(remaining), device=clean.device)
+        ][fooled]
         remaining = remaining[~fooled]
         n_points_done += len(points)
     return adversarial

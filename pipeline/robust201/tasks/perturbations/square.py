@@ -43,7 +43,7 @@ def reference(context: Context, parameters: Square, request: Request) -> Iterato
 
 def square_batches(context: Context, parameters: Square, request: Request) -> Iterator[Perturbed]:
     """Attack with AutoAttack's Square."""
-    # Imported here, so that the fused engine does not import libraries that it does not use.
+    # Import here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.autoattack_engine import autoattack_batches
 
     def configure(adversary: "AutoAttack") -> None:
@@ -80,7 +80,7 @@ def configure_library(adversary: "AutoAttack", context: Context, parameters: Squ
 
 
 def fused(job: AttackJob, parameters: Square) -> Iterator[Perturbed]:
-    """Attack images and epsilons together.
+    """Attack images at all epsilons together.
 
     A query proposes the same window with the same signs to every sample. Only the size of the change differs: it is
     twice the sample's epsilon. Misclassified samples are removed, and the remaining samples of all epsilons and images
@@ -93,7 +93,7 @@ def single_run(parameters: Square) -> SingleRun:
     """Return a function that runs the attack once."""
 
     def run(job: AttackJob, samples: Samples, restart: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return _single_run(job, samples, restart, parameters)
+        return _run_square(job, samples, restart, parameters)
 
     return run
 
@@ -104,7 +104,7 @@ def pooled_samples(job: AttackJob, positions: NDArray[np.int64]) -> Iterator[Sam
     A pool contains its images at all epsilons. This keeps batches full for as long as possible.
     """
     n_strengths = len(job.epsilons)
-    n_images = len(positions) if job.batching.uses_library_batches else max(1, job.batching.pool // n_strengths)
+    n_images = len(positions) if job.batching.uses_library_batches else max(1, job.batching.pool_size // n_strengths)
     for start in range(0, len(positions), max(1, n_images)):
         pool = positions[start : start + n_images]
         yield job.samples(np.arange(n_strengths).repeat(len(pool)), np.tile(pool, n_strengths))
@@ -123,7 +123,7 @@ class SearchState:
     margins: torch.Tensor
 
 
-def _single_run(
+def _run_square(
     job: AttackJob, samples: Samples, restart: int, parameters: Square
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Run Square once (Andriushchenko et al., 2020, algorithm 1).
@@ -135,7 +135,7 @@ def _single_run(
     accepted_images = (samples.clean + samples.epsilons * stripes).clamp_(0, 1)
     state = SearchState(
         accepted_images,
-        margins_of(logits_of(job.model, job.batching, accepted_images, samples.strengths), samples.labels),
+        margins_of(logits_of(job.model, job.batching, accepted_images, samples.strength_indices), samples.labels),
     )
     log = job.run_log(samples, parameters.queries, restart)
     log.record_fooled(1, state.margins <= 0)
@@ -147,11 +147,12 @@ def _single_run(
         stop = min(parameters.queries, query + job.batching.queries_per_check(query))
         sides = [side_of(query_number, parameters.p_init, job.shape) for query_number in range(query, stop)]
         windows = _to_device(job.random_numbers.windows(restart, query, sides, job.shape), active.device)
-        for batch in job.batching.slices(samples.strengths[active.cpu().numpy()]):
+        for batch in job.batching.slices(samples.strength_indices[active.cpu().numpy()]):
             _search(job, samples, state, active[batch], windows, log, query)
         query = stop
     misclassified = (
-        logits_of(job.model, job.batching, state.accepted_images, samples.strengths).argmax(dim=1) != samples.labels
+        logits_of(job.model, job.batching, state.accepted_images, samples.strength_indices).argmax(dim=1)
+        != samples.labels
     )
     log.write(misclassified)
     return state.accepted_images, misclassified

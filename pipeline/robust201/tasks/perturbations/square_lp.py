@@ -31,7 +31,7 @@ def reference(context: Context, parameters: Square, request: Request) -> Iterato
 
 
 def fused(job: AttackJob, parameters: Square) -> Iterator[Perturbed]:
-    """Attack images and epsilons together (see `square.fused`)."""
+    """Attack images at all epsilons together (see `square.fused`)."""
     yield from attack_correct(job, functools.partial(pooled_samples, job), single_run(parameters), parameters.restarts)
 
 
@@ -39,18 +39,18 @@ def single_run(parameters: Square) -> SingleRun:
     """Return a function that runs the attack once."""
 
     def run(job: AttackJob, samples: Samples, restart: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return _single_run(job, samples, restart, parameters)
+        return _run_square(job, samples, restart, parameters)
 
     return run
 
 
-def _single_run(
+def _run_square(
     job: AttackJob, samples: Samples, restart: int, parameters: Square
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Run Square once, and return the images (B, 3, H, W) and whether they are misclassified (B,)."""
     ball = _L1Ball(job, samples) if parameters.norm == "L1" else _L2Ball(samples)
     start_images = ball.project(samples.clean, _tiling(job, samples, restart, parameters.norm), slice(None))
-    margins = margins_of(logits_of(job.model, job.batching, start_images, samples.strengths), samples.labels)
+    margins = margins_of(logits_of(job.model, job.batching, start_images, samples.strength_indices), samples.labels)
     state = SearchState(start_images, margins)
     log = job.run_log(samples, parameters.queries, restart)
     log.record_fooled(1, state.margins <= 0)
@@ -65,7 +65,7 @@ def _single_run(
         window_moves = job.random_numbers.window_moves(
             restart, query, samples.image_rows[active_samples], sides, job.shape
         )
-        for batch in job.batching.slices(samples.strengths[active_samples]):
+        for batch in job.batching.slices(samples.strength_indices[active_samples]):
             numbered_moves = [
                 (query_number, window_move.for_images(batch, active.device))
                 for query_number, window_move in enumerate(window_moves, start=query + 1)
@@ -73,7 +73,8 @@ def _single_run(
             _search(job, samples, state, active[batch], numbered_moves, ball, log)
         query = stop
     misclassified = (
-        logits_of(job.model, job.batching, state.accepted_images, samples.strengths).argmax(dim=1) != samples.labels
+        logits_of(job.model, job.batching, state.accepted_images, samples.strength_indices).argmax(dim=1)
+        != samples.labels
     )
     log.write(misclassified)
     return state.accepted_images, misclassified

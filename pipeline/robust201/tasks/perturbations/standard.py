@@ -26,25 +26,29 @@ if TYPE_CHECKING:
     from pyautoattack.autoattack import AttackName
 
     LibraryStage = tuple[AttackName, Callable[[AutoAttack], None]]
+    """AutoAttack's name of an attack, and a function that sets the attack's parameters on a new `AutoAttack`."""
 
 
 def reference(context: Context, parameters: Standard, request: Request) -> Iterator[Perturbed]:
     """Attack with AutoAttack, one of its attacks at a time, to record which attack fools each image."""
-    attacks = _attacks(parameters)
+    attack_parameters = _attack_parameters(parameters)
     stages: tuple[LibraryStage, ...] = (
-        ("apgd-ce", lambda adversary: apgd.configure_library(adversary, context, attacks.apgd_ce, "ce")),
-        ("apgd-t", lambda adversary: apgd_targeted.configure_library(adversary, context, attacks.apgd_targeted)),
-        ("fab-t", lambda adversary: fab.configure_library(adversary, context, attacks.fab_targeted)),
-        ("square", lambda adversary: square.configure_library(adversary, context, attacks.square)),
+        ("apgd-ce", lambda adversary: apgd.configure_library(adversary, context, attack_parameters.apgd_ce, "ce")),
+        (
+            "apgd-t",
+            lambda adversary: apgd_targeted.configure_library(adversary, context, attack_parameters.apgd_targeted),
+        ),
+        ("fab-t", lambda adversary: fab.configure_library(adversary, context, attack_parameters.fab_targeted)),
+        ("square", lambda adversary: square.configure_library(adversary, context, attack_parameters.square)),
     )
-    yield from library_stages(context, CONSTRAINTS[parameters.norm], request, stages)
+    yield from run_library_stages(context, CONSTRAINTS[parameters.norm], request, stages)
 
 
-def library_stages(
+def run_library_stages(
     context: Context, constraint: Constraint, request: Request, stages: "Sequence[LibraryStage]"
 ) -> Iterator[Perturbed]:
     """Run stages of AutoAttack with the library, each on the images that still resist."""
-    # Imported here, so that the fused engine does not import libraries that it does not use.
+    # Import here, so that the fused engine does not import libraries that it does not use.
     from robust201.tasks.perturbations.autoattack_engine import run_autoattack
 
     for strength_index, strength in enumerate(request.strengths):
@@ -77,7 +81,7 @@ def library_stages(
                 yield Perturbed(strength_index, positions[remaining], pixels[remaining])
 
 
-class _Attacks(NamedTuple):
+class _AttackParameters(NamedTuple):
     """Parameters of the four attacks."""
 
     apgd_ce: Apgd
@@ -86,11 +90,11 @@ class _Attacks(NamedTuple):
     square: Square
 
 
-def _attacks(parameters: Standard) -> _Attacks:
+def _attack_parameters(parameters: Standard) -> _AttackParameters:
     """Return the parameters of the four attacks: the requested steps and queries, and the norm's defaults otherwise."""
     steps, queries = parameters.steps, parameters.queries
     norm = parameters.norm
-    return _Attacks(
+    return _AttackParameters(
         apgd_ce=parameters_in_ball(Apgd, norm)(steps=steps),
         apgd_targeted=parameters_in_ball(ApgdTargeted, norm)(steps=steps),
         fab_targeted=parameters_in_ball(FabTargeted, norm)(steps=steps),
@@ -107,7 +111,7 @@ class Stage:
         run: function that runs the attack once.
         n_runs: number of runs.
         group_size: number of samples that are attacked together.
-        groups_by_image: whether to attack all epsilons of an image together, for speed.
+        groups_by_image: whether a group contains its images at all epsilons, for speed.
     """
 
     key: str
@@ -118,47 +122,52 @@ class Stage:
 
 
 def _stages(job: AttackJob, parameters: Standard) -> tuple[Stage, ...]:
-    attacks = _attacks(parameters)
+    attack_parameters = _attack_parameters(parameters)
     norm_suffix = "" if parameters.norm == "Linf" else f"_{parameters.norm.lower()}"
-    batch_size = job.batching.samples
+    batch_size = job.batching.batch_size
     square_run = square.single_run if parameters.norm == "Linf" else square_lp.single_run
     return (
-        Stage(f"aa_apgd-ce{norm_suffix}", apgd.single_run(attacks.apgd_ce), attacks.apgd_ce.restarts, batch_size),
+        Stage(
+            f"aa_apgd-ce{norm_suffix}",
+            apgd.single_run(attack_parameters.apgd_ce),
+            attack_parameters.apgd_ce.restarts,
+            batch_size,
+        ),
         Stage(
             f"aa_apgd-t{norm_suffix}",
-            apgd_targeted.single_run(attacks.apgd_targeted),
-            attacks.apgd_targeted.targets * attacks.apgd_targeted.restarts,
+            apgd_targeted.single_run(attack_parameters.apgd_targeted),
+            attack_parameters.apgd_targeted.targets * attack_parameters.apgd_targeted.restarts,
             batch_size,
         ),
         Stage(
             f"aa_fab-t{norm_suffix}",
-            fab_targeted.single_run(attacks.fab_targeted),
-            attacks.fab_targeted.targets,
+            fab_targeted.single_run(attack_parameters.fab_targeted),
+            attack_parameters.fab_targeted.targets,
             batch_size * len(job.epsilons),
             groups_by_image=True,
         ),
         Stage(
             f"aa_square{norm_suffix}",
-            square_run(attacks.square),
-            attacks.square.restarts,
-            max(batch_size, job.batching.pool),
+            square_run(attack_parameters.square),
+            attack_parameters.square.restarts,
+            max(batch_size, job.batching.pool_size),
         ),
     )
 
 
 def fused(job: AttackJob, parameters: Standard) -> Iterator[Perturbed]:
-    """Attack all epsilons together."""
+    """Attack at all epsilons together."""
     yield from attack_in_stages(job, _stages(job, parameters))
 
 
 def attack_in_stages(job: AttackJob, stages: Sequence[Stage]) -> Iterator[Perturbed]:
-    """Attack all epsilons together. The samples that resist one stage fill the batches of the next stage."""
+    """Attack at all epsilons together. The samples that resist one stage fill the batches of the next stage."""
     correct = job.is_correct()
     for samples in job.chunks(np.flatnonzero(~correct)):
         yield from batches_by_strength(samples, samples.clean)
-    attacked = np.flatnonzero(correct)
-    strength_indices = np.arange(len(job.epsilons)).repeat(len(attacked))
-    positions = np.tile(attacked, len(job.epsilons))
+    correct_positions = np.flatnonzero(correct)
+    strength_indices = np.arange(len(job.epsilons)).repeat(len(correct_positions))
+    positions = np.tile(correct_positions, len(job.epsilons))
     remaining = np.arange(len(strength_indices))
     for stage_number, stage in enumerate(stages, start=1):
         if job.on_stage is not None:
@@ -178,8 +187,8 @@ def attack_in_stages(job: AttackJob, stages: Sequence[Stage]) -> Iterator[Pertur
                 )
             resisting.append(rows[~is_fooled])
         remaining = np.sort(np.concatenate(resisting))
-    for start in range(0, len(remaining), job.batching.samples):
-        rows = remaining[start : start + job.batching.samples]
+    for start in range(0, len(remaining), job.batching.batch_size):
+        rows = remaining[start : start + job.batching.batch_size]
         samples = job.samples(strength_indices[rows], positions[rows])
         yield from batches_by_strength(samples, samples.clean)
 

@@ -26,9 +26,9 @@ def yield_images(context: Context, parameters: Parameters, request: Request) -> 
             f"Transferring adversarial images failed for {context.key!r}: the context has no source of images. "
             "Evaluate transfers in a sweep."
         )
-    for strength_index, radius in enumerate(request.strengths):
+    for strength_index, strength in enumerate(request.strengths):
         for batch in context.slices(len(request.images)):
             # Copy, since torch rejects read-only memory, such as memory maps.
-            pixels = np.array(context.adversarial(radius, request.indices[batch]))
+            pixels = np.array(context.adversarial(strength, request.indices[batch]))
             adversarial = torch.from_numpy(pixels).to(request.images.device)
             yield Perturbed(strength_index, positions_of(batch, request.images.device), adversarial)
