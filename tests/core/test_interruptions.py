@@ -15,7 +15,7 @@ from robust201.core.interrupts import (
     DrainDeadlineError,
     SignalInterrupt,
     draining_on_signals,
-    ending_signals_as_interrupt,
+    stop_signals_as_interrupt,
 )
 from robust201.runtime.executors import make_executor
 from robust201.runtime.executors.base import BundleLost, WorkerLost
@@ -46,7 +46,7 @@ def interrupted_module(tmp_path, monkeypatch) -> str:
 
 
 def test_interrupt_is_delayed_until_an_import_ends(interrupted_module) -> None:
-    with pytest.raises(SignalInterrupt), ending_signals_as_interrupt():  # noqa: PT012
+    with pytest.raises(SignalInterrupt), stop_signals_as_interrupt():  # noqa: PT012
         assert importlib.import_module(interrupted_module).value == 1
         wait_for_interrupt()
     assert interrupted_module in sys.modules
@@ -54,7 +54,7 @@ def test_interrupt_is_delayed_until_an_import_ends(interrupted_module) -> None:
 
 def test_interrupt_ends_a_hanging_import(interrupted_module, monkeypatch) -> None:
     monkeypatch.setattr(interrupts, "_MAX_IMPORT_SECONDS", 0.0)
-    with pytest.raises(SignalInterrupt), ending_signals_as_interrupt():
+    with pytest.raises(SignalInterrupt), stop_signals_as_interrupt():
         importlib.import_module(interrupted_module)
     assert interrupted_module not in sys.modules
 
@@ -67,7 +67,7 @@ class InterruptedDestructor:
 
 
 def test_interrupt_in_a_destructor_is_raised_again(capsys) -> None:
-    with pytest.raises(SignalInterrupt), ending_signals_as_interrupt():  # noqa: PT012
+    with pytest.raises(SignalInterrupt), stop_signals_as_interrupt():  # noqa: PT012
         interrupted = InterruptedDestructor()
         del interrupted
         wait_for_interrupt()
@@ -91,7 +91,7 @@ def test_second_signal_in_an_import_is_not_replaced_by_the_deadline(tmp_path, mo
 
 
 def test_interrupt_replaces_an_error_that_it_caused() -> None:
-    with pytest.raises(SignalInterrupt) as error, ending_signals_as_interrupt():  # noqa: PT012
+    with pytest.raises(SignalInterrupt) as error, stop_signals_as_interrupt():  # noqa: PT012
         try:
             signal.raise_signal(signal.SIGTERM)
         except KeyboardInterrupt:
@@ -102,9 +102,9 @@ def test_interrupt_replaces_an_error_that_it_caused() -> None:
 def test_errors_without_a_signal_propagate_and_handlers_are_restored() -> None:
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM)
     original_handlers = [signal.getsignal(signum) for signum in signals], sys.unraisablehook
-    with pytest.raises(AttributeError), ending_signals_as_interrupt():
+    with pytest.raises(AttributeError), stop_signals_as_interrupt():
         raise AttributeError("unrelated")
-    with pytest.raises(SignalInterrupt), ending_signals_as_interrupt():  # noqa: PT012
+    with pytest.raises(SignalInterrupt), stop_signals_as_interrupt():  # noqa: PT012
         interrupted = InterruptedDestructor()
         del interrupted
         wait_for_interrupt()

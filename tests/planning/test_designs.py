@@ -50,6 +50,7 @@ def test_cheaper_designs_halve_images_networks_or_queries() -> None:
     n_networks = len(make_config().selected_architectures)
     n_half = n_networks // 2
     images, networks, queries = halved_designs(make_small_plan(), {}, worst_case)
+    # 5000 of the 10,000 test images of CIFAR-10, at an accuracy of 0.5 and with finite population correction
     assert images.half_width == pytest.approx(1.959964 * (0.25 / 5000 * 0.5) ** 0.5)
     assert images.yaml == {"images": {"count": 5000}}
     assert networks.half_width == 0.0

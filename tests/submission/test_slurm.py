@@ -215,10 +215,8 @@ ENVIRONMENT = {"SLURM_ARRAY_JOB_ID": "4711", "SLURM_ARRAY_TASK_ID": "8", "SLURM_
     ("tally", "is_requeued"),
     [
         (make_tally(), True),
-        (
-            make_tally(stopped_by_time_limit=False),
-            False,
-        ),  # after scancel or preemption, the user or Slurm decides whether to requeue
+        # After scancel or preemption, the user or Slurm decides whether to requeue.
+        (make_tally(stopped_by_time_limit=False), False),
         (make_tally(remaining=0), False),
         (make_tally(results=0), False),  # otherwise, the task would be requeued forever
     ],
@@ -357,9 +355,9 @@ def test_real_array_is_requeued_and_gives_the_same_bytes_as_one_run(
         assert "it's robust201-tiny" in read_log(index)
         assert "Complete for this selection" in read_log(index), read_log(index)
         assert cluster.job(f"{job}_{index}")["ExitCode"] == "0:0"
-    n_done_and_missing = [re.findall(r"(\d+) done, (\d+) missing", read_log(1))[i] for i in (0, 1)]
-    assert n_done_and_missing[0][0] == "0"
-    assert int(n_done_and_missing[1][0]) + int(n_done_and_missing[1][1]) == int(n_done_and_missing[0][1])
+    first_counts, rerun_counts, *_ = re.findall(r"(\d+) done, (\d+) missing", read_log(1))
+    assert first_counts[0] == "0"
+    assert int(rerun_counts[0]) + int(rerun_counts[1]) == int(first_counts[1])
     assert ShardStore.open(results).verify() == []
     assert json.loads(robust201("status", "--json", results).out)["complete"]
     for name, folder in (("array", results), ("driver", tmp_path / "ordinary")):

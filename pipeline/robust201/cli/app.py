@@ -81,7 +81,7 @@ def _show_version(is_requested: bool) -> None:
 
 
 @app.callback()
-def _options(
+def _read_global_options(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
@@ -137,8 +137,8 @@ def plan(
         Path | None,
         typer.Option(
             metavar="DATASET",
-            help="Dataset with per-image outcomes of similar networks, to predict the precision; with --next, the "
-            "exported dataset of the cells evaluated so far.",
+            help="Dataset with per-image outcomes of similar networks, to predict the precision of estimates; with "
+            "--next, the exported dataset of the cells evaluated so far.",
         ),
     ] = None,
     next_count: Annotated[
@@ -207,12 +207,12 @@ def plan(
         from robust201.planning.inputs import Inputs
 
         Inputs(config, console.say, keys=filters.keys, datasets=filters.datasets).check()
-    image_counts = assumed_facts(config)
-    filtered_plan = filters.narrow(make_plan(config, image_counts))
+    facts = assumed_facts(config)
+    filtered_plan = filters.narrow(make_plan(config, facts))
     summary = estimate(filtered_plan)
     reload = partial(load_any_sweep, sweep, execution={"workers": workers})
     summary |= plan_costs.summarise(filtered_plan, like, budget, reload)
-    uncounted_images = find_uncounted_images(config, image_counts)
+    uncounted_images = find_uncounted_images(config, facts)
     console.say_each([f"warning: {warning}" for warning in uncounted_images])
     summary["warnings"] = [str(warning) for warning in (*find_sweep_warnings(config), *uncounted_images)]
     if as_json:
@@ -241,7 +241,7 @@ def run(
         str | None,
         typer.Option(
             metavar="I/N",
-            help="Run only part I of N (counted from 1) of a sweep that `plan --save` saved, such as 3/64.",
+            help="Run only share I of N (counted from 1, such as 3/64) of a sweep that `plan --save` saved.",
         ),
     ] = None,
     slurm_requeue: SlurmRequeue = False,
@@ -364,7 +364,7 @@ def report(
     from robust201.figures.report import write_report
     from robust201.reader.dataset import RobustnessDataset
 
-    folder = dataset if dataset.name not in {"", ".."} else dataset.resolve()  # `.` has no name
+    folder = dataset if dataset.name not in {"", ".."} else dataset.resolve()  # `.` and `..` do not name the folder
     page = out or folder.parent / f"{folder.name}-report.html"
     reader = RobustnessDataset(dataset, weights=weights).select(split_names(architectures), split_names(keys))
     say_unused_estimates(reader.files, "figures show")

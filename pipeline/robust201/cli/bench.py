@@ -20,7 +20,7 @@ PAPER_BUDGET_DIVISOR = 40
 """Attacks run with 1/40 of the paper's steps and queries, so that their relative costs stay the same."""
 
 EPSILONS_255 = (0.5, 2.0)
-"""Epsilons of the attacks, in 1/255."""
+"""Epsilons of the attacks, in units of 1/255."""
 
 
 def bench(

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 _DATASET_NETWORK_PARAMETERS = ("networks", "dataset", "keys", "out", "as_json", "quiet", "estimates")
-"""Parameters of `compare` that may be set if the networks are networks of a dataset."""
+"""Parameters of `compare` that may be set for networks of a dataset (DATASET:ARCHITECTURE)."""
 
 
 def compare(
@@ -69,7 +69,8 @@ def compare(
         str | None,
         typer.Option(
             help=f"{KEYS_HELP} For DATASET:ARCHITECTURE also keys at a strength, such as pgd:8. Default: "
-            "clean,fgsm,pgd, or for DATASET:ARCHITECTURE every key at one strength."
+            "clean,fgsm,pgd, or for DATASET:ARCHITECTURE every key at one strength (attacks at the epsilon nearest to "
+            "1/255, or 1 for norms other than Linf; corruptions at severity 3)."
         ),
     ] = None,
     settings: Settings = None,
@@ -201,17 +202,17 @@ def _report(comparison: "Comparison", out: Path | None, as_json: bool, title: st
 
 
 def name_networks(
-    networks: list[str], weights: list[Path], *, command: str, n_min: int = 2
+    networks: list[str], weights: list[Path], *, command: str, min_networks: int = 2
 ) -> dict[str, tuple[str, Path | None]]:
-    """Return networks and their weights files by unique names.
+    """Return each network (FILE:FUNCTION) and its weights file, by a unique display name.
 
-    The names are FILE:FUNCTION. If these are not unique, they are the weights files, without the folders that all of
-    them share.
+    The display names are the networks. If these are not unique, the display names are the paths of the weights files
+    without the folders that all paths share.
     """
     if len(networks) == 1 and len(weights) > 1:
         networks = networks * len(weights)
-    if len(networks) < n_min or (weights and len(weights) != len(networks)):
-        minimum = "two networks" if n_min == 2 else "one network"
+    if len(networks) < min_networks or (weights and len(weights) != len(networks)):
+        minimum = "two networks" if min_networks == 2 else "one network"
         raise ConfigError(
             f"Reading the command line failed for robust201 {command}: it needs {minimum} or more, and either no "
             f"--weights or one per network, but got {console.format_count(len(networks), 'network')} and "

@@ -31,7 +31,7 @@ from robust201.core.errors import shorten
 from robust201.core.files import format_bytes
 from robust201.core.records import format_architecture
 
-if TYPE_CHECKING:  # commands import only what they run, so that others start quickly
+if TYPE_CHECKING:  # a command imports these modules only if it needs them, so that the others start quickly
     from robust201.export import ExportReport
     from robust201.export.diff import ComparisonReport
     from robust201.export.verify import Verdict
@@ -175,14 +175,13 @@ class RunDisplay:
             say(f"failed: {event.part.label}: {event.message}")
         elif isinstance(event, WorkerLost) or (isinstance(event, BundleLost) and event.was_started):
             say(f"worker {'preempted' if event.preempted else 'lost'}: {event.reason}; retrying")
-        is_rate_known = progress.is_rate_reliable
         rate, seconds_left = progress.evaluations_per_second, progress.seconds_left
         done, total = progress.done_evaluations, progress.total_evaluations
         is_complete = done == total
         if is_complete:
             speed = ", ".join(filter(None, (format_rate(rate, None, self._unit_name), "all done")))
         else:
-            speed = format_rate(rate, seconds_left, self._unit_name) if is_rate_known else _UNKNOWN_RATE
+            speed = format_rate(rate, seconds_left, self._unit_name) if progress.is_rate_reliable else _UNKNOWN_RATE
             if progress.quiet_seconds >= _QUIET_SECONDS:
                 speed += f"; nothing finished for {format_duration(progress.quiet_seconds)}"
         if not self._live.disable:
@@ -199,7 +198,10 @@ class RunDisplay:
                 say_each([f"  {line}" for line in describe_trainings_in_progress(progress.training_heartbeats)])
 
     def _is_due(self, progress: RunProgress, event: Event | None) -> bool:
-        """Return whether to print a progress line: the last one is old enough, or a run that printed some has ended."""
+        """Return whether to print a progress line.
+
+        One is due some time after the previous line, and at the end of a run that has printed at least one.
+        """
         if progress.done_evaluations == progress.total_evaluations:
             return self._logged_done not in {None, progress.done_evaluations}
         return time.monotonic() - self._last_log >= (_LOG_SECONDS if event else _QUIET_SECONDS)
@@ -277,9 +279,10 @@ def _describe_hours(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def show_tally(tally: RunTally, noun: str, completion_message: str, failures_hint: str = "") -> int:
     """Print how a run ended, and return the exit code: 0 if the run is complete, else 3.
 
+    `noun` is the unit in which the work is counted, such as ``evaluation``.
     A complete run prints `completion_message`. A run with failures prints `failures_hint`, which says how to list them.
     """
-    _show_work(tally, noun)
+    _show_work_and_failures(tally, noun)
     if tally.failures and failures_hint:
         say(failures_hint)
     if tally.complete:
@@ -292,7 +295,7 @@ def show_tally(tally: RunTally, noun: str, completion_message: str, failures_hin
     return 3
 
 
-def _show_work(tally: RunTally, noun: str) -> None:
+def _show_work_and_failures(tally: RunTally, noun: str) -> None:
     say(
         f"Computed {format_count(tally.evaluations, noun)} in {format_duration(tally.seconds)} of worker time; "
         f"{format_count(len(tally.failures), 'failure')}, {format_count(tally.deaths, 'worker')} died, "
@@ -398,7 +401,7 @@ def _describe_networks(verdict: Verdict | DatasetVerdict) -> Iterator[str]:
     if verdict.weights is not None and verdict.weights.n_checked:
         n_checked, n_unexpected = verdict.weights.n_checked, len(verdict.weights.unexpected)
         yield (
-            f"clean accuracy as recorded with the weights for {n_checked - n_unexpected:,} of "
+            f"clean accuracy agrees with the accuracy recorded with the weights for {n_checked - n_unexpected:,} of "
             f"{format_count(n_checked, 'network')}"
         )
     if verdict.flags is not None:
@@ -467,8 +470,8 @@ def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None
             f"{row.mean_difference:+z.5f}",
             "-" if row.kendall_tau is None else f"{row.kendall_tau:.4f}",
             "  ".join(
-                f"{format_architecture(i)} {accuracy_before:.4f}→{accuracy_after:.4f}"
-                for i, accuracy_before, accuracy_after in row.moved_most[:2]
+                f"{format_architecture(architecture)} {first_accuracy:.4f}→{second_accuracy:.4f}"
+                for architecture, first_accuracy, second_accuracy in row.moved_most[:2]
             ),
         )
         for row in (report.comparisons if all_rows else report.differing_comparisons)
@@ -508,7 +511,7 @@ def show_metrics(metrics: DerivedMetrics) -> None:
             "accuracy",
             "95% interval",
             "tied with the best",
-            "tied according to",
+            "ties tested on",
             *display_names.values(),
         )
         show_table("Rankings", columns, [(*row, *[""] * (len(columns) - len(row))) for row in rankings])
@@ -536,7 +539,7 @@ def show_metrics(metrics: DerivedMetrics) -> None:
             )
             for agreement in metrics.agreements
         ]
-        columns = ("", "Kendall's tau, 95% interval", "best by both", "networks")
+        columns = ("", "Kendall's tau, 95% interval", "best in both rankings", "networks")
         show_table("Agreement of ranks by robustness R and mean accuracy under the attack", columns, agreement_rows)
     for name, required_results in metrics.needs.items():
         say(f"{name}: not computed; requires {required_results}.")

@@ -61,19 +61,19 @@ def _describe_workers(status: SweepStatus) -> str:
     phrases = [f"{activity}: {' and '.join(runs)}" if runs else f"not running{ending}"]
     if status.last_heartbeat is not None:
         phrases.append(f"last heartbeat {console.format_duration(status.last_heartbeat)} ago")
-    for seconds, condition in (
+    for durations, condition in (
         (status.parts_in_flight if runs else (), "busy"),
         (status.silent_workers, "silent"),
     ):
-        if seconds:
-            longest = console.format_duration(max(seconds))
-            phrases.append(f"{console.format_count(len(seconds), 'worker')} {condition}, the longest for {longest}")
+        if durations:
+            longest = console.format_duration(max(durations))
+            phrases.append(f"{console.format_count(len(durations), 'worker')} {condition}, the longest for {longest}")
     return "; ".join(phrases)
 
 
 def _describe_rate_and_cost(status: SweepStatus) -> str:
-    is_moving = status.running and not status.complete
-    rate = console.format_rate(status.evaluations_per_second, status.seconds_left) if is_moving else ""
+    is_in_progress = status.running and not status.complete
+    rate = console.format_rate(status.evaluations_per_second, status.seconds_left) if is_in_progress else ""
     cost = f"{status.worker_seconds / 3600:,.2f} worker-hours of finished work"
     if status.cost.unit != "worker-hours":
         cost += f" ({status.cost.hours:,.2f} {status.cost.unit})"
@@ -186,7 +186,7 @@ def _render_sweep(terminal: Console, status: SweepStatus, quiet_seconds: float) 
     lines += [f"failed: {failure['label']}: {failure['message']}" for failure in status.failures[-_MAX_SHOWN_FAILURES:]]
     if status.damaged:
         lines.append(console.format_count(len(status.damaged), "damaged result file"))
-    texts = _fold([*lines, *_describe_inactivity(status, quiet_seconds)])
+    texts = _to_folded_texts([*lines, *_describe_inactivity(status, quiet_seconds)])
     n_lines = sum(len(text.wrap(terminal, terminal.width)) for text in texts)
     return Group(live_table(status, max_keys=terminal.size.height - n_lines - _FRAME_LINES), *texts)
 
@@ -196,7 +196,7 @@ def _describe_inactivity(status: Watched, quiet_seconds: float) -> list[str]:
     return [f"no active worker for {console.format_duration(quiet_seconds)}"] if is_quiet else []
 
 
-def _fold(lines: Sequence[str]) -> list[Text]:
+def _to_folded_texts(lines: Sequence[str]) -> list[Text]:
     return [Text(line, overflow="fold") for line in lines]
 
 
@@ -228,7 +228,7 @@ def _render_trainings(_terminal: Console, status: TrainingStatus, quiet_seconds:
         *in_progress,
         *(f"failed: {message}" for message in status.failures[-_MAX_SHOWN_FAILURES:]),
     ]
-    return Group(*_fold([*lines, *_describe_inactivity(status, quiet_seconds)]))
+    return Group(*_to_folded_texts([*lines, *_describe_inactivity(status, quiet_seconds)]))
 
 
 def _training_line(status: TrainingStatus, now: float) -> str:

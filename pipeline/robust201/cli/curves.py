@@ -86,7 +86,7 @@ def curves(
         check_output_file(out)
     elif out is not None:
         check_figure_name(out)
-    files_by_name = name_networks(networks, weights or [], command="curves", n_min=1)
+    files_by_name = name_networks(networks, weights or [], command="curves", min_networks=1)
     normalisation = read_normalisation(mean, std)
     parsed_attacks = read_keys(attacks or ",".join(DEFAULT_ATTACKS.get(norm, ())) or None, settings or [])
     if parsed_attacks is not None:

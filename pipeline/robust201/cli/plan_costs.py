@@ -32,7 +32,7 @@ def summarise(
         like: dataset whose outcomes predict the precision; if None, the pilot in the results folder is used, provided
             that it is complete.
         budget: budget such as ``500h``, for which three designs are added.
-        reload: function that reads the sweep again with other fields.
+        reload: function that reads the sweep again, with the fields that its arguments override.
     """
     from robust201.planning.costs import key_costs, measure_speeds, total_hours
     from robust201.planning.designs import designs_for_budget, halved_designs, worst_case
@@ -132,9 +132,9 @@ def _show_hours_by_key(costs: dict[str, Any], *, has_precision: bool) -> None:
     for cost in costs["hours_by_key"]:
         costs_by_key.setdefault(cost["key"], {})[cost["dataset"]] = cost
     ordered_costs = sorted(costs_by_key.items(), key=lambda item: -sum(cost["hours"] for cost in item[1].values()))
-    rows = [_key_row(key, cells, datasets) for key, cells in ordered_costs[:_MAX_SHOWN_KEYS]]
+    rows = [_key_row(key, cost_by_dataset, datasets) for key, cost_by_dataset in ordered_costs[:_MAX_SHOWN_KEYS]]
     if other_keys := ordered_costs[_MAX_SHOWN_KEYS:]:
-        hours = sum(cost["hours"] for _, cells in other_keys for cost in cells.values())
+        hours = sum(cost["hours"] for _, cost_by_dataset in other_keys for cost in cost_by_dataset.values())
         rows.append((f"{len(other_keys)} other keys", *[""] * len(datasets), console.format_hours(hours)))
     n_measured = sum(cost["is_measured"] for cost in costs["hours_by_key"])
     source = "at the assumed speed"
@@ -176,7 +176,9 @@ def _show_designs(title: str, designs: Sequence[dict[str, Any]], full_hours: flo
             design["design"] + (" (over the budget)" if design["over_budget"] else ""),
             console.format_hours(design["worker_hours"]),
             f"{100 * (1 - design['worker_hours'] / full_hours):.1f}%" if full_hours else "-",
-            _percent(design["half_width"], "unknown" if "weaker" in design["loss"] else "-", at_most=not has_precision),
+            _format_points(
+                design["half_width"], "unknown" if "weaker" in design["loss"] else "-", at_most=not has_precision
+            ),
             "unknown" if design["expected_kendall_tau"] is None else f"{design['expected_kendall_tau']:.2f}",
         )
         for design in designs
@@ -192,14 +194,14 @@ def _show_designs(title: str, designs: Sequence[dict[str, Any]], full_hours: flo
         )
 
 
-def _key_row(key: str, cells: dict[str, dict[str, Any]], datasets: Sequence[str]) -> tuple[str, ...]:
+def _key_row(key: str, cost_by_dataset: dict[str, dict[str, Any]], datasets: Sequence[str]) -> tuple[str, ...]:
     texts = []
     for dataset in datasets:
-        cost = cells.get(dataset)
+        cost = cost_by_dataset.get(dataset)
         texts.append(
             "" if cost is None else console.format_hours(cost["hours"]) + (" m" if cost["is_measured"] else "")
         )
-    return key, *texts, console.format_hours(sum(cost["hours"] for cost in cells.values()))
+    return key, *texts, console.format_hours(sum(cost["hours"] for cost in cost_by_dataset.values()))
 
 
 def _describe_days(costs: dict[str, Any]) -> str:
@@ -211,7 +213,8 @@ def _describe_days(costs: dict[str, Any]) -> str:
     return f"{console.format_hours(hours)} worker-hours are {time} on {count}{hint}."
 
 
-def _percent(value: float | None, text_if_none: str, *, at_most: bool) -> str:
+def _format_points(value: float | None, text_if_none: str, *, at_most: bool) -> str:
+    """Render a fraction in percentage points, after "up to" if it is only an upper bound."""
     if value is None:
         return text_if_none
     return f"{'up to ' if at_most and value else ''}{100 * value:.2g}"
@@ -241,7 +244,7 @@ def next_cells(
     """Choose the cells of a sweep to evaluate next, given a dataset of evaluated cells.
 
     Raises:
-        ConfigError: an option is missing or wrong, or fewer cells remain.
+        ConfigError: an option is missing or wrong, or fewer than `count` cells remain.
     """
     from robust201.analysis.estimated import fill_in_estimates, read_standard_errors
     from robust201.cli.predict import read_dataset_results

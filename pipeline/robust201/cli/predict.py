@@ -35,7 +35,7 @@ def predict(
         typer.Option(
             "--measures",
             metavar="FOLDER",
-            help="Dataset with measures of all cells, such as measures of random weights (docs/measures.md), that are "
+            help="Dataset with measures of all cells, such as measures of random weights (docs/measures.md), to use as "
             "additional predictors. Repeatable.",
         ),
     ] = None,

@@ -239,14 +239,14 @@ def _show(searches: "Sequence[RepeatedSearch]", predictions: Path | None) -> Non
             (
                 METHODS[runs.method].title,
                 *(
-                    _with_interval(estimate, in_percent=repeated_search.in_percent[name])
+                    _format_with_interval(estimate, in_percent=repeated_search.in_percent[name])
                     for name, estimate in runs.reported.items()
                 ),
                 f"{100 * runs.optimum_fraction:.0f}%",
             )
             for runs in repeated_search.results
         ]
-        console.show_table(title, ("", *headings, "at optimum"), [optimum, *rows])
+        console.show_table(title, ("", *headings, "runs at optimum"), [optimum, *rows])
     if searches and searches[0].n_predicted:
         console.say(f"The accuracies of {searches[0].n_predicted:,} cells are predictions; the others are measured.")
     elif predictions is not None:
@@ -272,6 +272,6 @@ def _format_number(value: float, *, in_percent: bool) -> str:
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.5g}"
 
 
-def _with_interval(estimated: "MeanOverRuns", *, in_percent: bool) -> str:
-    mean, low, high = (_format_number(value, in_percent=in_percent) for value in estimated[:3])
-    return mean if math.isnan(estimated.low) else f"{mean} [{low}, {high}]"  # a single run has no interval
+def _format_with_interval(estimate: "MeanOverRuns", *, in_percent: bool) -> str:
+    mean, low, high = (_format_number(value, in_percent=in_percent) for value in estimate[:3])
+    return mean if math.isnan(estimate.low) else f"{mean} [{low}, {high}]"  # a single run has no interval

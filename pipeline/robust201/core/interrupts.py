@@ -1,8 +1,8 @@
 """Handling of Ctrl-C, SIGTERM and SIGUSR1.
 
-A run drains: it finishes the evaluations in progress and starts no others. Every other command ends as on Ctrl-C.
-
-A batch system sends SIGUSR1 shortly before a job's time limit (`sbatch --signal`).
+Any of these signals makes a run drain: it finishes the evaluations in progress and starts no others. Every other
+command ends immediately, as Python programs do on Ctrl-C. Batch systems send SIGUSR1 shortly before a job's time limit
+(`sbatch --signal`).
 
 Python calls a signal handler between any two instructions of the main thread. An exception raised in a destructor is
 printed and dropped, and one raised in an import leaves a half-imported module, which causes other errors. Therefore
@@ -70,7 +70,7 @@ class DrainRequest:
         """Let the deadline interrupt a block.
 
         Raises:
-            DrainDeadlineError: the deadline passed during the block, or before it, so that the block is not entered.
+            DrainDeadlineError: the deadline passed during the block or earlier; if earlier, the block is not entered.
         """
         self._is_interruptible = True
         try:
@@ -222,7 +222,7 @@ def draining_on_signals(
 
 
 @contextmanager
-def ending_signals_as_interrupt() -> Iterator[None]:
+def stop_signals_as_interrupt() -> Iterator[None]:
     """Let SIGTERM and SIGUSR1 end a command like Ctrl-C, so that temporary files and leases are removed.
 
     Ctrl-C also becomes a `SignalInterrupt`, unless it is ignored.

@@ -20,7 +20,7 @@ from robust201.planning.config import GPU_GMACS
 from robust201.planning.plan import Plan
 
 SLICE_SECONDS = 300.0
-"""Maximum estimated time of a part; longer parts are cut, because a worker commits only complete parts."""
+"""Maximum estimated time of a part. Longer parts are cut, because a worker that dies loses its unfinished part."""
 
 MIN_SECONDS = 5.0
 """Estimated time below which parts are not cut for load balancing, because loading networks and writing one shard per
@@ -35,8 +35,8 @@ UNKNOWN_DEVICE_GMACS = 100.0
 CPU and a GPU."""
 
 CPU_SLICE_SAMPLES = 64
-"""Minimum number of (image, strength) pairs per slice of images on a CPU, which is a batch of the fused engine. In
-batches of half this size, an image takes 10% to 20% more time; in batches of an eighth, twice the time."""
+"""Minimum number of (image, strength) pairs per slice of images on a CPU: the fused engine's default batch. In batches
+of half this size, an image takes 10% to 20% more time; in batches of an eighth of this size, twice the time."""
 
 
 def make_bundles(
@@ -65,7 +65,7 @@ def make_bundles(
         seconds_by_network[network] += cutter.seconds(part)
     remaining_seconds = sum(seconds_by_network.values())
 
-    def choose_bundle_seconds(remaining_seconds: float) -> float:
+    def choose_target_seconds(remaining_seconds: float) -> float:
         return (
             max_seconds
             if n_workers == 1
@@ -78,13 +78,13 @@ def make_bundles(
         # Parts are taken from the end of the list, so the parts that cannot be cut into short chunks come first.
         uncut_parts = sorted(parts_by_network.pop(network), key=cutter.min_seconds)
         while uncut_parts:
-            size_seconds = choose_bundle_seconds(remaining_seconds)
+            target_seconds = choose_target_seconds(remaining_seconds)
             chunks: list[tuple[float, Part]] = []
             bundle_seconds = 0.0
             while uncut_parts:
-                chunk, *remainder = cutter.cut(uncut_parts[-1], size_seconds)
+                chunk, *remainder = cutter.cut(uncut_parts[-1], target_seconds)
                 seconds = cutter.seconds(chunk)
-                if chunks and bundle_seconds + seconds > size_seconds:
+                if chunks and bundle_seconds + seconds > target_seconds:
                     break
                 uncut_parts[-1:] = reversed(remainder)
                 chunks.append((seconds, chunk))
@@ -93,7 +93,7 @@ def make_bundles(
             # Short parts come first, so that results appear early and less work is lost if a worker dies.
             chunks.sort(key=lambda item: item[0])
             bundle = Bundle(architecture, dataset, tuple(chunk for _, chunk in chunks), bundle_seconds)
-            bundles.append((max(size_seconds, bundle_seconds), bundle))
+            bundles.append((max(target_seconds, bundle_seconds), bundle))
     # A bundle with a part that could not be cut enough for its position moves forward to bundles of its length.
     bundles.sort(key=lambda item: -item[0])
     return tuple(bundle for _, bundle in bundles)
@@ -142,8 +142,8 @@ class _Cutter:
                 return (part,)
             n_strengths = max(1, len(part.strengths) // math.ceil(seconds / max_seconds))
             first_part = Part(part.unit, part.strengths[:n_strengths], part.start, part.stop)
-            other_strengths = Part(part.unit, part.strengths[n_strengths:], part.start, part.stop)
-            return (*(self.cut(first_part, max_seconds) if n_strengths == 1 else (first_part,)), other_strengths)
+            remainder = Part(part.unit, part.strengths[n_strengths:], part.start, part.stop)
+            return (*(self.cut(first_part, max_seconds) if n_strengths == 1 else (first_part,)), remainder)
         n_images, batch_size = part.stop - part.start, self._plan.config.batch_size
         granularity, max_slices = batch_size, -(-n_images // batch_size)
         if self._plan.tasks[part.unit.key].shares_random_numbers_in_batch(self._plan.config.engine):

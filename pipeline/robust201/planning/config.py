@@ -687,11 +687,12 @@ class SweepConfig(BaseConfig):
                     f"{unknown_datasets[0]!r}.{did_you_mean(unknown_datasets[0], self.datasets)}"
                 )
             for dataset in self.datasets:
-                without_file = [name for name in architectures if str(name) not in self.weights.weights_files(dataset)]
-                if without_file:
+                files = self.weights.weights_files(dataset)
+                architectures_without_file = [name for name in architectures if str(name) not in files]
+                if architectures_without_file:
                     raise ValueError(
                         "weights.files: expected a file for each architecture, got none for "
-                        f"{format_architecture(without_file[0])} on {dataset}."
+                        f"{format_architecture(architectures_without_file[0])} on {dataset}."
                     )
         return self
 
@@ -858,13 +859,13 @@ class SweepConfig(BaseConfig):
     @property
     def installed_code(self) -> set[str]:
         """Fields of `code_files` whose files belong to packages that the user has installed."""
-        code_files = {}
+        registrations = {}
         if isinstance(self.space, SpaceFile):
-            code_files["space"] = SPACES_GROUP, self.space.file, self.space.distribution
+            registrations["space"] = SPACES_GROUP, self.space.file, self.space.distribution
         for key, parameters in self.parameters.items():
             if isinstance(parameters, UserTaskParameters):
-                code_files[f"keys.{key}"] = TASKS_GROUP, parameters.file, parameters.distribution
-        return {field for field, entry in code_files.items() if is_installed(*entry)}
+                registrations[f"keys.{key}"] = TASKS_GROUP, parameters.file, parameters.distribution
+        return {field for field, registration in registrations.items() if is_installed(*registration)}
 
     def resolve_keys(self, names: Iterable[str]) -> tuple[str, ...]:
         """Resolve published spellings and groups to keys of this sweep; other names are returned unchanged."""

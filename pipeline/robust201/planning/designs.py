@@ -37,7 +37,7 @@ _MAX_LISTED_NETWORKS = 8
 
 @dataclass(frozen=True)
 class CheaperDesign:
-    """A cheaper form of a sweep.
+    """A cheaper version of a sweep.
 
     Attributes:
         name: description of what is reduced, such as "half the images".
@@ -88,7 +88,7 @@ def halved_designs(plan: Plan, speeds: Speeds, precision: PrecisionEstimate) -> 
     costs = key_costs(plan, speeds)
     expensive_keys = {(cost.dataset, cost.key) for cost in costs if cost.hours >= _MIN_EXPENSIVE_FRACTION * full_hours}
     halved_counts = {planned_key.protocol: max(1, planned_key.n_images // 2) for planned_key in plan.planned_keys}
-    half_width, tau = _medians(
+    half_width, tau = _median_precision(
         [
             precision(planned_key.dataset, planned_key.key, halved_counts[planned_key.protocol], planned_key.n_images)
             for planned_key in plan.planned_keys
@@ -137,7 +137,8 @@ def designs_for_budget(
         budget: text such as ``500h`` or ``2.5%``.
         speeds: measured speeds.
         precision: see `PrecisionEstimate`.
-        reload: function that reads the sweep again with other fields (see `planning.loading.load_config`).
+        reload: function that reads the sweep again, with the fields that its arguments override (see
+            `planning.loading.load_config`).
 
     Returns:
         One design per kind: the most precise design that fits, or the cheapest if none fits. Empty if the full sweep
@@ -190,13 +191,14 @@ def _sampled_design(
         full_config = reload(sampling=section, measurements=measurements)
         costs: SampleCosts = sample_costs(plan_without_samples(full_config, assumed_facts(full_config)))
         min_fraction = smallest_cost(costs) / costs.full_cost
-        hours = compute_hours(_percent_text(min_fraction))
+        hours = compute_hours(_format_percent(min_fraction))
         if hours <= allowed_hours * _TOLERANCE:
             break
-    # `run` converts hours with the assumed speed. If speeds were measured, the budget is written as a fraction instead.
+    # `run` converts hours with the assumed speed. If speeds were measured, the budget is written as a fraction instead,
+    # which is lowered until the design fits.
     fraction = allowed_hours / full_hours
     for _ in range(10 if hours * _TOLERANCE <= allowed_hours else 0):
-        hours = compute_hours(_percent_text(max(min_fraction, fraction)) if speeds else _hours_text(allowed_hours))
+        hours = compute_hours(_format_percent(max(min_fraction, fraction)) if speeds else _format_hours(allowed_hours))
         if not speeds or hours <= allowed_hours * _TOLERANCE:
             break
         fraction = max(min_fraction, fraction) * 0.999 * allowed_hours / hours
@@ -206,7 +208,7 @@ def _sampled_design(
         for dataset_key, count in sizes.items()
         if count
     }
-    half_width, tau = _medians(list(precisions.values()))
+    half_width, tau = _median_precision(list(precisions.values()))
     max_half_widths: dict[str, float] = {}
     for (_, key), (width, _) in precisions.items():
         max_half_widths[key] = max(width, max_half_widths.get(key, 0.0))
@@ -236,11 +238,11 @@ def _pilot_sizes(config: SweepConfig) -> tuple[int, ...]:
     return tuple(dict.fromkeys(max(2, max_size // divisor) for divisor in (1, 2, 4)))
 
 
-def _hours_text(hours: float) -> str:
+def _format_hours(hours: float) -> str:
     return f"{hours:.9f}".rstrip("0").rstrip(".") + "h"
 
 
-def _percent_text(fraction: float) -> str:
+def _format_percent(fraction: float) -> str:
     """Format a fraction of the cost as a budget, rounded up so that it is sufficient."""
     return f"{math.ceil(1e8 * fraction * (1 - 1e-10)) / 1e6:.6f}".rstrip("0").rstrip(".") + "%"
 
@@ -258,7 +260,7 @@ def _reduce_networks_to_fit(plan: Plan, allowed_hours: float, speeds: Speeds) ->
     low, high = 0, len(names)
     while low < high:
         middle = (low + high + 1) // 2
-        fits = total_hours(_choose_networks(plan, middle), speeds) <= allowed_hours
+        fits = total_hours(_narrow_to_networks(plan, middle), speeds) <= allowed_hours
         low, high = (middle, high) if fits else (low, middle - 1)
     return _design_with_fewer_networks(plan, speeds, max(2, low), "fewer networks, all images")
 
@@ -272,7 +274,7 @@ def _design_with_fewer_networks(plan: Plan, speeds: Speeds, count: int, name: st
     )
     return CheaperDesign(
         name,
-        total_hours(_choose_networks(plan, count), speeds),
+        total_hours(_narrow_to_networks(plan, count), speeds),
         0.0,
         tau,
         drawback,
@@ -284,7 +286,7 @@ def _count_networks(count: int) -> str:
     return "1 network" if count == 1 else f"{count:,} networks"
 
 
-def _choose_networks(plan: Plan, count: int) -> Plan:
+def _narrow_to_networks(plan: Plan, count: int) -> Plan:
     return plan.narrow(architectures=set(choose_pilot(plan.config.selected_architectures, count, 0)))
 
 
@@ -292,7 +294,7 @@ def _weaken_attacks_to_fit(plan: Plan, allowed_hours: float, speeds: Speeds) -> 
     """Weaken attacks as little as the budget requires; if a tenth of their work exceeds it, also use fewer networks."""
     low, high = _MIN_FACTOR, 1.0
     fitting_plan = None
-    for factor in (_MIN_FACTOR, *[None] * 12):
+    for factor in (_MIN_FACTOR, *[None] * 12):  # the smallest factor, then 12 steps of bisection
         middle = factor or (low + high) / 2
         config = weaken(plan.config, middle)
         weaker_plan = plan if config is None else plan_without_samples(config, assumed_facts(config))
@@ -359,7 +361,7 @@ def _changed_key_fields(config: SweepConfig, plan: Plan) -> dict[str, Any]:
     return {"keys": {name: fields for name, fields in config.keys.items() if fields != plan_keys.get(name)}}
 
 
-def _medians(precisions: Sequence[tuple[float, float | None]]) -> tuple[float | None, float | None]:
+def _median_precision(precisions: Sequence[tuple[float, float | None]]) -> tuple[float | None, float | None]:
     """Return the medians over keys of half-widths and of known taus."""
     widths = sorted(width for width, _ in precisions)
     taus = sorted(tau for _, tau in precisions if tau is not None and not math.isnan(tau))

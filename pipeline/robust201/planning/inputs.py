@@ -359,15 +359,15 @@ def save_copy(config: SweepConfig | TrainingConfig, dataset: str, images: ImageS
     try:
         read_copy(config, dataset, images.sha256)
     except DatasetError:
-        write_snapshot(_copy_folder(config, dataset, images.sha256), images)
+        write_snapshot(_folder_of_copy(config, dataset, images.sha256), images)
 
 
 def read_copy(config: SweepConfig | TrainingConfig, dataset: str, sha256: str) -> ImageSet:
     """Read images that `save_copy` wrote; they must have the planned hash."""
-    return read_snapshot(_copy_folder(config, dataset, sha256), config.dataset_spec(dataset), sha256)
+    return read_snapshot(_folder_of_copy(config, dataset, sha256), config.dataset_spec(dataset), sha256)
 
 
-def _copy_folder(config: SweepConfig | TrainingConfig, dataset: str, sha256: str) -> Path:
+def _folder_of_copy(config: SweepConfig | TrainingConfig, dataset: str, sha256: str) -> Path:
     return config.results / "images" / f"{dataset}-{sha256[:12]}"
 
 

@@ -385,7 +385,7 @@ def plan_without_samples(config: SweepConfig, facts: InputFacts) -> Plan:
     planned_keys: list[PlannedKey] = []
     parameters, tasks = config.parameters, config.tasks
     for dataset in config.datasets:
-        networks = tuple(_networks(config, facts.weights[dataset]))
+        networks = tuple(_planned_networks(config, facts.weights[dataset]))
         for key in config.keys_of(dataset):
             protocol = EvaluationProtocol.of(protocol_payload(config, dataset, key, facts))
             protocols[protocol.digest] = protocol
@@ -425,7 +425,7 @@ def sample_costs(plan: Plan) -> SampleCosts:
 
 
 def pilot_of(plan: Plan) -> tuple[ArchitectureId, ...]:
-    """Return the pilot networks of a sampled sweep: the recorded pilot, or the seed's choice if no sample exists."""
+    """Return the pilot networks of a sampled sweep: the recorded pilot or, before samples exist, the seed's choice."""
     if plan.facts.samples is not None:
         return plan.facts.samples.pilot
     section = plan.config.sampling
@@ -434,7 +434,7 @@ def pilot_of(plan: Plan) -> tuple[ArchitectureId, ...]:
 
 
 def _plan_samples(plan: Plan) -> Plan:
-    """For sampled keys, replace the units of networks outside the pilot by units on increments of samples.
+    """For sampled keys, replace the units of networks outside the pilot with units on increments of samples.
 
     If the budget allows more images than have been drawn, units with an empty image hash represent the undrawn images.
     """
@@ -497,8 +497,12 @@ def describe_smaller_budget(plan: Plan) -> str:
     costs = sample_costs(plan_without_samples(plan.config, plan.facts))
     sizes = sample_sizes(costs, parse_budget(section.budget), plan.config.name)
     names = set(plan.config.selected_architectures)
-    n_seen = {key: count for key, count in costs.n_images.items() if names <= _networks_on_all_images(plan, key)}
-    n_seen |= {key: sample.n_seen for key, sample in samples.key_samples.items()}
+    n_seen = {
+        dataset_key: count
+        for dataset_key, count in costs.n_images.items()
+        if names <= _networks_on_all_images(plan, dataset_key)
+    }
+    n_seen |= {dataset_key: sample.n_seen for dataset_key, sample in samples.key_samples.items()}
     larger_samples = [
         f"{key} on {dataset} has {n_seen[dataset, key]:,} images instead of {size:,}"
         for (dataset, key), size in sizes.items()
@@ -521,7 +525,7 @@ def plan_on_all_images(plan: Plan) -> Plan:
     if plan.config.sampling is None:
         return plan
     samples = {} if plan.facts.samples is None else plan.facts.samples.key_samples
-    full_keys = {key for key, sample in samples.items() if sample.is_full}
+    full_keys = {dataset_key for dataset_key, sample in samples.items() if sample.is_full}
     full_plan = plan_without_samples(plan.config, plan.facts)
     keys_of_plan = {planned_key.dataset_and_key for planned_key in plan.planned_keys}
     planned_keys = [
@@ -571,7 +575,7 @@ def is_sampled(plan: Plan, planned_key: PlannedKey) -> bool:
     return "sample_of" in plan.protocols[planned_key.protocol].payload["images"]
 
 
-def _networks(
+def _planned_networks(
     config: SweepConfig, weights_by_architecture: Mapping[ArchitectureId, Sequence[Weights]]
 ) -> Iterator[PlannedNetwork]:
     for architecture in config.selected_architectures:

@@ -33,7 +33,7 @@ MAX_DEPTH = 50
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 _PARSER_LOCATION = ' in "<unicode string>",'
-"""Location in PyYAML's error messages, without the name of the file."""
+"""Part of PyYAML's error messages that is removed, because PyYAML does not know the name of the file."""
 
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The C parser if PyYAML was built with it, because the Python parser takes ten seconds per megabyte."""

@@ -126,7 +126,7 @@ class TrainingConfig(BaseConfig):
                     f"recipes.{name}.on: expected at least one dataset, got none. Remove the field to train on all "
                     "datasets."
                 )
-            for field, dataset in _data_names(recipe):
+            for field, dataset in _datasets_in_data(recipe):
                 if dataset not in self.datasets:
                     raise ValueError(
                         f"recipes.{name}.data.{field}: expected one of `datasets`, got {dataset!r}."
@@ -139,7 +139,7 @@ class TrainingConfig(BaseConfig):
 
     def _check_data(self, name: str, target: str) -> None:
         spec = self.dataset_spec(target)
-        for field, dataset in _data_names(self.recipes[name]):
+        for field, dataset in _datasets_in_data(self.recipes[name]):
             source = self.dataset_spec(dataset)
             for property_name, expected, actual in (
                 ("classes", spec.n_classes, source.n_classes),
@@ -239,8 +239,8 @@ class TrainingConfig(BaseConfig):
         return None if start is None else training._replace(recipe=start.recipe, dataset=start.dataset)
 
 
-def _data_names(recipe: Recipe) -> tuple[tuple[str, str], ...]:
-    """Return the fields in a recipe's `data` that name a dataset, with these names."""
+def _datasets_in_data(recipe: Recipe) -> tuple[tuple[str, str], ...]:
+    """Return pairs of a field in a recipe's `data` and the dataset that the field names."""
     data = recipe.data
     if data is None:
         return ()

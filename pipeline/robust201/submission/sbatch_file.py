@@ -206,7 +206,7 @@ def render(
         "trap '' USR1",
         "set -e",
         *options.setup,
-        "# Parts that take longer are abandoned, since the task cannot requeue itself after the time limit.",
+        "# After this time, parts in progress are abandoned: the task must requeue itself before the time limit.",
         f"export {DRAIN_VARIABLE}={options.drain_deadline:g}",
         f"cd -- {shlex.quote(str(folder))}",
         "# With exec, Slurm's signals reach robust201 directly.",

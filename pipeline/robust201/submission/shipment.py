@@ -70,7 +70,7 @@ def prepare_shipment(
     filter_options: tuple[str, ...] = (),
 ) -> Shipment:
     """Check a sweep (from a YAML or a results folder) or a training YAML and prepare it for a Ray cluster."""
-    for field, path in _paths(config):
+    for field, path in _find_paths(config):
         if not path.is_absolute() and not re.match(r"[a-z][a-z0-9+.-]*:/", str(path)):
             raise ConfigError(
                 f"Submitting failed for {source}: the path in `{field}` must be absolute, because a job's working "
@@ -89,7 +89,7 @@ def prepare_shipment(
     )
 
 
-def _paths(config: SweepConfig | TrainingConfig) -> Iterator[tuple[str, Path]]:
+def _find_paths(config: SweepConfig | TrainingConfig) -> Iterator[tuple[str, Path]]:
     if isinstance(config, TrainingConfig):
         yield "store", config.store
     else:

@@ -38,6 +38,8 @@ ASSUMED_MAX_ARRAY_SIZE = 1001
 """Slurm's default of MaxArraySize (slurm.conf(5)), used if no Slurm is installed."""
 
 _GPU_VARIABLES = ("SBATCH_GRES", "SBATCH_GPUS_PER_TASK")
+"""Environment variables with which a user requests GPUs from sbatch."""
+
 _QUERY_SECONDS = 60
 _SUBMIT_SECONDS = 300
 
@@ -276,7 +278,7 @@ class ArrayTask:
                 "with a smaller execution.part_minutes."
             )
             return
-        # SLURM_JOB_ID cannot be used: for an array's last task, it is the id of the array, which means all tasks.
+        # SLURM_JOB_ID cannot be used: for an array's last task, it is the array's id, and would requeue all tasks.
         task = f"{self.job}_{self.index}"
         say(f"The time limit is near; requeueing task {task}.")
         try:
