@@ -70,7 +70,7 @@ def test_design_recovers_planted_effects(dataset: Path, robust201: RunCommand, t
 def test_correlate_compares_measures_with_parameters(dataset: Path, robust201: RunCommand, tmp_path: Path) -> None:
     result = robust201("correlate", dataset, "--keys", "pgd", "--join", dataset / "latency.csv", "--json")
     assert result.code == 0, result.err
-    rows = {(row["measure"], row["strength"]): row for row in json.loads(result.out)["correlate_jacobian_norms"]}
+    rows = {(row["measure"], row["strength"]): row for row in json.loads(result.out)["correlations"]}
     assert {measure for measure, _ in rows} == {"parameters", "flops", "latency"}
     assert rows["parameters", 1.0]["kendall"] > 0.3
     assert rows["parameters", 1.0]["gain"] == 0
@@ -78,7 +78,7 @@ def test_correlate_compares_measures_with_parameters(dataset: Path, robust201: R
     text_result = robust201("correlate", dataset, "--keys", "clean", "--out", tmp_path)
     assert text_result.code == 0, text_result.err
     assert "cifar10: parameters" in text_result.out
-    assert list(pd.read_csv(tmp_path / "correlate_jacobian_norms.csv")["key"].unique()) == ["clean"]
+    assert list(pd.read_csv(tmp_path / "correlations.csv")["key"].unique()) == ["clean"]
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def pgd_accuracies(name: str = "") -> list[float]:
 def correlate_jacobian_norms(robust201: RunCommand, *arguments: object) -> pd.DataFrame:
     result = robust201("correlate", *arguments, "--json")
     assert result.code == 0, result.err
-    rows = pd.DataFrame(json.loads(result.out)["correlate_jacobian_norms"])
+    rows = pd.DataFrame(json.loads(result.out)["correlations"])
     return rows[rows["measure"] == "jacobian.squared_norm"].set_index(["key", "strength"])
 
 
@@ -188,7 +188,7 @@ def test_correlate_uses_all_weights_of_an_architecture(robust201: RunCommand, tm
         "index,latency\n" + "\n".join(f"{index},{index % 7}" for index in ARCHITECTURES)
     )
     arguments = ("correlate", tmp_path / "both", "--join", tmp_path / "table.csv", "--keys", "pgd:1", "--json")
-    rows = pd.DataFrame(json.loads(robust201(*arguments).out)["correlate_jacobian_norms"]).set_index("measure")
+    rows = pd.DataFrame(json.loads(robust201(*arguments).out)["correlations"]).set_index("measure")
     assert (rows["n"] == len(ARCHITECTURES) * len(weights_names)).all()
     norms_by_weights = {name: jacobian_norms(name) for name in weights_names}
     expected_accuracies = [value for name in weights_names for value in pgd_accuracies(name)]

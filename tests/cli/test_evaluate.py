@@ -440,7 +440,7 @@ def test_set_example_in_help_gives_no_warning(robust201: RunCommand) -> None:
     assert PgdParameters.model_validate(settings).cautions == ()
 
 
-def test_evaluate_sets_parameters_of_keys(files: Path, robust201: RunCommand) -> None:
+def test_set_option_sets_parameters_of_keys(files: Path, robust201: RunCommand) -> None:
     argv = ("--set", "pgd.steps=2", "--set", "pgd.epsilons_255=8", "--set", "pgd.rel_stepsize=1")
     result = robust201(*make_arguments(keys="clean,pgd", out="results.csv"), *argv)
     assert result.code == 0, result.err

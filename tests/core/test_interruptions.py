@@ -38,7 +38,7 @@ def wait_for_interrupt() -> None:
 
 @pytest.fixture
 def interrupted_module(tmp_path, monkeypatch) -> str:
-    """A module that receives SIGTERM while it is imported."""
+    """Return the name of a module that receives SIGTERM while it is imported."""
     (tmp_path / "interrupted_module.py").write_text("import signal\nsignal.raise_signal(signal.SIGTERM)\nvalue = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "interrupted_module", raising=False)

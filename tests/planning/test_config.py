@@ -35,7 +35,7 @@ def test_steps_measurement_requires_engine_and_attack_that_record_steps() -> Non
         parse_config(sweep_fields(**fields | {"keys": keys | {"aa_standard": {}}}), "test")
 
 
-def test_defaults_match_the_paper() -> None:
+def test_sweep_defaults_match_the_paper() -> None:
     config = parse_config(MINIMAL, "test")
     assert tuple(config.parameters) == PAPER_KEYS
     assert len(config.selected_architectures) == 6466

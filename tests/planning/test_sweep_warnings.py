@@ -98,7 +98,7 @@ def test_plan_of_earlier_version_is_readable(make_sweep: Any) -> None:
         ([0.5] * 3, [63, 62, 66], "std: expected numbers above 0 and up to 1, since pixels are in [0, 1], got 63, 62,"),
     ],
 )
-def test_byte_normalisation_is_rejected_in_yaml_only(
+def test_normalisation_for_pixels_up_to_255_is_rejected_in_yaml_only(
     robust201: RunCommand, write_sweep: WriteSweep, make_sweep: Any, mean: Any, std: Any, message: str
 ) -> None:
     datasets = {"digits": {"normalisation": {"mean": mean, "std": std}}}

@@ -98,7 +98,7 @@ def compare(
 ) -> None:
     """Compare networks on the same images: accuracy differences with intervals and a test. Python files are executed.
 
-    To compare several weights of one architecture, give one FILE:FUNCTION and --weights several times.
+    To compare several weights of one architecture, give FILE:FUNCTION once, and --weights for each file.
     """
     from robust201.analysis.stored_evaluations import split_network
     from robust201.api import compare as compare_networks

@@ -76,7 +76,7 @@ def curves(
 ) -> None:
     """Compute the accuracy of your own networks at every epsilon, with minimum-norm attacks. The files are executed.
 
-    To compare several weights of one architecture, give one FILE:FUNCTION and --weights several times.
+    To compare several weights of one architecture, give FILE:FUNCTION once, and --weights for each file.
     """
     from robust201.figures.security_curves import check_figure_name
     from robust201.security import DEFAULT_ATTACKS, parse_attacks

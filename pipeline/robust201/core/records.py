@@ -16,10 +16,10 @@ if TYPE_CHECKING:  # `robust201 doctor` imports this module even if NumPy is mis
     from numpy.typing import NDArray
 
 CLEAN_STRENGTH = 0.0
-"""Strength of evaluations that have none: under `clean` and of measures."""
+"""Placeholder for the strength of evaluations that have none: under `clean`, and of measures."""
 
 MAX_CLASSES = 32_767
-"""Maximum number of classes of a dataset: results store it as a signed 16-bit integer."""
+"""Maximum number of classes of a dataset, which results store as a signed 16-bit integer."""
 
 ArchitectureId: TypeAlias = int | str
 """Id of an architecture within its space: an index, or text that begins with a letter."""

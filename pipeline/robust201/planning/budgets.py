@@ -66,6 +66,8 @@ def smallest_cost(costs: SampleCosts) -> float:
 def sample_sizes(costs: SampleCosts, budget: Budget, name: str) -> dict[DatasetKey, int]:
     """Divide a budget among keys, and return the sample sizes; a larger budget never reduces a size.
 
+    `name` is the name of the sweep for error messages.
+
     Raises:
         ConfigError: the budget is below the cost of the pilot, or gives a key fewer images than its strata need.
     """

@@ -50,10 +50,13 @@ def make_bundles(
     """Group parts by network and dataset, and cut long parts; return the bundles in the order of execution.
 
     Networks with the least work come first, because small networks take longer than their multiply-accumulates suggest,
-    and underestimated work must not come last. A bundle that is too long for its position is moved forward.
+    and underestimated work must not come last. A bundle that is too long for its position moves towards the front.
 
     A bundle's estimated time is at most `execution.part_minutes` and, with several workers, at most its fraction of the
     remaining work, unless it consists of one part that cannot be cut.
+
+    `has_gpu` tells whether the workers have GPUs; None means that this is unknown. `slice_seconds` is the maximum
+    estimated time of a part.
     """
     max_seconds = 60 * plan.config.execution.part_minutes
     cutter = _Cutter(plan, has_gpu, slice_seconds)
@@ -75,7 +78,7 @@ def make_bundles(
     bundles: list[tuple[float, Bundle]] = []
     for network in sorted(parts_by_network, key=lambda network: seconds_by_network[network]):
         dataset, architecture, _ = network
-        # Parts are taken from the end of the list, so the parts that cannot be cut into short chunks come first.
+        # Parts are taken from the end of the list, so the parts that cannot be cut into short chunks are taken first.
         uncut_parts = sorted(parts_by_network.pop(network), key=cutter.min_seconds)
         while uncut_parts:
             target_seconds = choose_target_seconds(remaining_seconds)
@@ -94,7 +97,7 @@ def make_bundles(
             chunks.sort(key=lambda item: item[0])
             bundle = Bundle(architecture, dataset, tuple(chunk for _, chunk in chunks), bundle_seconds)
             bundles.append((max(target_seconds, bundle_seconds), bundle))
-    # A bundle with a part that could not be cut enough for its position moves forward to bundles of its length.
+    # A bundle with a part that could not be cut enough for its position moves to the bundles of its length.
     bundles.sort(key=lambda item: -item[0])
     return tuple(bundle for _, bundle in bundles)
 

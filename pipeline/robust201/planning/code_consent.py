@@ -1,4 +1,7 @@
-"""Consent to execute Python files: a file that came with data is executed only if the user names it explicitly."""
+"""Consent to execute Python files: a file that came with data is executed only if the user names it explicitly.
+
+A data folder is a folder that robust201 has written, or any folder below it; others may have published it.
+"""
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -117,7 +117,7 @@ class NetworkSection(Section):
 
 
 def check_distinct(numbers: tuple[int, ...]) -> tuple[int, ...]:
-    """Reject an empty list and a list with duplicates."""
+    """Reject an empty list, duplicates, and more than `MAX_WEIGHTS` numbers."""
     if len(set(numbers)) != len(numbers) or not numbers:
         raise ValueError(f"expected one or more distinct numbers, got {list(numbers)}.")
     if len(numbers) > MAX_WEIGHTS:
@@ -148,7 +148,7 @@ class CheckpointsSection(Section):
     path: ConfigPath
     """A checkpoint store, written by `robust201 import-weights` or `robust201 train`."""
     epochs: PositiveInt | None = None
-    """Training length of the weights; by default 200 if available, else the longest."""
+    """Training length of the weights in epochs; by default 200 if available, else the longest."""
     seed: int | None = None
     """Training seed of the weights; by default 777 if available, else the lowest."""
 
@@ -187,7 +187,7 @@ class WeightsSection(Section):
     epochs: TrainingLengths | None = None
     """Final weights of training runs with these numbers of epochs, and snapshots after these epochs."""
     steps: TrainingLengths | None = None
-    """Snapshots after these iterations; with `epochs`, the selections are combined."""
+    """Snapshots after these numbers of iterations; with `epochs`, the selections are combined."""
     seeds: DistinctIntegers | None = None
     """Training seeds; by default all."""
     files: NetworkFiles | None = None
@@ -293,16 +293,16 @@ class ResizeSection(Section):
 
 
 class DatasetSection(Section):
-    """Images of a dataset; `corruptions: null` excludes corruptions without a warning."""
+    """Images of a dataset, and the source of their corrupted versions."""
 
     path: ConfigPath | None = None
     """Folder or file of the images; `digits` needs none."""
     form: str | None = None
-    """Format of the images, by default detected from the path: `binary`, `python`, `imagenet16`, `idx`, `parquet`,
-    `npz`, `folders` (JPEG or PNG files in one folder per class, inside `test` or `val`, and `train`) or `digits`."""
+    """Format of the images: `binary`, `python`, `imagenet16`, `idx`, `parquet`, `npz`, `folders` (JPEG or PNG files in
+    one folder per class, inside `test` or `val`, and `train`) or `digits`; by default detected from the path."""
     corruptions: CorruptionsSection | None = None
     """Source of corrupted images. Without it, the key `corruptions` is skipped with a warning, and a single corruption
-    in `keys` is an error; null skips both silently."""
+    in `keys` is an error. null skips the key `corruptions` silently, and a single corruption with a warning."""
     classes: Annotated[int, Field(ge=2, le=MAX_CLASSES)] | None = None
     """For custom images: number of classes (protocol)."""
     image_size: Annotated[int, Field(ge=1, le=MAX_IMAGE_SIZE)] | None = None
@@ -566,7 +566,7 @@ class SweepConfig(BaseConfig):
     """Results folder with shards, plan and lease; created if absent."""
     shards: ShardsUrl | None = None
     """URL prefix for the shards, such as `s3://bucket/paper`; by default `RESULTS/shards` (docs/configuration.md). The
-    results folder records it; another URL is an error."""
+    results folder records the URL; a later run with another URL is an error."""
     take_imported: bool = False
     """Removed feature; the field stays because every plan and exported sweep contains it."""
     space: SpaceChoice = DEFAULT_SPACE

@@ -141,7 +141,7 @@ class Samples:
                 {"dataset": dataset, "key": key, **sample.to_payload()}
                 for (dataset, key), sample in self.key_samples.items()
             ],
-            # The file keeps an older name of this attribute.
+            # `counted` is an older name of `fully_evaluated_networks`, which the file format keeps.
             **({"counted": fully_evaluated} if fully_evaluated else {}),
         }
 

@@ -64,7 +64,7 @@ class TrainingConfig(BaseConfig):
     format: Literal[1] = 1
     """Version of the file format."""
     name: Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=MAX_NAME_LENGTH)]
-    """Name of the job: letters, digits, `_ . -`."""
+    """Name of the training plan: letters, digits, `_ . -`."""
     store: ConfigPath
     """Checkpoint store to fill (`--out` overrides it)."""
     space: SpaceChoice = DEFAULT_SPACE
@@ -83,7 +83,7 @@ class TrainingConfig(BaseConfig):
     seeds: Annotated[tuple[Seed, ...], AfterValidator(check_distinct)] = (0,)
     """Seeds of initial weights and of all random numbers."""
     precision: Literal["fp32", "tf32"] = "fp32"
-    """Arithmetic; `tf32` on GPUs."""
+    """Arithmetic of the training; `tf32` only on GPUs."""
     execution: ExecutionSection = ExecutionSection()
     """As in a sweep; on a cluster, `device` must be `cpu` or `cuda`, because the weights depend on the device."""
 

@@ -99,6 +99,7 @@ class TrainingPlan:
 
     @cached_property
     def by_unit(self) -> dict[str, PlannedTraining]:
+        """Training runs by the id of their unit."""
         return {planned_training.training.digest: planned_training for planned_training in self.trainings}
 
     @cached_property
@@ -183,7 +184,8 @@ class TrainingPlanner:
         """Plan training runs, given the current content of the store.
 
         Raises:
-            ConfigError: a snapshot is after the end of a training run.
+            ConfigError: a snapshot is after the end of a training run, a batch has more images than the dataset, or the
+                training images have another number of classes.
             DatasetError: images are missing, damaged or too few.
             CheckpointError: the store has different training runs under the same names, or lacks start weights that
                 none of these training runs produces.

@@ -19,6 +19,7 @@ _TRANSFER_FIELDS = ("source", "key", "weights")
 _ATTACKS = tuple(key for key, task in TASKS.items() if task.kind == "attack")
 
 ParseParameters = Callable[[str, type[Parameters], Mapping[str, Any]], Parameters]
+"""Function from a key, a model of parameters and the fields of the key to validated parameters."""
 
 
 class TransferParameters(Parameters):
@@ -115,7 +116,9 @@ class TransferParameters(Parameters):
 def parse_transfers(
     name: str, fields: Mapping[str, Any], reserved: Collection[str], parse: ParseParameters
 ) -> Iterator[tuple[str, TransferParameters]]:
-    """Parse a transfer, or one transfer per source in a list of sources; `reserved` are the names of other keys.
+    """Parse a transfer, and yield its key and parameters; a list of sources gives one transfer per source.
+
+    `reserved` are the names of other keys.
 
     Raises:
         ConfigError: a field is invalid.

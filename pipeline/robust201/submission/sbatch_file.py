@@ -188,7 +188,7 @@ def render(
         "--time": options.time,
         "--partition": options.partition,
         "--account": options.account,
-        # With B:, only the batch process, which exec replaces by robust201, receives the signal, and not its workers.
+        # With B:, only the batch process receives the signal (robust201, because of exec), and not its workers.
         "--signal": f"B:USR1@{options.drain_lead_seconds}",
         "--output": _quote_directive(f"{logs}/%A_%a.log"),
         "--open-mode": "append",
