@@ -142,16 +142,17 @@ def search(
             processes=processes,
             on_progress=progress,
         )
-    paper = compare_with_paper(reader, searches)
+    paper_comparison = compare_with_paper(reader, searches)
     if as_json:
-        published = None if paper is None else paper._asdict()
+        published = None if paper_comparison is None else paper_comparison._asdict()
         print_json({"searches": [repeated_search.to_payload() for repeated_search in searches], "published": published})
     else:
         _show(searches, predictions)
-        if paper is not None:
+        if paper_comparison is not None:
+            verdict = "agrees" if paper_comparison.agrees else "differs"
             typer.echo(
-                f"Clean optimum of the paper's table 1: {100 * paper.published:.2f}%; in this dataset "
-                f"{100 * paper.ours:.2f}%, which {'agrees' if paper.agrees else 'differs'}."
+                f"Clean optimum of the paper's table 1: {100 * paper_comparison.published:.2f}%; in this dataset "
+                f"{100 * paper_comparison.ours:.2f}%, which {verdict}."
             )
     if out is not None:
         import pandas as pd

@@ -163,8 +163,8 @@ class RandomWeights(Section):
 def _check_files(value: object) -> object:
     if not isinstance(value, Mapping):
         return value
-    are_mappings = {isinstance(entry, Mapping) for entry in value.values()}
-    if are_mappings == {True, False}:
+    are_mappings = [isinstance(entry, Mapping) for entry in value.values()]
+    if any(are_mappings) and not all(are_mappings):
         raise ValueError(
             "expected either a file for each network or a mapping of files for each dataset, got both. Map each "
             "dataset to its own files."

@@ -107,7 +107,7 @@ class Plan:
 
         planned_keys = []
         for fields, group in groupby(units, common_fields):
-            networks = tuple(PlannedNetwork(u.architecture, u.checkpoint_sha256, u.weights) for u in group)
+            networks = tuple(PlannedNetwork(unit.architecture, unit.checkpoint_sha256, unit.weights) for unit in group)
             planned_keys.append(PlannedKey(config.space_name, *fields[:-1], networks, fields[-1]))
         return cls(config, tuple(planned_keys), protocols, facts)
 
@@ -312,7 +312,7 @@ class Plan:
         """Return the unit that generates a transfer's images on its source; it has no results and is in no plan."""
         architecture, parameters = self.config.transfers[key], self.parameters[key]
         assert isinstance(parameters, TransferParameters)  # noqa: S101 - `transfers` contains only these
-        planned_key = next(p for p in self.planned_keys if (p.dataset, p.key) == (dataset, key))
+        planned_key = next(candidate for candidate in self.planned_keys if candidate.dataset_and_key == (dataset, key))
         weights = parameters.choose_weights(self.facts.weights[dataset][architecture])
         return Unit(
             id=unit_id(f"images on {self.space_name}", architecture, weights.sha256, planned_key.protocol),

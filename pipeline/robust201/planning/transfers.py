@@ -135,7 +135,9 @@ def parse_transfers(
         raise ConfigError(f"keys.{name}.key: expected an attack, such as pgd, got {reprlib.repr(key)}.{suggestion}")
     transfer_fields = {field: fields[field] for field in _TRANSFER_FIELDS if field in fields}
     attack = parse(
-        name, TASKS[key].parameters, {field: v for field, v in fields.items() if field not in transfer_fields}
+        name,
+        TASKS[key].parameters,
+        {field: value for field, value in fields.items() if field not in transfer_fields},
     )
     has_source_list = isinstance(transfer_fields["source"], list | tuple)
     sources = list(transfer_fields["source"]) if has_source_list else [transfer_fields["source"]]
