@@ -120,7 +120,9 @@ def test_plot_writes_numbers_as_csv(dataset: Path, robust201: RunCommand, tmp_pa
         assert result.code == 0, result.err
     assert list(pd.read_csv(tmp_path / "attacks.csv"))[:3] == ["key", "strength", "low"]
     assert list(pd.read_csv(tmp_path / "best-cells.csv", index_col=0).index) == [
-        *("clean", "mean adversarial", "mean PGD"),
+        "clean",
+        "mean adversarial",
+        "mean PGD",
     ]
     assert "PGD, ε = 1/255" in (tmp_path / "rank-correlation.csv").read_text()
 

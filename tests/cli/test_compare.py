@@ -104,9 +104,20 @@ def test_evaluate_and_compare_write_latex(robust201, tmp_path):
 @pytest.mark.parametrize(
     "options",
     [
-        *(("--count", 5), ("--seed", 0), ("--engine", "fused"), ("--device", "cpu"), ("--batch-size", 9)),
-        *(("--mean", "0.5"), ("--std", "0.5"), ("--image-size", 8), ("--resize", "8"), ("--randomised",)),
-        *(("--weights", "a.pth"), ("--set", "pgd.steps=1"), ("--channels", 1), ("--data", "cifar10")),
+        ("--count", 5),
+        ("--seed", 0),
+        ("--engine", "fused"),
+        ("--device", "cpu"),
+        ("--batch-size", 9),
+        ("--mean", "0.5"),
+        ("--std", "0.5"),
+        ("--image-size", 8),
+        ("--resize", "8"),
+        ("--randomised",),
+        ("--weights", "a.pth"),
+        ("--set", "pgd.steps=1"),
+        ("--channels", 1),
+        ("--data", "cifar10"),
     ],
 )
 def test_compare_rejects_evaluation_options_for_stored_networks(

@@ -224,12 +224,15 @@ def test_signal_drains_share_and_rerun_completes_it(
             signal.raise_signal(signum)
 
     tally, preview = compute_share(config, "1/2", on_progress=interrupt)
-    assert (tally.drained, tally.stopped_by_time_limit) == (True, is_time_limit)
+    assert tally.drained
+    assert tally.stopped_by_time_limit == is_time_limit
     assert 0 < tally.results < preview.plan.n_evaluations
     assert tally.remaining == preview.plan.n_evaluations - tally.results
     rerun_tally, preview = compute_share(config, "1/2")
     assert preview.done == tally.results
-    assert (rerun_tally.complete, rerun_tally.drained, rerun_tally.stopped_by_time_limit) == (True, False, False)
+    assert rerun_tally.complete
+    assert not rerun_tally.drained
+    assert not rerun_tally.stopped_by_time_limit
     assert read_current_status(config).done == preview.plan.n_evaluations
     assert compute_share(config, "2/2")[0].complete
     assert read_current_status(config).done == read_current_status(config).total
@@ -335,13 +338,16 @@ def test_status_counts_active_shares(make_sweep: MakeSweep) -> None:
     compute_share(config, "1/3", on_progress=lambda _progress, _event: states.append(read_current_status(config)))
     assert {(state.running, state.shares) for state in states} == {(True, ("1-of-3",))}
     final_status = read_current_status(config)
-    assert (final_status.running, final_status.shares) == (False, ())
+    assert not final_status.running
+    assert final_status.shares == ()
     assert final_status.evaluations_per_second is None
     # A killed share leaves a heartbeat behind, which soon becomes silent.
     stale_heartbeat = config.results / "heartbeats/here-1-ab.json"
     stale_heartbeat.write_text(json.dumps({"share": "1-of-3"}))
     assert len(read_current_status(config).shares) == 1
     os.utime(stale_heartbeat, (time.time() - 60,) * 2)
-    assert (read_current_status(config).running, read_current_status(config).shares) == (False, ())
+    silent_status = read_current_status(config)
+    assert not silent_status.running
+    assert silent_status.shares == ()
     prepare_sweep(config)
     assert not stale_heartbeat.exists()

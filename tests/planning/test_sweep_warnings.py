@@ -63,7 +63,8 @@ def test_omitted_corruptions_are_reported(
     assert any(message in line for line in json.loads(result.out)["warnings"])
     checks = {check["detail"]: check for check in json.loads(robust201("doctor", "--json", sweep).out)}
     (warning,) = (check for detail, check in checks.items() if detail.startswith(message))
-    assert (warning["ok"], warning["warns"]) == (True, True)
+    assert warning["ok"]
+    assert warning["warns"]
     assert "source: generated" in warning["fix"]
 
 
@@ -306,6 +307,7 @@ def test_training_of_user_networks_warns_about_normalisation(tmp_path: Path, rob
 def test_attack_without_strengths_gives_caution(tmp_path: Path) -> None:
     file = str(tmp_path / "mine.py")
     (caution,) = UserTaskParameters(file=file).cautions
-    assert (caution.field, "with strength 0" in caution.problem) == ("strengths", True)
+    assert caution.field == "strengths"
+    assert "with strength 0" in caution.problem
     assert UserTaskParameters(file=file, strengths=(1.0,)).cautions == ()
     assert UserTaskParameters(file=file, kind="measure", columns=("mean",)).cautions == ()
