@@ -98,7 +98,7 @@ def test_evaluate_and_compare_write_latex(robust201, tmp_path):
         table_path = tmp_path / f"{arguments[0]}.tex"
         assert robust201(*arguments, *options, "--out", table_path).code == 0
         assert table_path.read_text().startswith("\\begin{tabular}")
-        assert table_path.read_text().count("FGSM") == 11
+        assert table_path.read_text().count("FGSM") == 11  # one row per default epsilon
 
 
 @pytest.mark.parametrize(

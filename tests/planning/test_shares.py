@@ -73,11 +73,14 @@ def count_slices(bundles: Sequence[Bundle]) -> Counter[tuple[str, float, int, in
 def test_shares_divide_bundles_exactly_and_evenly(engine: str, n_shares: int) -> None:
     plan = PLANS[engine]
     bundles = all_bundles(plan)
-    shares = [Share(index, n_shares).bundles(bundles) for index in range(1, n_shares + 1)]
-    assert sum((Counter(map(id, share)) for share in shares), Counter()) == Counter(map(id, bundles))
-    share_macs = [sum(plan.macs(part) for bundle in share for part in bundle.parts) for share in shares]
+    bundles_by_share = [Share(index, n_shares).bundles(bundles) for index in range(1, n_shares + 1)]
+    divided_bundles = [bundle for share_bundles in bundles_by_share for bundle in share_bundles]
+    assert Counter(map(id, divided_bundles)) == Counter(map(id, bundles))
+    macs_by_share = [
+        sum(plan.macs(part) for bundle in share_bundles for part in bundle.parts) for share_bundles in bundles_by_share
+    ]
     max_bundle_macs = sum(plan.macs(part) for part in bundles[0].parts)
-    assert max(share_macs) - min(share_macs) <= max_bundle_macs * (1 + 1e-9)
+    assert max(macs_by_share) - min(macs_by_share) <= max_bundle_macs * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("engine", PLANS)
@@ -108,24 +111,24 @@ def test_missing_bundles_stay_in_their_share_and_cover_missing_parts_once(data: 
     for unit in selected_units:
         start = data.draw(st.integers(0, unit.n_images - 1))
         missing_parts.append(Part(unit, unit.strengths[-2:], start, data.draw(st.integers(start + 1, unit.n_images))))
-    shares = [Share(index, n_shares).bundles(bundles) for index in range(1, n_shares + 1)]
-    remaining_shares = [missing_bundles(share, missing_parts) for share in shares]
+    bundles_by_share = [Share(index, n_shares).bundles(bundles) for index in range(1, n_shares + 1)]
+    remaining_by_share = [missing_bundles(share_bundles, missing_parts) for share_bundles in bundles_by_share]
     covered_images: Counter[tuple[str, float]] = Counter()
-    for (unit, strength, start, stop), n_times in sum(map(count_slices, remaining_shares), Counter()).items():
+    for (unit, strength, start, stop), n_times in sum(map(count_slices, remaining_by_share), Counter()).items():
         assert n_times == 1
         covered_images[unit, strength] += stop - start
     assert covered_images == {
         (part.unit.id, strength): part.stop - part.start for part in missing_parts for strength in part.strengths
     }
-    for share, remaining_bundles in zip(shares, remaining_shares, strict=True):
+    for share_bundles, remaining_bundles in zip(bundles_by_share, remaining_by_share, strict=True):
         for bundle in remaining_bundles:
             for part in bundle.parts:
                 assert any(
                     part.unit == planned_part.unit
                     and planned_part.start <= part.start
                     and part.stop <= planned_part.stop
-                    for bundle_of_share in share
-                    for planned_part in bundle_of_share.parts
+                    for share_bundle in share_bundles
+                    for planned_part in share_bundle.parts
                 )
 
 

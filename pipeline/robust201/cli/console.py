@@ -163,6 +163,7 @@ class RunDisplay:
         self._shown_failures: set[str] = set()
 
     def showing(self) -> AbstractContextManager[object]:
+        """Show the live display during a block."""
         return self._live
 
     def update(self, progress: RunProgress, event: Event | None) -> None:

@@ -53,6 +53,7 @@ def _describe_failures(status: SweepStatus) -> str:
 
 
 def _describe_workers(status: SweepStatus) -> str:
+    """Describe the active runs, or how the last run ended, and the workers that are busy or silent."""
     runs = [f"run on {status.driver}"] if status.driver else []
     if status.shares:
         runs.append(f"{console.format_count(len(status.shares), 'run')} with --share")
@@ -171,6 +172,7 @@ class Display(Generic[_Status]):
         self.is_complete = False
 
     def showing(self) -> AbstractContextManager[object]:
+        """Show the live table during a block, if the output is a terminal."""
         return self._live if self._console.is_terminal else nullcontext()
 
     def update(self, status: _Status, quiet_seconds: float) -> None:

@@ -68,6 +68,7 @@ def examine_published_figures(
 def _compare(
     frame: Any, images: ImageSet, n_all: int, published: Mapping[str, Mapping[float, float]]
 ) -> Iterator[HealthCheck]:
+    """Yield a check for each row of an evaluation on `images`, out of `n_all` test images."""
     for row in frame.itertuples():
         published_accuracy = published[row.key][row.strength]
         low, high = (row.accuracy, row.accuracy) if len(images) == n_all else (row.low, row.high)

@@ -116,6 +116,7 @@ def _check_count(value: Any) -> int:
 
 
 def _read_varint(footer: bytes, offset: int) -> tuple[int, int]:
+    """Return an unsigned integer in variable-length encoding, and the offset of its end."""
     byte = footer[offset]
     if byte < 128:
         return byte, offset + 1
@@ -153,6 +154,7 @@ def _read_struct(footer: bytes, offset: int, selection: _FieldSelection, depth: 
 
 
 def _read_value(footer: bytes, offset: int, type_code: int, selection: _FieldSelection, depth: int) -> tuple[Any, int]:
+    """Return a value, or None if its type is not needed, and the offset of its end."""
     _check_depth(depth)
     if type_code in _INTEGER_TYPES:
         value, offset = _read_varint(footer, offset)
@@ -187,6 +189,7 @@ def _read_list_header(footer: bytes, offset: int) -> tuple[int, int, int]:
 
 
 def _skip_value(footer: bytes, offset: int, type_code: int, depth: int) -> int:
+    """Return the offset of the end of a value."""
     if type_code in _INTEGER_TYPES:
         while footer[offset] > 127:
             offset += 1

@@ -807,6 +807,7 @@ class SweepConfig(BaseConfig):
 
     @property
     def transfers(self) -> dict[str, ArchitectureId]:
+        """Source architecture of each transfer attack, by key."""
         transfers = {
             key: parameters for key, parameters in self.parameters.items() if isinstance(parameters, TransferParameters)
         }
@@ -931,6 +932,7 @@ def _excessive_cost_reason(task: Task, parameters: Parameters, n_classes: int) -
 
 
 def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]:
+    """Return the parameters by key, with groups and lists of sources expanded (see `SweepConfig.parameters`)."""
     built_in: dict[str, Parameters] = {}
     custom: dict[str, Parameters] = {}
     for name, fields in keys.items():

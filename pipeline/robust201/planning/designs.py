@@ -172,6 +172,7 @@ def _sampled_design(
     precision: PrecisionEstimate,
     reload: Callable[..., SweepConfig],
 ) -> CheaperDesign:
+    """Return the design that samples images within the budget, or the cheapest such design if none fits."""
     n_networks = len(config.selected_architectures)
     if n_networks < 3:
         raise ConfigError(
@@ -256,6 +257,7 @@ def _smallest_by_key(sizes: Any) -> dict[str, int]:
 
 
 def _reduce_networks_to_fit(plan: Plan, allowed_hours: float, speeds: Speeds) -> CheaperDesign:
+    """Return the design with as many networks as the budget allows, but at least two."""
     names = plan.config.selected_architectures
     low, high = 0, len(names)
     while low < high:
@@ -266,6 +268,7 @@ def _reduce_networks_to_fit(plan: Plan, allowed_hours: float, speeds: Speeds) ->
 
 
 def _design_with_fewer_networks(plan: Plan, speeds: Speeds, count: int, name: str) -> CheaperDesign:
+    """Return the design that evaluates only `count` pseudorandomly chosen networks."""
     n_networks = len(plan.config.selected_architectures)
     tau = count * (count - 1) / (n_networks * (n_networks - 1))
     chosen_architectures = list(choose_pilot(plan.config.selected_architectures, count, 0))

@@ -84,6 +84,8 @@ def _check_normalisations(datasets: Mapping[str, DatasetSection], content_name: 
 
 
 def _make_locator(path: Path, overrides: Mapping[str, Any]) -> LocateField:
+    """Return the function that locates the fields of a file, and of the overrides, for errors."""
+
     def locate(field_path: Sequence[str]) -> str:
         option = _find_option(field_path, overrides)
         line = None if option else find_line(path, field_path)

@@ -61,12 +61,14 @@ class PlannedKey:
         return len(self.strengths) * len(self.networks)
 
     def ids(self) -> Iterator[str]:
+        """Return the ids of the units, in the order of the networks."""
         return (
             unit_id(self.space, network.architecture, network.checkpoint_sha256, self.protocol)
             for network in self.networks
         )
 
     def unit(self, position: int) -> Unit:
+        """Return the unit of the network at a position in `networks`."""
         architecture, sha256, weights = self.networks[position]
         return Unit(
             id=unit_id(self.space, architecture, sha256, self.protocol),
@@ -102,6 +104,8 @@ class Plan:
     def of_units(
         cls, config: SweepConfig, units: Iterable[Unit], protocols: Mapping[str, EvaluationProtocol], facts: InputFacts
     ) -> "Plan":
+        """Group units, which must be sorted by dataset and key, into a plan."""
+
         def common_fields(unit: Unit) -> tuple[str, str, tuple[float, ...], int, str, tuple[str, ...], str]:
             return unit.dataset, unit.key, unit.strengths, unit.n_images, unit.protocol, unit.columns, unit.images
 
@@ -126,6 +130,7 @@ class Plan:
 
     @cached_property
     def unit_ids(self) -> NDArray[np.bytes_]:
+        """Ids of all units, in the order of `units`."""
         ids = (name.encode() for planned_key in self.planned_keys for name in planned_key.ids())
         return np.fromiter(ids, dtype="S32", count=self.n_units)
 
@@ -282,6 +287,7 @@ class Plan:
         ]
 
     def macs(self, part: Part) -> float:
+        """Estimate the multiply-accumulates of a part."""
         unit = part.unit
         per_pass = self._network_macs[unit.dataset, unit.architecture]
         passes = (self._source_passes if unit.makes_images else self._passes)[unit.dataset, unit.key]
@@ -348,6 +354,7 @@ class Plan:
 
     @cached_property
     def _network_macs(self) -> dict[tuple[str, ArchitectureId], float]:
+        """Multiply-accumulates per pass through a network, by dataset and architecture."""
         space = self.config.make_space(self.facts.code)
         specs = {dataset: self.config.dataset_spec(dataset) for dataset in self.datasets}
         networks = {

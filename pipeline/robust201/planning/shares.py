@@ -54,9 +54,11 @@ class Share:
         return f"{self.index}-of-{self.count}"
 
     def folder(self, results: Path) -> Path:
+        """Return the folder of the share's progress files."""
         return results / _SHARES_FOLDER / self.name
 
     def bundles(self, plan_bundles: tuple[Bundle, ...]) -> tuple[Bundle, ...]:
+        """Return the bundles of this share, given all bundles of the plan."""
         return plan_bundles[self.index - 1 :: self.count]
 
 

@@ -215,6 +215,7 @@ class TrainingPlanner:
         return [*([] if is_absent or predecessor is None else self._with_predecessors(predecessor)), training]
 
     def _plan(self, training: Training, planned_trainings: Mapping[Training, PlannedTraining]) -> PlannedTraining:
+        """Plan one training run, after its predecessor."""
         config, is_on_cpu = self.config, self.device == "cpu"
         recipe = config.recipes[training.recipe]
         training_images = self.inputs.data(training.recipe, training.dataset)

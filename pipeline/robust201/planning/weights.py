@@ -94,6 +94,7 @@ class WeightsSource:
             self._check_shapes(dataset, architecture, name, shapes)
 
     def _read_headers(self, dataset: str, architecture: ArchitectureId) -> Iterator[tuple[str, Mapping[str, Shape]]]:
+        """Yield a label for messages and the tensor shapes of each of a network's weights files."""
         if self._from_files:
             path = self._weights_file(dataset, architecture)
             yield f"{format_architecture(architecture)} {dataset} from {path}", _read_shapes(path)
@@ -106,6 +107,7 @@ class WeightsSource:
         check_shapes(self._space, architecture, shapes, n_classes=n_classes, name=name, advice=WRONG_WEIGHTS_ADVICE)
 
     def _find_records(self, dataset: str, architecture: ArchitectureId) -> tuple[CheckpointRecord, ...]:
+        """Return the selected records of the store, after checking that they differ and fit the network."""
         checkpoints, weights, space = self._config.checkpoints, self._config.weights, self._space.weights_name
         if checkpoints is not None:
             records: tuple[CheckpointRecord, ...] = (

@@ -90,6 +90,7 @@ def prepare_shipment(
 
 
 def _find_paths(config: SweepConfig | TrainingConfig) -> Iterator[tuple[str, Path]]:
+    """Yield each path in a configuration, after the YAML field that contains it."""
     if isinstance(config, TrainingConfig):
         yield "store", config.store
     else:

@@ -84,9 +84,11 @@ class Job:
 
     @property
     def trainings(self) -> TrainingConfig | None:
+        """The training configuration; None for a sweep."""
         return self.config if isinstance(self.config, TrainingConfig) else None
 
     def render(self, options: ArrayOptions, n_shares: int, indices: Sequence[int]) -> str:
+        """Return the text of the batch file (see `sbatch_file.render`)."""
         return render(self.config, self.source, options, n_shares, indices, self.filter_options)
 
 
