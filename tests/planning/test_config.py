@@ -109,7 +109,7 @@ def test_environment_variables_in_paths_are_substituted(monkeypatch: pytest.Monk
             r"forst'\. Did you mean 'frost'",
         ),
         ({"keys": {"pgd": {"epsilons_255": [1, "8/255"]}}}, r"got '8/255'\. Write fractions as `epsilons: \[8/255\]`"),
-        ({"architectures": [["x"] * 1000]}, r"names of architectures, got \['x', .*\.\.\.\] among"),
+        ({"architectures": [["x"] * 1000]}, r"names of architectures, got the entry \['x', .*\.\.\.\]\."),
         ({"keys": {"pgd": {"epsilons_255": [1, 1.0]}}}, r"different epsilons"),
         ({"keys": {"pgd": {"epsilons_255": [float("nan")]}}}, r"finite"),
         ({"keys": {"fog": {"severities": [6]}}}, r"at most 5, got 6"),

@@ -425,7 +425,7 @@ def _check_architectures(value: object) -> object:
             )
         invalid_names = [name for name in value if not isinstance(name, int | str) or isinstance(name, bool)]
         if invalid_names:
-            raise ValueError(f"expected names of architectures, got {reprlib.repr(invalid_names[0])} among them.")
+            raise ValueError(f"expected names of architectures, got the entry {reprlib.repr(invalid_names[0])}.")
     return value
 
 

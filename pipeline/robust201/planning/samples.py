@@ -189,7 +189,7 @@ def merge_samples(first: Samples, second: Samples, results: Path) -> Samples:
     if is_different:
         raise InputError(
             f"Merging samples failed for {results}: the samples in its {SAMPLE_FILE} differ from the samples of the "
-            "folders before it. Merge it into a separate folder."
+            "folders merged before it. Merge it into a separate folder."
         )
     fully_evaluated_networks = dict(first.fully_evaluated_networks)
     for dataset_key, networks in second.fully_evaluated_networks.items():

@@ -72,8 +72,8 @@ def read_fields(path: Path, content_name: str = "sweep") -> dict[str, Any]:
         payload = copy.deepcopy(_build_value(_read_text(path)))
     except OSError as error:
         raise ConfigError(
-            f"Reading the {content_name} failed for {path}: expected a YAML file, got {error.strerror}. See jobs/ for "
-            "examples."
+            f"Reading the {content_name} failed for {path}: the file cannot be read ({error.strerror}). Correct the "
+            "path; jobs/ has examples."
         ) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         summary = " ".join(str(error).split()).replace(_PARSER_LOCATION, ",")

@@ -93,9 +93,7 @@ class TrainingConfig(BaseConfig):
         check_datasets(sections)
         for name, section in sections.items():
             if section.corruptions is not None:
-                raise ValueError(
-                    f"expected no corruptions of training images, got some for {name!r}. Remove the field."
-                )
+                raise ValueError(f"{name}: `corruptions` is for sweeps only. Remove the field.")
         if not any(section.train for section in sections.values()):
             raise ValueError("expected at least one dataset to train on, got `train: false` for all of them.")
         return sections

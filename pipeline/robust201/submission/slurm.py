@@ -226,7 +226,7 @@ def _read_max_tasks() -> int:
     if max_tasks < 1:
         raise ConfigError(
             f"Submitting failed for Slurm: the cluster does not permit job arrays (MaxArraySize is {match[1]}). "
-            "Run the tasks by hand: robust201 run SWEEP.yaml --share 1/N"
+            "Run the tasks by hand: robust201 run SWEEP.yaml --share I/N, for each I from 1 to N"
         )
     return max_tasks
 
