@@ -129,8 +129,8 @@ def plan(
         str | None,
         typer.Option(
             metavar="AMOUNT",
-            help="Print three sampling designs within this budget: worker-hours (500h), or a fraction of the sweep's "
-            "cost (2.5%).",
+            help="Print three cheaper designs of the sweep for this budget: worker-hours (500h), or a fraction of the "
+            "sweep's cost (2.5%).",
         ),
     ] = None,
     like: Annotated[

@@ -39,7 +39,7 @@ def predict(
             "additional predictors. Repeatable.",
         ),
     ] = None,
-    level: Annotated[float, typer.Option(min=0.5, max=0.99, help="Level of the intervals.")] = 0.9,
+    level: Annotated[float, typer.Option(min=0.5, max=0.99, help="Nominal coverage of the intervals.")] = 0.9,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random division of the cells into fifths.")] = 0,
     weights: WeightsName = None,
     out: Annotated[
