@@ -125,13 +125,15 @@ class _Cutter:
         self._slice_macs = 1e9 * slice_seconds * (GPU_GMACS if space.is_batch_invariant else UNKNOWN_DEVICE_GMACS)
 
     def seconds(self, part: Part) -> float:
+        """Estimate the time of a part on one worker."""
         return self._plan.macs(part) / self._macs_per_second
 
     def min_seconds(self, part: Part) -> float:
+        """Estimate the time of the shortest chunk that can be cut off a part."""
         return self.seconds(self.cut(part, MIN_SECONDS)[0])
 
     def cut(self, part: Part, max_seconds: float) -> tuple[Part, ...]:
-        """Cut a chunk of at most `max_seconds` off a part, and return the chunk and the remainder.
+        """Cut a chunk of at most `max_seconds` off a part, and return the chunk and the remaining parts.
 
         Return only the part if it is short enough or cannot be cut. The chunk may be longer if no shorter chunk can be
         cut off.
@@ -162,6 +164,7 @@ class _Cutter:
         return _cut_at(part, part.start + granularity * (-(-n_images // granularity) // n_slices))
 
     def _cut_at_fixed_index(self, part: Part) -> tuple[Part, ...]:
+        """Cut a part at the next multiple of a slice size that depends only on the unit."""
         unit, batch_size = part.unit, self._plan.config.batch_size
         n_batches = -(-unit.n_images // batch_size)
         n_slices = math.ceil(self._plan.macs(Part(unit, unit.strengths, 0, unit.n_images)) / self._slice_macs)
