@@ -182,7 +182,8 @@ def _sampled_design(
     measurements = list(config.measurements) + [PREDICTIONS] * (PREDICTIONS not in config.measurements)
     section: dict[str, Any] = {} if config.sampling is None else config.sampling.model_dump(exclude_defaults=True)
 
-    def compute_hours(budget_text: str) -> float:
+    def apply_budget(budget_text: str) -> float:
+        """Set the budget in `section`, and return the worker-hours of the sampled sweep."""
         section["budget"] = budget_text
         sampled_config = reload(sampling=section, measurements=measurements)
         return total_hours(make_plan(sampled_config, assumed_facts(sampled_config)), speeds)
@@ -192,14 +193,15 @@ def _sampled_design(
         full_config = reload(sampling=section, measurements=measurements)
         costs: SampleCosts = sample_costs(plan_without_samples(full_config, assumed_facts(full_config)))
         min_fraction = smallest_cost(costs) / costs.full_cost
-        hours = compute_hours(_format_percent(min_fraction))
+        hours = apply_budget(_format_percent(min_fraction))
         if hours <= allowed_hours * _TOLERANCE:
             break
     # `run` converts hours with the assumed speed. If speeds were measured, the budget is written as a fraction instead,
     # which is lowered until the design fits.
     fraction = allowed_hours / full_hours
-    for _ in range(10 if hours * _TOLERANCE <= allowed_hours else 0):
-        hours = compute_hours(_format_percent(max(min_fraction, fraction)) if speeds else _format_hours(allowed_hours))
+    max_attempts = 10 if hours * _TOLERANCE <= allowed_hours else 0  # 0: the smallest samples already use the budget
+    for _ in range(max_attempts):
+        hours = apply_budget(_format_percent(max(min_fraction, fraction)) if speeds else _format_hours(allowed_hours))
         if not speeds or hours <= allowed_hours * _TOLERANCE:
             break
         fraction = max(min_fraction, fraction) * 0.999 * allowed_hours / hours
@@ -297,13 +299,13 @@ def _weaken_attacks_to_fit(plan: Plan, allowed_hours: float, speeds: Speeds) -> 
     """Weaken attacks as little as the budget requires; if a tenth of their work exceeds it, also use fewer networks."""
     low, high = _MIN_FACTOR, 1.0
     fitting_plan = None
-    for factor in (_MIN_FACTOR, *[None] * 12):  # the smallest factor, then 12 steps of bisection
-        middle = factor or (low + high) / 2
-        config = weaken(plan.config, middle)
+    for first_factor in (_MIN_FACTOR, *[None] * 12):  # the smallest factor, then 12 steps of bisection
+        factor = first_factor or (low + high) / 2
+        config = weaken(plan.config, factor)
         weaker_plan = plan if config is None else plan_without_samples(config, assumed_facts(config))
         if total_hours(weaker_plan, speeds) <= allowed_hours:
-            low, fitting_plan = middle, weaker_plan
-        elif factor is not None:
+            low, fitting_plan = factor, weaker_plan
+        elif first_factor is not None:
             design = _reduce_networks_to_fit(weaker_plan, allowed_hours, speeds)
             name = "a tenth of the queries and steps, fewer networks"
             return replace(
@@ -315,7 +317,7 @@ def _weaken_attacks_to_fit(plan: Plan, allowed_hours: float, speeds: Speeds) -> 
                 yaml=_changed_key_fields(weaker_plan.config, plan) | design.yaml,
             )
         else:
-            high = middle
+            high = factor
     assert fitting_plan is not None  # noqa: S101 - the smallest factor fits, or the loop has returned
     hours = total_hours(fitting_plan, speeds)
     return CheaperDesign(
