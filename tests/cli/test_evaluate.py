@@ -260,7 +260,7 @@ def test_evaluate_accepts_randomised_networks(files: Path, robust201: RunCommand
     assert pd.read_csv(files / "results.csv")["key"].tolist() == ["clean", "aa_rand"]
 
 
-def break_file(content: str) -> Callable[[Path], object]:
+def make_model_file_writer(content: str) -> Callable[[Path], object]:
     return lambda folder: (folder / "my_model.py").write_text(content)
 
 
@@ -284,7 +284,7 @@ INVALID_INPUTS: dict[str, tuple[Callable[[Path], object], dict[str, Any], int, s
         2,
         "make in my_model.py failed: the file does not define this function",
     ),
-    "file that fails": (break_file("1 / 0"), {}, 2, "raised ZeroDivisionError: division by zero"),
+    "file that fails": (make_model_file_writer("1 / 0"), {}, 2, "raised ZeroDivisionError: division by zero"),
     "not a module": (change_nothing, {"network": "my_model.py:three"}, 2, "expected a torch.nn.Module, got int"),
     "function with arguments": (
         change_nothing,

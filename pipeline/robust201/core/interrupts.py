@@ -1,4 +1,4 @@
-"""Handling of Ctrl-C, SIGTERM and SIGUSR1.
+"""Handle Ctrl-C, SIGTERM and SIGUSR1.
 
 Any of these signals makes a run drain: it finishes the evaluations in progress and starts no others. Every other
 command ends immediately, as Python programs do on Ctrl-C. Batch systems send SIGUSR1 shortly before a job's time limit

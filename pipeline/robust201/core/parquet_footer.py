@@ -1,4 +1,4 @@
-"""Parser of Parquet footers without Arrow, because a damaged footer can make Arrow abort the process.
+"""Parse Parquet footers without Arrow, because a damaged footer can make Arrow abort the process.
 
 pyarrow's `FileMetaData.row_group(i).column(j)` aborts the interpreter if a column chunk lacks its metadata or has
 statistics of a wrong length. The footer is a `FileMetaData` struct (https://github.com/apache/parquet-format,

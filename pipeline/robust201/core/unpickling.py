@@ -1,4 +1,4 @@
-"""Reader of third-party pickles that never executes their code, because only allow-listed globals are accepted.
+"""Read third-party pickles without executing their code: only allow-listed globals are accepted.
 
 A pickle is a program that imports every global it names. `load_pickle` looks each name up in a table of safe
 constructors and rejects all others, so a file cannot import anything. The constructors check their arguments, because

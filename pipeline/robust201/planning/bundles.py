@@ -1,4 +1,4 @@
-"""Grouping of parts into bundles, which become shorter towards the end of a run.
+"""Group parts into bundles, which become shorter towards the end of a run.
 
 A part is a slice of a unit's images and strengths. A bundle consists of parts of one network and dataset, which a
 worker computes after loading the network once.

@@ -284,7 +284,7 @@ class CorruptionsSection(Section):
 
 
 class ResizeSection(Section):
-    """Resizing of images: scale the shorter side to `shorter_side` pixels, then crop the centre to `image_size`."""
+    """Resize rule: scale the shorter side to `shorter_side` pixels, then crop the centre to `image_size`."""
 
     shorter_side: PositiveInt = Resize().shorter_side
     """Pixels of the shorter side after resizing."""

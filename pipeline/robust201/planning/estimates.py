@@ -1,4 +1,4 @@
-"""Numbers of units and evaluations in a plan, and estimates of its storage and worker-hours."""
+"""Count the units and evaluations of a plan, and estimate its storage and worker-hours."""
 
 from collections import Counter
 from typing import Any

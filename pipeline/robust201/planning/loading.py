@@ -1,4 +1,4 @@
-"""Loading of sweep and training YAML files. Errors are one line with the location of the field and the problem."""
+"""Load sweep and training YAML files. Each error is one line with the location of the field and the problem."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence

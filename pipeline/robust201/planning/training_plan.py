@@ -1,4 +1,4 @@
-"""Planning of training runs: ids, requested and missing snapshots, and estimated work."""
+"""Plan training runs: their ids, requested and missing snapshots, and estimated work."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
