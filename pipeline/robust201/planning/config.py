@@ -302,7 +302,7 @@ class DatasetSection(Section):
     one folder per class, inside `test` or `val`, and `train`) or `digits`; by default detected from the path."""
     corruptions: CorruptionsSection | None = None
     """Source of corrupted images. Without it, the key `corruptions` is skipped with a warning, and a single corruption
-    in `keys` is an error. null skips the key `corruptions` silently, and a single corruption with a warning."""
+    in `keys` is an error. `null` skips the key `corruptions` silently, and a single corruption with a warning."""
     classes: Annotated[int, Field(ge=2, le=MAX_CLASSES)] | None = None
     """For custom images: number of classes (protocol)."""
     image_size: Annotated[int, Field(ge=1, le=MAX_IMAGE_SIZE)] | None = None

@@ -1,8 +1,8 @@
 """Runs a sweep as a Slurm job array, whose tasks each compute one share of the sweep on a single machine.
 
 The tasks are independent: they need no driver, no lease and no network between them. The array is submitted from any
-machine that has sbatch and the results folder. Before, the sweep is checked and its plan is written. A training YAML
-becomes an array of one task, because only one driver may add snapshots to the manifest of its store.
+machine that has sbatch and the results folder. Before submission, the sweep is checked and its plan is written. A
+training YAML becomes an array of one task, because only one driver may add snapshots to the manifest of its store.
 """
 
 import os
