@@ -105,7 +105,7 @@ def correlate(
                     "gain over\nparameter count",
                     "better than\nparameter count",
                 ),
-                [_correlation_cells(row) for row in by_magnitude.head(_MAX_PRINTED_ROWS).to_dict("records")],
+                [_correlation_row(row) for row in by_magnitude.head(_MAX_PRINTED_ROWS).to_dict("records")],
             )
 
 
@@ -236,7 +236,7 @@ def _to_json_rows(frame: "pd.DataFrame") -> list[dict[str, Any]]:
     return rows
 
 
-def _correlation_cells(correlation: Mapping[Any, Any]) -> tuple[str, ...]:
+def _correlation_row(correlation: Mapping[Any, Any]) -> tuple[str, ...]:
     return (
         str(correlation["key"]) + (f":{correlation['strength']:g}" if correlation["strength"] else ""),
         *(_format_with_interval(correlation, name) for name in ("kendall", "spearman", "partial", "gain")),

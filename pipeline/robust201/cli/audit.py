@@ -45,7 +45,7 @@ def audit(
     announce_code(config, sweep, allowed=allow_code or (), say=console.say)
     folder = out or config.results.with_name(f"{config.results.name}-audit")
     sweeps = sample_sweep(config, networks=networks, images=images, seed=seed, keys=split_names(keys), out=folder)
-    evaluations = audit_sweep(sweeps, lambda sample: run_sweep(sample, make_executor, say=console.say))
+    evaluations = audit_sweep(sweeps, lambda sampled_sweep: run_sweep(sampled_sweep, make_executor, say=console.say))
     if as_json:
         print_json([evaluation.to_payload() for evaluation in evaluations])
     else:

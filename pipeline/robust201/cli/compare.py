@@ -178,9 +178,8 @@ def _compare_estimates(
         return
     for line in comparison.summary.splitlines():
         typer.echo(line)
-    console.show_table(
-        "accuracies on all images of the dataset, counted or estimated (~)", _HEADINGS, [_cells(row) for row in rows]
-    )
+    title = "accuracies on all images of the dataset, counted or estimated (~)"
+    console.show_table(title, _HEADINGS, [_table_row(row) for row in rows])
 
 
 def _reject_file_options(context: typer.Context) -> None:
@@ -236,14 +235,14 @@ def _without_common_folder(files: list[Path]) -> list[str]:
 def _show(comparison: "Comparison", title: str) -> None:
     for line in comparison.summary.splitlines():
         typer.echo(line)
-    console.show_table(title, _HEADINGS, [_cells(row) for row in comparison.to_dict("records")])
+    console.show_table(title, _HEADINGS, [_table_row(row) for row in comparison.to_dict("records")])
 
 
 _HEADINGS = ("first", "second", "key", "strength", "accuracies", "difference", "95% interval", "adjusted p")
 
 
-def _cells(row: Mapping[Any, Any]) -> tuple[str, ...]:
-    """Return the table cells for one comparison; a tilde marks estimated accuracies."""
+def _table_row(row: Mapping[Any, Any]) -> tuple[str, ...]:
+    """Return the row of the printed table for one comparison; a tilde marks estimated accuracies."""
     accuracies = [
         ("~" if row.get(f"{network}_estimated") else "") + f"{row[f'{network}_accuracy']:.4f}"
         for network in ("first", "second")

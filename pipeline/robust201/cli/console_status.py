@@ -85,8 +85,13 @@ def show_status(status: SweepStatus) -> None:
     """Print a sweep's progress by dataset and key, its workers, rate, remaining time, cost and failures."""
     out = console.out
     rows = [
-        (f"{key.dataset} {key.key}", f"{key.done:,}", f"{key.total:,}", _percent(key.done, key.total))
-        for key in status.keys
+        (
+            f"{progress.dataset} {progress.key}",
+            f"{progress.done:,}",
+            f"{progress.total:,}",
+            _percent(progress.done, progress.total),
+        )
+        for progress in status.keys
     ]
     rows.append(("all", f"{status.done:,}", f"{status.total:,}", _percent(status.done, status.total)))
     console.show_table(f"Sweep {status.name}", ("", "done", "of", ""), rows)
@@ -118,29 +123,29 @@ def live_table(status: SweepStatus, *, max_keys: int) -> Table:
     """
     from robust201.reader.result_files import kind_of
 
-    names = list(dict.fromkeys(key.key for key in status.keys))
-    row_by_key = {name: name for name in names}
-    corruptions = [name for name in names if kind_of(name) == "corruption"]
-    if len(names) > max_keys:
+    keys = list(dict.fromkeys(progress.key for progress in status.keys))
+    row_by_key = {key: key for key in keys}
+    corruptions = [key for key in keys if kind_of(key) == "corruption"]
+    if len(keys) > max_keys:
         row_by_key |= dict.fromkeys(corruptions, console.format_count(len(corruptions), "corruption"))
-    datasets = list(dict.fromkeys(key.dataset for key in status.keys))
+    datasets = list(dict.fromkeys(progress.dataset for progress in status.keys))
     done: Counter[tuple[str, str]] = Counter()
     total: Counter[tuple[str, str]] = Counter()
-    for key in status.keys:
-        for row in (row_by_key[key.key], _ALL_KEYS):
-            done[key.dataset, row] += key.done
-            total[key.dataset, row] += key.total
+    for progress in status.keys:
+        for row in (row_by_key[progress.key], _ALL_KEYS):
+            done[progress.dataset, row] += progress.done
+            total[progress.dataset, row] += progress.total
 
-    def cell(dataset: str, row: str) -> str:
+    def format_cell(dataset: str, row: str) -> str:
         index = dataset, row
         return f"{done[index]:,}/{total[index]:,}  {_percent(done[index], total[index]):>5}" if index in total else ""
 
     table = Table(title=f"Sweep {status.name}", title_justify="left", show_footer=True)
     table.add_column("", _ALL_KEYS, no_wrap=True)
     for dataset in datasets:
-        table.add_column(dataset, cell(dataset, _ALL_KEYS), justify="right", no_wrap=True)
+        table.add_column(dataset, format_cell(dataset, _ALL_KEYS), justify="right", no_wrap=True)
     for row in dict.fromkeys(row_by_key.values()):
-        table.add_row(row, *(cell(dataset, row) for dataset in datasets))
+        table.add_row(row, *(format_cell(dataset, row) for dataset in datasets))
     return table
 
 

@@ -178,8 +178,8 @@ def doctor(
         bool,
         typer.Option(
             "--published-figures",
-            help="Only evaluate the official weights of #0 on CIFAR-10, and compare them with the published "
-            "accuracies.",
+            help="Only evaluate the official weights of #0 on CIFAR-10, and compare their accuracies with the "
+            "published accuracies.",
         ),
     ] = False,
     count: Annotated[

@@ -58,7 +58,10 @@ def summarise(
 
 
 def _choose_precision(plan: "Plan", like: Path | None) -> "PilotPrecision | None":
-    """Return the precision predicted from a dataset or, without one, from the pilot in the results folder, or None."""
+    """Predict the precision from a dataset or, without one, from the pilot in the results folder.
+
+    Return None if there is no usable pilot either.
+    """
     if like is None:
         try:
             return precision_of_pilot(plan)

@@ -128,7 +128,7 @@ def _show(predictions: "CellPredictions") -> None:
     )
     percent = f"{100 * predictions.level:g}%"
     columns = ("", "Kendall's tau", "R2", f"coverage of {percent} intervals", "median half-width, points")
-    console.show_table(title, columns, [_quality_cells(quality) for quality in predictions.quality[:_MAX_PRINTED_ROWS]])
+    console.show_table(title, columns, [_quality_row(quality) for quality in predictions.quality[:_MAX_PRINTED_ROWS]])
     if len(predictions.quality) > _MAX_PRINTED_ROWS:
         console.say(f"and {len(predictions.quality) - _MAX_PRINTED_ROWS:,} more; --json lists all")
     if predictions.constant:
@@ -150,7 +150,7 @@ def _evaluation_name(key: str, strength: float) -> str:
     return "clean" if key == "clean" else evaluation_names([(key, strength)])[0]
 
 
-def _quality_cells(quality: "Quality") -> tuple[str, ...]:
+def _quality_row(quality: "Quality") -> tuple[str, ...]:
     return (
         _evaluation_name(quality.key, quality.strength),
         f"{quality.kendall:.2f}",

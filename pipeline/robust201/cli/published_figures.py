@@ -1,4 +1,4 @@
-"""`robust201 doctor --published-figures`: compare the official weights of architecture #0 with published accuracies.
+"""`robust201 doctor --published-figures`: compare accuracies of architecture #0's official weights with published ones.
 
 This is the strongest check of the choices that docs/protocol.md infers from the paper. It needs the weights of
 NATS-Bench (#0, CIFAR-10, 200 epochs, seed 777) and the test images of CIFAR-10, which robust201 cannot include.
