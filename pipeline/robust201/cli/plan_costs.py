@@ -82,7 +82,7 @@ def _choose_precision(plan: "Plan", like: Path | None) -> "PilotPrecision | None
 def precision_of_pilot(plan: "Plan") -> "PilotPrecision | None":
     """Return the precision predicted from a sampled sweep's evaluated pilot; None if none of its keys can be used.
 
-    A key can be used if its stored protocol equals the plan's protocol, except for the images.
+    A key can be used if its stored protocol has the same settings as the plan's protocol (`costs.have_same_settings`).
 
     Raises:
         RobustError: the results folder is damaged.
@@ -97,7 +97,7 @@ def precision_of_pilot(plan: "Plan") -> "PilotPrecision | None":
         return None
     from robust201.analysis.pilot_precision import PilotPrecision, read_pilots
     from robust201.export.outcome_files import evaluated_images
-    from robust201.planning.costs import equal_except_images
+    from robust201.planning.costs import have_same_settings
     from robust201.shards import ShardStore
 
     store = ShardStore.open(results)
@@ -114,7 +114,7 @@ def precision_of_pilot(plan: "Plan") -> "PilotPrecision | None":
         dataset_and_key: outcomes
         for dataset_and_key, outcomes in pilots.items()
         if dataset_and_key in payloads
-        and equal_except_images(stored_payloads[dataset_and_key], payloads[dataset_and_key])
+        and have_same_settings(stored_payloads[dataset_and_key], payloads[dataset_and_key])
     }
     return PilotPrecision(lambda dataset, key: usable_outcomes.get((dataset, key))) if usable_outcomes else None
 

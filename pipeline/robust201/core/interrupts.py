@@ -23,6 +23,8 @@ from typing import Any
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 _RETRY_SECONDS = 0.02
+"""Delay before a postponed or dropped interrupt is raised again."""
+
 _MAX_IMPORT_SECONDS = 10.0
 """Time after which a signal interrupts even an import, which may hang."""
 
@@ -62,7 +64,7 @@ class DrainRequest:
 
     @property
     def is_time_limit(self) -> bool:
-        """Whether the signal announced a time limit, so that nobody asked the run to stop."""
+        """Whether the signal announced a time limit, instead of a request to stop."""
         return self.signal == signal.SIGUSR1
 
     @contextmanager
@@ -192,7 +194,7 @@ def draining_on_signals(
             interrupt(request.expire, frame)
             return
         if request():
-            deadline_cancelled.set()  # it must not replace this interrupt, which may be delayed
+            deadline_cancelled.set()  # the deadline must not replace this interrupt, which may be delayed
             interrupt(partial(_raise_interrupt, signum), frame)
             return
         request.signal = signum

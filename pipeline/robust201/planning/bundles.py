@@ -168,8 +168,8 @@ class _Cutter:
         unit, batch_size = part.unit, self._plan.config.batch_size
         n_batches = -(-unit.n_images // batch_size)
         n_slices = math.ceil(self._plan.macs(Part(unit, unit.strengths, 0, unit.n_images)) / self._slice_macs)
-        n_images = batch_size * -(-n_batches // max(1, min(n_batches, n_slices)))
-        stop = (part.start // n_images + 1) * n_images
+        images_per_slice = batch_size * -(-n_batches // max(1, min(n_batches, n_slices)))
+        stop = (part.start // images_per_slice + 1) * images_per_slice
         return (part,) if stop >= part.stop else _cut_at(part, stop)
 
 

@@ -118,7 +118,7 @@ def _override_fields(fields: Mapping[str, Any], overrides: Mapping[str, Any]) ->
 def parse_config(payload: Mapping[str, Any], source: str, locate: LocateField | None = None) -> SweepConfig:
     """Validate the fields of a sweep.
 
-    Errors contain the location of the field that `locate` returns, or `source` if `locate` is None.
+    Errors contain the location that `locate` returns for the field, or `source` if `locate` is None.
     """
     return _parse(SweepConfig, payload, source, locate, "sweep", "docs/configuration.md")
 

@@ -432,7 +432,7 @@ def sample_costs(plan: Plan) -> SampleCosts:
 
 
 def pilot_of(plan: Plan) -> tuple[ArchitectureId, ...]:
-    """Return the pilot networks of a sampled sweep: the recorded pilot or, before samples exist, the seed's choice."""
+    """Return the pilot networks of a sampled sweep, as recorded with the samples or, before these exist, by the seed."""
     if plan.facts.samples is not None:
         return plan.facts.samples.pilot
     section = plan.config.sampling
@@ -502,18 +502,18 @@ def describe_smaller_budget(plan: Plan) -> str:
     if section is None or samples is None:
         return ""
     costs = sample_costs(plan_without_samples(plan.config, plan.facts))
-    sizes = sample_sizes(costs, parse_budget(section.budget), plan.config.name)
+    affordable_sizes = sample_sizes(costs, parse_budget(section.budget), plan.config.name)
     names = set(plan.config.selected_architectures)
-    n_seen = {
+    current_sizes = {
         dataset_key: count
         for dataset_key, count in costs.n_images.items()
         if names <= _networks_on_all_images(plan, dataset_key)
     }
-    n_seen |= {dataset_key: sample.n_seen for dataset_key, sample in samples.key_samples.items()}
+    current_sizes |= {dataset_key: sample.n_seen for dataset_key, sample in samples.key_samples.items()}
     larger_samples = [
-        f"{key} on {dataset} has {n_seen[dataset, key]:,} images instead of {size:,}"
-        for (dataset, key), size in sizes.items()
-        if n_seen.get((dataset, key), 0) > size
+        f"{key} on {dataset} has {current_sizes[dataset, key]:,} images instead of {size:,}"
+        for (dataset, key), size in affordable_sizes.items()
+        if current_sizes.get((dataset, key), 0) > size
     ]
     if not larger_samples:
         return ""
