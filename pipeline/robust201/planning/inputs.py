@@ -326,9 +326,9 @@ class Inputs:
             return identities
         is_published = section.source == "published"
         missing_keys = self.missing_corruptions(dataset)
-        existing_keys = (
-            self._selected_corruption_keys(dataset) if is_published else [key for key in keys if key not in missing_keys]
-        )
+        existing_keys = [key for key in keys if key not in missing_keys]
+        if is_published:
+            existing_keys = [*self._selected_corruption_keys(dataset)]
         if existing_keys:
             # The driver verifies all published bytes once per run; workers compare pixels with the planned hashes.
             store = self.open_corruptions(dataset, verify="full")

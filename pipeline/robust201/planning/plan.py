@@ -432,7 +432,10 @@ def sample_costs(plan: Plan) -> SampleCosts:
 
 
 def pilot_of(plan: Plan) -> tuple[ArchitectureId, ...]:
-    """Return the pilot networks of a sampled sweep, as recorded with the samples or, before these exist, by the seed."""
+    """Return the pilot networks of a sampled sweep: those recorded with its samples or, before these exist, chosen.
+
+    The choice depends only on the seed and the sweep's architectures.
+    """
     if plan.facts.samples is not None:
         return plan.facts.samples.pilot
     section = plan.config.sampling

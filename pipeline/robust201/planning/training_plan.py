@@ -209,7 +209,7 @@ class TrainingPlanner:
         return TrainingPlan(self.config, tuple(planned_trainings[training] for training in trainings), self.code)
 
     def _with_predecessors(self, training: Training) -> list[Training]:
-        """Return a training run after its predecessors in the YAML, in the order of execution."""
+        """Return a training run after its predecessors, the training runs of the YAML whose final weights it needs."""
         predecessor = self.config.start_of(training)
         is_absent = predecessor is None or predecessor.recipe not in self.config.recipes
         return [*([] if is_absent or predecessor is None else self._with_predecessors(predecessor)), training]

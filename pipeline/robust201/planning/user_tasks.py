@@ -94,7 +94,7 @@ class UserTaskParameters(Parameters):
 
     @property
     def cautions(self) -> tuple[Caution, ...]:
-        """Warn about an attack without strengths: it is called with `strength` 0, and may then change nothing."""
+        """Caution about an attack without strengths: it is called with `strength` 0, and may then change nothing."""
         if self.kind == "measure" or "strengths_given" in self.model_fields_set:
             return ()
         problem = f"not set, so {self.function_name} is called once, with strength {CLEAN_STRENGTH:g}"

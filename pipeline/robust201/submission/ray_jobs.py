@@ -1,4 +1,4 @@
-"""Runs sweeps and training YAMLs as jobs of a Ray cluster, through Ray's Jobs API, which uses HTTP."""
+"""Run sweeps and training YAMLs as jobs of a Ray cluster, through Ray's Jobs API, which uses HTTP."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Packs the archive that a Ray job needs: the package and the YAML, without images, weights, results or Git history."""
+"""Pack the archive that a Ray job needs: the package and the YAML, without images, weights, results or Git history."""
 
 import re
 import zipfile

@@ -1,4 +1,4 @@
-"""Runs a sweep as a Slurm job array, whose tasks each compute one share of the sweep on a single machine.
+"""Run a sweep as a Slurm job array, whose tasks each compute one share of the sweep on a single machine.
 
 The tasks are independent: they need no driver, no lease and no network between them. The array is submitted from any
 machine that has sbatch and the results folder. Before submission, the sweep is checked and its plan is written. A
@@ -115,13 +115,15 @@ def submit_array(job: Job, options: ArrayOptions, *, say: Callable[[str], None])
         n_shares, indices = 1, [1] if n_missing else []
     else:
         max_tasks = _check_cluster(job, options)
-        prepared = prepare_sweep(job.config, filters=job.filters, say=say)
-        bundles = all_bundles(prepared.plan)
-        n_missing = prepared.plan.n_evaluations - prepared.done
+        prepared_sweep = prepare_sweep(job.config, filters=job.filters, say=say)
+        bundles = all_bundles(prepared_sweep.plan)
+        n_missing = prepared_sweep.plan.n_evaluations - prepared_sweep.done
         n_shares = _count_shares(options, len(bundles), max_tasks, say)
         job_shares = (Share(index, n_shares) for index in range(1, n_shares + 1))
         indices = [
-            job_share.index for job_share in job_shares if missing_bundles(job_share.bundles(bundles), prepared.missing)
+            job_share.index
+            for job_share in job_shares
+            if missing_bundles(job_share.bundles(bundles), prepared_sweep.missing)
         ]
     if not indices:
         return None
