@@ -166,16 +166,16 @@ def test_correlate_combines_measures_and_accuracies_of_two_folders(robust201: Ru
     rows = correlate_jacobian_norms(robust201, tmp_path / "accuracies", tmp_path / "measures", "--keys", "clean,pgd:1")
     assert list(rows.index) == [("clean", 0.0), ("pgd", 1.0)]
     assert rows.loc[("pgd", 1.0), "kendall"] == pytest.approx(kendalltau(jacobian_norms(), pgd_accuracies()).statistic)
-    without_accuracies = robust201("correlate", tmp_path / "measures")
-    assert without_accuracies.code == 2
-    assert "it has no accuracies. Add a folder" in without_accuracies.err
+    result_without_accuracies = robust201("correlate", tmp_path / "measures")
+    assert result_without_accuracies.code == 2
+    assert "it has no accuracies. Add a folder" in result_without_accuracies.err
 
 
 def test_correlate_pairs_accuracies_with_measures_of_other_weights(robust201: RunCommand, tmp_path: Path) -> None:
     export(tmp_path / "both", make_plan(list(STRENGTHS), ("e200-s0", "e200-s1")), formats=("parquet",))
-    without_weights_name = robust201("correlate", tmp_path / "both", "--measure-weights-name", "e200-s0")
-    assert without_weights_name.code == 2
-    assert "expected weights 'e200-s0' or 'e200-s1', got no name" in without_weights_name.err
+    result_without_weights_name = robust201("correlate", tmp_path / "both", "--measure-weights-name", "e200-s0")
+    assert result_without_weights_name.code == 2
+    assert "expected weights 'e200-s0' or 'e200-s1', got no name" in result_without_weights_name.err
     for measure_weights in ("e200-s0", "e200-s1"):
         weights_options = ("--weights-name", "e200-s0", "--measure-weights-name", measure_weights)
         rows = correlate_jacobian_norms(robust201, tmp_path / "both", *weights_options)

@@ -209,7 +209,7 @@ def test_entry_point_does_not_import_libraries() -> None:
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("is_in_command", [False, True], ids=["before the command", "in the command"])
 def test_signal_during_imports_leaves_no_traceback(signal_number: signal.Signals, is_in_command: bool) -> None:
-    # The importer converts an interrupt into another error, as partially imported modules do.
+    # The finder converts an interrupt into another error, as partially imported modules do.
     program = f"""
 import signal, sys
 from robust201.__main__ import main
@@ -325,7 +325,7 @@ def test_incomplete_sweep_is_exported_only_with_partial_option(
     assert not (dataset / "missing.json").exists()
 
 
-def test_run_with_failed_units_exits_with_3_and_prints_each_failure_once(
+def test_run_with_failed_units_exits_with_3_and_does_not_repeat_failures(
     robust201: RunCommand, write_sweep: WriteSweep, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from robust201.runtime import worker
@@ -337,7 +337,7 @@ def test_run_with_failed_units_exits_with_3_and_prints_each_failure_once(
     result = robust201("run", write_sweep())
     assert result.code == 3
     assert "failed 6 times: RuntimeError: no such luck" in result.err
-    assert result.err.count("no such luck") == 2
+    assert result.err.count("no such luck") == 2  # once during the run, and once in the summary
     assert "no such luck" in robust201("status", tmp_path / "results").out
 
 
@@ -391,7 +391,7 @@ def test_say_prints_markup_and_long_lines_unchanged(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == line + "\n"
 
 
-def test_show_tally_prints_one_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_show_tally_prints_counts_in_first_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     tally = RunTally(evaluations=35.0, seconds=7.0, deaths=2, preemptions=1)
     assert console.show_tally(tally, "evaluation", "Complete.") == 0
     assert capsys.readouterr().err.splitlines()[0] == (
