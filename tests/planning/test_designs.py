@@ -50,15 +50,15 @@ def test_measured_speed_replaces_assumed_speed() -> None:
 def test_cheaper_designs_halve_images_networks_or_queries() -> None:
     n_networks = len(make_config().selected_architectures)
     n_half = n_networks // 2
-    images, networks, queries = halved_designs(make_small_plan(), {}, worst_case)
+    half_images, half_networks, half_queries = halved_designs(make_small_plan(), {}, worst_case)
     # 5000 of the 10,000 test images of CIFAR-10, at an accuracy of 0.5 and with finite population correction
-    assert images.half_width == pytest.approx(1.959964 * (0.25 / 5000 * 0.5) ** 0.5)
-    assert images.yaml == {"images": {"count": 5000}}
-    assert networks.half_width == 0.0
-    assert networks.tau == pytest.approx(n_half * (n_half - 1) / (n_networks * (n_networks - 1)))
-    assert len(networks.yaml["architectures"]) == n_half
-    assert queries.yaml["keys"]["aa_square"]["queries"] == 2500
-    assert queries.half_width is None
+    assert half_images.half_width == pytest.approx(1.959964 * (0.25 / 5000 * 0.5) ** 0.5)
+    assert half_images.yaml == {"images": {"count": 5000}}
+    assert half_networks.half_width == 0.0
+    assert half_networks.tau == pytest.approx(n_half * (n_half - 1) / (n_networks * (n_networks - 1)))
+    assert len(half_networks.yaml["architectures"]) == n_half
+    assert half_queries.yaml["keys"]["aa_square"]["queries"] == 2500
+    assert half_queries.half_width is None
 
 
 def test_halved_designs_are_empty_for_a_sampled_sweep() -> None:
@@ -125,9 +125,10 @@ def test_sampled_design_changes_only_the_budget_of_the_sampling_section() -> Non
     assert sampled_images.is_over_budget
     assert sampled_images.yaml["sampling"] == {
         "pilot": 10,
+        "cheap": ("clean",),
         "seed": 3,
         "budget": sampled_images.yaml["sampling"]["budget"],
-    } | {"cheap": ("clean",)}
+    }
     smaller_sampling = {
         **sampling,
         "budget": f"{0.999 * float(sampled_images.yaml['sampling']['budget'].rstrip('%')):.6f}%",
