@@ -150,9 +150,10 @@ def test_transfer_attack_costs_count_once_per_source() -> None:
         for unit in plan.units
         if (unit.key, unit.architecture) == ("pgd", 21)
     )
-    target_macs = 2 * sum(
+    clean_macs = sum(
         plan.macs(Part(unit, unit.strengths, 0, unit.n_images)) for unit in plan.units if unit.key == "clean"
     )
+    target_macs = 2 * clean_macs  # a forward pass at each of the two epsilons
     transfer_hours = hours(clean={}, transfer={"source": 21, "key": "pgd", **attack}) - hours(clean={})
     assert transfer_hours * 3600 * GPU_GMACS * 1e9 == pytest.approx(source_macs + target_macs)
 
@@ -164,6 +165,7 @@ def test_estimate_includes_bytes_of_all_measurements() -> None:
 
     n_rows = 3 * (1 + 2 + 2 + 5 + 5)  # three networks at the strengths of each key
     n_classes, n_images = 10, 100
+    # A count takes 1 byte in Parquet and 3 in JSON, and a mean takes 6 and 22.
     row_bytes, cm = 670, n_classes**2
     means = 2 * n_classes**2 + 2
     assert estimated_bytes("accuracy") == estimated_bytes("cm") == (n_rows * (row_bytes + cm), n_rows * 3 * cm)
@@ -281,7 +283,8 @@ def test_fused_engine_slices_on_cpu_may_be_smaller_than_batch_size() -> None:
         parts = parts_of(make_bundles(plan, whole_parts(plan)))
         slices[engine] = {part.stop - part.start for part in parts if part.unit.key == "pgd"}
     assert slices["reference"] == {250}
-    assert {n_images * 2 // CPU_SLICE_SAMPLES for n_images in slices["fused"]} == {1}
+    n_epsilons = 2  # of pgd in KEYS
+    assert {n_images * n_epsilons // CPU_SLICE_SAMPLES for n_images in slices["fused"]} == {1}
 
 
 def test_new_checkpoint_changes_ids_of_its_architecture_only() -> None:

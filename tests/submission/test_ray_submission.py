@@ -218,7 +218,7 @@ class FakeClient:
     async def tail_job_logs(self, _job: str) -> AsyncIterator[str]:
         await asyncio.sleep(0)
         response = self.logs.pop(0)
-        for text in response if isinstance(response, list) else ["one\n", "t"]:
+        for text in response if isinstance(response, list) else ["one\n", "t"]:  # an interrupted log ends within a line
             yield text
         if isinstance(response, Exception):
             raise response

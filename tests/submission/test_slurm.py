@@ -338,7 +338,7 @@ def test_real_array_is_requeued_and_gives_the_same_bytes_as_one_run(
         path = results / f"slurm/{job}_{index}.log"
         return path.read_text() if path.exists() else ""
 
-    # The task has finished some work and has more to do.
+    # Wait until the task has finished some work and has more to do.
     cluster.wait_for((results / "shares/1-of-2/progress.json").exists)
     assert cluster.job(f"{job}_1")["JobState"] == "RUNNING"
     # Send now the signal that Slurm would send before the time limit.
