@@ -53,7 +53,7 @@ def make_bundles(
     and underestimated work must not come last. A bundle that is too long for its position moves towards the front.
 
     A bundle's estimated time is at most `execution.part_minutes` and, with several workers, at most its fraction of the
-    remaining work, unless it consists of one part that cannot be cut.
+    remaining work or `MIN_SECONDS`, whichever is longer, unless it consists of one part that cannot be cut.
 
     `has_gpu` tells whether the workers have GPUs; None means that this is unknown. `slice_seconds` is the maximum
     estimated time of a part.
