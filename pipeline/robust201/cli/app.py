@@ -21,7 +21,7 @@ from robust201.cli.demo import demo
 from robust201.cli.estimates import say_unused_estimates
 from robust201.cli.evaluate import ImageSize, ResizeRule, choose_size, evaluate, load_data, read_resize
 from robust201.cli.exits import run_to_exit_code
-from robust201.cli.help_texts import ABOUT, DOWNLOADS, EPILOG, HELP_OPTIONS, RUN, add_commands
+from robust201.cli.help_texts import ABOUT, DOWNLOADS_HELP, EPILOG, HELP_OPTIONS, RUN_PANEL, add_commands
 from robust201.cli.images import fuse, import_images, robustify
 from robust201.cli.metrics import metrics
 from robust201.cli.monitoring import AsJson, doctor, logs, print_json, status
@@ -373,7 +373,7 @@ def report(
 
 
 def fetch(
-    name: Annotated[str, typer.Argument(metavar="NAME", help=DOWNLOADS)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help=DOWNLOADS_HELP)],
     out: Annotated[
         Path, typer.Option("--out", envvar="ROBUST201_DATA", help="Data folder; the dataset is written to a subfolder.")
     ] = Path("data"),
@@ -523,4 +523,4 @@ add_commands(
     *(study, fuse, import_images, robustify),
     *(evaluate, compare, curves, show),
 )
-app.add_typer(submit_app, rich_help_panel=RUN)
+app.add_typer(submit_app, rich_help_panel=RUN_PANEL)

@@ -218,7 +218,7 @@ def name_networks(
             f"{len(weights)} --weights. List each network as FILE:FUNCTION, or one network with several --weights."
         )
     weights_files: list[Path | None] = [*weights] or [None] * len(networks)
-    names = _without_common_folder(weights) if weights and len({*networks}) < len(networks) else list(networks)
+    names = _strip_common_folder(weights) if weights and len({*networks}) < len(networks) else list(networks)
     if len({*names}) < len(names):
         raise ConfigError(
             f"Reading the command line failed for robust201 {command}: a network is listed more than once: "
@@ -227,7 +227,8 @@ def name_networks(
     return dict(zip(names, zip(networks, weights_files, strict=True), strict=True))
 
 
-def _without_common_folder(files: list[Path]) -> list[str]:
+def _strip_common_folder(files: list[Path]) -> list[str]:
+    """Return the paths of files relative to the deepest folder that contains all of them."""
     folder = os.path.commonpath([file.absolute().parent for file in files])
     return [file.absolute().relative_to(folder).as_posix() for file in files]
 

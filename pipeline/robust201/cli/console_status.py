@@ -153,10 +153,10 @@ def status_line(status: SweepStatus, now: float) -> str:
     """Render a sweep's status as one line, for log files and pipes."""
     done = f"{status.done:,}/{status.total:,} evaluations ({_percent(status.done, status.total)})"
     phrases = (done, _describe_rate_and_cost(status), _describe_failures(status), _describe_workers(status))
-    return f"{_timestamp(now)} {'; '.join(phrases)}"
+    return f"{_format_timestamp(now)} {'; '.join(phrases)}"
 
 
-def _timestamp(now: float) -> str:
+def _format_timestamp(now: float) -> str:
     return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -238,15 +238,15 @@ def _render_trainings(_terminal: Console, status: TrainingStatus, quiet_seconds:
     return Group(*_to_folded_texts([*lines, *_describe_inactivity(status, quiet_seconds)]))
 
 
-def _training_line(status: TrainingStatus, now: float) -> str:
+def _training_status_line(status: TrainingStatus, now: float) -> str:
     failures = console.format_count(len(status.failures), "failure")
     in_progress = console.describe_trainings_in_progress(status.in_progress)
-    return "; ".join([f"{_timestamp(now)} {describe_trainings(status)}", failures, *in_progress])
+    return "; ".join([f"{_format_timestamp(now)} {describe_trainings(status)}", failures, *in_progress])
 
 
 def display_trainings() -> Display[TrainingStatus]:
     """Return a live display of the status of training runs."""
-    return Display(_render_trainings, _training_line)
+    return Display(_render_trainings, _training_status_line)
 
 
 def show_log_line(line: Mapping[str, Any], label: str = "") -> None:

@@ -23,7 +23,7 @@ from robust201.core.interrupts import stop_signals_as_interrupt
 
 # Typer does not export this class, and newer versions bundle click under another name.
 _UsageError: Any = typer.BadParameter.__base__
-_INTERRUPTED = 130
+_INTERRUPT_EXIT_CODE = 130
 """Typer's exit code after a KeyboardInterrupt."""
 _INVALID_PATH_ERRNOS = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP}
 """Error numbers of paths that cannot be opened because the path itself is invalid."""
@@ -47,7 +47,7 @@ def run_to_exit_code(app: typer.Typer) -> int:
             warnings.showwarning = show_warning
             warnings.simplefilter("always", RobustWarning)
             code = app(sys.argv[1:] or ["--help"], prog_name="robust201", standalone_mode=False) or 0
-        if code != _INTERRUPTED:
+        if code != _INTERRUPT_EXIT_CODE:
             return int(code)
     except (RobustError, _UsageError, ImportError, OSError, MemoryError) as error:
         message, code = _message_and_exit_code(error)

@@ -273,5 +273,5 @@ def next_cells(
             f"Choosing cells failed for {config.name}: its space {config.space_name} is not the space of {like}. "
             "Choose another dataset or sweep."
         )
-    candidate_cells = [name for name in config.selected_architectures if isinstance(name, int)]
+    candidate_cells = [architecture for architecture in config.selected_architectures if isinstance(architecture, int)]
     return choose_next(results, keys, count, valid_goal, allowed=candidate_cells, standard_errors=standard_errors)

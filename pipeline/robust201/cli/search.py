@@ -261,9 +261,9 @@ def _show(searches: "Sequence[RepeatedSearch]", predictions: Path | None) -> Non
             "the images. The highest estimate is on average too high: evaluate the best cells on all images."
         )
     if absent_results := dict.fromkeys(name for repeated_search in searches for name in repeated_search.absent):
-        cells = " for all predicted cells" if searches[0].n_predicted else ""
+        scope = " for all predicted cells" if searches[0].n_predicted else ""
         console.say(
-            f"Not reported, because {searches[0].reported_on} lacks these results{cells}: {', '.join(absent_results)}."
+            f"Not reported, because {searches[0].reported_on} lacks these results{scope}: {', '.join(absent_results)}."
         )
 
 

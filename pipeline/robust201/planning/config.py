@@ -688,7 +688,9 @@ class SweepConfig(BaseConfig):
                 )
             for dataset in self.datasets:
                 files = self.weights.weights_files(dataset)
-                architectures_without_file = [name for name in architectures if str(name) not in files]
+                architectures_without_file = [
+                    architecture for architecture in architectures if str(architecture) not in files
+                ]
                 if architectures_without_file:
                     raise ValueError(
                         "weights.files: expected a file for each architecture, got none for "

@@ -20,7 +20,9 @@ PrecisionEstimate = Callable[[str, str, int, int], tuple[float, float | None]]
 """Function from (dataset, key, number of sampled images, number of all images) to the half-width of the 95% interval
 and the expected Kendall tau with the ranking on all images (None if unknown)."""
 
-DEFAULT_PILOT = 20
+DEFAULT_PILOT_SIZE = 20
+"""Number of pilot networks in a design for a sweep without `sampling`; in a small sweep, a fifth of the networks."""
+
 _MIN_FACTOR = 0.1
 """Minimum factor by which the queries and steps of attacks are reduced."""
 
@@ -101,9 +103,9 @@ def halved_designs(plan: Plan, speeds: Speeds, precision: PrecisionEstimate) -> 
     # `images.count` is the same for all datasets.
     fields = {"images": {"count": max(1, counts.pop() // 2)}} if len(counts) == 1 else {}
     designs = [CheaperDesign("half the images", full_hours / 2, half_width, tau, "wider intervals", fields)]
-    names = plan.config.selected_architectures
-    if len(names) > 3:
-        designs.append(_design_with_fewer_networks(plan, speeds, len(names) // 2, "half the networks"))
+    n_networks = len(plan.config.selected_architectures)
+    if n_networks > 3:
+        designs.append(_design_with_fewer_networks(plan, speeds, n_networks // 2, "half the networks"))
     weaker_config = weaken(plan.config, 0.5)
     if weaker_config is not None:
         hours = total_hours(_plan_same_units(weaker_config, plan), speeds)
@@ -220,7 +222,7 @@ def _sampled_design(
         fields["measurements"] = measurements
     images = ", ".join(
         f"{key} {count:,} (half-width {100 * max_half_widths[key]:.2g})"
-        for key, count in _smallest_by_key(sizes).items()
+        for key, count in _find_smallest_sizes(sizes).items()
         if key in max_half_widths
     )
     drawback = f"estimates with intervals; images: {images}"
@@ -237,7 +239,7 @@ def _pilot_sizes(config: SweepConfig) -> tuple[int, ...]:
     """Return the pilot sizes to try: the size in the sweep, or otherwise a default, its half and its quarter."""
     if config.sampling is not None:
         return (config.sampling.pilot,)
-    max_size = min(DEFAULT_PILOT, max(2, len(config.selected_architectures) // 5))
+    max_size = min(DEFAULT_PILOT_SIZE, max(2, len(config.selected_architectures) // 5))
     return tuple(dict.fromkeys(max(2, max_size // divisor) for divisor in (1, 2, 4)))
 
 
@@ -250,7 +252,7 @@ def _format_percent(fraction: float) -> str:
     return f"{math.ceil(1e8 * fraction * (1 - 1e-10)) / 1e6:.6f}".rstrip("0").rstrip(".") + "%"
 
 
-def _smallest_by_key(sizes: Any) -> dict[str, int]:
+def _find_smallest_sizes(sizes: Any) -> dict[str, int]:
     """Return the smallest sample size of each key among the datasets."""
     smallest_sizes: dict[str, int] = {}
     for (_, key), count in sizes.items():
@@ -260,8 +262,7 @@ def _smallest_by_key(sizes: Any) -> dict[str, int]:
 
 def _reduce_networks_to_fit(plan: Plan, allowed_hours: float, speeds: Speeds) -> CheaperDesign:
     """Return the design with as many networks as the budget allows, but at least two."""
-    names = plan.config.selected_architectures
-    low, high = 0, len(names)
+    low, high = 0, len(plan.config.selected_architectures)
     while low < high:
         middle = (low + high + 1) // 2
         fits = total_hours(_narrow_to_networks(plan, middle), speeds) <= allowed_hours

@@ -63,13 +63,13 @@ def describe_problem(error: ValidationError, model: type[BaseModel], parent_name
     choices = re.findall("'([^']*)'", expected) if any(p["type"] == "literal_error" for p in field_problems) else []
     is_choice = choices and (len(field_problems) == 1 or isinstance(problem["input"], str))
     suggestion = did_you_mean(str(problem["input"]), choices) if is_choice else ""
-    return f"{field}: expected {expected}, got {reprlib.repr(_without_numpy(problem['input']))}.{suggestion}"
+    return f"{field}: expected {expected}, got {reprlib.repr(_convert_from_numpy(problem['input']))}.{suggestion}"
 
 
-def _without_numpy(value: Any) -> Any:
+def _convert_from_numpy(value: Any) -> Any:
     """Convert NumPy arrays and numbers to Python's, which messages show as plain numbers."""
     if isinstance(value, list | tuple):
-        return type(value)(map(_without_numpy, value))
+        return type(value)(map(_convert_from_numpy, value))
     return value.tolist() if hasattr(value, "tolist") else value
 
 

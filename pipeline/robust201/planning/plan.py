@@ -131,7 +131,7 @@ class Plan:
     @cached_property
     def unit_ids(self) -> NDArray[np.bytes_]:
         """Ids of all units, in the order of `units`."""
-        ids = (name.encode() for planned_key in self.planned_keys for name in planned_key.ids())
+        ids = (identifier.encode() for planned_key in self.planned_keys for identifier in planned_key.ids())
         return np.fromiter(ids, dtype="S32", count=self.n_units)
 
     @cached_property
@@ -147,7 +147,8 @@ class Plan:
             return {}
         starts = np.cumsum([0, *(len(planned_key.networks) for planned_key in self.planned_keys)])
         units = {}
-        for position in np.flatnonzero(np.isin(self.unit_ids, np.array([name.encode() for name in ids]))).tolist():
+        encoded_ids = np.array([identifier.encode() for identifier in ids])
+        for position in np.flatnonzero(np.isin(self.unit_ids, encoded_ids)).tolist():
             key_index = int(np.searchsorted(starts, position, side="right")) - 1
             unit = self.planned_keys[key_index].unit(position - int(starts[key_index]))
             units[unit.id] = unit
@@ -188,8 +189,10 @@ class Plan:
         sampled_evaluations: defaultdict[tuple[str, str], set[tuple[ArchitectureId, float]]] = defaultdict(set)
         for planned_key in self.planned_keys:
             if is_sampled(self, planned_key):
-                names = (network.architecture for network in planned_key.networks)
-                sampled_evaluations[planned_key.dataset_and_key].update(itertools.product(names, planned_key.strengths))
+                architectures = (network.architecture for network in planned_key.networks)
+                sampled_evaluations[planned_key.dataset_and_key].update(
+                    itertools.product(architectures, planned_key.strengths)
+                )
             else:
                 counts[planned_key.dataset_and_key] += planned_key.n_evaluations
         counts.update({dataset_key: len(evaluations) for dataset_key, evaluations in sampled_evaluations.items()})
@@ -213,8 +216,10 @@ class Plan:
     @cached_property
     def known_ids(self) -> frozenset[str]:
         """Ids of the units whose images exist, so that their protocol is complete (see `identity.is_complete`)."""
-        known = (planned_key for planned_key in self.planned_keys if is_complete(self.protocols[planned_key.protocol]))
-        return frozenset(name for planned_key in known for name in planned_key.ids())
+        known_keys = (
+            planned_key for planned_key in self.planned_keys if is_complete(self.protocols[planned_key.protocol])
+        )
+        return frozenset(identifier for planned_key in known_keys for identifier in planned_key.ids())
 
     def keys(self, dataset: str) -> tuple[str, ...]:
         """Return the keys evaluated on a dataset, in the order of the table of tasks."""
@@ -506,11 +511,11 @@ def describe_smaller_budget(plan: Plan) -> str:
         return ""
     costs = sample_costs(plan_without_samples(plan.config, plan.facts))
     affordable_sizes = sample_sizes(costs, parse_budget(section.budget), plan.config.name)
-    names = set(plan.config.selected_architectures)
+    architectures = set(plan.config.selected_architectures)
     current_sizes = {
         dataset_key: count
         for dataset_key, count in costs.n_images.items()
-        if names <= _networks_on_all_images(plan, dataset_key)
+        if architectures <= _networks_on_all_images(plan, dataset_key)
     }
     current_sizes |= {dataset_key: sample.n_seen for dataset_key, sample in samples.key_samples.items()}
     larger_samples = [

@@ -116,7 +116,7 @@ class TrainingPlan:
         """Make one bundle per training run, in order of decreasing estimated time."""
         rate = self.config.execution.assumed_gmacs(has_gpu) * 1e9
         parts = [planned_training.part() for planned_training in trainings]
-        bundles = [Bundle(p.unit.architecture, p.unit.dataset, (p,), self.macs(p) / rate) for p in parts]
+        bundles = [Bundle(part.unit.architecture, part.unit.dataset, (part,), self.macs(part) / rate) for part in parts]
         return sorted(bundles, key=lambda bundle: -bundle.seconds)
 
 

@@ -15,7 +15,7 @@ from urllib.request import getproxies, proxy_bypass
 from robust201.core.errors import ConfigError
 from robust201.core.files import MAX_STATE_BYTES, read_text
 
-_CONNECT_SECONDS = 10.0
+_CONNECT_TIMEOUT_SECONDS = 10.0
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -50,7 +50,7 @@ class Access:
         if scheme in getproxies() and not proxy_bypass(host):
             return  # only the proxy can be reached from here, and it accepts any connection
         try:
-            with socket.create_connection((host, parts.port or _PORTS[scheme]), timeout=_CONNECT_SECONDS):
+            with socket.create_connection((host, parts.port or _PORTS[scheme]), timeout=_CONNECT_TIMEOUT_SECONDS):
                 pass
         except OSError as error:
             raise ConfigError(

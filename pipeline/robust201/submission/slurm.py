@@ -40,8 +40,8 @@ ASSUMED_MAX_ARRAY_SIZE = 1001
 _GPU_VARIABLES = ("SBATCH_GRES", "SBATCH_GPUS_PER_TASK")
 """Environment variables with which a user requests GPUs from sbatch."""
 
-_QUERY_SECONDS = 60
-_SUBMIT_SECONDS = 300
+_QUERY_TIMEOUT_SECONDS = 60
+_SUBMIT_TIMEOUT_SECONDS = 300
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def _submit(config: SweepConfig | TrainingConfig, options: ArrayOptions, batch_f
     advice = "Correct the option named in the message, then submit again."
     if task_resources(options, config.execution)[0] is not None:
         advice += " On a cluster without GPUs: --gpus-per-task 0."
-    output = _run_slurm("sbatch", "--parsable", str(script), seconds=_SUBMIT_SECONDS, advice=advice)
+    output = _run_slurm("sbatch", "--parsable", str(script), seconds=_SUBMIT_TIMEOUT_SECONDS, advice=advice)
     match = re.search(r"^(\d+)(?:;\S+)?$", output.strip(), re.MULTILINE)
     if match is None:
         raise InputError(
@@ -187,7 +187,7 @@ def _check_gpus(config: SweepConfig | TrainingConfig, options: ArrayOptions) -> 
     if not partition and any(re.match(r"(#SBATCH\s+)?(-p|--partition)", line.strip()) for line in options.extra):
         return  # the extra options take precedence and are not parsed here
     try:
-        output = _run_slurm("sinfo", "--noheader", "--format=%P|%G", seconds=_QUERY_SECONDS)
+        output = _run_slurm("sinfo", "--noheader", "--format=%P|%G", seconds=_QUERY_TIMEOUT_SECONDS)
     except InputError:  # sbatch, which is called later, reports this error as well
         return
     partition_lines = [line.partition("|") for line in output.split()]
@@ -220,7 +220,7 @@ def _read_max_tasks() -> int:
         "Is Slurm's controller up (scontrol ping), and is this a login node of the cluster? --dry-run does not need "
         "Slurm."
     )
-    output = _run_slurm("scontrol", "show", "config", seconds=_QUERY_SECONDS, advice=advice)
+    output = _run_slurm("scontrol", "show", "config", seconds=_QUERY_TIMEOUT_SECONDS, advice=advice)
     match = re.search(r"^MaxArraySize\s*=\s*(\d+)", output, re.MULTILINE)
     if match is None:
         return ASSUMED_MAX_ARRAY_SIZE - 1
@@ -286,6 +286,6 @@ class ArrayTask:
         task = f"{self.job}_{self.index}"
         say(f"The time limit is near; requeueing task {task}.")
         try:
-            _run_slurm("scontrol", "requeue", task, seconds=_QUERY_SECONDS)
+            _run_slurm("scontrol", "requeue", task, seconds=_QUERY_TIMEOUT_SECONDS)
         except InputError as error:
             say(f"{error} The task ends here; submit again to continue.")
