@@ -98,7 +98,7 @@ def test_designs_reject_invalid_budget(budget: str, changes: dict[str, Any], mes
 
 
 @pytest.mark.parametrize("percent", [2, 10, 20])
-def test_small_budget_gets_smaller_pilot_or_other_designs(percent: int) -> None:
+def test_only_sampled_design_exceeds_a_budget_below_the_smallest_pilot(percent: int) -> None:
     plan = make_small_plan()  # the default pilot has a fifth of its architectures
     full_hours = total_hours(plan, {})
     sampled_images, fewer_networks, weaker_attacks = designs_for_budget(

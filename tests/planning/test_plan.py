@@ -136,7 +136,7 @@ def test_exact_jacobian_costs_one_gradient_per_class() -> None:
     assert costs == {"cifar10": 3 * 10, "cifar100": 3 * 100}  # a gradient costs as much as three forward passes
 
 
-def test_transfer_attack_costs_count_once_per_source() -> None:
+def test_transfer_costs_one_attack_on_the_source_and_one_pass_per_target() -> None:
     def hours(**keys: object) -> float:
         config = make_config(architectures=[0, 21, 309], keys=keys)
         estimated: float = estimate(make_plan(config, assumed_facts(config)))["estimated_worker_hours"]

@@ -123,11 +123,12 @@ def make_filters(
         sweep_architectures = config.selected_architectures
         known_architectures = set(sweep_architectures)
         # If the sweep has none of the selected architectures, keep them all, so that `Filters.check` raises an error.
-        candidates = (
-            sweep_architectures
-            if selected_architectures is None
-            else tuple(name for name in selected_architectures if name in known_architectures) or selected_architectures
-        )
+        candidates = sweep_architectures
+        if selected_architectures is not None:
+            known_selection = tuple(
+                architecture for architecture in selected_architectures if architecture in known_architectures
+            )
+            candidates = known_selection or selected_architectures
         selected_architectures = candidates[:limit]
     key_names = split_names(keys)
     return Filters(

@@ -166,11 +166,11 @@ def _read_value(footer: bytes, offset: int, type_code: int, selection: _FieldSel
         return _read_struct(footer, offset, selection, depth)
     if type_code == _LIST:
         size, item_type, offset = _read_list_header(footer, offset)
-        values = []
+        items = []
         for _ in range(size):
-            value, offset = _read_value(footer, offset, item_type, selection, depth + 1)
-            values.append(value)
-        return values, offset
+            item, offset = _read_value(footer, offset, item_type, selection, depth + 1)
+            items.append(item)
+        return items, offset
     return None, _skip_value(footer, offset, type_code, depth)
 
 

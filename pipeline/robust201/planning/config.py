@@ -423,9 +423,11 @@ def _check_architectures(value: object) -> object:
             raise ValueError(
                 f"expected `evaluated`, or a list such as [0, 21, 100-199], got {reprlib.repr(value)}.{suggestion}"
             )
-        invalid_names = [name for name in value if not isinstance(name, int | str) or isinstance(name, bool)]
-        if invalid_names:
-            raise ValueError(f"expected names of architectures, got the entry {reprlib.repr(invalid_names[0])}.")
+        invalid_entries = [entry for entry in value if not isinstance(entry, int | str) or isinstance(entry, bool)]
+        if invalid_entries:
+            raise ValueError(
+                f"expected indices, ranges or names of architectures, got the entry {reprlib.repr(invalid_entries[0])}."
+            )
     return value
 
 

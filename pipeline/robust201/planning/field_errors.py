@@ -58,9 +58,10 @@ def describe_problem(error: ValidationError, model: type[BaseModel], parent_name
     if problem["type"] == "value_error":
         return f"{field}: {problem['ctx']['error']}" if field else str(problem["ctx"]["error"])
     # pydantic reports one problem per type that it tried for the field.
-    field_problems = [p for p in problems if field_names_of(p["loc"]) == field_names_of(problem["loc"])]
+    field_problems = [other for other in problems if field_names_of(other["loc"]) == field_names_of(problem["loc"])]
     expected = " or ".join(dict.fromkeys(map(_describe_valid_values, field_problems)))
-    choices = re.findall("'([^']*)'", expected) if any(p["type"] == "literal_error" for p in field_problems) else []
+    has_choices = any(field_problem["type"] == "literal_error" for field_problem in field_problems)
+    choices = re.findall("'([^']*)'", expected) if has_choices else []
     is_choice = choices and (len(field_problems) == 1 or isinstance(problem["input"], str))
     suggestion = did_you_mean(str(problem["input"]), choices) if is_choice else ""
     return f"{field}: expected {expected}, got {reprlib.repr(_convert_from_numpy(problem['input']))}.{suggestion}"

@@ -306,15 +306,18 @@ class Inputs:
         return InputFacts(
             datasets,
             {
-                dataset: {name: weights.find(dataset, name) for name in self._config.selected_architectures}
+                dataset: {
+                    architecture: weights.find(dataset, architecture)
+                    for architecture in self._config.selected_architectures
+                }
                 for dataset in self._config.datasets
             },
             code,
             {
                 sha256: accuracy
                 for dataset in self._config.datasets
-                for name in self._config.selected_architectures
-                for sha256, accuracy in weights.test_accuracies(dataset, name).items()
+                for architecture in self._config.selected_architectures
+                for sha256, accuracy in weights.test_accuracies(dataset, architecture).items()
             },
         )
 

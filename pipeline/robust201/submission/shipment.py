@@ -131,10 +131,10 @@ def code_files(package: Path | None = None) -> dict[str, Path]:
     package = package or Path(robust201.__file__).resolve().parent
     files: dict[str, Path] = {}
     for path in sorted(package.rglob("*")):
-        parts = path.relative_to(package).parts
-        is_skipped = any(part.startswith(".") or part in {"__pycache__", "_bundled"} for part in parts)
+        relative_path = path.relative_to(package)
+        is_skipped = any(name.startswith(".") or name in {"__pycache__", "_bundled"} for name in relative_path.parts)
         if path.is_file() and not is_skipped and path.suffix not in _EXCLUDED_SUFFIXES:
-            files["/".join(("robust201", *parts))] = path
+            files["/".join(("robust201", *relative_path.parts))] = path
     return files
 
 
