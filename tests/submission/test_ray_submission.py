@@ -104,7 +104,9 @@ def test_token_is_required_for_another_machine(address: str, is_local: bool) -> 
     assert check_access(address, TOKEN).sends_token_in_plain_text is (not is_local and address.startswith("http:"))
 
 
-def test_find_token_prefers_variable_to_named_file_and_default_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_token_prefers_variable_to_named_file_and_default_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert find_token() is None
     default_file = tmp_path / "home" / ".ray" / "auth_token"
     default_file.parent.mkdir(parents=True)
