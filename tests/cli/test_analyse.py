@@ -16,7 +16,8 @@ from tests.support.fabricated import FabricatedPlan, FabricatedStore, export, ma
 from tests.support.small_results import write_results
 
 
-def robust_accuracy(index: int) -> float:
+def planted_accuracy(index: int) -> float:
+    """Return an accuracy that depends only on 3 × 3 convolutions and on a skip connection from input to output."""
     operations = cells.parse(cells.specs()[index])
     return 0.1 + 0.05 * operations.count("nor_conv_3x3") + 0.1 * (operations[3] == "skip_connect")
 
@@ -24,7 +25,7 @@ def robust_accuracy(index: int) -> float:
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("dataset")
-    robust_accuracies = {index: robust_accuracy(index) for index in cells.evaluated_indices()}
+    robust_accuracies = {index: planted_accuracy(index) for index in cells.evaluated_indices()}
     rows = {
         "clean": {str(index): round(0.5 + accuracy / 2, 4) for index, accuracy in robust_accuracies.items()},
         "pgd": {
@@ -48,7 +49,7 @@ def test_design_recovers_planted_effects(dataset: Path, robust201: RunCommand, t
     tables = json.loads(json_result.out)["cifar10"]
     largest_effect = max(tables["effects"], key=lambda row: row["effect"])
     assert (largest_effect["edge"], largest_effect["operation"]) == ("in→out", "skip")
-    all_accuracies = [robust_accuracy(isomorph) for isomorph in cells.isomorphs()]
+    all_accuracies = [planted_accuracy(isomorph) for isomorph in cells.isomorphs()]
     accuracies_with_skip = [
         accuracy
         for accuracy, spec in zip(all_accuracies, cells.specs(), strict=True)
@@ -59,8 +60,8 @@ def test_design_recovers_planted_effects(dataset: Path, robust201: RunCommand, t
     )
     assert sum(row["share"] for row in tables["variance"]) == pytest.approx(1)
     assert tables["tree"][0].startswith("|--- in→out is")
-    assert len(pd.read_csv(tmp_path / "cifar10-effects.csv")) == 30
-    assert {row["latency"] for row in tables["pareto"]} <= set(range(4, 11))
+    assert len(pd.read_csv(tmp_path / "cifar10-effects.csv")) == 6 * 5  # six edges, five operations
+    assert {row["latency"] for row in tables["pareto"]} <= set(range(4, 11))  # 10 minus up to six missing edges
     text_result = robust201("design", dataset, "--score", "pgd:1")
     assert text_result.code == 0, text_result.err
     assert "architectures on the Pareto front of clean, adversarial, parameters" in text_result.out
@@ -119,7 +120,9 @@ def test_plot_writes_numbers_as_csv(dataset: Path, robust201: RunCommand, tmp_pa
         assert result.code == 0, result.err
     assert list(pd.read_csv(tmp_path / "attacks.csv"))[:3] == ["key", "strength", "low"]
     assert list(pd.read_csv(tmp_path / "best-cells.csv", index_col=0).index) == [
-        *("clean", "mean adversarial", "mean PGD"),
+        "clean",
+        "mean adversarial",
+        "mean PGD",
     ]
     assert "PGD, ε = 1/255" in (tmp_path / "rank-correlation.csv").read_text()
 
@@ -128,7 +131,7 @@ ARCHITECTURES = (0, 2, 9, 10, 21, 55, 309, 991, 1462, 9930)
 STRENGTHS = {"clean": (0.0,), "pgd": (1.0, 8.0), "jacobian": (0.0,)}
 
 
-def make_weights_plan(keys: Sequence[str], weights_names: Sequence[str] = ("",)) -> FabricatedPlan:
+def make_plan(keys: Sequence[str], weights_names: Sequence[str] = ("",)) -> FabricatedPlan:
     units = [
         make_unit(index, "cifar10", key, STRENGTHS[key], weights=name)
         for key in keys
@@ -150,7 +153,7 @@ def pgd_accuracies(name: str = "") -> list[float]:
     return [float(make_values(unit, 1.0)["accuracy"]) for unit in units]
 
 
-def correlations(robust201: RunCommand, *arguments: object) -> pd.DataFrame:
+def correlate_jacobian_norms(robust201: RunCommand, *arguments: object) -> pd.DataFrame:
     result = robust201("correlate", *arguments, "--json")
     assert result.code == 0, result.err
     rows = pd.DataFrame(json.loads(result.out)["correlations"])
@@ -158,31 +161,31 @@ def correlations(robust201: RunCommand, *arguments: object) -> pd.DataFrame:
 
 
 def test_correlate_combines_measures_and_accuracies_of_two_folders(robust201: RunCommand, tmp_path: Path) -> None:
-    export(tmp_path / "accuracies", make_weights_plan(["clean", "pgd"]))
-    export(tmp_path / "measures", make_weights_plan(["jacobian"]), formats=("parquet",))
-    rows = correlations(robust201, tmp_path / "accuracies", tmp_path / "measures", "--keys", "clean,pgd:1")
+    export(tmp_path / "accuracies", make_plan(["clean", "pgd"]))
+    export(tmp_path / "measures", make_plan(["jacobian"]), formats=("parquet",))
+    rows = correlate_jacobian_norms(robust201, tmp_path / "accuracies", tmp_path / "measures", "--keys", "clean,pgd:1")
     assert list(rows.index) == [("clean", 0.0), ("pgd", 1.0)]
     assert rows.loc[("pgd", 1.0), "kendall"] == pytest.approx(kendalltau(jacobian_norms(), pgd_accuracies()).statistic)
-    without_accuracies = robust201("correlate", tmp_path / "measures")
-    assert without_accuracies.code == 2
-    assert "it has no accuracies. Add a folder" in without_accuracies.err
+    result_without_accuracies = robust201("correlate", tmp_path / "measures")
+    assert result_without_accuracies.code == 2
+    assert "it has no accuracies. Add a folder" in result_without_accuracies.err
 
 
 def test_correlate_pairs_accuracies_with_measures_of_other_weights(robust201: RunCommand, tmp_path: Path) -> None:
-    export(tmp_path / "both", make_weights_plan(list(STRENGTHS), ("e200-s0", "e200-s1")), formats=("parquet",))
-    without_weights_name = robust201("correlate", tmp_path / "both", "--measure-weights-name", "e200-s0")
-    assert without_weights_name.code == 2
-    assert "expected weights 'e200-s0' or 'e200-s1', got no name" in without_weights_name.err
+    export(tmp_path / "both", make_plan(list(STRENGTHS), ("e200-s0", "e200-s1")), formats=("parquet",))
+    result_without_weights_name = robust201("correlate", tmp_path / "both", "--measure-weights-name", "e200-s0")
+    assert result_without_weights_name.code == 2
+    assert "expected weights 'e200-s0' or 'e200-s1', got no name" in result_without_weights_name.err
     for measure_weights in ("e200-s0", "e200-s1"):
         weights_options = ("--weights-name", "e200-s0", "--measure-weights-name", measure_weights)
-        rows = correlations(robust201, tmp_path / "both", *weights_options)
+        rows = correlate_jacobian_norms(robust201, tmp_path / "both", *weights_options)
         expected = kendalltau(jacobian_norms(measure_weights), pgd_accuracies("e200-s0")).statistic
         assert rows.loc[("pgd", 1.0), "kendall"] == pytest.approx(expected)
 
 
 def test_correlate_uses_all_weights_of_an_architecture(robust201: RunCommand, tmp_path: Path) -> None:
     weights_names = ("e200-s0", "e200-s1")
-    export(tmp_path / "both", make_weights_plan(list(STRENGTHS), weights_names), formats=("parquet",))
+    export(tmp_path / "both", make_plan(list(STRENGTHS), weights_names), formats=("parquet",))
     (tmp_path / "table.csv").write_text(
         "index,latency\n" + "\n".join(f"{index},{index % 7}" for index in ARCHITECTURES)
     )
@@ -206,10 +209,10 @@ def test_correlate_uses_all_weights_of_an_architecture(robust201: RunCommand, tm
 
 
 def test_correlate_combines_folders_with_different_weights(robust201: RunCommand, tmp_path: Path) -> None:
-    export(tmp_path / "trained", make_weights_plan(["clean", "pgd"], ("e200-s0",)), formats=("parquet",))
-    export(tmp_path / "new", make_weights_plan(["jacobian"], ("random-s0", "random-s1")), formats=("parquet",))
+    export(tmp_path / "trained", make_plan(["clean", "pgd"], ("e200-s0",)), formats=("parquet",))
+    export(tmp_path / "new", make_plan(["jacobian"], ("random-s0", "random-s1")), formats=("parquet",))
     weights_options = ("--weights-name", "e200-s0", "--measure-weights-name", "random-s1")
-    rows = correlations(robust201, tmp_path / "trained", tmp_path / "new", *weights_options)
+    rows = correlate_jacobian_norms(robust201, tmp_path / "trained", tmp_path / "new", *weights_options)
     expected = kendalltau(jacobian_norms("random-s1"), pgd_accuracies("e200-s0")).statistic
     assert rows.loc[("pgd", 1.0), "kendall"] == pytest.approx(expected)
 
@@ -218,14 +221,15 @@ def test_correlate_combines_folders_with_different_weights(robust201: RunCommand
 def test_correlate_uses_available_results_of_partial_export(
     robust201: RunCommand, tmp_path: Path, file_format: str
 ) -> None:
+    # A correlation excludes #21, which has no measure, and under pgd also #0, which has results at one strength only.
     missing_values = {(0, "pgd", 8.0), (21, "jacobian", 0.0)}
     export(
         tmp_path,
-        make_weights_plan(list(STRENGTHS)),
+        make_plan(list(STRENGTHS)),
         FabricatedStore(lacking=missing_values),
         partial=True,
         formats=(file_format,),
     )
-    rows = correlations(robust201, tmp_path)
+    rows = correlate_jacobian_norms(robust201, tmp_path)
     n_by_evaluation = {evaluation: int(n) for evaluation, n in rows["n"].items()}
     assert n_by_evaluation == {("clean", 0.0): 9, ("pgd", 1.0): 8, ("pgd", 8.0): 8}

@@ -70,7 +70,7 @@ def test_compare_pairs_one_network_with_two_weights_files(folder: Path, robust20
 
 
 @pytest.mark.parametrize(
-    ("networks", "weights", "message"),
+    ("n_networks", "n_weights_files", "message"),
     [
         (1, 0, "got 1 network and 0 --weights"),
         (1, 1, "got 1 network and 1 --weights"),
@@ -79,10 +79,10 @@ def test_compare_pairs_one_network_with_two_weights_files(folder: Path, robust20
     ],
 )
 def test_compare_rejects_unpaired_or_repeated_networks(
-    folder: Path, robust201: RunCommand, networks: int, weights: int, message: str
+    folder: Path, robust201: RunCommand, n_networks: int, n_weights_files: int, message: str
 ) -> None:
-    names = [f"{folder}/net.py:build"] * networks
-    weights_options = [argument for _ in range(weights) for argument in ("--weights", folder / "a.pth")]
+    names = [f"{folder}/net.py:build"] * n_networks
+    weights_options = [argument for _ in range(n_weights_files) for argument in ("--weights", folder / "a.pth")]
     assert message in robust201("compare", *names, *weights_options, "--data", folder / "test.npz").error_line(2)
 
 
@@ -98,15 +98,26 @@ def test_evaluate_and_compare_write_latex(robust201, tmp_path):
         table_path = tmp_path / f"{arguments[0]}.tex"
         assert robust201(*arguments, *options, "--out", table_path).code == 0
         assert table_path.read_text().startswith("\\begin{tabular}")
-        assert table_path.read_text().count("FGSM") == 11
+        assert table_path.read_text().count("FGSM") == 11  # one row per default epsilon
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        *(("--count", 5), ("--seed", 0), ("--engine", "fused"), ("--device", "cpu"), ("--batch-size", 9)),
-        *(("--mean", "0.5"), ("--std", "0.5"), ("--image-size", 8), ("--resize", "8"), ("--randomised",)),
-        *(("--weights", "a.pth"), ("--set", "pgd.steps=1"), ("--channels", 1), ("--data", "cifar10")),
+        ("--count", 5),
+        ("--seed", 0),
+        ("--engine", "fused"),
+        ("--device", "cpu"),
+        ("--batch-size", 9),
+        ("--mean", "0.5"),
+        ("--std", "0.5"),
+        ("--image-size", 8),
+        ("--resize", "8"),
+        ("--randomised",),
+        ("--weights", "a.pth"),
+        ("--set", "pgd.steps=1"),
+        ("--channels", 1),
+        ("--data", "cifar10"),
     ],
 )
 def test_compare_rejects_evaluation_options_for_stored_networks(

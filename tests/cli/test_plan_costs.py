@@ -28,7 +28,7 @@ def sweep(tmp_path: Path) -> Path:
     return path
 
 
-def test_plan_designs_fit_the_budget_and_have_yaml_lines(robust201: RunCommand, sweep: Path) -> None:
+def test_plan_designs_fit_the_budget_and_have_yaml_fields(robust201: RunCommand, sweep: Path) -> None:
     result = robust201("plan", sweep, "--budget", "20%", "--like", LIKE, "--json")
     assert result.code == 0, result.err
     summary = json.loads(result.out)

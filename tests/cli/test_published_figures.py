@@ -52,7 +52,7 @@ def test_published_figures_check_allows_sampling_error_of_subset(store: Path) ->
     assert not next(examine_published_figures(count=None, store=store, published=nearby_accuracies)).ok
 
 
-def test_published_figures_check_says_how_to_import_missing_weights(store: Path, tmp_path: Path) -> None:
+def test_published_figures_check_suggests_how_to_import_missing_weights(store: Path, tmp_path: Path) -> None:
     (check,) = examine_published_figures(count=20, store=tmp_path / "nothing")
     assert not check.ok
     assert "robust201 import-weights" in check.fix

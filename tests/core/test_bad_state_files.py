@@ -30,7 +30,7 @@ LEASE = {"process_start": 1, "nonce": "ab", "since": "2026", "interval_seconds":
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("name", ["format.json", "plan.json", "protocols"])
 @pytest.mark.slow_combinations
-def test_commands_report_a_damaged_file_of_a_results_folder(
+def test_verify_reports_a_damaged_file_of_a_results_folder(
     finished: Path, tmp_path: Path, robust201: RunCommand, name: str, damage: str
 ) -> None:
     path = next((finished / name).iterdir()) if name == "protocols" else finished / name
@@ -130,6 +130,6 @@ def test_status_and_logs_ignore_fields_of_wrong_types(finished: Path, robust201:
             result = robust201(*arguments)
             assert "Traceback" not in result.err
             assert arguments[0] == "logs" or (result.code, result.err) == (0, "")
-            assert len(result.out) < 5000
+            assert len(result.out) < 5000  # the state of 5000 digits is not printed
     result = robust201("status", finished, "--json")
     assert not json.loads(result.out)["running"]

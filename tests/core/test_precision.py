@@ -304,7 +304,7 @@ def test_configure_torch_sets_and_resets_precision():
     # In a separate process, because these settings are process-wide.
     script = """
 import torch
-from robust201.models.arithmetic import (configure_torch)
+from robust201.models.arithmetic import configure_torch
 
 def switches():
     return (torch.get_float32_matmul_precision(), torch.backends.cuda.matmul.allow_tf32,
@@ -314,8 +314,8 @@ configure_torch(1, "tf32")
 assert switches() == ("high", True, True, False), switches()
 for precision in ("fp32", "tf32", "bf16"):
     configure_torch(1, precision)
-    tf32 = precision == "tf32"
-    assert switches() == ("high" if tf32 else "highest", tf32, tf32, False), (precision, switches())
+    is_tf32 = precision == "tf32"
+    assert switches() == ("high" if is_tf32 else "highest", is_tf32, is_tf32, False), (precision, switches())
 configure_torch(1, "tf32")
 configure_torch(1)
 assert switches() == ("highest", False, False, False), switches()

@@ -13,6 +13,7 @@ from robust201.core.errors import ConfigError
 from robust201.planning.budgets import SampleCosts, sample_sizes, smallest_sample
 from robust201.planning.sampling_section import Budget, parse_budget
 
+MIN_SAMPLE = 20  # two images from each of ten strata
 PGD, SQUARE = ("cifar10", "pgd"), ("cifar10", "aa_square")
 COSTS = SampleCosts(
     fixed=1e6, per_image={PGD: 1e4, SQUARE: 1e6}, n_images={PGD: 10_000, SQUARE: 10_000}, macs_per_hour=1e8
@@ -34,7 +35,7 @@ def test_budget_in_hours_equals_budget_as_fraction() -> None:
     st.lists(st.floats(0.001, 1), min_size=2, max_size=6),
     st.lists(st.tuples(st.floats(1, 1e6), st.integers(1, 500)), min_size=1, max_size=5),
 )
-def test_sample_sizes_increase_with_budget(fractions: list[float], keys: list[tuple[float, int]]) -> None:
+def test_sample_sizes_do_not_decrease_with_budget(fractions: list[float], keys: list[tuple[float, int]]) -> None:
     dataset_keys = [("digits", f"key{index}") for index in range(len(keys))]
     costs = SampleCosts(
         fixed=1.0,
@@ -69,21 +70,22 @@ def test_too_small_budget_is_rejected(fraction: float, message: str) -> None:
 
 
 def test_minimum_budget_gives_minimum_samples() -> None:
-    min_fraction = COSTS.cost_with_sizes(dict.fromkeys(COSTS.n_images, 20)) / COSTS.full_cost
+    min_fraction = COSTS.cost_with_sizes(dict.fromkeys(COSTS.n_images, MIN_SAMPLE)) / COSTS.full_cost
     sizes = sample_sizes(COSTS, Budget(None, min_fraction), "sweep")
-    assert np.array_equal([*sizes.values()], [20, 20])
+    assert np.array_equal([*sizes.values()], [MIN_SAMPLE, MIN_SAMPLE])
 
 
 def test_rounded_budget_in_error_message_is_sufficient() -> None:
     for hours in (1e-5, 0.0123456, 1.23456, 123456.0):
-        costs = replace(COSTS, macs_per_hour=COSTS.cost_with_sizes(dict.fromkeys(COSTS.n_images, 20)) / hours)
+        min_cost = COSTS.cost_with_sizes(dict.fromkeys(COSTS.n_images, MIN_SAMPLE))
+        costs = replace(COSTS, macs_per_hour=min_cost / hours)
         with pytest.raises(ConfigError) as error:
             sample_sizes(costs, Budget(hours / 2, None), "sweep")
         match = re.search(r"at least ([\d.]+) worker-hours? \(([\d.]+)%", str(error.value))
         assert match is not None
         assert float(match[1]) == pytest.approx(hours, rel=0.01)
         for budget in (parse_budget(f"{match[1]}h"), parse_budget(f"{match[2]}%")):
-            assert min(sample_sizes(costs, budget, "sweep").values()) >= 20
+            assert min(sample_sizes(costs, budget, "sweep").values()) >= MIN_SAMPLE
 
 
 def test_dataset_with_too_few_images_is_rejected() -> None:

@@ -1,4 +1,4 @@
-"""Counts of complete evaluations that are computed without `Unit` objects match the counts of each unit."""
+"""Complete evaluations are counted without creating `Unit` objects, and the counts match those of each unit."""
 
 import numpy as np
 

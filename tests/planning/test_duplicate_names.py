@@ -94,12 +94,12 @@ def test_key_with_files_in_both_spellings_is_rejected(tmp_path: Path, robust201:
         assert f"/pgd@Linf_accuracy.json{suffix}" in error_line
 
 
-@pytest.mark.parametrize("file_kind", ["file", "meta.json"])
-def test_key_in_both_spellings_within_one_file_is_rejected(tmp_path: Path, file_kind: str) -> None:
+@pytest.mark.parametrize(("file_name", "field"), [("cifar10/pgd_accuracy.json", "cifar10"), ("meta.json", "epsilons")])
+def test_key_in_both_spellings_within_one_file_is_rejected(tmp_path: Path, file_name: str, field: str) -> None:
     folder = write_results(tmp_path, {"pgd": {"0": [0.5, 0.4]}})
-    file = folder / ("cifar10/pgd_accuracy.json" if file_kind == "file" else "meta.json")
+    file = folder / file_name
     content = json.loads(file.read_text())
-    values_by_key = content["cifar10"] if file_kind == "file" else content["epsilons"]
+    values_by_key = content[field]
     values_by_key["pgd@Linf"] = values_by_key["pgd"]
     file.write_text(json.dumps(content))
     with pytest.raises(ResultsError, match="got pgd and pgd@Linf"):
@@ -120,7 +120,7 @@ def test_parse_json_matches_json_and_rejects_duplicates() -> None:
 def test_duplicate_id_in_meta_json_is_rejected(tmp_path: Path) -> None:
     folder = write_results(tmp_path, {"pgd": {"0": [0.5, 0.4]}})
     file = folder / "meta.json"
-    entry = json.dumps(json.loads(file.read_text())["ids"]["0"])
-    file.write_text(file.read_text().replace('"ids": {', f'"ids": {{"0": {entry}, ', 1))
+    first_id_json = json.dumps(json.loads(file.read_text())["ids"]["0"])
+    file.write_text(file.read_text().replace('"ids": {', f'"ids": {{"0": {first_id_json}, ', 1))
     with pytest.raises(ResultsError, match=r"meta\.json.*'0' twice"):
         RobustnessDataset(folder)

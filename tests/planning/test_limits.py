@@ -69,6 +69,7 @@ def test_key_defaults_are_below_cost_limit(key) -> None:
 def test_too_long_list_is_rejected_before_construction(tmp_path: Path, monkeypatch) -> None:
     path = tmp_path / "long.yaml"
     path.write_text(f"name: long\nkeys: {{pgd: {{epsilons_255: [{'1,' * MAX_NODES}]}}}}\n")
+    # Calling None would raise TypeError.
     monkeypatch.setattr(yaml.constructor.SafeConstructor, "construct_document", None)
     with pytest.raises(ConfigError, match=f"more than {MAX_NODES:,} names and values"):
         load_config(path)

@@ -61,7 +61,7 @@ def test_fused_engine_is_default() -> None:
 
 
 def test_unit_ids_are_unique_and_reproducible() -> None:
-    assert len(set(BASE_IDS.values())) == len(BASE_IDS) == 15
+    assert len(set(BASE_IDS.values())) == len(BASE_IDS) == 3 * len(KEYS)
     assert unit_ids(make_plan(make_config(), make_facts())) == BASE_IDS
 
 
@@ -133,10 +133,10 @@ def test_exact_jacobian_costs_one_gradient_per_class() -> None:
         plan = make_plan(config := make_config(datasets={dataset: {}}, keys=keys), assumed_facts(config))
         macs = {unit.key: plan.macs(Part(unit, unit.strengths, 0, 100)) for unit in plan.units}
         costs[dataset] = macs["jacobian"] / macs["clean"]
-    assert costs == {"cifar10": 30, "cifar100": 300}
+    assert costs == {"cifar10": 3 * 10, "cifar100": 3 * 100}  # a gradient costs as much as three forward passes
 
 
-def test_transfer_attack_costs_count_once_per_source() -> None:
+def test_transfer_costs_one_attack_on_the_source_and_one_pass_per_target() -> None:
     def hours(**keys: object) -> float:
         config = make_config(architectures=[0, 21, 309], keys=keys)
         estimated: float = estimate(make_plan(config, assumed_facts(config)))["estimated_worker_hours"]
@@ -150,9 +150,10 @@ def test_transfer_attack_costs_count_once_per_source() -> None:
         for unit in plan.units
         if (unit.key, unit.architecture) == ("pgd", 21)
     )
-    target_macs = 2 * sum(
+    clean_macs = sum(
         plan.macs(Part(unit, unit.strengths, 0, unit.n_images)) for unit in plan.units if unit.key == "clean"
     )
+    target_macs = 2 * clean_macs  # a forward pass at each of the two epsilons
     transfer_hours = hours(clean={}, transfer={"source": 21, "key": "pgd", **attack}) - hours(clean={})
     assert transfer_hours * 3600 * GPU_GMACS * 1e9 == pytest.approx(source_macs + target_macs)
 
@@ -162,7 +163,9 @@ def test_estimate_includes_bytes_of_all_measurements() -> None:
         summary = estimate(make_plan(make_config(measurements=list(measurements)), make_facts()))
         return summary["estimated_shard_bytes"], summary["estimated_json_bytes"]
 
-    n_rows, n_classes, n_images = 3 * (1 + 2 + 2 + 5 + 5), 10, 100
+    n_rows = 3 * (1 + 2 + 2 + 5 + 5)  # three networks at the strengths of each key
+    n_classes, n_images = 10, 100
+    # A count takes 1 byte in Parquet and 3 in JSON, and a mean takes 6 and 22.
     row_bytes, cm = 670, n_classes**2
     means = 2 * n_classes**2 + 2
     assert estimated_bytes("accuracy") == estimated_bytes("cm") == (n_rows * (row_bytes + cm), n_rows * 3 * cm)
@@ -280,7 +283,8 @@ def test_fused_engine_slices_on_cpu_may_be_smaller_than_batch_size() -> None:
         parts = parts_of(make_bundles(plan, whole_parts(plan)))
         slices[engine] = {part.stop - part.start for part in parts if part.unit.key == "pgd"}
     assert slices["reference"] == {250}
-    assert {n_images * 2 // CPU_SLICE_SAMPLES for n_images in slices["fused"]} == {1}
+    n_epsilons = 2  # of pgd in KEYS
+    assert {n_images * n_epsilons // CPU_SLICE_SAMPLES for n_images in slices["fused"]} == {1}
 
 
 def test_new_checkpoint_changes_ids_of_its_architecture_only() -> None:

@@ -73,11 +73,14 @@ def count_slices(bundles: Sequence[Bundle]) -> Counter[tuple[str, float, int, in
 def test_shares_divide_bundles_exactly_and_evenly(engine: str, n_shares: int) -> None:
     plan = PLANS[engine]
     bundles = all_bundles(plan)
-    shares = [Share(index, n_shares).bundles(bundles) for index in range(1, n_shares + 1)]
-    assert sum((Counter(map(id, share)) for share in shares), Counter()) == Counter(map(id, bundles))
-    share_macs = [sum(plan.macs(part) for bundle in share for part in bundle.parts) for share in shares]
+    bundles_by_share = [Share(index, n_shares).bundles(bundles) for index in range(1, n_shares + 1)]
+    divided_bundles = [bundle for share_bundles in bundles_by_share for bundle in share_bundles]
+    assert Counter(map(id, divided_bundles)) == Counter(map(id, bundles))
+    macs_by_share = [
+        sum(plan.macs(part) for bundle in share_bundles for part in bundle.parts) for share_bundles in bundles_by_share
+    ]
     max_bundle_macs = sum(plan.macs(part) for part in bundles[0].parts)
-    assert max(share_macs) - min(share_macs) <= max_bundle_macs * (1 + 1e-9)
+    assert max(macs_by_share) - min(macs_by_share) <= max_bundle_macs * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("engine", PLANS)
@@ -108,24 +111,24 @@ def test_missing_bundles_stay_in_their_share_and_cover_missing_parts_once(data: 
     for unit in selected_units:
         start = data.draw(st.integers(0, unit.n_images - 1))
         missing_parts.append(Part(unit, unit.strengths[-2:], start, data.draw(st.integers(start + 1, unit.n_images))))
-    shares = [Share(index, n_shares).bundles(bundles) for index in range(1, n_shares + 1)]
-    remaining_shares = [missing_bundles(share, missing_parts) for share in shares]
+    bundles_by_share = [Share(index, n_shares).bundles(bundles) for index in range(1, n_shares + 1)]
+    remaining_by_share = [missing_bundles(share_bundles, missing_parts) for share_bundles in bundles_by_share]
     covered_images: Counter[tuple[str, float]] = Counter()
-    for (unit, strength, start, stop), n_times in sum(map(count_slices, remaining_shares), Counter()).items():
+    for (unit, strength, start, stop), n_times in sum(map(count_slices, remaining_by_share), Counter()).items():
         assert n_times == 1
         covered_images[unit, strength] += stop - start
     assert covered_images == {
         (part.unit.id, strength): part.stop - part.start for part in missing_parts for strength in part.strengths
     }
-    for share, remaining_bundles in zip(shares, remaining_shares, strict=True):
+    for share_bundles, remaining_bundles in zip(bundles_by_share, remaining_by_share, strict=True):
         for bundle in remaining_bundles:
             for part in bundle.parts:
                 assert any(
                     part.unit == planned_part.unit
                     and planned_part.start <= part.start
                     and part.stop <= planned_part.stop
-                    for bundle_of_share in share
-                    for planned_part in bundle_of_share.parts
+                    for share_bundle in share_bundles
+                    for planned_part in share_bundle.parts
                 )
 
 
@@ -224,12 +227,15 @@ def test_signal_drains_share_and_rerun_completes_it(
             signal.raise_signal(signum)
 
     tally, preview = compute_share(config, "1/2", on_progress=interrupt)
-    assert (tally.drained, tally.stopped_by_time_limit) == (True, is_time_limit)
+    assert tally.drained
+    assert tally.stopped_by_time_limit == is_time_limit
     assert 0 < tally.results < preview.plan.n_evaluations
     assert tally.remaining == preview.plan.n_evaluations - tally.results
     rerun_tally, preview = compute_share(config, "1/2")
     assert preview.done == tally.results
-    assert (rerun_tally.complete, rerun_tally.drained, rerun_tally.stopped_by_time_limit) == (True, False, False)
+    assert rerun_tally.complete
+    assert not rerun_tally.drained
+    assert not rerun_tally.stopped_by_time_limit
     assert read_current_status(config).done == preview.plan.n_evaluations
     assert compute_share(config, "2/2")[0].complete
     assert read_current_status(config).done == read_current_status(config).total
@@ -335,13 +341,16 @@ def test_status_counts_active_shares(make_sweep: MakeSweep) -> None:
     compute_share(config, "1/3", on_progress=lambda _progress, _event: states.append(read_current_status(config)))
     assert {(state.running, state.shares) for state in states} == {(True, ("1-of-3",))}
     final_status = read_current_status(config)
-    assert (final_status.running, final_status.shares) == (False, ())
+    assert not final_status.running
+    assert final_status.shares == ()
     assert final_status.evaluations_per_second is None
     # A killed share leaves a heartbeat behind, which soon becomes silent.
     stale_heartbeat = config.results / "heartbeats/here-1-ab.json"
     stale_heartbeat.write_text(json.dumps({"share": "1-of-3"}))
     assert len(read_current_status(config).shares) == 1
     os.utime(stale_heartbeat, (time.time() - 60,) * 2)
-    assert (read_current_status(config).running, read_current_status(config).shares) == (False, ())
+    silent_status = read_current_status(config)
+    assert not silent_status.running
+    assert silent_status.shares == ()
     prepare_sweep(config)
     assert not stale_heartbeat.exists()

@@ -122,10 +122,22 @@ def test_long_error_messages_keep_beginning_and_end() -> None:
 
 def test_verify_lists_first_findings_and_counts_others(capsys: pytest.CaptureFixture[str]) -> None:
     findings = tuple(ShardFinding("s", "u", "invalid", f"finding {index}") for index in range(5000))
-    verdict = Verdict(findings, tuple(map(str, range(300))), (), (), 1, 1, 1, 0, None, None, None)
+    verdict = Verdict(
+        findings=findings,
+        gaps=tuple(map(str, range(300))),
+        export_problems=(),
+        requeued_shards=(),
+        n_shards=1,
+        n_evaluations=1,
+        n_planned=1,
+        n_missing=0,
+        n_exported=None,
+        weights=None,
+        flags=None,
+    )
     assert show_verdict(verdict, Path("results")) == 4
     captured = capsys.readouterr()
     assert "and 4,980 more; --json lists all" in captured.err
-    assert len(captured.err.splitlines()) == 2 * (MAX_LINES + 1)
+    assert len(captured.err.splitlines()) == 2 * (MAX_LINES + 1)  # of the findings and of the gaps
     show_verdict(verdict, Path("results"), as_json=True)
     assert len(json.loads(capsys.readouterr().out)["findings"]) == 5000

@@ -63,7 +63,8 @@ def test_omitted_corruptions_are_reported(
     assert any(message in line for line in json.loads(result.out)["warnings"])
     checks = {check["detail"]: check for check in json.loads(robust201("doctor", "--json", sweep).out)}
     (warning,) = (check for detail, check in checks.items() if detail.startswith(message))
-    assert (warning["ok"], warning["warns"]) == (True, True)
+    assert warning["ok"]
+    assert warning["warns"]
     assert "source: generated" in warning["fix"]
 
 
@@ -98,7 +99,7 @@ def test_plan_of_earlier_version_is_readable(make_sweep: Any) -> None:
         ([0.5] * 3, [63, 62, 66], "std: expected numbers above 0 and up to 1, since pixels are in [0, 1], got 63, 62,"),
     ],
 )
-def test_byte_normalisation_is_rejected_in_yaml_only(
+def test_normalisation_for_pixels_up_to_255_is_rejected_in_yaml_only(
     robust201: RunCommand, write_sweep: WriteSweep, make_sweep: Any, mean: Any, std: Any, message: str
 ) -> None:
     datasets = {"digits": {"normalisation": {"mean": mean, "std": std}}}
@@ -306,6 +307,7 @@ def test_training_of_user_networks_warns_about_normalisation(tmp_path: Path, rob
 def test_attack_without_strengths_gives_caution(tmp_path: Path) -> None:
     file = str(tmp_path / "mine.py")
     (caution,) = UserTaskParameters(file=file).cautions
-    assert (caution.field, "with strength 0" in caution.problem) == ("strengths", True)
+    assert caution.field == "strengths"
+    assert "with strength 0" in caution.problem
     assert UserTaskParameters(file=file, strengths=(1.0,)).cautions == ()
     assert UserTaskParameters(file=file, kind="measure", columns=("mean",)).cautions == ()

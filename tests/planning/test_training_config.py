@@ -20,6 +20,7 @@ def recipe(**changes: Any) -> dict[str, Any]:
     return {"plain": RECIPE | changes}
 
 
+# `extra_datasets` and `trains_on_bright` are not fields: the test changes the section `datasets` accordingly.
 INVALID_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "no recipes": ({"recipes": {}}, "recipes: expected 1 or more entries"),
     "unknown field of a recipe": (
@@ -53,7 +54,10 @@ INVALID_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
         r"recipes\.plain\.data\.mixture\.robust: expected one of `datasets`, got 'brite'\. Did you mean 'bright'\?",
     ),
     "class count mismatch in mixture": (
-        {"recipes": recipe(data={"mixture": {"robust": "digits", "alpha": 0.5}}, on=["bright"]), "more": ["digits"]},
+        {
+            "recipes": recipe(data={"mixture": {"robust": "digits", "alpha": 0.5}}, on=["bright"]),
+            "extra_datasets": ["digits"],
+        },
         r"plain\.data\.mixture\.robust: `classes` of bright is 2, but `classes` of digits is 10\.",
     ),
     "cyclic start": (
@@ -68,11 +72,11 @@ INVALID_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
         {
             "recipes": recipe()
             | {"tuned": RECIPE | {"start": {"recipe": "plain", "dataset": "digits"}, "on": ["bright"]}},
-            "more": ["digits"],
+            "extra_datasets": ["digits"],
         },
         r"recipes\.tuned\.start: digits has 10 classes, but bright has 2\.",
     ),
-    "no dataset to train on": ({"unused": True}, "at least one dataset to train on"),
+    "no dataset to train on": ({"trains_on_bright": False}, "at least one dataset to train on"),
     "duplicate seeds": ({"seeds": [1, 1]}, "distinct numbers"),
     "negative seed": ({"seeds": [-1]}, "at least 0"),
     "unknown architecture": ({"architectures": [99999]}, "Looking up an architecture failed|expected"),
@@ -86,8 +90,8 @@ INVALID_CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
 def test_invalid_training_config_gives_one_line_error(tmp_path: Path, case: str) -> None:
     changes, message = INVALID_CONFIGS[case]
     fields = training_fields(tmp_path, **changes)
-    fields["datasets"] |= {dataset: {} for dataset in fields.pop("more", [])}
-    if fields.pop("unused", False):
+    fields["datasets"] |= {dataset: {} for dataset in fields.pop("extra_datasets", [])}
+    if not fields.pop("trains_on_bright", True):
         fields["datasets"]["bright"]["train"] = False
     path = tmp_path / "train.yaml"
     path.write_text(yaml.safe_dump(fields))

@@ -588,7 +588,7 @@ def test_merge_keeps_larger_samples_and_rejects_different_ones(make_sampled: Mak
         assert values_by_evaluation(merged_config) == values_by_evaluation(larger_config)
     different_config = make_sampled("90%", "different", sampling={"budget": "90%", "pilot": 2, "seed": 1})
     run(different_config)
-    with pytest.raises(InputError, match=r"different.* differ from the samples of the folders before it"):
+    with pytest.raises(InputError, match=r"different.* differ from the samples of the folders merged before it"):
         merge_results([smaller_config.results, different_config.results], tmp_path / "c")
     assert not (tmp_path / "c" / SAMPLE_FILE).exists()
 

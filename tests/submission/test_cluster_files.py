@@ -94,7 +94,7 @@ def read_crd_fields() -> dict[str, list[str]]:
     """Return type and permitted values by field path, as written by tests/golden/make_rayjob_fields.py."""
     lines = (REPOSITORY / "tests/golden/rayjob_fields.txt").read_text().splitlines()
     assert re.match(r"# Fields of the RayJob CRD ray\.io/v1, KubeRay v\d+\.\d+\.\d+ ", lines[0])
-    return {path: rest for path, *rest in (line.split() for line in lines[1:])}
+    return {path: type_and_values for path, *type_and_values in (line.split() for line in lines[1:])}
 
 
 TYPES: dict[str, type | tuple[type, ...]] = {
@@ -123,9 +123,8 @@ def find_invalid_fields(field_value: Any, crd_fields: dict[str, list[str]], path
             for member in field_value:
                 yield from find_invalid_fields(member, crd_fields, f"{path}[]")
         return
-    prefix = (
-        path if field_type == "object" else field_type
-    )  # the fields of PodTemplate and Container are listed only once
+    # The fields of PodTemplate and Container are listed only once, under the names of these types.
+    prefix = path if field_type == "object" else field_type
     for field_name, member in field_value.items():
         yield from find_invalid_fields(member, crd_fields, f"{prefix}.{field_name}".lstrip("."))
 

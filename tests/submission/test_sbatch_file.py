@@ -265,17 +265,19 @@ def test_batch_file_of_trainings_has_one_task_that_requeues_itself(robust201: Ru
         == f"{tmp_path / PATH_WITH_SPECIAL_CHARACTERS[1:]}/training/slurm/%A_%a.log"
     )
     assert command(result.out)[4:] == [
-        *(
-            "train",
-            str(trainings),
-            "--out",
-            str(tmp_path / PATH_WITH_SPECIAL_CHARACTERS[1:]),
-            "--executor",
-            "ray",
-            "--workers",
-            "4",
-        ),
-        *("--slurm-requeue", "--recipes", "plain", "--limit", "1"),
+        "train",
+        str(trainings),
+        "--out",
+        str(tmp_path / PATH_WITH_SPECIAL_CHARACTERS[1:]),
+        "--executor",
+        "ray",
+        "--workers",
+        "4",
+        "--slurm-requeue",
+        "--recipes",
+        "plain",
+        "--limit",
+        "1",
     ]
     assert read_tree(tmp_path) == files_before
 

@@ -215,10 +215,8 @@ ENVIRONMENT = {"SLURM_ARRAY_JOB_ID": "4711", "SLURM_ARRAY_TASK_ID": "8", "SLURM_
     ("tally", "is_requeued"),
     [
         (make_tally(), True),
-        (
-            make_tally(stopped_by_time_limit=False),
-            False,
-        ),  # after scancel or preemption, the user or Slurm decides whether to requeue
+        # After scancel or preemption, the user or Slurm decides whether to requeue.
+        (make_tally(stopped_by_time_limit=False), False),
         (make_tally(remaining=0), False),
         (make_tally(results=0), False),  # otherwise, the task would be requeued forever
     ],
@@ -340,7 +338,7 @@ def test_real_array_is_requeued_and_gives_the_same_bytes_as_one_run(
         path = results / f"slurm/{job}_{index}.log"
         return path.read_text() if path.exists() else ""
 
-    # The task has finished some work and has more to do.
+    # Wait until the task has finished some work and has more to do.
     cluster.wait_for((results / "shares/1-of-2/progress.json").exists)
     assert cluster.job(f"{job}_1")["JobState"] == "RUNNING"
     # Send now the signal that Slurm would send before the time limit.
@@ -357,9 +355,9 @@ def test_real_array_is_requeued_and_gives_the_same_bytes_as_one_run(
         assert "it's robust201-tiny" in read_log(index)
         assert "Complete for this selection" in read_log(index), read_log(index)
         assert cluster.job(f"{job}_{index}")["ExitCode"] == "0:0"
-    n_done_and_missing = [re.findall(r"(\d+) done, (\d+) missing", read_log(1))[i] for i in (0, 1)]
-    assert n_done_and_missing[0][0] == "0"
-    assert int(n_done_and_missing[1][0]) + int(n_done_and_missing[1][1]) == int(n_done_and_missing[0][1])
+    first_counts, rerun_counts, *_ = re.findall(r"(\d+) done, (\d+) missing", read_log(1))
+    assert first_counts[0] == "0"
+    assert int(rerun_counts[0]) + int(rerun_counts[1]) == int(first_counts[1])
     assert ShardStore.open(results).verify() == []
     assert json.loads(robust201("status", "--json", results).out)["complete"]
     for name, folder in (("array", results), ("driver", tmp_path / "ordinary")):

@@ -55,7 +55,7 @@ class PilotPrecision:
 
     Without known outcomes, the precision of the worst case is returned.
 
-    `sampled` and `simple` have the parameters and results that `planning.designs.Precision` documents.
+    `sampled` and `simple` have the parameters and results that `planning.designs.PrecisionEstimate` documents.
     """
 
     def __init__(self, read: Callable[[str, str], KnownOutcomes | None]) -> None:

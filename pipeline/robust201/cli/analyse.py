@@ -78,7 +78,7 @@ def correlate(
     key_names = split_names(keys)
     for name in key_names or ():
         if not any(find_evaluations(results, name) for results in all_results):
-            require_evaluations(all_results[0], name)  # raises the error
+            require_evaluations(all_results[0], name)  # raises an error about the unknown name
     correlations = pd.concat(
         [correlate_measures(results, tables, keys=key_names) for results in all_results], ignore_index=True
     )
@@ -87,9 +87,9 @@ def correlate(
             f"Correlating measures failed for {reader.path}: fewer than {MIN_ARCHITECTURES} architectures have both a "
             "measure and an accuracy. Export a measure such as jacobian, or add a table with --join."
         )
-    _write({"correlations": correlations}, out)
+    _write_tables({"correlations": correlations}, out)
     if as_json:
-        print_json({"correlations": _records(correlations)})
+        print_json({"correlations": _to_json_rows(correlations)})
     else:
         for (dataset, measure), rows in correlations.groupby(["dataset", "measure"], sort=False):
             by_magnitude = rows.assign(magnitude=rows["kendall"].abs()).sort_values(
@@ -105,7 +105,7 @@ def correlate(
                     "gain over\nparameter count",
                     "better than\nparameter count",
                 ),
-                [_correlation_cells(row) for row in by_magnitude.head(_MAX_PRINTED_ROWS).to_dict("records")],
+                [_correlation_row(row) for row in by_magnitude.head(_MAX_PRINTED_ROWS).to_dict("records")],
             )
 
 
@@ -165,10 +165,10 @@ def design(
             "prediction": prediction,
             "pareto": front.reset_index(drop=True),
         }
-        _write({f"{results.name}-{name}": frame for name, frame in result_tables.items()}, out)
+        _write_tables({f"{results.name}-{name}": frame for name, frame in result_tables.items()}, out)
         if as_json:
             payload[results.name] = {"score": score, "tree": tree.splitlines()}
-            payload[results.name] |= {name: _records(frame) for name, frame in result_tables.items()}
+            payload[results.name] |= {name: _to_json_rows(frame) for name, frame in result_tables.items()}
         else:
             _show_design(results, score, result_tables, tree)
     if as_json:
@@ -197,7 +197,7 @@ def _read_inputs(
     from robust201.reader.dataset import RobustnessDataset
 
     if out is not None:
-        check_output_file(out / "correlations.csv")  # any file name; checks that the folder can be written
+        check_output_file(out / "correlations.csv")  # with any file name, this checks that the folder is writable
     reader = RobustnessDataset(*folders, weights=weights)
     selected_reader = reader.select() if all_weights and weights is None and measure_weights is None else reader
     all_results = read_results(selected_reader, measure_weights=measure_weights)
@@ -218,7 +218,7 @@ def _read_inputs(
     return reader, selected_results, read_join_tables(reader, join or (), selected_results)
 
 
-def _write(tables: "Mapping[str, pd.DataFrame]", out: Path | None) -> None:
+def _write_tables(tables: "Mapping[str, pd.DataFrame]", out: Path | None) -> None:
     from robust201.core.csv_files import write_csv
     from robust201.core.files import make_folder
 
@@ -230,13 +230,13 @@ def _write(tables: "Mapping[str, pd.DataFrame]", out: Path | None) -> None:
         console.say(str(out / f"{name}.csv"))
 
 
-def _records(frame: "pd.DataFrame") -> list[dict[str, Any]]:
-    """Return the rows of a table as JSON values, with null in place of NaN."""
-    records: list[dict[str, Any]] = json.loads(frame.to_json(orient="records"))
-    return records
+def _to_json_rows(frame: "pd.DataFrame") -> list[dict[str, Any]]:
+    """Return the rows of a table as JSON objects, with None in place of NaN."""
+    rows: list[dict[str, Any]] = json.loads(frame.to_json(orient="records"))
+    return rows
 
 
-def _correlation_cells(correlation: Mapping[Any, Any]) -> tuple[str, ...]:
+def _correlation_row(correlation: Mapping[Any, Any]) -> tuple[str, ...]:
     return (
         str(correlation["key"]) + (f":{correlation['strength']:g}" if correlation["strength"] else ""),
         *(_format_with_interval(correlation, name) for name in ("kendall", "spearman", "partial", "gain")),

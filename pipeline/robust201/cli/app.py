@@ -21,7 +21,7 @@ from robust201.cli.demo import demo
 from robust201.cli.estimates import say_unused_estimates
 from robust201.cli.evaluate import ImageSize, ResizeRule, choose_size, evaluate, load_data, read_resize
 from robust201.cli.exits import run_to_exit_code
-from robust201.cli.help_texts import ABOUT, DOWNLOADS, EPILOG, HELP_OPTIONS, RUN, add_commands
+from robust201.cli.help_texts import ABOUT, DOWNLOADS_HELP, EPILOG, HELP_OPTIONS, RUN_PANEL, add_commands
 from robust201.cli.images import fuse, import_images, robustify
 from robust201.cli.metrics import metrics
 from robust201.cli.monitoring import AsJson, doctor, logs, print_json, status
@@ -81,7 +81,7 @@ def _show_version(is_requested: bool) -> None:
 
 
 @app.callback()
-def _options(
+def _read_global_options(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
@@ -129,16 +129,16 @@ def plan(
         str | None,
         typer.Option(
             metavar="AMOUNT",
-            help="Print three sampling designs within this budget: worker-hours (500h), or a fraction of the sweep's "
-            "cost (2.5%).",
+            help="Print three cheaper designs of the sweep for this budget: worker-hours (500h), or a fraction of the "
+            "sweep's cost (2.5%).",
         ),
     ] = None,
     like: Annotated[
         Path | None,
         typer.Option(
             metavar="DATASET",
-            help="Dataset with per-image outcomes of similar networks, to predict the precision; with --next, the "
-            "exported dataset of the cells evaluated so far.",
+            help="Dataset with per-image outcomes of similar networks, to predict the precision of estimates; with "
+            "--next, the exported dataset of the cells evaluated so far.",
         ),
     ] = None,
     next_count: Annotated[
@@ -207,12 +207,12 @@ def plan(
         from robust201.planning.inputs import Inputs
 
         Inputs(config, console.say, keys=filters.keys, datasets=filters.datasets).check()
-    image_counts = assumed_facts(config)
-    filtered_plan = filters.narrow(make_plan(config, image_counts))
+    facts = assumed_facts(config)
+    filtered_plan = filters.narrow(make_plan(config, facts))
     summary = estimate(filtered_plan)
     reload = partial(load_any_sweep, sweep, execution={"workers": workers})
     summary |= plan_costs.summarise(filtered_plan, like, budget, reload)
-    uncounted_images = find_uncounted_images(config, image_counts)
+    uncounted_images = find_uncounted_images(config, facts)
     console.say_each([f"warning: {warning}" for warning in uncounted_images])
     summary["warnings"] = [str(warning) for warning in (*find_sweep_warnings(config), *uncounted_images)]
     if as_json:
@@ -241,7 +241,7 @@ def run(
         str | None,
         typer.Option(
             metavar="I/N",
-            help="Run only part I of N (counted from 1) of a sweep that `plan --save` saved, such as 3/64.",
+            help="Run only share I of N (counted from 1, such as 3/64) of a sweep that `plan --save` saved.",
         ),
     ] = None,
     slurm_requeue: SlurmRequeue = False,
@@ -364,7 +364,7 @@ def report(
     from robust201.figures.report import write_report
     from robust201.reader.dataset import RobustnessDataset
 
-    folder = dataset if dataset.name not in {"", ".."} else dataset.resolve()  # `.` has no name
+    folder = dataset if dataset.name not in {"", ".."} else dataset.resolve()  # `.` and `..` do not name the folder
     page = out or folder.parent / f"{folder.name}-report.html"
     reader = RobustnessDataset(dataset, weights=weights).select(split_names(architectures), split_names(keys))
     say_unused_estimates(reader.files, "figures show")
@@ -373,7 +373,7 @@ def report(
 
 
 def fetch(
-    name: Annotated[str, typer.Argument(metavar="NAME", help=DOWNLOADS)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help=DOWNLOADS_HELP)],
     out: Annotated[
         Path, typer.Option("--out", envvar="ROBUST201_DATA", help="Data folder; the dataset is written to a subfolder.")
     ] = Path("data"),
@@ -523,4 +523,4 @@ add_commands(
     *(study, fuse, import_images, robustify),
     *(evaluate, compare, curves, show),
 )
-app.add_typer(submit_app, rich_help_panel=RUN)
+app.add_typer(submit_app, rich_help_panel=RUN_PANEL)

@@ -45,7 +45,7 @@ def audit(
     announce_code(config, sweep, allowed=allow_code or (), say=console.say)
     folder = out or config.results.with_name(f"{config.results.name}-audit")
     sweeps = sample_sweep(config, networks=networks, images=images, seed=seed, keys=split_names(keys), out=folder)
-    evaluations = audit_sweep(sweeps, lambda sample: run_sweep(sample, make_executor, say=console.say))
+    evaluations = audit_sweep(sweeps, lambda sampled_sweep: run_sweep(sampled_sweep, make_executor, say=console.say))
     if as_json:
         print_json([evaluation.to_payload() for evaluation in evaluations])
     else:
@@ -54,17 +54,17 @@ def audit(
 
 
 def _show(evaluations: "tuple[AuditedEvaluation, ...]") -> None:
-    table = Table(box=None, pad_edge=False)
+    table = Table(title="Correctly classified images by engine", title_justify="left", box=None, pad_edge=False)
     for name in ("evaluation", "images", "fused", "reference", "only fused", "only reference", "p", "p after Holm"):
         table.add_column(name, justify="left" if name == "evaluation" else "right")
     for evaluation in evaluations:
         reference, fused = evaluation.correct
         only_reference, only_fused = evaluation.only_one
-        image_counts = (evaluation.n_images, fused, reference, only_fused, only_reference)
+        counts = (evaluation.n_images, fused, reference, only_fused, only_reference)
         verdict = " differs" if evaluation.differs else ""
         table.add_row(
             evaluation.label,
-            *(f"{count:,}" for count in image_counts),
+            *(f"{count:,}" for count in counts),
             f"{evaluation.p_value:.3g}",
             f"{evaluation.adjusted_p_value:.3g}{verdict}",
         )

@@ -20,7 +20,7 @@ PAPER_BUDGET_DIVISOR = 40
 """Attacks run with 1/40 of the paper's steps and queries, so that their relative costs stay the same."""
 
 EPSILONS_255 = (0.5, 2.0)
-"""Epsilons of the attacks, in 1/255."""
+"""Epsilons of the attacks, in units of 1/255."""
 
 
 def bench(
@@ -35,7 +35,7 @@ def bench(
     device: Annotated[str, typer.Option(help="Device to compute on: cpu or cuda.")] = "cpu",
     json_file: Annotated[Path | None, typer.Option("--out", help="Also write all timings to this JSON file.")] = None,
 ) -> None:
-    """Compare the speed of robust201 with a plain loop over Foolbox and AutoAttack, in a few minutes.
+    """Compare the speed of robust201 with that of a plain loop over Foolbox and AutoAttack, in a few minutes.
 
     Both run the paper's attacks on networks with random weights, at two epsilons, with 1/40 of the steps and queries.
     The loop runs in PyTorch's default memory layout and in channels_last; speed-ups are over the faster one.

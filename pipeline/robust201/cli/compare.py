@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 _DATASET_NETWORK_PARAMETERS = ("networks", "dataset", "keys", "out", "as_json", "quiet", "estimates")
-"""Parameters of `compare` that may be set if the networks are networks of a dataset."""
+"""Parameters of `compare` that may be set for networks of a dataset (DATASET:ARCHITECTURE)."""
 
 
 def compare(
@@ -69,7 +69,8 @@ def compare(
         str | None,
         typer.Option(
             help=f"{KEYS_HELP} For DATASET:ARCHITECTURE also keys at a strength, such as pgd:8. Default: "
-            "clean,fgsm,pgd, or for DATASET:ARCHITECTURE every key at one strength."
+            "clean,fgsm,pgd, or for DATASET:ARCHITECTURE every key at one strength (attacks at the epsilon nearest to "
+            "1/255, or 1 for norms other than Linf; corruptions at severity 3)."
         ),
     ] = None,
     settings: Settings = None,
@@ -97,7 +98,7 @@ def compare(
 ) -> None:
     """Compare networks on the same images: accuracy differences with intervals and a test. Python files are executed.
 
-    To compare several weights of one architecture, give one FILE:FUNCTION and --weights several times.
+    To compare several weights of one architecture, give FILE:FUNCTION once, and --weights for each file.
     """
     from robust201.analysis.stored_evaluations import split_network
     from robust201.api import compare as compare_networks
@@ -177,9 +178,8 @@ def _compare_estimates(
         return
     for line in comparison.summary.splitlines():
         typer.echo(line)
-    console.show_table(
-        "accuracies on all images of the dataset, counted or estimated (~)", _HEADINGS, [_cells(row) for row in rows]
-    )
+    title = "accuracies on all images of the dataset, counted or estimated (~)"
+    console.show_table(title, _HEADINGS, [_table_row(row) for row in rows])
 
 
 def _reject_file_options(context: typer.Context) -> None:
@@ -201,24 +201,24 @@ def _report(comparison: "Comparison", out: Path | None, as_json: bool, title: st
 
 
 def name_networks(
-    networks: list[str], weights: list[Path], *, command: str, n_min: int = 2
+    networks: list[str], weights: list[Path], *, command: str, min_networks: int = 2
 ) -> dict[str, tuple[str, Path | None]]:
-    """Return networks and their weights files by unique names.
+    """Return each network (FILE:FUNCTION) and its weights file, by a unique display name.
 
-    The names are FILE:FUNCTION. If these are not unique, they are the weights files, without the folders that all of
-    them share.
+    The display names are the networks. If these are not unique, the display names are the paths of the weights files
+    without the folders that all paths share.
     """
     if len(networks) == 1 and len(weights) > 1:
         networks = networks * len(weights)
-    if len(networks) < n_min or (weights and len(weights) != len(networks)):
-        minimum = "two networks" if n_min == 2 else "one network"
+    if len(networks) < min_networks or (weights and len(weights) != len(networks)):
+        minimum = "two networks" if min_networks == 2 else "one network"
         raise ConfigError(
             f"Reading the command line failed for robust201 {command}: it needs {minimum} or more, and either no "
             f"--weights or one per network, but got {console.format_count(len(networks), 'network')} and "
             f"{len(weights)} --weights. List each network as FILE:FUNCTION, or one network with several --weights."
         )
     weights_files: list[Path | None] = [*weights] or [None] * len(networks)
-    names = _without_common_folder(weights) if weights and len({*networks}) < len(networks) else list(networks)
+    names = _strip_common_folder(weights) if weights and len({*networks}) < len(networks) else list(networks)
     if len({*names}) < len(names):
         raise ConfigError(
             f"Reading the command line failed for robust201 {command}: a network is listed more than once: "
@@ -227,7 +227,8 @@ def name_networks(
     return dict(zip(names, zip(networks, weights_files, strict=True), strict=True))
 
 
-def _without_common_folder(files: list[Path]) -> list[str]:
+def _strip_common_folder(files: list[Path]) -> list[str]:
+    """Return the paths of files relative to the deepest folder that contains all of them."""
     folder = os.path.commonpath([file.absolute().parent for file in files])
     return [file.absolute().relative_to(folder).as_posix() for file in files]
 
@@ -235,14 +236,14 @@ def _without_common_folder(files: list[Path]) -> list[str]:
 def _show(comparison: "Comparison", title: str) -> None:
     for line in comparison.summary.splitlines():
         typer.echo(line)
-    console.show_table(title, _HEADINGS, [_cells(row) for row in comparison.to_dict("records")])
+    console.show_table(title, _HEADINGS, [_table_row(row) for row in comparison.to_dict("records")])
 
 
 _HEADINGS = ("first", "second", "key", "strength", "accuracies", "difference", "95% interval", "adjusted p")
 
 
-def _cells(row: Mapping[Any, Any]) -> tuple[str, ...]:
-    """Return the table cells for one comparison; a tilde marks estimated accuracies."""
+def _table_row(row: Mapping[Any, Any]) -> tuple[str, ...]:
+    """Return the row of the printed table for one comparison; a tilde marks estimated accuracies."""
     accuracies = [
         ("~" if row.get(f"{network}_estimated") else "") + f"{row[f'{network}_accuracy']:.4f}"
         for network in ("first", "second")

@@ -31,7 +31,7 @@ from robust201.core.errors import shorten
 from robust201.core.files import format_bytes
 from robust201.core.records import format_architecture
 
-if TYPE_CHECKING:  # commands import only what they run, so that others start quickly
+if TYPE_CHECKING:  # a command imports these modules only if it needs them, so that the others start quickly
     from robust201.export import ExportReport
     from robust201.export.diff import ComparisonReport
     from robust201.export.verify import Verdict
@@ -105,12 +105,12 @@ def format_count(count: float, noun: str) -> str:
     return f"{number} {noun}" if number == "1" else f"{number} {noun}s"
 
 
-def format_rate(per_second: float | None, seconds_left: float | None, unit_name: str = "evaluations") -> str:
+def format_rate(per_second: float | None, seconds_left: float | None, plural_noun: str = "evaluations") -> str:
     """Render the rate and the remaining time; either is omitted if it is not known."""
     phrases = []
     if per_second:
         is_slow = per_second < _MIN_RATE_PER_SECOND
-        phrases = [f"{3600 * per_second:.2f} {unit_name}/h" if is_slow else f"{per_second:.2f} {unit_name}/s"]
+        phrases = [f"{3600 * per_second:.2f} {plural_noun}/h" if is_slow else f"{per_second:.2f} {plural_noun}/s"]
     phrases += [] if seconds_left is None else [f"about {format_duration(seconds_left)} left"]
     return ", ".join(phrases)
 
@@ -147,8 +147,8 @@ def show_preview(preview: RunPreview) -> None:
 class RunDisplay:
     """Progress of a run: a live display on a terminal, and occasional lines elsewhere."""
 
-    def __init__(self, activity: str = "Evaluating", unit_name: str = "evaluations") -> None:
-        self._activity, self._unit_name = activity, unit_name
+    def __init__(self, activity: str = "Evaluating", plural_noun: str = "evaluations") -> None:
+        self._activity, self._plural_noun = activity, plural_noun
         self._live = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -163,6 +163,7 @@ class RunDisplay:
         self._shown_failures: set[str] = set()
 
     def showing(self) -> AbstractContextManager[object]:
+        """Show the live display during a block."""
         return self._live
 
     def update(self, progress: RunProgress, event: Event | None) -> None:
@@ -175,18 +176,17 @@ class RunDisplay:
             say(f"failed: {event.part.label}: {event.message}")
         elif isinstance(event, WorkerLost) or (isinstance(event, BundleLost) and event.was_started):
             say(f"worker {'preempted' if event.preempted else 'lost'}: {event.reason}; retrying")
-        is_rate_known = progress.is_rate_reliable
         rate, seconds_left = progress.evaluations_per_second, progress.seconds_left
         done, total = progress.done_evaluations, progress.total_evaluations
         is_complete = done == total
         if is_complete:
-            speed = ", ".join(filter(None, (format_rate(rate, None, self._unit_name), "all done")))
+            speed = ", ".join(filter(None, (format_rate(rate, None, self._plural_noun), "all done")))
         else:
-            speed = format_rate(rate, seconds_left, self._unit_name) if is_rate_known else _UNKNOWN_RATE
+            speed = format_rate(rate, seconds_left, self._plural_noun) if progress.is_rate_reliable else _UNKNOWN_RATE
             if progress.quiet_seconds >= _QUIET_SECONDS:
                 speed += f"; nothing finished for {format_duration(progress.quiet_seconds)}"
         if not self._live.disable:
-            rows = {self._activity: (done, total, f"{self._unit_name}; {speed}")}
+            rows = {self._activity: (done, total, f"{self._plural_noun}; {speed}")}
             for beat in progress.training_heartbeats[:_MAX_SHOWN_TRAINING_RUNS]:
                 if beat.training is not None and not is_complete:
                     text = f"steps; {_describe_steps(beat.training)}"
@@ -194,12 +194,15 @@ class RunDisplay:
             self._show_rows(rows)
         elif self._is_due(progress, event):
             self._last_log, self._logged_done = time.monotonic(), done
-            say(f"{done:,}/{total:,} {self._unit_name}; {speed}")
+            say(f"{done:,}/{total:,} {self._plural_noun}; {speed}")
             if not is_complete:
                 say_each([f"  {line}" for line in describe_trainings_in_progress(progress.training_heartbeats)])
 
     def _is_due(self, progress: RunProgress, event: Event | None) -> bool:
-        """Return whether to print a progress line: the last one is old enough, or a run that printed some has ended."""
+        """Return whether to print a progress line.
+
+        One is due some time after the previous line, and at the end of a run that has printed at least one.
+        """
         if progress.done_evaluations == progress.total_evaluations:
             return self._logged_done not in {None, progress.done_evaluations}
         return time.monotonic() - self._last_log >= (_LOG_SECONDS if event else _QUIET_SECONDS)
@@ -214,7 +217,7 @@ class RunDisplay:
 
 
 def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; the first column is text, the others are numbers."""
+    """Print a table; the first column is aligned left, the others right."""
     table = Table(title=title, title_justify="left")
     for position, column in enumerate(columns):
         table.add_column(column, justify="left" if position == 0 else "right", no_wrap=True)
@@ -265,7 +268,7 @@ def format_hours(hours: float) -> str:
 
 
 def _describe_hours(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield labels and worker-hours at the assumed speed: for GPUs and for CPUs if the run chooses the device."""
+    """Yield a label and the worker-hours at the assumed speed; if the run chooses the device, for GPUs and for CPUs."""
     speed, cpu_speed = summary["assumed_gmacs_per_second"], summary["assumed_cpu_gmacs_per_second"]
     hours = summary["estimated_worker_hours"]
     device = {"cuda": " on GPUs", "cpu": " on CPUs"}.get(summary["device"], " on GPUs" if cpu_speed is not None else "")
@@ -277,9 +280,10 @@ def _describe_hours(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def show_tally(tally: RunTally, noun: str, completion_message: str, failures_hint: str = "") -> int:
     """Print how a run ended, and return the exit code: 0 if the run is complete, else 3.
 
+    `noun` is the singular of what the run counts, such as ``evaluation``.
     A complete run prints `completion_message`. A run with failures prints `failures_hint`, which says how to list them.
     """
-    _show_work(tally, noun)
+    _show_work_and_failures(tally, noun)
     if tally.failures and failures_hint:
         say(failures_hint)
     if tally.complete:
@@ -292,7 +296,7 @@ def show_tally(tally: RunTally, noun: str, completion_message: str, failures_hin
     return 3
 
 
-def _show_work(tally: RunTally, noun: str) -> None:
+def _show_work_and_failures(tally: RunTally, noun: str) -> None:
     say(
         f"Computed {format_count(tally.evaluations, noun)} in {format_duration(tally.seconds)} of worker time; "
         f"{format_count(len(tally.failures), 'failure')}, {format_count(tally.deaths, 'worker')} died, "
@@ -391,14 +395,14 @@ def _describe_valid_results(verdict: Verdict) -> str:
     if verdict.n_exported is not None:
         agrees = "agrees" if verdict.n_exported == 1 else "agree"
         checks.append(f"the export's {format_count(verdict.n_exported, 'file')} {agrees}")
-    return f"{'; '.join([*checks, *_describe_networks(verdict)])}."
+    return f"{'; '.join([*checks, *_describe_weights_and_attacks(verdict)])}."
 
 
-def _describe_networks(verdict: Verdict | DatasetVerdict) -> Iterator[str]:
+def _describe_weights_and_attacks(verdict: Verdict | DatasetVerdict) -> Iterator[str]:
     if verdict.weights is not None and verdict.weights.n_checked:
         n_checked, n_unexpected = verdict.weights.n_checked, len(verdict.weights.unexpected)
         yield (
-            f"clean accuracy as recorded with the weights for {n_checked - n_unexpected:,} of "
+            f"clean accuracy agrees with the accuracy recorded with the weights for {n_checked - n_unexpected:,} of "
             f"{format_count(n_checked, 'network')}"
         )
     if verdict.flags is not None:
@@ -420,7 +424,7 @@ def show_dataset_verdict(verdict: DatasetVerdict, *, as_json: bool = False) -> i
         check_results = [
             f"{format_count(verdict.n_evaluations, 'evaluation')} valid",
             listed_files,
-            *_describe_networks(verdict),
+            *_describe_weights_and_attacks(verdict),
         ]
         result = f"{'; '.join(check_results)}."
         if verdict.problems:
@@ -467,8 +471,8 @@ def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None
             f"{row.mean_difference:+z.5f}",
             "-" if row.kendall_tau is None else f"{row.kendall_tau:.4f}",
             "  ".join(
-                f"{format_architecture(i)} {accuracy_before:.4f}→{accuracy_after:.4f}"
-                for i, accuracy_before, accuracy_after in row.moved_most[:2]
+                f"{format_architecture(architecture)} {first_accuracy:.4f}→{second_accuracy:.4f}"
+                for architecture, first_accuracy, second_accuracy in row.moved_most[:2]
             ),
         )
         for row in (report.comparisons if all_rows else report.differing_comparisons)
@@ -487,7 +491,7 @@ def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None
 
 
 def show_metrics(metrics: DerivedMetrics) -> None:
-    """Print rankings with intervals, metrics of the architectures, and the results that missing metrics require."""
+    """Print rankings with intervals, metrics of the architectures, and what is missing for metrics not computed."""
     rankings = [
         (
             f"{row.dataset} {row.key} {row.strength:g}",
@@ -508,7 +512,7 @@ def show_metrics(metrics: DerivedMetrics) -> None:
             "accuracy",
             "95% interval",
             "tied with the best",
-            "tied according to",
+            "ties tested on",
             *display_names.values(),
         )
         show_table("Rankings", columns, [(*row, *[""] * (len(columns) - len(row))) for row in rankings])
@@ -536,7 +540,7 @@ def show_metrics(metrics: DerivedMetrics) -> None:
             )
             for agreement in metrics.agreements
         ]
-        columns = ("", "Kendall's tau, 95% interval", "best by both", "networks")
+        columns = ("", "Kendall's tau, 95% interval", "best in both rankings", "networks")
         show_table("Agreement of ranks by robustness R and mean accuracy under the attack", columns, agreement_rows)
     for name, required_results in metrics.needs.items():
         say(f"{name}: not computed; requires {required_results}.")

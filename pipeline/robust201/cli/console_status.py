@@ -53,6 +53,7 @@ def _describe_failures(status: SweepStatus) -> str:
 
 
 def _describe_workers(status: SweepStatus) -> str:
+    """Describe the active runs, or how the last run ended, and the workers that are busy or silent."""
     runs = [f"run on {status.driver}"] if status.driver else []
     if status.shares:
         runs.append(f"{console.format_count(len(status.shares), 'run')} with --share")
@@ -61,19 +62,19 @@ def _describe_workers(status: SweepStatus) -> str:
     phrases = [f"{activity}: {' and '.join(runs)}" if runs else f"not running{ending}"]
     if status.last_heartbeat is not None:
         phrases.append(f"last heartbeat {console.format_duration(status.last_heartbeat)} ago")
-    for seconds, condition in (
+    for durations, condition in (
         (status.parts_in_flight if runs else (), "busy"),
         (status.silent_workers, "silent"),
     ):
-        if seconds:
-            longest = console.format_duration(max(seconds))
-            phrases.append(f"{console.format_count(len(seconds), 'worker')} {condition}, the longest for {longest}")
+        if durations:
+            longest = console.format_duration(max(durations))
+            phrases.append(f"{console.format_count(len(durations), 'worker')} {condition}, the longest for {longest}")
     return "; ".join(phrases)
 
 
 def _describe_rate_and_cost(status: SweepStatus) -> str:
-    is_moving = status.running and not status.complete
-    rate = console.format_rate(status.evaluations_per_second, status.seconds_left) if is_moving else ""
+    is_in_progress = status.running and not status.complete
+    rate = console.format_rate(status.evaluations_per_second, status.seconds_left) if is_in_progress else ""
     cost = f"{status.worker_seconds / 3600:,.2f} worker-hours of finished work"
     if status.cost.unit != "worker-hours":
         cost += f" ({status.cost.hours:,.2f} {status.cost.unit})"
@@ -84,8 +85,13 @@ def show_status(status: SweepStatus) -> None:
     """Print a sweep's progress by dataset and key, its workers, rate, remaining time, cost and failures."""
     out = console.out
     rows = [
-        (f"{key.dataset} {key.key}", f"{key.done:,}", f"{key.total:,}", _percent(key.done, key.total))
-        for key in status.keys
+        (
+            f"{progress.dataset} {progress.key}",
+            f"{progress.done:,}",
+            f"{progress.total:,}",
+            _percent(progress.done, progress.total),
+        )
+        for progress in status.keys
     ]
     rows.append(("all", f"{status.done:,}", f"{status.total:,}", _percent(status.done, status.total)))
     console.show_table(f"Sweep {status.name}", ("", "done", "of", ""), rows)
@@ -117,29 +123,29 @@ def live_table(status: SweepStatus, *, max_keys: int) -> Table:
     """
     from robust201.reader.result_files import kind_of
 
-    names = list(dict.fromkeys(key.key for key in status.keys))
-    row_by_key = {name: name for name in names}
-    corruptions = [name for name in names if kind_of(name) == "corruption"]
-    if len(names) > max_keys:
+    keys = list(dict.fromkeys(progress.key for progress in status.keys))
+    row_by_key = {key: key for key in keys}
+    corruptions = [key for key in keys if kind_of(key) == "corruption"]
+    if len(keys) > max_keys:
         row_by_key |= dict.fromkeys(corruptions, console.format_count(len(corruptions), "corruption"))
-    datasets = list(dict.fromkeys(key.dataset for key in status.keys))
+    datasets = list(dict.fromkeys(progress.dataset for progress in status.keys))
     done: Counter[tuple[str, str]] = Counter()
     total: Counter[tuple[str, str]] = Counter()
-    for key in status.keys:
-        for row in (row_by_key[key.key], _ALL_KEYS):
-            done[key.dataset, row] += key.done
-            total[key.dataset, row] += key.total
+    for progress in status.keys:
+        for row in (row_by_key[progress.key], _ALL_KEYS):
+            done[progress.dataset, row] += progress.done
+            total[progress.dataset, row] += progress.total
 
-    def cell(dataset: str, row: str) -> str:
+    def format_cell(dataset: str, row: str) -> str:
         index = dataset, row
         return f"{done[index]:,}/{total[index]:,}  {_percent(done[index], total[index]):>5}" if index in total else ""
 
     table = Table(title=f"Sweep {status.name}", title_justify="left", show_footer=True)
     table.add_column("", _ALL_KEYS, no_wrap=True)
     for dataset in datasets:
-        table.add_column(dataset, cell(dataset, _ALL_KEYS), justify="right", no_wrap=True)
+        table.add_column(dataset, format_cell(dataset, _ALL_KEYS), justify="right", no_wrap=True)
     for row in dict.fromkeys(row_by_key.values()):
-        table.add_row(row, *(cell(dataset, row) for dataset in datasets))
+        table.add_row(row, *(format_cell(dataset, row) for dataset in datasets))
     return table
 
 
@@ -147,10 +153,10 @@ def status_line(status: SweepStatus, now: float) -> str:
     """Render a sweep's status as one line, for log files and pipes."""
     done = f"{status.done:,}/{status.total:,} evaluations ({_percent(status.done, status.total)})"
     phrases = (done, _describe_rate_and_cost(status), _describe_failures(status), _describe_workers(status))
-    return f"{_timestamp(now)} {'; '.join(phrases)}"
+    return f"{_format_timestamp(now)} {'; '.join(phrases)}"
 
 
-def _timestamp(now: float) -> str:
+def _format_timestamp(now: float) -> str:
     return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -171,6 +177,7 @@ class Display(Generic[_Status]):
         self.is_complete = False
 
     def showing(self) -> AbstractContextManager[object]:
+        """Show the live table during a block, if the output is a terminal."""
         return self._live if self._console.is_terminal else nullcontext()
 
     def update(self, status: _Status, quiet_seconds: float) -> None:
@@ -186,7 +193,7 @@ def _render_sweep(terminal: Console, status: SweepStatus, quiet_seconds: float) 
     lines += [f"failed: {failure['label']}: {failure['message']}" for failure in status.failures[-_MAX_SHOWN_FAILURES:]]
     if status.damaged:
         lines.append(console.format_count(len(status.damaged), "damaged result file"))
-    texts = _fold([*lines, *_describe_inactivity(status, quiet_seconds)])
+    texts = _to_folded_texts([*lines, *_describe_inactivity(status, quiet_seconds)])
     n_lines = sum(len(text.wrap(terminal, terminal.width)) for text in texts)
     return Group(live_table(status, max_keys=terminal.size.height - n_lines - _FRAME_LINES), *texts)
 
@@ -196,7 +203,7 @@ def _describe_inactivity(status: Watched, quiet_seconds: float) -> list[str]:
     return [f"no active worker for {console.format_duration(quiet_seconds)}"] if is_quiet else []
 
 
-def _fold(lines: Sequence[str]) -> list[Text]:
+def _to_folded_texts(lines: Sequence[str]) -> list[Text]:
     return [Text(line, overflow="fold") for line in lines]
 
 
@@ -228,18 +235,18 @@ def _render_trainings(_terminal: Console, status: TrainingStatus, quiet_seconds:
         *in_progress,
         *(f"failed: {message}" for message in status.failures[-_MAX_SHOWN_FAILURES:]),
     ]
-    return Group(*_fold([*lines, *_describe_inactivity(status, quiet_seconds)]))
+    return Group(*_to_folded_texts([*lines, *_describe_inactivity(status, quiet_seconds)]))
 
 
-def _training_line(status: TrainingStatus, now: float) -> str:
+def _training_status_line(status: TrainingStatus, now: float) -> str:
     failures = console.format_count(len(status.failures), "failure")
     in_progress = console.describe_trainings_in_progress(status.in_progress)
-    return "; ".join([f"{_timestamp(now)} {describe_trainings(status)}", failures, *in_progress])
+    return "; ".join([f"{_format_timestamp(now)} {describe_trainings(status)}", failures, *in_progress])
 
 
 def display_trainings() -> Display[TrainingStatus]:
     """Return a live display of the status of training runs."""
-    return Display(_render_trainings, _training_line)
+    return Display(_render_trainings, _training_status_line)
 
 
 def show_log_line(line: Mapping[str, Any], label: str = "") -> None:

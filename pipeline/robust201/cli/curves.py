@@ -76,7 +76,7 @@ def curves(
 ) -> None:
     """Compute the accuracy of your own networks at every epsilon, with minimum-norm attacks. The files are executed.
 
-    To compare several weights of one architecture, give one FILE:FUNCTION and --weights several times.
+    To compare several weights of one architecture, give FILE:FUNCTION once, and --weights for each file.
     """
     from robust201.figures.security_curves import check_figure_name
     from robust201.security import DEFAULT_ATTACKS, parse_attacks
@@ -86,7 +86,7 @@ def curves(
         check_output_file(out)
     elif out is not None:
         check_figure_name(out)
-    files_by_name = name_networks(networks, weights or [], command="curves", n_min=1)
+    files_by_name = name_networks(networks, weights or [], command="curves", min_networks=1)
     normalisation = read_normalisation(mean, std)
     parsed_attacks = read_keys(attacks or ",".join(DEFAULT_ATTACKS.get(norm, ())) or None, settings or [])
     if parsed_attacks is not None:

@@ -19,7 +19,10 @@ DEMO_FIGURES = ("attacks", "corruptions", "rank-correlation", "clean-vs-robust")
 
 
 def choose_formats(dataset: Path) -> "tuple[Format, ...]":
-    """Return the formats to export. Parquet is included only if it exists, because an export removes other files."""
+    """Return the formats to export.
+
+    Parquet is included only if an earlier export has it, because an export without Parquet would remove these files.
+    """
     return ("json", "parquet") if (dataset / "parquet").is_dir() else ("json",)
 
 

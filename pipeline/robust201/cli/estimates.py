@@ -1,4 +1,4 @@
-"""Notes of commands that ignore the estimated accuracies of a dataset."""
+"""Notes that commands print if they ignore the estimated accuracies of a dataset."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

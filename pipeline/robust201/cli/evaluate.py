@@ -30,8 +30,8 @@ _IMAGENET_SIZE = 224
 """Default image size with a resize rule, as in torchvision."""
 
 DATA_OPTION = typer.Option(
-    help="Images: a dataset's name such as cifar10, a .npz or Parquet file, a folder with one, or a folder with a "
-    "subfolder of JPEG or PNG files per class."
+    help="Images: a dataset's name such as cifar10, a .npz or Parquet file, a folder with such a file, or a folder "
+    "with a subfolder of JPEG or PNG files per class."
 )
 NETWORK_ARGUMENT = typer.Argument(
     metavar="FILE:FUNCTION", help="A Python file and its function that returns the network."

@@ -1,4 +1,4 @@
-"""End of a command: an exception becomes an exit code and one line on stderr that begins with ``error:``."""
+"""Exit codes of commands: an exception becomes an exit code and a line on stderr that begins with ``error:``."""
 
 import errno
 import reprlib
@@ -19,11 +19,11 @@ from robust201.core.errors import (
     one_line,
     shorten,
 )
-from robust201.core.interrupts import ending_signals_as_interrupt
+from robust201.core.interrupts import stop_signals_as_interrupt
 
 # Typer does not export this class, and newer versions bundle click under another name.
 _UsageError: Any = typer.BadParameter.__base__
-_INTERRUPTED = 130
+_INTERRUPT_EXIT_CODE = 130
 """Typer's exit code after a KeyboardInterrupt."""
 _INVALID_PATH_ERRNOS = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP}
 """Error numbers of paths that cannot be opened because the path itself is invalid."""
@@ -43,11 +43,11 @@ def run_to_exit_code(app: typer.Typer) -> int:
             original_showwarning(message, category, *arguments, **options)
 
     try:
-        with warnings.catch_warnings(), ending_signals_as_interrupt():
+        with warnings.catch_warnings(), stop_signals_as_interrupt():
             warnings.showwarning = show_warning
             warnings.simplefilter("always", RobustWarning)
             code = app(sys.argv[1:] or ["--help"], prog_name="robust201", standalone_mode=False) or 0
-        if code != _INTERRUPTED:
+        if code != _INTERRUPT_EXIT_CODE:
             return int(code)
     except (RobustError, _UsageError, ImportError, OSError, MemoryError) as error:
         message, code = _message_and_exit_code(error)
@@ -85,9 +85,9 @@ def _message_and_exit_code(error: Exception) -> tuple[str, int]:
             f"Reading or writing failed for {error.filename or 'the output'}: "
             f"{error.strerror or error}. Check the path, its permissions and the free space, and try again."
         ), StorageError.exit_code
-    usage: Any = error  # an exception of click
-    command = usage.ctx.command_path if usage.ctx else "robust201"
-    fault = usage.format_message().rstrip(".")
+    usage_error: Any = error  # an exception of click
+    command = usage_error.ctx.command_path if usage_error.ctx else "robust201"
+    fault = usage_error.format_message().rstrip(".")
     full_stop = "" if fault.endswith("?") else "."  # click may end its message with a question
     return (
         f"Reading the command line failed for {command}: {fault}{full_stop} See: {command} --help",

@@ -14,12 +14,12 @@ EPILOG = """Start with: robust201 demo (a whole sweep in two minutes) or robust2
 Help on one command: robust201 COMMAND --help
 
 Exit codes: 0 complete; 2 bad input, nothing started; 3 incomplete, interrupted or failed; 4 storage error."""
-DOWNLOADS = "One of cifar10, cifar100, ImageNet16-120, CIFAR-10-C, CIFAR-100-C, imagecorruptions-frost and mnist."
+DOWNLOADS_HELP = "One of cifar10, cifar100, ImageNet16-120, CIFAR-10-C, CIFAR-100-C, imagecorruptions-frost and mnist."
 
-RUN = "Run a sweep"
+RUN_PANEL = "Run a sweep"
 PANELS = {
     "Set up": ("demo", "bench", "doctor", "fetch", "import-weights", "train", "corrupt"),
-    RUN: ("plan", "run", "submit", "status", "logs", "compact", "merge"),
+    RUN_PANEL: ("plan", "run", "submit", "status", "logs", "compact", "merge"),
     "Check and export results": ("verify", "audit", "export", "diff", "convert", "push"),
     "Look at a dataset": ("report", "rank", "plot", "metrics", "search", "predict", "correlate", "design"),
     "Run a study": ("study", "fuse", "import-images", "robustify"),

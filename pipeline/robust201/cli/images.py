@@ -120,7 +120,10 @@ def robustify(
         int | None, typer.Option(help="Steps of gradient descent. Default: 1000, or 100 with a target method.")
     ] = None,
     step_size: Annotated[float | None, typer.Option(help="L2 length of a step. Default: 0.1.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="L2 radius of a target method. Default: 0.5.")] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="With a target method: largest L2 distance from the starting image. Default: 0.5."),
+    ] = None,
     count: Annotated[int | None, typer.Option(help="Use a class-stratified subset of this many images.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the subset and of all random numbers.")] = 0,
     batch_size: Annotated[int, typer.Option(help="Number of images per batch, and per intermediate file.")] = 100,

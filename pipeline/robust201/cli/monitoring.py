@@ -118,7 +118,7 @@ def _watch(
         return 0 if display.is_complete else EvaluationError.exit_code
     if ending == "complete":
         return 0
-    console.say(f"No worker has been active for {patience / 60:g} minutes. Run or submit the sweep again to resume.")
+    console.say(f"No worker has been active for {patience / 60:g} minutes. Start or submit the run again to resume.")
     return EvaluationError.exit_code
 
 
@@ -178,8 +178,8 @@ def doctor(
         bool,
         typer.Option(
             "--published-figures",
-            help="Only evaluate the official weights of #0 on CIFAR-10, and compare them with the published "
-            "accuracies.",
+            help="Only evaluate the official weights of #0 on CIFAR-10, and compare their accuracies with the "
+            "published accuracies.",
         ),
     ] = False,
     count: Annotated[

@@ -123,11 +123,12 @@ def make_filters(
         sweep_architectures = config.selected_architectures
         known_architectures = set(sweep_architectures)
         # If the sweep has none of the selected architectures, keep them all, so that `Filters.check` raises an error.
-        candidates = (
-            sweep_architectures
-            if selected_architectures is None
-            else tuple(name for name in selected_architectures if name in known_architectures) or selected_architectures
-        )
+        candidates = sweep_architectures
+        if selected_architectures is not None:
+            known_selection = tuple(
+                architecture for architecture in selected_architectures if architecture in known_architectures
+            )
+            candidates = known_selection or selected_architectures
         selected_architectures = candidates[:limit]
     key_names = split_names(keys)
     return Filters(
@@ -152,17 +153,17 @@ def reject_selection_with_budget(**options: object) -> None:
             )
 
 
-def reject_options(kind: str, **options: object) -> None:
-    """Reject options that are not None, because they do not apply to this kind of YAML.
+def reject_options(yaml_type: str, **options: object) -> None:
+    """Reject options that are not None, because they do not apply to this type of YAML.
 
-    `kind` is ``"sweep"`` or ``"training YAML"``.
+    `yaml_type` is ``"sweep"`` or ``"training YAML"``.
     """
     for name, value in options.items():
         if value is not None:
-            required_yaml = "a sweep" if kind == "training YAML" else "a training YAML"
+            required_yaml = "a sweep" if yaml_type == "training YAML" else "a training YAML"
             raise ConfigError(
                 f"Reading the command line failed for {_option_of(name)}: it applies only to {required_yaml}, not to a "
-                f"{kind}. Remove the option."
+                f"{yaml_type}. Remove the option."
             )
 
 

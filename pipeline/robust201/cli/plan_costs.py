@@ -32,7 +32,7 @@ def summarise(
         like: dataset whose outcomes predict the precision; if None, the pilot in the results folder is used, provided
             that it is complete.
         budget: budget such as ``500h``, for which three designs are added.
-        reload: function that reads the sweep again with other fields.
+        reload: function that reads the sweep again, with the fields that its arguments override.
     """
     from robust201.planning.costs import key_costs, measure_speeds, total_hours
     from robust201.planning.designs import designs_for_budget, halved_designs, worst_case
@@ -58,7 +58,10 @@ def summarise(
 
 
 def _choose_precision(plan: "Plan", like: Path | None) -> "PilotPrecision | None":
-    """Return the precision predicted from a dataset or, without one, from the pilot in the results folder, or None."""
+    """Predict the precision from a dataset or, without one, from the pilot in the results folder.
+
+    Return None if there is no usable pilot either.
+    """
     if like is None:
         try:
             return precision_of_pilot(plan)
@@ -79,7 +82,7 @@ def _choose_precision(plan: "Plan", like: Path | None) -> "PilotPrecision | None
 def precision_of_pilot(plan: "Plan") -> "PilotPrecision | None":
     """Return the precision predicted from a sampled sweep's evaluated pilot; None if none of its keys can be used.
 
-    A key can be used if its stored protocol equals the plan's protocol, except for the images.
+    A key can be used if its stored protocol has the same settings as the plan's protocol (`costs.have_same_settings`).
 
     Raises:
         RobustError: the results folder is damaged.
@@ -94,7 +97,7 @@ def precision_of_pilot(plan: "Plan") -> "PilotPrecision | None":
         return None
     from robust201.analysis.pilot_precision import PilotPrecision, read_pilots
     from robust201.export.outcome_files import evaluated_images
-    from robust201.planning.costs import equal_except_images
+    from robust201.planning.costs import have_same_settings
     from robust201.shards import ShardStore
 
     store = ShardStore.open(results)
@@ -111,7 +114,7 @@ def precision_of_pilot(plan: "Plan") -> "PilotPrecision | None":
         dataset_and_key: outcomes
         for dataset_and_key, outcomes in pilots.items()
         if dataset_and_key in payloads
-        and equal_except_images(stored_payloads[dataset_and_key], payloads[dataset_and_key])
+        and have_same_settings(stored_payloads[dataset_and_key], payloads[dataset_and_key])
     }
     return PilotPrecision(lambda dataset, key: usable_outcomes.get((dataset, key))) if usable_outcomes else None
 
@@ -132,9 +135,9 @@ def _show_hours_by_key(costs: dict[str, Any], *, has_precision: bool) -> None:
     for cost in costs["hours_by_key"]:
         costs_by_key.setdefault(cost["key"], {})[cost["dataset"]] = cost
     ordered_costs = sorted(costs_by_key.items(), key=lambda item: -sum(cost["hours"] for cost in item[1].values()))
-    rows = [_key_row(key, cells, datasets) for key, cells in ordered_costs[:_MAX_SHOWN_KEYS]]
+    rows = [_key_row(key, cost_by_dataset, datasets) for key, cost_by_dataset in ordered_costs[:_MAX_SHOWN_KEYS]]
     if other_keys := ordered_costs[_MAX_SHOWN_KEYS:]:
-        hours = sum(cost["hours"] for _, cells in other_keys for cost in cells.values())
+        hours = sum(cost["hours"] for _, cost_by_dataset in other_keys for cost in cost_by_dataset.values())
         rows.append((f"{len(other_keys)} other keys", *[""] * len(datasets), console.format_hours(hours)))
     n_measured = sum(cost["is_measured"] for cost in costs["hours_by_key"])
     source = "at the assumed speed"
@@ -176,7 +179,9 @@ def _show_designs(title: str, designs: Sequence[dict[str, Any]], full_hours: flo
             design["design"] + (" (over the budget)" if design["over_budget"] else ""),
             console.format_hours(design["worker_hours"]),
             f"{100 * (1 - design['worker_hours'] / full_hours):.1f}%" if full_hours else "-",
-            _percent(design["half_width"], "unknown" if "weaker" in design["loss"] else "-", at_most=not has_precision),
+            _format_points(
+                design["half_width"], "unknown" if "weaker" in design["loss"] else "-", at_most=not has_precision
+            ),
             "unknown" if design["expected_kendall_tau"] is None else f"{design['expected_kendall_tau']:.2f}",
         )
         for design in designs
@@ -192,14 +197,14 @@ def _show_designs(title: str, designs: Sequence[dict[str, Any]], full_hours: flo
         )
 
 
-def _key_row(key: str, cells: dict[str, dict[str, Any]], datasets: Sequence[str]) -> tuple[str, ...]:
+def _key_row(key: str, cost_by_dataset: dict[str, dict[str, Any]], datasets: Sequence[str]) -> tuple[str, ...]:
     texts = []
     for dataset in datasets:
-        cost = cells.get(dataset)
+        cost = cost_by_dataset.get(dataset)
         texts.append(
             "" if cost is None else console.format_hours(cost["hours"]) + (" m" if cost["is_measured"] else "")
         )
-    return key, *texts, console.format_hours(sum(cost["hours"] for cost in cells.values()))
+    return key, *texts, console.format_hours(sum(cost["hours"] for cost in cost_by_dataset.values()))
 
 
 def _describe_days(costs: dict[str, Any]) -> str:
@@ -211,7 +216,8 @@ def _describe_days(costs: dict[str, Any]) -> str:
     return f"{console.format_hours(hours)} worker-hours are {time} on {count}{hint}."
 
 
-def _percent(value: float | None, text_if_none: str, *, at_most: bool) -> str:
+def _format_points(value: float | None, text_if_none: str, *, at_most: bool) -> str:
+    """Render a fraction in percentage points, after "up to" if it is only an upper bound."""
     if value is None:
         return text_if_none
     return f"{'up to ' if at_most and value else ''}{100 * value:.2g}"
@@ -241,7 +247,7 @@ def next_cells(
     """Choose the cells of a sweep to evaluate next, given a dataset of evaluated cells.
 
     Raises:
-        ConfigError: an option is missing or wrong, or fewer cells remain.
+        ConfigError: an option is missing or wrong, or fewer than `count` cells remain.
     """
     from robust201.analysis.estimated import fill_in_estimates, read_standard_errors
     from robust201.cli.predict import read_dataset_results
@@ -267,5 +273,5 @@ def next_cells(
             f"Choosing cells failed for {config.name}: its space {config.space_name} is not the space of {like}. "
             "Choose another dataset or sweep."
         )
-    candidate_cells = [name for name in config.selected_architectures if isinstance(name, int)]
+    candidate_cells = [architecture for architecture in config.selected_architectures if isinstance(architecture, int)]
     return choose_next(results, keys, count, valid_goal, allowed=candidate_cells, standard_errors=standard_errors)

@@ -78,9 +78,9 @@ def plot(
     if name is None or dataset is None or out is None:
         required_arguments = {"NAME": name, "DATASET": dataset, "--out": out}
         missing_arguments = [argument for argument, value in required_arguments.items() if value is None]
-        are = "is" if len(missing_arguments) == 1 else "are"
+        verb = "is" if len(missing_arguments) == 1 else "are"
         raise ConfigError(
-            f"Reading the command line failed for robust201 plot: {' and '.join(missing_arguments)} {are} missing. "
+            f"Reading the command line failed for robust201 plot: {' and '.join(missing_arguments)} {verb} missing. "
             "Write robust201 plot NAME DATASET --out FILE; robust201 plot --list lists the names of figures."
         )
     if name != ALL:

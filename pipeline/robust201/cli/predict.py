@@ -35,11 +35,11 @@ def predict(
         typer.Option(
             "--measures",
             metavar="FOLDER",
-            help="Dataset with measures of all cells, such as measures of random weights (docs/measures.md), that are "
+            help="Dataset with measures of all cells, such as measures of random weights (docs/measures.md), to use as "
             "additional predictors. Repeatable.",
         ),
     ] = None,
-    level: Annotated[float, typer.Option(min=0.5, max=0.99, help="Level of the intervals.")] = 0.9,
+    level: Annotated[float, typer.Option(min=0.5, max=0.99, help="Nominal coverage of the intervals.")] = 0.9,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random division of the cells into fifths.")] = 0,
     weights: WeightsName = None,
     out: Annotated[
@@ -128,7 +128,7 @@ def _show(predictions: "CellPredictions") -> None:
     )
     percent = f"{100 * predictions.level:g}%"
     columns = ("", "Kendall's tau", "R2", f"coverage of {percent} intervals", "median half-width, points")
-    console.show_table(title, columns, [_quality_cells(quality) for quality in predictions.quality[:_MAX_PRINTED_ROWS]])
+    console.show_table(title, columns, [_quality_row(quality) for quality in predictions.quality[:_MAX_PRINTED_ROWS]])
     if len(predictions.quality) > _MAX_PRINTED_ROWS:
         console.say(f"and {len(predictions.quality) - _MAX_PRINTED_ROWS:,} more; --json lists all")
     if predictions.constant:
@@ -150,7 +150,7 @@ def _evaluation_name(key: str, strength: float) -> str:
     return "clean" if key == "clean" else evaluation_names([(key, strength)])[0]
 
 
-def _quality_cells(quality: "Quality") -> tuple[str, ...]:
+def _quality_row(quality: "Quality") -> tuple[str, ...]:
     return (
         _evaluation_name(quality.key, quality.strength),
         f"{quality.kendall:.2f}",

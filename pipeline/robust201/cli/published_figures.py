@@ -1,4 +1,4 @@
-"""`robust201 doctor --published-figures`: compare the official weights of architecture #0 with published accuracies.
+"""`robust201 doctor --published-figures`: compare accuracies of architecture #0's official weights with published ones.
 
 This is the strongest check of the choices that docs/protocol.md infers from the paper. It needs the weights of
 NATS-Bench (#0, CIFAR-10, 200 epochs, seed 777) and the test images of CIFAR-10, which robust201 cannot include.
@@ -68,6 +68,7 @@ def examine_published_figures(
 def _compare(
     frame: Any, images: ImageSet, n_all: int, published: Mapping[str, Mapping[float, float]]
 ) -> Iterator[HealthCheck]:
+    """Yield a check for each row of an evaluation on `images`, out of `n_all` test images."""
     for row in frame.itertuples():
         published_accuracy = published[row.key][row.strength]
         low, high = (row.accuracy, row.accuracy) if len(images) == n_all else (row.low, row.high)

@@ -95,8 +95,8 @@ def _show(board: "Leaderboard") -> None:
         typer.echo(board.answer)
     typer.echo(board.basis)
     frame = board.to_frame()
-    cells = {
-        (row["network"], row["evaluation"]): _cell(
+    texts = {
+        (row["network"], row["evaluation"]): _format_accuracy(
             row["accuracy"], row["low"], row["high"], tied=row["tied"], estimated=row.get("estimated", False)
         )
         for row in frame.to_dict("records")
@@ -104,7 +104,7 @@ def _show(board: "Leaderboard") -> None:
     rows = [
         (
             board.results.network_label(network),
-            *(cells.get((network, standing.name), "-") for standing in board.standings),
+            *(texts.get((network, standing.name), "-") for standing in board.standings),
         )
         for network in board.networks
     ]
@@ -113,6 +113,6 @@ def _show(board: "Leaderboard") -> None:
     console.show_table(f"{board.results.label}{legend}", columns, rows)
 
 
-def _cell(accuracy: float, low: float, high: float, *, tied: bool, estimated: bool) -> str:
+def _format_accuracy(accuracy: float, low: float, high: float, *, tied: bool, estimated: bool) -> str:
     interval = "" if math.isnan(low) else f" [{100 * low:.1f}, {100 * high:.1f}]"
     return f"{'*' if tied else ''}{'~' if estimated else ''}{100 * accuracy:.1f}{interval}"

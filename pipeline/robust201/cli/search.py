@@ -142,16 +142,17 @@ def search(
             processes=processes,
             on_progress=progress,
         )
-    paper = compare_with_paper(reader, searches)
+    paper_comparison = compare_with_paper(reader, searches)
     if as_json:
-        published = None if paper is None else paper._asdict()
+        published = None if paper_comparison is None else paper_comparison._asdict()
         print_json({"searches": [repeated_search.to_payload() for repeated_search in searches], "published": published})
     else:
         _show(searches, predictions)
-        if paper is not None:
+        if paper_comparison is not None:
+            verdict = "agrees" if paper_comparison.agrees else "differs"
             typer.echo(
-                f"Clean optimum of the paper's table 1: {100 * paper.published:.2f}%; in this dataset "
-                f"{100 * paper.ours:.2f}%, which {'agrees' if paper.agrees else 'differs'}."
+                f"Clean optimum of the paper's table 1: {100 * paper_comparison.published:.2f}%; in this dataset "
+                f"{100 * paper_comparison.ours:.2f}%, which {verdict}."
             )
     if out is not None:
         import pandas as pd
@@ -239,14 +240,14 @@ def _show(searches: "Sequence[RepeatedSearch]", predictions: Path | None) -> Non
             (
                 METHODS[runs.method].title,
                 *(
-                    _with_interval(estimate, in_percent=repeated_search.in_percent[name])
+                    _format_with_interval(estimate, in_percent=repeated_search.in_percent[name])
                     for name, estimate in runs.reported.items()
                 ),
                 f"{100 * runs.optimum_fraction:.0f}%",
             )
             for runs in repeated_search.results
         ]
-        console.show_table(title, ("", *headings, "at optimum"), [optimum, *rows])
+        console.show_table(title, ("", *headings, "runs at optimum"), [optimum, *rows])
     if searches and searches[0].n_predicted:
         console.say(f"The accuracies of {searches[0].n_predicted:,} cells are predictions; the others are measured.")
     elif predictions is not None:
@@ -260,9 +261,9 @@ def _show(searches: "Sequence[RepeatedSearch]", predictions: Path | None) -> Non
             "the images. The highest estimate is on average too high: evaluate the best cells on all images."
         )
     if absent_results := dict.fromkeys(name for repeated_search in searches for name in repeated_search.absent):
-        cells = " for all predicted cells" if searches[0].n_predicted else ""
+        scope = " for all predicted cells" if searches[0].n_predicted else ""
         console.say(
-            f"Not reported, because {searches[0].reported_on} lacks these results{cells}: {', '.join(absent_results)}."
+            f"Not reported, because {searches[0].reported_on} lacks these results{scope}: {', '.join(absent_results)}."
         )
 
 
@@ -272,6 +273,6 @@ def _format_number(value: float, *, in_percent: bool) -> str:
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.5g}"
 
 
-def _with_interval(estimated: "MeanOverRuns", *, in_percent: bool) -> str:
-    mean, low, high = (_format_number(value, in_percent=in_percent) for value in estimated[:3])
-    return mean if math.isnan(estimated.low) else f"{mean} [{low}, {high}]"  # a single run has no interval
+def _format_with_interval(estimate: "MeanOverRuns", *, in_percent: bool) -> str:
+    mean, low, high = (_format_number(value, in_percent=in_percent) for value in estimate[:3])
+    return mean if math.isnan(estimate.low) else f"{mean} [{low}, {high}]"  # a single run has no interval

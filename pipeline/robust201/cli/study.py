@@ -107,7 +107,7 @@ def _run_study(root: Any, file: Path, out: Path, exports: Sequence[Path], consen
 
 
 def _check_step_consent(root: Any, argv: list[str], consent: StepConsent) -> None:
-    """Check consent to execute the Python files that are named in the arguments of a step, a command of the study."""
+    """Check consent to execute the Python files that the arguments of a step (a command of the study) name."""
     from robust201.planning.code_consent import check_consent, files_needing_consent
     from robust201.planning.loading import load_training
 

@@ -84,7 +84,7 @@ def train(
 
 
 def _describe_accuracies(store: Path, trainings: Sequence[Training]) -> list[str]:
-    """Return a line with the test accuracy of each finished training run."""
+    """Return a line with the test accuracy of each finished run of `trainings`."""
     from robust201.weights.store import CheckpointStore
 
     requested_runs = set(trainings)

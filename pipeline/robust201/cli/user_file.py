@@ -1,4 +1,4 @@
-"""Parsing of FILE:FUNCTION, which names a function in a user's Python file."""
+"""Parse FILE:FUNCTION, which names a function in a user's Python file."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Reader of NumPy's .npy format that raises ValueError for every damaged file.
+"""Read NumPy's .npy files; every damaged file raises ValueError.
 
 `numpy.load` evaluates the header as a Python expression, so a damaged header raises errors of Python's tokenizer or
 parser, and a damaged shape can request a huge allocation. The module numpy.lib.format defines the format.

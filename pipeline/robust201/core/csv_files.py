@@ -1,4 +1,4 @@
-"""Writing of CSV files whose text cells are not evaluated as formulas by spreadsheets."""
+"""Write CSV files in which spreadsheets do not evaluate text as formulas."""
 
 import re
 from pathlib import Path

@@ -123,7 +123,7 @@ class NetworkError(InputError, EvaluationError):
 
 
 class PerturbationError(EvaluationError):
-    """A perturbation broke its contract (bounds, epsilon ball or coverage)."""
+    """A perturbation broke its contract (bounds, epsilon ball, or each image once per strength)."""
 
 
 class WorkerBrokenError(EvaluationError):
@@ -170,7 +170,7 @@ class RobustWarning(UserWarning):
 
 
 _MAX_COMPARED_CHARACTERS = 100
-"""Number of leading characters by which names are compared."""
+"""Number of leading characters of an unknown name that are compared with the known names."""
 
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str:

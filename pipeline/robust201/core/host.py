@@ -67,7 +67,8 @@ def has_ended(pid: int, start: int | None) -> bool | None:
     """Return whether a process of this host has ended; None if that cannot be determined.
 
     `start` (see `process_start`; None if unknown) distinguishes the process from a later one with the same id. The
-    result is None if the process is hidden (proc(5), ``hidepid``), there is no ``/proc``, or `start` is unknown.
+    result is None if a process with this id exists but is hidden (proc(5), ``hidepid``), if it exists and there is no
+    ``/proc``, or if it is alive and `start` is unknown.
     """
     fields = _read_stat(pid)
     if fields is not None:

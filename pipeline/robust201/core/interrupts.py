@@ -1,8 +1,8 @@
-"""Handling of Ctrl-C, SIGTERM and SIGUSR1.
+"""Handle Ctrl-C, SIGTERM and SIGUSR1.
 
-A run drains: it finishes the evaluations in progress and starts no others. Every other command ends as on Ctrl-C.
-
-A batch system sends SIGUSR1 shortly before a job's time limit (`sbatch --signal`).
+Any of these signals makes a run drain: it finishes the evaluations in progress and starts no others. Every other
+command ends immediately, as Python programs do on Ctrl-C. Batch systems send SIGUSR1 shortly before a job's time limit
+(`sbatch --signal`).
 
 Python calls a signal handler between any two instructions of the main thread. An exception raised in a destructor is
 printed and dropped, and one raised in an import leaves a half-imported module, which causes other errors. Therefore
@@ -23,6 +23,8 @@ from typing import Any
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 _RETRY_SECONDS = 0.02
+"""Delay before a postponed or dropped interrupt is raised again."""
+
 _MAX_IMPORT_SECONDS = 10.0
 """Time after which a signal interrupts even an import, which may hang."""
 
@@ -62,7 +64,7 @@ class DrainRequest:
 
     @property
     def is_time_limit(self) -> bool:
-        """Whether the signal announced a time limit, so that nobody asked the run to stop."""
+        """Whether the signal announced a time limit, instead of a request to stop."""
         return self.signal == signal.SIGUSR1
 
     @contextmanager
@@ -70,7 +72,7 @@ class DrainRequest:
         """Let the deadline interrupt a block.
 
         Raises:
-            DrainDeadlineError: the deadline passed during the block, or before it, so that the block is not entered.
+            DrainDeadlineError: the deadline passed during the block or earlier; if earlier, the block is not entered.
         """
         self._is_interruptible = True
         try:
@@ -192,7 +194,7 @@ def draining_on_signals(
             interrupt(request.expire, frame)
             return
         if request():
-            deadline_cancelled.set()  # it must not replace this interrupt, which may be delayed
+            deadline_cancelled.set()  # the deadline must not replace this interrupt, which may be delayed
             interrupt(partial(_raise_interrupt, signum), frame)
             return
         request.signal = signum
@@ -222,7 +224,7 @@ def draining_on_signals(
 
 
 @contextmanager
-def ending_signals_as_interrupt() -> Iterator[None]:
+def stop_signals_as_interrupt() -> Iterator[None]:
     """Let SIGTERM and SIGUSR1 end a command like Ctrl-C, so that temporary files and leases are removed.
 
     Ctrl-C also becomes a `SignalInterrupt`, unless it is ignored.

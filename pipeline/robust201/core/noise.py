@@ -26,5 +26,5 @@ def generator(seed: int, *names: str | int | float) -> np.random.Generator:
 
 
 def derived_seed(seed: int, *names: str | int | float) -> int:
-    """Derive a seed in [0, 2**31), which every library accepts, from another seed and the names of its purpose."""
+    """Derive a seed in [0, 2**31), which every library accepts, from another seed and names that state its purpose."""
     return int.from_bytes(_digest(seed, names)[:4], "little") >> 1

@@ -1,4 +1,4 @@
-"""Parser of Parquet footers without Arrow, because a damaged footer can make Arrow abort the process.
+"""Parse Parquet footers without Arrow, because a damaged footer can make Arrow abort the process.
 
 pyarrow's `FileMetaData.row_group(i).column(j)` aborts the interpreter if a column chunk lacks its metadata or has
 statistics of a wrong length. The footer is a `FileMetaData` struct (https://github.com/apache/parquet-format,
@@ -27,14 +27,14 @@ _MAX_VALUE, _MIN_VALUE = 5, 6
 _FieldSelection = dict[int, Any]
 """Ids of the fields to parse. Each value selects the fields of a nested struct. All other fields are skipped."""
 
-_CHUNK: _FieldSelection = {
+_CHUNK_FIELDS: _FieldSelection = {
     _CHUNK_METADATA: {
         **{field_id: {} for field_id in (_COLUMN_PATH, _NUM_VALUES, _UNCOMPRESSED, _COMPRESSED)},
         _STATISTICS: {field_id: {} for field_id in (_MAX_VALUE, _MIN_VALUE)},
     },
     **{field_id: {} for field_id in _CHUNK_ENCRYPTION},
 }
-_FOOTER_FIELDS: _FieldSelection = {_ROW_GROUPS: {_GROUP_ROWS: {}, _GROUP_COLUMNS: _CHUNK}}
+_FOOTER_FIELDS: _FieldSelection = {_ROW_GROUPS: {_GROUP_ROWS: {}, _GROUP_COLUMNS: _CHUNK_FIELDS}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +116,7 @@ def _check_count(value: Any) -> int:
 
 
 def _read_varint(footer: bytes, offset: int) -> tuple[int, int]:
+    """Return an unsigned integer in variable-length encoding, and the offset of its end."""
     byte = footer[offset]
     if byte < 128:
         return byte, offset + 1
@@ -148,11 +149,12 @@ def _read_struct(footer: bytes, offset: int, selection: _FieldSelection, depth: 
         if field_id in selection:
             fields[field_id], offset = _read_value(footer, offset, type_code, selection[field_id], depth + 1)
         else:
-            offset = _skip(footer, offset, type_code, depth + 1)
+            offset = _skip_value(footer, offset, type_code, depth + 1)
     return fields, offset + 1
 
 
 def _read_value(footer: bytes, offset: int, type_code: int, selection: _FieldSelection, depth: int) -> tuple[Any, int]:
+    """Return a value, or None if its type is not needed, and the offset of its end."""
     _check_depth(depth)
     if type_code in _INTEGER_TYPES:
         value, offset = _read_varint(footer, offset)
@@ -163,13 +165,13 @@ def _read_value(footer: bytes, offset: int, type_code: int, selection: _FieldSel
     if type_code == _STRUCT:
         return _read_struct(footer, offset, selection, depth)
     if type_code == _LIST:
-        size, item_type, offset = _read_list_head(footer, offset)
-        values = []
+        size, item_type, offset = _read_list_header(footer, offset)
+        items = []
         for _ in range(size):
-            value, offset = _read_value(footer, offset, item_type, selection, depth + 1)
-            values.append(value)
-        return values, offset
-    return None, _skip(footer, offset, type_code, depth)
+            item, offset = _read_value(footer, offset, item_type, selection, depth + 1)
+            items.append(item)
+        return items, offset
+    return None, _skip_value(footer, offset, type_code, depth)
 
 
 def _check_depth(depth: int) -> None:
@@ -177,7 +179,7 @@ def _check_depth(depth: int) -> None:
         raise ValueError("a damaged Parquet footer (nested too deeply)")
 
 
-def _read_list_head(footer: bytes, offset: int) -> tuple[int, int, int]:
+def _read_list_header(footer: bytes, offset: int) -> tuple[int, int, int]:
     """Return the size of a list, the type code of its items, and the offset of the first item."""
     header = footer[offset]
     size, offset = (header >> 4, offset + 1) if header < 0xF0 else _read_varint(footer, offset + 1)
@@ -186,7 +188,8 @@ def _read_list_head(footer: bytes, offset: int) -> tuple[int, int, int]:
     return size, header & 15, offset
 
 
-def _skip(footer: bytes, offset: int, type_code: int, depth: int) -> int:
+def _skip_value(footer: bytes, offset: int, type_code: int, depth: int) -> int:
+    """Return the offset of the end of a value."""
     if type_code in _INTEGER_TYPES:
         while footer[offset] > 127:
             offset += 1
@@ -201,12 +204,12 @@ def _skip(footer: bytes, offset: int, type_code: int, depth: int) -> int:
             if header < 16:
                 _, offset = _read_varint(footer, offset)
             if header & 15 not in _BOOLEAN_TYPES:
-                offset = _skip(footer, offset, header & 15, depth + 1)
+                offset = _skip_value(footer, offset, header & 15, depth + 1)
         return offset + 1
     if type_code in _LIST_TYPES:
-        size, item_type, offset = _read_list_head(footer, offset)
+        size, item_type, offset = _read_list_header(footer, offset)
         for _ in range(size):
-            offset = _skip(footer, offset, item_type, depth + 1)
+            offset = _skip_value(footer, offset, item_type, depth + 1)
         return offset
     if type_code in _ONE_BYTE_TYPES:  # in a list, a boolean takes one byte
         return offset + 1

@@ -2,8 +2,8 @@
 
 Both consist of additions and multiplications, which IEEE 754 defines to the last bit. `numpy.exp` uses Intel's SVML on
 processors with AVX-512 and the C library elsewhere. The last bit of the result is wrong for 4% of arguments with SVML
-and for 0.1% with the C library. It can change an image that is truncated to 8 bits: a pixel becomes
-254 instead of 255.
+and for 0.1% with the C library. A wrong last bit can change an image that is truncated to 8 bits: a pixel becomes 254
+instead of 255.
 """
 
 from decimal import Context, Decimal
@@ -38,7 +38,7 @@ def exp(x: _Floats) -> _Floats:
     Returns:
         An array of the same shape, with 0 for values below -745.2.
     """
-    log_step, table, low_table = _tables()
+    log_step, table, low_table = _exp_tables()
     is_zero = x < _MIN_ARGUMENT
     x = np.where(is_zero, 0.0, x)
     n_steps = np.rint(x * (1 / log_step[0]))
@@ -72,7 +72,7 @@ def fused_multiply_add(a: _Floats, b: _Floats, c: _Floats) -> _Floats:
 
 
 @cache
-def _tables() -> tuple[tuple[float, float, float], _Floats, _Floats]:
+def _exp_tables() -> tuple[tuple[float, float, float], _Floats, _Floats]:
     """Compute log(2) / 256 as a sum of three floats, and each power 2^(i/256) as a sum of two floats.
 
     The computation uses decimal arithmetic.
@@ -98,12 +98,12 @@ def _two_sum(a: _Floats, b: _Floats) -> tuple[_Floats, _Floats]:
 def _two_product(a: _Floats, b: _Floats) -> tuple[_Floats, _Floats]:
     """Return the rounded product and its exact error (Dekker)."""
     product = a * b
-    a_high, a_low = _split(a)
-    b_high, b_low = _split(b)
+    a_high, a_low = _split_into_halves(a)
+    b_high, b_low = _split_into_halves(b)
     return product, a_low * b_low - (((product - a_high * b_high) - a_low * b_high) - a_high * b_low)
 
 
-def _split(a: _Floats) -> tuple[_Floats, _Floats]:
+def _split_into_halves(a: _Floats) -> tuple[_Floats, _Floats]:
     scaled = _SPLITTER * a
     high = scaled - (scaled - a)
     return high, a - high

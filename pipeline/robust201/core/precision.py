@@ -29,7 +29,8 @@ Sources: PyTorch's notes "CUDA semantics" (TensorFloat-32, reduced precision red
 accuracy" (docs.pytorch.org/docs/stable/notes/cuda.html, .../numerical_accuracy.html).
 """
 
-_TF32_CAPABILITY: Final = (8, 0)
+_MIN_TF32_CAPABILITY: Final = (8, 0)
+"""Minimum compute capability of a CUDA device that supports TF32."""
 
 
 def check_precision(name: str, device: "torch.device | None" = None) -> None:
@@ -45,7 +46,8 @@ def check_precision(name: str, device: "torch.device | None" = None) -> None:
         )
     if name != "tf32" or device is None:
         return
-    # A device without TF32 ignores PyTorch's TF32 settings and computes in float32, so the label would be wrong.
+    # A device without TF32 ignores PyTorch's TF32 settings and computes in float32, so
+    # the results would be labelled tf32 wrongly.
     device_description = _describe_device_without_tf32(device)
     if device_description:
         raise ConfigError(
@@ -61,7 +63,7 @@ def _describe_device_without_tf32(device: "torch.device") -> str:
     if device.type != "cuda" or torch.version.cuda is None:
         return "a CPU" if device.type == "cpu" else f"{device.type} without CUDA"
     capability = torch.cuda.get_device_capability(device)
-    return "" if capability >= _TF32_CAPABILITY else f"{capability[0]}.{capability[1]}"
+    return "" if capability >= _MIN_TF32_CAPABILITY else f"{capability[0]}.{capability[1]}"
 
 
 def has_avx512() -> bool:

@@ -33,8 +33,8 @@ def delaying_interrupts() -> Iterator[None]:
     """Delay Ctrl-C, SIGTERM and SIGUSR1 until the end of a block that starts a process.
 
     If an interrupt stopped the block in the middle, a process would be left that nobody waits for and that prints
-    errors when its parent is gone. A terminal sends Ctrl-C to all processes. A fork server that the block starts and
-    its workers inherit a signal mask that blocks Ctrl-C, so they never receive it.
+    errors when its parent is gone. A terminal sends Ctrl-C to all processes. If the block starts the fork server, the
+    server and its workers inherit a signal mask that blocks Ctrl-C, so they never receive it.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # signals reach the main thread only

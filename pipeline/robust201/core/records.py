@@ -16,10 +16,10 @@ if TYPE_CHECKING:  # `robust201 doctor` imports this module even if NumPy is mis
     from numpy.typing import NDArray
 
 CLEAN_STRENGTH = 0.0
-"""Strength of evaluations that have none: under `clean` and of measures."""
+"""Placeholder for the strength of evaluations that have none: under `clean`, and of measures."""
 
 MAX_CLASSES = 32_767
-"""Maximum number of classes of a dataset: results store it as a signed 16-bit integer."""
+"""Maximum number of classes of a dataset, which results store as a signed 16-bit integer."""
 
 ArchitectureId: TypeAlias = int | str
 """Id of an architecture within its space: an index, or text that begins with a letter."""
@@ -207,6 +207,7 @@ class Unit:
         key: key of the task.
         strengths: ascending strengths on the task's axis: epsilons in units of 1/255 (Linf) or of pixels in [0, 1]
             (L2, L1), numbers of values (L0), severities 1 to 5, or `(CLEAN_STRENGTH,)`.
+        protocol: digest of the protocol (see `EvaluationProtocol`).
         checkpoint_sha256: hash of the weights (see `Weights`).
         weights: short name of the weights if the sweep has several for the network; else empty.
         columns: columns of a measure; empty for tasks that measure predictions.

@@ -1,4 +1,4 @@
-"""Reader of third-party pickles that never executes their code, because only allow-listed globals are accepted.
+"""Read third-party pickles without executing their code: only allow-listed globals are accepted.
 
 A pickle is a program that imports every global it names. `load_pickle` looks each name up in a table of safe
 constructors and rejects all others, so a file cannot import anything. The constructors check their arguments, because
@@ -319,10 +319,10 @@ def load_torch(stream: BinaryIO, name: str, *, what: str = "weights", error: typ
     import torch
 
     message_start = f"Reading {what} failed for {name}: expected a torch.save file of containers and tensors, got"
-    scalar = np.float64(0).__reduce__()[0]
-    numpy_names: list[Any] = [
-        (scalar, "numpy.core.multiarray.scalar"),
-        (scalar, "numpy._core.multiarray.scalar"),
+    scalar_constructor = np.float64(0).__reduce__()[0]
+    numpy_globals: list[Any] = [
+        (scalar_constructor, "numpy.core.multiarray.scalar"),
+        (scalar_constructor, "numpy._core.multiarray.scalar"),
         np.dtype,
         np.dtypes.Float64DType,
     ]
@@ -330,7 +330,7 @@ def load_torch(stream: BinaryIO, name: str, *, what: str = "weights", error: typ
         problem = _check_torch_archive(stream)
         if problem is None:
             stream.seek(0)
-            with torch.serialization.safe_globals(numpy_names), warnings.catch_warnings():
+            with torch.serialization.safe_globals(numpy_globals), warnings.catch_warnings():
                 # torch warns about pickle protocols newer than its own; it raises an error for files it cannot read.
                 warnings.simplefilter("ignore", UserWarning)
                 return torch.load(stream, map_location="cpu", weights_only=True)

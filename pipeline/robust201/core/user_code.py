@@ -117,6 +117,7 @@ class _SourceLoader(importlib.abc.SourceLoader):
 
 
 def _execute(path: Path, source: bytes, module_name: str, display_path: str) -> None:
+    """Execute a user's file as a new module; `display_path` is its path in errors."""
     loader = _SourceLoader(path, source)
     spec = importlib.util.spec_from_loader(module_name, loader)
     assert spec is not None  # noqa: S101 - there is a loader

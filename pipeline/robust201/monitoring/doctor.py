@@ -230,7 +230,8 @@ def _examine_clean_accuracy(config: SweepConfig) -> Iterator[HealthCheck]:
         return
     store = ShardStore.open(config.results)
     check = check_clean_accuracy(load_plan(config.results), store, store.inventory(on_damage="report"))
-    detail = f"as recorded with the weights for {check.n_checked - len(check.unexpected)} of {check.n_checked} networks"
+    n_expected = check.n_checked - len(check.unexpected)
+    detail = f"agrees with the accuracy recorded with the weights for {n_expected} of {check.n_checked} networks"
     if check.n_checked:
         fix = check.unexpected[0].message if check.unexpected else ""
         yield HealthCheck("clean accuracy", not check.unexpected, detail, fix)

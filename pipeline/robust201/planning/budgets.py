@@ -49,7 +49,7 @@ class SampleCosts:
         return self.fixed + sum(cost * self.n_images[dataset_key] for dataset_key, cost in self.per_image.items())
 
     def cost_with_sizes(self, sizes: Mapping[DatasetKey, int]) -> float:
-        """Cost of a sweep with these sample sizes, by dataset and key."""
+        """Return the cost of a sweep with these sample sizes, which are given by dataset and key."""
         return self.fixed + sum(cost * sizes[dataset_key] for dataset_key, cost in self.per_image.items())
 
 
@@ -65,6 +65,8 @@ def smallest_cost(costs: SampleCosts) -> float:
 
 def sample_sizes(costs: SampleCosts, budget: Budget, name: str) -> dict[DatasetKey, int]:
     """Divide a budget among keys, and return the sample sizes; a larger budget never reduces a size.
+
+    `name` is the name of the sweep for error messages.
 
     Raises:
         ConfigError: the budget is below the cost of the pilot, or gives a key fewer images than its strata need.
@@ -98,10 +100,12 @@ def sample_sizes(costs: SampleCosts, budget: Budget, name: str) -> dict[DatasetK
         )
     if allowed_macs >= costs.full_cost * (1 - _ROUNDING_TOLERANCE):
         return dict(costs.n_images)
-    return _divide(costs, smallest_sizes, allowed_macs)
+    return _divide_budget(costs, smallest_sizes, allowed_macs)
 
 
-def _divide(costs: SampleCosts, smallest_sizes: Mapping[DatasetKey, int], allowed_macs: float) -> dict[DatasetKey, int]:
+def _divide_budget(
+    costs: SampleCosts, smallest_sizes: Mapping[DatasetKey, int], allowed_macs: float
+) -> dict[DatasetKey, int]:
     """Return sizes proportional to 1 / sqrt(cost per image), with the largest factor that fits, by bisection."""
 
     def sizes_at(factor: float) -> dict[DatasetKey, int]:

@@ -1,4 +1,4 @@
-"""Grouping of parts into bundles, which become shorter towards the end of a run.
+"""Group parts into bundles, which become shorter towards the end of a run.
 
 A part is a slice of a unit's images and strengths. A bundle consists of parts of one network and dataset, which a
 worker computes after loading the network once.
@@ -20,7 +20,7 @@ from robust201.planning.config import GPU_GMACS
 from robust201.planning.plan import Plan
 
 SLICE_SECONDS = 300.0
-"""Maximum estimated time of a part; longer parts are cut, because a worker commits only complete parts."""
+"""Maximum estimated time of a part. Longer parts are cut, because a worker that dies loses its unfinished part."""
 
 MIN_SECONDS = 5.0
 """Estimated time below which parts are not cut for load balancing, because loading networks and writing one shard per
@@ -35,8 +35,8 @@ UNKNOWN_DEVICE_GMACS = 100.0
 CPU and a GPU."""
 
 CPU_SLICE_SAMPLES = 64
-"""Minimum number of (image, strength) pairs per slice of images on a CPU, which is a batch of the fused engine. In
-batches of half this size, an image takes 10% to 20% more time; in batches of an eighth, twice the time."""
+"""Minimum number of (image, strength) pairs per slice of images on a CPU: the fused engine's default batch. In batches
+of half this size, an image takes 10% to 20% more time; in batches of an eighth of this size, twice the time."""
 
 
 def make_bundles(
@@ -50,10 +50,13 @@ def make_bundles(
     """Group parts by network and dataset, and cut long parts; return the bundles in the order of execution.
 
     Networks with the least work come first, because small networks take longer than their multiply-accumulates suggest,
-    and underestimated work must not come last. A bundle that is too long for its position is moved forward.
+    and underestimated work must not come last. A bundle that is too long for its position moves towards the front.
 
     A bundle's estimated time is at most `execution.part_minutes` and, with several workers, at most its fraction of the
-    remaining work, unless it consists of one part that cannot be cut.
+    remaining work or `MIN_SECONDS`, whichever is longer, unless it consists of one part that cannot be cut.
+
+    `has_gpu` tells whether the workers have GPUs; None means that this is unknown. `slice_seconds` is the maximum
+    estimated time of a part.
     """
     max_seconds = 60 * plan.config.execution.part_minutes
     cutter = _Cutter(plan, has_gpu, slice_seconds)
@@ -65,7 +68,7 @@ def make_bundles(
         seconds_by_network[network] += cutter.seconds(part)
     remaining_seconds = sum(seconds_by_network.values())
 
-    def choose_bundle_seconds(remaining_seconds: float) -> float:
+    def choose_target_seconds(remaining_seconds: float) -> float:
         return (
             max_seconds
             if n_workers == 1
@@ -75,16 +78,16 @@ def make_bundles(
     bundles: list[tuple[float, Bundle]] = []
     for network in sorted(parts_by_network, key=lambda network: seconds_by_network[network]):
         dataset, architecture, _ = network
-        # Parts are taken from the end of the list, so the parts that cannot be cut into short chunks come first.
+        # Parts are taken from the end of the list, so the parts that cannot be cut into short chunks are taken first.
         uncut_parts = sorted(parts_by_network.pop(network), key=cutter.min_seconds)
         while uncut_parts:
-            size_seconds = choose_bundle_seconds(remaining_seconds)
+            target_seconds = choose_target_seconds(remaining_seconds)
             chunks: list[tuple[float, Part]] = []
             bundle_seconds = 0.0
             while uncut_parts:
-                chunk, *remainder = cutter.cut(uncut_parts[-1], size_seconds)
+                chunk, *remainder = cutter.cut(uncut_parts[-1], target_seconds)
                 seconds = cutter.seconds(chunk)
-                if chunks and bundle_seconds + seconds > size_seconds:
+                if chunks and bundle_seconds + seconds > target_seconds:
                     break
                 uncut_parts[-1:] = reversed(remainder)
                 chunks.append((seconds, chunk))
@@ -93,8 +96,8 @@ def make_bundles(
             # Short parts come first, so that results appear early and less work is lost if a worker dies.
             chunks.sort(key=lambda item: item[0])
             bundle = Bundle(architecture, dataset, tuple(chunk for _, chunk in chunks), bundle_seconds)
-            bundles.append((max(size_seconds, bundle_seconds), bundle))
-    # A bundle with a part that could not be cut enough for its position moves forward to bundles of its length.
+            bundles.append((max(target_seconds, bundle_seconds), bundle))
+    # A bundle with a part that could not be cut enough for its position moves to the bundles of its length.
     bundles.sort(key=lambda item: -item[0])
     return tuple(bundle for _, bundle in bundles)
 
@@ -122,13 +125,15 @@ class _Cutter:
         self._slice_macs = 1e9 * slice_seconds * (GPU_GMACS if space.is_batch_invariant else UNKNOWN_DEVICE_GMACS)
 
     def seconds(self, part: Part) -> float:
+        """Estimate the time of a part on one worker."""
         return self._plan.macs(part) / self._macs_per_second
 
     def min_seconds(self, part: Part) -> float:
+        """Estimate the time of the shortest chunk that can be cut off a part."""
         return self.seconds(self.cut(part, MIN_SECONDS)[0])
 
     def cut(self, part: Part, max_seconds: float) -> tuple[Part, ...]:
-        """Cut a chunk of at most `max_seconds` off a part, and return the chunk and the remainder.
+        """Cut a chunk of at most `max_seconds` off a part, and return the chunk and the remaining parts.
 
         Return only the part if it is short enough or cannot be cut. The chunk may be longer if no shorter chunk can be
         cut off.
@@ -142,8 +147,8 @@ class _Cutter:
                 return (part,)
             n_strengths = max(1, len(part.strengths) // math.ceil(seconds / max_seconds))
             first_part = Part(part.unit, part.strengths[:n_strengths], part.start, part.stop)
-            other_strengths = Part(part.unit, part.strengths[n_strengths:], part.start, part.stop)
-            return (*(self.cut(first_part, max_seconds) if n_strengths == 1 else (first_part,)), other_strengths)
+            remainder = Part(part.unit, part.strengths[n_strengths:], part.start, part.stop)
+            return (*(self.cut(first_part, max_seconds) if n_strengths == 1 else (first_part,)), remainder)
         n_images, batch_size = part.stop - part.start, self._plan.config.batch_size
         granularity, max_slices = batch_size, -(-n_images // batch_size)
         if self._plan.tasks[part.unit.key].shares_random_numbers_in_batch(self._plan.config.engine):
@@ -159,11 +164,12 @@ class _Cutter:
         return _cut_at(part, part.start + granularity * (-(-n_images // granularity) // n_slices))
 
     def _cut_at_fixed_index(self, part: Part) -> tuple[Part, ...]:
+        """Cut a part at the next multiple of a slice size that depends only on the unit."""
         unit, batch_size = part.unit, self._plan.config.batch_size
         n_batches = -(-unit.n_images // batch_size)
         n_slices = math.ceil(self._plan.macs(Part(unit, unit.strengths, 0, unit.n_images)) / self._slice_macs)
-        n_images = batch_size * -(-n_batches // max(1, min(n_batches, n_slices)))
-        stop = (part.start // n_images + 1) * n_images
+        images_per_slice = batch_size * -(-n_batches // max(1, min(n_batches, n_slices)))
+        stop = (part.start // images_per_slice + 1) * images_per_slice
         return (part,) if stop >= part.stop else _cut_at(part, stop)
 
 

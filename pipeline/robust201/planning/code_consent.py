@@ -1,4 +1,7 @@
-"""Consent to execute Python files: a file that came with data is executed only if the user names it explicitly."""
+"""Consent to execute Python files: a file that came with data is executed only if the user names it explicitly.
+
+A data folder is a folder that robust201 has written, or any folder below it; others may have published it.
+"""
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,8 +19,11 @@ ALLOW_CODE = "--allow-code"
 """Option that names a Python file to execute; repeatable."""
 
 _DATA_MARKERS = (
-    *("SHA256SUMS", "sweep.json", "meta.json"),  # dataset, in our or the published layout
-    *("format.json", PLAN_FILE),  # results
+    "SHA256SUMS",  # dataset
+    "sweep.json",  # dataset that robust201 exported
+    "meta.json",  # dataset in the published layout
+    "format.json",  # results
+    PLAN_FILE,  # results
     "manifest.jsonl",  # checkpoint store
     "manifest.json",  # generated images
     "study.md",  # output of a study

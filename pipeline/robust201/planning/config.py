@@ -117,7 +117,7 @@ class NetworkSection(Section):
 
 
 def check_distinct(numbers: tuple[int, ...]) -> tuple[int, ...]:
-    """Reject an empty list and a list with duplicates."""
+    """Reject an empty list, duplicates, and more than `MAX_WEIGHTS` numbers."""
     if len(set(numbers)) != len(numbers) or not numbers:
         raise ValueError(f"expected one or more distinct numbers, got {list(numbers)}.")
     if len(numbers) > MAX_WEIGHTS:
@@ -148,7 +148,7 @@ class CheckpointsSection(Section):
     path: ConfigPath
     """A checkpoint store, written by `robust201 import-weights` or `robust201 train`."""
     epochs: PositiveInt | None = None
-    """Training length of the weights; by default 200 if available, else the longest."""
+    """Training length of the weights in epochs; by default 200 if available, else the longest."""
     seed: int | None = None
     """Training seed of the weights; by default 777 if available, else the lowest."""
 
@@ -163,8 +163,8 @@ class RandomWeights(Section):
 def _check_files(value: object) -> object:
     if not isinstance(value, Mapping):
         return value
-    are_mappings = {isinstance(entry, Mapping) for entry in value.values()}
-    if are_mappings == {True, False}:
+    are_mappings = [isinstance(entry, Mapping) for entry in value.values()]
+    if any(are_mappings) and not all(are_mappings):
         raise ValueError(
             "expected either a file for each network or a mapping of files for each dataset, got both. Map each "
             "dataset to its own files."
@@ -187,7 +187,7 @@ class WeightsSection(Section):
     epochs: TrainingLengths | None = None
     """Final weights of training runs with these numbers of epochs, and snapshots after these epochs."""
     steps: TrainingLengths | None = None
-    """Snapshots after these iterations; with `epochs`, the selections are combined."""
+    """Snapshots after these numbers of iterations; with `epochs`, the selections are combined."""
     seeds: DistinctIntegers | None = None
     """Training seeds; by default all."""
     files: NetworkFiles | None = None
@@ -284,7 +284,7 @@ class CorruptionsSection(Section):
 
 
 class ResizeSection(Section):
-    """Resizing of images: scale the shorter side to `shorter_side` pixels, then crop the centre to `image_size`."""
+    """Resize rule: scale the shorter side to `shorter_side` pixels, then crop the centre to `image_size`."""
 
     shorter_side: PositiveInt = Resize().shorter_side
     """Pixels of the shorter side after resizing."""
@@ -293,16 +293,16 @@ class ResizeSection(Section):
 
 
 class DatasetSection(Section):
-    """Images of a dataset; `corruptions: null` excludes corruptions without a warning."""
+    """Images of a dataset, and the source of their corrupted versions."""
 
     path: ConfigPath | None = None
     """Folder or file of the images; `digits` needs none."""
     form: str | None = None
-    """Format of the images, by default detected from the path: `binary`, `python`, `imagenet16`, `idx`, `parquet`,
-    `npz`, `folders` (JPEG or PNG files in one folder per class, inside `test` or `val`, and `train`) or `digits`."""
+    """Format of the images: `binary`, `python`, `imagenet16`, `idx`, `parquet`, `npz`, `folders` (JPEG or PNG files in
+    one folder per class, inside `test` or `val`, and `train`) or `digits`; by default detected from the path."""
     corruptions: CorruptionsSection | None = None
     """Source of corrupted images. Without it, the key `corruptions` is skipped with a warning, and a single corruption
-    in `keys` is an error; null skips both silently."""
+    in `keys` is an error. `null` skips the key `corruptions` silently, and a single corruption with a warning."""
     classes: Annotated[int, Field(ge=2, le=MAX_CLASSES)] | None = None
     """For custom images: number of classes (protocol)."""
     image_size: Annotated[int, Field(ge=1, le=MAX_IMAGE_SIZE)] | None = None
@@ -423,9 +423,11 @@ def _check_architectures(value: object) -> object:
             raise ValueError(
                 f"expected `evaluated`, or a list such as [0, 21, 100-199], got {reprlib.repr(value)}.{suggestion}"
             )
-        invalid_names = [name for name in value if not isinstance(name, int | str) or isinstance(name, bool)]
-        if invalid_names:
-            raise ValueError(f"expected names of architectures, got {reprlib.repr(invalid_names[0])} among them.")
+        invalid_entries = [entry for entry in value if not isinstance(entry, int | str) or isinstance(entry, bool)]
+        if invalid_entries:
+            raise ValueError(
+                f"expected indices, ranges or names of architectures, got the entry {reprlib.repr(invalid_entries[0])}."
+            )
     return value
 
 
@@ -566,7 +568,7 @@ class SweepConfig(BaseConfig):
     """Results folder with shards, plan and lease; created if absent."""
     shards: ShardsUrl | None = None
     """URL prefix for the shards, such as `s3://bucket/paper`; by default `RESULTS/shards` (docs/configuration.md). The
-    results folder records it; another URL is an error."""
+    results folder records the URL; a later run with another URL is an error."""
     take_imported: bool = False
     """Removed feature; the field stays because every plan and exported sweep contains it."""
     space: SpaceChoice = DEFAULT_SPACE
@@ -687,11 +689,14 @@ class SweepConfig(BaseConfig):
                     f"{unknown_datasets[0]!r}.{did_you_mean(unknown_datasets[0], self.datasets)}"
                 )
             for dataset in self.datasets:
-                without_file = [name for name in architectures if str(name) not in self.weights.weights_files(dataset)]
-                if without_file:
+                files = self.weights.weights_files(dataset)
+                architectures_without_file = [
+                    architecture for architecture in architectures if str(architecture) not in files
+                ]
+                if architectures_without_file:
                     raise ValueError(
                         "weights.files: expected a file for each architecture, got none for "
-                        f"{format_architecture(without_file[0])} on {dataset}."
+                        f"{format_architecture(architectures_without_file[0])} on {dataset}."
                     )
         return self
 
@@ -806,6 +811,7 @@ class SweepConfig(BaseConfig):
 
     @property
     def transfers(self) -> dict[str, ArchitectureId]:
+        """Source architecture of each transfer attack, by key."""
         transfers = {
             key: parameters for key, parameters in self.parameters.items() if isinstance(parameters, TransferParameters)
         }
@@ -858,13 +864,13 @@ class SweepConfig(BaseConfig):
     @property
     def installed_code(self) -> set[str]:
         """Fields of `code_files` whose files belong to packages that the user has installed."""
-        code_files = {}
+        registrations = {}
         if isinstance(self.space, SpaceFile):
-            code_files["space"] = SPACES_GROUP, self.space.file, self.space.distribution
+            registrations["space"] = SPACES_GROUP, self.space.file, self.space.distribution
         for key, parameters in self.parameters.items():
             if isinstance(parameters, UserTaskParameters):
-                code_files[f"keys.{key}"] = TASKS_GROUP, parameters.file, parameters.distribution
-        return {field for field, entry in code_files.items() if is_installed(*entry)}
+                registrations[f"keys.{key}"] = TASKS_GROUP, parameters.file, parameters.distribution
+        return {field for field, registration in registrations.items() if is_installed(*registration)}
 
     def resolve_keys(self, names: Iterable[str]) -> tuple[str, ...]:
         """Resolve published spellings and groups to keys of this sweep; other names are returned unchanged."""
@@ -930,6 +936,7 @@ def _excessive_cost_reason(task: Task, parameters: Parameters, n_classes: int) -
 
 
 def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]:
+    """Return the parameters by key, with groups and lists of sources expanded (see `SweepConfig.parameters`)."""
     built_in: dict[str, Parameters] = {}
     custom: dict[str, Parameters] = {}
     for name, fields in keys.items():

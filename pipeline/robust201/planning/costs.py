@@ -86,7 +86,7 @@ def measure_speeds(plan: Plan, results: Path) -> dict[tuple[str, str], float]:
     key_seconds: dict[tuple[str, str], float] = {}
     for position, stored_unit in enumerate(inventory.units):
         dataset_key = stored_unit.dataset, stored_unit.key
-        if dataset_key not in planned_payloads or not equal_except_images(
+        if dataset_key not in planned_payloads or not have_same_settings(
             inventory.protocol(stored_unit.protocol), planned_payloads[dataset_key]
         ):
             continue
@@ -103,8 +103,11 @@ def measure_speeds(plan: Plan, results: Path) -> dict[tuple[str, str], float]:
     }
 
 
-def equal_except_images(stored_payload: Mapping[str, object], planned_payload: Mapping[str, object]) -> bool:
-    """Return whether two protocol payloads of a key differ at most in their images."""
+def have_same_settings(stored_payload: Mapping[str, object], planned_payload: Mapping[str, object]) -> bool:
+    """Return whether two protocol payloads of a key have the same parameters, network skeleton, engine and precision.
+
+    They may differ in their images and seeds.
+    """
     return all(
         stored_payload.get(name) == planned_payload.get(name)
         for name in ("parameters", "network", "engine", "precision")

@@ -20,7 +20,9 @@ PrecisionEstimate = Callable[[str, str, int, int], tuple[float, float | None]]
 """Function from (dataset, key, number of sampled images, number of all images) to the half-width of the 95% interval
 and the expected Kendall tau with the ranking on all images (None if unknown)."""
 
-DEFAULT_PILOT = 20
+DEFAULT_PILOT_SIZE = 20
+"""Number of pilot networks in a design for a sweep without `sampling`; in a small sweep, a fifth of the networks."""
+
 _MIN_FACTOR = 0.1
 """Minimum factor by which the queries and steps of attacks are reduced."""
 
@@ -37,7 +39,7 @@ _MAX_LISTED_NETWORKS = 8
 
 @dataclass(frozen=True)
 class CheaperDesign:
-    """A cheaper form of a sweep.
+    """A cheaper version of a sweep.
 
     Attributes:
         name: description of what is reduced, such as "half the images".
@@ -88,7 +90,7 @@ def halved_designs(plan: Plan, speeds: Speeds, precision: PrecisionEstimate) -> 
     costs = key_costs(plan, speeds)
     expensive_keys = {(cost.dataset, cost.key) for cost in costs if cost.hours >= _MIN_EXPENSIVE_FRACTION * full_hours}
     halved_counts = {planned_key.protocol: max(1, planned_key.n_images // 2) for planned_key in plan.planned_keys}
-    half_width, tau = _medians(
+    half_width, tau = _median_precision(
         [
             precision(planned_key.dataset, planned_key.key, halved_counts[planned_key.protocol], planned_key.n_images)
             for planned_key in plan.planned_keys
@@ -101,9 +103,9 @@ def halved_designs(plan: Plan, speeds: Speeds, precision: PrecisionEstimate) -> 
     # `images.count` is the same for all datasets.
     fields = {"images": {"count": max(1, counts.pop() // 2)}} if len(counts) == 1 else {}
     designs = [CheaperDesign("half the images", full_hours / 2, half_width, tau, "wider intervals", fields)]
-    names = plan.config.selected_architectures
-    if len(names) > 3:
-        designs.append(_design_with_fewer_networks(plan, speeds, len(names) // 2, "half the networks"))
+    n_networks = len(plan.config.selected_architectures)
+    if n_networks > 3:
+        designs.append(_design_with_fewer_networks(plan, speeds, n_networks // 2, "half the networks"))
     weaker_config = weaken(plan.config, 0.5)
     if weaker_config is not None:
         hours = total_hours(_plan_same_units(weaker_config, plan), speeds)
@@ -137,7 +139,8 @@ def designs_for_budget(
         budget: text such as ``500h`` or ``2.5%``.
         speeds: measured speeds.
         precision: see `PrecisionEstimate`.
-        reload: function that reads the sweep again with other fields (see `planning.loading.load_config`).
+        reload: function that reads the sweep again, with the fields that its arguments override (see
+            `planning.loading.load_config`).
 
     Returns:
         One design per kind: the most precise design that fits, or the cheapest if none fits. Empty if the full sweep
@@ -171,6 +174,7 @@ def _sampled_design(
     precision: PrecisionEstimate,
     reload: Callable[..., SweepConfig],
 ) -> CheaperDesign:
+    """Return the design that samples images within the budget, or the cheapest such design if none fits."""
     n_networks = len(config.selected_architectures)
     if n_networks < 3:
         raise ConfigError(
@@ -180,7 +184,8 @@ def _sampled_design(
     measurements = list(config.measurements) + [PREDICTIONS] * (PREDICTIONS not in config.measurements)
     section: dict[str, Any] = {} if config.sampling is None else config.sampling.model_dump(exclude_defaults=True)
 
-    def compute_hours(budget_text: str) -> float:
+    def apply_budget(budget_text: str) -> float:
+        """Set the budget in `section`, and return the worker-hours of the sampled sweep."""
         section["budget"] = budget_text
         sampled_config = reload(sampling=section, measurements=measurements)
         return total_hours(make_plan(sampled_config, assumed_facts(sampled_config)), speeds)
@@ -190,13 +195,15 @@ def _sampled_design(
         full_config = reload(sampling=section, measurements=measurements)
         costs: SampleCosts = sample_costs(plan_without_samples(full_config, assumed_facts(full_config)))
         min_fraction = smallest_cost(costs) / costs.full_cost
-        hours = compute_hours(_percent_text(min_fraction))
+        hours = apply_budget(_format_percent(min_fraction))
         if hours <= allowed_hours * _TOLERANCE:
             break
-    # `run` converts hours with the assumed speed. If speeds were measured, the budget is written as a fraction instead.
+    # `run` converts hours with the assumed speed. If speeds were measured, the budget is written as a fraction instead,
+    # which is lowered until the design fits.
     fraction = allowed_hours / full_hours
-    for _ in range(10 if hours * _TOLERANCE <= allowed_hours else 0):
-        hours = compute_hours(_percent_text(max(min_fraction, fraction)) if speeds else _hours_text(allowed_hours))
+    max_attempts = 10 if hours * _TOLERANCE <= allowed_hours else 0  # 0: the smallest samples already use the budget
+    for _ in range(max_attempts):
+        hours = apply_budget(_format_percent(max(min_fraction, fraction)) if speeds else _format_hours(allowed_hours))
         if not speeds or hours <= allowed_hours * _TOLERANCE:
             break
         fraction = max(min_fraction, fraction) * 0.999 * allowed_hours / hours
@@ -206,7 +213,7 @@ def _sampled_design(
         for dataset_key, count in sizes.items()
         if count
     }
-    half_width, tau = _medians(list(precisions.values()))
+    half_width, tau = _median_precision(list(precisions.values()))
     max_half_widths: dict[str, float] = {}
     for (_, key), (width, _) in precisions.items():
         max_half_widths[key] = max(width, max_half_widths.get(key, 0.0))
@@ -215,7 +222,7 @@ def _sampled_design(
         fields["measurements"] = measurements
     images = ", ".join(
         f"{key} {count:,} (half-width {100 * max_half_widths[key]:.2g})"
-        for key, count in _smallest_by_key(sizes).items()
+        for key, count in _find_smallest_sizes(sizes).items()
         if key in max_half_widths
     )
     drawback = f"estimates with intervals; images: {images}"
@@ -232,20 +239,20 @@ def _pilot_sizes(config: SweepConfig) -> tuple[int, ...]:
     """Return the pilot sizes to try: the size in the sweep, or otherwise a default, its half and its quarter."""
     if config.sampling is not None:
         return (config.sampling.pilot,)
-    max_size = min(DEFAULT_PILOT, max(2, len(config.selected_architectures) // 5))
+    max_size = min(DEFAULT_PILOT_SIZE, max(2, len(config.selected_architectures) // 5))
     return tuple(dict.fromkeys(max(2, max_size // divisor) for divisor in (1, 2, 4)))
 
 
-def _hours_text(hours: float) -> str:
+def _format_hours(hours: float) -> str:
     return f"{hours:.9f}".rstrip("0").rstrip(".") + "h"
 
 
-def _percent_text(fraction: float) -> str:
+def _format_percent(fraction: float) -> str:
     """Format a fraction of the cost as a budget, rounded up so that it is sufficient."""
     return f"{math.ceil(1e8 * fraction * (1 - 1e-10)) / 1e6:.6f}".rstrip("0").rstrip(".") + "%"
 
 
-def _smallest_by_key(sizes: Any) -> dict[str, int]:
+def _find_smallest_sizes(sizes: Any) -> dict[str, int]:
     """Return the smallest sample size of each key among the datasets."""
     smallest_sizes: dict[str, int] = {}
     for (_, key), count in sizes.items():
@@ -254,16 +261,17 @@ def _smallest_by_key(sizes: Any) -> dict[str, int]:
 
 
 def _reduce_networks_to_fit(plan: Plan, allowed_hours: float, speeds: Speeds) -> CheaperDesign:
-    names = plan.config.selected_architectures
-    low, high = 0, len(names)
+    """Return the design with as many networks as the budget allows, but at least two."""
+    low, high = 0, len(plan.config.selected_architectures)
     while low < high:
         middle = (low + high + 1) // 2
-        fits = total_hours(_choose_networks(plan, middle), speeds) <= allowed_hours
+        fits = total_hours(_narrow_to_networks(plan, middle), speeds) <= allowed_hours
         low, high = (middle, high) if fits else (low, middle - 1)
     return _design_with_fewer_networks(plan, speeds, max(2, low), "fewer networks, all images")
 
 
 def _design_with_fewer_networks(plan: Plan, speeds: Speeds, count: int, name: str) -> CheaperDesign:
+    """Return the design that evaluates only `count` pseudorandomly chosen networks."""
     n_networks = len(plan.config.selected_architectures)
     tau = count * (count - 1) / (n_networks * (n_networks - 1))
     chosen_architectures = list(choose_pilot(plan.config.selected_architectures, count, 0))
@@ -272,7 +280,7 @@ def _design_with_fewer_networks(plan: Plan, speeds: Speeds, count: int, name: st
     )
     return CheaperDesign(
         name,
-        total_hours(_choose_networks(plan, count), speeds),
+        total_hours(_narrow_to_networks(plan, count), speeds),
         0.0,
         tau,
         drawback,
@@ -284,7 +292,7 @@ def _count_networks(count: int) -> str:
     return "1 network" if count == 1 else f"{count:,} networks"
 
 
-def _choose_networks(plan: Plan, count: int) -> Plan:
+def _narrow_to_networks(plan: Plan, count: int) -> Plan:
     return plan.narrow(architectures=set(choose_pilot(plan.config.selected_architectures, count, 0)))
 
 
@@ -292,13 +300,13 @@ def _weaken_attacks_to_fit(plan: Plan, allowed_hours: float, speeds: Speeds) -> 
     """Weaken attacks as little as the budget requires; if a tenth of their work exceeds it, also use fewer networks."""
     low, high = _MIN_FACTOR, 1.0
     fitting_plan = None
-    for factor in (_MIN_FACTOR, *[None] * 12):
-        middle = factor or (low + high) / 2
-        config = weaken(plan.config, middle)
+    for first_factor in (_MIN_FACTOR, *[None] * 12):  # the smallest factor, then 12 steps of bisection
+        factor = first_factor or (low + high) / 2
+        config = weaken(plan.config, factor)
         weaker_plan = plan if config is None else plan_without_samples(config, assumed_facts(config))
         if total_hours(weaker_plan, speeds) <= allowed_hours:
-            low, fitting_plan = middle, weaker_plan
-        elif factor is not None:
+            low, fitting_plan = factor, weaker_plan
+        elif first_factor is not None:
             design = _reduce_networks_to_fit(weaker_plan, allowed_hours, speeds)
             name = "a tenth of the queries and steps, fewer networks"
             return replace(
@@ -310,7 +318,7 @@ def _weaken_attacks_to_fit(plan: Plan, allowed_hours: float, speeds: Speeds) -> 
                 yaml=_changed_key_fields(weaker_plan.config, plan) | design.yaml,
             )
         else:
-            high = middle
+            high = factor
     assert fitting_plan is not None  # noqa: S101 - the smallest factor fits, or the loop has returned
     hours = total_hours(fitting_plan, speeds)
     return CheaperDesign(
@@ -359,7 +367,7 @@ def _changed_key_fields(config: SweepConfig, plan: Plan) -> dict[str, Any]:
     return {"keys": {name: fields for name, fields in config.keys.items() if fields != plan_keys.get(name)}}
 
 
-def _medians(precisions: Sequence[tuple[float, float | None]]) -> tuple[float | None, float | None]:
+def _median_precision(precisions: Sequence[tuple[float, float | None]]) -> tuple[float | None, float | None]:
     """Return the medians over keys of half-widths and of known taus."""
     widths = sorted(width for width, _ in precisions)
     taus = sorted(tau for _, tau in precisions if tau is not None and not math.isnan(tau))

@@ -1,4 +1,4 @@
-"""Numbers of units and evaluations in a plan, and estimates of its storage and worker-hours."""
+"""Count the units and evaluations of a plan, and estimate its storage and worker-hours."""
 
 from collections import Counter
 from typing import Any
@@ -50,6 +50,7 @@ def estimate(plan: Plan) -> dict[str, Any]:
 
 
 def _numbers_per_row(plan: Plan, dataset: str, key: str, n_images: int) -> tuple[int, int]:
+    """Return the number of counts and the number of means in a row."""
     if plan.tasks[key].columns:
         return 0, len(plan.tasks[key].columns)
     n_classes = plan.n_classes(dataset)

@@ -57,18 +57,20 @@ def describe_problem(error: ValidationError, model: type[BaseModel], parent_name
         return f"expected the field {field!r}, got none."
     if problem["type"] == "value_error":
         return f"{field}: {problem['ctx']['error']}" if field else str(problem["ctx"]["error"])
-    same_field = [other for other in problems if field_names_of(other["loc"]) == field_names_of(problem["loc"])]
-    expected = " or ".join(dict.fromkeys(_describe_valid_values(other) for other in same_field))
-    choices = re.findall("'([^']*)'", expected) if any(p["type"] == "literal_error" for p in same_field) else []
-    is_choice = choices and (len(same_field) == 1 or isinstance(problem["input"], str))
+    # pydantic reports one problem per type that it tried for the field.
+    field_problems = [other for other in problems if field_names_of(other["loc"]) == field_names_of(problem["loc"])]
+    expected = " or ".join(dict.fromkeys(map(_describe_valid_values, field_problems)))
+    has_choices = any(field_problem["type"] == "literal_error" for field_problem in field_problems)
+    choices = re.findall("'([^']*)'", expected) if has_choices else []
+    is_choice = choices and (len(field_problems) == 1 or isinstance(problem["input"], str))
     suggestion = did_you_mean(str(problem["input"]), choices) if is_choice else ""
-    return f"{field}: expected {expected}, got {reprlib.repr(_without_numpy(problem['input']))}.{suggestion}"
+    return f"{field}: expected {expected}, got {reprlib.repr(_convert_from_numpy(problem['input']))}.{suggestion}"
 
 
-def _without_numpy(value: Any) -> Any:
+def _convert_from_numpy(value: Any) -> Any:
     """Convert NumPy arrays and numbers to Python's, which messages show as plain numbers."""
     if isinstance(value, list | tuple):
-        return type(value)(map(_without_numpy, value))
+        return type(value)(map(_convert_from_numpy, value))
     return value.tolist() if hasattr(value, "tolist") else value
 
 

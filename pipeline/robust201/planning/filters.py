@@ -1,4 +1,4 @@
-"""Filters that select a part of a sweep."""
+"""Filters that select a subset of a sweep."""
 
 from dataclasses import dataclass
 
@@ -11,17 +11,17 @@ from robust201.tasks import KEY_GROUPS, TASKS, closest_key
 
 @dataclass(frozen=True)
 class Filters:
-    """Selection of a part of a sweep; None selects everything."""
+    """Selection of a subset of a sweep; None selects everything."""
 
     architectures: tuple[ArchitectureId, ...] | None = None
     datasets: tuple[str, ...] | None = None
     keys: tuple[str, ...] | None = None
 
     def check(self, config: SweepConfig) -> None:
-        """Check that the filters select a part of a sweep.
+        """Check that the filters have only known names and select something.
 
         Raises:
-            ConfigError: the filters have an unknown name or select nothing.
+            ConfigError: the sweep lacks a name, or nothing is selected.
         """
         datasets = self.datasets or tuple(config.datasets)
         for selected_names, sweep_names, all_known_names, noun in (

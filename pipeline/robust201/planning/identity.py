@@ -44,7 +44,7 @@ def protocol_payload(config: SweepConfig, dataset: str, key: str, facts: InputFa
 
 
 def is_complete(protocol: EvaluationProtocol) -> bool:
-    """Return whether a protocol is complete; it is not while its corrupted images or its sample do not exist."""
+    """Return whether a protocol is complete, which requires that its corrupted images and its sample exist."""
     return protocol.payload.get("corruption") != {} and has_known_images(protocol)
 
 

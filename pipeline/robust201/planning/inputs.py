@@ -166,7 +166,7 @@ class Inputs:
     def _corruption_keys(self, dataset: str) -> tuple[str, ...]:
         return tuple(key for key in self._config.keys_of(dataset) if self._config.tasks[key].kind == "corruption")
 
-    def _published_keys(self, dataset: str) -> tuple[str, ...]:
+    def _selected_corruption_keys(self, dataset: str) -> tuple[str, ...]:
         is_selected = self._datasets is None or dataset in self._datasets
         keys = self._corruption_keys(dataset) if is_selected else ()
         return tuple(key for key in keys if self._keys is None or key in self._keys)
@@ -177,7 +177,7 @@ class Inputs:
         assert section is not None  # noqa: S101 - without a section, keys_of returns no corruptions
         folder, images = self._corruptions_folder(dataset, section), self.images(dataset)
         if section.source == "published":
-            n_images, keys = self._config.dataset_spec(dataset).n_test, self._published_keys(dataset)
+            n_images, keys = self._config.dataset_spec(dataset).n_test, self._selected_corruption_keys(dataset)
             return open_published(folder, images, n_images=n_images, verify=verify, keys=keys)
         return open_generated(folder, images, self._generator_recipe(section))
 
@@ -266,7 +266,7 @@ class Inputs:
 
     def _check_corruptions(self, dataset: str, section: CorruptionsSection) -> None:
         if section.source == "published":
-            if self._published_keys(dataset):
+            if self._selected_corruption_keys(dataset):
                 self.open_corruptions(dataset)
             return
         if section.frost == "imagecorruptions":
@@ -286,8 +286,8 @@ class Inputs:
         for dataset in self._config.datasets:
             self._say(f"Reading the images of {dataset}")
             images = self.images(dataset)
-            earlier_dataset = earlier_facts.datasets.get(dataset) if earlier_facts else None
-            corruptions = self._gather_corruptions(dataset, earlier_dataset)
+            earlier_dataset_facts = earlier_facts.datasets.get(dataset) if earlier_facts else None
+            corruptions = self._gather_corruptions(dataset, earlier_dataset_facts)
             own_images = {
                 own_selection: self.images(dataset, own_selection) for own_selection in self._config.own_images
             }
@@ -306,15 +306,18 @@ class Inputs:
         return InputFacts(
             datasets,
             {
-                dataset: {name: weights.find(dataset, name) for name in self._config.selected_architectures}
+                dataset: {
+                    architecture: weights.find(dataset, architecture)
+                    for architecture in self._config.selected_architectures
+                }
                 for dataset in self._config.datasets
             },
             code,
             {
                 sha256: accuracy
                 for dataset in self._config.datasets
-                for name in self._config.selected_architectures
-                for sha256, accuracy in weights.test_accuracies(dataset, name).items()
+                for architecture in self._config.selected_architectures
+                for sha256, accuracy in weights.test_accuracies(dataset, architecture).items()
             },
         )
 
@@ -326,9 +329,9 @@ class Inputs:
             return identities
         is_published = section.source == "published"
         missing_keys = self.missing_corruptions(dataset)
-        existing_keys = (
-            self._published_keys(dataset) if is_published else [key for key in keys if key not in missing_keys]
-        )
+        existing_keys = [key for key in keys if key not in missing_keys]
+        if is_published:
+            existing_keys = [*self._selected_corruption_keys(dataset)]
         if existing_keys:
             # The driver verifies all published bytes once per run; workers compare pixels with the planned hashes.
             store = self.open_corruptions(dataset, verify="full")
@@ -359,15 +362,15 @@ def save_copy(config: SweepConfig | TrainingConfig, dataset: str, images: ImageS
     try:
         read_copy(config, dataset, images.sha256)
     except DatasetError:
-        write_snapshot(_copy_folder(config, dataset, images.sha256), images)
+        write_snapshot(_folder_of_copy(config, dataset, images.sha256), images)
 
 
 def read_copy(config: SweepConfig | TrainingConfig, dataset: str, sha256: str) -> ImageSet:
     """Read images that `save_copy` wrote; they must have the planned hash."""
-    return read_snapshot(_copy_folder(config, dataset, sha256), config.dataset_spec(dataset), sha256)
+    return read_snapshot(_folder_of_copy(config, dataset, sha256), config.dataset_spec(dataset), sha256)
 
 
-def _copy_folder(config: SweepConfig | TrainingConfig, dataset: str, sha256: str) -> Path:
+def _folder_of_copy(config: SweepConfig | TrainingConfig, dataset: str, sha256: str) -> Path:
     return config.results / "images" / f"{dataset}-{sha256[:12]}"
 
 

@@ -1,4 +1,4 @@
-"""Loading of sweep and training YAML files. Errors are one line with the location of the field and the problem."""
+"""Load sweep and training YAML files. Each error is one line with the location of the field and the problem."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -84,6 +84,8 @@ def _check_normalisations(datasets: Mapping[str, DatasetSection], content_name: 
 
 
 def _make_locator(path: Path, overrides: Mapping[str, Any]) -> LocateField:
+    """Return the function that locates the fields of a file, and of the overrides, for errors."""
+
     def locate(field_path: Sequence[str]) -> str:
         option = _find_option(field_path, overrides)
         line = None if option else find_line(path, field_path)
@@ -116,7 +118,7 @@ def _override_fields(fields: Mapping[str, Any], overrides: Mapping[str, Any]) ->
 def parse_config(payload: Mapping[str, Any], source: str, locate: LocateField | None = None) -> SweepConfig:
     """Validate the fields of a sweep.
 
-    Errors contain the location of the field that `locate` returns, or `source` if `locate` is None.
+    Errors contain the location that `locate` returns for the field, or `source` if `locate` is None.
     """
     return _parse(SweepConfig, payload, source, locate, "sweep", "docs/configuration.md")
 

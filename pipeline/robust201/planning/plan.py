@@ -61,12 +61,14 @@ class PlannedKey:
         return len(self.strengths) * len(self.networks)
 
     def ids(self) -> Iterator[str]:
+        """Return the ids of the units, in the order of the networks."""
         return (
             unit_id(self.space, network.architecture, network.checkpoint_sha256, self.protocol)
             for network in self.networks
         )
 
     def unit(self, position: int) -> Unit:
+        """Return the unit of the network at a position in `networks`."""
         architecture, sha256, weights = self.networks[position]
         return Unit(
             id=unit_id(self.space, architecture, sha256, self.protocol),
@@ -102,12 +104,14 @@ class Plan:
     def of_units(
         cls, config: SweepConfig, units: Iterable[Unit], protocols: Mapping[str, EvaluationProtocol], facts: InputFacts
     ) -> "Plan":
+        """Group units, which must be sorted by dataset and key, into a plan."""
+
         def common_fields(unit: Unit) -> tuple[str, str, tuple[float, ...], int, str, tuple[str, ...], str]:
             return unit.dataset, unit.key, unit.strengths, unit.n_images, unit.protocol, unit.columns, unit.images
 
         planned_keys = []
         for fields, group in groupby(units, common_fields):
-            networks = tuple(PlannedNetwork(u.architecture, u.checkpoint_sha256, u.weights) for u in group)
+            networks = tuple(PlannedNetwork(unit.architecture, unit.checkpoint_sha256, unit.weights) for unit in group)
             planned_keys.append(PlannedKey(config.space_name, *fields[:-1], networks, fields[-1]))
         return cls(config, tuple(planned_keys), protocols, facts)
 
@@ -126,7 +130,8 @@ class Plan:
 
     @cached_property
     def unit_ids(self) -> NDArray[np.bytes_]:
-        ids = (name.encode() for planned_key in self.planned_keys for name in planned_key.ids())
+        """Ids of all units, in the order of `units`."""
+        ids = (identifier.encode() for planned_key in self.planned_keys for identifier in planned_key.ids())
         return np.fromiter(ids, dtype="S32", count=self.n_units)
 
     @cached_property
@@ -142,7 +147,8 @@ class Plan:
             return {}
         starts = np.cumsum([0, *(len(planned_key.networks) for planned_key in self.planned_keys)])
         units = {}
-        for position in np.flatnonzero(np.isin(self.unit_ids, np.array([name.encode() for name in ids]))).tolist():
+        encoded_ids = np.array([identifier.encode() for identifier in ids])
+        for position in np.flatnonzero(np.isin(self.unit_ids, encoded_ids)).tolist():
             key_index = int(np.searchsorted(starts, position, side="right")) - 1
             unit = self.planned_keys[key_index].unit(position - int(starts[key_index]))
             units[unit.id] = unit
@@ -183,8 +189,10 @@ class Plan:
         sampled_evaluations: defaultdict[tuple[str, str], set[tuple[ArchitectureId, float]]] = defaultdict(set)
         for planned_key in self.planned_keys:
             if is_sampled(self, planned_key):
-                names = (network.architecture for network in planned_key.networks)
-                sampled_evaluations[planned_key.dataset_and_key].update(itertools.product(names, planned_key.strengths))
+                architectures = (network.architecture for network in planned_key.networks)
+                sampled_evaluations[planned_key.dataset_and_key].update(
+                    itertools.product(architectures, planned_key.strengths)
+                )
             else:
                 counts[planned_key.dataset_and_key] += planned_key.n_evaluations
         counts.update({dataset_key: len(evaluations) for dataset_key, evaluations in sampled_evaluations.items()})
@@ -208,8 +216,10 @@ class Plan:
     @cached_property
     def known_ids(self) -> frozenset[str]:
         """Ids of the units whose images exist, so that their protocol is complete (see `identity.is_complete`)."""
-        known = (planned_key for planned_key in self.planned_keys if is_complete(self.protocols[planned_key.protocol]))
-        return frozenset(name for planned_key in known for name in planned_key.ids())
+        known_keys = (
+            planned_key for planned_key in self.planned_keys if is_complete(self.protocols[planned_key.protocol])
+        )
+        return frozenset(identifier for planned_key in known_keys for identifier in planned_key.ids())
 
     def keys(self, dataset: str) -> tuple[str, ...]:
         """Return the keys evaluated on a dataset, in the order of the table of tasks."""
@@ -282,6 +292,7 @@ class Plan:
         ]
 
     def macs(self, part: Part) -> float:
+        """Estimate the multiply-accumulates of a part."""
         unit = part.unit
         per_pass = self._network_macs[unit.dataset, unit.architecture]
         passes = (self._source_passes if unit.makes_images else self._passes)[unit.dataset, unit.key]
@@ -312,7 +323,7 @@ class Plan:
         """Return the unit that generates a transfer's images on its source; it has no results and is in no plan."""
         architecture, parameters = self.config.transfers[key], self.parameters[key]
         assert isinstance(parameters, TransferParameters)  # noqa: S101 - `transfers` contains only these
-        planned_key = next(p for p in self.planned_keys if (p.dataset, p.key) == (dataset, key))
+        planned_key = next(candidate for candidate in self.planned_keys if candidate.dataset_and_key == (dataset, key))
         weights = parameters.choose_weights(self.facts.weights[dataset][architecture])
         return Unit(
             id=unit_id(f"images on {self.space_name}", architecture, weights.sha256, planned_key.protocol),
@@ -348,6 +359,7 @@ class Plan:
 
     @cached_property
     def _network_macs(self) -> dict[tuple[str, ArchitectureId], float]:
+        """Multiply-accumulates per pass through a network, by dataset and architecture."""
         space = self.config.make_space(self.facts.code)
         specs = {dataset: self.config.dataset_spec(dataset) for dataset in self.datasets}
         networks = {
@@ -385,7 +397,7 @@ def plan_without_samples(config: SweepConfig, facts: InputFacts) -> Plan:
     planned_keys: list[PlannedKey] = []
     parameters, tasks = config.parameters, config.tasks
     for dataset in config.datasets:
-        networks = tuple(_networks(config, facts.weights[dataset]))
+        networks = tuple(_planned_networks(config, facts.weights[dataset]))
         for key in config.keys_of(dataset):
             protocol = EvaluationProtocol.of(protocol_payload(config, dataset, key, facts))
             protocols[protocol.digest] = protocol
@@ -425,7 +437,10 @@ def sample_costs(plan: Plan) -> SampleCosts:
 
 
 def pilot_of(plan: Plan) -> tuple[ArchitectureId, ...]:
-    """Return the pilot networks of a sampled sweep: the recorded pilot, or the seed's choice if no sample exists."""
+    """Return the pilot networks of a sampled sweep: those recorded with its samples or, before these exist, chosen.
+
+    The choice depends only on the seed and the sweep's architectures.
+    """
     if plan.facts.samples is not None:
         return plan.facts.samples.pilot
     section = plan.config.sampling
@@ -434,7 +449,7 @@ def pilot_of(plan: Plan) -> tuple[ArchitectureId, ...]:
 
 
 def _plan_samples(plan: Plan) -> Plan:
-    """For sampled keys, replace the units of networks outside the pilot by units on increments of samples.
+    """For sampled keys, replace the units of networks outside the pilot with units on increments of samples.
 
     If the budget allows more images than have been drawn, units with an empty image hash represent the undrawn images.
     """
@@ -495,14 +510,18 @@ def describe_smaller_budget(plan: Plan) -> str:
     if section is None or samples is None:
         return ""
     costs = sample_costs(plan_without_samples(plan.config, plan.facts))
-    sizes = sample_sizes(costs, parse_budget(section.budget), plan.config.name)
-    names = set(plan.config.selected_architectures)
-    n_seen = {key: count for key, count in costs.n_images.items() if names <= _networks_on_all_images(plan, key)}
-    n_seen |= {key: sample.n_seen for key, sample in samples.key_samples.items()}
+    affordable_sizes = sample_sizes(costs, parse_budget(section.budget), plan.config.name)
+    architectures = set(plan.config.selected_architectures)
+    current_sizes = {
+        dataset_key: count
+        for dataset_key, count in costs.n_images.items()
+        if architectures <= _networks_on_all_images(plan, dataset_key)
+    }
+    current_sizes |= {dataset_key: sample.n_seen for dataset_key, sample in samples.key_samples.items()}
     larger_samples = [
-        f"{key} on {dataset} has {n_seen[dataset, key]:,} images instead of {size:,}"
-        for (dataset, key), size in sizes.items()
-        if n_seen.get((dataset, key), 0) > size
+        f"{key} on {dataset} has {current_sizes[dataset, key]:,} images instead of {size:,}"
+        for (dataset, key), size in affordable_sizes.items()
+        if current_sizes.get((dataset, key), 0) > size
     ]
     if not larger_samples:
         return ""
@@ -521,7 +540,7 @@ def plan_on_all_images(plan: Plan) -> Plan:
     if plan.config.sampling is None:
         return plan
     samples = {} if plan.facts.samples is None else plan.facts.samples.key_samples
-    full_keys = {key for key, sample in samples.items() if sample.is_full}
+    full_keys = {dataset_key for dataset_key, sample in samples.items() if sample.is_full}
     full_plan = plan_without_samples(plan.config, plan.facts)
     keys_of_plan = {planned_key.dataset_and_key for planned_key in plan.planned_keys}
     planned_keys = [
@@ -571,7 +590,7 @@ def is_sampled(plan: Plan, planned_key: PlannedKey) -> bool:
     return "sample_of" in plan.protocols[planned_key.protocol].payload["images"]
 
 
-def _networks(
+def _planned_networks(
     config: SweepConfig, weights_by_architecture: Mapping[ArchitectureId, Sequence[Weights]]
 ) -> Iterator[PlannedNetwork]:
     for architecture in config.selected_architectures:

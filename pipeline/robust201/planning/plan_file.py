@@ -51,7 +51,7 @@ def load_plan(results: Path) -> Plan:
 
 
 def load_facts(results: Path) -> InputFacts | None:
-    """Read the facts about the inputs from the last run's plan; None if there is none or it is damaged."""
+    """Read the facts about the inputs from the last run's plan; None if there is no plan or the plan is damaged."""
     try:
         with _convert_read_errors(results):
             return _read_payload(results)[1]

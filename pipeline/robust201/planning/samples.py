@@ -141,7 +141,7 @@ class Samples:
                 {"dataset": dataset, "key": key, **sample.to_payload()}
                 for (dataset, key), sample in self.key_samples.items()
             ],
-            # The file keeps an older name of this attribute.
+            # `counted` is an older name of `fully_evaluated_networks`, which the file format keeps.
             **({"counted": fully_evaluated} if fully_evaluated else {}),
         }
 
@@ -160,11 +160,17 @@ def choose_images(images: ImageSet, positions: NDArray[np.int64]) -> ImageSet:
     return replace(images, images=arrays[0], labels=arrays[1], indices=arrays[2], sha256=image_hash(*arrays))
 
 
-def choose_pilot(names: Sequence[ArchitectureId], count: int, seed: int) -> tuple[ArchitectureId, ...]:
-    """Choose the same pseudorandom networks on every machine, and return them in the order of `names`."""
-    by_hash = sorted(names, key=lambda name: hashlib.sha256(f"{seed}/pilot/{name}".encode()).digest())
-    pilot = set(by_hash[:count])
-    return tuple(name for name in names if name in pilot)
+def choose_pilot(architectures: Sequence[ArchitectureId], count: int, seed: int) -> tuple[ArchitectureId, ...]:
+    """Choose `count` pseudorandom networks, the same on every machine, and return them in the order of `architectures`.
+
+    The networks with the smallest hashes are chosen.
+    """
+
+    def hash_architecture(architecture: ArchitectureId) -> bytes:
+        return hashlib.sha256(f"{seed}/pilot/{architecture}".encode()).digest()
+
+    pilot = set(sorted(architectures, key=hash_architecture)[:count])
+    return tuple(architecture for architecture in architectures if architecture in pilot)
 
 
 def merge_samples(first: Samples, second: Samples, results: Path) -> Samples:
@@ -189,7 +195,7 @@ def merge_samples(first: Samples, second: Samples, results: Path) -> Samples:
     if is_different:
         raise InputError(
             f"Merging samples failed for {results}: the samples in its {SAMPLE_FILE} differ from the samples of the "
-            "folders before it. Merge it into a separate folder."
+            "folders merged before it. Merge it into a separate folder."
         )
     fully_evaluated_networks = dict(first.fully_evaluated_networks)
     for dataset_key, networks in second.fully_evaluated_networks.items():
@@ -238,7 +244,7 @@ def check_samples(config: "SweepConfig", samples: Samples | None) -> None:
     """
     if samples is None or config.sampling is None:
         return
-    design, names = config.sampling.design(), set(config.selected_architectures)
+    design, architectures = config.sampling.design(), set(config.selected_architectures)
     changed_fields = [field for field in design if design[field] != samples.design[field]]
     if changed_fields:
         field = changed_fields[0]
@@ -247,7 +253,7 @@ def check_samples(config: "SweepConfig", samples: Samples | None) -> None:
             f"{samples.design[field]}`, but the sweep has {design[field]}. Restore the field, or choose another "
             "results folder."
         )
-    missing_networks = [name for name in samples.pilot if name not in names]
+    missing_networks = [architecture for architecture in samples.pilot if architecture not in architectures]
     if missing_networks:
         raise ConfigError(
             f"Sampling failed for {config.results}: its samples were drawn with the pilot networks "

@@ -1,6 +1,6 @@
-"""Division of a sweep into job shares: independent jobs (`run --share I/N`) that need no driver.
+"""Divide a sweep into job shares: independent jobs (`run --share I/N`) on any machines that see the results folder.
 
-They run on any machines with access to the results folder. A driver would distribute the work among workers instead.
+Shares need no driver, the process that otherwise distributes the work among workers.
 
 Job share i of n consists of every n-th bundle (work on one network, see `planning.bundles`) of the plan, starting with
 the i-th. It depends only on (plan, i, n), so shares need no lease and no communication. Completed work is subtracted
@@ -54,9 +54,11 @@ class Share:
         return f"{self.index}-of-{self.count}"
 
     def folder(self, results: Path) -> Path:
+        """Return the folder of the share's progress files."""
         return results / _SHARES_FOLDER / self.name
 
     def bundles(self, plan_bundles: tuple[Bundle, ...]) -> tuple[Bundle, ...]:
+        """Return the bundles of this share, given all bundles of the plan."""
         return plan_bundles[self.index - 1 :: self.count]
 
 

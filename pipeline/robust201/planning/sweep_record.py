@@ -54,6 +54,7 @@ def _make_files_portable(value: Any) -> Any:
 
 
 def _dump_parameters(parameters: Mapping[str, Parameters]) -> dict[str, Any]:
+    """Return the field `keys` of a sweep; the group of corruptions replaces 15 corruptions with equal parameters."""
     fields_by_key = {
         # A custom task's defaults are omitted, because some of them are not allowed for its kind.
         key: key_parameters.model_dump(

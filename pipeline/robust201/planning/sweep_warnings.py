@@ -10,7 +10,7 @@ from robust201.planning.input_facts import InputFacts
 from robust201.planning.training_config import TrainingConfig
 from robust201.planning.transfers import TransferParameters
 
-_SHOWN_KEYS = 3
+_MAX_SHOWN_KEYS = 3
 
 
 class SweepWarning(NamedTuple):
@@ -50,7 +50,7 @@ def _find_omitted_corruptions(config: SweepConfig) -> Iterator[SweepWarning]:
         keys = config.omitted_keys(dataset)
         # `corruptions: null` excludes the group on purpose, but a corruption that `keys` names still needs a warning.
         if keys and ("corruptions" not in section.model_fields_set or any(key in config.keys for key in keys)):
-            key_names = ", ".join(keys) if len(keys) <= _SHOWN_KEYS else f"{len(keys)} corruptions"
+            key_names = ", ".join(keys) if len(keys) <= _MAX_SHOWN_KEYS else f"{len(keys)} corruptions"
             yield SweepWarning(
                 f"not evaluated on {dataset}: {key_names}, because datasets.{dataset} has no source of corrupted "
                 "images",

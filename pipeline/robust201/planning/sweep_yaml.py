@@ -33,7 +33,7 @@ MAX_DEPTH = 50
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 _PARSER_LOCATION = ' in "<unicode string>",'
-"""Location in PyYAML's error messages, without the name of the file."""
+"""Part of PyYAML's error messages that is removed, because PyYAML does not know the name of the file."""
 
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The C parser if PyYAML was built with it, because the Python parser takes ten seconds per megabyte."""
@@ -72,8 +72,8 @@ def read_fields(path: Path, content_name: str = "sweep") -> dict[str, Any]:
         payload = copy.deepcopy(_build_value(_read_text(path)))
     except OSError as error:
         raise ConfigError(
-            f"Reading the {content_name} failed for {path}: expected a YAML file, got {error.strerror}. See jobs/ for "
-            "examples."
+            f"Reading the {content_name} failed for {path}: the file cannot be read ({error.strerror}). Correct the "
+            "path; jobs/ has examples."
         ) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         summary = " ".join(str(error).split()).replace(_PARSER_LOCATION, ",")

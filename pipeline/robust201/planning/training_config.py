@@ -64,7 +64,7 @@ class TrainingConfig(BaseConfig):
     format: Literal[1] = 1
     """Version of the file format."""
     name: Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=MAX_NAME_LENGTH)]
-    """Name of the job: letters, digits, `_ . -`."""
+    """Name of the training plan: letters, digits, `_ . -`."""
     store: ConfigPath
     """Checkpoint store to fill (`--out` overrides it)."""
     space: SpaceChoice = DEFAULT_SPACE
@@ -83,7 +83,7 @@ class TrainingConfig(BaseConfig):
     seeds: Annotated[tuple[Seed, ...], AfterValidator(check_distinct)] = (0,)
     """Seeds of initial weights and of all random numbers."""
     precision: Literal["fp32", "tf32"] = "fp32"
-    """Arithmetic; `tf32` on GPUs."""
+    """Arithmetic of the training; `tf32` only on GPUs."""
     execution: ExecutionSection = ExecutionSection()
     """As in a sweep; on a cluster, `device` must be `cpu` or `cuda`, because the weights depend on the device."""
 
@@ -93,9 +93,7 @@ class TrainingConfig(BaseConfig):
         check_datasets(sections)
         for name, section in sections.items():
             if section.corruptions is not None:
-                raise ValueError(
-                    f"expected no corruptions of training images, got some for {name!r}. Remove the field."
-                )
+                raise ValueError(f"{name}: `corruptions` is for sweeps only. Remove the field.")
         if not any(section.train for section in sections.values()):
             raise ValueError("expected at least one dataset to train on, got `train: false` for all of them.")
         return sections
@@ -126,7 +124,7 @@ class TrainingConfig(BaseConfig):
                     f"recipes.{name}.on: expected at least one dataset, got none. Remove the field to train on all "
                     "datasets."
                 )
-            for field, dataset in _data_names(recipe):
+            for field, dataset in _datasets_in_data(recipe):
                 if dataset not in self.datasets:
                     raise ValueError(
                         f"recipes.{name}.data.{field}: expected one of `datasets`, got {dataset!r}."
@@ -139,7 +137,7 @@ class TrainingConfig(BaseConfig):
 
     def _check_data(self, name: str, target: str) -> None:
         spec = self.dataset_spec(target)
-        for field, dataset in _data_names(self.recipes[name]):
+        for field, dataset in _datasets_in_data(self.recipes[name]):
             source = self.dataset_spec(dataset)
             for property_name, expected, actual in (
                 ("classes", spec.n_classes, source.n_classes),
@@ -239,8 +237,8 @@ class TrainingConfig(BaseConfig):
         return None if start is None else training._replace(recipe=start.recipe, dataset=start.dataset)
 
 
-def _data_names(recipe: Recipe) -> tuple[tuple[str, str], ...]:
-    """Return the fields in a recipe's `data` that name a dataset, with these names."""
+def _datasets_in_data(recipe: Recipe) -> tuple[tuple[str, str], ...]:
+    """Return pairs of a field in a recipe's `data` and the dataset that the field names."""
     data = recipe.data
     if data is None:
         return ()

@@ -37,7 +37,7 @@ class TrainingInputs:
         """Return a recipe's training data on a dataset, with that dataset's normalisation."""
         if (recipe, dataset) not in self._data:
             section = self._config.recipes[recipe].data
-            images = [self._open(name, "train") for name in self._config.sources(recipe, dataset)]
+            images = [self._load_images(name, "train") for name in self._config.sources(recipe, dataset)]
             data: TrainingData
             if section is not None and section.mixture is not None:
                 data = Mixture(images[0], images[1], section.mixture.alpha)
@@ -62,14 +62,14 @@ class TrainingInputs:
     def test_images(self, dataset: str) -> ImageSet | None:
         """Return all test images of a dataset; if they cannot be read, report the reason and return None."""
         if self._copy_hashes is not None:
-            return self._open(dataset, "test") if (dataset, "test") in self._copy_hashes else None
+            return self._load_images(dataset, "test") if (dataset, "test") in self._copy_hashes else None
         try:
-            return self._open(dataset, "test")
+            return self._load_images(dataset, "test")
         except DatasetError as error:  # test accuracies are only informative
             self._report(f"Test accuracies will not be computed: {error}")
             return None
 
-    def _open(self, dataset: str, split: Split) -> ImageSet:
+    def _load_images(self, dataset: str, split: Split) -> ImageSet:
         selection = dataset, split
         if selection not in self._images:
             spec, section = self._config.dataset_spec(dataset), self._config.datasets[dataset]

@@ -1,4 +1,4 @@
-"""Planning of training runs: ids, requested and missing snapshots, and estimated work."""
+"""Plan training runs: their ids, requested and missing snapshots, and estimated work."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -99,6 +99,7 @@ class TrainingPlan:
 
     @cached_property
     def by_unit(self) -> dict[str, PlannedTraining]:
+        """Training runs by the id of their unit."""
         return {planned_training.training.digest: planned_training for planned_training in self.trainings}
 
     @cached_property
@@ -115,7 +116,7 @@ class TrainingPlan:
         """Make one bundle per training run, in order of decreasing estimated time."""
         rate = self.config.execution.assumed_gmacs(has_gpu) * 1e9
         parts = [planned_training.part() for planned_training in trainings]
-        bundles = [Bundle(p.unit.architecture, p.unit.dataset, (p,), self.macs(p) / rate) for p in parts]
+        bundles = [Bundle(part.unit.architecture, part.unit.dataset, (part,), self.macs(part) / rate) for part in parts]
         return sorted(bundles, key=lambda bundle: -bundle.seconds)
 
 
@@ -183,7 +184,8 @@ class TrainingPlanner:
         """Plan training runs, given the current content of the store.
 
         Raises:
-            ConfigError: a snapshot is after the end of a training run.
+            ConfigError: a snapshot is after the end of a training run, a batch has more images than the dataset, or the
+                training images have another number of classes.
             DatasetError: images are missing, damaged or too few.
             CheckpointError: the store has different training runs under the same names, or lacks start weights that
                 none of these training runs produces.
@@ -196,23 +198,24 @@ class TrainingPlanner:
                     planned_trainings[run] = self._plan(run, planned_trainings)
         requested_trainings = set(trainings)
         for training in trainings:
-            previous = self.config.start_of(training)
+            predecessor = self.config.start_of(training)
             if (
-                previous is not None
-                and previous in planned_trainings
-                and previous not in requested_trainings
-                and not planned_trainings[previous].is_done
+                predecessor is not None
+                and predecessor in planned_trainings
+                and predecessor not in requested_trainings
+                and not planned_trainings[predecessor].is_done
             ):
-                raise self._missing_start_error(training, previous)
+                raise self._missing_start_error(training, predecessor)
         return TrainingPlan(self.config, tuple(planned_trainings[training] for training in trainings), self.code)
 
     def _with_predecessors(self, training: Training) -> list[Training]:
-        """Return a training run after its predecessors in the YAML, in the order of execution."""
-        previous = self.config.start_of(training)
-        is_absent = previous is None or previous.recipe not in self.config.recipes
-        return [*([] if is_absent or previous is None else self._with_predecessors(previous)), training]
+        """Return a training run after its predecessors, the training runs of the YAML whose final weights it needs."""
+        predecessor = self.config.start_of(training)
+        is_absent = predecessor is None or predecessor.recipe not in self.config.recipes
+        return [*([] if is_absent or predecessor is None else self._with_predecessors(predecessor)), training]
 
     def _plan(self, training: Training, planned_trainings: Mapping[Training, PlannedTraining]) -> PlannedTraining:
+        """Plan one training run, after its predecessor."""
         config, is_on_cpu = self.config, self.device == "cpu"
         recipe = config.recipes[training.recipe]
         training_images = self.inputs.data(training.recipe, training.dataset)
@@ -273,38 +276,38 @@ class TrainingPlanner:
         self, training: Training, planned_trainings: Mapping[Training, PlannedTraining]
     ) -> tuple[CheckpointRecord | None, bool]:
         """Return the weights that a training run starts from, and whether this plan has yet to produce them."""
-        previous = self.config.start_of(training)
-        if previous is None:
+        predecessor = self.config.start_of(training)
+        if predecessor is None:
             return None, False
-        planned_training = planned_trainings.get(previous)
+        planned_training = planned_trainings.get(predecessor)
         if planned_training is not None and not planned_training.is_done:
             return None, True
         records = [
             record
             for record in self.store.records_of_network(
-                previous.architecture, previous.dataset, self._space.weights_name
+                predecessor.architecture, predecessor.dataset, self._space.weights_name
             )
-            if (record.recipe, record.seed) == (previous.recipe, previous.seed)
+            if (record.recipe, record.seed) == (predecessor.recipe, predecessor.seed)
         ]
         if planned_training is not None:
             records = [record for record in records if record.steps_done == planned_training.steps[-1]]
         if not records:
-            raise self._missing_start_error(training, previous)
+            raise self._missing_start_error(training, predecessor)
         last_record = max(records, key=lambda record: (record.epochs, record.steps or 0))
         if last_record.is_final is False:
             raise CheckpointError(
                 f"Planning training runs failed for {training.label}: it starts from the final weights of "
-                f"{previous.label}, but {self.store.root} has only its snapshots up to step {last_record.steps_done}. "
-                f"Finish the training of {previous.label} first."
+                f"{predecessor.label}, but {self.store.root} has only its snapshots up to step "
+                f"{last_record.steps_done}. Finish the training of {predecessor.label} first."
             )
         self.store.check(last_record)
         return last_record, False
 
-    def _missing_start_error(self, training: Training, previous: Training) -> CheckpointError:
+    def _missing_start_error(self, training: Training, predecessor: Training) -> CheckpointError:
         return CheckpointError(
             f"Planning training runs failed for {training.label}: it starts from the final weights of "
-            f"{previous.label}, which are not in {self.store.root}. Train {previous.label} first, or add its recipe, "
-            "dataset and seed to this YAML."
+            f"{predecessor.label}, which are not in {self.store.root}. Train {predecessor.label} first, or add its "
+            "recipe, dataset and seed to this YAML."
         )
 
 

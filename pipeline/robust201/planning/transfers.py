@@ -19,6 +19,7 @@ _TRANSFER_FIELDS = ("source", "key", "weights")
 _ATTACKS = tuple(key for key, task in TASKS.items() if task.kind == "attack")
 
 ParseParameters = Callable[[str, type[Parameters], Mapping[str, Any]], Parameters]
+"""Function from a key, a model of parameters and the fields of the key to validated parameters."""
 
 
 class TransferParameters(Parameters):
@@ -115,7 +116,9 @@ class TransferParameters(Parameters):
 def parse_transfers(
     name: str, fields: Mapping[str, Any], reserved: Collection[str], parse: ParseParameters
 ) -> Iterator[tuple[str, TransferParameters]]:
-    """Parse a transfer, or one transfer per source in a list of sources; `reserved` are the names of other keys.
+    """Parse a transfer, and yield its key and parameters; a list of sources gives one transfer per source.
+
+    `reserved` are the names of other keys.
 
     Raises:
         ConfigError: a field is invalid.
@@ -132,7 +135,9 @@ def parse_transfers(
         raise ConfigError(f"keys.{name}.key: expected an attack, such as pgd, got {reprlib.repr(key)}.{suggestion}")
     transfer_fields = {field: fields[field] for field in _TRANSFER_FIELDS if field in fields}
     attack = parse(
-        name, TASKS[key].parameters, {field: v for field, v in fields.items() if field not in transfer_fields}
+        name,
+        TASKS[key].parameters,
+        {field: value for field, value in fields.items() if field not in transfer_fields},
     )
     has_source_list = isinstance(transfer_fields["source"], list | tuple)
     sources = list(transfer_fields["source"]) if has_source_list else [transfer_fields["source"]]

@@ -46,7 +46,7 @@ class UserTaskParameters(Parameters):
     strengths_given: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = Field(
         default=(CLEAN_STRENGTH,), min_length=1, max_length=MAX_STRENGTHS, alias="strengths"
     )
-    """Attacks only: written as `strengths` in the YAML."""
+    """Attacks only: strengths at which the function is called (field `strengths` in the YAML)."""
     columns: tuple[Annotated[str, Field(pattern=r"^[a-z]\w*$")], ...] = ()
     """Measures only: names of the numbers that the function returns."""
     passes: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
@@ -94,7 +94,7 @@ class UserTaskParameters(Parameters):
 
     @property
     def cautions(self) -> tuple[Caution, ...]:
-        """Warn about an attack without strengths: it is called with `strength` 0, and may then change nothing."""
+        """Caution about an attack without strengths: it is called with `strength` 0, and may then change nothing."""
         if self.kind == "measure" or "strengths_given" in self.model_fields_set:
             return ()
         problem = f"not set, so {self.function_name} is called once, with strength {CLEAN_STRENGTH:g}"

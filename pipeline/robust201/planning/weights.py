@@ -44,7 +44,7 @@ class WeightsSource:
         assert section is not None and section.path is not None  # noqa: S101, PT018 - only called if the sweep has a store
         return CheckpointStore(section.path)
 
-    def _file(self, dataset: str, architecture: ArchitectureId) -> "Path":
+    def _weights_file(self, dataset: str, architecture: ArchitectureId) -> "Path":
         section = self._config.weights
         assert section is not None  # noqa: S101 - only called if the sweep has files
         return section.weights_files(dataset)[str(architecture)]
@@ -52,10 +52,10 @@ class WeightsSource:
     def find(self, dataset: str, architecture: ArchitectureId) -> tuple[Weights, ...]:
         """Return the weights of a network on a dataset."""
         if self._from_files:
-            return (Weights(_hash_weights(self._file(dataset, architecture))),)
+            return (Weights(_hash_weights(self._weights_file(dataset, architecture))),)
         if self._seeds:
             return tuple(self._random_weights(dataset, architecture, seed) for seed in self._seeds)
-        records = self._records(dataset, architecture)
+        records = self._find_records(dataset, architecture)
         if self._config.weights is None:
             return (Weights(records[0].sha256),)
         return tuple(
@@ -74,7 +74,7 @@ class WeightsSource:
         if self._from_files or self._seeds:
             return {}
         accuracies_by_hash = {
-            record.sha256: record.recorded_accuracy for record in self._records(dataset, architecture)
+            record.sha256: record.recorded_accuracy for record in self._find_records(dataset, architecture)
         }
         return {sha256: accuracy for sha256, accuracy in accuracies_by_hash.items() if accuracy is not None}
 
@@ -84,28 +84,30 @@ class WeightsSource:
         Names and shapes of networks from a user's file are checked by `runtime.code_check`, because the file must not
         be executed yet.
         """
-        for name, shapes in self._headers(dataset, architecture):
+        for name, shapes in self._read_headers(dataset, architecture):
             if not self._space.executes_code:
                 self._check_shapes(dataset, architecture, name, shapes)
 
     def check_by_building(self, dataset: str, architecture: ArchitectureId) -> None:
         """Check names and shapes against the network that a user's file builds; this executes the file."""
-        for name, shapes in self._headers(dataset, architecture):
+        for name, shapes in self._read_headers(dataset, architecture):
             self._check_shapes(dataset, architecture, name, shapes)
 
-    def _headers(self, dataset: str, architecture: ArchitectureId) -> Iterator[tuple[str, Mapping[str, Shape]]]:
+    def _read_headers(self, dataset: str, architecture: ArchitectureId) -> Iterator[tuple[str, Mapping[str, Shape]]]:
+        """Yield a label for messages and the tensor shapes of each of a network's weights files."""
         if self._from_files:
-            path = self._file(dataset, architecture)
+            path = self._weights_file(dataset, architecture)
             yield f"{format_architecture(architecture)} {dataset} from {path}", _read_shapes(path)
         elif not self._seeds:
-            for record in self._records(dataset, architecture):
+            for record in self._find_records(dataset, architecture):
                 yield f"{record.label} from {self._store.root / record.file}", self._store.read_shapes(record)
 
     def _check_shapes(self, dataset: str, architecture: ArchitectureId, name: str, shapes: Mapping[str, Shape]) -> None:
         n_classes = self._config.dataset_spec(dataset).n_classes
         check_shapes(self._space, architecture, shapes, n_classes=n_classes, name=name, advice=WRONG_WEIGHTS_ADVICE)
 
-    def _records(self, dataset: str, architecture: ArchitectureId) -> tuple[CheckpointRecord, ...]:
+    def _find_records(self, dataset: str, architecture: ArchitectureId) -> tuple[CheckpointRecord, ...]:
+        """Return the selected records of the store, after checking that they differ and fit the network."""
         checkpoints, weights, space = self._config.checkpoints, self._config.weights, self._space.weights_name
         if checkpoints is not None:
             records: tuple[CheckpointRecord, ...] = (
@@ -175,12 +177,12 @@ class WeightsSource:
     def load(self, unit: Unit) -> dict[str, "torch.Tensor"]:
         """Load the planned weights of a unit."""
         if self._from_files:
-            return _load_file(self._file(unit.dataset, unit.architecture), unit)
+            return _load_file(self._weights_file(unit.dataset, unit.architecture), unit)
         # The weights are selected by hash, because weights added to the store after planning must not affect the plan.
         name, sha256 = self._space.weights_name, unit.checkpoint_sha256
         record = self._store.find_by_hash(unit.architecture, unit.dataset, sha256, space=name)
         if record is None:
-            raise _unexpected_weights_error(unit, self._records(unit.dataset, unit.architecture)[0].sha256[:16])
+            raise _unexpected_weights_error(unit, self._find_records(unit.dataset, unit.architecture)[0].sha256[:16])
         return self._store.load(record)
 
 

@@ -1,1 +1,1 @@
-"""Submission of sweeps and training runs to clusters: shipped files, access to Ray heads, Ray jobs, Slurm arrays."""
+"""Submit sweeps and training runs to clusters: shipped files, access to Ray heads, Ray jobs, Slurm arrays."""

@@ -15,7 +15,7 @@ from urllib.request import getproxies, proxy_bypass
 from robust201.core.errors import ConfigError
 from robust201.core.files import MAX_STATE_BYTES, read_text
 
-_CONNECT_SECONDS = 10.0
+_CONNECT_TIMEOUT_SECONDS = 10.0
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -45,12 +45,12 @@ class Access:
 
     def check_reachable(self) -> None:
         """Check that a server listens at the address; Ray's client would wait for minutes."""
-        parts = urlsplit(self.address)
-        host, scheme = parts.hostname or "", parts.scheme
+        url = urlsplit(self.address)
+        host, scheme = url.hostname or "", url.scheme
         if scheme in getproxies() and not proxy_bypass(host):
             return  # only the proxy can be reached from here, and it accepts any connection
         try:
-            with socket.create_connection((host, parts.port or _PORTS[scheme]), timeout=_CONNECT_SECONDS):
+            with socket.create_connection((host, url.port or _PORTS[scheme]), timeout=_CONNECT_TIMEOUT_SECONDS):
                 pass
         except OSError as error:
             raise ConfigError(
@@ -120,9 +120,9 @@ def check_access(address: str, token: str | None, *, insecure: bool = False) -> 
         ConfigError: the address is not HTTP (for another scheme, Ray's client would import a module of that name), or
             the head is on another machine and there is no token.
     """
-    parts = urlsplit(address)
+    url = urlsplit(address)
     try:
-        is_well_formed = parts.scheme in _PORTS and parts.hostname and parts.username is None and parts.port != 0
+        is_well_formed = url.scheme in _PORTS and url.hostname and url.username is None and url.port != 0
     except ValueError:  # the port is not a number
         is_well_formed = False
     if not is_well_formed or re.search(r"\s", address):

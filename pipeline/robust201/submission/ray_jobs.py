@@ -1,4 +1,4 @@
-"""Runs sweeps and training YAMLs as jobs of a Ray cluster, through Ray's Jobs API, which uses HTTP."""
+"""Run sweeps and training YAMLs as jobs of a Ray cluster, through Ray's Jobs API, which uses HTTP."""
 
 import asyncio
 import logging
@@ -54,6 +54,7 @@ def connect(access: Access) -> Any:
 
 @contextmanager
 def _without_overrides() -> Iterator[None]:
+    """Remove the variables that override the client's address, during a block."""
     removed_variables = {name: os.environ.pop(name) for name in _OVERRIDING_VARIABLES if name in os.environ}
     try:
         yield

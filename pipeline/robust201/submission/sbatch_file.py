@@ -1,4 +1,4 @@
-"""Writes the batch file of a Slurm job array.
+"""Write the batch file of a Slurm job array.
 
 Each task computes one share of a sweep (`run --share`), or a single task computes all training runs of a YAML.
 
@@ -91,17 +91,17 @@ class ArrayOptions:
         for line in self.setup:
             if "\0" in line or not line.strip():
                 raise _option_error("setup", line, "a shell line")
-        max_drain = (
+        drain_limit = (
             _MAX_DRAIN_SECONDS + 1 if self.time is None else min(parse_time_limit(self.time), _MAX_DRAIN_SECONDS + 1)
         )
-        if self.drain_seconds is not None and self.drain_seconds >= max_drain:
+        if self.drain_seconds is not None and self.drain_seconds >= drain_limit:
             raise _option_error(
                 "drain_seconds", self.drain_seconds, f"a number below the time limit and at most {_MAX_DRAIN_SECONDS}"
             )
 
     @property
     def drain_lead_seconds(self) -> int:
-        """How many seconds before the time limit a task begins to drain."""
+        """Number of seconds before the time limit at which a task begins to drain."""
         if self.drain_seconds is not None:
             return self.drain_seconds
         return DRAIN_SECONDS if self.time is None else min(DRAIN_SECONDS, max(1, parse_time_limit(self.time) // 4))
@@ -188,7 +188,7 @@ def render(
         "--time": options.time,
         "--partition": options.partition,
         "--account": options.account,
-        # With B:, only the batch process, which exec replaces by robust201, receives the signal, and not its workers.
+        # With B:, only the batch process receives the signal (robust201, because of exec), and not its workers.
         "--signal": f"B:USR1@{options.drain_lead_seconds}",
         "--output": _quote_directive(f"{logs}/%A_%a.log"),
         "--open-mode": "append",
@@ -206,7 +206,7 @@ def render(
         "trap '' USR1",
         "set -e",
         *options.setup,
-        "# Parts that take longer are abandoned, since the task cannot requeue itself after the time limit.",
+        "# After this time, parts in progress are abandoned: the task must requeue itself before the time limit.",
         f"export {DRAIN_VARIABLE}={options.drain_deadline:g}",
         f"cd -- {shlex.quote(str(folder))}",
         "# With exec, Slurm's signals reach robust201 directly.",

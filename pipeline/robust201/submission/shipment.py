@@ -1,4 +1,4 @@
-"""Packs the archive that a Ray job needs: the package and the YAML, without images, weights, results or Git history."""
+"""Pack the archive that a Ray job needs: the package and the YAML, without images, weights, results or Git history."""
 
 import re
 import zipfile
@@ -70,7 +70,7 @@ def prepare_shipment(
     filter_options: tuple[str, ...] = (),
 ) -> Shipment:
     """Check a sweep (from a YAML or a results folder) or a training YAML and prepare it for a Ray cluster."""
-    for field, path in _paths(config):
+    for field, path in _find_paths(config):
         if not path.is_absolute() and not re.match(r"[a-z][a-z0-9+.-]*:/", str(path)):
             raise ConfigError(
                 f"Submitting failed for {source}: the path in `{field}` must be absolute, because a job's working "
@@ -89,7 +89,8 @@ def prepare_shipment(
     )
 
 
-def _paths(config: SweepConfig | TrainingConfig) -> Iterator[tuple[str, Path]]:
+def _find_paths(config: SweepConfig | TrainingConfig) -> Iterator[tuple[str, Path]]:
+    """Yield each path in a configuration, after the YAML field that contains it."""
     if isinstance(config, TrainingConfig):
         yield "store", config.store
     else:
@@ -130,10 +131,10 @@ def code_files(package: Path | None = None) -> dict[str, Path]:
     package = package or Path(robust201.__file__).resolve().parent
     files: dict[str, Path] = {}
     for path in sorted(package.rglob("*")):
-        parts = path.relative_to(package).parts
-        is_skipped = any(part.startswith(".") or part in {"__pycache__", "_bundled"} for part in parts)
+        relative_path = path.relative_to(package)
+        is_skipped = any(name.startswith(".") or name in {"__pycache__", "_bundled"} for name in relative_path.parts)
         if path.is_file() and not is_skipped and path.suffix not in _EXCLUDED_SUFFIXES:
-            files["/".join(("robust201", *parts))] = path
+            files["/".join(("robust201", *relative_path.parts))] = path
     return files
 
 

@@ -1,8 +1,8 @@
-"""Runs a sweep as a Slurm job array, whose tasks each compute one share of the sweep on a single machine.
+"""Run a sweep as a Slurm job array, whose tasks each compute one share of the sweep on a single machine.
 
 The tasks are independent: they need no driver, no lease and no network between them. The array is submitted from any
-machine that has sbatch and the results folder. First, the sweep is checked and its plan is written. A training YAML
-becomes an array of one task, because only one driver may add snapshots to the manifest of its store.
+machine that has sbatch and the results folder. Before submission, the sweep is checked and its plan is written. A
+training YAML becomes an array of one task, because only one driver may add snapshots to the manifest of its store.
 """
 
 import os
@@ -38,8 +38,10 @@ ASSUMED_MAX_ARRAY_SIZE = 1001
 """Slurm's default of MaxArraySize (slurm.conf(5)), used if no Slurm is installed."""
 
 _GPU_VARIABLES = ("SBATCH_GRES", "SBATCH_GPUS_PER_TASK")
-_QUERY_SECONDS = 60
-_SUBMIT_SECONDS = 300
+"""Environment variables with which a user requests GPUs from sbatch."""
+
+_QUERY_TIMEOUT_SECONDS = 60
+_SUBMIT_TIMEOUT_SECONDS = 300
 
 
 @dataclass(frozen=True)
@@ -82,9 +84,11 @@ class Job:
 
     @property
     def trainings(self) -> TrainingConfig | None:
+        """The training configuration; None for a sweep."""
         return self.config if isinstance(self.config, TrainingConfig) else None
 
     def render(self, options: ArrayOptions, n_shares: int, indices: Sequence[int]) -> str:
+        """Return the text of the batch file (see `sbatch_file.render`)."""
         return render(self.config, self.source, options, n_shares, indices, self.filter_options)
 
 
@@ -111,13 +115,15 @@ def submit_array(job: Job, options: ArrayOptions, *, say: Callable[[str], None])
         n_shares, indices = 1, [1] if n_missing else []
     else:
         max_tasks = _check_cluster(job, options)
-        prepared = prepare_sweep(job.config, filters=job.filters, say=say)
-        bundles = all_bundles(prepared.plan)
-        n_missing = prepared.plan.n_evaluations - prepared.done
+        prepared_sweep = prepare_sweep(job.config, filters=job.filters, say=say)
+        bundles = all_bundles(prepared_sweep.plan)
+        n_missing = prepared_sweep.plan.n_evaluations - prepared_sweep.done
         n_shares = _count_shares(options, len(bundles), max_tasks, say)
         job_shares = (Share(index, n_shares) for index in range(1, n_shares + 1))
         indices = [
-            job_share.index for job_share in job_shares if missing_bundles(job_share.bundles(bundles), prepared.missing)
+            job_share.index
+            for job_share in job_shares
+            if missing_bundles(job_share.bundles(bundles), prepared_sweep.missing)
         ]
     if not indices:
         return None
@@ -147,7 +153,7 @@ def _submit(config: SweepConfig | TrainingConfig, options: ArrayOptions, batch_f
     advice = "Correct the option named in the message, then submit again."
     if task_resources(options, config.execution)[0] is not None:
         advice += " On a cluster without GPUs: --gpus-per-task 0."
-    output = _run_slurm("sbatch", "--parsable", str(script), seconds=_SUBMIT_SECONDS, advice=advice)
+    output = _run_slurm("sbatch", "--parsable", str(script), seconds=_SUBMIT_TIMEOUT_SECONDS, advice=advice)
     match = re.search(r"^(\d+)(?:;\S+)?$", output.strip(), re.MULTILINE)
     if match is None:
         raise InputError(
@@ -181,7 +187,7 @@ def _check_gpus(config: SweepConfig | TrainingConfig, options: ArrayOptions) -> 
     if not partition and any(re.match(r"(#SBATCH\s+)?(-p|--partition)", line.strip()) for line in options.extra):
         return  # the extra options take precedence and are not parsed here
     try:
-        output = _run_slurm("sinfo", "--noheader", "--format=%P|%G", seconds=_QUERY_SECONDS)
+        output = _run_slurm("sinfo", "--noheader", "--format=%P|%G", seconds=_QUERY_TIMEOUT_SECONDS)
     except InputError:  # sbatch, which is called later, reports this error as well
         return
     partition_lines = [line.partition("|") for line in output.split()]
@@ -214,7 +220,7 @@ def _read_max_tasks() -> int:
         "Is Slurm's controller up (scontrol ping), and is this a login node of the cluster? --dry-run does not need "
         "Slurm."
     )
-    output = _run_slurm("scontrol", "show", "config", seconds=_QUERY_SECONDS, advice=advice)
+    output = _run_slurm("scontrol", "show", "config", seconds=_QUERY_TIMEOUT_SECONDS, advice=advice)
     match = re.search(r"^MaxArraySize\s*=\s*(\d+)", output, re.MULTILINE)
     if match is None:
         return ASSUMED_MAX_ARRAY_SIZE - 1
@@ -222,7 +228,7 @@ def _read_max_tasks() -> int:
     if max_tasks < 1:
         raise ConfigError(
             f"Submitting failed for Slurm: the cluster does not permit job arrays (MaxArraySize is {match[1]}). "
-            "Run the tasks by hand: robust201 run SWEEP.yaml --share 1/N"
+            "Run the tasks by hand: robust201 run SWEEP.yaml --share I/N, for each I from 1 to N"
         )
     return max_tasks
 
@@ -276,10 +282,10 @@ class ArrayTask:
                 "with a smaller execution.part_minutes."
             )
             return
-        # SLURM_JOB_ID cannot be used: for an array's last task, it is the id of the array, which means all tasks.
+        # SLURM_JOB_ID cannot be used: for an array's last task, it is the array's id, and would requeue all tasks.
         task = f"{self.job}_{self.index}"
         say(f"The time limit is near; requeueing task {task}.")
         try:
-            _run_slurm("scontrol", "requeue", task, seconds=_QUERY_SECONDS)
+            _run_slurm("scontrol", "requeue", task, seconds=_QUERY_TIMEOUT_SECONDS)
         except InputError as error:
             say(f"{error} The task ends here; submit again to continue.")

@@ -51,7 +51,7 @@ def test_commands_accept_short_help_option(robust201: RunCommand, name: str | No
     assert "Usage: robust201" in result.out
 
 
-def test_app_shows_shell_completion(robust201: RunCommand) -> None:
+def test_app_supports_shell_completion(robust201: RunCommand) -> None:
     assert "--show-completion" in robust201("--help").out
     completion_variables = {"_ROBUST201_COMPLETE": "complete_bash", "COMP_WORDS": "robust201 pl", "COMP_CWORD": "1"}
     with pytest.MonkeyPatch.context() as patch:
@@ -67,7 +67,8 @@ def test_commands_accept_sweep_yaml_or_results(
     for path in (sweep, finished):
         assert json.loads(robust201("plan", "--json", path).out)["evaluations"] == 10
         run = robust201("run", path)
-        assert (run.code, "10 done, 0 missing" in run.err) == (0, True), run.err
+        assert run.code == 0, run.err
+        assert "10 done, 0 missing" in run.err
         for arguments in (("status", path), ("verify", path), ("compact", path), ("doctor", path)):
             assert robust201(*arguments).code == 0, arguments
         assert "expected a network and key of this sweep" in robust201("logs", "5/digits/clean", path).error_line(2)
@@ -77,7 +78,9 @@ def test_commands_accept_sweep_yaml_or_results(
         assert "#SBATCH" in robust201("submit", "slurm", path, "--dry-run").out
 
 
-def test_run_limit_selects_first_architectures(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
+def test_limit_option_selects_first_architectures(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
+) -> None:
     sweep = write_sweep()
     assert json.loads(robust201("plan", "--json", sweep, "--limit", 1).out)["architectures"] == 1
     clean_plan = json.loads(robust201("plan", "--json", sweep, "--keys", "clean", "--limit", 5).out)

@@ -104,7 +104,9 @@ def test_token_is_required_for_another_machine(address: str, is_local: bool) -> 
     assert check_access(address, TOKEN).sends_token_in_plain_text is (not is_local and address.startswith("http:"))
 
 
-def test_find_token_searches_the_same_places_as_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_token_prefers_variable_to_named_file_and_default_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert find_token() is None
     default_file = tmp_path / "home" / ".ray" / "auth_token"
     default_file.parent.mkdir(parents=True)
@@ -170,7 +172,7 @@ def test_shipment_of_trainings_runs_train(tmp_path: Path) -> None:
         make_shipment(trainings, {})
 
 
-def test_code_files_contains_only_code(tmp_path: Path) -> None:
+def test_code_files_excludes_hidden_files_caches_weights_and_arrays(tmp_path: Path) -> None:
     for name in ("a.py", "page.html", "sub/b.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
@@ -218,7 +220,7 @@ class FakeClient:
     async def tail_job_logs(self, _job: str) -> AsyncIterator[str]:
         await asyncio.sleep(0)
         response = self.logs.pop(0)
-        for text in response if isinstance(response, list) else ["one\n", "t"]:
+        for text in response if isinstance(response, list) else ["one\n", "t"]:  # an interrupted log ends within a line
             yield text
         if isinstance(response, Exception):
             raise response
