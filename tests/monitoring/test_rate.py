@@ -1,4 +1,4 @@
-"""Estimates, made between the ends of two parts, of the rate and of the time left."""
+"""Estimates of the rate and of the time left, made while parts are in flight."""
 
 import pytest
 from hypothesis import given
@@ -22,8 +22,8 @@ def test_time_left_decreases_with_time_while_parts_are_in_flight() -> None:
 
 def test_rate_falls_and_time_left_grows_if_parts_are_overdue() -> None:
     overdue, long_overdue = estimate(100.0), estimate(300.0)
-    # 400 MACs are left after the 600 in flight, which take 60 of the 100 s since the rate of 10 MACs per second was
-    # measured over 100 s.
+    # The rate of 10 MACs per second was measured over 100 s, and this measurement ended 100 s ago. The 600 MACs in
+    # flight account for 60 s of the time since then, and 400 MACs are left after them.
     assert overdue.seconds_left == pytest.approx(400 / (10 * (100 + 60) / 200))
     assert long_overdue.seconds_left is not None
     assert long_overdue.seconds_left > overdue.seconds_left

@@ -1,7 +1,7 @@
 """Simulation of the child process that connects to Ray.
 
 The environment variable SIMULATED_CHILD_FOLDER names a folder with a file `orders`. Its n-th line is the order that
-the n-th child follows, such as "die at a poll".
+the n-th child follows, such as "die at a poll"; all later children follow the last line.
 """
 
 import os

@@ -39,7 +39,7 @@ def start(make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (tmp_path / "orders").write_text("\n".join(orders))
         config = make_sweep(execution={"executor": "ray", "workers": 1} | execution)
         config.results.mkdir()
-        return RayProcess(config, print)
+        return RayProcess(config, print)  # the simulated child does not use `print`, the function that starts workers
 
     monkeypatch.setattr(ray_process, "CHILD_MODULE", "tests.runtime.simulated_ray_child")
     monkeypatch.setenv("SIMULATED_CHILD_FOLDER", str(tmp_path))

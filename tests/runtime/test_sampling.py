@@ -520,8 +520,10 @@ def test_status_and_run_count_increments_as_one_evaluation(make_sampled: MakeSam
     )
     plan, inventory = load_plan(config.results), ShardStore.open(config.results).inventory()
     status = StatusReader(plan).read(inventory)
+    # Each of the four networks has six evaluations under four keys.
     assert (status.done, status.total, plan.n_evaluations, plan.n_network_keys) == (24, 24, 24, 16)
     assert plan.n_units == 20  # two increments of pgd and aa_square for two networks
+    # The larger samples make three evaluations of both networks outside the pilot incomplete.
     assert (previews[0].done, previews[0].plan.n_evaluations, tally.evaluations) == (18, 24, pytest.approx(6))
     assert (n_done[0], n_done[-1]) == (18, 24)
     assert find_gaps(plan, inventory) == (0, ())

@@ -245,11 +245,11 @@ def test_train_rejects_bad_images_before_writing(tmp_path: Path, robust201: RunC
 
 
 def test_run_trainings_rejects_too_few_images_and_late_snapshots(tmp_path: Path) -> None:
-    two_images = write_images(tmp_path, "few") | {"train": False}
+    small_dataset = write_images(tmp_path, "few") | {"train": False}
     with np.load(tmp_path / "few/train.npz") as archive:
         arrays = dict(archive)
     np.savez(tmp_path / "few/train.npz", images=arrays["images"][:2], labels=arrays["labels"][:2])
-    datasets = {"bright": write_images(tmp_path), "few": two_images}
+    datasets = {"bright": write_images(tmp_path), "few": small_dataset}
     mixture_recipe = RECIPE | {"data": {"mixture": {"robust": "few", "alpha": 0.5}}}
     with pytest.raises(DatasetError, match="robust ones, and there are only"):
         run_trainings(make_training_config(tmp_path, datasets=datasets, recipes={"mixed": mixture_recipe}))

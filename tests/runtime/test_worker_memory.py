@@ -27,7 +27,7 @@ from tests.support.tiny_networks import TinyNetwork, tiny_classifier
 
 N_IMAGES = 10
 PGD = {"pgd": TINY_KEYS["pgd"]}
-N_SAMPLES = 2 * N_IMAGES
+N_SAMPLES = 2 * N_IMAGES  # `PGD` has two strengths, and a sample is an image at one strength
 GIGABYTE = 10**9
 
 
@@ -42,7 +42,7 @@ def export_results(config: SweepConfig, tmp_path, name: str) -> dict[str, bytes]
 def limit_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
     """Return a function that limits the images per batch and returns a list, to which batch sizes are added."""
 
-    def make(limit: int) -> list[int]:
+    def limit_images_per_batch(limit: int) -> list[int]:
         sizes: list[int] = []
         network.usable_library()  # load the library first, so that its self-test is not recorded
 
@@ -62,19 +62,19 @@ def limit_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
         monkeypatch.setattr(InferenceNetwork, "_forward", limit_and_record(InferenceNetwork._forward))
         return sizes
 
-    return make
+    return limit_images_per_batch
 
 
 @pytest.fixture
 def set_device_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Return a function that makes the CPU report a limited memory, as a GPU does."""
 
-    def make(gigabytes: float) -> None:
+    def set_memory(gigabytes: float) -> None:
         free_and_total = round(gigabytes * GIGABYTE), round(gigabytes * GIGABYTE)
         monkeypatch.setattr(networks, "device_memory", lambda _: free_and_total)
         monkeypatch.setattr(network, "CPU_CHUNK", None)
 
-    return make
+    return set_memory
 
 
 def running_minima(sizes: list[int]) -> list[int]:
@@ -224,7 +224,7 @@ def test_results_do_not_depend_on_device_memory(make_sweep: MakeSweep, set_devic
         config = make_sweep(engine="fused", results=str(tmp_path / name), execution=execution)
         assert run_sweep(config, make_executor).complete
         exports.append(export_results(config, tmp_path, f"json {name}"))
-    assert len(exports[0]) == 7 * 3
+    assert len(exports[0]) == 7 * 3  # seven keys, each with three measurements
     assert exports[0] == exports[1] == exports[2]
 
 
@@ -252,7 +252,7 @@ def test_network_is_released_before_next_is_loaded(
 
 
 @pytest.mark.parametrize(("gpus_per_worker", "share"), [(0.5, 0.5), (1, 1), (2, 1)])
-def test_device_memory_is_divided_among_its_workers(
+def test_device_memory_is_divided_among_workers(
     make_sweep: MakeSweep, set_device_memory, monkeypatch: pytest.MonkeyPatch, gpus_per_worker, share
 ) -> None:
     set_device_memory(8)

@@ -1,5 +1,6 @@
 """Compaction does not lose, repeat or change results, even if it is killed or other processes commit results."""
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -78,7 +79,7 @@ def test_compacted_shards_and_row_groups_are_within_size_limits(tmp_path):
         results = make_results(unit, measurements=("accuracy",))
         for result in results:
             result.values["predictions"] = rng.integers(0, 3, n_images).astype(np.uint8)
-            result.values["predictions"][:4000] = rng.integers(0, 256, 4000)
+            result.values["predictions"][:4000] = rng.integers(0, 256, 4000)  # hardly compressible
         store.folder.publish("digits", f"{unit.architecture:06d}-pgd", encode(results))
     sizes = check_sizes(
         store, store.compact(target_bytes=target_bytes, row_group_bytes=row_group_bytes), target_bytes, row_group_bytes
@@ -247,7 +248,7 @@ def test_interrupted_deletion_loses_no_results(store, monkeypatch):
 def test_full_disk_during_compaction_loses_no_results(store):
     def fail(step):
         if step == "written":
-            raise OSError(28, os.strerror(28))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with pytest.raises(StorageFullError):
         ShardStore(store.root, on_step=fail).compact()

@@ -24,8 +24,8 @@ from robust201.submission.access import Access, check_access, find_token, token_
 if TYPE_CHECKING:
     from robust201.planning.config import SweepConfig
 
-CLOCK_SECONDS = 10.0
-"""Maximum difference between two clocks that passes the check. If clocks differ more, `logs` can show lines out of
+MAX_CLOCK_SKEW_SECONDS = 10.0
+"""Maximum difference between two clocks that passes the check. If clocks differ by more, `logs` can show lines out of
 order. `status` can report an active driver as dead, but only if it cannot read the file server's time."""
 
 _TIMEOUT_SECONDS = 10.0
@@ -114,7 +114,7 @@ def _check_clock(
     skew = max(0.0, other_time - time_after, time_before - other_time)
     detail = f"{skew:.0f} s from the clock of {other_clock}"
     fix = "Synchronise both clocks with NTP (timedatectl set-ntp true); `logs` sorts lines by their times."
-    return HealthCheck(check_name, ok=skew < CLOCK_SECONDS, detail=detail, fix=fix)
+    return HealthCheck(check_name, ok=skew < MAX_CLOCK_SKEW_SECONDS, detail=detail, fix=fix)
 
 
 def examine_cluster(config: SweepConfig | None, address: str | None) -> Iterator[HealthCheck]:

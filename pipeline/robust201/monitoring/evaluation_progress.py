@@ -20,7 +20,7 @@ _SIGNIFICANT_COST = 0.1
 """Minimum fraction of the total cost that a key must have for its measured time to correct other keys' estimates."""
 
 ProgressOption: TypeAlias = Callable[[int, int], None] | bool
-"""Whether to show progress, or a function that is called with the numbers of evaluations: complete, and in total."""
+"""Whether to show progress, or a function that is called with the numbers of complete and of all evaluations."""
 
 
 @dataclass

@@ -86,16 +86,16 @@ def _find_by_label(
     if matches:
         return matches
     if candidates:
-        unknown_part, suggestion = (
+        unknown_name, suggestion = (
             f"weights {weights!r}",
             did_you_mean(str(weights), [unit.weights for unit in candidates if unit.weights]),
         )
     elif dataset not in datasets:
-        unknown_part, suggestion = f"dataset {dataset!r}", did_you_mean(dataset, datasets)
+        unknown_name, suggestion = f"dataset {dataset!r}", did_you_mean(dataset, datasets)
     elif key not in keys:
-        unknown_part, suggestion = f"key {key!r}", did_you_mean(key, keys)
+        unknown_name, suggestion = f"key {key!r}", did_you_mean(key, keys)
     else:
-        unknown_part = f"architecture {format_architecture(architecture_id)}"
+        unknown_name = f"architecture {format_architecture(architecture_id)}"
         known_architectures = sorted({unit.architecture for unit in units})
         if isinstance(architecture_id, str):
             suggestion = did_you_mean(architecture_id, map(str, known_architectures))
@@ -105,7 +105,7 @@ def _find_by_label(
     name = "/".join(filter(None, (architecture, dataset, key, weights)))
     raise InputError(
         f"Looking up logs failed for {name}: expected a network and key of this sweep, but it does not contain "
-        f"{unknown_part}.{suggestion}"
+        f"{unknown_name}.{suggestion}"
     )
 
 

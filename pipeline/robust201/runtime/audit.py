@@ -36,9 +36,10 @@ class AuditedEvaluation:
     """Results of both engines for one network, key and strength.
 
     Attributes:
-        correct: number of correctly classified images for each engine, in the order of `tasks.ENGINES`.
-        only_one: number of images that are classified correctly with this engine and not with the other, in the same
-            order.
+        correct: number of images that are classified correctly under each engine's attack, in the order of
+            `tasks.ENGINES`.
+        only_one: number of images that are classified correctly under this engine's attack but not under the other
+            engine's, for each engine in the same order.
         p_value: two-sided p-value of McNemar's exact test; the null hypothesis is that the engines are equally strong.
         adjusted_p_value: p-value after Holm's adjustment over all evaluations of the audit.
     """

@@ -17,7 +17,7 @@ from robust201.planning.user_tasks import UserTaskParameters
 from robust201.planning.weights import WeightsSource
 
 CHECK_SECONDS = 300.0
-"""Time limit for executing all files; importing PyTorch from a busy file server takes a minute."""
+"""Time limit for executing all files; importing PyTorch from a busy file server can take a minute."""
 
 WEIGHTS_SECONDS = 60.0
 """Time after which the check builds no more networks to compare them with their weights; workers check the others."""

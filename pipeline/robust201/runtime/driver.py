@@ -81,7 +81,7 @@ class Driver:
         with draining as drain_request, closing(start_executor()) as executor:
             executors.append(executor)
             self.tracker.attach(metrics=executor.metrics, gpus_per_worker=executor.gpus_per_worker)
-            self.tracker.write(state="running")  # now, because the first event may take a quarter of an hour
+            self.tracker.write(state="running")  # now, because the first event may come only after a quarter of an hour
             bundles = make_bundles(executor)
             self._log.write("run_started", f"{len(bundles)} bundles")
             scheduler = Scheduler(

@@ -1,6 +1,6 @@
 """Heartbeats, which show that processes are working in a results folder and on which parts; for information only.
 
-A part is what a worker computes at a time: a range of images at some strengths of a key, or a training run. Each
+A worker computes one part at a time: a range of images at some strengths of a key, or a training run. Each
 process has a small file, ``<results>/heartbeats/<host>-<pid>-<nonce>.json``, which it rewrites every few seconds and
 when it begins a part. It removes the file when it ends. If the process is killed, the file remains and is no longer
 rewritten; the process then counts as silent. The wall clocks of two machines are never compared: a file's age is the
@@ -46,7 +46,7 @@ _JOIN_SECONDS = 5.0
 """Maximum time to wait at the end for a beat in progress, which an unavailable file server may block."""
 
 _STEPS_JSON_NAMES = {"first_step": "begun", "n_steps": "last"}
-"""Names in JSON of the attributes of `TrainingSteps` that have another name there."""
+"""JSON names of the attributes of `TrainingSteps` that are named differently in JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +268,7 @@ def find_active_shares(results: Path) -> tuple[str, ...]:
 
 
 def report_active_shares(results: Path, say: Callable[[str], None]) -> None:
-    """Tell the user which job shares are working in a results folder in which another run is about to start."""
+    """Tell the user how many job shares are working in a results folder in which another run is about to start."""
     n_shares = len(find_active_shares(results))
     if n_shares:
         say(

@@ -298,7 +298,7 @@ class _Attempt:
             new_file.unlink(missing_ok=True)
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise StorageFullError(
-                    f"Taking the lease failed for {self.path}: expected free space on the disk, got none "
+                    f"Taking the lease failed for {self.path}: the disk or its quota is full "
                     f"({error.strerror}). Free some space and rerun the same command."
                 ) from error
             raise

@@ -35,7 +35,7 @@ class LoadedNetwork:
 
     @property
     def last_batch_size(self) -> int:
-        """Batch size of the last call."""
+        """Batch size of the last call; 0 if there was no call since `limit`."""
         return self.classifier.last_batch_size if self.model is None else self.model.last_batch_size
 
     @property
@@ -55,10 +55,10 @@ class LoadedNetwork:
                 model.last_batch_size = 0
 
     def check(self, images: ImageSet, *, precision: str, name: str) -> None:
-        """Check the network's outputs, at the first call only (see `check_compiled`); call `limit` before."""
+        """Check the network's outputs, at the first call only (see `check_compiled`); `limit` must be called first."""
         if self._is_checked:
             return
-        pixels = _spread_images(images, self.classifier.device)
+        pixels = _select_evenly_spaced_images(images, self.classifier.device)
         if self.model is None:
             check_network(self.classifier, pixels, name=name, n_classes=images.n_classes)
         else:
@@ -152,9 +152,9 @@ class NetworkLoader:
         return BucketedModel(compiled, capacity, device=self._device, prepare=prepare)
 
 
-_N_COMPARED_IMAGES = 64
+_N_CHECKED_IMAGES = 64
 
 
-def _spread_images(images: ImageSet, device: torch.device) -> torch.Tensor:
-    indices = np.linspace(0, len(images) - 1, min(len(images), _N_COMPARED_IMAGES)).astype(np.int64)
+def _select_evenly_spaced_images(images: ImageSet, device: torch.device) -> torch.Tensor:
+    indices = np.linspace(0, len(images) - 1, min(len(images), _N_CHECKED_IMAGES)).astype(np.int64)
     return to_float(torch.from_numpy(images.images[indices]).to(device))

@@ -82,7 +82,7 @@ class OutcomeReader:
         return np.concatenate([empty, *(self.read_outcomes(unit) for unit in units)])
 
     def read_outcomes(self, unit: Unit, positions: NDArray[np.int64] | slice = slice(None)) -> _BoolArray:
-        """Read the outcomes of a unit at each strength; `positions` are those of its images in the dataset."""
+        """Read the outcomes of a unit at each strength; `positions` are the positions of its images in the dataset."""
         return read_outcomes(self._store, self._inventory, unit, self._labels[positions], self._plan.measurements)
 
     def read_pilot(self, key: str) -> Pilot | None:

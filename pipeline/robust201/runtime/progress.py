@@ -129,7 +129,7 @@ class RunProgress:
         last_result_time: monotonic time when work was last finished or reported; rates are measured up to this
             time, or up to now while it is None.
         slowness: time per multiply-accumulate of the remaining work, divided by that of the work done.
-        unsaved_macs: work of this run on training runs since their last snapshots, as reported by workers.
+        unsaved_macs: work done on training runs since their last snapshots, as reported by workers' heartbeats.
         training_heartbeats: heartbeats of the training runs in progress.
     """
 
@@ -157,7 +157,7 @@ class RunProgress:
 
     @property
     def is_rate_reliable(self) -> bool:
-        """Whether rates are measured over a long enough period; early rates are biased: short parts finish first."""
+        """Whether rates cover a long enough period; early rates are biased, because short parts finish first."""
         return self._macs_of_this_run > 0 and self.measured_seconds >= RATE_SECONDS
 
     @property
@@ -166,7 +166,7 @@ class RunProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimated seconds to the end; None before anything is done, or if the estimate is overdue."""
+        """Estimated seconds to the end; None before anything is done, or once the estimated end has passed."""
         if not self.remaining_macs:
             return 0.0
         if not self._macs_of_this_run:
@@ -190,9 +190,9 @@ class RunProgress:
 
 
 def read_progress(folder: Path) -> dict[str, Any]:
-    """Read the progress.json of the last driver or job share, without invalid fields.
+    """Read the valid fields of the progress.json that the last driver or job share wrote to a folder.
 
-    It is informative only; completed work is counted from the shards.
+    The file is informative only; completed work is counted from the shards.
     """
     try:
         payload = load_json(folder / PROGRESS_FILE, MAX_STATE_BYTES)

@@ -1,7 +1,8 @@
-"""Steps of a sampled sweep that the driver performs: drawing samples, and combining samples that contain all images.
+"""Steps of a sampled sweep that the driver performs: drawing samples, and combining results on samples.
 
 A sampled sweep evaluates its pilot networks on all images, and the other networks on a sample of the images per dataset
-and key. A sample grows by increments: disjoint sets of images, each of which is evaluated as a separate unit.
+and key. A sample grows by increments: disjoint sets of images, each of which is evaluated as a separate unit. Once the
+increments of a sample contain all images, the results on the increments are combined into results on all images.
 """
 
 import platform
@@ -39,7 +40,7 @@ def draw_samples(
     """Draw the missing increments of the keys whose pilot is complete; return whether any were drawn.
 
     The pilot includes all pilot networks of the sweep, even if the run's filters exclude some. The sampled images are
-    copied first. The record of the samples, `SAMPLE_FILE`, is written last and in one step, so that the next run after
+    copied first. The record of the samples, `SAMPLE_FILE`, is written last and atomically, so that the next run after
     an interruption draws the same samples.
 
     Args:
@@ -130,7 +131,7 @@ def _find_lost_samples(plan: Plan, samples: Samples, inventory: Inventory) -> di
     """Find keys with results on samples whose record is lost.
 
     Returns:
-        Whether the new sample equals the lost sample, by the name of the key and dataset, such as "pgd on cifar10".
+        A dictionary from names such as "pgd on cifar10" to whether the new sample equals the lost sample.
     """
     if plan.facts.samples is not None and plan.facts.samples.key_samples:
         return {}
@@ -170,7 +171,7 @@ def combine_complete_samples(plan: Plan, store: ShardStore, say: Callable[[str],
         The number of units with combined results.
     """
     samples = {} if plan.facts.samples is None else plan.facts.samples.key_samples
-    complete_samples = {key: sample for key, sample in samples.items() if sample.is_full}
+    complete_samples = {dataset_and_key: sample for dataset_and_key, sample in samples.items() if sample.is_full}
     if not complete_samples:
         return 0
     inventory = store.inventory(on_damage="report")
@@ -221,7 +222,7 @@ def _combine(
             name=unit.label,
         )
         values |= {name: array[order] for name, array in values.items() if COLUMNS[name].is_per_image}
-        # The increments' rows stay in the store with their seconds and provenance.
+        # No time is added: the increments' rows stay in the store with their seconds and provenance.
         results.append(EvaluationResult(part, strength, values, seconds=0.0, provenance=_provenance()))
     return results
 

@@ -98,7 +98,7 @@ def run_sweep(
     are combined. An executor is started only if evaluations are missing.
 
     `on_preview` receives a summary before anything is computed. `on_progress` receives each event, and None regularly
-    between events. `say` receives a line about each slow step.
+    between events. `say` receives a line about each slow operation.
 
     Raises:
         InputError: bad input; nothing was started.
@@ -268,7 +268,7 @@ def _plan_with_images(
     check: Callable[[], None],
     say: Callable[[str], None],
 ) -> RunPreview:
-    """Draw samples, and plan `parts` again, whose images now exist: unit ids include the hashes of images.
+    """Draw samples, and plan `parts` again: their images now exist, and their unit ids include the images' hashes.
 
     Parts of the units in `tried_parts` are excluded, so that failures are not retried.
     """

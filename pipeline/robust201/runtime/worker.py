@@ -32,7 +32,7 @@ from robust201.tasks.evaluate import ResidentImages, copy_to_device, evaluate_pa
 from robust201.tasks.transfer_task import TransferTask
 
 COMMIT_SECONDS = 300.0
-"""Minimum time between two commits of a part's results; the last ones are committed when the part is complete."""
+"""Minimum time between two commits of a part's results; the last results are committed when the part is complete."""
 
 
 class Worker(PartWorker):
@@ -176,7 +176,7 @@ class Worker(PartWorker):
         if self._tasks[unit.key].kind != "corruption":
             return None
         if unit.dataset not in self._corrupted:
-            self._image_set(unit)  # reads the copies of the clean images, with which the corrupted images are opened
+            self._image_set(unit)  # opens the copied clean images, which `open_corruptions` requires
             self._corrupted[unit.dataset] = self._inputs.open_corruptions(unit.dataset)
         store = self._corrupted[unit.dataset]
         store.verify(unit.key, expected=self._facts.datasets[unit.dataset].corruptions[unit.key])

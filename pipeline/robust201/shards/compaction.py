@@ -26,7 +26,7 @@ from robust201.tasks.columns import stored_order
 
 TARGET_BYTES = 192 << 20
 GRACE_SECONDS = 24 * 3600.0
-"""Time before replaced shards are deleted, in seconds. It is longer than any command that may still read them."""
+"""Time before replaced shards are deleted, in seconds. It is longer than any command that may still read them takes."""
 
 _OUTPUT_RATIO = 0.8
 """Expected output bytes per byte of small inputs. The ratio is below 1 because footers are removed, and values compress
@@ -72,8 +72,8 @@ class _Candidate:
 class Compaction:
     """One compaction of a results folder; other processes may commit results at the same time.
 
-    Compacted shards have two to four thirds of `target_bytes` on disk. The last one may be smaller, and a later
-    compaction merges it with new shards. `row_group_bytes` is the maximum size of a row group in memory, before
+    Compacted shards have between two thirds and four thirds of `target_bytes` on disk. The last one may be smaller, and
+    a later compaction merges it with new shards. `row_group_bytes` is the maximum size of a row group in memory, before
     compression. The inputs of a compacted shard are deleted when the compacted shard is older than `grace_seconds` by
     `clock`.
     """

@@ -226,15 +226,16 @@ class Inventory:
     def slices(self, unit: Unit, strength: float, columns: frozenset[str]) -> tuple[Slice, ...]:
         """Return rows that have the required columns and together cover each image of an evaluation once.
 
-        If a row has all images, only this row is returned; if several rows have, the first by shard name is returned.
+        If a row has all images, only this row is returned; if several rows do, the first by shard name is returned.
         Raises IncompleteError if images are missing.
         """
         chosen_slices = choose_slices(self._find_usable_slices(unit, strength, columns))
         gaps = find_gaps(chosen_slices, unit.n_images)
         if gaps:
             raise IncompleteError(
-                f"Reading values failed for {unit.label} at {strength:g}: of images 0:{unit.n_images}, results of "
-                f"{', '.join(f'{start}:{stop}' for start, stop in gaps)} are missing. Run the sweep to the end."
+                f"Reading values failed for {unit.label} at {strength:g}: the results of images "
+                f"{', '.join(f'{start}:{stop}' for start, stop in gaps)} are missing, out of {unit.n_images:,} images. "
+                "Run the sweep to the end."
             )
         return chosen_slices
 
@@ -445,7 +446,7 @@ def _sort_rows(rows: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         column = rows[name]
         if (is_tied & (column[1:] < column[:-1])).any():
             order = np.lexsort([rows[name] for name in reversed(_ORDER)])
-            # Columns are sorted one at a time, because all columns together may have a hundred megabytes.
+            # Columns are sorted one at a time, because all columns together may take a hundred megabytes.
             return {name: rows.pop(name)[order] for name in list(rows)}
         is_tied &= column[1:] == column[:-1]
     return rows

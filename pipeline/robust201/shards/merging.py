@@ -20,8 +20,8 @@ class MergeReport:
     """The result of merging results folders.
 
     `added` is the number of copied shards, `present` the number of shards that the target already had, and `protocols`
-    the number of copied protocols. `conflicts` are damaged shards, which are not copied, and duplicates in the target
-    with different values.
+    the number of copied protocols. `conflicts` are damaged shards of a source, which are not copied, damaged shards of
+    the target, and duplicates in the target with different values.
     """
 
     added: int

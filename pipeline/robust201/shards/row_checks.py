@@ -49,7 +49,7 @@ def find_suspects(table: pa.Table, columns: tuple[str, ...]) -> tuple[RowMask, N
             continue
         values = _flatten_column(table, column.name).reshape(n_rows, *column.shape(n_classes, 0))
         if column.value_from_counts is not None:
-            with np.errstate(invalid="ignore"):  # values over zero images are NaN, which equals nothing
+            with np.errstate(invalid="ignore"):  # values over zero images are NaN, which does not equal itself
                 is_suspect |= values != column.value_from_counts(cm)
         elif column.count_images_per_mean is None:
             is_suspect[:] = True  # no vectorised check for this kind of column

@@ -30,8 +30,8 @@ _MAX_OPEN_FILES = 64
 _BATCH_BYTES = 2 << 20
 """Maximum size of a `RowBatch` of several units, in decoded bytes."""
 
-_READ_BYTES = 2 << 20
-"""Number of bytes read after which freed memory is released. Releasing it after each small shard would be slow."""
+_BYTES_BETWEEN_RELEASES = 2 << 20
+"""Number of bytes to read before freed memory is released again. Releasing it after each small shard would be slow."""
 
 _CACHE_BYTES = 256 << 20
 """Size of the cache: sixteen row groups, so that reading stays fast while up to sixteen compacted shards overlap."""
@@ -97,7 +97,7 @@ class RowReader:
         self._tables[cache_key] = table
         self._cached_bytes += table.nbytes
         self._read_bytes += n_bytes
-        if self._read_bytes > _READ_BYTES:
+        if self._read_bytes > _BYTES_BETWEEN_RELEASES:
             self._read_bytes = 0
             give_back_freed_memory()
         return table

@@ -92,7 +92,7 @@ class _Scanner:
     def scan(self) -> Inventory:
         entries = [entry for entry in self.folder.backend.entries() if entry.name not in self.damage]
         index = Index(self.folder.index)
-        self.names_to_hash = frozenset(entry.name for entry in entries if self._is_to_be_verified(entry.name))
+        self.names_to_hash = frozenset(entry.name for entry in entries if self._should_hash(entry.name))
         # With "all", every byte must be read, so the index is not used.
         indexed_catalogue = index.load(entries if self.verify != "all" else (), self.names_to_hash)
         indexed_names = set(list_shard_names(indexed_catalogue))
@@ -131,7 +131,7 @@ class _Scanner:
             is_hashed=self.verify == "all",
         )
 
-    def _is_to_be_verified(self, shard: str) -> bool:
+    def _should_hash(self, shard: str) -> bool:
         if self.verify != "unverified" or self.networks is None:
             return self.verify != "none"
         return network_of(shard) in self.networks

@@ -132,7 +132,7 @@ class ShardStore:
         """Return one evaluation's columns, merged over its parts.
 
         The columns are the measurements' columns, `accuracy`, and counts of images. Reading evaluations in the order of
-        dataset, key and architecture is fast and takes bounded memory, also from compacted shards. Raises
+        dataset, key and architecture is fast and takes bounded memory, even from compacted shards. Raises
         IncompleteError if images are missing, and the errors of `RowReader`.
         """
         columns = required_unit_columns(unit, measurements)

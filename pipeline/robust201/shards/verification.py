@@ -160,7 +160,7 @@ class _ClassCountCheck:
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
-        # The keys are (dataset, hash of the images, start, stop), and the numbers of images per class.
+        # Outer keys are (dataset, hash of the images, start, stop), and inner keys are the numbers of images per class.
         self._rows: dict[tuple[str, str, int, int], dict[tuple[int, ...], list[NDArray[np.integer[Any]]]]] = {}
         self._image_hashes: dict[str, str] = {}
         self._lock = Lock()
@@ -171,11 +171,11 @@ class _ClassCountCheck:
             return
         unit_numbers, start, stop = (self._inventory.row_column(name)[rows] for name in ("unit", "start", "stop"))
         dataset_protocols, pair_of_unit = self._inventory.dataset_protocols
-        keys_and_counts = np.column_stack([pair_of_unit[unit_numbers], start, stop, class_sizes])
-        if (keys_and_counts == keys_and_counts[:1]).all():
-            distinct_entries, group_of_row = keys_and_counts[:1], np.zeros(len(rows), np.intp)
+        ranges_and_counts = np.column_stack([pair_of_unit[unit_numbers], start, stop, class_sizes])
+        if (ranges_and_counts == ranges_and_counts[:1]).all():
+            distinct_entries, group_of_row = ranges_and_counts[:1], np.zeros(len(rows), np.intp)
         else:
-            distinct_entries, group_of_row = np.unique(keys_and_counts, axis=0, return_inverse=True)
+            distinct_entries, group_of_row = np.unique(ranges_and_counts, axis=0, return_inverse=True)
         with self._lock:
             for index, (pair_number, start_image, stop_image, *class_counts) in enumerate(distinct_entries.tolist()):
                 dataset, protocol = dataset_protocols[pair_number]

@@ -40,8 +40,8 @@ from robust201.runtime.metrics import METRICS, Metrics
 _OBJECT_STORE_BYTES = 128 << 20
 
 _MAX_OUTCOMES = 256
-"""Maximum number of outcomes that a call of `collect` returns. So many fit into one message, and a worker hardly queues
-more while the driver handles the previous call."""
+"""Maximum number of outcomes that a call of `collect` returns. This many fit into one message, and a worker rarely
+queues more while the driver handles the previous call."""
 
 _Outcome = Receipt | UnitFailure | None
 """A worker's message about a bundle; None marks the end of the bundle."""
