@@ -1,4 +1,4 @@
-"""Generated corrupted images: a run generates only those that it needs, and only when it needs them."""
+"""Generated corrupted images: a run generates only the images that it needs, and only when it needs them."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Published corrupted images: a run opens only those that it needs."""
+"""Published corrupted images: a run opens only the images that it needs."""
 
 from collections.abc import Sequence
 from pathlib import Path

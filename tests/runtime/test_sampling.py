@@ -627,7 +627,7 @@ def test_run_draws_lost_sample_again_and_reports_it(make_sampled: MakeSampled, t
     assert (config.results / SAMPLE_FILE).read_bytes() == sample_record
     assert export_files(config, tmp_path / "b") == files
     (line,) = [line for line in lines if "drawn again" in line]
-    assert line.endswith("from the pilot: aa_square on digits, pgd on digits as before.")
+    assert line.endswith("from the pilot: aa_square on digits, pgd on digits with the same images as before.")
     (stale_line,) = previews[0].stale
     assert stale_line.startswith(
         "6 evaluations on samples (aa_square, pgd) are kept but not used: sample.json is missing"

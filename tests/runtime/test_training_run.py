@@ -224,7 +224,7 @@ def test_diverging_training_run_gives_one_line_error_and_other_runs_complete(tmp
     assert "Training failed for #309 on bright: the loss diverged" in failure.message
     assert "Lower the learning rate (1e+30)." in failure.message
     assert tally.remaining == 1  # the training run that starts from the diverged run's weights
-    assert any("start weights are missing, such as #309 bright tuned seed 0" in message for message in messages)
+    assert any("start weights are missing: 1, such as #309 bright tuned seed 0" in message for message in messages)
 
 
 @pytest.mark.parametrize("damage", ["absent", "truncated", "label"])

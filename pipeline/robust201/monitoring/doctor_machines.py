@@ -171,7 +171,7 @@ def _examine_token(token: str | None, *, is_needed: bool) -> HealthCheck:
 
 
 def _examine_head(access: Access) -> Iterator[HealthCheck]:
-    """Check a head's version, its token and its clock, all of which its response to one request shows."""
+    """Check the version, token and clock of a head with one request."""
     request = urllib.request.Request(f"{access.address}/api/version", headers=access.headers())  # noqa: S310 - http(s)
     time_before = time.time()
     try:

@@ -1,6 +1,6 @@
 """Driver of a sweep or of training runs: computes bundles in stages, tracks progress, and drains on signals.
 
-A bundle is work that one worker computes in turn, with one network. When a run drains, workers finish the part in
+A bundle has parts of one network, which one worker computes one by one. When a run drains, workers finish the part in
 progress and start no other.
 """
 
@@ -65,7 +65,7 @@ class Driver:
                 executor.drain()  # an inline executor would otherwise notice only after its next receipt
             self._say(line)
 
-        def should_drain() -> bool:
+        def update_and_check_drain() -> bool:
             self._check()
             self.tracker.flush()
             self._on_progress(self.tracker.progress, None)
@@ -87,7 +87,7 @@ class Driver:
             scheduler = Scheduler(
                 executor,
                 max_attempts=self._execution.max_attempts,
-                should_drain=should_drain,
+                should_drain=update_and_check_drain,
                 interruptible=drain_request.interruptible,
                 on_event=observe,
                 find_committed=find_committed,
@@ -100,6 +100,7 @@ class Driver:
 
     @contextmanager
     def recording_errors(self) -> Iterator[None]:
+        """Write an error that ends the run within the context to progress.json and the log, and raise it again."""
         try:
             yield
         except BaseException as error:

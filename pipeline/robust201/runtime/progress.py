@@ -128,7 +128,7 @@ class RunProgress:
             it, so that they do not lower the rate.
         last_result_time: monotonic time when work was last finished or reported; rates are measured up to this
             time, or up to now while it is None.
-        slowness: time per multiply-accumulate of the remaining work, divided by that of the work done.
+        slowness: time per multiply-accumulate of the remaining work, divided by the same time for the finished work.
         unsaved_macs: work done on training runs since their last snapshots, as reported by workers' heartbeats.
         training_heartbeats: heartbeats of the training runs in progress.
     """
@@ -245,16 +245,20 @@ class Tracker:
         self._tally = RunTally()
         self._n_missing: defaultdict[tuple[str, str], float] = defaultdict(float)
         self._costs = KeyCosts()
+        # For training runs: the work since the last snapshot by unit id, the work before the resumption by unit id and
+        # next snapshot, and the stored snapshots as pairs of unit id and step.
         self._unsaved_macs: dict[str, float] = {}
         self._resumed_macs: dict[tuple[str, float], float] = {}
         self._finished_strengths: set[tuple[str, float]] = set()
         self._is_starting = True
         self._units: dict[str, Unit] = {}
+        # Numbers of images without a result, counted once per strength: the current numbers by unit id, and the numbers
+        # before the run by evaluation.
         self._pending_images: Counter[str] = Counter()
         self._missing_images: Counter[tuple[object, ...]] = Counter()
         self._folder = folder
         self._last_write = 0.0
-        self._is_stale = False
+        self._is_outdated = False
         self._state = "running"
         self._write_lock = threading.RLock()
         self.progress = RunProgress(plan.n_evaluations)
@@ -284,7 +288,7 @@ class Tracker:
                 self._missing_images[*_network_and_key(part.unit), strength] += sign * (part.stop - part.start)
 
     def _count_evaluations(self, unit: Unit, strengths: Collection[float], n_images: int) -> float:
-        """Count evaluations; a slice of the images counts as its fraction of those missing before this run."""
+        """Count evaluations; a slice counts as its fraction of the images that were missing before this run."""
         missing_counts = (self._missing_images[*_network_and_key(unit), strength] for strength in strengths)
         return sum(n_images / n_missing for n_missing in missing_counts if n_missing)
 
@@ -317,12 +321,12 @@ class Tracker:
                 self._record_lost_worker(event.preempted, event.reason, list(units.values()))
             case WorkerLost():
                 self._record_lost_worker(event.preempted, event.reason, [])
-        self._is_stale = True
+        self._is_outdated = True
         self.flush()
 
     def flush(self) -> None:
         """Write progress.json if it is out of date and was not written moments ago; must be called regularly."""
-        if self._is_stale and time.monotonic() - self._last_write >= _MIN_WRITE_INTERVAL_SECONDS:
+        if self._is_outdated and time.monotonic() - self._last_write >= _MIN_WRITE_INTERVAL_SECONDS:
             self.write()
 
     def note_draining(self) -> None:
@@ -374,7 +378,7 @@ class Tracker:
         self.progress.training_heartbeats = tuple(in_progress)
         if self._unsaved_macs:
             self._extend_rate_period(max(beat.training.seconds + beat.age for beat in in_progress if beat.training))
-            self._is_stale = True
+            self._is_outdated = True
 
     def _count_steps(self, unit: Unit, beat: LastBeat) -> None:
         """Count the steps of a training run since its last snapshot, except steps before it was resumed."""
@@ -424,7 +428,7 @@ class Tracker:
         """Write progress.json with a state (running, draining, stopped, drained or finished); None keeps the state."""
         with self._write_lock:
             self._state = state or self._state
-            self._last_write, self._is_stale = time.monotonic(), False
+            self._last_write, self._is_outdated = time.monotonic(), False
             write_text(self._folder / PROGRESS_FILE, json.dumps(self._payload(self._state)))
 
     def stop(self) -> None:

@@ -37,7 +37,7 @@ def draw_samples(
     check: Callable[[], None],
     say: Callable[[str], None],
 ) -> bool:
-    """Draw the missing increments of the keys whose pilot is complete; return whether any were drawn.
+    """Draw the missing increments of the keys under which the pilot is complete; return whether any were drawn.
 
     The pilot includes all pilot networks of the sweep, even if the run's filters exclude some. The sampled images are
     copied first. The record of the samples, `SAMPLE_FILE`, is written last and atomically, so that the next run after
@@ -58,7 +58,7 @@ def draw_samples(
     has_new_increments = False
     for planned_key in plan.planned_keys:
         if has_known_images(plan.protocols[planned_key.protocol]):
-            continue
+            continue  # the key is not sampled, or this increment is already drawn
         images = inputs.images(planned_key.dataset)
         outcome_reader = OutcomeReader(plan, store, inventory, planned_key.dataset, images.labels)
         pilot = outcome_reader.read_pilot(planned_key.key)
@@ -139,7 +139,8 @@ def _find_lost_samples(plan: Plan, samples: Samples, inventory: Inventory) -> di
         dataset_and_key: sample.increments[0].sha256 for dataset_and_key, sample in samples.key_samples.items()
     }
     is_same: dict[str, bool] = {}
-    for payload in map(inventory.protocol, inventory.count_foreign_evaluations(plan.used_ids_with_full_samples)):
+    for digest in inventory.count_foreign_evaluations(plan.used_ids_with_full_samples):
+        payload = inventory.protocol(digest)
         dataset, key = payload.get("dataset", ""), payload.get("key", "")
         if (dataset, key) in new_hashes and "sample_of" in payload["images"]:
             name = f"{key} on {dataset}"
@@ -151,7 +152,7 @@ def _describe_lost_samples(results: Path, is_same: Mapping[str, bool]) -> str:
     same_names, different_names = (
         ", ".join(name for name in is_same if is_same[name] == value) for value in (True, False)
     )
-    comparisons = [f"{same_names} as before"] * bool(same_names)
+    comparisons = [f"{same_names} with the same images as before"] * bool(same_names)
     comparisons += [f"{different_names} with other images than before, so earlier results are not used"] * bool(
         different_names
     )

@@ -1,6 +1,6 @@
 """Scheduler: submits bundles to an executor, counts their results, and retries lost work.
 
-A bundle has parts of one network and dataset, which one worker computes in turn. The scheduler distinguishes three
+A bundle has parts of one network and dataset, which one worker computes one by one. The scheduler distinguishes three
 kinds of failures. Work that is lost because a machine was preempted is retried without limit. If a worker dies, the
 part that it was computing may be the cause. This part is retried alone, so that no other part is lost with it, and
 counts as failed after `max_attempts` deaths. An error raised by an evaluation would occur again, so its part fails
@@ -83,8 +83,8 @@ class Scheduler:
         interruptible: context in which the deadline for draining may interrupt the executor (see
             `core.interrupts.DrainRequest`).
         on_event: called with each event after it has been counted.
-        find_committed: called if a worker is lost; returns receipts of those parts of the lost bundle that the worker
-            had committed but not reported.
+        find_committed: called with the unreported parts of a lost worker's bundle; returns receipts of the results that
+            the worker had committed.
         tally: tally of the earlier stages of the same run, to which results are added.
         activity: name of the work in messages.
     """

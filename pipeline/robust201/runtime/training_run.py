@@ -242,7 +242,7 @@ class _Run:
         if waiting_trainings:
             predecessor = self._config.start_of(waiting_trainings[0].training)
             self._say(
-                f"{len(waiting_trainings)} training runs were not started because their start weights are missing, "
+                f"Training runs that were not started because their start weights are missing: {len(waiting_trainings)}, "
                 f"such as {waiting_trainings[0].training.label}, which starts from "
                 f"{'other weights' if predecessor is None else predecessor.label}."
             )

@@ -153,7 +153,8 @@ class Compaction:
         candidates_by_layout: dict[tuple[str, bool, tuple[str, ...]], list[_Candidate]] = {}
         for candidate in self._list_candidates(inventory):
             dataset = candidate.shard.partition("/")[0]
-            layout = (dataset, candidate.sort_key[1], tuple(sorted(candidate.columns)))
+            has_text_ids = candidate.sort_key[1]
+            layout = (dataset, has_text_ids, tuple(sorted(candidate.columns)))
             candidates_by_layout.setdefault(layout, []).append(candidate)
         for candidates in candidates_by_layout.values():
             yield from self._iter_groups_of_layout(candidates)

@@ -171,7 +171,7 @@ class Inventory:
         return float(self._rows["seconds"].sum(dtype=np.float64))
 
     @cached_property
-    def _group_starts(self) -> NDArray[np.int32]:
+    def _evaluation_starts(self) -> NDArray[np.int32]:
         """Index of the first row of each evaluation, followed by the number of rows."""
         unit, strength = self._rows["unit"], self._rows["strength"]
         starts_evaluation = np.ones(len(unit) + 1, dtype=bool)
@@ -181,7 +181,7 @@ class Inventory:
     @property
     def _has_single_rows(self) -> bool:
         """Whether each evaluation has one row."""
-        return len(self._group_starts) - 1 == len(self)
+        return len(self._evaluation_starts) - 1 == len(self)
 
     def iter_overlapping(self) -> Iterator[EvaluationSlices]:
         """Yield evaluations that have some images in several rows.
@@ -191,10 +191,10 @@ class Inventory:
         if self._has_single_rows:
             return
         n_images_of_rows = (self._rows["stop"] - self._rows["start"]).astype(np.int64)
-        n_covered = np.add.reduceat(n_images_of_rows, self._group_starts[:-1])
-        n_images = self._n_images[self._rows["unit"][self._group_starts[:-1]]]
+        n_covered = np.add.reduceat(n_images_of_rows, self._evaluation_starts[:-1])
+        n_images = self._n_images[self._rows["unit"][self._evaluation_starts[:-1]]]
         for evaluation in np.flatnonzero(n_covered > n_images).tolist():
-            first_row, end_row = self._group_starts[evaluation : evaluation + 2].tolist()
+            first_row, end_row = self._evaluation_starts[evaluation : evaluation + 2].tolist()
             unit = self.units[int(self._rows["unit"][first_row])]
             yield EvaluationSlices(
                 unit, float(self._rows["strength"][first_row]), tuple(self._make_slices(first_row, end_row))
@@ -320,7 +320,7 @@ class Inventory:
         if not len(self):
             return np.zeros(0, dtype=np.int32), np.zeros(0)
         has_columns = self._rows_have_columns(columns)
-        first_rows = self._group_starts[:-1]
+        first_rows = self._evaluation_starts[:-1]
         has_all_images = (self._rows["start"] == 0) & (self._rows["stop"] == self._n_images[self._rows["unit"]])
         is_complete = has_all_images & has_columns
         if self._has_single_rows and is_complete.all():  # avoids a copy of the columns
@@ -328,7 +328,7 @@ class Inventory:
             return self._complete_evaluations_cache[columns]
         is_complete = np.logical_or.reduceat(is_complete, first_rows)
         for evaluation in np.flatnonzero(~is_complete).tolist():
-            first_row, end_row = self._group_starts[evaluation : evaluation + 2].tolist()
+            first_row, end_row = self._evaluation_starts[evaluation : evaluation + 2].tolist()
             usable_slices = [
                 row_slice for row_slice in self._make_slices(first_row, end_row) if has_columns[row_slice.row]
             ]
@@ -366,7 +366,8 @@ class Inventory:
             is_foreign = np.ones(len(self._units) + 1, dtype=bool)
             # For units without a row, `find` returns -1, which selects the additional last element.
             is_foreign[self.find(plan_unit_ids)] = False
-            n_evaluations_of_unit = np.bincount(self._rows["unit"][self._group_starts[:-1]], minlength=len(self._units))
+            unit_of_evaluation = self._rows["unit"][self._evaluation_starts[:-1]]
+            n_evaluations_of_unit = np.bincount(unit_of_evaluation, minlength=len(self._units))
             foreign_units = np.flatnonzero(is_foreign[:-1])
             protocols = self._units.columns["protocol"].take(from_numpy(foreign_units)).to_pylist()
             for protocol, count in zip(protocols, n_evaluations_of_unit[foreign_units].tolist(), strict=True):

@@ -255,7 +255,7 @@ class ShardFile:
             check_row_count(
                 sum(n_rows_of_groups), sum(chunk.n_compressed_bytes for group in groups for chunk in group.chunks)
             )
-            self._columns_of_groups = [{chunk.column: chunk.n_bytes for chunk in group.chunks} for group in groups]
+            self._column_bytes_of_groups = [{chunk.column: chunk.n_bytes for chunk in group.chunks} for group in groups]
         except FileNotFoundError:
             raise
         except (pa.ArrowException, OSError, ValueError) as error:
@@ -278,7 +278,7 @@ class ShardFile:
 
     def count_encoded_bytes(self, row_group: int, columns: Collection[str] | None = None) -> int:
         """Return the size of a row group, or of some of its columns, before compression."""
-        sizes = self._columns_of_groups[row_group]
+        sizes = self._column_bytes_of_groups[row_group]
         return sum(size for name, size in sizes.items() if columns is None or name in columns)
 
     def iter_group_ranges(self, max_bytes: int) -> Iterator[tuple[int, int]]:
@@ -287,13 +287,13 @@ class ShardFile:
         A larger row group is a range of its own.
         """
         first_group, n_range_bytes = 0, 0
-        for group in range(len(self._columns_of_groups)):
+        for group in range(len(self._column_bytes_of_groups)):
             group_bytes = self.count_encoded_bytes(group)
             if group > first_group and n_range_bytes + group_bytes > max_bytes:
                 yield first_group, group
                 first_group, n_range_bytes = group, 0
             n_range_bytes += group_bytes
-        yield first_group, len(self._columns_of_groups)
+        yield first_group, len(self._column_bytes_of_groups)
 
     def close(self) -> None:
         self._file.close()

@@ -53,7 +53,7 @@ class RowReader:
         self._cache_bytes = cache_bytes
         self._files: OrderedDict[str, ShardFile] = OrderedDict()
         self._tables: OrderedDict[tuple[str, int, frozenset[str] | None], pa.Table] = OrderedDict()
-        self._cached_bytes = self._read_bytes = 0
+        self._cached_bytes = self._bytes_since_release = 0
 
     def close(self) -> None:
         while self._files:
@@ -96,9 +96,9 @@ class RowReader:
         table = file.read(group, None if columns is None else sorted(columns))
         self._tables[cache_key] = table
         self._cached_bytes += table.nbytes
-        self._read_bytes += n_bytes
-        if self._read_bytes > _BYTES_BETWEEN_RELEASES:
-            self._read_bytes = 0
+        self._bytes_since_release += n_bytes
+        if self._bytes_since_release > _BYTES_BETWEEN_RELEASES:
+            self._bytes_since_release = 0
             give_back_freed_memory()
         return table
 

@@ -144,18 +144,18 @@ def check_rows(
             Index(folder.index).forget([inventory.shards[number - 1]])  # its change marker may be unchanged
         yield from findings
         on_progress(number, len(inventory.shards))
-    for row, difference in checker.class_counts.find_disagreements():
+    for row, difference in checker.class_size_check.find_disagreements():
         (identity,) = _list_inventory_identities(inventory, np.array([row]))
         shard, position = inventory.locate(row)
         message = f"Verifying failed for {identity.label}: {difference}"
         yield ShardFinding(shard, identity.label, "unlike others", message, ((shard, position),))
 
 
-class _ClassCountCheck:
+class _ClassSizeCheck:
     """Checks that rows measured on the same images have the same number of images of each true class.
 
-    These numbers are the row sums of a confusion matrix. The images may not be available, so rows are compared with
-    each other, and rows that differ from the majority are reported.
+    These numbers, the class sizes, are the row sums of a confusion matrix. The images may not be available, so rows are
+    compared with each other, and rows that differ from the majority are reported.
     """
 
     def __init__(self, inventory: Inventory) -> None:
@@ -171,18 +171,18 @@ class _ClassCountCheck:
             return
         unit_numbers, start, stop = (self._inventory.row_column(name)[rows] for name in ("unit", "start", "stop"))
         dataset_protocols, pair_of_unit = self._inventory.dataset_protocols
-        ranges_and_counts = np.column_stack([pair_of_unit[unit_numbers], start, stop, class_sizes])
-        if (ranges_and_counts == ranges_and_counts[:1]).all():
-            distinct_entries, group_of_row = ranges_and_counts[:1], np.zeros(len(rows), np.intp)
+        ranges_and_sizes = np.column_stack([pair_of_unit[unit_numbers], start, stop, class_sizes])
+        if (ranges_and_sizes == ranges_and_sizes[:1]).all():
+            distinct_entries, group_of_row = ranges_and_sizes[:1], np.zeros(len(rows), np.intp)
         else:
-            distinct_entries, group_of_row = np.unique(ranges_and_counts, axis=0, return_inverse=True)
+            distinct_entries, group_of_row = np.unique(ranges_and_sizes, axis=0, return_inverse=True)
         with self._lock:
-            for index, (pair_number, start_image, stop_image, *class_counts) in enumerate(distinct_entries.tolist()):
+            for index, (pair_number, start_image, stop_image, *sizes) in enumerate(distinct_entries.tolist()):
                 dataset, protocol = dataset_protocols[pair_number]
-                rows_by_counts = self._rows.setdefault(
+                rows_by_sizes = self._rows.setdefault(
                     (dataset, self._find_image_hash(protocol), start_image, stop_image), {}
                 )
-                rows_by_counts.setdefault(tuple(class_counts), []).append(rows[group_of_row.ravel() == index])
+                rows_by_sizes.setdefault(tuple(sizes), []).append(rows[group_of_row.ravel() == index])
 
     def _find_image_hash(self, protocol: str) -> str:
         """Return the hash of a protocol's images, or the protocol's digest if its payload has no such hash."""
@@ -192,43 +192,43 @@ class _ClassCountCheck:
         return self._image_hashes[protocol]
 
     def find_disagreements(self) -> Iterator[tuple[int, str]]:
-        """Yield rows whose counts differ from the majority's counts, each with a message.
+        """Yield rows whose class sizes differ from the majority's class sizes, each with a message.
 
         Rows with the same dataset, images and range of images are compared.
         """
-        for rows_by_counts in self._rows.values():
-            n_rows = {class_counts: sum(map(len, row_arrays)) for class_counts, row_arrays in rows_by_counts.items()}
+        for rows_by_sizes in self._rows.values():
+            n_rows = {class_sizes: sum(map(len, row_arrays)) for class_sizes, row_arrays in rows_by_sizes.items()}
             first_row = {
-                class_counts: min(int(rows.min()) for rows in row_arrays)
-                for class_counts, row_arrays in rows_by_counts.items()
+                class_sizes: min(int(rows.min()) for rows in row_arrays)
+                for class_sizes, row_arrays in rows_by_sizes.items()
             }
-            majority = max(rows_by_counts, key=lambda class_counts: (n_rows[class_counts], -first_row[class_counts]))
+            majority = max(rows_by_sizes, key=lambda class_sizes: (n_rows[class_sizes], -first_row[class_sizes]))
             message = f"expected {list(majority)} images per class in cm, as in {n_rows[majority]} other rows"
             minorities = (
-                (row_arrays, class_counts)
-                for class_counts, row_arrays in rows_by_counts.items()
-                if class_counts != majority
+                (row_arrays, class_sizes)
+                for class_sizes, row_arrays in rows_by_sizes.items()
+                if class_sizes != majority
             )
-            for row, class_counts in sorted(
-                (row, class_counts)
-                for row_arrays, class_counts in minorities
+            for row, class_sizes in sorted(
+                (row, class_sizes)
+                for row_arrays, class_sizes in minorities
                 for rows in row_arrays
                 for row in rows.tolist()
             ):
-                yield row, f"{message}, got {list(class_counts)}. Evaluate it again."
+                yield row, f"{message}, got {list(class_sizes)}. Evaluate it again."
 
 
 @dataclass
 class _RowChecker:
-    """Checks the rows of one shard at a time, and collects their counts and provenances."""
+    """Checks the rows of one shard at a time, and collects their class sizes and provenances."""
 
     folder: ResultsFolder
     inventory: Inventory
     provenances: set[str]
-    class_counts: _ClassCountCheck = field(init=False)
+    class_size_check: _ClassSizeCheck = field(init=False)
 
     def __post_init__(self) -> None:
-        self.class_counts = _ClassCountCheck(self.inventory)
+        self.class_size_check = _ClassSizeCheck(self.inventory)
 
     def check_shard(self, shard_number: int) -> list[ShardFinding]:
         """Check the shard at an index of `inventory.shards`; thread-safe."""
@@ -268,9 +268,9 @@ class _RowChecker:
                     yield ShardFinding(shard, identity.label, "invalid", str(error), ((shard, first_row + offset),))
                     continue
                 if COUNTS in file.columns and class_sizes is None:
-                    self.class_counts.add(rows[offset : offset + 1], values[COUNTS].sum(axis=1)[None])
+                    self.class_size_check.add(rows[offset : offset + 1], values[COUNTS].sum(axis=1)[None])
             if class_sizes is not None:
-                self.class_counts.add(rows[~is_invalid], class_sizes[~is_invalid])
+                self.class_size_check.add(rows[~is_invalid], class_sizes[~is_invalid])
 
     def _matches_inventory(self, shard: str, rows: NDArray[np.int32], table: pa.Table) -> bool:
         """Return whether a table's rows match the inventory's rows, and belong in a shard of this name."""

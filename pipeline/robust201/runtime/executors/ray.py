@@ -189,8 +189,8 @@ def _unexpected_error(error: RayTaskError) -> EvaluationError:
     cause = error.cause if isinstance(error.cause, Exception) else error
     message = one_line(cause, 200)
     return EvaluationError(
-        f"Running workers failed: one of them raised {type(cause).__name__}: {message}. This is a bug, please report "
-        "it; `robust201 logs` shows the worker's last actions."
+        f"Running workers failed: one of them raised {type(cause).__name__}: {message}. This is a bug: please report "
+        "it. `robust201 logs` shows the worker's last actions."
     )
 
 

@@ -190,9 +190,10 @@ class RayProcess:
 
     def _lost_error(self, reason: str) -> RayLostError:
         hint = ", or compute in this process with --executor inline" if self._is_local else ""
+        location = "on this machine" if self._is_local else f"at {self._config.execution.ray_address}"
         return RayLostError(
-            f"Running workers failed for Ray at {self._config.execution.ray_address or 'this machine'}: Ray was lost "
-            f"({reason}). Finished work is kept; rerun the same command to resume{hint}."
+            f"Running workers failed for Ray {location}: Ray was lost ({reason}). Finished work is kept; rerun the "
+            f"same command to resume{hint}."
         )
 
     def free_slots(self) -> int:
