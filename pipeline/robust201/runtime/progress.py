@@ -42,7 +42,7 @@ _NUMERIC_FIELDS = frozenset(
         "preemptions",
     }
 )
-"""Numeric fields of progress.json; each may be null."""
+"""Numeric fields of progress.json; a field is null if its value is unknown."""
 
 WORKING_STATES = frozenset({"running", "draining"})
 """States of a run that has not ended."""
@@ -202,11 +202,11 @@ def read_progress(folder: Path) -> dict[str, Any]:
     return {
         name: value
         for name, value in fields.items()
-        if (_is_state(value) if name == "state" else name in _NUMERIC_FIELDS and is_amount(value))
+        if (_is_state_name(value) if name == "state" else name in _NUMERIC_FIELDS and is_amount(value))
     }
 
 
-def _is_state(value: object) -> bool:
+def _is_state_name(value: object) -> bool:
     """Return whether a value is a valid state name, which `status` can print unchanged."""
     return isinstance(value, str) and value.isidentifier() and len(value) <= _MAX_STATE_LENGTH
 
@@ -221,7 +221,7 @@ def count_evaluations(parts: Collection[Part]) -> int:
 
 
 class PlannedWork(Protocol):
-    """The methods of a plan that tracking progress requires."""
+    """Interface of plans whose progress can be tracked."""
 
     @property
     def n_evaluations(self) -> int:
@@ -243,7 +243,7 @@ class Tracker:
         self._metrics = Metrics()
         self._gpus_per_worker = read_progress(folder).get("gpus_per_worker")  # last run's value, until `attach`
         self._tally = RunTally()
-        self._n_missing: defaultdict[tuple[str, str], float] = defaultdict(float)
+        self._n_missing_evaluations: defaultdict[tuple[str, str], float] = defaultdict(float)
         self._costs = KeyCosts()
         # For training runs: the work since the last snapshot by unit id, the work before the resumption by unit id and
         # next snapshot, and the stored snapshots as pairs of unit id and step.
@@ -268,14 +268,15 @@ class Tracker:
 
     def _expect(self, parts: Collection[Part], sign: int = 1) -> None:
         """Add parts to the expected work, or remove them if `sign` is -1."""
+        # `_count_evaluations` needs the numbers of missing images, so they are added first and removed last.
         if sign > 0:
             self._count_missing_images(parts, sign)
         for part in parts:
-            n_images, key = part.stop - part.start, (part.unit.dataset, part.unit.key)
+            n_images, dataset_and_key = part.stop - part.start, (part.unit.dataset, part.unit.key)
             macs = sign * self._plan.macs(part)
             n_evaluations = sign * self._count_evaluations(part.unit, part.strengths, n_images)
-            self._n_missing[key] += n_evaluations
-            self._costs.expect(key, macs, n_evaluations)
+            self._n_missing_evaluations[dataset_and_key] += n_evaluations
+            self._costs.expect(dataset_and_key, macs, n_evaluations)
             self._pending_images[part.unit.id] += sign * len(part.strengths) * n_images
             self.progress.remaining_macs += macs
             self._units[part.unit.id] = part.unit
@@ -337,7 +338,7 @@ class Tracker:
 
     def _count_receipt(self, receipt: Receipt) -> None:
         unit = self._units.get(receipt.unit_id)
-        if unit is None:
+        if unit is None:  # a block of adversarial images, which are no evaluation results
             return
         self._extend_rate_period(receipt.seconds)
         macs = self._plan.macs(Part(unit, receipt.strengths, receipt.start, receipt.stop))
@@ -352,7 +353,7 @@ class Tracker:
         self.progress.slowness = self._costs.slowness
         self._unsaved_macs.pop(unit.id, None)
         self.progress.unsaved_macs = sum(self._unsaved_macs.values())
-        self._n_missing[unit.dataset, unit.key] -= n_evaluations
+        self._n_missing_evaluations[unit.dataset, unit.key] -= n_evaluations
         tags = {"dataset": unit.dataset, "key": unit.key}
         self._metrics.record("robust201_evaluations_total", n_evaluations, **tags)
         self._metrics.record("robust201_images_total", len(receipt.strengths) * n_images, **tags)
@@ -442,7 +443,7 @@ class Tracker:
     def _payload(self, state: str) -> dict[str, Any]:
         progress = self.progress
         has_rate = progress.is_rate_reliable or state not in WORKING_STATES
-        for (dataset, key), n_missing in self._n_missing.items():
+        for (dataset, key), n_missing in self._n_missing_evaluations.items():
             self._metrics.record("robust201_missing_evaluations", max(0.0, n_missing), dataset=dataset, key=key)
         if has_rate and progress.seconds_left is not None:
             self._metrics.record("robust201_seconds_left", progress.seconds_left)

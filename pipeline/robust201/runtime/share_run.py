@@ -56,11 +56,11 @@ def run_share(
     """Compute the missing results of one job share of a sweep; the returned tally lists the failures.
 
     The plan in the results folder is filtered and then divided, so every machine obtains the same shares. The section
-    `execution` may differ from the plan's. Inputs are not hashed in advance: workers hash the inputs that they load, and
-    compare the hashes with the plan. Any number of shares, duplicate shares and a driver may write
-    to the same folder; results computed by two of them are stored twice but counted once. Before any Python file of the
-    user is executed, `on_code` receives the planned hashes of these files by field. `runtime.sweep.run_sweep` describes
-    the other callbacks.
+    `execution` may differ from the plan's. Inputs are not hashed in advance: workers hash the inputs that they load,
+    and compare the hashes with the plan. Any number of shares, duplicate shares and a driver may write to the same
+    folder; results computed by two of them are stored twice but counted once. Before any Python file of the user is
+    executed, `on_code` receives the planned hashes of these files by field. `runtime.sweep.run_sweep` describes the
+    other callbacks.
 
     Raises:
         InputError: the sweep is not prepared or differs from `config`, or an input of the share is missing.

@@ -242,8 +242,8 @@ class _Run:
         if waiting_trainings:
             predecessor = self._config.start_of(waiting_trainings[0].training)
             self._say(
-                f"Training runs that were not started because their start weights are missing: {len(waiting_trainings)}, "
-                f"such as {waiting_trainings[0].training.label}, which starts from "
+                "Training runs that were not started because their start weights are missing: "
+                f"{len(waiting_trainings)}, such as {waiting_trainings[0].training.label}, which starts from "
                 f"{'other weights' if predecessor is None else predecessor.label}."
             )
 

@@ -5,8 +5,8 @@ completion has the same condition. An object therefore exists completely or not 
 of the same shard wins. If a store does not support the condition, an overwrite is harmless, because a shard's name
 contains the hash of its content.
 
-The library for the URL's scheme, such as s3fs, finds credentials in the environment or in its own files. URLs must not
-contain credentials.
+The library for the URL's scheme, such as s3fs, finds credentials in the environment or in its configuration files. URLs
+must not contain credentials.
 """
 
 import errno
@@ -79,12 +79,12 @@ def check_url(url: str) -> str:
     ):
         raise ValueError(
             "expected a URL without a user or password. Remove them: the library finds credentials in the environment, "
-            "such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or in its own files."
+            "such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or in its configuration files."
         )
     if re.search("[?#]", url) or not url.isprintable():
         raise ValueError(
             "expected a URL such as s3://bucket/prefix, got a URL with a query ('?'), a fragment ('#') or an "
-            "unprintable character. Remove it, and set options in the library's own files."
+            "unprintable character. Remove it, and set options in the library's configuration files."
         )
     if not separator or not location.strip("/"):
         raise ValueError(f"expected a URL such as s3://bucket/prefix, got {url!r}. For a folder, write file:///FOLDER.")

@@ -207,6 +207,7 @@ class RowBatch:
         return sum(len(unit.strengths) for unit in self.units)
 
     def __getitem__(self, units: slice) -> "RowBatch":
+        """Return a batch of a slice of the units."""
         starts = np.cumsum([0, *(len(unit.strengths) for unit in self.units)])
         first, stop, _ = units.indices(len(self.units))
         evaluations = slice(starts[first], starts[stop])

@@ -139,11 +139,11 @@ def check_rows(
     findings_of_shards = map_ahead(
         checker.check_shard, range(len(inventory.shards)), threads=len(os.sched_getaffinity(0))
     )
-    for number, findings in enumerate(findings_of_shards, start=1):
+    for n_checked, findings in enumerate(findings_of_shards, start=1):
         if any(finding.kind == "damaged" for finding in findings):
-            Index(folder.index).forget([inventory.shards[number - 1]])  # its change marker may be unchanged
+            Index(folder.index).forget([inventory.shards[n_checked - 1]])  # its change marker may be unchanged
         yield from findings
-        on_progress(number, len(inventory.shards))
+        on_progress(n_checked, len(inventory.shards))
     for row, difference in checker.class_size_check.find_disagreements():
         (identity,) = _list_inventory_identities(inventory, np.array([row]))
         shard, position = inventory.locate(row)
@@ -249,9 +249,9 @@ class _RowChecker:
             raise invalid_shard_error(
                 file.label, f"{file.first_rows[-1]:,} rows, but the scan read {len(inventory_rows):,}"
             )
-        for group, stop in file.iter_group_ranges(_READ_BYTES):
-            table = file.read(group, stop=stop)
-            first_row = int(file.first_rows[group])
+        for first_group, end_group in file.iter_group_ranges(_READ_BYTES):
+            table = file.read(first_group, stop=end_group)
+            first_row = int(file.first_rows[first_group])
             rows = inventory_rows[first_row : first_row + len(table)]
             self.provenances.update(table["provenance"].unique().to_pylist())
             if not self._matches_inventory(shard, rows, table):
@@ -316,17 +316,17 @@ def find_unequal_duplicates(
     Results are compared if they have the same range of images, or if one has all images and others are parts of it.
     Only results in `intact_shards` are compared, or all results if it is None.
     """
-    for group in inventory.iter_overlapping():
+    for evaluation in inventory.iter_overlapping():
         slices = [
-            row_slice
-            for row_slice in group.slices
-            if intact_shards is None or inventory.locate(row_slice.row)[0] in intact_shards
+            image_slice
+            for image_slice in evaluation.slices
+            if intact_shards is None or inventory.locate(image_slice.row)[0] in intact_shards
         ]
-        for used_slice, other_slices in _pair_duplicates(group, slices):
+        for used_slice, other_slices in _pair_duplicates(evaluation, slices):
             if _has_equal_values(reader, inventory, used_slice, other_slices):
                 continue
-            label = _RowIdentity(group.unit, group.strength, used_slice.start, used_slice.stop).label
-            locations = tuple(inventory.locate(row_slice.row) for row_slice in (used_slice, *other_slices))
+            label = _RowIdentity(evaluation.unit, evaluation.strength, used_slice.start, used_slice.stop).label
+            locations = tuple(inventory.locate(image_slice.row) for image_slice in (used_slice, *other_slices))
             (used_shard, _), (other_shard, _), *_ = locations
             message = (
                 f"Comparing duplicates failed for {label}: values in {used_shard} and {other_shard} differ; "
@@ -336,19 +336,19 @@ def find_unequal_duplicates(
     reader.close()
 
 
-def _pair_duplicates(group: EvaluationSlices, slices: Sequence[Slice]) -> Iterator[tuple[Slice, Sequence[Slice]]]:
+def _pair_duplicates(evaluation: EvaluationSlices, slices: Sequence[Slice]) -> Iterator[tuple[Slice, Sequence[Slice]]]:
     """Yield pairs of the slice in use and its duplicates.
 
     The duplicates are one slice of the same range, or several parts that cover this range.
     """
     first_of_range: dict[tuple[int, int], Slice] = {}
-    for row_slice in slices:
-        used_slice = first_of_range.setdefault((row_slice.start, row_slice.stop), row_slice)
-        if used_slice is not row_slice:
-            yield used_slice, [row_slice]
-    full_slice = first_of_range.pop((0, group.unit.n_images), None)
+    for image_slice in slices:
+        used_slice = first_of_range.setdefault((image_slice.start, image_slice.stop), image_slice)
+        if used_slice is not image_slice:
+            yield used_slice, [image_slice]
+    full_slice = first_of_range.pop((0, evaluation.unit.n_images), None)
     parts = choose_slices(sorted(first_of_range.values()))
-    if full_slice is not None and parts and not find_gaps(parts, group.unit.n_images):
+    if full_slice is not None and parts and not find_gaps(parts, evaluation.unit.n_images):
         yield full_slice, parts
 
 
@@ -356,10 +356,10 @@ def _has_equal_values(
     reader: RowReader, inventory: Inventory, used_slice: Slice, other_slices: Sequence[Slice]
 ) -> bool:
     columns = inventory.columns(used_slice.row).intersection(
-        *(inventory.columns(row_slice.row) for row_slice in other_slices)
+        *(inventory.columns(image_slice.row) for image_slice in other_slices)
     )
     used_values = reader.read_merged([inventory.locate(used_slice.row)], columns)
-    other_values = reader.read_merged([inventory.locate(row_slice.row) for row_slice in other_slices], columns)
+    other_values = reader.read_merged([inventory.locate(image_slice.row) for image_slice in other_slices], columns)
     return all(
         np.array_equal(used_values[name], other_values[name], equal_nan=used_values[name].dtype.kind == "f")
         for name in columns

@@ -90,7 +90,7 @@ class _WorkerActor:
     """Ray actor with a worker, whose outcomes are queued until the driver collects them.
 
     `run` returns at the end of its bundle; `collect` and `drain` have separate concurrency groups, so that they can be
-    called in the meantime.
+    called while it runs.
     """
 
     def __init__(self, start_worker: StartWorker, folder: str) -> None:
