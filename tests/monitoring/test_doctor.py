@@ -219,7 +219,6 @@ def test_doctor_reports_a_wrong_clock(tmp_path: Path) -> None:
 
 
 def test_doctor_reports_a_gpu_that_torch_cannot_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho 'NVIDIA A100, 470.57'\n")
     program.chmod(0o755)
@@ -233,7 +232,6 @@ def test_doctor_reports_a_gpu_that_torch_cannot_use(monkeypatch: pytest.MonkeyPa
 
 
 def test_doctor_reports_a_missing_device(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
-
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     config = make_sweep(execution={"device": "cuda"})
     assert "auto or cpu" in examine_device(config).fix

@@ -40,6 +40,8 @@ def photos(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def write_custom_sweep(write_sweep: WriteSweep, tmp_path: Path) -> WriteSweep:
+    """Return a function that writes a sweep over a network of `MODELS` on a custom dataset."""
+
     def write(dataset: dict[str, Any], **changes: Any) -> Path:
         (tmp_path / "models.py").write_text(MODELS)
         fields: dict[str, Any] = {

@@ -20,6 +20,7 @@ N_EVALUATIONS = 2 * 5  # of two networks
 
 @pytest.fixture(params=["inline", pytest.param("ray", marks=pytest.mark.ray)])
 def execution(request: pytest.FixtureRequest) -> dict[str, object]:
+    """Return the section `execution` of the sweep YAML, for each executor."""
     if request.param == "inline":
         return {"executor": "inline"}
     return {"executor": "ray", "workers": 2, "ray_address": request.getfixturevalue("ray_address")}

@@ -52,6 +52,7 @@ def install_package(
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Install a package with two tasks and a space; return the folder of its files."""
     site = tmp_path / "site"
     monkeypatch.syspath_prepend(site)
     for name in [name for name in sys.modules if name.startswith("shift_package")]:
@@ -61,6 +62,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def write_plugin_sweep(write_sweep: WriteSweep) -> WriteSweep:
+    """Return a function that writes a sweep over a network of the package's space."""
+
     def write(keys: dict[str, Any], **changes: Any) -> Path:
         fields = {"space": "small", "architectures": ["narrow"], "network": {}, "checkpoints": None}
         return write_sweep(**(fields | {"weights": {"random": {"seeds": [0]}}, "keys": keys} | changes))

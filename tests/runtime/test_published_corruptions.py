@@ -42,6 +42,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
 
 @pytest.fixture
 def config(make_sweep: MakeSweep, tmp_path: Path) -> SweepConfig:
+    """Return a sweep with published corruptions, whose folder is empty."""
     config = make_sweep(keys={"clean": {}, "brightness": {"severities": [1]}, "fog": {"severities": [1, 5]}})
     section = config.datasets["digits"]
     assert section.corruptions is not None

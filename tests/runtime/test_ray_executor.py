@@ -74,6 +74,8 @@ class FakeRay:
 
 @pytest.fixture
 def start_executor(monkeypatch):
+    """Return a function that starts an executor on a simulated Ray."""
+
     def start_executor(fake, precision="fp32", **execution):
         monkeypatch.setattr(executor_module, "ray", fake)
         monkeypatch.setattr(RayExecutor, "_start_ray", lambda _executor, _folder: None)

@@ -289,6 +289,7 @@ def test_run_trainings_requires_lease(tmp_path: Path) -> None:
 
 @pytest.fixture(params=["inline", pytest.param("ray", marks=pytest.mark.ray)])
 def execution(request: pytest.FixtureRequest) -> dict[str, object]:
+    """Return the section `execution` of the training YAML, for each executor."""
     if request.param == "inline":
         return {"executor": "inline"}
     return {"executor": "ray", "workers": 1, "ray_address": request.getfixturevalue("ray_address")}

@@ -37,6 +37,7 @@ UNITS = [make_unit(architecture, key=key) for key in ("pgd", "fgsm") for archite
 
 @pytest.fixture
 def store(tmp_path):
+    """Return a store with one shard per unit, except for the last unit, which is in two shards."""
     store = ShardStore.create(tmp_path / "results")
     for unit in UNITS[:-1]:
         store.commit(make_results(unit))

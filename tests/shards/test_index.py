@@ -120,6 +120,7 @@ def test_inputs_replace_damaged_compacted_shard_despite_index(store):
 
 @pytest.fixture(scope="module")
 def small_store(tmp_path_factory):
+    """Return a store with three shards, which all examples of a test share."""
     store = ShardStore.create(tmp_path_factory.mktemp("indexed") / "results")
     for unit in UNITS[:3]:
         store.commit(make_results(unit))

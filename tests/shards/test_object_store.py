@@ -37,6 +37,7 @@ UNITS = [make_unit(architecture, key=key) for key in ("pgd", "fgsm") for archite
 
 @pytest.fixture(params=["folder", "file", "memory", "s3"])
 def url(request, tmp_path):
+    """Return the URL of the shards; empty if they are in the results folder."""
     if request.param == "s3":
         return request.getfixturevalue("s3_url")
     return {"folder": "", "file": f"file://{tmp_path / 'elsewhere'}", "memory": f"memory://{tmp_path.name}"}[

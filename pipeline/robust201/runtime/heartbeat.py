@@ -125,7 +125,7 @@ class Heartbeat:
         self._training: TrainingSteps | None = None
         self._is_due = threading.Event()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        self._thread = threading.Thread(target=self._beat_repeatedly, name="heartbeat", daemon=True)
 
     def begin(self, part: Part) -> None:
         self._part, self._training = (part, time.monotonic()), None
@@ -144,7 +144,7 @@ class Heartbeat:
         self._is_due.set()
         self._thread.join(_JOIN_SECONDS)
 
-    def _beat(self) -> None:
+    def _beat_repeatedly(self) -> None:
         temporary = self.path.with_name(f".{self.path.name}.tmp")
         while not self._ended.is_set():
             self._is_due.clear()

@@ -59,7 +59,7 @@ IDENTITY_TYPES: dict[str, pa.DataType] = {
     "seconds": pa.float32(),
     "provenance": pa.string(),
 }
-"""Types of the columns that identify a row. `n_images` is the number of images of the whole unit, and [`start`, `stop`)
+"""Types of the columns that identify or describe a row. `n_images` is the number of images of the whole unit, and [`start`, `stop`)
 is the range of image positions of the row."""
 
 MEASUREMENT_TYPES: dict[str, pa.DataType] = {
@@ -108,12 +108,12 @@ class Footer:
         )
 
     @classmethod
-    def from_json(cls, text: bytes, label: str) -> "Footer":
+    def from_json(cls, encoded_json: bytes, label: str) -> "Footer":
         """Parse the result of `to_json`.
 
         Raises FormatVersionError for another version, and ValueError, KeyError or TypeError for invalid contents.
         """
-        payload = json.loads(text)
+        payload = json.loads(encoded_json)
         if payload["format_version"] != FORMAT_VERSION:
             raise FormatVersionError(
                 f"Reading failed for result file {label}: expected format version {FORMAT_VERSION}, "
@@ -130,7 +130,7 @@ def encode(results: Sequence[EvaluationResult]) -> bytes:
     There must be at most one result per strength, and all results must have the same columns.
     """
     part, unit = results[0].part, results[0].part.unit
-    identity = {
+    identity = {  # `row_identity` reads both lists, and depends on the order of their elements
         "unit": [unit.id, unit.architecture, unit.dataset, unit.key, unit.protocol, unit.n_images],
         "rows": [
             [result.strength for result in results],
