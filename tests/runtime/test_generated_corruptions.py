@@ -122,7 +122,7 @@ def test_results_remain_valid_without_corrupted_images(make_sweep: MakeSweep, tm
     assert count_evaluations(config.results) == (10, 10)
 
 
-def test_generating_corruptions_is_resumed(
+def test_interrupted_generation_of_corruptions_is_resumed(
     make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = make_sweep(keys=KEYS)

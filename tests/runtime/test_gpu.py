@@ -101,7 +101,7 @@ class RecordingModel:
 
 
 @pytest.mark.parametrize("key", ["pgd", "aa_apgd-ce", "aa_square"])
-def test_production_random_numbers_match_cpu(device, key):
+def test_counter_random_numbers_match_cpu(device, key):
     """The logits are constant, so no attack succeeds, and the model receives all starting points and proposals."""
     images_by_device = []
     image_set = tiny_images(8, labels=[0] * 8)

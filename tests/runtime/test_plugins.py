@@ -119,7 +119,7 @@ def test_installed_plugin_needs_no_consent(
     assert is_installed(TASKS_GROUP, package / "shift.py", "shift-package==1.2")
 
 
-def test_plugin_errors_name_the_problem(
+def test_invalid_uses_and_declarations_of_plugins_are_rejected(
     package: Path, write_plugin_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(

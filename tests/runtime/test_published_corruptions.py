@@ -76,7 +76,9 @@ def test_filtered_run_opens_published_images_of_its_keys_only(
     assert count_evaluations(config.results) == (6, 8)
 
 
-def test_image_hashes_of_earlier_run_are_not_lost(config: SweepConfig, requests: Requests, tmp_path: Path) -> None:
+def test_filtered_run_keeps_image_hashes_of_earlier_run(
+    config: SweepConfig, requests: Requests, tmp_path: Path
+) -> None:
     write_published_images(config, tmp_path, "fog")
     assert run_sweep(config, make_executor, filters=Filters(keys=("fog",))).complete
     (tmp_path / "published/fog.npy").unlink()

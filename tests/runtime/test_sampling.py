@@ -534,7 +534,7 @@ def test_status_and_run_count_increments_as_one_evaluation(make_sampled: MakeSam
     assert "Planned 24 evaluations of 16 network-key pairs" in result.err
 
 
-def test_run_names_images_kept_if_budget_is_smaller(make_sampled: MakeSampled) -> None:
+def test_run_reports_numbers_of_images_kept_if_budget_is_smaller(make_sampled: MakeSampled) -> None:
     run(make_sampled("90%"))
     lines: list[str] = []
     assert run(make_sampled("80%"), say=lines.append).evaluations == 0

@@ -59,8 +59,8 @@ IDENTITY_TYPES: dict[str, pa.DataType] = {
     "seconds": pa.float32(),
     "provenance": pa.string(),
 }
-"""Types of the columns that identify or describe a row. `n_images` is the number of images of the whole unit, and [`start`, `stop`)
-is the range of image positions of the row."""
+"""Types of the columns that identify or describe a row. `n_images` is the number of images of the whole unit, and
+[`start`, `stop`) is the range of image positions of the row."""
 
 MEASUREMENT_TYPES: dict[str, pa.DataType] = {
     name: pa.list_(pa.field("element", dtype)) if column.dimensions else dtype
