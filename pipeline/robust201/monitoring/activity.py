@@ -164,10 +164,10 @@ def _file_age(path: Path, now: float) -> float | None:
         return None
 
 
-def _read_rate(run: dict[str, Any], age: float | None) -> MeasuredRate:
-    age_seconds = max(0.0, age or 0.0) + run.get("quiet_seconds", 0.0)
-    span = run.get("measured_seconds", 0.0)
-    return MeasuredRate(run.get("evaluations_per_second"), run.get("macs_per_second"), span, age_seconds)
+def _read_rate(progress: dict[str, Any], file_age: float | None) -> MeasuredRate:
+    age_seconds = max(0.0, file_age or 0.0) + progress.get("quiet_seconds", 0.0)
+    span = progress.get("measured_seconds", 0.0)
+    return MeasuredRate(progress.get("evaluations_per_second"), progress.get("macs_per_second"), span, age_seconds)
 
 
 def _find_parts_in_flight(plan: Plan, inventory: Inventory, beats: tuple[LastBeat, ...]) -> tuple[PartInFlight, ...]:

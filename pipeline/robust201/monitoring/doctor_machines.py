@@ -111,6 +111,7 @@ def examine_clock(folder: Path, *, clock: Callable[[], float] = time.time) -> He
 def _check_clock(
     check_name: str, other_time: float, time_before: float, time_after: float, other_clock: str
 ) -> HealthCheck:
+    """Check another clock, which was read between `time_before` and `time_after` of this machine's clock."""
     skew = max(0.0, other_time - time_after, time_before - other_time)
     detail = f"{skew:.0f} s from the clock of {other_clock}"
     fix = "Synchronise both clocks with NTP (timedatectl set-ntp true); `logs` sorts lines by their times."

@@ -110,7 +110,7 @@ def _find_by_label(
 
 
 def _closest_id(name: str, ids: Iterable[str]) -> str:
-    """Return a suggestion of the id with the longest common prefix; a fuzzy search would take a minute."""
+    """Return a sentence that suggests the id with the longest common prefix; a fuzzy search would take a minute."""
     sorted_ids = sorted(ids)
     position = bisect_left(sorted_ids, name)
     neighbours = sorted_ids[max(0, position - 1) : position + 1]

@@ -25,6 +25,7 @@ class LoadedNetwork:
     def __init__(self, classifier: Classifier, compiled: CompiledNetwork | BucketedModel | None) -> None:
         self.classifier = classifier
         self.model = compiled
+        # The limit of a compiled network that does not use buckets; `limit` can only lower it.
         self._chunk = None if compiled is None or isinstance(compiled, BucketedModel) else compiled.chunk
         self._is_checked = False
 

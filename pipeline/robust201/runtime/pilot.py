@@ -66,6 +66,7 @@ class OutcomeReader:
         self._cheap_keys = tuple(key for key in tasks if key in set(cheap_keys))
 
     def is_complete(self, units: Sequence[Unit | None]) -> bool:
+        """Return whether no unit is None and all evaluations of the units are complete."""
         measurements = self._plan.measurements
         return all(
             unit is not None and self._inventory.count_complete(unit, measurements) == len(unit.strengths)

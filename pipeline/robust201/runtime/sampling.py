@@ -214,6 +214,7 @@ def _are_complete(units: list[Unit], plan: Plan, inventory: Inventory) -> bool:
 def _combine(
     unit: Unit, increment_units: list[Unit], sample: KeySample, plan: Plan, store: ShardStore, inventory: Inventory
 ) -> list[EvaluationResult]:
+    """Merge the results on all increments of a network's sample into results on all images."""
     order = np.argsort(np.concatenate([increment.positions for increment in sample.increments]))
     part = Part(unit, unit.strengths, 0, unit.n_images)
     results = []

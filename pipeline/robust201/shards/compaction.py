@@ -105,6 +105,7 @@ class Compaction:
         )
 
     def _delete_inputs(self) -> int:
+        """Delete the inputs of intact compacted shards whose grace period has passed; return their number."""
         n_deleted = 0
         entries = self.folder.backend.entries()
         present_names = {entry.name for entry in entries}
@@ -181,6 +182,7 @@ class Compaction:
         yield group
 
     def _merge(self, inventory: Inventory, group: list[_Candidate]) -> tuple[int, int]:
+        """Merge a group's intact shards, if there are at least two; return the numbers of merged shards and rows."""
         contents = self._read_verified_contents(group)
         intact_candidates = [candidate for candidate in group if candidate.shard in contents]
         if len(intact_candidates) < 2:

@@ -45,10 +45,13 @@ _GRACE_SECONDS = 0.5
 """Additional time for which the driver waits for an answer before it continues with other work."""
 
 _CLOSE_SECONDS = 30.0
+"""Maximum time in which the child ends the actors on a cluster."""
+
 _MAX_KILL_SECONDS = 10.0
 
 _OUTPUT_NAME = "driver.log"
 _OUTPUT_BYTES = 4000
+"""Maximum number of bytes of Ray's last output that are logged if Ray is lost."""
 
 # The child imports the same modules as this process, from the same paths.
 _CHILD_CODE = (
