@@ -20,7 +20,7 @@ from robust201.shards.index import Index
 from robust201.shards.inventory import Inventory
 from robust201.shards.parquet import ROW_GROUP_BYTES, Footer, write_tables
 from robust201.shards.row_identity import read_footer
-from robust201.shards.row_reader import RowReader, read_row_groups
+from robust201.shards.row_reader import RowReader, read_rows_in_order
 from robust201.shards.scan import scan
 from robust201.tasks.columns import stored_order
 
@@ -198,7 +198,7 @@ class Compaction:
         dataset = intact_candidates[0].shard.partition("/")[0]
         footer = Footer("compacted", columns, tuple(sorted(inputs)))
         with self.folder.open_compacted_shard(dataset) as stream:
-            n_rows = write_tables(stream, read_row_groups(reader, inventory, rows, self.row_group_bytes), footer)
+            n_rows = write_tables(stream, read_rows_in_order(reader, inventory, rows, self.row_group_bytes), footer)
         reader.close()
         return len(intact_candidates), n_rows
 

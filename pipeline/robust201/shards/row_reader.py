@@ -26,6 +26,8 @@ from robust201.tasks.columns import COUNTS, OUTCOME_COUNTS, fields_of
 from robust201.tasks.measurements import merge_values
 
 SELECTION_CACHE_BYTES = 64 << 20
+"""Default size of the cache with which a `RowSelection` is read."""
+
 _MAX_OPEN_FILES = 64
 _BATCH_BYTES = 2 << 20
 """Maximum size of a `RowBatch` of several units, in decoded bytes."""
@@ -141,7 +143,7 @@ class _SelectedRows:
     targets: list[int] = field(default_factory=list)
 
 
-def read_row_groups(
+def read_rows_in_order(
     reader: RowReader, inventory: Inventory, rows: NDArray[np.integer[Any]], row_group_bytes: int
 ) -> Iterator[pa.Table]:
     """Yield rows of an inventory in the given order, as tables of about `row_group_bytes` with one chunk per column."""
@@ -214,6 +216,7 @@ class RowBatch:
         return RowBatch(self.units[units], {name: column[evaluations] for name, column in self.columns.items()})
 
     def bytes_by_unit(self) -> list[int]:
+        """Return the size of each unit's columns in bytes."""
         evaluation_bytes = np.zeros(self.n_evaluations, np.int64)
         for column in self.columns.values():
             evaluation_bytes += (
@@ -295,6 +298,7 @@ class RowSelection:
         group, _ = reader.locate(shard, int(self.row_position[first_row]))
         table = reader.read_row_group(shard, group, frozenset(column_names) | set(SHAPE_COLUMNS))
         group_start, group_stop = reader.find_row_range(shard, group)
+        # One unit, or as many rows as fit into a batch.
         max_rows = max(
             int(first_evaluations[1] - first_evaluations[0]), int(_BATCH_BYTES * len(table) / max(1, table.nbytes))
         )

@@ -36,7 +36,7 @@ from robust201.shards.row_identity import (
     read_footer,
     read_shard_rows,
 )
-from robust201.shards.row_reader import RowReader, read_row_groups
+from robust201.shards.row_reader import RowReader, read_rows_in_order
 from robust201.tasks.columns import COUNTS
 from robust201.tasks.measurements import check_values
 
@@ -438,7 +438,7 @@ def _rewrite_without_rows(
     replaced_shards = [name for name in footer.inputs if name in entries]
     reader = RowReader(folder)
     with folder.open_compacted_shard(shard.partition("/")[0]) as stream:
-        tables = read_row_groups(reader, inventory, rows, ROW_GROUP_BYTES)
+        tables = read_rows_in_order(reader, inventory, rows, ROW_GROUP_BYTES)
         write_tables(stream, tables, Footer("compacted", footer.columns, tuple(sorted({*replaced_shards, shard}))))
     reader.close()
     moved_shards = []

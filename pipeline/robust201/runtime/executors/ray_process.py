@@ -88,7 +88,7 @@ class RayProcess:
 
     Raises:
         ConfigError: the Ray cluster cannot be reached, or lacks resources for a worker.
-        RayLostError: Ray died twice while starting.
+        RayLostError: Ray died while starting (a local Ray: twice).
     """
 
     def __init__(self, config: WorkSettings, start_worker: StartWorker) -> None:
