@@ -12,7 +12,7 @@ MAX_FAILED_READINGS = 3
 
 
 class Watched(Protocol):
-    """Status of a sweep or of training runs at one time."""
+    """Status of a sweep or of training runs at one point in time."""
 
     @property
     def complete(self) -> bool:

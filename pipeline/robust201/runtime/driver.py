@@ -1,6 +1,6 @@
 """Driver of a sweep or of training runs: computes bundles in stages, tracks progress, and drains on signals.
 
-A bundle has parts of one network, which one worker computes one by one. When a run drains, workers finish the part in
+A bundle has parts of one network, which one worker computes in order. When a run drains, workers finish the part in
 progress and start no other.
 """
 

@@ -1,6 +1,6 @@
 """Scheduler: submits bundles to an executor, counts their results, and retries lost work.
 
-A bundle has parts of one network and dataset, which one worker computes one by one. The scheduler distinguishes three
+A bundle has parts of one network and dataset, which one worker computes in order. The scheduler distinguishes three
 kinds of failures. Work that is lost because a machine was preempted is retried without limit. If a worker dies, the
 part that it was computing may be the cause. This part is retried alone, so that no other part is lost with it, and
 counts as failed after `max_attempts` deaths. An error raised by an evaluation would occur again, so its part fails

@@ -1,7 +1,7 @@
 """Interface between the scheduler and executors.
 
 An executor computes bundles and reports events. A bundle has parts of one network and dataset, which one worker
-computes one by one; a part is a range of images at some strengths of a key, or a training run. The scheduler
+computes in order; a part is a range of images at some strengths of a key, or a training run. The scheduler
 (`runtime.scheduler`) decides which parts are retried, which of these are alone in their bundle, and which parts count
 as failed. Only shards record which results are complete.
 """
