@@ -248,9 +248,7 @@ def test_precision_of_pilot_excludes_keys_with_other_parameters(make_sampled: Ma
     assert precision.sampled("digits", "aa_square", 25, N_IMAGES) != worst_case("digits", "aa_square", 25, N_IMAGES)
 
 
-def test_plan_reports_why_damaged_pilot_is_not_used(
-    make_sampled: MakeSampled, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plan_reports_damaged_record_of_samples(make_sampled: MakeSampled, capsys: pytest.CaptureFixture[str]) -> None:
     config = make_sampled("90%", sampling={"budget": "90%", "pilot": 3})
     run(config)
     (config.results / SAMPLE_FILE).write_text("{}")

@@ -305,7 +305,7 @@ def test_drained_training_resumes_to_same_bytes(
             interrupted_receipts.append(event)
             signal.raise_signal(signal.SIGTERM)
 
-    # The signal arrives while a network is being trained.
+    # The signal arrives after the first snapshot, in the middle of a training run.
     tally = run_trainings(make_config_with_both_recipes(tmp_path, execution=execution), on_progress=interrupt)
     assert tally.drained
     assert not tally.complete
