@@ -642,7 +642,7 @@ def test_run_reports_unused_increments_once(make_sampled: MakeSampled) -> None:
     assert any("with other images than before, so earlier results are not used" in line for line in lines)
     run(config, on_preview=previews.append)
     (stale_line,) = previews[0].stale  # one line for any number of increments
-    assert stale_line.endswith("are kept but not used: their images differ from the images in sample.json")
+    assert stale_line.endswith("are kept but not used: the evaluated images differ from the images in sample.json")
     previews.clear()
     run(make_sampled(None), on_preview=previews.append)
     (stale_line,) = previews[0].stale
@@ -654,7 +654,7 @@ def test_run_names_keys_of_combined_samples(make_sampled: MakeSampled) -> None:
     lines: list[str] = []
     run(make_sampled("100%"), say=lines.append)
     assert [line for line in lines if "combined" in line] == [
-        f"The sample of {key} on digits now has all images: combined the results of 2 networks"
+        f"The sample of {key} on digits now contains all images; the results of 2 networks were combined"
         for key in ("aa_square", "pgd")
     ]
 

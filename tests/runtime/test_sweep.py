@@ -166,7 +166,9 @@ def test_unused_evaluations_are_reported_in_order_of_keys(make_sweep: MakeSweep)
     keys = {key: TINY_KEYS[key] for key in ("aa_square", "clean", "fgsm", "pgd")}
     run(make_sweep(keys=keys, images={"count": 10, "seed": 0}))
     _, preview = run(make_sweep(keys=keys, images={"count": 11, "seed": 0}))
-    matches = [re.fullmatch(r"\d+ evaluations of (\S+) are kept but not used: .+", line) for line in preview.stale]
+    matches = [
+        re.fullmatch(r"[\d,]+ evaluations? of (\S+) (?:is|are) kept but not used: .+", line) for line in preview.stale
+    ]
     assert [match[1] for match in matches if match] == [key for key in TASKS if key in keys]
 
 

@@ -53,7 +53,7 @@ class RateEstimate:
 
 
 def estimate_rate(rates: Sequence[MeasuredRate], *, work_left: float, work_in_flight: float) -> RateEstimate:
-    """Estimate the rate and the time left; amounts of work are multiply-accumulates.
+    """Estimate the rate and the time left; `work_left` and `work_in_flight` are numbers of multiply-accumulates.
 
     Parts in flight are assumed to proceed at the measured rate. If they take longer, the rate falls and the time left
     grows.
@@ -91,7 +91,7 @@ class PartInFlight:
 
 @dataclass(frozen=True)
 class Activity:
-    """Processes that compute a sweep; `monitoring.status.SweepStatus` describes the attributes that are not listed.
+    """Processes that compute a sweep; `monitoring.status.SweepStatus` describes attributes that are not listed.
 
     Attributes:
         runs: the progress of the last driver, followed by the last run of every job share.

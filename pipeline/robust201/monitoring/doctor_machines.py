@@ -1,4 +1,4 @@
-"""Checks of `robust201 doctor` that do not concern files: GPUs, clocks, and the Ray cluster and its token."""
+"""Checks of `robust201 doctor` that concern machines: GPUs, clocks, and the Ray cluster and its token."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def _examine_ray_address(address: str) -> HealthCheck:
         return HealthCheck("cluster", ok=True, detail=f"{address}, resolved by the machine that runs the sweep; {hint}")
     try:
         with socket.create_connection((host, int(port)), timeout=_TIMEOUT_SECONDS):
-            return HealthCheck("cluster", ok=True, detail=f"{address} listens; {hint}")
+            return HealthCheck("cluster", ok=True, detail=f"a server listens at {address}; {hint}")
     except (OSError, OverflowError) as error:
         fix = "Start the cluster, correct execution.ray_address, or run doctor where the sweep will run."
         return HealthCheck("cluster", ok=False, detail=f"{address}: {error}", fix=fix)
@@ -196,7 +196,10 @@ def _examine_head(access: Access) -> Iterator[HealthCheck]:
         "cluster", head_version == local_version, f"{access.address}: Ray {head_version}, here {local_version}", fix
     )
     if access.token is None:
-        fix = "Start the head with RAY_AUTH_MODE=token: anyone who reaches it can run code on the whole cluster."
+        fix = (
+            "Start the head with RAY_AUTH_MODE=token: without a token, anyone who reaches it can run code on the whole "
+            "cluster."
+        )
         yield HealthCheck("cluster token", ok=False, detail="the head requires no token", fix=fix)
     else:
         yield HealthCheck("cluster token", ok=True, detail="accepted")

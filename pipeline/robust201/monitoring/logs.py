@@ -65,7 +65,7 @@ def find_units(unit_name: str, units: Sequence[Unit], results: Path, space: str 
                 f"Looking up logs failed for {unit_name}: expected the beginning of one id, but {len(matches)} ids "
                 f"begin with it: {candidates}{ellipsis}. Add more digits."
             )
-    suggestion = _closest_id(unit_name, labels)
+    suggestion = _suggest_closest_id(unit_name, labels)
     raise InputError(
         f"Looking up logs failed for {unit_name}: expected the beginning of an id, or ARCHITECTURE/DATASET/KEY such as "
         f"21/cifar10/pgd.{suggestion} Ids are in `robust201 status --json` and in the logs."
@@ -109,7 +109,7 @@ def _find_by_label(
     )
 
 
-def _closest_id(name: str, ids: Iterable[str]) -> str:
+def _suggest_closest_id(name: str, ids: Iterable[str]) -> str:
     """Return a sentence that suggests the id with the longest common prefix; a fuzzy search would take a minute."""
     sorted_ids = sorted(ids)
     position = bisect_left(sorted_ids, name)

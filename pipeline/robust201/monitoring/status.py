@@ -207,7 +207,7 @@ class StatusReader:
         )
 
     def _count(self, inventory: Inventory) -> None:
-        """Count finished and unused evaluations, and estimate the multiply-accumulates of missing evaluations."""
+        """Count complete and stale evaluations, and estimate the multiply-accumulates of missing evaluations."""
         plan = self._plan
         self._done, self._macs_left = count_done(plan, inventory), 0.0
         self._n_stale = sum(inventory.count_foreign_evaluations(plan.used_ids_with_full_samples).values())

@@ -159,7 +159,7 @@ class Heartbeat:
                 temporary.unlink(missing_ok=True)
                 self.path.unlink(missing_ok=True)
             except OSError:
-                os.utime(self.path, (0, 0))  # a file that cannot be removed must look silent
+                os.utime(self.path, (0, 0))  # if the file cannot be removed, the process must count as silent
 
     def _payload(self) -> dict[str, Any]:
         if self._part is None:

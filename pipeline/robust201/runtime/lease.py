@@ -204,7 +204,7 @@ class Lease:
                 self.path.unlink(missing_ok=True)
         except OSError:
             with contextlib.suppress(OSError):
-                os.utime(self._descriptor, (0, 0))  # a lease that cannot be removed must not look alive
+                os.utime(self._descriptor, (0, 0))  # if the lease cannot be removed, its holder must not look alive
             raise
         finally:
             os.close(self._descriptor)

@@ -41,7 +41,7 @@ class LoadedNetwork:
 
     @property
     def min_batch_size(self) -> int:
-        """Minimum batch size."""
+        """Minimum to which the batch size may be reduced if memory runs out."""
         return 1 if self.model is None else COMPARISON_BATCH
 
     def limit(self, micro_batch: int | None) -> None:
@@ -133,7 +133,7 @@ class NetworkLoader:
         return network
 
     def _restrict_batches(self, compiled: CompiledNetwork, image_size: int) -> BucketedModel:
-        """Return a network on a GPU that uses only a few batch sizes, which depend on the GPU's memory."""
+        """Wrap a network on a GPU so that it uses only a few batch sizes, which depend on the GPU's memory."""
         assert self._memory is not None  # noqa: S101 - checked by the caller
         free_bytes, total_bytes = self._memory
         execution = self._config.execution

@@ -159,11 +159,16 @@ def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
             )
         stale_results.append((key_order.index(key) if key in key_order else len(key_order), key, reason, count))
     for _, key, reason, count in sorted(stale_results):
-        yield f"{count:,} evaluations of {key} are kept but not used: {reason}"
+        yield _describe_unused(count, f"of {key}", reason)
     if n_on_samples_by_key:
         keys = ", ".join(sorted(n_on_samples_by_key))
         reason = _unused_samples_reason(plan)
-        yield f"{n_on_samples_by_key.total():,} evaluations on samples ({keys}) are kept but not used: {reason}"
+        yield _describe_unused(n_on_samples_by_key.total(), f"on samples ({keys})", reason)
+
+
+def _describe_unused(count: int, attribute: str, reason: str) -> str:
+    subject = f"1 evaluation {attribute} is" if count == 1 else f"{count:,} evaluations {attribute} are"
+    return f"{subject} kept but not used: {reason}"
 
 
 def _unused_samples_reason(plan: Plan) -> str:
@@ -171,5 +176,5 @@ def _unused_samples_reason(plan: Plan) -> str:
     if plan.config.sampling is None:
         return "the sweep has no section `sampling`"
     if plan.facts.samples is None:
-        return f"{SAMPLE_FILE} is missing; they are used again if the same samples are drawn from the pilot"
-    return f"their images differ from the images in {SAMPLE_FILE}"
+        return f"{SAMPLE_FILE} is missing; such results are used again if the same samples are drawn from the pilot"
+    return f"the evaluated images differ from the images in {SAMPLE_FILE}"

@@ -338,7 +338,7 @@ class Tracker:
 
     def _count_receipt(self, receipt: Receipt) -> None:
         unit = self._units.get(receipt.unit_id)
-        if unit is None:  # a block of adversarial images, which are no evaluation results
+        if unit is None:  # a block of adversarial images, which is not an evaluation result
             return
         self._extend_rate_period(receipt.seconds)
         macs = self._plan.macs(Part(unit, receipt.strengths, receipt.start, receipt.stop))

@@ -138,19 +138,20 @@ def _find_lost_samples(plan: Plan, samples: Samples, inventory: Inventory) -> di
     new_hashes = {
         dataset_and_key: sample.increments[0].sha256 for dataset_and_key, sample in samples.key_samples.items()
     }
-    is_same: dict[str, bool] = {}
+    is_same_by_name: dict[str, bool] = {}
     for digest in inventory.count_foreign_evaluations(plan.used_ids_with_full_samples):
         payload = inventory.protocol(digest)
         dataset, key = payload.get("dataset", ""), payload.get("key", "")
         if (dataset, key) in new_hashes and "sample_of" in payload["images"]:
             name = f"{key} on {dataset}"
-            is_same[name] = is_same.get(name, False) or payload["images"]["sha256"] == new_hashes[dataset, key]
-    return dict(sorted(is_same.items()))
+            is_same = payload["images"]["sha256"] == new_hashes[dataset, key]
+            is_same_by_name[name] = is_same_by_name.get(name, False) or is_same
+    return dict(sorted(is_same_by_name.items()))
 
 
-def _describe_lost_samples(results: Path, is_same: Mapping[str, bool]) -> str:
+def _describe_lost_samples(results: Path, is_same_by_name: Mapping[str, bool]) -> str:
     same_names, different_names = (
-        ", ".join(name for name in is_same if is_same[name] == value) for value in (True, False)
+        ", ".join(name for name in is_same_by_name if is_same_by_name[name] == value) for value in (True, False)
     )
     comparisons = [f"{same_names} with the same images as before"] * bool(same_names)
     comparisons += [f"{different_names} with other images than before, so earlier results are not used"] * bool(
@@ -203,7 +204,7 @@ def combine_complete_samples(plan: Plan, store: ShardStore, say: Callable[[str],
                 n_combined[planned_key.dataset_and_key] += 1
     for (dataset, key), n_networks in n_combined.items():
         networks = "1 network" if n_networks == 1 else f"{n_networks:,} networks"
-        say(f"The sample of {key} on {dataset} now has all images: combined the results of {networks}")
+        say(f"The sample of {key} on {dataset} now contains all images; the results of {networks} were combined")
     return n_combined.total()
 
 

@@ -23,7 +23,7 @@ MAX_DEATHS_WITHOUT_RESULT = 20
 """Maximum number of consecutive worker deaths without a result. After more deaths, the run ends, because the machines
 are probably at fault.
 
-Further deaths with the same part are not counted, because the part may have caused them.
+Only the first death with a given part is counted, because the part itself may have caused the others.
 """
 
 

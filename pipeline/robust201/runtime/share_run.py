@@ -95,9 +95,11 @@ def run_share(
             compute(driver, plan, parts, make_executor)
         if n_unsampled:
             driver.tally.remaining += n_unsampled
+            evaluations = "1 evaluation" if n_unsampled == 1 else f"{n_unsampled:,} evaluations"
             say(
-                f"{n_unsampled:,} evaluations of the sweep need samples, which shares do not draw. When all shares "
-                "have ended, draw them on one machine with `robust201 plan SWEEP.yaml --save`, and rerun the shares."
+                f"{evaluations} of the sweep cannot be computed without samples, which shares do not draw. When all "
+                "shares have ended, draw them on one machine with `robust201 plan SWEEP.yaml --save`, and rerun the "
+                "shares."
             )
         return driver.finish()
 

@@ -147,7 +147,7 @@ def prepare_sweep(
     Corrupted and adversarial images that match the filters are generated, and samples are drawn if the pilot is
     complete, because job shares do neither.
     """
-    with _prepare(config, filters, say, make_images=True) as (preview, inputs, lease):
+    with _prepare(config, filters, say, generate_corruptions=True) as (preview, inputs, lease):
         _generate_blocks(preview.plan, inputs.missing_adversarial_blocks(preview.plan, preview.missing))
         if config.sampling is not None:
             store = ShardStore.open(config.results)
@@ -160,7 +160,7 @@ def prepare_sweep(
 
 @contextmanager
 def _prepare(
-    config: SweepConfig, filters: Filters, say: Callable[[str], None], *, make_images: bool = False
+    config: SweepConfig, filters: Filters, say: Callable[[str], None], *, generate_corruptions: bool = False
 ) -> Iterator[tuple[RunPreview, Inputs, Lease]]:
     """Check and hash the inputs, take the lease, and write all files that workers, `status` and `export` read."""
     filters.check(config)
@@ -171,7 +171,7 @@ def _prepare(
     make_plan(config, replace(assumed_facts(config), samples=samples))  # raises ConfigError if the budget is too small
     store = ShardStore.create(config.results, shards=config.shards or "")
     with Lease.acquire(config.results, on_wait=say) as lease:
-        if make_images:
+        if generate_corruptions:
             for dataset in filters.datasets or tuple(config.datasets):
                 inputs.generate_missing_corruptions(dataset, filters.keys)
         facts = replace(inputs.gather(load_facts(config.results)), samples=samples)

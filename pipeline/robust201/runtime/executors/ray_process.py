@@ -45,7 +45,7 @@ _GRACE_SECONDS = 0.5
 """Additional time for which the driver waits for an answer before it continues with other work."""
 
 _CLOSE_SECONDS = 30.0
-"""Maximum time in which the child ends the actors on a cluster."""
+"""Maximum time for which the driver waits while the child ends the actors on a cluster."""
 
 _MAX_KILL_SECONDS = 10.0
 
@@ -182,7 +182,7 @@ class RayProcess:
                 return None
             answer = self._connection.recv()
         except (EOFError, OSError):
-            raise self._lost_error("Ray or the system ended its process") from None
+            raise self._lost_error("Ray or the operating system ended the process that connects to it") from None
         self._request_time = None
         if isinstance(answer, RayLostError):
             raise self._lost_error(str(answer))
