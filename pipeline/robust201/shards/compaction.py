@@ -26,7 +26,7 @@ from robust201.tasks.columns import stored_order
 
 TARGET_BYTES = 192 << 20
 GRACE_SECONDS = 24 * 3600.0
-"""Time before replaced shards are deleted, in seconds. It is longer than any command that may still read them takes."""
+"""Time before replaced shards are deleted, in seconds. No command that may still read them takes this long."""
 
 _OUTPUT_RATIO = 0.8
 """Expected output bytes per byte of small inputs. The ratio is below 1 because footers are removed, and values compress

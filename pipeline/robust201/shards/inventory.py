@@ -226,9 +226,9 @@ class Inventory:
         return [image_slice for image_slice in slices if columns <= self.columns(image_slice.row)]
 
     def slices(self, unit: Unit, strength: float, columns: frozenset[str]) -> tuple[Slice, ...]:
-        """Return rows that have the required columns and together cover each image of an evaluation once.
+        """Return slices of an evaluation that together contain each image once, and whose rows have all of `columns`.
 
-        If a row has all images, only this row is returned; if several rows do, the first by shard name is returned.
+        If a row has all images, only its slice is returned; if several rows do, the first by shard name is used.
         Raises IncompleteError if images are missing.
         """
         chosen_slices = choose_slices(self._find_usable_slices(unit, strength, columns))
@@ -411,6 +411,7 @@ class Inventory:
         return names, shard_of_row.astype(np.int32), self._rows["position"][rows].astype(np.int32)
 
     def columns(self, row: int) -> frozenset[str]:
+        """Return the measurement columns of a row."""
         return self._shard_columns[int(self._rows["shard"][row])]
 
     def shard_columns(self, shard_number: int) -> frozenset[str]:

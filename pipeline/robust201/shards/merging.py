@@ -34,8 +34,8 @@ def merge_folders(sources: Sequence[Path], target: Path) -> MergeReport:
     """Merge results folders into one target, which is created if it does not exist.
 
     The sources may have shards in common, and are not changed. Names of shards contain the hash of their content, so
-    shards with the same name are equal. Each shard is verified before it is copied, or linked if both folders are on
-    the same file system. The folders may have different storage backends. If the disk becomes full, all shards that
+    shards with the same name are equal. Each shard is verified, and then linked if both folders are on the same file
+    system, or else copied. The folders may have different storage backends. If the disk becomes full, all shards that
     were already copied are complete.
 
     Raises:

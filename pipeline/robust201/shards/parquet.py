@@ -238,7 +238,8 @@ def parse_provenance(text: str) -> dict[str, str]:
 class ShardFile:
     """An open shard, whose row groups can be read one at a time.
 
-    `content` contains the bytes of the shard if they were already read. Methods raise the errors in `shards.backends`.
+    `content` contains the bytes of the shard if they were already read. Methods raise the errors listed in
+    `shards.backends`.
     """
 
     def __init__(self, backend: StorageBackend, shard: str, content: bytes | None = None) -> None:

@@ -36,7 +36,8 @@ _BYTES_BETWEEN_RELEASES = 2 << 20
 """Number of bytes to read before freed memory is released again. Releasing it after each small shard would be slow."""
 
 _CACHE_BYTES = 256 << 20
-"""Size of the cache: sixteen row groups, so that reading stays fast while up to sixteen compacted shards overlap."""
+"""Default size of a reader's cache: sixteen row groups, so that reading stays fast while up to sixteen compacted shards
+overlap."""
 
 
 class RowReader:
@@ -135,7 +136,7 @@ class RowReader:
 
 @dataclass
 class _SelectedRows:
-    """Selected rows of one row group: their `positions` in the row group, and their `targets` in the output table."""
+    """Selected rows of one row group: their `positions` in it, and `targets`, their positions in the output table."""
 
     table: pa.Table
     bytes_per_row: float
@@ -170,7 +171,7 @@ def read_rows_in_order(
 
 
 def _gather(selections: Collection[_SelectedRows], n_rows: int) -> pa.Table:
-    """Return one table of the selected rows, each at its target."""
+    """Return one table of the selected rows, each at its target position."""
     order = np.empty(n_rows, dtype=np.int64)
     slices, offset = [], 0
     for selected in selections:

@@ -46,7 +46,7 @@ def scan(
 
     Args:
         folder: the results folder.
-        verify: shards whose bytes are compared with the hash in their name. An export hashes all shards, and a resume
+        verify: shards whose bytes are compared with the hash in their name. An export hashes all shards, and a run
             hashes unverified shards. With ``"none"``, the scan finds only damage that prevents reading.
         on_damage: whether a damaged shard raises an error, is moved to ``damaged/``, or is reported and not changed.
         networks: (dataset, architecture) pairs. With ``verify="unverified"``, only uncompacted shards of these networks
@@ -76,7 +76,7 @@ def scan(
 
 @dataclass
 class _Scanner:
-    """One scan and its repetitions (see the function `scan` for `folder` to `networks`).
+    """One scan and its repetitions; the first four attributes are the parameters of the function `scan`.
 
     `damage` maps the name of each damaged shard to its error message.
     """
