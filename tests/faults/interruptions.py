@@ -1,4 +1,4 @@
-"""Faults of other kinds: too little memory, a unit that kills its worker, signals, clocks that jump, and a second driver."""
+"""Various faults: too little memory, a unit that kills its worker, signals, clocks that jump, and a second driver."""
 
 import json
 import re

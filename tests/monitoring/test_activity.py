@@ -193,6 +193,7 @@ def test_progress_and_status_show_draining(make_sweep: MakeSweep, monkeypatch: p
     assert observed[:2] == ["running", "draining"]
     assert "draining: run on " in observed[2]
     assert read_progress(config.results)["state"] == "drained"
+    # If only a share is active, the state of the last driver does not matter.
     assert replace(RUNNING, state="draining", driver=None).running
     assert "running: 1 run with --share" in status_line(replace(RUNNING, state="draining", driver=None), 0.0)
 

@@ -33,10 +33,14 @@ def test_rate_falls_and_time_left_grows_if_parts_are_overdue() -> None:
 @given(
     ages=st.lists(st.floats(0, 1e5), min_size=1, max_size=4),
     work=st.floats(0, 1e7),
-    fraction=st.floats(0, 1),
+    fraction_in_flight=st.floats(0, 1),
 )
-def test_estimate_is_never_negative_or_faster_than_measured(ages: list[float], work: float, fraction: float) -> None:
-    estimated = estimate_rate([rate_of_age(age) for age in ages], work_left=work, work_in_flight=fraction * work)
+def test_estimate_is_never_negative_or_faster_than_measured(
+    ages: list[float], work: float, fraction_in_flight: float
+) -> None:
+    estimated = estimate_rate(
+        [rate_of_age(age) for age in ages], work_left=work, work_in_flight=fraction_in_flight * work
+    )
     assert estimated.seconds_left is not None
     assert estimated.seconds_left >= 0
     assert estimated.seconds_left >= (work - sum(10 * age for age in ages)) / (10 * len(ages)) - 1e-6 * work

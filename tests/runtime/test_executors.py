@@ -15,7 +15,7 @@ from robust201.weights.store import CheckpointStore
 from tests.conftest import TINY_KEYS, MakeSweep
 
 KEYS = {key: TINY_KEYS[key] for key in ("clean", "fgsm", "brightness")}
-N_EVALUATIONS = 2 * 5  # of two networks
+N_EVALUATIONS = 2 * 5  # two networks with five evaluations each
 
 
 @pytest.fixture(params=["inline", pytest.param("ray", marks=pytest.mark.ray)])
