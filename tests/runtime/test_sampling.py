@@ -546,7 +546,7 @@ def test_run_reports_numbers_of_images_kept_if_budget_is_smaller(make_sampled: M
     assert not any("fewer images" in line for line in lines)
 
 
-def test_smaller_budget_keeps_counts_on_all_images(make_sampled: MakeSampled, tmp_path: Path) -> None:
+def test_budget_added_to_complete_sweep_keeps_counts_on_all_images(make_sampled: MakeSampled, tmp_path: Path) -> None:
     run(make_sampled(None))
     expected = export_files(make_sampled(None), tmp_path / "a")
     config = make_sampled("80%")
@@ -680,7 +680,9 @@ def test_export_error_names_missing_counts_and_estimates(make_sampled: MakeSampl
     }
 
 
-def test_blackbox_names_estimated_objectives(make_sampled: MakeSampled, tmp_path: Path, robust201: RunCommand) -> None:
+def test_blackbox_export_marks_estimated_objectives(
+    make_sampled: MakeSampled, tmp_path: Path, robust201: RunCommand
+) -> None:
     config, out = make_sampled("80%"), tmp_path / "out"
     run(config)
     export_files(config, out)

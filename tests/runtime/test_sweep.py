@@ -133,7 +133,8 @@ def test_number_of_workers_changes_parts_but_not_results(make_sweep: MakeSweep, 
         exports.append(export(config, tmp_path / f"{name} json"))
         n_shards.append(len(list_shards(config)))
     assert exports[0] == exports[1]
-    assert n_shards == [1, 3 if engine == "fused" else 6]  # ten images in batches of four, at two strengths
+    # Ten images are three batches of up to four. The reference engine also cuts parts by strength, of which there are two.
+    assert n_shards == [1, 3 if engine == "fused" else 6]
 
 
 @pytest.mark.parametrize("engine", ["fused", pytest.param("reference", marks=pytest.mark.slow)])

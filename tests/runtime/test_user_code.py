@@ -601,7 +601,7 @@ def read_measure(results: Path) -> dict[str, list[float]]:
 MODIFICATIONS = {
     "in place": "next(model.parameters()).data.mul_(2)",
     "another tensor": "model.network.head.bias = type(model.network.head.bias)(model.network.head.bias + 1)",
-    "more": "model.network.register_buffer('count', labels)",
+    "additional buffer": "model.network.register_buffer('count', labels)",
 }
 
 

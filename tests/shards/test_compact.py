@@ -129,6 +129,7 @@ def test_second_compaction_merges_new_and_small_shards(store):
     assert store.compact(grace_seconds=HOUR).inputs == 3
     # The inputs of the first compaction still exist. Both compacted shards replace them.
     assert len(assert_complete_store(store, UNITS + new_units).shards) == 1
+    # The first compacted shard, its nine inputs and the two new shards are deleted.
     assert store.compact(grace_seconds=HOUR, clock=CLOCK_TWO_HOURS_AHEAD).deleted == 12
     assert len(assert_complete_store(store, UNITS + new_units).shards) == 1
     assert store.compact(grace_seconds=HOUR, clock=CLOCK_TWO_HOURS_AHEAD).inputs == 0

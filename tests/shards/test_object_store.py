@@ -103,7 +103,7 @@ def test_shard_above_size_limit_is_damaged(store, monkeypatch):
     assert [*store.inventory(verify="all", on_damage="report").damage] == [shard]
 
 
-def test_resume_hashes_shards_without_reliable_change_marker(store, url, monkeypatch):
+def test_run_hashes_shards_without_reliable_change_marker(store, url, monkeypatch):
     monkeypatch.setattr(index, "MIN_ROWS", 1)
     hashed_shards = []
     original_check_hash = ResultsFolder.check_hash
