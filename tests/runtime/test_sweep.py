@@ -133,7 +133,7 @@ def test_number_of_workers_changes_parts_but_not_results(make_sweep: MakeSweep, 
         exports.append(export(config, tmp_path / f"{name} json"))
         n_shards.append(len(list_shards(config)))
     assert exports[0] == exports[1]
-    # Ten images are three batches of up to four. The reference engine also cuts parts by strength, of which there are two.
+    # Ten images are three batches of up to four. The reference engine also computes each of two strengths separately.
     assert n_shards == [1, 3 if engine == "fused" else 6]
 
 

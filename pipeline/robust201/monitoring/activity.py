@@ -22,7 +22,7 @@ from robust201.shards import Inventory
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRate:
-    """Rates that a run measured up to its last finished part; None if they are not known yet.
+    """Rates of a run, measured until its last part finished; a rate is None if it is not known yet.
 
     Attributes:
         span_seconds: period over which the rates were measured.
@@ -35,7 +35,7 @@ class MeasuredRate:
     age_seconds: float
 
     def compute_fade_factor(self, productive_fraction: float = 0.0) -> float:
-        """Return the factor by which the rate has fallen since it was measured.
+        """Return the rate until now as a fraction of the measured rate.
 
         `productive_fraction` is the fraction of `age_seconds` in which work is assumed to have proceeded at this rate;
         in the rest, no work is assumed.

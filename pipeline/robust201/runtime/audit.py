@@ -29,6 +29,7 @@ AUDIT_LEVEL = 0.01
 RunSweep = Callable[[SweepConfig], RunTally]
 
 _EvaluationId = tuple[str, ArchitectureId, str, str, float]
+"""Dataset, architecture, weights, key and strength."""
 
 
 @dataclass(frozen=True)

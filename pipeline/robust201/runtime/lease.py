@@ -232,6 +232,7 @@ class Lease:
                 return
 
     def _beat(self) -> bool:
+        """Write the next counter; return False if the lease is lost."""
         max_age = self.holder.interval_seconds * STALE_INTERVALS
         try:
             if not self._is_still_held():
@@ -306,6 +307,7 @@ class _Attempt:
 
     @staticmethod
     def _link(new_file: Path, name: Path) -> bool:
+        """Link a file to a name; return False if another file has this name."""
         try:
             os.link(new_file, name)
         except OSError as error:

@@ -201,6 +201,7 @@ class Scheduler:
         self._tally.failures.append(failure)
 
     def _requeue(self, lost: BundleLost) -> None:
+        """Queue the rest of a lost bundle again; isolate or give up the part that may have killed the worker."""
         remaining_parts = self._pending_parts(lost.bundle)
         if lost.was_started:
             for receipt in self._find_committed(remaining_parts):

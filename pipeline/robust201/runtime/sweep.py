@@ -282,6 +282,7 @@ def _plan_with_images(
 
 
 def _plan_again(plan: Plan, filters: Filters, inputs: Inputs) -> RunPreview:
+    """Plan the sweep with the images and samples that exist now, save the plan, and preview the run."""
     config = plan.config
     facts = replace(inputs.gather(plan.facts), samples=read_samples(config.results))
     full_plan, store = make_plan(config, facts), ShardStore.open(config.results)

@@ -385,6 +385,7 @@ class RayExecutor:
                 ray.get(call)
 
     def _receive(self, slot: _Slot) -> list[Event]:
+        """Return the events of a slot's finished call; if its actor has died, replace the actor."""
         try:
             reply = ray.get(slot.pending_call)
         except RayTaskError as error:
@@ -401,6 +402,7 @@ class RayExecutor:
         return [BundleDone(slot.queue.popleft()[0]) if outcome is None else outcome for outcome in outcomes]
 
     def _replace(self, slot: _Slot, error: RayError) -> list[Event]:
+        """Replace a slot whose actor is lost, and return an event for each of its bundles, or one for an idle actor."""
         node_lines = [line.strip() for line in str(error).splitlines() if _NODE_DEATH_TEXT in line]
         # An unreachable local actor is dying; on a cluster, its machine or the network most likely failed.
         is_unreachable = isinstance(error, ActorUnavailableError) and self._execution.ray_address is not None

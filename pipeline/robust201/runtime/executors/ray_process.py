@@ -173,6 +173,7 @@ class RayProcess:
             self.send(*message)
 
     def _receive(self, seconds: float) -> _Answer | None:
+        """Return the child's next answer, or None if there is none within `seconds`; raise the child's errors."""
         if self._connection is None:
             raise self._lost_error("the connection is closed")
         try:
