@@ -258,7 +258,7 @@ def test_run_trainings_rejects_too_few_images_and_late_snapshots(tmp_path: Path)
         run_trainings(make_training_config(tmp_path, recipes={"late": late_recipe}))
 
 
-def test_recipes_can_train_on_mixture_and_fusion(tmp_path: Path) -> None:
+def test_recipes_can_train_on_mixtures_and_fusions_of_datasets(tmp_path: Path) -> None:
     datasets = {"bright": write_images(tmp_path), "more": write_images(tmp_path, "more", seed=1) | {"train": False}}
     data_sections = {
         "mixed": {"mixture": {"robust": "more", "alpha": 0.5}},

@@ -498,7 +498,7 @@ def test_user_network_with_constant_logits_is_valid(write_custom_sweep: WriteSwe
     assert result.code == 0, result.err
 
 
-def test_softmax_network_is_logged_with_unit(
+def test_network_that_ends_in_softmax_is_reported_and_logged(
     write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
     models = MODELS.replace(".mean(dim=(2, 3)))", ".mean(dim=(2, 3))).softmax(dim=1)")

@@ -144,7 +144,7 @@ def test_inputs_stay_replaced_after_compacted_shard_is_merged_again(store):
     assert len(assert_complete_store(store, [*UNITS, make_unit(4)]).shards) == 1
 
 
-def test_shards_of_different_columns_or_datasets_are_not_merged(store):
+def test_shards_with_different_columns_or_datasets_are_not_merged(store):
     units_on_cifar10 = [make_unit(architecture, dataset="cifar10") for architecture in (1, 2)]
     units_with_all_columns = [make_unit(architecture, key="clean", strengths=(0.0,)) for architecture in (1, 2)]
     for unit in units_on_cifar10:

@@ -168,7 +168,7 @@ def test_number_of_index_files_stays_small(store, monkeypatch):
     assert inventory_state(store.inventory()) == state_without_index(store)
 
 
-def test_index_file_is_written_only_for_min_rows(store, monkeypatch):
+def test_index_file_is_not_written_for_fewer_than_min_rows(store, monkeypatch):
     monkeypatch.setattr(index, "MIN_ROWS", 2 * len(UNITS) + 1)  # one more than the store has
     store.inventory()
     assert index_files(store) == []

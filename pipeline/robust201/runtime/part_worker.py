@@ -65,6 +65,7 @@ class PartWorker:
                         yield outcome
 
     def _compute_with_retries(self, part: Part, heartbeat: Heartbeat) -> Iterator[Receipt | UnitFailure]:
+        """Compute a part, retrying with less memory if it runs out; yield its receipts, and a failure if it fails."""
         remaining_strengths, attempt = part.strengths, 1
         while True:
             if attempt > 1 and self.device.type == "cuda":

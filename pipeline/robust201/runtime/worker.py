@@ -110,6 +110,7 @@ class Worker(PartWorker):
             yield self._store.commit(uncommitted)
 
     def _generate_images(self, context: Context, part: Part) -> Receipt:
+        """Generate and store the adversarial images of a part of a transfer attack."""
         start_time = time.perf_counter()
         task, parameters = self._tasks[part.unit.key], self._config.parameters[part.unit.key]
         assert isinstance(task, TransferTask) and isinstance(parameters, TransferParameters)  # noqa: S101, PT018

@@ -84,6 +84,7 @@ def make_catalogue(shards: Sequence[ScannedShard]) -> Catalogue:
 
 
 def _make_unit_columns(shard_units: Iterable[Sequence[StoredUnit] | UnitColumns]) -> dict[str, pa.Array]:
+    """Return the columns of all shards' units, which are given as objects or as columns."""
     chunks_by_column: dict[str, list[pa.Array]] = {name: [pa.nulls(0, dtype)] for name, dtype in _UNIT_TYPES.items()}
     pending: list[StoredUnit] = []
 

@@ -161,6 +161,10 @@ class Compaction:
             yield from self._iter_groups_of_layout(candidates)
 
     def _iter_groups_of_layout(self, candidates: list[_Candidate]) -> Iterator[list[_Candidate]]:
+        """Yield groups of shards with the same dataset, type of architecture ids and columns.
+
+        Small compacted shards come first, followed by the uncompacted shards in the order of the candidates.
+        """
         min_bytes = 2 * self.target_bytes // 3
         small_compacted = [
             candidate for candidate in candidates if is_compacted(candidate.shard) and candidate.n_bytes < min_bytes

@@ -207,6 +207,7 @@ class Inventory:
         return list(map(Slice, starts, stops, range(first_row, end_row)))
 
     def _list_slices_by_strength(self, unit_id: str) -> dict[float, list[Slice]]:
+        """Return the slices of a unit's rows by strength; empty if the unit has no rows."""
         if self._cached_slices[0] != unit_id:
             unit_number = self._unit_numbers.get(unit_id)
             slices_by_strength: dict[float, list[Slice]] = {}

@@ -137,6 +137,7 @@ class _Scanner:
         return network_of(shard) in self.networks
 
     def _read_shards(self, entries: Sequence[ShardEntry]) -> Catalogue:
+        """Return a catalogue of the intact shards, and handle damaged shards as `on_damage` requires."""
         catalogues: list[Catalogue] = []
         batch: list[ScannedShard] = []
         n_rows = 0

@@ -212,6 +212,7 @@ class ShardStore:
 
 
 def _check_results(results: Sequence[EvaluationResult]) -> None:
+    """Check that results can be committed as one shard (see `ShardStore.commit`)."""
     if not results:
         raise EvaluationError("Committing failed: expected at least one result, got none. This is a bug in the worker.")
     first = results[0]

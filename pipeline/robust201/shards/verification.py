@@ -245,6 +245,7 @@ class _RowChecker:
             return [ShardFinding.damaged(shard, str(error))]
 
     def _check_rows(self, file: ShardFile, shard: str, inventory_rows: NDArray[np.int32]) -> Iterator[ShardFinding]:
+        """Yield the faults of a shard's rows, whose indices in the inventory are `inventory_rows`."""
         if int(file.first_rows[-1]) != len(inventory_rows):
             raise invalid_shard_error(
                 file.label, f"{file.first_rows[-1]:,} rows, but the scan read {len(inventory_rows):,}"
