@@ -73,7 +73,7 @@ def sampled_fields(budget: str | None, **changes: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def make_sampled(make_sweep: MakeSweep, tmp_path: Path) -> MakeSampled:
-    """Return a function that makes sweeps of four untrained networks, of which two are the pilot.
+    """Return a function that makes sweeps of four untrained networks, two of which are the pilot.
 
     Without a budget, the sweep is not sampled.
     """

@@ -82,7 +82,7 @@ def attack_keys(tmp_path: Path, code: str = ATTACK, **fields: Any) -> dict[str, 
 
 
 def measure_keys(tmp_path: Path, code: str = MEASURE, **fields: Any) -> dict[str, Any]:
-    return {"answers": write_key(tmp_path, code, **({"kind": "measure", "columns": ["mean", "spread"]} | fields))}
+    return {"logits": write_key(tmp_path, code, **({"kind": "measure", "columns": ["mean", "spread"]} | fields))}
 
 
 def failure_line(result: FinishedCommand) -> str:
@@ -593,7 +593,7 @@ def test_parts_of_wrong_custom_measures_fail(
 
 def read_measure(results: Path) -> dict[str, list[float]]:
     """Read the columns of the measure; other keys of the sweep may be incomplete."""
-    store, unit = ShardStore.open(results), load_plan(results).narrow(keys=["answers"]).units[0]
+    store, unit = ShardStore.open(results), load_plan(results).narrow(keys=["logits"]).units[0]
     columns = store.values(unit, 0.0, store.inventory(), ("mean", "spread"))
     return {name: array.tolist() for name, array in columns.items()}
 

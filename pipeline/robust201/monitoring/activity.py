@@ -171,7 +171,7 @@ def _read_rate(progress: dict[str, Any], file_age: float | None) -> MeasuredRate
 
 
 def _find_parts_in_flight(plan: Plan, inventory: Inventory, beats: tuple[LastBeat, ...]) -> tuple[PartInFlight, ...]:
-    """Return the parts that heartbeats name, except those of other plans and those whose results exist."""
+    """Return the parts that heartbeats name, except parts of other plans and parts whose results exist."""
     units = plan.find_units({beat.unit for beat in beats if beat.unit})
     parts_in_flight: dict[tuple[str, int], PartInFlight] = {}
     # The most recent heartbeat of a part replaces older heartbeats.

@@ -39,7 +39,7 @@ PACKAGES = {
     "pyyaml": "yaml",
     "vl-convert-python": "vl_convert",
 }
-"""Required packages, except those of the command line, with the names of their modules."""
+"""Names of required packages, except packages that only the command line needs, and names of their modules."""
 
 _REINSTALL = "Install robust201 again with -c constraints.txt."
 
@@ -214,7 +214,7 @@ def _examine_checkpoints(config: SweepConfig) -> HealthCheck:
             inputs.weights.check(dataset, architecture)
         except RobustError as error:
             error_messages.append(str(error))
-    detail = f"{len(pairs) - len(error_messages)} of {len(pairs)} networks"
+    detail = f"usable for {len(pairs) - len(error_messages)} of {len(pairs)} networks"
     return HealthCheck("checkpoints", not error_messages, detail, error_messages[0] if error_messages else "")
 
 

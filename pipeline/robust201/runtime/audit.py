@@ -151,21 +151,27 @@ def audit_sweep(sweeps: Mapping[str, SweepConfig], run: RunSweep) -> tuple[Audit
                 "command to resume the audit."
             )
         outcomes_by_engine[engine] = dict(_read_outcomes(config))
-    first, second = (outcomes_by_engine[engine] for engine in ENGINES)
-    only_first = {evaluation: int((first[evaluation] & ~second[evaluation]).sum()) for evaluation in first}
-    only_second = {evaluation: int((second[evaluation] & ~first[evaluation]).sum()) for evaluation in first}
+    first_outcomes, second_outcomes = (outcomes_by_engine[engine] for engine in ENGINES)
+    only_first = {
+        evaluation: int((first_outcomes[evaluation] & ~second_outcomes[evaluation]).sum())
+        for evaluation in first_outcomes
+    }
+    only_second = {
+        evaluation: int((second_outcomes[evaluation] & ~first_outcomes[evaluation]).sum())
+        for evaluation in first_outcomes
+    }
     p_values = mcnemar_p_values([*only_first.values()], [*only_second.values()])
     adjusted_p_values = holm_adjust(p_values)
     return tuple(
         AuditedEvaluation(
             *evaluation,
-            n_images=len(first[evaluation]),
-            correct=(int(first[evaluation].sum()), int(second[evaluation].sum())),
+            n_images=len(first_outcomes[evaluation]),
+            correct=(int(first_outcomes[evaluation].sum()), int(second_outcomes[evaluation].sum())),
             only_one=(only_first[evaluation], only_second[evaluation]),
             p_value=float(p_values[index]),
             adjusted_p_value=float(adjusted_p_values[index]),
         )
-        for index, evaluation in enumerate(first)
+        for index, evaluation in enumerate(first_outcomes)
     )
 
 

@@ -20,7 +20,7 @@ OnProgress = Callable[[RunProgress, Event | None], None]
 
 
 class Driver:
-    """Executes the stages of one run in turn, and counts their results in `tally`.
+    """Executes the stages of one run in order, and counts their results in `tally`.
 
     `check` is called between events and raises an error if the run must stop, for example because another driver has
     taken over the results folder. `say` receives a line when draining begins. `activity` is the name of the work in

@@ -285,7 +285,7 @@ class ShardFile:
     def iter_group_ranges(self, max_bytes: int) -> Iterator[tuple[int, int]]:
         """Yield ranges [first, stop) of row groups that have at most `max_bytes` before compression.
 
-        A larger row group is a range of its own.
+        A larger row group forms a separate range.
         """
         first_group, n_range_bytes = 0, 0
         for group in range(len(self._column_bytes_of_groups)):
