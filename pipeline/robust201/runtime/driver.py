@@ -83,7 +83,7 @@ class Driver:
             self.tracker.attach(metrics=executor.metrics, gpus_per_worker=executor.gpus_per_worker)
             self.tracker.write(state="running")  # now, because the first event may come only after a quarter of an hour
             bundles = make_bundles(executor)
-            self._log.write("run_started", f"{len(bundles)} bundles")
+            self._log.write("run_started", "1 bundle" if len(bundles) == 1 else f"{len(bundles)} bundles")
             scheduler = Scheduler(
                 executor,
                 max_attempts=self._execution.max_attempts,

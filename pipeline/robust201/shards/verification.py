@@ -203,7 +203,8 @@ class _ClassSizeCheck:
                 for class_sizes, row_arrays in rows_by_sizes.items()
             }
             majority = max(rows_by_sizes, key=lambda class_sizes: (n_rows[class_sizes], -first_row[class_sizes]))
-            message = f"expected {list(majority)} images per class in cm, as in {n_rows[majority]} other rows"
+            other_rows = "1 other row" if n_rows[majority] == 1 else f"{n_rows[majority]} other rows"
+            message = f"expected {list(majority)} images per class in cm, as in {other_rows}"
             minorities = (
                 (row_arrays, class_sizes)
                 for class_sizes, row_arrays in rows_by_sizes.items()
