@@ -20,7 +20,18 @@ OCCURRENCES_FOLDER = "occurrences"
 
 
 class Injections:
-    """Faults to inject into this process, as configured in the folder that also contains the results folder."""
+    """Faults to inject into this process, as configured in the folder that also contains the results folder.
+
+    The configuration may have these fields:
+
+    - `seconds_per_part`: delay of each part.
+    - `slow`: a `key`, whose parts are delayed by `seconds`.
+    - `poison`: pairs of architecture and key; evaluating such a pair kills the process.
+    - `training_step_seconds`: delay of each training step.
+    - `die_at_write_steps`: steps of writing a shard; at each step, one process is killed once.
+    - `memory`: maximum number of `images` per batch; larger batches run out of memory.
+    - `clock`: seconds that are added to the wall clock; each time it is read, the next value is added.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._occurrences = folder / OCCURRENCES_FOLDER

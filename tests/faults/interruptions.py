@@ -1,4 +1,4 @@
-"""Other faults: too little memory, a unit that kills its worker, signals, clocks that jump, and a second driver."""
+"""Various faults: too little memory, a unit that kills its worker, signals, clocks that jump, and a second driver."""
 
 import json
 import re
@@ -110,7 +110,7 @@ def _start_slow_part(trial: Trial, *options: str) -> Command:
 
 
 def _terminate(trial: Trial, command: Command) -> None:
-    trial.live_processes()
+    trial.live_processes()  # records the driver's children for `check_zombies`
     command.process.send_signal(signal.SIGTERM)
     trial.injection_counts["SIGTERM during a slow part"] += 1
 

@@ -1,4 +1,4 @@
-"""Faults that kill workers, the driver or Ray's processes, also while a worker commits or Ray starts."""
+"""Faults that kill workers, the driver or Ray's processes, even while a worker commits or Ray starts."""
 
 import time
 from collections.abc import Callable
@@ -10,8 +10,8 @@ from robust201.core.files import WRITE_STEPS
 from tests.faults.processes import is_connecting_child, is_head, is_ray, is_raylet, is_worker, kill
 from tests.faults.trial import INLINE, N_UNITS, Command, Trial
 
-_WITHOUT_RAY_SECONDS = 90.0
-"""Time within which a parent must collect dead children if Ray was killed: a driver searches for Ray for 20 s."""
+_ZOMBIE_SECONDS_WITHOUT_RAY = 90.0
+"""Time within which a parent must reap dead children if Ray was killed: a driver searches for Ray for 20 s."""
 
 _SECONDS_PER_PART = 1.0
 """Delay of each part in seconds, so that processes can be killed in the middle of a run."""
@@ -34,10 +34,10 @@ def kill_worker(trial: Trial) -> None:
     command = trial.run_to_middle()
     for _ in range(trial.repeats):
         trial.injection_counts["workers killed"] += kill(trial.workers()[:1])
-        shards = trial.count_shards()
-        if shards + 4 >= N_UNITS:
+        n_shards = trial.count_shards()
+        if n_shards + 4 >= N_UNITS:  # too little work remains for another kill
             break
-        trial.wait_for_shards(shards + 2, command)
+        trial.wait_for_shards(n_shards + 2, command)
     trial.finish(command, {0})
     command.expect_output(f"{format_count(trial.injection_counts['workers killed'], 'worker')} died")
 
@@ -61,7 +61,7 @@ def kill_all_of_ray(trial: Trial) -> None:
 
 
 def _kill_ray(trial: Trial, victim: str) -> None:
-    trial.zombie_seconds = _WITHOUT_RAY_SECONDS
+    trial.zombie_seconds = _ZOMBIE_SECONDS_WITHOUT_RAY
     trial.write_sweep()
     trial.set_faults(seconds_per_part=_SECONDS_PER_PART)
     for _ in range(trial.repeats):
@@ -78,7 +78,7 @@ def kill_while_starting(trial: Trial) -> None:
     Each run is killed one second later than the run before, and every second run is killed twice. After one kill, Ray
     is restarted and the run continues. After two kills, the run ends with exit code 3 and a one-line error.
     """
-    trial.zombie_seconds = _WITHOUT_RAY_SECONDS
+    trial.zombie_seconds = _ZOMBIE_SECONDS_WITHOUT_RAY
     trial.write_sweep(workers=1)
     victims = list(_VICTIMS.values())
     for second in range(trial.repeats):
@@ -127,7 +127,7 @@ def kill_while_committing(trial: Trial) -> None:
 
 def kill_at_random(trial: Trial) -> None:
     """Kill a worker, the driver, the connecting child, head, raylet or all of Ray at random times; then resume."""
-    trial.zombie_seconds = _WITHOUT_RAY_SECONDS
+    trial.zombie_seconds = _ZOMBIE_SECONDS_WITHOUT_RAY
     trial.write_sweep()
     trial.set_faults(seconds_per_part=_SECONDS_PER_PART)
     while trial.injection_counts.total() < trial.repeats:

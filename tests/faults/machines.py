@@ -58,12 +58,12 @@ def _kill_node(trial: Trial, cluster: Any) -> None:
     for _ in range(trial.repeats):
         cluster.remove_node(node, allow_graceful=False)
         trial.injection_counts["nodes killed"] += 1
-        shards = trial.count_shards()
-        if shards + 6 > N_UNITS:
+        n_shards = trial.count_shards()
+        if n_shards + 6 > N_UNITS:  # too little work remains for another node
             break
         trial.wait_until(lambda: "preempted: The actor" in command.text(), command, "the loss is reported", 120)
         node = add_node()
-        trial.wait_for_shards(min(shards + 8, N_UNITS - 1), command)
+        trial.wait_for_shards(min(n_shards + 8, N_UNITS - 1), command)
     trial.finish(command, {0})
     command.expect_output("0 failures, 0 workers died")
     assert "0 were preempted" not in command.text(), f"no preemption counted: {command.text()[-300:]}"

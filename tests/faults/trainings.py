@@ -75,7 +75,7 @@ def kill_worker(trial: Trial) -> None:
     for _ in range(trial.repeats):
         n_snapshots = len(weight_files(_store_folder(trial)))
         trial.injection_counts["workers killed"] += kill(trial.workers()[:1])
-        if n_snapshots + 3 >= _N_SNAPSHOTS:
+        if n_snapshots + 3 >= _N_SNAPSHOTS:  # too little work remains for another kill
             break
         trial.wait_until(lambda: len(weight_files(_store_folder(trial))) > n_snapshots, command, "another snapshot")  # noqa: B023
     trial.finish(command, {0})

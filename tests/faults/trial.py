@@ -108,7 +108,7 @@ class Trial:
         rng: random generator for the times of faults.
         repeats: number of times to inject a fault that can be repeated.
         injection_counts: number of injected faults, by description.
-        zombie_seconds: time within which a live parent must collect a dead child, even on a busy machine.
+        zombie_seconds: time within which a live parent must reap a dead child, even on a busy machine.
         marker: value of the environment variable that identifies the trial's processes.
         extra_environment: additional environment variables of commands.
         commands: all started commands.
@@ -238,10 +238,10 @@ class Trial:
         return processes
 
     def check_zombies(self) -> None:
-        """Check that live parents collect their dead children in time.
+        """Check that live parents reap their dead children in time.
 
-        This must be called regularly, because init collects the children of parents that have ended. Calls are limited
-        to one check per second, because a check reads all processes.
+        This must be called regularly, because init reaps the children of parents that have ended. At most one call per
+        second has an effect, because a check reads all processes.
         """
         now = time.monotonic()
         if now < self._next_check:
@@ -253,13 +253,13 @@ class Trial:
         for pid, since in self._dead_since.items():
             parent = dead_processes[pid].parent()
             parent_command = "" if parent is None else command_line(parent)[:80]
-            assert now - since < self.zombie_seconds, f"process {pid} is not collected by its parent: {parent_command}"
+            assert now - since < self.zombie_seconds, f"process {pid} is not reaped by its parent: {parent_command}"
 
     def workers(self) -> list[psutil.Process]:
         return [process for process in self.live_processes() if is_worker(process)]
 
     def kill_driver(self, command: Command) -> None:
-        self.live_processes()
+        self.live_processes()  # records the driver's children for `check_zombies`
         command.process.kill()
         command.process.wait()
         self.injection_counts["drivers killed"] += 1

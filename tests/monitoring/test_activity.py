@@ -65,7 +65,7 @@ def read_status_at(plan: Plan, now: float) -> SweepStatus:
     return StatusReader(plan, clock=lambda: now).read(ShardStore.open(plan.config.results).inventory())
 
 
-def test_status_times_increase_between_parts(half_finished_plan: Plan) -> None:
+def test_times_in_status_change_while_no_part_finishes(half_finished_plan: Plan) -> None:
     results = half_finished_plan.config.results
     write_driver(results, {"macs_per_second": 1e6})
     units = [unit for unit in half_finished_plan.units if unit.key == "fgsm"]
@@ -193,6 +193,7 @@ def test_progress_and_status_show_draining(make_sweep: MakeSweep, monkeypatch: p
     assert observed[:2] == ["running", "draining"]
     assert "draining: run on " in observed[2]
     assert read_progress(config.results)["state"] == "drained"
+    # If only a share is active, the state of the last driver does not matter.
     assert replace(RUNNING, state="draining", driver=None).running
     assert "running: 1 run with --share" in status_line(replace(RUNNING, state="draining", driver=None), 0.0)
 

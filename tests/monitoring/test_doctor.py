@@ -42,7 +42,7 @@ def test_doctor_reports_no_problems_for_a_valid_sweep(make_sweep: MakeSweep) -> 
     [
         ({"checkpoints": {"path": "nowhere"}}, "checkpoints", "nowhere"),
         ({"architectures": [0, 9]}, "checkpoints", "#9 digits"),
-        ({"images": {"count": 451}}, "digits", "images.count"),
+        ({"images": {"count": 451}}, "digits", "images.count"),  # one more than digits has
         (
             {"datasets": {"digits": {"corruptions": {"source": "published", "path": "x"}}}},
             "digits corruptions",
@@ -147,7 +147,7 @@ def test_doctor_reports_no_problems_for_a_valid_cluster(head: SimpleNamespace) -
     [
         ({"version": "2.40.0"}, "cluster", "Install ray==2.40.0 here"),
         ({"token": "another"}, "cluster token", "is for another cluster"),
-        ({"token": None, "version": version("ray")}, None, ""),
+        ({"token": None, "version": version("ray")}, None, ""),  # a head without a token also accepts requests with one
         ({"skew": 100.0}, "cluster clock", "NTP"),
         ({"skew": -100.0}, "cluster clock", "NTP"),
         ({"status": 500}, "cluster", "dashboard"),
@@ -219,7 +219,6 @@ def test_doctor_reports_a_wrong_clock(tmp_path: Path) -> None:
 
 
 def test_doctor_reports_a_gpu_that_torch_cannot_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho 'NVIDIA A100, 470.57'\n")
     program.chmod(0o755)
@@ -233,7 +232,6 @@ def test_doctor_reports_a_gpu_that_torch_cannot_use(monkeypatch: pytest.MonkeyPa
 
 
 def test_doctor_reports_a_missing_device(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
-
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     config = make_sweep(execution={"device": "cuda"})
     assert "auto or cpu" in examine_device(config).fix
@@ -345,7 +343,7 @@ def test_doctor_reports_an_old_package(make_sweep: MakeSweep, monkeypatch: pytes
     assert [(check.what, check.detail) for check in failures] == [("ray", "2.9.3, older than 2.56")]
 
 
-def test_doctor_writes_to_the_shards_url(
+def test_doctor_checks_that_the_shards_url_is_writable(
     make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     import fsspec
@@ -398,17 +396,17 @@ def test_command_without_its_packages_gives_a_one_line_error() -> None:
         (b"\x00", "line"),
     ],
 )
-@pytest.mark.parametrize("is_configured", [False, True])
+@pytest.mark.parametrize("has_path_variable", [False, True])
 def test_doctor_reports_a_file_without_a_token(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, expected_text: str, is_configured: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, expected_text: str, has_path_variable: bool
 ) -> None:
     monkeypatch.delenv("RAY_AUTH_TOKEN")
     monkeypatch.setenv("HOME", str(tmp_path))
     path = tmp_path / ".ray/auth_token"
     path.parent.mkdir()
-    if is_configured:
+    if has_path_variable:
         monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(path))
-    assert [check.ok for check in examine_cluster(None, None)] == [not is_configured]
+    assert [check.ok for check in examine_cluster(None, None)] == [not has_path_variable]
     path.mkdir() if content is None else path.write_bytes(content)
     (check,) = examine_cluster(None, None)
     assert not check.ok

@@ -28,6 +28,7 @@ class ManualClock:
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
+    """Write the logs of two workers, one of which ends with an incomplete line; return the results folder."""
     clock = ManualClock()
     first_log, second_log = WorkLog(tmp_path, clock=clock), WorkLog(tmp_path, clock=clock)
     for clock.now, log, unit, event in (

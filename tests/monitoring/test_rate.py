@@ -1,4 +1,4 @@
-"""Estimates, made between the ends of two parts, of the rate and of the time left."""
+"""Estimates of the rate and of the time left, made while parts are in flight."""
 
 import pytest
 from hypothesis import given
@@ -22,8 +22,8 @@ def test_time_left_decreases_with_time_while_parts_are_in_flight() -> None:
 
 def test_rate_falls_and_time_left_grows_if_parts_are_overdue() -> None:
     overdue, long_overdue = estimate(100.0), estimate(300.0)
-    # 400 MACs are left after the 600 in flight, which take 60 of the 100 s since the rate of 10 MACs per second was
-    # measured over 100 s.
+    # The rate of 10 MACs per second was measured over 100 s, and this measurement ended 100 s ago. The 600 MACs in
+    # flight account for 60 s of the time since then, and 400 MACs are left after them.
     assert overdue.seconds_left == pytest.approx(400 / (10 * (100 + 60) / 200))
     assert long_overdue.seconds_left is not None
     assert long_overdue.seconds_left > overdue.seconds_left
@@ -33,10 +33,14 @@ def test_rate_falls_and_time_left_grows_if_parts_are_overdue() -> None:
 @given(
     ages=st.lists(st.floats(0, 1e5), min_size=1, max_size=4),
     work=st.floats(0, 1e7),
-    fraction=st.floats(0, 1),
+    fraction_in_flight=st.floats(0, 1),
 )
-def test_estimate_is_never_negative_or_faster_than_measured(ages: list[float], work: float, fraction: float) -> None:
-    estimated = estimate_rate([rate_of_age(age) for age in ages], work_left=work, work_in_flight=fraction * work)
+def test_estimate_is_never_negative_or_faster_than_measured(
+    ages: list[float], work: float, fraction_in_flight: float
+) -> None:
+    estimated = estimate_rate(
+        [rate_of_age(age) for age in ages], work_left=work, work_in_flight=fraction_in_flight * work
+    )
     assert estimated.seconds_left is not None
     assert estimated.seconds_left >= 0
     assert estimated.seconds_left >= (work - sum(10 * age for age in ages)) / (10 * len(ages)) - 1e-6 * work

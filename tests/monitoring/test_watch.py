@@ -64,7 +64,7 @@ class Clock:
 
 
 @pytest.mark.parametrize(
-    ("states", "patience", "ending", "seconds"),
+    ("statuses", "patience", "ending", "seconds"),
     [
         ([RUNNING, RUNNING, FINISHED], 60, "complete", 20),
         ([FINISHED], 0, "complete", 0),
@@ -74,20 +74,20 @@ class Clock:
     ],
 )
 def test_watch_ends_on_completion_or_after_inactivity(
-    states: list[SweepStatus], patience: float, ending: str, seconds: float
+    statuses: list[SweepStatus], patience: float, ending: str, seconds: float
 ) -> None:
-    clock, readings = Clock(), iter(states)
-    quiet_times: list[float] = []
+    clock, readings = Clock(), iter(statuses)
+    inactive_times: list[float] = []
     actual_ending = watch(
         lambda: next(readings),
-        lambda _state, quiet_seconds: quiet_times.append(quiet_seconds),
+        lambda _status, inactive_seconds: inactive_times.append(inactive_seconds),
         every=10,
         patience=patience,
         clock=clock,
         sleep=clock.sleep,
     )
     assert (actual_ending, clock.now - 100) == (ending, seconds)
-    assert max(quiet_times) <= patience
+    assert max(inactive_times) <= patience
 
 
 def test_display_without_a_terminal_writes_one_line_per_reading() -> None:
@@ -108,7 +108,7 @@ def test_display_without_a_terminal_writes_one_line_per_reading() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "rate"),
+    ("status", "rate"),
     [
         (RUNNING, "2.50 evaluations/s, about 1:00:00 left; 2.00 worker-hours of finished work (4.00 GPU-hours)"),
         (
@@ -124,8 +124,8 @@ def test_display_without_a_terminal_writes_one_line_per_reading() -> None:
         (replace(RUNNING, keys=FINISHED.keys), "2.00 worker-hours of finished work (4.00 GPU-hours)"),
     ],
 )
-def test_status_line_has_a_rate_only_for_active_unfinished_sweeps(state: SweepStatus, rate: str) -> None:
-    assert f"%); {rate}; {len(state.failures)} failures" in status_line(state, 0.0)
+def test_status_line_has_a_rate_only_for_active_unfinished_sweeps(status: SweepStatus, rate: str) -> None:
+    assert f"%); {rate}; {len(status.failures)} failures" in status_line(status, 0.0)
 
 
 def test_display_on_a_terminal_leaves_a_table() -> None:
@@ -163,7 +163,7 @@ def test_display_on_a_short_terminal_combines_corruptions() -> None:
         display = display_sweep(terminal)
         with display.showing():
             display.update(replace(RUNNING, keys=keys), 0.0)
-        # The last state is shown twice: at its update and when the display ends.
+        # Each table also has a line with the total, and is shown twice: at the update and when the display ends.
         table_lines = [line for line in terminal.export_text().splitlines() if "  50.0%" in line]
         assert len(table_lines) == 2 * (n_lines + 1)
         assert any(expected_text in line for line in table_lines)
@@ -246,14 +246,14 @@ def test_watch_retries_failed_readings() -> None:
     readings = iter([RUNNING, failure, OSError("stale"), failure, RUNNING, failure, failure, failure, FINISHED])
 
     def read() -> SweepStatus:
-        if isinstance(state := next(readings), Exception):
-            raise state
-        return state
+        if isinstance(reading := next(readings), Exception):
+            raise reading
+        return reading
 
-    shown_states: list[SweepStatus] = []
-    record = lambda state, _quiet: shown_states.append(state)  # noqa: E731 - shorter than a function
+    shown_statuses: list[SweepStatus] = []
+    record = lambda status, _inactive: shown_statuses.append(status)  # noqa: E731 - shorter than a function
     assert watch(read, record, every=10, patience=0, clock=clock, sleep=clock.sleep) == "complete"
-    assert (shown_states, clock.now) == ([RUNNING, RUNNING, FINISHED], 180.0)
+    assert (shown_statuses, clock.now) == ([RUNNING, RUNNING, FINISHED], 180.0)
     readings = iter([RUNNING, *[failure] * 4, FINISHED])
     with pytest.raises(InputError, match="got none"):
         watch(read, record, every=10, patience=0, clock=clock, sleep=clock.sleep)

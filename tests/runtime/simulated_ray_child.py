@@ -1,7 +1,7 @@
 """Simulation of the child process that connects to Ray.
 
 The environment variable SIMULATED_CHILD_FOLDER names a folder with a file `orders`. Its n-th line is the order that
-the n-th child follows, such as "die at a poll".
+the n-th child follows, such as "die at a poll"; all later children follow the last line.
 """
 
 import os
@@ -57,6 +57,7 @@ class _Executor:
 
 
 def run_child(descriptor: int, folder: str) -> None:
+    """Record the start of a child, and answer the driver's requests with a simulated executor."""
     orders_folder = Path(os.environ["SIMULATED_CHILD_FOLDER"])
     starts = orders_folder / "starts"
     with starts.open("a") as stream:
@@ -80,6 +81,7 @@ def run_child(descriptor: int, folder: str) -> None:
     kill_session = ray_process.kill_session
 
     def kill_session_late(*arguments: Any, **options: Any) -> None:
+        """Delay the first kill of the session by two seconds."""
         ray_process.kill_session = kill_session
         time.sleep(2)
         kill_session(*arguments, **options)

@@ -40,6 +40,8 @@ def photos(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def write_custom_sweep(write_sweep: WriteSweep, tmp_path: Path) -> WriteSweep:
+    """Return a function that writes a sweep over a network of `MODELS` on a custom dataset."""
+
     def write(dataset: dict[str, Any], **changes: Any) -> Path:
         (tmp_path / "models.py").write_text(MODELS)
         fields: dict[str, Any] = {
@@ -113,8 +115,9 @@ def test_confusion_matrices_of_many_classes_are_measured_only_on_request(
 ) -> None:
     changes = {} if measurements is None else {"measurements": measurements}
     assert load_config(write_custom_sweep(dataset_section(photos), **changes)).measurements == expected
-    with_256_classes = load_config(write_custom_sweep(dataset_section(photos, classes=256), **changes)).measurements
-    assert with_256_classes == (("accuracy", "confidence", "cm") if measurements is None else expected)
+    config_with_256_classes = load_config(write_custom_sweep(dataset_section(photos, classes=256), **changes))
+    default_measurements = ("accuracy", "confidence", "cm")
+    assert config_with_256_classes.measurements == (default_measurements if measurements is None else expected)
 
 
 def test_sweep_on_grey_images(write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:

@@ -104,5 +104,5 @@ def test_audit_excludes_attacks_unsupported_by_foolbox(write_sweep: WriteSweep, 
 def test_sample_sweep_uses_all_images_and_networks_of_small_sweep(sweep: Path, tmp_path: Path) -> None:
     config = load_config(sweep)
     sweeps = sample_sweep(config, networks=9, images=100_000, seed=0, keys=None, out=tmp_path / "audit")
-    assert {config.images.count for config in sweeps.values()} == {450}
+    assert {config.images.count for config in sweeps.values()} == {450}  # all test images of digits
     assert {len(config.selected_architectures) for config in sweeps.values()} == {3}

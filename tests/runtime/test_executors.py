@@ -15,11 +15,12 @@ from robust201.weights.store import CheckpointStore
 from tests.conftest import TINY_KEYS, MakeSweep
 
 KEYS = {key: TINY_KEYS[key] for key in ("clean", "fgsm", "brightness")}
-N_EVALUATIONS = 2 * 5
+N_EVALUATIONS = 2 * 5  # two networks with five evaluations each
 
 
 @pytest.fixture(params=["inline", pytest.param("ray", marks=pytest.mark.ray)])
 def execution(request: pytest.FixtureRequest) -> dict[str, object]:
+    """Return the section `execution` of the sweep YAML, for each executor."""
     if request.param == "inline":
         return {"executor": "inline"}
     return {"executor": "ray", "workers": 2, "ray_address": request.getfixturevalue("ray_address")}

@@ -1,4 +1,4 @@
-"""Generated corrupted images: a run generates only those that it needs, and only when it needs them."""
+"""Generated corrupted images: a run generates only the images that it needs, and only when it needs them."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ from robust201.runtime.executors import make_executor
 from robust201.runtime.share_run import run_share
 from robust201.runtime.sweep import merge_results, prepare_sweep, run_sweep
 from robust201.shards import ShardStore
-from robust201.tasks.corruptions import folder as corrupting
+from robust201.tasks.corruptions import folder as corruption_folder
 from tests.conftest import MakeSweep, RunCommand, WriteSweep, read_tree
 
 KEYS: dict[str, Any] = {
@@ -55,13 +55,13 @@ def test_parts_whose_images_exist_are_computed_before_images_are_generated(
 ) -> None:
     config = make_sweep(keys=KEYS)
     generation_log: list[tuple[str, int]] = []
-    corrupt = corrupting.corrupt
+    corrupt = corruption_folder.corrupt
 
-    def recording_corrupt(images: Any, key: str, severity: int, **options: Any) -> Any:
+    def corrupt_and_record(images: Any, key: str, severity: int, **options: Any) -> Any:
         generation_log.append((key, count_evaluations(config.results)[0]))
         return corrupt(images, key, severity, **options)
 
-    monkeypatch.setattr(corrupting, "corrupt", recording_corrupt)
+    monkeypatch.setattr(corruption_folder, "corrupt", corrupt_and_record)
     progress_log: list[tuple[int, int]] = []
     tally = run_sweep(
         config,
@@ -122,11 +122,11 @@ def test_results_remain_valid_without_corrupted_images(make_sweep: MakeSweep, tm
     assert count_evaluations(config.results) == (10, 10)
 
 
-def test_generating_corruptions_is_resumed(
+def test_interrupted_generation_of_corruptions_is_resumed(
     make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = make_sweep(keys=KEYS)
-    corrupt = corrupting.corrupt
+    corrupt = corruption_folder.corrupt
 
     def corrupt_until_interrupted(images: Any, key: str, severity: int, **options: Any) -> Any:
         if key == "fog" and severity == 3:
@@ -134,7 +134,7 @@ def test_generating_corruptions_is_resumed(
         return corrupt(images, key, severity, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(corrupting, "corrupt", corrupt_until_interrupted)
+        patch.setattr(corruption_folder, "corrupt", corrupt_until_interrupted)
         with pytest.raises(KeyboardInterrupt):
             run_sweep(config, make_executor)
     assert (list_generated_keys(tmp_path), count_evaluations(config.results)) == (["brightness"], (2, 10))
@@ -179,6 +179,6 @@ def test_merge_combines_differently_filtered_runs(make_sweep: MakeSweep, tmp_pat
         datasets = {"digits": {"corruptions": {"source": "generated"}}}  # generated in each results folder
         config = make_sweep(keys=KEYS, results=str(folders[-1]), datasets=datasets)
         assert run_sweep(config, make_executor, filters=Filters(keys=keys)).complete
-    _, other_plans = merge_results(folders, tmp_path / "both")
-    assert other_plans == ()
+    _, sources_with_other_plans = merge_results(folders, tmp_path / "both")
+    assert sources_with_other_plans == ()
     assert count_evaluations(tmp_path / "both") == (10, 10)

@@ -20,13 +20,13 @@ from tests.runtime.test_user_code import ATTACK, MEASURE, MODELS
 
 DECLARATIONS = """
 SHIFT = {"file": "shift.py", "norm": "Linf", "strengths": [1, 8]}
-ANSWERS = {"file": "answers.py", "kind": "measure", "columns": ["mean", "spread"]}
+LOGITS = {"file": "logits.py", "kind": "measure", "columns": ["mean", "spread"]}
 SMALL = {"file": "networks.py"}
 """
 ENTRY_POINTS = """
 [robust201.tasks]
 shift = shift_package.declared:SHIFT
-answers = shift_package.declared:ANSWERS
+logits = shift_package.declared:LOGITS
 
 [robust201.spaces]
 small = shift_package.declared:SMALL
@@ -40,7 +40,7 @@ def install_package(
     site.mkdir()
     package = site / "shift_package"
     package.mkdir()
-    content_by_file = {"__init__.py": "", "declared.py": DECLARATIONS, "shift.py": ATTACK, "answers.py": MEASURE}
+    content_by_file = {"__init__.py": "", "declared.py": DECLARATIONS, "shift.py": ATTACK, "logits.py": MEASURE}
     for file_name, content in (content_by_file | {"networks.py": MODELS}).items():
         (package / file_name).write_text(content)
     metadata_folder = site / f"{name.replace('-', '_')}-{version}.dist-info"
@@ -52,6 +52,7 @@ def install_package(
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Install a package with two tasks and a space; return the folder of its files."""
     site = tmp_path / "site"
     monkeypatch.syspath_prepend(site)
     for name in [name for name in sys.modules if name.startswith("shift_package")]:
@@ -61,6 +62,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def write_plugin_sweep(write_sweep: WriteSweep) -> WriteSweep:
+    """Return a function that writes a sweep over a network of the package's space."""
+
     def write(keys: dict[str, Any], **changes: Any) -> Path:
         fields = {"space": "small", "architectures": ["narrow"], "network": {}, "checkpoints": None}
         return write_sweep(**(fields | {"weights": {"random": {"seeds": [0]}}, "keys": keys} | changes))
@@ -69,11 +72,11 @@ def write_plugin_sweep(write_sweep: WriteSweep) -> WriteSweep:
 
 
 def test_plugin_identity_has_package_version_and_file_hash(package: Path, write_plugin_sweep: WriteSweep) -> None:
-    config = load_config(write_plugin_sweep({"clean": {}, "shift": {"strengths": [2]}, "answers": {}}))
+    config = load_config(write_plugin_sweep({"clean": {}, "shift": {"strengths": [2]}, "logits": {}}))
     assert {field: path.name for field, path in config.code_files().items()} == {
         "space": "networks.py",
         "keys.shift": "shift.py",
-        "keys.answers": "answers.py",
+        "keys.logits": "logits.py",
     }
     assert config.parameters["shift"].strengths == (2.0,)
     assert config.parameters["shift"].identity()["distribution"] == "shift-package==1.2"
@@ -86,11 +89,11 @@ def test_plugin_identity_has_package_version_and_file_hash(package: Path, write_
 
 
 def test_plugins_run_like_user_files(package: Path, write_plugin_sweep: WriteSweep, robust201: RunCommand) -> None:
-    path = write_plugin_sweep({"clean": {}, "shift": {}, "answers": {}})
+    path = write_plugin_sweep({"clean": {}, "shift": {}, "logits": {}})
     result = robust201("run", path)
     assert result.code == 0, result.err
     assert "Will execute" in result.err
-    assert {key for key, _, _ in read_columns(load_config(path).results)} == {"clean", "shift", "answers"}
+    assert {key for key, _, _ in read_columns(load_config(path).results)} == {"clean", "shift", "logits"}
 
 
 def test_installed_plugin_needs_no_consent(
@@ -116,7 +119,7 @@ def test_installed_plugin_needs_no_consent(
     assert is_installed(TASKS_GROUP, package / "shift.py", "shift-package==1.2")
 
 
-def test_plugin_errors_name_the_problem(
+def test_invalid_uses_and_declarations_of_plugins_are_rejected(
     package: Path, write_plugin_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(
@@ -128,12 +131,12 @@ def test_plugin_errors_name_the_problem(
     with pytest.raises(ConfigError, match="Did you mean 'small'"):
         load_config(write_plugin_sweep({"clean": {}}, space="smal"))
     other_entry_points = (
-        "[robust201.tasks]\nanswers = shift_package.declared:ANSWERS\nnothing = shift_package.declared:__name__"
+        "[robust201.tasks]\nlogits = shift_package.declared:LOGITS\nnothing = shift_package.declared:__name__"
     )
     monkeypatch.syspath_prepend(tmp_path / "other")
     install_package(tmp_path / "other", "other-package", "0.1", other_entry_points)
     with pytest.raises(ConfigError, match=r"got other-package==0\.1, shift-package==1\.2\. Uninstall all but one"):
-        find_plugin(TASKS_GROUP, "answers")
+        find_plugin(TASKS_GROUP, "logits")
     with pytest.raises(ConfigError, match="to be a mapping with the field `file`"):
         load_config(write_plugin_sweep({"nothing": {}}))
 
@@ -145,4 +148,4 @@ def test_plugins_are_not_imported_before_use(package: Path) -> None:
         [sys.executable, "-c", code], env={"PYTHONPATH": path}, capture_output=True, text=True, check=True
     )
     assert result.stdout == "False\n"
-    assert plugin_names(TASKS_GROUP) == ["answers", "shift"]
+    assert plugin_names(TASKS_GROUP) == ["logits", "shift"]

@@ -1,4 +1,4 @@
-"""Published corrupted images: a run opens only those that it needs."""
+"""Published corrupted images: a run opens only the images that it needs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,6 +42,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Requests:
 
 @pytest.fixture
 def config(make_sweep: MakeSweep, tmp_path: Path) -> SweepConfig:
+    """Return a sweep with published corruptions, whose folder is empty."""
     config = make_sweep(keys={"clean": {}, "brightness": {"severities": [1]}, "fog": {"severities": [1, 5]}})
     section = config.datasets["digits"]
     assert section.corruptions is not None
@@ -75,7 +76,9 @@ def test_filtered_run_opens_published_images_of_its_keys_only(
     assert count_evaluations(config.results) == (6, 8)
 
 
-def test_image_hashes_of_earlier_run_are_not_lost(config: SweepConfig, requests: Requests, tmp_path: Path) -> None:
+def test_filtered_run_keeps_image_hashes_of_earlier_run(
+    config: SweepConfig, requests: Requests, tmp_path: Path
+) -> None:
     write_published_images(config, tmp_path, "fog")
     assert run_sweep(config, make_executor, filters=Filters(keys=("fog",))).complete
     (tmp_path / "published/fog.npy").unlink()

@@ -74,6 +74,8 @@ class FakeRay:
 
 @pytest.fixture
 def start_executor(monkeypatch):
+    """Return a function that starts an executor on a simulated Ray."""
+
     def start_executor(fake, precision="fp32", **execution):
         monkeypatch.setattr(executor_module, "ray", fake)
         monkeypatch.setattr(RayExecutor, "_start_ray", lambda _executor, _folder: None)
@@ -245,7 +247,7 @@ def test_storage_error_of_worker_is_raised_unchanged(start_executor) -> None:
 
 
 @pytest.mark.parametrize(
-    ("resources", "execution", "n_workers", "n_gpus"),
+    ("resources", "execution", "n_workers", "gpus_per_worker"),
     [
         ({}, {}, 8, 0),
         ({"GPU": 2.0}, {}, 2, 1),
@@ -256,11 +258,13 @@ def test_storage_error_of_worker_is_raised_unchanged(start_executor) -> None:
         ({}, {"workers": 4, "ray_address": "auto", "precision": "tf32"}, 4, 1),
     ],
 )
-def test_number_of_workers_follows_from_resources(start_executor, resources, execution, n_workers, n_gpus) -> None:
+def test_number_of_workers_follows_from_resources(
+    start_executor, resources, execution, n_workers, gpus_per_worker
+) -> None:
     fake = FakeRay(**resources)
     executor = start_executor(fake, **execution)
     assert (executor.n_workers, executor.free_slots()) == (n_workers, 2 * n_workers + LOOKAHEAD_BUNDLES)
-    assert {options["num_gpus"] for options in fake.options} == {n_gpus}
+    assert {options["num_gpus"] for options in fake.options} == {gpus_per_worker}
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def start(make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (tmp_path / "orders").write_text("\n".join(orders))
         config = make_sweep(execution={"executor": "ray", "workers": 1} | execution)
         config.results.mkdir()
-        return RayProcess(config, print)
+        return RayProcess(config, print)  # the simulated child does not use `print`, the function that starts workers
 
     monkeypatch.setattr(ray_process, "CHILD_MODULE", "tests.runtime.simulated_ray_child")
     monkeypatch.setenv("SIMULATED_CHILD_FOLDER", str(tmp_path))
@@ -69,7 +69,7 @@ def check_cleanup(tmp_path: Path) -> None:
     def is_gone() -> bool:
         return not psutil.pid_exists(sleeper) or psutil.Process(sleeper).status() == psutil.STATUS_ZOMBIE
 
-    wait_until(is_gone, 60, "the child's process has ended")
+    wait_until(is_gone, 60, "the process started by the child has ended")
 
 
 @pytest.mark.parametrize("order", ["die", "raise"])
@@ -158,7 +158,7 @@ def test_ray_session_ends_with_its_driver(
     start: StartExecutor, write_sweep: Callable[..., Path], tmp_path: Path, signum: int, order: str
 ) -> None:
     """A slow child returns from a poll after the driver's death, but before it has killed its session."""
-    del start
+    del start  # only the environment variables that the fixture sets are needed
     (tmp_path / "orders").write_text(order)
     sweep = write_sweep(execution={"executor": "ray", "workers": 1})
     driver = subprocess.Popen([sys.executable, "-c", _DRIVER, str(sweep), str(tmp_path / "up")])

@@ -73,7 +73,7 @@ def sampled_fields(budget: str | None, **changes: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def make_sampled(make_sweep: MakeSweep, tmp_path: Path) -> MakeSampled:
-    """Return a function that makes sweeps of four untrained networks, of which two are the pilot.
+    """Return a function that makes sweeps of four untrained networks, two of which are the pilot.
 
     Without a budget, the sweep is not sampled.
     """
@@ -248,9 +248,7 @@ def test_precision_of_pilot_excludes_keys_with_other_parameters(make_sampled: Ma
     assert precision.sampled("digits", "aa_square", 25, N_IMAGES) != worst_case("digits", "aa_square", 25, N_IMAGES)
 
 
-def test_plan_reports_why_damaged_pilot_is_not_used(
-    make_sampled: MakeSampled, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plan_reports_damaged_record_of_samples(make_sampled: MakeSampled, capsys: pytest.CaptureFixture[str]) -> None:
     config = make_sampled("90%", sampling={"budget": "90%", "pilot": 3})
     run(config)
     (config.results / SAMPLE_FILE).write_text("{}")
@@ -520,8 +518,10 @@ def test_status_and_run_count_increments_as_one_evaluation(make_sampled: MakeSam
     )
     plan, inventory = load_plan(config.results), ShardStore.open(config.results).inventory()
     status = StatusReader(plan).read(inventory)
+    # Each of the four networks has six evaluations under four keys.
     assert (status.done, status.total, plan.n_evaluations, plan.n_network_keys) == (24, 24, 24, 16)
     assert plan.n_units == 20  # two increments of pgd and aa_square for two networks
+    # The larger samples make three evaluations of both networks outside the pilot incomplete.
     assert (previews[0].done, previews[0].plan.n_evaluations, tally.evaluations) == (18, 24, pytest.approx(6))
     assert (n_done[0], n_done[-1]) == (18, 24)
     assert find_gaps(plan, inventory) == (0, ())
@@ -532,7 +532,7 @@ def test_status_and_run_count_increments_as_one_evaluation(make_sampled: MakeSam
     assert "Planned 24 evaluations of 16 network-key pairs" in result.err
 
 
-def test_run_names_images_kept_if_budget_is_smaller(make_sampled: MakeSampled) -> None:
+def test_run_reports_numbers_of_images_kept_if_budget_is_smaller(make_sampled: MakeSampled) -> None:
     run(make_sampled("90%"))
     lines: list[str] = []
     assert run(make_sampled("80%"), say=lines.append).evaluations == 0
@@ -546,7 +546,7 @@ def test_run_names_images_kept_if_budget_is_smaller(make_sampled: MakeSampled) -
     assert not any("fewer images" in line for line in lines)
 
 
-def test_smaller_budget_keeps_counts_on_all_images(make_sampled: MakeSampled, tmp_path: Path) -> None:
+def test_budget_added_to_complete_sweep_keeps_counts_on_all_images(make_sampled: MakeSampled, tmp_path: Path) -> None:
     run(make_sampled(None))
     expected = export_files(make_sampled(None), tmp_path / "a")
     config = make_sampled("80%")
@@ -625,7 +625,7 @@ def test_run_draws_lost_sample_again_and_reports_it(make_sampled: MakeSampled, t
     assert (config.results / SAMPLE_FILE).read_bytes() == sample_record
     assert export_files(config, tmp_path / "b") == files
     (line,) = [line for line in lines if "drawn again" in line]
-    assert line.endswith("from the pilot: aa_square on digits, pgd on digits as before.")
+    assert line.endswith("from the pilot: aa_square on digits, pgd on digits with the same images as before.")
     (stale_line,) = previews[0].stale
     assert stale_line.startswith(
         "6 evaluations on samples (aa_square, pgd) are kept but not used: sample.json is missing"
@@ -642,7 +642,7 @@ def test_run_reports_unused_increments_once(make_sampled: MakeSampled) -> None:
     assert any("with other images than before, so earlier results are not used" in line for line in lines)
     run(config, on_preview=previews.append)
     (stale_line,) = previews[0].stale  # one line for any number of increments
-    assert stale_line.endswith("are kept but not used: their images differ from the images in sample.json")
+    assert stale_line.endswith("are kept but not used: the evaluated images differ from the images in sample.json")
     previews.clear()
     run(make_sampled(None), on_preview=previews.append)
     (stale_line,) = previews[0].stale
@@ -654,7 +654,7 @@ def test_run_names_keys_of_combined_samples(make_sampled: MakeSampled) -> None:
     lines: list[str] = []
     run(make_sampled("100%"), say=lines.append)
     assert [line for line in lines if "combined" in line] == [
-        f"The sample of {key} on digits now has all images: combined the results of 2 networks"
+        f"The sample of {key} on digits now contains all images; the results of 2 networks were combined"
         for key in ("aa_square", "pgd")
     ]
 
@@ -680,7 +680,9 @@ def test_export_error_names_missing_counts_and_estimates(make_sampled: MakeSampl
     }
 
 
-def test_blackbox_names_estimated_objectives(make_sampled: MakeSampled, tmp_path: Path, robust201: RunCommand) -> None:
+def test_blackbox_export_marks_estimated_objectives(
+    make_sampled: MakeSampled, tmp_path: Path, robust201: RunCommand
+) -> None:
     config, out = make_sampled("80%"), tmp_path / "out"
     run(config)
     export_files(config, out)

@@ -134,6 +134,7 @@ def test_estimated_seconds_of_partial_bundle_are_proportional_to_remaining_work(
     bundle = replace(make_bundle(0), seconds=600.0)
     assert bundle.keep(bundle.parts) == bundle
     clean, pgd, _ = bundle.parts
+    # Each part has 20 pairs of strength and image. All of `clean` and 5 pairs of `pgd` remain.
     assert bundle.keep([clean, replace(pgd, strengths=(1.0,), stop=5)]).seconds == pytest.approx(600 * 25 / 60)
 
     submitted_seconds: list[float] = []

@@ -77,7 +77,7 @@ def test_bundles_do_not_wait_for_machines_that_never_start() -> None:
     machines = dataclasses.replace(STABLE, n_gpus=8, preemption_hours=2.0, replacement_seconds=1e6)
     outcome = run(machines)
     assert 0 < outcome.preemptions < 8
-    assert outcome.makespan < 2
+    assert outcome.makespan < 2  # hours
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +113,7 @@ def test_few_networks_keep_all_workers_busy(case: FewNetworks) -> None:
         "images": config.images.model_copy(update={"count": case.n_images}),
         "engine": case.engine,
     }
-    # The speed is six times that assumed by the plan.
+    # The speed is six times the speed that the plan assumes.
     sweep = Sweep(config.model_copy(update=changes), seed=1, macs_per_second=6e10)
     machines = Machines(case.n_workers, start_seconds=6.0, load_seconds=0.4)
     bundles = sweep.bundles(case.n_workers)

@@ -34,6 +34,7 @@ def build(architecture, n_classes):
 
 @pytest.fixture
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulate a machine with two CPU cores."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _process: {0, 1})
 
 

@@ -16,7 +16,7 @@ from robust201.runtime.work_log import WorkLog
 COSTS = {"clean": (1, 40), "fgsm": (5, 12), "pgd": (17, 19), "square": (17, 60), "apgd": (33, 18)}
 """Forward passes per evaluation, and worker seconds per 10^11 multiply-accumulates, by key.
 
-The numbers are similar to those of the demo. Corruptions have the costs of clean images.
+The numbers are similar to the demo's numbers. Corruptions have the costs of clean images.
 """
 CORRUPTIONS = [f"corruption{index}" for index in range(15)]
 NETWORKS = range(16)

@@ -224,7 +224,7 @@ def test_diverging_training_run_gives_one_line_error_and_other_runs_complete(tmp
     assert "Training failed for #309 on bright: the loss diverged" in failure.message
     assert "Lower the learning rate (1e+30)." in failure.message
     assert tally.remaining == 1  # the training run that starts from the diverged run's weights
-    assert any("start weights are missing, such as #309 bright tuned seed 0" in message for message in messages)
+    assert any("start weights are missing: 1, such as #309 bright tuned seed 0" in message for message in messages)
 
 
 @pytest.mark.parametrize("damage", ["absent", "truncated", "label"])
@@ -245,11 +245,11 @@ def test_train_rejects_bad_images_before_writing(tmp_path: Path, robust201: RunC
 
 
 def test_run_trainings_rejects_too_few_images_and_late_snapshots(tmp_path: Path) -> None:
-    two_images = write_images(tmp_path, "few") | {"train": False}
+    small_dataset = write_images(tmp_path, "few") | {"train": False}
     with np.load(tmp_path / "few/train.npz") as archive:
         arrays = dict(archive)
     np.savez(tmp_path / "few/train.npz", images=arrays["images"][:2], labels=arrays["labels"][:2])
-    datasets = {"bright": write_images(tmp_path), "few": two_images}
+    datasets = {"bright": write_images(tmp_path), "few": small_dataset}
     mixture_recipe = RECIPE | {"data": {"mixture": {"robust": "few", "alpha": 0.5}}}
     with pytest.raises(DatasetError, match="robust ones, and there are only"):
         run_trainings(make_training_config(tmp_path, datasets=datasets, recipes={"mixed": mixture_recipe}))
@@ -258,7 +258,7 @@ def test_run_trainings_rejects_too_few_images_and_late_snapshots(tmp_path: Path)
         run_trainings(make_training_config(tmp_path, recipes={"late": late_recipe}))
 
 
-def test_recipes_can_train_on_mixture_and_fusion(tmp_path: Path) -> None:
+def test_recipes_can_train_on_mixtures_and_fusions_of_datasets(tmp_path: Path) -> None:
     datasets = {"bright": write_images(tmp_path), "more": write_images(tmp_path, "more", seed=1) | {"train": False}}
     data_sections = {
         "mixed": {"mixture": {"robust": "more", "alpha": 0.5}},
@@ -289,6 +289,7 @@ def test_run_trainings_requires_lease(tmp_path: Path) -> None:
 
 @pytest.fixture(params=["inline", pytest.param("ray", marks=pytest.mark.ray)])
 def execution(request: pytest.FixtureRequest) -> dict[str, object]:
+    """Return the section `execution` of the training YAML, for each executor."""
     if request.param == "inline":
         return {"executor": "inline"}
     return {"executor": "ray", "workers": 1, "ray_address": request.getfixturevalue("ray_address")}
@@ -304,7 +305,7 @@ def test_drained_training_resumes_to_same_bytes(
             interrupted_receipts.append(event)
             signal.raise_signal(signal.SIGTERM)
 
-    # The signal arrives while a network is being trained.
+    # The signal arrives after the first snapshot, in the middle of a training run.
     tally = run_trainings(make_config_with_both_recipes(tmp_path, execution=execution), on_progress=interrupt)
     assert tally.drained
     assert not tally.complete

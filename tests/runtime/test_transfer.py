@@ -89,7 +89,7 @@ def test_invalid_transfer_is_rejected(make_sweep: MakeSweep, fields: dict[str, A
 @pytest.mark.parametrize("fields", [{"source": 0, "key": "fgsm"}, {"file": "own.py"}])
 def test_too_long_key_is_rejected(make_sweep: MakeSweep, fields: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"ha(s|ve) up to 100 bytes"):
-        make_sweep(keys={"clean": {}, "é".join("a" * 61): fields})
+        make_sweep(keys={"clean": {}, "é".join("a" * 61): fields})  # 181 bytes
 
 
 def test_filtered_run_attacks_source_outside_its_filter(make_sweep: MakeSweep) -> None:

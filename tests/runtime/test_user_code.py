@@ -82,7 +82,7 @@ def attack_keys(tmp_path: Path, code: str = ATTACK, **fields: Any) -> dict[str, 
 
 
 def measure_keys(tmp_path: Path, code: str = MEASURE, **fields: Any) -> dict[str, Any]:
-    return {"answers": write_key(tmp_path, code, **({"kind": "measure", "columns": ["mean", "spread"]} | fields))}
+    return {"logits": write_key(tmp_path, code, **({"kind": "measure", "columns": ["mean", "spread"]} | fields))}
 
 
 def failure_line(result: FinishedCommand) -> str:
@@ -471,7 +471,6 @@ def test_check_code_ignores_output_of_file(write_custom_sweep: WriteSweep) -> No
             MODELS.replace("n_classes)\n\n    def", "7)\n\n    def"),
             "expected logits of shape (10, 10), got shape (10, 7)",
         ),
-        (MODELS.replace("self.head(", "0 * self.head("), None),
         (MODELS.replace("return self.head(", "return float('nan') * self.head("), "images contain NaN or infinity"),
         (
             MODELS.replace("return self.head(", "return self.head(nn.functional.dropout("),
@@ -485,18 +484,21 @@ def test_check_code_ignores_output_of_file(write_custom_sweep: WriteSweep) -> No
     ],
 )
 def test_parts_of_unusable_user_networks_fail(
-    write_custom_sweep: WriteSweep, robust201: RunCommand, models: str, expected: str | None
+    write_custom_sweep: WriteSweep, robust201: RunCommand, models: str, expected: str
 ) -> None:
-    if "dropout(" in models:
+    if "dropout(" in models:  # close the additional parenthesis
         models = models.replace(".relu().mean(dim=(2, 3)))", ".relu().mean(dim=(2, 3))))")
     result = robust201("run", write_custom_sweep({"clean": {}, "fgsm": {"epsilons_255": [8]}}, models=models))
-    if expected is None:  # networks with constant logits are valid
-        assert result.code == 0, result.err
-    else:
-        assert expected in failure_line(result)
+    assert expected in failure_line(result)
 
 
-def test_softmax_network_is_logged_with_unit(
+def test_user_network_with_constant_logits_is_valid(write_custom_sweep: WriteSweep, robust201: RunCommand) -> None:
+    models = MODELS.replace("self.head(", "0 * self.head(")
+    result = robust201("run", write_custom_sweep({"clean": {}, "fgsm": {"epsilons_255": [8]}}, models=models))
+    assert result.code == 0, result.err
+
+
+def test_network_that_ends_in_softmax_is_reported_and_logged(
     write_custom_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
 ) -> None:
     models = MODELS.replace(".mean(dim=(2, 3)))", ".mean(dim=(2, 3))).softmax(dim=1)")
@@ -591,7 +593,7 @@ def test_parts_of_wrong_custom_measures_fail(
 
 def read_measure(results: Path) -> dict[str, list[float]]:
     """Read the columns of the measure; other keys of the sweep may be incomplete."""
-    store, unit = ShardStore.open(results), load_plan(results).narrow(keys=["answers"]).units[0]
+    store, unit = ShardStore.open(results), load_plan(results).narrow(keys=["logits"]).units[0]
     columns = store.values(unit, 0.0, store.inventory(), ("mean", "spread"))
     return {name: array.tolist() for name, array in columns.items()}
 
@@ -599,7 +601,7 @@ def read_measure(results: Path) -> dict[str, list[float]]:
 MODIFICATIONS = {
     "in place": "next(model.parameters()).data.mul_(2)",
     "another tensor": "model.network.head.bias = type(model.network.head.bias)(model.network.head.bias + 1)",
-    "more": "model.network.register_buffer('count', labels)",
+    "additional buffer": "model.network.register_buffer('count', labels)",
 }
 
 

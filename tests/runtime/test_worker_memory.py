@@ -27,7 +27,7 @@ from tests.support.tiny_networks import TinyNetwork, tiny_classifier
 
 N_IMAGES = 10
 PGD = {"pgd": TINY_KEYS["pgd"]}
-N_SAMPLES = 2 * N_IMAGES
+N_SAMPLES = 2 * N_IMAGES  # `PGD` has two strengths, and a sample is an image at one strength
 GIGABYTE = 10**9
 
 
@@ -42,7 +42,7 @@ def export_results(config: SweepConfig, tmp_path, name: str) -> dict[str, bytes]
 def limit_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
     """Return a function that limits the images per batch and returns a list, to which batch sizes are added."""
 
-    def make(limit: int) -> list[int]:
+    def limit_images_per_batch(limit: int) -> list[int]:
         sizes: list[int] = []
         network.usable_library()  # load the library first, so that its self-test is not recorded
 
@@ -62,19 +62,19 @@ def limit_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
         monkeypatch.setattr(InferenceNetwork, "_forward", limit_and_record(InferenceNetwork._forward))
         return sizes
 
-    return make
+    return limit_images_per_batch
 
 
 @pytest.fixture
 def set_device_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Return a function that makes the CPU report a limited memory, as a GPU does."""
 
-    def make(gigabytes: float) -> None:
+    def set_memory(gigabytes: float) -> None:
         free_and_total = round(gigabytes * GIGABYTE), round(gigabytes * GIGABYTE)
         monkeypatch.setattr(networks, "device_memory", lambda _: free_and_total)
         monkeypatch.setattr(network, "CPU_CHUNK", None)
 
-    return make
+    return set_memory
 
 
 def running_minima(sizes: list[int]) -> list[int]:
@@ -184,11 +184,11 @@ def test_micro_batch_is_reset_for_next_part(
     sizes = limit_memory(8)
     started_parts: list[tuple[str, int]] = []
 
-    def recording_evaluate_part(context, task, *arguments, **options) -> Iterator:
+    def record_and_evaluate_part(context, task, *arguments, **options) -> Iterator:
         started_parts.append((task.key, len(sizes)))
         return evaluate_part(context, task, *arguments, **options)
 
-    monkeypatch.setattr(worker, "evaluate_part", recording_evaluate_part)
+    monkeypatch.setattr(worker, "evaluate_part", record_and_evaluate_part)
     config = make_sweep(
         architectures=[21], keys={"fgsm": TINY_KEYS["fgsm"], "clean": {}}, engine=engine, batch_size=250
     )
@@ -203,7 +203,7 @@ def test_micro_batch_is_reset_for_next_part(
 def test_out_of_memory_with_smallest_batch_is_reported(make_sweep: MakeSweep, limit_memory, engine, n_attempts) -> None:
     limit_memory(0)
     tally = run_sweep(make_sweep(architectures=[21], keys=PGD, engine=engine, batch_size=250), make_executor)
-    # 10, 5, 2 and 1 images; 20, 10 and 8 samples.
+    # The attempts have 10, 5, 2 and 1 images with the reference engine, and 20, 10 and 8 samples with the fused engine.
     assert [(failure.kind, failure.attempt) for failure in tally.failures] == [("memory", n_attempts)]
 
 
@@ -216,15 +216,17 @@ def test_out_of_memory_before_first_batch_is_reported(make_sweep: MakeSweep, mon
     assert [(failure.kind, failure.attempt) for failure in tally.failures] == [("memory", 1)]
 
 
-def test_results_do_not_depend_on_device_memory(make_sweep: MakeSweep, set_device_memory, tmp_path) -> None:
+def test_results_do_not_depend_on_device_memory_or_micro_batch(
+    make_sweep: MakeSweep, set_device_memory, tmp_path
+) -> None:
     exports = []
-    for name, gigabytes, execution in (("cpu", None, {}), ("large", 24, {}), ("small", 24, {"micro_batch": 12})):
+    for name, gigabytes, execution in (("cpu", None, {}), ("gpu", 24, {}), ("micro-batch", 24, {"micro_batch": 12})):
         if gigabytes is not None:
             set_device_memory(gigabytes)
         config = make_sweep(engine="fused", results=str(tmp_path / name), execution=execution)
         assert run_sweep(config, make_executor).complete
         exports.append(export_results(config, tmp_path, f"json {name}"))
-    assert len(exports[0]) == 7 * 3
+    assert len(exports[0]) == 7 * 3  # seven keys, each with three measurements
     assert exports[0] == exports[1] == exports[2]
 
 
@@ -252,18 +254,18 @@ def test_network_is_released_before_next_is_loaded(
 
 
 @pytest.mark.parametrize(("gpus_per_worker", "share"), [(0.5, 0.5), (1, 1), (2, 1)])
-def test_device_memory_is_divided_among_its_workers(
+def test_device_memory_is_divided_among_workers(
     make_sweep: MakeSweep, set_device_memory, monkeypatch: pytest.MonkeyPatch, gpus_per_worker, share
 ) -> None:
     set_device_memory(8)
     recorded_shares = []
     choose = networks.choose_capacity
 
-    def recording_choose_capacity(**options):
+    def record_and_choose_capacity(**options):
         recorded_shares.append((options["share"], options["image_size"]))
         return choose(**options)
 
-    monkeypatch.setattr(networks, "choose_capacity", recording_choose_capacity)
+    monkeypatch.setattr(networks, "choose_capacity", record_and_choose_capacity)
     execution = {"gpus_per_worker": gpus_per_worker}
     config = make_sweep(architectures=[21], keys={"clean": {}}, engine="fused", execution=execution)
     assert run_sweep(config, make_executor).complete
@@ -274,11 +276,11 @@ def test_images_are_copied_to_device_once_per_dataset(make_sweep: MakeSweep, mon
     copied_datasets = []
     copy_to_device = worker.copy_to_device
 
-    def recording_copy_to_device(images, device):
+    def record_and_copy_to_device(images, device):
         copied_datasets.append(images.dataset)
         return copy_to_device(images, device)
 
-    monkeypatch.setattr(worker, "copy_to_device", recording_copy_to_device)
+    monkeypatch.setattr(worker, "copy_to_device", record_and_copy_to_device)
     sweep = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}})
     assert run_sweep(sweep, make_executor).complete
     assert copied_datasets == ["digits"]

@@ -53,7 +53,7 @@ def test_from_bytes_supports_any_length(byte_strings: list[bytes]) -> None:
     assert array.equals(pa.array(byte_strings, pa.binary()))
 
 
-def test_true_indices_and_empty_table() -> None:
+def test_true_indices_returns_positions_and_empty_table_has_schema() -> None:
     assert true_indices([True, False, True]).to_pylist() == [0, 2]
     assert true_indices([]).to_pylist() == []
     schema = pa.schema({"name": pa.string(), "starts": pa.list_(pa.int32()), "known": pa.bool_()})

@@ -1,5 +1,6 @@
 """Compaction does not lose, repeat or change results, even if it is killed or other processes commit results."""
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -36,6 +37,7 @@ UNITS = [make_unit(architecture, key=key) for key in ("pgd", "fgsm") for archite
 
 @pytest.fixture
 def store(tmp_path):
+    """Return a store with one shard per unit, except for the last unit, which is in two shards."""
     store = ShardStore.create(tmp_path / "results")
     for unit in UNITS[:-1]:
         store.commit(make_results(unit))
@@ -78,7 +80,7 @@ def test_compacted_shards_and_row_groups_are_within_size_limits(tmp_path):
         results = make_results(unit, measurements=("accuracy",))
         for result in results:
             result.values["predictions"] = rng.integers(0, 3, n_images).astype(np.uint8)
-            result.values["predictions"][:4000] = rng.integers(0, 256, 4000)
+            result.values["predictions"][:4000] = rng.integers(0, 256, 4000)  # hardly compressible
         store.folder.publish("digits", f"{unit.architecture:06d}-pgd", encode(results))
     sizes = check_sizes(
         store, store.compact(target_bytes=target_bytes, row_group_bytes=row_group_bytes), target_bytes, row_group_bytes
@@ -127,6 +129,7 @@ def test_second_compaction_merges_new_and_small_shards(store):
     assert store.compact(grace_seconds=HOUR).inputs == 3
     # The inputs of the first compaction still exist. Both compacted shards replace them.
     assert len(assert_complete_store(store, UNITS + new_units).shards) == 1
+    # The first compacted shard, its nine inputs and the two new shards are deleted.
     assert store.compact(grace_seconds=HOUR, clock=CLOCK_TWO_HOURS_AHEAD).deleted == 12
     assert len(assert_complete_store(store, UNITS + new_units).shards) == 1
     assert store.compact(grace_seconds=HOUR, clock=CLOCK_TWO_HOURS_AHEAD).inputs == 0
@@ -141,7 +144,7 @@ def test_inputs_stay_replaced_after_compacted_shard_is_merged_again(store):
     assert len(assert_complete_store(store, [*UNITS, make_unit(4)]).shards) == 1
 
 
-def test_shards_of_different_columns_or_datasets_are_not_merged(store):
+def test_shards_with_different_columns_or_datasets_are_not_merged(store):
     units_on_cifar10 = [make_unit(architecture, dataset="cifar10") for architecture in (1, 2)]
     units_with_all_columns = [make_unit(architecture, key="clean", strengths=(0.0,)) for architecture in (1, 2)]
     for unit in units_on_cifar10:
@@ -247,7 +250,7 @@ def test_interrupted_deletion_loses_no_results(store, monkeypatch):
 def test_full_disk_during_compaction_loses_no_results(store):
     def fail(step):
         if step == "written":
-            raise OSError(28, os.strerror(28))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with pytest.raises(StorageFullError):
         ShardStore(store.root, on_step=fail).compact()

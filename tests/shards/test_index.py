@@ -1,5 +1,5 @@
 """The index of shards. A scan returns the same inventory with and without an index, after any change of the index or
-the shards. A resume hashes only shards that are not verified."""
+the shards. A run hashes only shards that are not verified."""
 
 import errno
 import os
@@ -120,6 +120,7 @@ def test_inputs_replace_damaged_compacted_shard_despite_index(store):
 
 @pytest.fixture(scope="module")
 def small_store(tmp_path_factory):
+    """Return a store with three shards, which all examples of a test share."""
     store = ShardStore.create(tmp_path_factory.mktemp("indexed") / "results")
     for unit in UNITS[:3]:
         store.commit(make_results(unit))
@@ -167,8 +168,8 @@ def test_number_of_index_files_stays_small(store, monkeypatch):
     assert inventory_state(store.inventory()) == state_without_index(store)
 
 
-def test_index_file_is_written_only_for_min_rows(store, monkeypatch):
-    monkeypatch.setattr(index, "MIN_ROWS", 33)
+def test_index_file_is_not_written_for_fewer_than_min_rows(store, monkeypatch):
+    monkeypatch.setattr(index, "MIN_ROWS", 2 * len(UNITS) + 1)  # one more than the store has
     store.inventory()
     assert index_files(store) == []
     store.commit(make_results(make_unit(50)))
@@ -259,7 +260,7 @@ def _has_slices(inventory, unit, strength, measurements):
         return False
 
 
-# A resume hashes all shards that are not verified with their current size and modification time
+# A run hashes all shards that are not verified with their current size and modification time
 
 
 @pytest.fixture
@@ -278,17 +279,18 @@ def make_older(store, seconds=60):
         os.utime(store.folder.shards.joinpath(entry.name), ns=(time_ns, time_ns))
 
 
-def scan_as_resume(store, **options):
+def scan_like_run(store, **options):
+    """Scan with the options with which a run scans before it starts."""
     return store.inventory(verify="unverified", **{"on_damage": "set_aside"} | options)
 
 
-def test_resume_hashes_unverified_shards(store, hashed_names):
+def test_run_hashes_unverified_shards(store, hashed_names):
     make_older(store)
-    inventory = scan_as_resume(store)
+    inventory = scan_like_run(store)
     assert sorted(hashed_names) == list(inventory.shards)
     hashed_names.clear()
     assert (
-        inventory_state(scan_as_resume(ShardStore.open(store.root)))
+        inventory_state(scan_like_run(ShardStore.open(store.root)))
         == inventory_state(inventory)
         == state_without_index(store)
     )
@@ -298,28 +300,28 @@ def test_resume_hashes_unverified_shards(store, hashed_names):
     os.utime(store.folder.shards.joinpath(touched_shard), ns=(1, 1))  # as if the clock had been set back
     store.inventory()  # does not hash the shards, so they are not verified
     assert hashed_names == []
-    scan_as_resume(store)
+    scan_like_run(store)
     assert sorted(hashed_names) == sorted([new_shard, touched_shard])
     hashed_names.clear()
     make_older(store)
-    scan_as_resume(store)
-    scan_as_resume(store)
+    scan_like_run(store)
+    scan_like_run(store)
     assert len(hashed_names) == len(UNITS) + 1
 
 
 def test_recently_written_shard_is_hashed_again(store, hashed_names):
     for _ in range(2):
         hashed_names.clear()
-        scan_as_resume(store)
+        scan_like_run(store)
         assert len(hashed_names) == len(UNITS)
     make_older(store, -3600)  # as if the clock had been set back afterwards
     for _ in range(2):
         hashed_names.clear()
-        scan_as_resume(store)
+        scan_like_run(store)
         assert len(hashed_names) == len(UNITS)
 
 
-def test_resume_verifies_nothing_if_clock_of_file_system_is_unavailable(store, hashed_names, monkeypatch):
+def test_no_shard_counts_as_verified_if_clock_of_file_system_is_unavailable(store, hashed_names, monkeypatch):
     make_older(store)
 
     def raise_error(**_named):
@@ -328,38 +330,38 @@ def test_resume_verifies_nothing_if_clock_of_file_system_is_unavailable(store, h
     monkeypatch.setattr(backends.tempfile, "TemporaryFile", raise_error)
     for _ in range(2):
         hashed_names.clear()
-        scan_as_resume(store)
+        scan_like_run(store)
         assert len(hashed_names) == len(UNITS)
 
 
-def test_resume_hashes_everything_after_index_damage(store, hashed_names):
+def test_run_hashes_everything_after_index_damage(store, hashed_names):
     make_older(store)
-    scan_as_resume(store)
+    scan_like_run(store)
     (path,) = index_files(store)
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     hashed_names.clear()
-    scan_as_resume(store)
+    scan_like_run(store)
     assert len(hashed_names) == len(UNITS)
 
 
-def test_resume_finds_damage_that_changes_modification_time(store):
+def test_run_finds_damage_that_changes_modification_time(store):
     make_older(store)
-    damaged_shard = scan_as_resume(store).shards[5]
+    damaged_shard = scan_like_run(store).shards[5]
     flip_middle_bit(store, damaged_shard, keep_time=False)
     assert store.inventory().damaged == ()
-    assert scan_as_resume(store).damaged == (damaged_shard,)
-    assert damaged_shard not in scan_as_resume(store).shards
+    assert scan_like_run(store).damaged == (damaged_shard,)
+    assert damaged_shard not in scan_like_run(store).shards
 
 
 @pytest.mark.parametrize("command", ["verify", "export", "merge"])
 @pytest.mark.parametrize("min_rows", [1, 1000])
-def test_resume_finds_hidden_damage_after_another_command_found_it(store, monkeypatch, tmp_path, command, min_rows):
+def test_run_finds_hidden_damage_after_another_command_found_it(store, monkeypatch, tmp_path, command, min_rows):
     # Hidden damage changes neither the size nor the modification time of a shard.
     make_older(store)
-    damaged_shard = scan_as_resume(store).shards[5]
+    damaged_shard = scan_like_run(store).shards[5]
     flip_middle_bit(store, damaged_shard, keep_time=True)
-    assert scan_as_resume(store).damaged == ()
+    assert scan_like_run(store).damaged == ()
     monkeypatch.setattr(index, "MIN_ROWS", min_rows)
     if command == "verify":
         assert [finding.shard for finding in store.verify()] == [damaged_shard]
@@ -369,37 +371,37 @@ def test_resume_finds_hidden_damage_after_another_command_found_it(store, monkey
     else:
         report = merge_folders([store.root], tmp_path / "target")
         assert [finding.shard for finding in report.conflicts] == [damaged_shard]
-    inventory = scan_as_resume(store)
+    inventory = scan_like_run(store)
     assert inventory.damaged == (damaged_shard,)
     assert damaged_shard not in inventory.shards
 
 
 def test_compaction_hashes_even_verified_inputs(store, hashed_names):
     make_older(store)
-    damaged_shard = scan_as_resume(store).shards[5]
+    damaged_shard = scan_like_run(store).shards[5]
     flip_middle_bit(store, damaged_shard, keep_time=True)
     hashed_names.clear()
     assert store.compact().damaged == (damaged_shard,)
     assert sorted(hashed_names) == sorted([*store.inventory().replaced_shards, damaged_shard])
-    assert scan_as_resume(store).damaged == (damaged_shard,)
+    assert scan_like_run(store).damaged == (damaged_shard,)
     hashed_names.clear()
     make_older(store)
-    (compacted_shard,) = scan_as_resume(store).shards
-    scan_as_resume(store)
+    (compacted_shard,) = scan_like_run(store).shards
+    scan_like_run(store)
     assert hashed_names == [compacted_shard]
 
 
-def test_resume_hashes_only_shards_of_given_networks(store, hashed_names):
+def test_run_hashes_only_shards_of_given_networks(store, hashed_names):
     make_older(store)
     networks = {("digits", 3), ("cifar100", 4)}
-    inventory = scan_as_resume(store, networks=networks, on_damage="report")
+    inventory = scan_like_run(store, networks=networks, on_damage="report")
     assert inventory_state(inventory) == state_without_index(store)
     assert {network_of(shard) for shard in hashed_names} == {("digits", 3)}
     assert len(hashed_names) == 2
     hashed_names.clear()
-    scan_as_resume(store, networks=networks)
+    scan_like_run(store, networks=networks)
     assert hashed_names == []
-    scan_as_resume(store)
+    scan_like_run(store)
     assert len(hashed_names) == len(UNITS) - 2
 
 
@@ -408,13 +410,13 @@ def test_verified_index_entry_is_preferred_to_unverified_entry(store, hashed_nam
     other_index = store.root / "other-index"
     store.inventory()
     store.folder.index.rename(other_index)
-    scan_as_resume(store)
+    scan_like_run(store)
     for number, path in enumerate(other_index.iterdir()):
         shutil.copy(path, store.folder.index / f"{number:016x}.index")  # sorted before the other file
     store.commit(make_results(make_unit(50)))
     store.inventory()
     hashed_names.clear()
-    scan_as_resume(store)
+    scan_like_run(store)
     assert len(hashed_names) == 1
 
 

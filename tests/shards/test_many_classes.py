@@ -1,4 +1,4 @@
-"""Shards with more than 256 classes have no confusion matrix. Their parts are merged correctly, also if compacted."""
+"""Shards with more than 256 classes have no confusion matrix. Their parts are merged correctly, even if compacted."""
 
 from pathlib import Path
 

@@ -1,5 +1,6 @@
 """Storage of shards: the contract of all backends, and the specific behaviour of object stores."""
 
+import errno
 import hashlib
 import os
 from pathlib import Path
@@ -36,6 +37,7 @@ UNITS = [make_unit(architecture, key=key) for key in ("pgd", "fgsm") for archite
 
 @pytest.fixture(params=["folder", "file", "memory", "s3"])
 def url(request, tmp_path):
+    """Return the URL of the shards; empty if they are in the results folder."""
     if request.param == "s3":
         return request.getfixturevalue("s3_url")
     return {"folder": "", "file": f"file://{tmp_path / 'elsewhere'}", "memory": f"memory://{tmp_path.name}"}[
@@ -101,7 +103,7 @@ def test_shard_above_size_limit_is_damaged(store, monkeypatch):
     assert [*store.inventory(verify="all", on_damage="report").damage] == [shard]
 
 
-def test_resume_hashes_shards_without_reliable_change_marker(store, url, monkeypatch):
+def test_run_hashes_shards_without_reliable_change_marker(store, url, monkeypatch):
     monkeypatch.setattr(index, "MIN_ROWS", 1)
     hashed_shards = []
     original_check_hash = ResultsFolder.check_hash
@@ -298,9 +300,9 @@ def test_ray_workers_write_shards_to_s3(make_sweep, s3, s3_url):
 def test_filesystem_is_reopened_after_fork():
     backend = ObjectBackend("memory://fork", lambda _step: None)
     filesystem_and_root = backend._filesystem()
-    backend._open_filesystem = (os.getpid() + 1, *filesystem_and_root)
+    backend._cached_filesystem = (os.getpid() + 1, *filesystem_and_root)
     assert backend._filesystem()[1] == filesystem_and_root[1]
-    assert backend._open_filesystem[0] == os.getpid()
+    assert backend._cached_filesystem[0] == os.getpid()
 
 
 # Errors: rejected URLs, advice, and retries
@@ -390,7 +392,7 @@ def test_unreachable_server_error_gives_advice(s3, tmp_path, monkeypatch):
         ShardStore.create(tmp_path / "results", shards=f"s3://{BUCKET}/prefix")
 
 
-@pytest.mark.parametrize("error", [NotImplementedError("mode"), OSError(38, "NotImplemented")])
+@pytest.mark.parametrize("error", [NotImplementedError("mode"), OSError(errno.ENOSYS, "NotImplemented")])
 def test_store_without_conditional_writes_is_supported(s3, s3_url, tmp_path, monkeypatch, error):
     store = ShardStore.create(tmp_path / "results", shards=s3_url)
     original_pipe_file = opened(store).pipe_file
@@ -413,7 +415,7 @@ def test_conflicting_upload_is_retried(s3, s3_url, tmp_path, monkeypatch):
     def pipe_file(path, content, mode="overwrite"):
         modes.append(mode)
         if len(modes) == 1:
-            conflict = OSError(5, "conflict")
+            conflict = OSError(errno.EIO, "conflict")
             conflict.__cause__ = Exception()
             conflict.__cause__.response = {"Error": {"Code": "ConditionalRequestConflict"}}
             raise conflict

@@ -121,13 +121,13 @@ def test_find_missing_parts_returns_one_part_for_strengths_that_lack_the_same_im
         store.values(unit, 3.0, inventory, DEFAULT)
 
 
-def test_additional_strength_is_missing(store):
+def test_additional_strength_counts_as_missing(store):
     store.commit(make_results(make_unit(strengths=(1.0, 4.0))))
     extended_unit = make_unit(strengths=(1.0, 2.0, 4.0))
     assert store.inventory().find_missing_parts(extended_unit, DEFAULT) == (Part(extended_unit, (2.0,), 0, 30),)
 
 
-def test_additional_measurement_is_missing(store):
+def test_additional_measurement_counts_as_missing(store):
     unit = make_unit()
     store.commit(make_results(unit, measurements=("accuracy",)))
     assert store.inventory().find_missing_parts(unit, ("accuracy", "cm")) == ()

@@ -166,7 +166,7 @@ def fail_reads(monkeypatch, error_number, n_failures=1 << 30):
         return original_path(self, shard)
 
     monkeypatch.setattr(LocalBackend, "path", path)
-    monkeypatch.setattr(LocalBackend, "label", lambda _self, shard: shard)
+    monkeypatch.setattr(LocalBackend, "label", lambda _self, shard: shard)  # the original also calls `path`
 
 
 @pytest.mark.parametrize("error_number", TRANSIENT_ERRNOS)

@@ -22,7 +22,7 @@ from robust201.shards import Inventory
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRate:
-    """Rates that a run measured up to its last finished part; None if they are not known yet.
+    """Rates of a run, measured until its last part finished; a rate is None if it is not known yet.
 
     Attributes:
         span_seconds: period over which the rates were measured.
@@ -35,7 +35,7 @@ class MeasuredRate:
     age_seconds: float
 
     def compute_fade_factor(self, productive_fraction: float = 0.0) -> float:
-        """Return the factor by which the rate has fallen since it was measured.
+        """Return the rate until now as a fraction of the measured rate.
 
         `productive_fraction` is the fraction of `age_seconds` in which work is assumed to have proceeded at this rate;
         in the rest, no work is assumed.
@@ -53,7 +53,7 @@ class RateEstimate:
 
 
 def estimate_rate(rates: Sequence[MeasuredRate], *, work_left: float, work_in_flight: float) -> RateEstimate:
-    """Estimate the rate and the time left; amounts of work are multiply-accumulates.
+    """Estimate the rate and the time left; `work_left` and `work_in_flight` are numbers of multiply-accumulates.
 
     Parts in flight are assumed to proceed at the measured rate. If they take longer, the rate falls and the time left
     grows.
@@ -91,7 +91,7 @@ class PartInFlight:
 
 @dataclass(frozen=True)
 class Activity:
-    """Processes that compute a sweep; `monitoring.status.SweepStatus` describes the attributes that are not listed.
+    """Processes that compute a sweep; `monitoring.status.SweepStatus` describes attributes that are not listed.
 
     Attributes:
         runs: the progress of the last driver, followed by the last run of every job share.
@@ -164,13 +164,14 @@ def _file_age(path: Path, now: float) -> float | None:
         return None
 
 
-def _read_rate(run: dict[str, Any], age: float | None) -> MeasuredRate:
-    age_seconds = max(0.0, age or 0.0) + run.get("quiet_seconds", 0.0)
-    span = run.get("measured_seconds", 0.0)
-    return MeasuredRate(run.get("evaluations_per_second"), run.get("macs_per_second"), span, age_seconds)
+def _read_rate(progress: dict[str, Any], file_age: float | None) -> MeasuredRate:
+    age_seconds = max(0.0, file_age or 0.0) + progress.get("quiet_seconds", 0.0)
+    span = progress.get("measured_seconds", 0.0)
+    return MeasuredRate(progress.get("evaluations_per_second"), progress.get("macs_per_second"), span, age_seconds)
 
 
 def _find_parts_in_flight(plan: Plan, inventory: Inventory, beats: tuple[LastBeat, ...]) -> tuple[PartInFlight, ...]:
+    """Return the parts that heartbeats name, except parts of other plans and parts whose results exist."""
     units = plan.find_units({beat.unit for beat in beats if beat.unit})
     parts_in_flight: dict[tuple[str, int], PartInFlight] = {}
     # The most recent heartbeat of a part replaces older heartbeats.

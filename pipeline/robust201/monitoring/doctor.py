@@ -39,7 +39,7 @@ PACKAGES = {
     "pyyaml": "yaml",
     "vl-convert-python": "vl_convert",
 }
-"""Required packages, except those of the command line, with the names of their modules."""
+"""Names of required packages, except packages that only the command line needs, and names of their modules."""
 
 _REINSTALL = "Install robust201 again with -c constraints.txt."
 
@@ -64,7 +64,7 @@ def _examine_sweep(config: SweepConfig) -> Iterator[HealthCheck]:
     if url := config.shards:
         yield from _attempt("shards", lambda: [_examine_shards(url)])
     yield from _attempt("disk", lambda: [_examine_disk(config)])
-    yield from _attempt("clock", lambda: [examine_clock(_nearest_folder(config.results))])
+    yield from _attempt("clock", lambda: [examine_clock(_nearest_existing_folder(config.results))])
     yield from _attempt("checkpoints", lambda: [_examine_checkpoints(config)])
     for dataset in config.datasets:
         yield from _attempt(dataset, partial(_examine_dataset, config, dataset))
@@ -149,12 +149,12 @@ def _version_numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, match[0].split("."))) if match else ()
 
 
-def _nearest_folder(path: Path) -> Path:
+def _nearest_existing_folder(path: Path) -> Path:
     return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.is_dir())
 
 
 def _examine_results(results: Path) -> HealthCheck:
-    folder = _nearest_folder(results)
+    folder = _nearest_existing_folder(results)
     try:
         with tempfile.NamedTemporaryFile(dir=folder):
             return HealthCheck("results", ok=True, detail=f"{results} is writable")
@@ -189,7 +189,7 @@ def _examine_disk(config: SweepConfig) -> HealthCheck:
     needed_bytes = int(estimate(make_plan(config, assumed_facts(config)))["estimated_shard_bytes"])
     if config.shards and folder_of(config.shards) is None:
         needed_bytes = 0  # a bucket is unlimited, and the folder contains only the plan, images and logs
-    free_bytes = shutil.disk_usage(_nearest_folder(folder)).free
+    free_bytes = shutil.disk_usage(_nearest_existing_folder(folder)).free
     detail = f"{format_bytes(free_bytes)} free, about {format_bytes(needed_bytes)} needed"
     return HealthCheck(
         "disk", free_bytes > needed_bytes, detail, "Free some space, or set `results` to another folder."
@@ -214,7 +214,7 @@ def _examine_checkpoints(config: SweepConfig) -> HealthCheck:
             inputs.weights.check(dataset, architecture)
         except RobustError as error:
             error_messages.append(str(error))
-    detail = f"{len(pairs) - len(error_messages)} of {len(pairs)} networks"
+    detail = f"usable for {len(pairs) - len(error_messages)} of {len(pairs)} networks"
     return HealthCheck("checkpoints", not error_messages, detail, error_messages[0] if error_messages else "")
 
 

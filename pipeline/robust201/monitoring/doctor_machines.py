@@ -1,4 +1,4 @@
-"""Checks of `robust201 doctor` that do not concern files: GPUs, clocks, and the Ray cluster and its token."""
+"""Checks of `robust201 doctor` that concern machines: GPUs, clocks, and the Ray cluster and its token."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from robust201.submission.access import Access, check_access, find_token, token_
 if TYPE_CHECKING:
     from robust201.planning.config import SweepConfig
 
-CLOCK_SECONDS = 10.0
-"""Maximum difference between two clocks that passes the check. If clocks differ more, `logs` can show lines out of
+MAX_CLOCK_SKEW_SECONDS = 10.0
+"""Maximum difference between two clocks that passes the check. If clocks differ by more, `logs` can show lines out of
 order. `status` can report an active driver as dead, but only if it cannot read the file server's time."""
 
 _TIMEOUT_SECONDS = 10.0
@@ -111,10 +111,11 @@ def examine_clock(folder: Path, *, clock: Callable[[], float] = time.time) -> He
 def _check_clock(
     check_name: str, other_time: float, time_before: float, time_after: float, other_clock: str
 ) -> HealthCheck:
+    """Check another clock, which was read between `time_before` and `time_after` of this machine's clock."""
     skew = max(0.0, other_time - time_after, time_before - other_time)
     detail = f"{skew:.0f} s from the clock of {other_clock}"
     fix = "Synchronise both clocks with NTP (timedatectl set-ntp true); `logs` sorts lines by their times."
-    return HealthCheck(check_name, ok=skew < CLOCK_SECONDS, detail=detail, fix=fix)
+    return HealthCheck(check_name, ok=skew < MAX_CLOCK_SKEW_SECONDS, detail=detail, fix=fix)
 
 
 def examine_cluster(config: SweepConfig | None, address: str | None) -> Iterator[HealthCheck]:
@@ -147,7 +148,7 @@ def _examine_ray_address(address: str) -> HealthCheck:
         return HealthCheck("cluster", ok=True, detail=f"{address}, resolved by the machine that runs the sweep; {hint}")
     try:
         with socket.create_connection((host, int(port)), timeout=_TIMEOUT_SECONDS):
-            return HealthCheck("cluster", ok=True, detail=f"{address} listens; {hint}")
+            return HealthCheck("cluster", ok=True, detail=f"a server listens at {address}; {hint}")
     except (OSError, OverflowError) as error:
         fix = "Start the cluster, correct execution.ray_address, or run doctor where the sweep will run."
         return HealthCheck("cluster", ok=False, detail=f"{address}: {error}", fix=fix)
@@ -171,7 +172,7 @@ def _examine_token(token: str | None, *, is_needed: bool) -> HealthCheck:
 
 
 def _examine_head(access: Access) -> Iterator[HealthCheck]:
-    """Check a head's version, its token and its clock, all of which its response to one request shows."""
+    """Check the version, token and clock of a head with one request."""
     request = urllib.request.Request(f"{access.address}/api/version", headers=access.headers())  # noqa: S310 - http(s)
     time_before = time.time()
     try:
@@ -195,7 +196,10 @@ def _examine_head(access: Access) -> Iterator[HealthCheck]:
         "cluster", head_version == local_version, f"{access.address}: Ray {head_version}, here {local_version}", fix
     )
     if access.token is None:
-        fix = "Start the head with RAY_AUTH_MODE=token: anyone who reaches it can run code on the whole cluster."
+        fix = (
+            "Start the head with RAY_AUTH_MODE=token: without a token, anyone who reaches it can run code on the whole "
+            "cluster."
+        )
         yield HealthCheck("cluster token", ok=False, detail="the head requires no token", fix=fix)
     else:
         yield HealthCheck("cluster token", ok=True, detail="accepted")

@@ -16,11 +16,12 @@ LINE_SECONDS = 10.0
 
 _BAR_SECONDS = 0.5
 
-_SIGNIFICANT_COST = 0.1
-"""Minimum fraction of the total cost that a key must have for its measured time to correct other keys' estimates."""
+_SIGNIFICANT_FRACTION = 0.1
+"""Minimum fraction of the total cost that a key must account for, so that its measured time corrects other keys'
+estimates."""
 
 ProgressOption: TypeAlias = Callable[[int, int], None] | bool
-"""Whether to show progress, or a function that is called with the numbers of evaluations: complete, and in total."""
+"""Whether to show progress, or a function that is called with the numbers of complete and of all evaluations."""
 
 
 @dataclass
@@ -33,8 +34,8 @@ class EvaluationProgress:
         key: the key that is being evaluated; empty before the first key.
         strengths: the key's strengths.
         stage: text with the number and key of the current stage; empty if the attack has no stages.
-        images: number of images to evaluate under this key, over all strengths.
-        images_done: number of images evaluated under this key, over all strengths.
+        images: number of images to evaluate under this key, counted once per strength.
+        images_done: number of images evaluated under this key, counted once per strength.
         evaluations: number of evaluations (pairs of key and strength).
         evaluations_done: number of complete evaluations.
     """
@@ -64,7 +65,7 @@ class EvaluationProgress:
     def begin(self, key: str, strengths: Sequence[float], n_images: int) -> None:
         """Record that a key begins and that the previous key is complete."""
         start_time = time.monotonic()
-        if self.costs.get(self.key, 0.0) >= _SIGNIFICANT_COST * sum(self.costs.values()):
+        if self.costs.get(self.key, 0.0) >= _SIGNIFICANT_FRACTION * sum(self.costs.values()):
             self.seconds_per_cost = (start_time - self._key_start_time) / self.costs[self.key]
         self.key, self.strengths, self._key_start_time = key, strengths, start_time
         self.images, self.images_done, self.stage = len(strengths) * n_images, 0, ""
@@ -78,7 +79,7 @@ class EvaluationProgress:
         self.images_done += count
 
     def describe(self) -> str:
-        """Return a line with the key, epsilons, number of images, elapsed time and time left."""
+        """Return a line with the key, strengths, number of images, elapsed time and time left."""
         elapsed = f"{_format_time(time.monotonic() - self._start_time)} elapsed"
         if not self.key:
             return f"checking the network, {elapsed}"

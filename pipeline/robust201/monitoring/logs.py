@@ -65,7 +65,7 @@ def find_units(unit_name: str, units: Sequence[Unit], results: Path, space: str 
                 f"Looking up logs failed for {unit_name}: expected the beginning of one id, but {len(matches)} ids "
                 f"begin with it: {candidates}{ellipsis}. Add more digits."
             )
-    suggestion = _closest_id(unit_name, labels)
+    suggestion = _suggest_closest_id(unit_name, labels)
     raise InputError(
         f"Looking up logs failed for {unit_name}: expected the beginning of an id, or ARCHITECTURE/DATASET/KEY such as "
         f"21/cifar10/pgd.{suggestion} Ids are in `robust201 status --json` and in the logs."
@@ -86,16 +86,16 @@ def _find_by_label(
     if matches:
         return matches
     if candidates:
-        unknown_part, suggestion = (
+        unknown_name, suggestion = (
             f"weights {weights!r}",
             did_you_mean(str(weights), [unit.weights for unit in candidates if unit.weights]),
         )
     elif dataset not in datasets:
-        unknown_part, suggestion = f"dataset {dataset!r}", did_you_mean(dataset, datasets)
+        unknown_name, suggestion = f"dataset {dataset!r}", did_you_mean(dataset, datasets)
     elif key not in keys:
-        unknown_part, suggestion = f"key {key!r}", did_you_mean(key, keys)
+        unknown_name, suggestion = f"key {key!r}", did_you_mean(key, keys)
     else:
-        unknown_part = f"architecture {format_architecture(architecture_id)}"
+        unknown_name = f"architecture {format_architecture(architecture_id)}"
         known_architectures = sorted({unit.architecture for unit in units})
         if isinstance(architecture_id, str):
             suggestion = did_you_mean(architecture_id, map(str, known_architectures))
@@ -105,12 +105,12 @@ def _find_by_label(
     name = "/".join(filter(None, (architecture, dataset, key, weights)))
     raise InputError(
         f"Looking up logs failed for {name}: expected a network and key of this sweep, but it does not contain "
-        f"{unknown_part}.{suggestion}"
+        f"{unknown_name}.{suggestion}"
     )
 
 
-def _closest_id(name: str, ids: Iterable[str]) -> str:
-    """Return a suggestion of the id with the longest common prefix; a fuzzy search would take a minute."""
+def _suggest_closest_id(name: str, ids: Iterable[str]) -> str:
+    """Return a sentence that suggests the id with the longest common prefix; a fuzzy search would take a minute."""
     sorted_ids = sorted(ids)
     position = bisect_left(sorted_ids, name)
     neighbours = sorted_ids[max(0, position - 1) : position + 1]

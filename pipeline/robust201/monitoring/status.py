@@ -79,8 +79,7 @@ class SweepStatus:
         state: state of the last driver: ``running``, ``draining`` after a signal, or the way in which it ended;
             ``died`` if its process ended without releasing the lease; None before the first run.
         last_heartbeat: seconds since the last heartbeat of a driver, job share or worker; None if there was none.
-        deaths: number of workers that died while computing, in the last driver's run and the last run of every job
-            share.
+        deaths: number of workers that died in the last driver's run and in the last run of every job share.
         preemptions: number of workers whose machine was preempted in these runs.
         evaluations_per_second: rate of the active runs, or of the last run if none is active; None if unknown. It falls
             while no part finishes.
@@ -208,7 +207,7 @@ class StatusReader:
         )
 
     def _count(self, inventory: Inventory) -> None:
-        """Count finished and unused evaluations, and estimate the multiply-accumulates of missing evaluations."""
+        """Count complete and stale evaluations, and estimate the multiply-accumulates of missing evaluations."""
         plan = self._plan
         self._done, self._macs_left = count_done(plan, inventory), 0.0
         self._n_stale = sum(inventory.count_foreign_evaluations(plan.used_ids_with_full_samples).values())

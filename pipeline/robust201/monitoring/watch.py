@@ -12,7 +12,7 @@ MAX_FAILED_READINGS = 3
 
 
 class Watched(Protocol):
-    """Status of a sweep or of training runs, as read once."""
+    """Status of a sweep or of training runs at one point in time."""
 
     @property
     def complete(self) -> bool:
@@ -41,17 +41,17 @@ def watch(
     receives the status and the seconds since the last activity.
     """
     inactive_since: float | None = None
-    n_failed = 0
+    n_failed_readings = 0
     while True:
         try:
             status = read()
         except (InputError, OSError):
-            n_failed += 1
-            if n_failed > MAX_FAILED_READINGS:
+            n_failed_readings += 1
+            if n_failed_readings > MAX_FAILED_READINGS:
                 raise
             sleep(every)
             continue
-        n_failed = 0
+        n_failed_readings = 0
         current_time = clock()
         inactive_since = None if status.running else current_time if inactive_since is None else inactive_since
         inactive_seconds = 0.0 if inactive_since is None else current_time - inactive_since

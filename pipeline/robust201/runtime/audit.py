@@ -29,6 +29,7 @@ AUDIT_LEVEL = 0.01
 RunSweep = Callable[[SweepConfig], RunTally]
 
 _EvaluationId = tuple[str, ArchitectureId, str, str, float]
+"""Dataset, architecture, weights, key and strength."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,10 @@ class AuditedEvaluation:
     """Results of both engines for one network, key and strength.
 
     Attributes:
-        correct: number of correctly classified images for each engine, in the order of `tasks.ENGINES`.
-        only_one: number of images that are classified correctly with this engine and not with the other, in the same
-            order.
+        correct: number of images that are classified correctly under each engine's attack, in the order of
+            `tasks.ENGINES`.
+        only_one: number of images that are classified correctly under this engine's attack but not under the other
+            engine's, for each engine in the same order.
         p_value: two-sided p-value of McNemar's exact test; the null hypothesis is that the engines are equally strong.
         adjusted_p_value: p-value after Holm's adjustment over all evaluations of the audit.
     """
@@ -149,21 +151,27 @@ def audit_sweep(sweeps: Mapping[str, SweepConfig], run: RunSweep) -> tuple[Audit
                 "command to resume the audit."
             )
         outcomes_by_engine[engine] = dict(_read_outcomes(config))
-    first, second = (outcomes_by_engine[engine] for engine in ENGINES)
-    only_first = {evaluation: int((first[evaluation] & ~second[evaluation]).sum()) for evaluation in first}
-    only_second = {evaluation: int((second[evaluation] & ~first[evaluation]).sum()) for evaluation in first}
+    first_outcomes, second_outcomes = (outcomes_by_engine[engine] for engine in ENGINES)
+    only_first = {
+        evaluation: int((first_outcomes[evaluation] & ~second_outcomes[evaluation]).sum())
+        for evaluation in first_outcomes
+    }
+    only_second = {
+        evaluation: int((second_outcomes[evaluation] & ~first_outcomes[evaluation]).sum())
+        for evaluation in first_outcomes
+    }
     p_values = mcnemar_p_values([*only_first.values()], [*only_second.values()])
     adjusted_p_values = holm_adjust(p_values)
     return tuple(
         AuditedEvaluation(
             *evaluation,
-            n_images=len(first[evaluation]),
-            correct=(int(first[evaluation].sum()), int(second[evaluation].sum())),
+            n_images=len(first_outcomes[evaluation]),
+            correct=(int(first_outcomes[evaluation].sum()), int(second_outcomes[evaluation].sum())),
             only_one=(only_first[evaluation], only_second[evaluation]),
             p_value=float(p_values[index]),
             adjusted_p_value=float(adjusted_p_values[index]),
         )
-        for index, evaluation in enumerate(first)
+        for index, evaluation in enumerate(first_outcomes)
     )
 
 

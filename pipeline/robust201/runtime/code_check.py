@@ -17,7 +17,7 @@ from robust201.planning.user_tasks import UserTaskParameters
 from robust201.planning.weights import WeightsSource
 
 CHECK_SECONDS = 300.0
-"""Time limit for executing all files; importing PyTorch from a busy file server takes a minute."""
+"""Time limit for executing all files; importing PyTorch from a busy file server can take a minute."""
 
 WEIGHTS_SECONDS = 60.0
 """Time after which the check builds no more networks to compare them with their weights; workers check the others."""
@@ -31,9 +31,9 @@ _CHILD_CODE = (
 def check_code(config: SweepConfig | TrainingConfig, *, seconds: float = CHECK_SECONDS) -> None:
     """Execute a configuration's Python files, and look up the functions that the configuration names.
 
-    The user must have consented to the files. With the inline executor, they are executed in this process, which also
-    computes the run. With Ray, they are executed in a child process, which is killed after `seconds`. If a file builds
-    a sweep's networks, the networks are compared with their weights, for at most `WEIGHTS_SECONDS`.
+    The user must have consented to their execution. With the inline executor, they are executed in this process, which
+    also computes the run. With Ray, they are executed in a child process, which is killed after `seconds`. If a file
+    builds a sweep's networks, the networks are compared with their weights, for at most `WEIGHTS_SECONDS`.
     """
     functions = list(_find_functions(config))
     if config.execution.executor == "inline":

@@ -7,7 +7,7 @@ from robust201.core.precision import Precision, check_gradients, check_precision
 
 
 def choose_device(setting: str, precision: Precision) -> torch.device:
-    """Choose this process's device by the setting `execution.device`, and check that it supports the precision."""
+    """Choose this process's device from the setting `execution.device`, and check that it supports the precision."""
     available = torch.cuda.is_available()
     if setting == "cuda" and not available:
         raise ConfigError(

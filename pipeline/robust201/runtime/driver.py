@@ -1,6 +1,6 @@
 """Driver of a sweep or of training runs: computes bundles in stages, tracks progress, and drains on signals.
 
-A bundle is work that one worker computes in turn, with one network. When a run drains, workers finish the part in
+A bundle has parts of one network, which one worker computes in order. When a run drains, workers finish the part in
 progress and start no other.
 """
 
@@ -20,7 +20,7 @@ OnProgress = Callable[[RunProgress, Event | None], None]
 
 
 class Driver:
-    """Executes the stages of one run in turn, and counts their results in `tally`.
+    """Executes the stages of one run in order, and counts their results in `tally`.
 
     `check` is called between events and raises an error if the run must stop, for example because another driver has
     taken over the results folder. `say` receives a line when draining begins. `activity` is the name of the work in
@@ -65,7 +65,7 @@ class Driver:
                 executor.drain()  # an inline executor would otherwise notice only after its next receipt
             self._say(line)
 
-        def should_drain() -> bool:
+        def update_and_check_drain() -> bool:
             self._check()
             self.tracker.flush()
             self._on_progress(self.tracker.progress, None)
@@ -81,13 +81,13 @@ class Driver:
         with draining as drain_request, closing(start_executor()) as executor:
             executors.append(executor)
             self.tracker.attach(metrics=executor.metrics, gpus_per_worker=executor.gpus_per_worker)
-            self.tracker.write(state="running")  # now, because the first event may take a quarter of an hour
+            self.tracker.write(state="running")  # now, because the first event may come only after a quarter of an hour
             bundles = make_bundles(executor)
-            self._log.write("run_started", f"{len(bundles)} bundles")
+            self._log.write("run_started", "1 bundle" if len(bundles) == 1 else f"{len(bundles)} bundles")
             scheduler = Scheduler(
                 executor,
                 max_attempts=self._execution.max_attempts,
-                should_drain=should_drain,
+                should_drain=update_and_check_drain,
                 interruptible=drain_request.interruptible,
                 on_event=observe,
                 find_committed=find_committed,
@@ -100,6 +100,7 @@ class Driver:
 
     @contextmanager
     def recording_errors(self) -> Iterator[None]:
+        """Write an error that ends the run within the context to progress.json and the log, and raise it again."""
         try:
             yield
         except BaseException as error:

@@ -1,6 +1,6 @@
 """Heartbeats, which show that processes are working in a results folder and on which parts; for information only.
 
-A part is what a worker computes at a time: a range of images at some strengths of a key, or a training run. Each
+A worker computes one part at a time: a range of images at some strengths of a key, or a training run. Each
 process has a small file, ``<results>/heartbeats/<host>-<pid>-<nonce>.json``, which it rewrites every few seconds and
 when it begins a part. It removes the file when it ends. If the process is killed, the file remains and is no longer
 rewritten; the process then counts as silent. The wall clocks of two machines are never compared: a file's age is the
@@ -46,7 +46,7 @@ _JOIN_SECONDS = 5.0
 """Maximum time to wait at the end for a beat in progress, which an unavailable file server may block."""
 
 _STEPS_JSON_NAMES = {"first_step": "begun", "n_steps": "last"}
-"""Names in JSON of the attributes of `TrainingSteps` that have another name there."""
+"""JSON names of the attributes of `TrainingSteps` that are named differently in JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Heartbeat:
         self._training: TrainingSteps | None = None
         self._is_due = threading.Event()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        self._thread = threading.Thread(target=self._beat_repeatedly, name="heartbeat", daemon=True)
 
     def begin(self, part: Part) -> None:
         self._part, self._training = (part, time.monotonic()), None
@@ -144,7 +144,7 @@ class Heartbeat:
         self._is_due.set()
         self._thread.join(_JOIN_SECONDS)
 
-    def _beat(self) -> None:
+    def _beat_repeatedly(self) -> None:
         temporary = self.path.with_name(f".{self.path.name}.tmp")
         while not self._ended.is_set():
             self._is_due.clear()
@@ -159,7 +159,7 @@ class Heartbeat:
                 temporary.unlink(missing_ok=True)
                 self.path.unlink(missing_ok=True)
             except OSError:
-                os.utime(self.path, (0, 0))  # a file that cannot be removed must look silent
+                os.utime(self.path, (0, 0))  # if the file cannot be removed, the process must count as silent
 
     def _payload(self) -> dict[str, Any]:
         if self._part is None:
@@ -268,7 +268,7 @@ def find_active_shares(results: Path) -> tuple[str, ...]:
 
 
 def report_active_shares(results: Path, say: Callable[[str], None]) -> None:
-    """Tell the user which job shares are working in a results folder in which another run is about to start."""
+    """Tell the user how many job shares are working in a results folder in which another run is about to start."""
     n_shares = len(find_active_shares(results))
     if n_shares:
         say(

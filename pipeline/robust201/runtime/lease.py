@@ -204,7 +204,7 @@ class Lease:
                 self.path.unlink(missing_ok=True)
         except OSError:
             with contextlib.suppress(OSError):
-                os.utime(self._descriptor, (0, 0))  # a lease that cannot be removed must not look alive
+                os.utime(self._descriptor, (0, 0))  # if the lease cannot be removed, its holder must not look alive
             raise
         finally:
             os.close(self._descriptor)
@@ -232,6 +232,7 @@ class Lease:
                 return
 
     def _beat(self) -> bool:
+        """Write the next counter; return False if the lease is lost."""
         max_age = self.holder.interval_seconds * STALE_INTERVALS
         try:
             if not self._is_still_held():
@@ -298,7 +299,7 @@ class _Attempt:
             new_file.unlink(missing_ok=True)
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise StorageFullError(
-                    f"Taking the lease failed for {self.path}: expected free space on the disk, got none "
+                    f"Taking the lease failed for {self.path}: the disk or its quota is full "
                     f"({error.strerror}). Free some space and rerun the same command."
                 ) from error
             raise
@@ -306,6 +307,7 @@ class _Attempt:
 
     @staticmethod
     def _link(new_file: Path, name: Path) -> bool:
+        """Link a file to a name; return False if another file has this name."""
         try:
             os.link(new_file, name)
         except OSError as error:

@@ -25,6 +25,7 @@ class LoadedNetwork:
     def __init__(self, classifier: Classifier, compiled: CompiledNetwork | BucketedModel | None) -> None:
         self.classifier = classifier
         self.model = compiled
+        # The limit of a compiled network that does not use buckets; `limit` can only lower it.
         self._chunk = None if compiled is None or isinstance(compiled, BucketedModel) else compiled.chunk
         self._is_checked = False
 
@@ -35,12 +36,12 @@ class LoadedNetwork:
 
     @property
     def last_batch_size(self) -> int:
-        """Batch size of the last call."""
+        """Batch size of the last call; 0 if there was no call since `limit`."""
         return self.classifier.last_batch_size if self.model is None else self.model.last_batch_size
 
     @property
     def min_batch_size(self) -> int:
-        """Minimum batch size."""
+        """Minimum to which the batch size may be reduced if memory runs out."""
         return 1 if self.model is None else COMPARISON_BATCH
 
     def limit(self, micro_batch: int | None) -> None:
@@ -55,10 +56,10 @@ class LoadedNetwork:
                 model.last_batch_size = 0
 
     def check(self, images: ImageSet, *, precision: str, name: str) -> None:
-        """Check the network's outputs, at the first call only (see `check_compiled`); call `limit` before."""
+        """Check the network's outputs, at the first call only (see `check_compiled`); `limit` must be called first."""
         if self._is_checked:
             return
-        pixels = _spread_images(images, self.classifier.device)
+        pixels = _select_evenly_spaced_images(images, self.classifier.device)
         if self.model is None:
             check_network(self.classifier, pixels, name=name, n_classes=images.n_classes)
         else:
@@ -132,7 +133,7 @@ class NetworkLoader:
         return network
 
     def _restrict_batches(self, compiled: CompiledNetwork, image_size: int) -> BucketedModel:
-        """Return a network on a GPU that uses only a few batch sizes, which depend on the GPU's memory."""
+        """Wrap a network on a GPU so that it uses only a few batch sizes, which depend on the GPU's memory."""
         assert self._memory is not None  # noqa: S101 - checked by the caller
         free_bytes, total_bytes = self._memory
         execution = self._config.execution
@@ -152,9 +153,9 @@ class NetworkLoader:
         return BucketedModel(compiled, capacity, device=self._device, prepare=prepare)
 
 
-_N_COMPARED_IMAGES = 64
+_N_CHECKED_IMAGES = 64
 
 
-def _spread_images(images: ImageSet, device: torch.device) -> torch.Tensor:
-    indices = np.linspace(0, len(images) - 1, min(len(images), _N_COMPARED_IMAGES)).astype(np.int64)
+def _select_evenly_spaced_images(images: ImageSet, device: torch.device) -> torch.Tensor:
+    indices = np.linspace(0, len(images) - 1, min(len(images), _N_CHECKED_IMAGES)).astype(np.int64)
     return to_float(torch.from_numpy(images.images[indices]).to(device))

@@ -65,10 +65,11 @@ class PartWorker:
                         yield outcome
 
     def _compute_with_retries(self, part: Part, heartbeat: Heartbeat) -> Iterator[Receipt | UnitFailure]:
+        """Compute a part, retrying with less memory if it runs out; yield its receipts, and a failure if it fails."""
         remaining_strengths, attempt = part.strengths, 1
         while True:
             if attempt > 1 and self.device.type == "cuda":
-                # In the `except` block, the error would still keep the tensors of the evaluation alive.
+                # Not in the `except` block, in which the error still keeps the tensors of the evaluation alive.
                 torch.cuda.empty_cache()
             try:
                 for receipt in self.compute(Part(part.unit, remaining_strengths, part.start, part.stop), heartbeat):
@@ -87,7 +88,7 @@ class PartWorker:
                 return
 
     def _make_failure(self, error: BaseException, remaining_part: Part, attempt: int) -> UnitFailure:
-        """Return the failure of a part's remaining strengths that an error caused.
+        """Return a `UnitFailure` for the remaining strengths of a part, in which `error` occurred.
 
         Raises:
             StorageError: `error` itself; results cannot be written, so the run must stop.

@@ -66,6 +66,7 @@ class OutcomeReader:
         self._cheap_keys = tuple(key for key in tasks if key in set(cheap_keys))
 
     def is_complete(self, units: Sequence[Unit | None]) -> bool:
+        """Return whether no unit is None and all evaluations of the units are complete."""
         measurements = self._plan.measurements
         return all(
             unit is not None and self._inventory.count_complete(unit, measurements) == len(unit.strengths)
@@ -82,7 +83,7 @@ class OutcomeReader:
         return np.concatenate([empty, *(self.read_outcomes(unit) for unit in units)])
 
     def read_outcomes(self, unit: Unit, positions: NDArray[np.int64] | slice = slice(None)) -> _BoolArray:
-        """Read the outcomes of a unit at each strength; `positions` are those of its images in the dataset."""
+        """Read the outcomes of a unit at each strength; `positions` are the positions of its images in the dataset."""
         return read_outcomes(self._store, self._inventory, unit, self._labels[positions], self._plan.measurements)
 
     def read_pilot(self, key: str) -> Pilot | None:

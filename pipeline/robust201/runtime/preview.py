@@ -23,12 +23,12 @@ from robust201.tasks import TASKS
 
 
 class Coverage(NamedTuple):
-    """Results that exist under a key, which has one unit per network; both arrays are in the order of the networks.
+    """Existing results under a key of a plan; both arrays have one value per network of the key, in the same order.
 
     Attributes:
         planned: the key.
-        complete: number of complete evaluations of each unit.
-        has_rows: whether the store contains any rows of each unit.
+        complete: number of complete evaluations of each network's unit.
+        has_rows: whether the store contains any rows of each network's unit.
     """
 
     planned: PlannedKey
@@ -42,7 +42,7 @@ class Coverage(NamedTuple):
 
 
 def count_coverage(plan: Plan, inventory: Inventory) -> Iterator[Coverage]:
-    """Count the evaluations of each key of a plan that are complete, which means that they have all measurements."""
+    """Count the complete evaluations under each key of a plan; an evaluation is complete if it has all measurements."""
     unit_indices = inventory.find(plan.unit_ids)
     complete_counts: dict[tuple[Any, ...], NDArray[np.int64]] = {}  # a cache: most keys have the same strengths
     n_earlier_units = 0
@@ -71,10 +71,10 @@ def count_done(plan: Plan, inventory: Inventory) -> Counter[tuple[str, str]]:
         if not is_sampled(plan, planned_key):
             n_complete[planned_key.dataset, planned_key.key] += int(coverage.complete.sum())
             continue
-        for position, n_strengths in enumerate(coverage.complete.tolist()):
+        for position, n_complete_strengths in enumerate(coverage.complete.tolist()):
             network = planned_key.networks[position]
             increments_by_network[planned_key.dataset, planned_key.key, network.architecture].append(
-                (n_strengths, planned_key, position)
+                (n_complete_strengths, planned_key, position)
             )
     for (dataset, key, _), increments in increments_by_network.items():
         n_complete[dataset, key] += _count_common_strengths(increments, plan, inventory)
@@ -84,7 +84,7 @@ def count_done(plan: Plan, inventory: Inventory) -> Counter[tuple[str, str]]:
 def _count_common_strengths(increments: list[tuple[int, PlannedKey, int]], plan: Plan, inventory: Inventory) -> int:
     """Count the strengths at which all increments of a network are complete.
 
-    Each increment is given by the number of its complete strengths, its key, and the position of the network.
+    `increments` contains the number of complete strengths, the key and the network's position for each increment.
     """
     min_complete, strengths = min(count for count, _, _ in increments), increments[0][1].strengths
     if min_complete in (0, len(strengths)) or len(increments) == 1:
@@ -115,7 +115,7 @@ class RunPreview:
 
 
 def preview_run(plan: Plan, full_plan: Plan, inventory: Inventory) -> RunPreview:
-    """Find the missing parts of a filtered `plan`; results that `full_plan`, without filters, uses are not stale."""
+    """Find the missing parts of a filtered `plan`, and stale results, which the unfiltered `full_plan` does not use."""
     missing = tuple(
         part
         for coverage in count_coverage(plan, inventory)
@@ -159,11 +159,16 @@ def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
             )
         stale_results.append((key_order.index(key) if key in key_order else len(key_order), key, reason, count))
     for _, key, reason, count in sorted(stale_results):
-        yield f"{count:,} evaluations of {key} are kept but not used: {reason}"
+        yield _describe_unused(count, f"of {key}", reason)
     if n_on_samples_by_key:
         keys = ", ".join(sorted(n_on_samples_by_key))
         reason = _unused_samples_reason(plan)
-        yield f"{n_on_samples_by_key.total():,} evaluations on samples ({keys}) are kept but not used: {reason}"
+        yield _describe_unused(n_on_samples_by_key.total(), f"on samples ({keys})", reason)
+
+
+def _describe_unused(count: int, attribute: str, reason: str) -> str:
+    subject = f"1 evaluation {attribute} is" if count == 1 else f"{count:,} evaluations {attribute} are"
+    return f"{subject} kept but not used: {reason}"
 
 
 def _unused_samples_reason(plan: Plan) -> str:
@@ -171,5 +176,5 @@ def _unused_samples_reason(plan: Plan) -> str:
     if plan.config.sampling is None:
         return "the sweep has no section `sampling`"
     if plan.facts.samples is None:
-        return f"{SAMPLE_FILE} is missing; they are used again if the same samples are drawn from the pilot"
-    return f"their images differ from the images in {SAMPLE_FILE}"
+        return f"{SAMPLE_FILE} is missing; such results are used again if the same samples are drawn from the pilot"
+    return f"the evaluated images differ from the images in {SAMPLE_FILE}"

@@ -42,7 +42,7 @@ _NUMERIC_FIELDS = frozenset(
         "preemptions",
     }
 )
-"""Numeric fields of progress.json; each may be null."""
+"""Numeric fields of progress.json; a field is null if its value is unknown."""
 
 WORKING_STATES = frozenset({"running", "draining"})
 """States of a run that has not ended."""
@@ -128,8 +128,8 @@ class RunProgress:
             it, so that they do not lower the rate.
         last_result_time: monotonic time when work was last finished or reported; rates are measured up to this
             time, or up to now while it is None.
-        slowness: time per multiply-accumulate of the remaining work, divided by that of the work done.
-        unsaved_macs: work of this run on training runs since their last snapshots, as reported by workers.
+        slowness: time per multiply-accumulate of the remaining work, divided by the same time for the finished work.
+        unsaved_macs: work done on training runs since their last snapshots, as reported by workers' heartbeats.
         training_heartbeats: heartbeats of the training runs in progress.
     """
 
@@ -157,7 +157,7 @@ class RunProgress:
 
     @property
     def is_rate_reliable(self) -> bool:
-        """Whether rates are measured over a long enough period; early rates are biased: short parts finish first."""
+        """Whether rates cover a long enough period; early rates are biased, because short parts finish first."""
         return self._macs_of_this_run > 0 and self.measured_seconds >= RATE_SECONDS
 
     @property
@@ -166,7 +166,7 @@ class RunProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimated seconds to the end; None before anything is done, or if the estimate is overdue."""
+        """Estimated seconds to the end; None before anything is done, or once the estimated end has passed."""
         if not self.remaining_macs:
             return 0.0
         if not self._macs_of_this_run:
@@ -190,9 +190,9 @@ class RunProgress:
 
 
 def read_progress(folder: Path) -> dict[str, Any]:
-    """Read the progress.json of the last driver or job share, without invalid fields.
+    """Read the valid fields of the progress.json that the last driver or job share wrote to a folder.
 
-    It is informative only; completed work is counted from the shards.
+    The file is informative only; completed work is counted from the shards.
     """
     try:
         payload = load_json(folder / PROGRESS_FILE, MAX_STATE_BYTES)
@@ -202,11 +202,11 @@ def read_progress(folder: Path) -> dict[str, Any]:
     return {
         name: value
         for name, value in fields.items()
-        if (_is_state(value) if name == "state" else name in _NUMERIC_FIELDS and is_amount(value))
+        if (_is_state_name(value) if name == "state" else name in _NUMERIC_FIELDS and is_amount(value))
     }
 
 
-def _is_state(value: object) -> bool:
+def _is_state_name(value: object) -> bool:
     """Return whether a value is a valid state name, which `status` can print unchanged."""
     return isinstance(value, str) and value.isidentifier() and len(value) <= _MAX_STATE_LENGTH
 
@@ -221,7 +221,7 @@ def count_evaluations(parts: Collection[Part]) -> int:
 
 
 class PlannedWork(Protocol):
-    """The methods of a plan that tracking progress requires."""
+    """Interface of plans whose progress can be tracked."""
 
     @property
     def n_evaluations(self) -> int:
@@ -243,18 +243,22 @@ class Tracker:
         self._metrics = Metrics()
         self._gpus_per_worker = read_progress(folder).get("gpus_per_worker")  # last run's value, until `attach`
         self._tally = RunTally()
-        self._n_missing: defaultdict[tuple[str, str], float] = defaultdict(float)
+        self._n_missing_evaluations: defaultdict[tuple[str, str], float] = defaultdict(float)
         self._costs = KeyCosts()
+        # For training runs: the work since the last snapshot by unit id, the work before the resumption by unit id and
+        # next snapshot, and the stored snapshots as pairs of unit id and step.
         self._unsaved_macs: dict[str, float] = {}
         self._resumed_macs: dict[tuple[str, float], float] = {}
         self._finished_strengths: set[tuple[str, float]] = set()
         self._is_starting = True
         self._units: dict[str, Unit] = {}
+        # Numbers of images without a result, counted once per strength: the current numbers by unit id, and the numbers
+        # before the run by evaluation.
         self._pending_images: Counter[str] = Counter()
         self._missing_images: Counter[tuple[object, ...]] = Counter()
         self._folder = folder
         self._last_write = 0.0
-        self._is_stale = False
+        self._is_outdated = False
         self._state = "running"
         self._write_lock = threading.RLock()
         self.progress = RunProgress(plan.n_evaluations)
@@ -264,14 +268,15 @@ class Tracker:
 
     def _expect(self, parts: Collection[Part], sign: int = 1) -> None:
         """Add parts to the expected work, or remove them if `sign` is -1."""
+        # `_count_evaluations` needs the numbers of missing images, so they are added first and removed last.
         if sign > 0:
             self._count_missing_images(parts, sign)
         for part in parts:
-            n_images, key = part.stop - part.start, (part.unit.dataset, part.unit.key)
+            n_images, dataset_and_key = part.stop - part.start, (part.unit.dataset, part.unit.key)
             macs = sign * self._plan.macs(part)
             n_evaluations = sign * self._count_evaluations(part.unit, part.strengths, n_images)
-            self._n_missing[key] += n_evaluations
-            self._costs.expect(key, macs, n_evaluations)
+            self._n_missing_evaluations[dataset_and_key] += n_evaluations
+            self._costs.expect(dataset_and_key, macs, n_evaluations)
             self._pending_images[part.unit.id] += sign * len(part.strengths) * n_images
             self.progress.remaining_macs += macs
             self._units[part.unit.id] = part.unit
@@ -284,7 +289,7 @@ class Tracker:
                 self._missing_images[*_network_and_key(part.unit), strength] += sign * (part.stop - part.start)
 
     def _count_evaluations(self, unit: Unit, strengths: Collection[float], n_images: int) -> float:
-        """Count evaluations; a slice of the images counts as its fraction of those missing before this run."""
+        """Count evaluations; a slice counts as its fraction of the images that were missing before this run."""
         missing_counts = (self._missing_images[*_network_and_key(unit), strength] for strength in strengths)
         return sum(n_images / n_missing for n_missing in missing_counts if n_missing)
 
@@ -317,12 +322,12 @@ class Tracker:
                 self._record_lost_worker(event.preempted, event.reason, list(units.values()))
             case WorkerLost():
                 self._record_lost_worker(event.preempted, event.reason, [])
-        self._is_stale = True
+        self._is_outdated = True
         self.flush()
 
     def flush(self) -> None:
         """Write progress.json if it is out of date and was not written moments ago; must be called regularly."""
-        if self._is_stale and time.monotonic() - self._last_write >= _MIN_WRITE_INTERVAL_SECONDS:
+        if self._is_outdated and time.monotonic() - self._last_write >= _MIN_WRITE_INTERVAL_SECONDS:
             self.write()
 
     def note_draining(self) -> None:
@@ -333,7 +338,7 @@ class Tracker:
 
     def _count_receipt(self, receipt: Receipt) -> None:
         unit = self._units.get(receipt.unit_id)
-        if unit is None:
+        if unit is None:  # a block of adversarial images, which is not an evaluation result
             return
         self._extend_rate_period(receipt.seconds)
         macs = self._plan.macs(Part(unit, receipt.strengths, receipt.start, receipt.stop))
@@ -348,7 +353,7 @@ class Tracker:
         self.progress.slowness = self._costs.slowness
         self._unsaved_macs.pop(unit.id, None)
         self.progress.unsaved_macs = sum(self._unsaved_macs.values())
-        self._n_missing[unit.dataset, unit.key] -= n_evaluations
+        self._n_missing_evaluations[unit.dataset, unit.key] -= n_evaluations
         tags = {"dataset": unit.dataset, "key": unit.key}
         self._metrics.record("robust201_evaluations_total", n_evaluations, **tags)
         self._metrics.record("robust201_images_total", len(receipt.strengths) * n_images, **tags)
@@ -374,7 +379,7 @@ class Tracker:
         self.progress.training_heartbeats = tuple(in_progress)
         if self._unsaved_macs:
             self._extend_rate_period(max(beat.training.seconds + beat.age for beat in in_progress if beat.training))
-            self._is_stale = True
+            self._is_outdated = True
 
     def _count_steps(self, unit: Unit, beat: LastBeat) -> None:
         """Count the steps of a training run since its last snapshot, except steps before it was resumed."""
@@ -424,7 +429,7 @@ class Tracker:
         """Write progress.json with a state (running, draining, stopped, drained or finished); None keeps the state."""
         with self._write_lock:
             self._state = state or self._state
-            self._last_write, self._is_stale = time.monotonic(), False
+            self._last_write, self._is_outdated = time.monotonic(), False
             write_text(self._folder / PROGRESS_FILE, json.dumps(self._payload(self._state)))
 
     def stop(self) -> None:
@@ -438,7 +443,7 @@ class Tracker:
     def _payload(self, state: str) -> dict[str, Any]:
         progress = self.progress
         has_rate = progress.is_rate_reliable or state not in WORKING_STATES
-        for (dataset, key), n_missing in self._n_missing.items():
+        for (dataset, key), n_missing in self._n_missing_evaluations.items():
             self._metrics.record("robust201_missing_evaluations", max(0.0, n_missing), dataset=dataset, key=key)
         if has_rate and progress.seconds_left is not None:
             self._metrics.record("robust201_seconds_left", progress.seconds_left)

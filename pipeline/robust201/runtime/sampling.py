@@ -1,7 +1,8 @@
-"""Steps of a sampled sweep that the driver performs: drawing samples, and combining samples that contain all images.
+"""Steps of a sampled sweep that the driver performs: drawing samples, and combining results on samples.
 
 A sampled sweep evaluates its pilot networks on all images, and the other networks on a sample of the images per dataset
-and key. A sample grows by increments: disjoint sets of images, each of which is evaluated as a separate unit.
+and key. A sample grows by increments: disjoint sets of images, each of which is evaluated as a separate unit. Once the
+increments of a sample contain all images, the results on the increments are combined into results on all images.
 """
 
 import platform
@@ -36,10 +37,10 @@ def draw_samples(
     check: Callable[[], None],
     say: Callable[[str], None],
 ) -> bool:
-    """Draw the missing increments of the keys whose pilot is complete; return whether any were drawn.
+    """Draw the missing increments of the keys under which the pilot is complete; return whether any were drawn.
 
     The pilot includes all pilot networks of the sweep, even if the run's filters exclude some. The sampled images are
-    copied first. The record of the samples, `SAMPLE_FILE`, is written last and in one step, so that the next run after
+    copied first. The record of the samples, `SAMPLE_FILE`, is written last and atomically, so that the next run after
     an interruption draws the same samples.
 
     Args:
@@ -57,7 +58,7 @@ def draw_samples(
     has_new_increments = False
     for planned_key in plan.planned_keys:
         if has_known_images(plan.protocols[planned_key.protocol]):
-            continue
+            continue  # the key is not sampled, or this increment is already drawn
         images = inputs.images(planned_key.dataset)
         outcome_reader = OutcomeReader(plan, store, inventory, planned_key.dataset, images.labels)
         pilot = outcome_reader.read_pilot(planned_key.key)
@@ -130,27 +131,29 @@ def _find_lost_samples(plan: Plan, samples: Samples, inventory: Inventory) -> di
     """Find keys with results on samples whose record is lost.
 
     Returns:
-        Whether the new sample equals the lost sample, by the name of the key and dataset, such as "pgd on cifar10".
+        A dictionary from names such as "pgd on cifar10" to whether the new sample equals the lost sample.
     """
     if plan.facts.samples is not None and plan.facts.samples.key_samples:
         return {}
     new_hashes = {
         dataset_and_key: sample.increments[0].sha256 for dataset_and_key, sample in samples.key_samples.items()
     }
-    is_same: dict[str, bool] = {}
-    for payload in map(inventory.protocol, inventory.count_foreign_evaluations(plan.used_ids_with_full_samples)):
+    is_same_by_name: dict[str, bool] = {}
+    for digest in inventory.count_foreign_evaluations(plan.used_ids_with_full_samples):
+        payload = inventory.protocol(digest)
         dataset, key = payload.get("dataset", ""), payload.get("key", "")
         if (dataset, key) in new_hashes and "sample_of" in payload["images"]:
             name = f"{key} on {dataset}"
-            is_same[name] = is_same.get(name, False) or payload["images"]["sha256"] == new_hashes[dataset, key]
-    return dict(sorted(is_same.items()))
+            is_same = payload["images"]["sha256"] == new_hashes[dataset, key]
+            is_same_by_name[name] = is_same_by_name.get(name, False) or is_same
+    return dict(sorted(is_same_by_name.items()))
 
 
-def _describe_lost_samples(results: Path, is_same: Mapping[str, bool]) -> str:
+def _describe_lost_samples(results: Path, is_same_by_name: Mapping[str, bool]) -> str:
     same_names, different_names = (
-        ", ".join(name for name in is_same if is_same[name] == value) for value in (True, False)
+        ", ".join(name for name in is_same_by_name if is_same_by_name[name] == value) for value in (True, False)
     )
-    comparisons = [f"{same_names} as before"] * bool(same_names)
+    comparisons = [f"{same_names} with the same images as before"] * bool(same_names)
     comparisons += [f"{different_names} with other images than before, so earlier results are not used"] * bool(
         different_names
     )
@@ -170,7 +173,7 @@ def combine_complete_samples(plan: Plan, store: ShardStore, say: Callable[[str],
         The number of units with combined results.
     """
     samples = {} if plan.facts.samples is None else plan.facts.samples.key_samples
-    complete_samples = {key: sample for key, sample in samples.items() if sample.is_full}
+    complete_samples = {dataset_and_key: sample for dataset_and_key, sample in samples.items() if sample.is_full}
     if not complete_samples:
         return 0
     inventory = store.inventory(on_damage="report")
@@ -201,7 +204,7 @@ def combine_complete_samples(plan: Plan, store: ShardStore, say: Callable[[str],
                 n_combined[planned_key.dataset_and_key] += 1
     for (dataset, key), n_networks in n_combined.items():
         networks = "1 network" if n_networks == 1 else f"{n_networks:,} networks"
-        say(f"The sample of {key} on {dataset} now has all images: combined the results of {networks}")
+        say(f"The sample of {key} on {dataset} now contains all images; the results of {networks} were combined")
     return n_combined.total()
 
 
@@ -212,6 +215,7 @@ def _are_complete(units: list[Unit], plan: Plan, inventory: Inventory) -> bool:
 def _combine(
     unit: Unit, increment_units: list[Unit], sample: KeySample, plan: Plan, store: ShardStore, inventory: Inventory
 ) -> list[EvaluationResult]:
+    """Merge the results on all increments of a network's sample into results on all images."""
     order = np.argsort(np.concatenate([increment.positions for increment in sample.increments]))
     part = Part(unit, unit.strengths, 0, unit.n_images)
     results = []
@@ -221,7 +225,7 @@ def _combine(
             name=unit.label,
         )
         values |= {name: array[order] for name, array in values.items() if COLUMNS[name].is_per_image}
-        # The increments' rows stay in the store with their seconds and provenance.
+        # No time is added: the increments' rows stay in the store with their seconds and provenance.
         results.append(EvaluationResult(part, strength, values, seconds=0.0, provenance=_provenance()))
     return results
 

@@ -1,6 +1,6 @@
 """Scheduler: submits bundles to an executor, counts their results, and retries lost work.
 
-A bundle has parts of one network and dataset, which one worker computes in turn. The scheduler distinguishes three
+A bundle has parts of one network and dataset, which one worker computes in order. The scheduler distinguishes three
 kinds of failures. Work that is lost because a machine was preempted is retried without limit. If a worker dies, the
 part that it was computing may be the cause. This part is retried alone, so that no other part is lost with it, and
 counts as failed after `max_attempts` deaths. An error raised by an evaluation would occur again, so its part fails
@@ -23,7 +23,7 @@ MAX_DEATHS_WITHOUT_RESULT = 20
 """Maximum number of consecutive worker deaths without a result. After more deaths, the run ends, because the machines
 are probably at fault.
 
-Further deaths with the same part are not counted, because the part may have caused them.
+Only the first death with a given part is counted, because the part itself may have caused the others.
 """
 
 
@@ -83,8 +83,8 @@ class Scheduler:
         interruptible: context in which the deadline for draining may interrupt the executor (see
             `core.interrupts.DrainRequest`).
         on_event: called with each event after it has been counted.
-        find_committed: called if a worker is lost; returns receipts of those parts of the lost bundle that the worker
-            had committed but not reported.
+        find_committed: called with the unreported parts of a lost worker's bundle; returns receipts of the results that
+            the worker had committed.
         tally: tally of the earlier stages of the same run, to which results are added.
         activity: name of the work in messages.
     """
@@ -201,6 +201,7 @@ class Scheduler:
         self._tally.failures.append(failure)
 
     def _requeue(self, lost: BundleLost) -> None:
+        """Queue the rest of a lost bundle again; isolate or give up the part that may have killed the worker."""
         remaining_parts = self._pending_parts(lost.bundle)
         if lost.was_started:
             for receipt in self._find_committed(remaining_parts):

@@ -56,11 +56,11 @@ def run_share(
     """Compute the missing results of one job share of a sweep; the returned tally lists the failures.
 
     The plan in the results folder is filtered and then divided, so every machine obtains the same shares. The section
-    `execution` may differ from that of the plan. Inputs are not hashed in advance: workers hash the inputs that they
-    load, and compare the hashes with those in the plan. Any number of shares, duplicate shares and a driver may write
-    to the same folder; results computed by two of them are stored twice but counted once. Before any Python file of the
-    user is executed, `on_code` receives the planned hashes of these files by field. `runtime.sweep.run_sweep` describes
-    the other callbacks.
+    `execution` may differ from the plan's. Inputs are not hashed in advance: workers hash the inputs that they load,
+    and compare the hashes with the plan. Any number of shares, duplicate shares and a driver may write to the same
+    folder; results computed by two of them are stored twice but counted once. Before any Python file of the user is
+    executed, `on_code` receives the planned hashes of these files by field. `runtime.sweep.run_sweep` describes the
+    other callbacks.
 
     Raises:
         InputError: the sweep is not prepared or differs from `config`, or an input of the share is missing.
@@ -80,7 +80,7 @@ def run_share(
     config = for_single_machine(config)
     with Heartbeat(config.results, share=share.name):
         plan = Plan.of_units(config, _restricted_units(bundles), prepared_plan.protocols, prepared_plan.facts)
-        missing_bundles_of_share = _find_missing(plan, bundles, say)
+        missing_bundles_of_share = _find_missing_bundles(plan, bundles, say)
         _check_inputs(plan, missing_bundles_of_share)
         if (config.results / LEASE_NAME).exists():
             say(
@@ -95,9 +95,11 @@ def run_share(
             compute(driver, plan, parts, make_executor)
         if n_unsampled:
             driver.tally.remaining += n_unsampled
+            evaluations = "1 evaluation" if n_unsampled == 1 else f"{n_unsampled:,} evaluations"
             say(
-                f"{n_unsampled:,} evaluations of the sweep need samples, which shares do not draw. When all shares "
-                "have ended, draw them on one machine with `robust201 plan SWEEP.yaml --save`, and rerun the shares."
+                f"{evaluations} of the sweep cannot be computed without samples, which shares do not draw. When all "
+                "shares have ended, draw them on one machine with `robust201 plan SWEEP.yaml --save`, and rerun the "
+                "shares."
             )
         return driver.finish()
 
@@ -135,7 +137,7 @@ def read_drain_seconds(environment: Mapping[str, str]) -> float | None:
     return seconds
 
 
-def _find_missing(plan: Plan, bundles: Sequence[Bundle], say: Callable[[str], None]) -> tuple[Bundle, ...]:
+def _find_missing_bundles(plan: Plan, bundles: Sequence[Bundle], say: Callable[[str], None]) -> tuple[Bundle, ...]:
     """Return the missing parts of the share's bundles, as bundles; parts in damaged shards count as missing."""
     units = {part.unit.id: part.unit for bundle in bundles for part in bundle.parts}
     # Only shards of this share's networks are verified; otherwise each of a thousand shares would read all shards.

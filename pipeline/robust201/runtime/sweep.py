@@ -98,7 +98,7 @@ def run_sweep(
     are combined. An executor is started only if evaluations are missing.
 
     `on_preview` receives a summary before anything is computed. `on_progress` receives each event, and None regularly
-    between events. `say` receives a line about each slow step.
+    between events. `say` receives a line about each slow operation.
 
     Raises:
         InputError: bad input; nothing was started.
@@ -147,7 +147,7 @@ def prepare_sweep(
     Corrupted and adversarial images that match the filters are generated, and samples are drawn if the pilot is
     complete, because job shares do neither.
     """
-    with _prepare(config, filters, say, make_images=True) as (preview, inputs, lease):
+    with _prepare(config, filters, say, generate_corruptions=True) as (preview, inputs, lease):
         _generate_blocks(preview.plan, inputs.missing_adversarial_blocks(preview.plan, preview.missing))
         if config.sampling is not None:
             store = ShardStore.open(config.results)
@@ -160,7 +160,7 @@ def prepare_sweep(
 
 @contextmanager
 def _prepare(
-    config: SweepConfig, filters: Filters, say: Callable[[str], None], *, make_images: bool = False
+    config: SweepConfig, filters: Filters, say: Callable[[str], None], *, generate_corruptions: bool = False
 ) -> Iterator[tuple[RunPreview, Inputs, Lease]]:
     """Check and hash the inputs, take the lease, and write all files that workers, `status` and `export` read."""
     filters.check(config)
@@ -171,7 +171,7 @@ def _prepare(
     make_plan(config, replace(assumed_facts(config), samples=samples))  # raises ConfigError if the budget is too small
     store = ShardStore.create(config.results, shards=config.shards or "")
     with Lease.acquire(config.results, on_wait=say) as lease:
-        if make_images:
+        if generate_corruptions:
             for dataset in filters.datasets or tuple(config.datasets):
                 inputs.generate_missing_corruptions(dataset, filters.keys)
         facts = replace(inputs.gather(load_facts(config.results)), samples=samples)
@@ -268,7 +268,7 @@ def _plan_with_images(
     check: Callable[[], None],
     say: Callable[[str], None],
 ) -> RunPreview:
-    """Draw samples, and plan `parts` again, whose images now exist: unit ids include the hashes of images.
+    """Draw samples, and plan `parts` again: their images now exist, and their unit ids include the images' hashes.
 
     Parts of the units in `tried_parts` are excluded, so that failures are not retried.
     """
@@ -282,6 +282,7 @@ def _plan_with_images(
 
 
 def _plan_again(plan: Plan, filters: Filters, inputs: Inputs) -> RunPreview:
+    """Plan the sweep with the images and samples that exist now, save the plan, and preview the run."""
     config = plan.config
     facts = replace(inputs.gather(plan.facts), samples=read_samples(config.results))
     full_plan, store = make_plan(config, facts), ShardStore.open(config.results)

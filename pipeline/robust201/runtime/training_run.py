@@ -77,7 +77,7 @@ def require_explicit_device(config: TrainingConfig) -> None:
 
 @dataclass(frozen=True)
 class TrainingSelection:
-    """Selection of a YAML's training runs: the first `limit` of those with one of `recipes`; None means all."""
+    """Selection of a YAML's training runs: the first `limit` runs with one of `recipes`; None means no restriction."""
 
     recipes: tuple[str, ...] | None = None
     limit: int | None = None
@@ -127,7 +127,8 @@ def run_trainings(
     """Compute the snapshots that the store lacks; the returned tally lists the failures.
 
     An executor is started only if snapshots are missing. `on_preview` receives the plan before anything is computed.
-    `on_progress` receives each event, and None regularly between events. `say` receives a line about each slow step.
+    `on_progress` receives each event, and None regularly between events. `say` receives a line about each slow
+    operation.
 
     Raises:
         InputError: bad input; nothing was started.
@@ -135,7 +136,7 @@ def run_trainings(
     """
     with _prepare(config, selection, say) as (lease, planner, plan):
         for planned_training in plan.trainings:
-            planner.inputs.test_images(planned_training.training.dataset)
+            planner.inputs.test_images(planned_training.training.dataset)  # `save_copies` copies all opened images
         image_hashes = planner.inputs.save_copies()
         on_preview(plan)
         return _Run(lease, planner, plan, image_hashes, start=start, on_progress=on_progress, say=say).run()
@@ -192,7 +193,7 @@ class _Run:
             log,
             config.execution,
             on_progress=on_progress,
-            check=self._check_lease_and_steps,
+            check=self._check_lease_and_note_steps,
             say=say,
             activity="Training",
         )
@@ -241,8 +242,8 @@ class _Run:
         if waiting_trainings:
             predecessor = self._config.start_of(waiting_trainings[0].training)
             self._say(
-                f"{len(waiting_trainings)} training runs were not started because their start weights are missing, "
-                f"such as {waiting_trainings[0].training.label}, which starts from "
+                "Training runs that were not started because their start weights are missing: "
+                f"{len(waiting_trainings)}, such as {waiting_trainings[0].training.label}, which starts from "
                 f"{'other weights' if predecessor is None else predecessor.label}."
             )
 
@@ -257,7 +258,7 @@ class _Run:
             on_receipt=self._add_snapshot,
         )
 
-    def _check_lease_and_steps(self) -> None:
+    def _check_lease_and_note_steps(self) -> None:
         self._lease.check()
         if time.monotonic() - self._last_steps_time >= BEAT_SECONDS:
             results = self._config.results

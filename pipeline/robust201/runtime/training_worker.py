@@ -40,7 +40,7 @@ class TrainingWorker(PartWorker):
         self._config, self._work = config, work
         self._inputs = TrainingInputs(config, copy_hashes=work.images)
         self._space = locate_space(config, work.code)
-        self._store = CheckpointStore(config.store)  # workers write only files to it: the driver writes the manifest
+        self._store = CheckpointStore(config.store)  # workers write only weights files; the driver writes the manifest
         self._finished = finished_snapshots(config)
 
     def compute(self, part: Part, heartbeat: Heartbeat) -> Iterator[Receipt]:

@@ -10,7 +10,7 @@ so that other hosts see the line immediately over NFS. Lines are not synced to d
 process, but not always the crash of a machine. Logging never fails a run: a line that cannot be written is lost. (A
 full disk stops the run only when shards are written.) A file that reaches `MAX_BYTES` is renamed to ``….1.jsonl``,
 replacing an earlier file of this name, so a worker has at most two files. If a folder has more than `MAX_FILES` files,
-the oldest are deleted, unless they were modified within a day.
+the oldest are deleted, unless they were modified within the last day.
 """
 
 import contextlib
@@ -82,7 +82,7 @@ class WorkLog:
     ) -> None:
         """Write a line about `unit`, by default the unit set by `about_part`; a line that cannot be written is lost.
 
-        Of a very long message or field, only the end is written. The level is ``info``, ``warning`` or ``error``. Other
+        Only the end of a very long message or field is written. The level is ``info``, ``warning`` or ``error``. Other
         fields are JSON values.
         """
         with self._lock:

@@ -32,7 +32,7 @@ from robust201.tasks.evaluate import ResidentImages, copy_to_device, evaluate_pa
 from robust201.tasks.transfer_task import TransferTask
 
 COMMIT_SECONDS = 300.0
-"""Minimum time between two commits of a part's results; the last ones are committed when the part is complete."""
+"""Minimum time between two commits of a part's results; the last results are committed when the part is complete."""
 
 
 class Worker(PartWorker):
@@ -43,7 +43,7 @@ class Worker(PartWorker):
         self._config = config
         self._metrics = metrics or Metrics()
         self._facts = facts
-        self._inputs = Inputs(config, keys=())  # published images are opened when a unit needs them
+        self._inputs = Inputs(config, keys=())  # published corrupted images are opened when a unit needs them
         self._tasks = locate_tasks(config, facts.code)
         self._store = ShardStore.open(config.results)
         self._corrupted: dict[str, CorruptedStore] = {}
@@ -110,6 +110,7 @@ class Worker(PartWorker):
             yield self._store.commit(uncommitted)
 
     def _generate_images(self, context: Context, part: Part) -> Receipt:
+        """Generate and store the adversarial images of a part of a transfer attack."""
         start_time = time.perf_counter()
         task, parameters = self._tasks[part.unit.key], self._config.parameters[part.unit.key]
         assert isinstance(task, TransferTask) and isinstance(parameters, TransferParameters)  # noqa: S101, PT018
@@ -121,7 +122,7 @@ class Worker(PartWorker):
             self._image_set(part.unit),
             resident_images=self._images_on_device(part.unit),
         )
-        store = self._adversarial_images(part.unit)
+        store = self._adversarial_store(part.unit)
         for strength, pixels in zip(part.strengths, perturbed, strict=True):
             store.write(strength, part.start, pixels)
         seconds = time.perf_counter() - start_time
@@ -143,8 +144,8 @@ class Worker(PartWorker):
             model_batch=None if capacity is None else capacity.logits,
             seed=self._config.seed,
             batch_size=self._config.batch_size,
-            corrupted=self._corrupted_images(unit),
-            adversarial=self._adversarial_images(unit) if uses_adversarial_images else None,
+            corrupted=self._corrupted_store(unit),
+            adversarial=self._adversarial_store(unit) if uses_adversarial_images else None,
             engine=self._config.engine,
         )
 
@@ -172,17 +173,17 @@ class Worker(PartWorker):
             self._resident_images[images.sha256] = copy_to_device(images, self.device)
         return self._resident_images[images.sha256]
 
-    def _corrupted_images(self, unit: Unit) -> CorruptedStore | None:
+    def _corrupted_store(self, unit: Unit) -> CorruptedStore | None:
         if self._tasks[unit.key].kind != "corruption":
             return None
         if unit.dataset not in self._corrupted:
-            self._image_set(unit)  # reads the copies of the clean images, with which the corrupted images are opened
+            self._image_set(unit)  # opens the copied clean images, which `open_corruptions` requires
             self._corrupted[unit.dataset] = self._inputs.open_corruptions(unit.dataset)
         store = self._corrupted[unit.dataset]
         store.verify(unit.key, expected=self._facts.datasets[unit.dataset].corruptions[unit.key])
         return store
 
-    def _adversarial_images(self, unit: Unit) -> AdversarialStore:
+    def _adversarial_store(self, unit: Unit) -> AdversarialStore:
         if unit.protocol not in self._adversarial:
             indices = self._image_set(unit).indices
             self._adversarial[unit.protocol] = self._inputs.adversarial(unit.dataset, unit.protocol, indices)

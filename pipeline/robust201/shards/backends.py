@@ -130,6 +130,7 @@ class LocalBackend:
         return self.root / shard
 
     def label(self, shard: str) -> str:
+        """Return the location of a shard, for messages."""
         return str(self.path(shard))
 
     def entries(self) -> list[ShardEntry]:

@@ -84,10 +84,12 @@ def make_catalogue(shards: Sequence[ScannedShard]) -> Catalogue:
 
 
 def _make_unit_columns(shard_units: Iterable[Sequence[StoredUnit] | UnitColumns]) -> dict[str, pa.Array]:
+    """Return the columns of all shards' units, which are given as objects or as columns."""
     chunks_by_column: dict[str, list[pa.Array]] = {name: [pa.nulls(0, dtype)] for name, dtype in _UNIT_TYPES.items()}
     pending: list[StoredUnit] = []
 
     def add_pending() -> None:
+        # If no units are pending, `zip(*pending)` yields no columns.
         for (name, dtype), unit_values in zip(_UNIT_TYPES.items(), zip(*pending, strict=True), strict=False):
             chunks_by_column[name].append(from_values(unit_values, dtype))
         pending.clear()
@@ -232,7 +234,9 @@ def make_contents(catalogues: list[Catalogue], replaced: set[str]) -> Contents:
         for column_names in columns.take("columns").to_pylist()
     ]
     unit_columns = {
-        name: columns.take(name).flatten().take(from_numpy(first_positions)) for name in list(_UNIT_TYPES)[1:]
+        name: columns.take(name).flatten().take(from_numpy(first_positions))
+        for name in _UNIT_TYPES
+        if name != "unit_id"
     }
     # These columns have few distinct values, so encoding them as dictionaries reduces the memory of units to a third.
     for name in ("dataset", "key", "protocol"):

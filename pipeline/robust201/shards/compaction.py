@@ -20,13 +20,13 @@ from robust201.shards.index import Index
 from robust201.shards.inventory import Inventory
 from robust201.shards.parquet import ROW_GROUP_BYTES, Footer, write_tables
 from robust201.shards.row_identity import read_footer
-from robust201.shards.row_reader import RowReader, read_row_groups
+from robust201.shards.row_reader import RowReader, read_rows_in_order
 from robust201.shards.scan import scan
 from robust201.tasks.columns import stored_order
 
 TARGET_BYTES = 192 << 20
 GRACE_SECONDS = 24 * 3600.0
-"""Time before replaced shards are deleted, in seconds. It is longer than any command that may still read them."""
+"""Time before replaced shards are deleted, in seconds. No command that may still read them takes this long."""
 
 _OUTPUT_RATIO = 0.8
 """Expected output bytes per byte of small inputs. The ratio is below 1 because footers are removed, and values compress
@@ -72,8 +72,8 @@ class _Candidate:
 class Compaction:
     """One compaction of a results folder; other processes may commit results at the same time.
 
-    Compacted shards have two to four thirds of `target_bytes` on disk. The last one may be smaller, and a later
-    compaction merges it with new shards. `row_group_bytes` is the maximum size of a row group in memory, before
+    Compacted shards have between two thirds and four thirds of `target_bytes` on disk. The last one may be smaller, and
+    a later compaction merges it with new shards. `row_group_bytes` is the maximum size of a row group in memory, before
     compression. The inputs of a compacted shard are deleted when the compacted shard is older than `grace_seconds` by
     `clock`.
     """
@@ -105,6 +105,7 @@ class Compaction:
         )
 
     def _delete_inputs(self) -> int:
+        """Delete the inputs of intact compacted shards whose grace period has passed; return their number."""
         n_deleted = 0
         entries = self.folder.backend.entries()
         present_names = {entry.name for entry in entries}
@@ -153,12 +154,17 @@ class Compaction:
         candidates_by_layout: dict[tuple[str, bool, tuple[str, ...]], list[_Candidate]] = {}
         for candidate in self._list_candidates(inventory):
             dataset = candidate.shard.partition("/")[0]
-            layout = (dataset, candidate.sort_key[1], tuple(sorted(candidate.columns)))
+            has_text_ids = candidate.sort_key[1]
+            layout = (dataset, has_text_ids, tuple(sorted(candidate.columns)))
             candidates_by_layout.setdefault(layout, []).append(candidate)
         for candidates in candidates_by_layout.values():
             yield from self._iter_groups_of_layout(candidates)
 
     def _iter_groups_of_layout(self, candidates: list[_Candidate]) -> Iterator[list[_Candidate]]:
+        """Yield groups of shards with the same dataset, type of architecture ids and columns.
+
+        Small compacted shards come first, followed by the uncompacted shards in the order of the candidates.
+        """
         min_bytes = 2 * self.target_bytes // 3
         small_compacted = [
             candidate for candidate in candidates if is_compacted(candidate.shard) and candidate.n_bytes < min_bytes
@@ -180,6 +186,7 @@ class Compaction:
         yield group
 
     def _merge(self, inventory: Inventory, group: list[_Candidate]) -> tuple[int, int]:
+        """Merge a group's intact shards, if there are at least two; return the numbers of merged shards and rows."""
         contents = self._read_verified_contents(group)
         intact_candidates = [candidate for candidate in group if candidate.shard in contents]
         if len(intact_candidates) < 2:
@@ -195,7 +202,7 @@ class Compaction:
         dataset = intact_candidates[0].shard.partition("/")[0]
         footer = Footer("compacted", columns, tuple(sorted(inputs)))
         with self.folder.open_compacted_shard(dataset) as stream:
-            n_rows = write_tables(stream, read_row_groups(reader, inventory, rows, self.row_group_bytes), footer)
+            n_rows = write_tables(stream, read_rows_in_order(reader, inventory, rows, self.row_group_bytes), footer)
         reader.close()
         return len(intact_candidates), n_rows
 

@@ -131,7 +131,7 @@ class ResultsFolder:
             inner_format_path = next(iter(sorted(self.root.glob("*/format.json"))), None)
             hint = f" Did you mean {inner_format_path.parent}?" if inner_format_path else ""
             got, fix = "none", "Check the path, or start a sweep there with: robust201 run SWEEP.yaml"
-            if any(self.root.joinpath(name).exists() for name in ("meta.json", "parquet")):  # JSON or Parquet
+            if any(self.root.joinpath(name).exists() for name in ("meta.json", "parquet")):  # an export
                 got, fix = "an exported dataset", "Use the folder of the sweep's results, or the sweep's YAML."
             raise InputError(
                 f"Opening results failed for {self.root}: expected a results folder with a format.json, got {got}."

@@ -1,6 +1,6 @@
 """The index of a results folder: a cache of the identities of all rows, so that a scan need not read every shard.
 
-A scan only reads shards that are not in the index, and a resume only hashes shards that the index does not list as
+A scan only reads shards that are not in the index, and a run only hashes shards that the index does not list as
 verified.
 
 The shards are the source of truth, so the index can be deleted at any time. It consists of a few files in the results
@@ -107,7 +107,7 @@ class Index:
                         absorbed_path.unlink()
 
     def forget(self, shards: Collection[str]) -> None:
-        """Remove the entries of some shards, so that the next resume reads and hashes these shards."""
+        """Remove the entries of some shards, so that the next run reads and hashes these shards."""
         for path in sorted(self._folder.glob("*.index")) if shards else ():
             catalogue = _read_catalogue(path)
             remaining = drop_shards(catalogue, shards)

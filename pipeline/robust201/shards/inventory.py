@@ -2,6 +2,7 @@
 
 A unit is all evaluations of one network on one dataset under one key. A row is one evaluation of a unit, or the slice
 of an evaluation that covers a range of images.
+
 An inventory takes 33 bytes per row and about 400 bytes per unit, so 1.6 million evaluations take less than 200 MB.
 """
 
@@ -119,7 +120,8 @@ class Inventory:
         self._shard_columns = contents.columns
         self._protocols = protocols
         self._rows = _sort_rows(contents.rows)
-        self._offsets = np.searchsorted(self._rows["unit"], np.arange(len(self._units) + 1))
+        # Index of the first row of each unit, followed by the number of rows.
+        self._unit_starts = np.searchsorted(self._rows["unit"], np.arange(len(self._units) + 1))
         self._n_images = to_numpy(self._units.columns["n_images"])
         self._cached_slices: tuple[str, dict[float, list[Slice]]] = ("", {})
         self._complete_strengths_cache: dict[frozenset[str], tuple[tuple[float, ...], list[int]]] = {}
@@ -152,7 +154,7 @@ class Inventory:
 
     @cached_property
     def _unit_numbers(self) -> dict[str, int]:
-        return {name: number for number, name in enumerate(self._units.columns["unit_id"].to_pylist())}
+        return {unit_id: number for number, unit_id in enumerate(self._units.columns["unit_id"].to_pylist())}
 
     def find(self, unit_ids: NDArray[np.bytes_]) -> NDArray[np.int64]:
         """Return the indices in `units` of some unit ids; -1 for units without a row."""
@@ -167,11 +169,11 @@ class Inventory:
 
     @property
     def seconds(self) -> float:
-        """Total wall time of all rows, in seconds."""
+        """Total worker time of all rows, in seconds."""
         return float(self._rows["seconds"].sum(dtype=np.float64))
 
     @cached_property
-    def _group_starts(self) -> NDArray[np.int32]:
+    def _evaluation_starts(self) -> NDArray[np.int32]:
         """Index of the first row of each evaluation, followed by the number of rows."""
         unit, strength = self._rows["unit"], self._rows["strength"]
         starts_evaluation = np.ones(len(unit) + 1, dtype=bool)
@@ -181,7 +183,7 @@ class Inventory:
     @property
     def _has_single_rows(self) -> bool:
         """Whether each evaluation has one row."""
-        return len(self._group_starts) - 1 == len(self)
+        return len(self._evaluation_starts) - 1 == len(self)
 
     def iter_overlapping(self) -> Iterator[EvaluationSlices]:
         """Yield evaluations that have some images in several rows.
@@ -191,10 +193,10 @@ class Inventory:
         if self._has_single_rows:
             return
         n_images_of_rows = (self._rows["stop"] - self._rows["start"]).astype(np.int64)
-        n_covered = np.add.reduceat(n_images_of_rows, self._group_starts[:-1])
-        n_images = self._n_images[self._rows["unit"][self._group_starts[:-1]]]
+        n_covered = np.add.reduceat(n_images_of_rows, self._evaluation_starts[:-1])
+        n_images = self._n_images[self._rows["unit"][self._evaluation_starts[:-1]]]
         for evaluation in np.flatnonzero(n_covered > n_images).tolist():
-            first_row, end_row = self._group_starts[evaluation : evaluation + 2].tolist()
+            first_row, end_row = self._evaluation_starts[evaluation : evaluation + 2].tolist()
             unit = self.units[int(self._rows["unit"][first_row])]
             yield EvaluationSlices(
                 unit, float(self._rows["strength"][first_row]), tuple(self._make_slices(first_row, end_row))
@@ -205,15 +207,16 @@ class Inventory:
         return list(map(Slice, starts, stops, range(first_row, end_row)))
 
     def _list_slices_by_strength(self, unit_id: str) -> dict[float, list[Slice]]:
+        """Return the slices of a unit's rows by strength; empty if the unit has no rows."""
         if self._cached_slices[0] != unit_id:
             unit_number = self._unit_numbers.get(unit_id)
             slices_by_strength: dict[float, list[Slice]] = {}
             if unit_number is not None:
-                first_row, end_row = self._offsets[unit_number : unit_number + 2].tolist()
+                first_row, end_row = self._unit_starts[unit_number : unit_number + 2].tolist()
                 strengths = self._rows["strength"][first_row:end_row].tolist()
                 strength_slices = zip(strengths, self._make_slices(first_row, end_row), strict=True)
                 slices_by_strength = {
-                    strength: [row_slice for _, row_slice in group]
+                    strength: [image_slice for _, image_slice in group]
                     for strength, group in groupby(strength_slices, itemgetter(0))
                 }
             self._cached_slices = unit_id, slices_by_strength
@@ -221,20 +224,21 @@ class Inventory:
 
     def _find_usable_slices(self, unit: Unit, strength: float, columns: frozenset[str]) -> list[Slice]:
         slices = self._list_slices_by_strength(unit.id).get(strength, [])
-        return [row_slice for row_slice in slices if columns <= self._shard_columns[self._rows["shard"][row_slice.row]]]
+        return [image_slice for image_slice in slices if columns <= self.columns(image_slice.row)]
 
     def slices(self, unit: Unit, strength: float, columns: frozenset[str]) -> tuple[Slice, ...]:
-        """Return rows that have the required columns and together cover each image of an evaluation once.
+        """Return slices of an evaluation that together contain each image once, and whose rows have all of `columns`.
 
-        If a row has all images, only this row is returned; if several rows have, the first by shard name is returned.
+        If a row has all images, only its slice is returned; if several rows do, the first by shard name is used.
         Raises IncompleteError if images are missing.
         """
         chosen_slices = choose_slices(self._find_usable_slices(unit, strength, columns))
         gaps = find_gaps(chosen_slices, unit.n_images)
         if gaps:
             raise IncompleteError(
-                f"Reading values failed for {unit.label} at {strength:g}: of images 0:{unit.n_images}, results of "
-                f"{', '.join(f'{start}:{stop}' for start, stop in gaps)} are missing. Run the sweep to the end."
+                f"Reading values failed for {unit.label} at {strength:g}: the results of images "
+                f"{', '.join(f'{start}:{stop}' for start, stop in gaps)} are missing, out of {unit.n_images:,} images. "
+                "Run the sweep to the end."
             )
         return chosen_slices
 
@@ -248,11 +252,12 @@ class Inventory:
         unit_numbers = self.find(ids)
         n_strengths = np.array([len(unit.strengths) for unit in units])
         if (unit_numbers < 0).any() or (
-            self._offsets[unit_numbers + 1] - self._offsets[unit_numbers] != n_strengths
+            self._unit_starts[unit_numbers + 1] - self._unit_starts[unit_numbers] != n_strengths
         ).any():
             return None
         first_evaluations = np.cumsum(n_strengths) - n_strengths
-        rows = np.repeat(self._offsets[unit_numbers] - first_evaluations, n_strengths) + np.arange(n_strengths.sum())
+        first_rows = self._unit_starts[unit_numbers]
+        rows = np.repeat(first_rows - first_evaluations, n_strengths) + np.arange(n_strengths.sum())
         n_images = np.repeat([unit.n_images for unit in units], n_strengths)
         has_columns = self._rows_have_columns(columns)[rows]
         strengths = np.array([strength for unit in units for strength in unit.strengths])
@@ -319,7 +324,7 @@ class Inventory:
         if not len(self):
             return np.zeros(0, dtype=np.int32), np.zeros(0)
         has_columns = self._rows_have_columns(columns)
-        first_rows = self._group_starts[:-1]
+        first_rows = self._evaluation_starts[:-1]
         has_all_images = (self._rows["start"] == 0) & (self._rows["stop"] == self._n_images[self._rows["unit"]])
         is_complete = has_all_images & has_columns
         if self._has_single_rows and is_complete.all():  # avoids a copy of the columns
@@ -327,9 +332,9 @@ class Inventory:
             return self._complete_evaluations_cache[columns]
         is_complete = np.logical_or.reduceat(is_complete, first_rows)
         for evaluation in np.flatnonzero(~is_complete).tolist():
-            first_row, end_row = self._group_starts[evaluation : evaluation + 2].tolist()
+            first_row, end_row = self._evaluation_starts[evaluation : evaluation + 2].tolist()
             usable_slices = [
-                row_slice for row_slice in self._make_slices(first_row, end_row) if has_columns[row_slice.row]
+                image_slice for image_slice in self._make_slices(first_row, end_row) if has_columns[image_slice.row]
             ]
             n_images = int(self._n_images[self._rows["unit"][first_row]])
             is_complete[evaluation] = not find_gaps(choose_slices(usable_slices), n_images)
@@ -365,7 +370,8 @@ class Inventory:
             is_foreign = np.ones(len(self._units) + 1, dtype=bool)
             # For units without a row, `find` returns -1, which selects the additional last element.
             is_foreign[self.find(plan_unit_ids)] = False
-            n_evaluations_of_unit = np.bincount(self._rows["unit"][self._group_starts[:-1]], minlength=len(self._units))
+            unit_of_evaluation = self._rows["unit"][self._evaluation_starts[:-1]]
+            n_evaluations_of_unit = np.bincount(unit_of_evaluation, minlength=len(self._units))
             foreign_units = np.flatnonzero(is_foreign[:-1])
             protocols = self._units.columns["protocol"].take(from_numpy(foreign_units)).to_pylist()
             for protocol, count in zip(protocols, n_evaluations_of_unit[foreign_units].tolist(), strict=True):
@@ -406,6 +412,7 @@ class Inventory:
         return names, shard_of_row.astype(np.int32), self._rows["position"][rows].astype(np.int32)
 
     def columns(self, row: int) -> frozenset[str]:
+        """Return the measurement columns of a row."""
         return self._shard_columns[int(self._rows["shard"][row])]
 
     def shard_columns(self, shard_number: int) -> frozenset[str]:
@@ -445,7 +452,7 @@ def _sort_rows(rows: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         column = rows[name]
         if (is_tied & (column[1:] < column[:-1])).any():
             order = np.lexsort([rows[name] for name in reversed(_ORDER)])
-            # Columns are sorted one at a time, because all columns together may have a hundred megabytes.
+            # Columns are sorted one at a time, because all columns together may take a hundred megabytes.
             return {name: rows.pop(name)[order] for name in list(rows)}
         is_tied &= column[1:] == column[:-1]
     return rows

@@ -20,8 +20,8 @@ class MergeReport:
     """The result of merging results folders.
 
     `added` is the number of copied shards, `present` the number of shards that the target already had, and `protocols`
-    the number of copied protocols. `conflicts` are damaged shards, which are not copied, and duplicates in the target
-    with different values.
+    the number of copied protocols. `conflicts` are damaged shards of a source, which are not copied, damaged shards of
+    the target, and duplicates in the target with different values.
     """
 
     added: int
@@ -34,8 +34,8 @@ def merge_folders(sources: Sequence[Path], target: Path) -> MergeReport:
     """Merge results folders into one target, which is created if it does not exist.
 
     The sources may have shards in common, and are not changed. Names of shards contain the hash of their content, so
-    shards with the same name are equal. Each shard is verified before it is copied, or linked if both folders are on
-    the same file system. The folders may have different storage backends. If the disk becomes full, all shards that
+    shards with the same name are equal. Each shard is verified, and then linked if both folders are on the same file
+    system, or else copied. The folders may have different storage backends. If the disk becomes full, all shards that
     were already copied are complete.
 
     Raises:

@@ -5,8 +5,8 @@ completion has the same condition. An object therefore exists completely or not 
 of the same shard wins. If a store does not support the condition, an overwrite is harmless, because a shard's name
 contains the hash of its content.
 
-The library for the URL's scheme, such as s3fs, finds credentials in the environment or in its own files. URLs must not
-contain credentials.
+The library for the URL's scheme, such as s3fs, finds credentials in the environment or in its configuration files. URLs
+must not contain credentials.
 """
 
 import errno
@@ -79,12 +79,12 @@ def check_url(url: str) -> str:
     ):
         raise ValueError(
             "expected a URL without a user or password. Remove them: the library finds credentials in the environment, "
-            "such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or in its own files."
+            "such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or in its configuration files."
         )
     if re.search("[?#]", url) or not url.isprintable():
         raise ValueError(
             "expected a URL such as s3://bucket/prefix, got a URL with a query ('?'), a fragment ('#') or an "
-            "unprintable character. Remove it, and set options in the library's own files."
+            "unprintable character. Remove it, and set options in the library's configuration files."
         )
     if not separator or not location.strip("/"):
         raise ValueError(f"expected a URL such as s3://bucket/prefix, got {url!r}. For a folder, write file:///FOLDER.")
@@ -119,13 +119,13 @@ class ObjectBackend:
     def __init__(self, url: str, on_step: Callable[[str], None]) -> None:
         self.url = url
         self._on_step = on_step
-        self._open_filesystem: tuple[int, Any, str] | None = None
+        self._cached_filesystem: tuple[int, Any, str] | None = None
         self._open_lock = threading.Lock()
 
     def _filesystem(self) -> tuple[Any, str]:
         """Return the file system and the path of the URL in it; the file system is opened again after a fork."""
         with self._open_lock:
-            if self._open_filesystem is None or self._open_filesystem[0] != os.getpid():
+            if self._cached_filesystem is None or self._cached_filesystem[0] != os.getpid():
                 try:
                     filesystem, root = url_to_fs(self.url, use_listings_cache=False)
                 except ImportError as error:
@@ -142,8 +142,8 @@ class ObjectBackend:
                     ) from error
                 except Exception as error:
                     raise self._storage_error("Opening the results", self.url, error) from error
-                self._open_filesystem = os.getpid(), filesystem, root.rstrip("/")
-            return self._open_filesystem[1], self._open_filesystem[2]
+                self._cached_filesystem = os.getpid(), filesystem, root.rstrip("/")
+            return self._cached_filesystem[1], self._cached_filesystem[2]
 
     def _call(self, action: str, shard: str, function: Callable[[Any, str], _T]) -> _T:
         """Call a function with the file system and the path of a shard, and convert its exceptions.

@@ -59,8 +59,8 @@ IDENTITY_TYPES: dict[str, pa.DataType] = {
     "seconds": pa.float32(),
     "provenance": pa.string(),
 }
-"""Types of the columns that identify a row. `n_images` is the number of images of the whole unit, and [`start`, `stop`)
-is the range of image positions of the row."""
+"""Types of the columns that identify or describe a row. `n_images` is the number of images of the whole unit, and
+[`start`, `stop`) is the range of image positions of the row."""
 
 MEASUREMENT_TYPES: dict[str, pa.DataType] = {
     name: pa.list_(pa.field("element", dtype)) if column.dimensions else dtype
@@ -108,12 +108,12 @@ class Footer:
         )
 
     @classmethod
-    def from_json(cls, text: bytes, label: str) -> "Footer":
+    def from_json(cls, encoded_json: bytes, label: str) -> "Footer":
         """Parse the result of `to_json`.
 
         Raises FormatVersionError for another version, and ValueError, KeyError or TypeError for invalid contents.
         """
-        payload = json.loads(text)
+        payload = json.loads(encoded_json)
         if payload["format_version"] != FORMAT_VERSION:
             raise FormatVersionError(
                 f"Reading failed for result file {label}: expected format version {FORMAT_VERSION}, "
@@ -130,7 +130,7 @@ def encode(results: Sequence[EvaluationResult]) -> bytes:
     There must be at most one result per strength, and all results must have the same columns.
     """
     part, unit = results[0].part, results[0].part.unit
-    identity = {
+    identity = {  # `row_identity` reads both lists, and depends on the order of their elements
         "unit": [unit.id, unit.architecture, unit.dataset, unit.key, unit.protocol, unit.n_images],
         "rows": [
             [result.strength for result in results],
@@ -238,7 +238,8 @@ def parse_provenance(text: str) -> dict[str, str]:
 class ShardFile:
     """An open shard, whose row groups can be read one at a time.
 
-    `content` contains the bytes of the shard if they were already read. Methods raise the errors in `shards.backends`.
+    `content` contains the bytes of the shard if they were already read. Methods raise the errors listed in
+    `shards.backends`.
     """
 
     def __init__(self, backend: StorageBackend, shard: str, content: bytes | None = None) -> None:
@@ -255,7 +256,7 @@ class ShardFile:
             check_row_count(
                 sum(n_rows_of_groups), sum(chunk.n_compressed_bytes for group in groups for chunk in group.chunks)
             )
-            self._columns_of_groups = [{chunk.column: chunk.n_bytes for chunk in group.chunks} for group in groups]
+            self._column_bytes_of_groups = [{chunk.column: chunk.n_bytes for chunk in group.chunks} for group in groups]
         except FileNotFoundError:
             raise
         except (pa.ArrowException, OSError, ValueError) as error:
@@ -278,22 +279,22 @@ class ShardFile:
 
     def count_encoded_bytes(self, row_group: int, columns: Collection[str] | None = None) -> int:
         """Return the size of a row group, or of some of its columns, before compression."""
-        sizes = self._columns_of_groups[row_group]
+        sizes = self._column_bytes_of_groups[row_group]
         return sum(size for name, size in sizes.items() if columns is None or name in columns)
 
     def iter_group_ranges(self, max_bytes: int) -> Iterator[tuple[int, int]]:
         """Yield ranges [first, stop) of row groups that have at most `max_bytes` before compression.
 
-        A larger row group is a range of its own.
+        A larger row group forms a separate range.
         """
         first_group, n_range_bytes = 0, 0
-        for group in range(len(self._columns_of_groups)):
+        for group in range(len(self._column_bytes_of_groups)):
             group_bytes = self.count_encoded_bytes(group)
             if group > first_group and n_range_bytes + group_bytes > max_bytes:
                 yield first_group, group
                 first_group, n_range_bytes = group, 0
             n_range_bytes += group_bytes
-        yield first_group, len(self._columns_of_groups)
+        yield first_group, len(self._column_bytes_of_groups)
 
     def close(self) -> None:
         self._file.close()

@@ -31,13 +31,13 @@ def find_suspects(table: pa.Table, columns: tuple[str, ...]) -> tuple[RowMask, N
         have no `cm`, or matrices of different sizes.
     """
     n_rows = len(table)
-    if COLUMNS.keys().isdisjoint(columns):
+    if COLUMNS.keys().isdisjoint(columns):  # rows of a measure, whose values only need to be finite
         is_finite = all(np.isfinite(_flatten_column(table, name)).all() for name in columns)
         return np.full(n_rows, not is_finite), None
-    class_counts = np.unique(numbers_of(table["n_classes"]))
-    if not {*STANDARD_COLUMNS} <= {*columns} <= COLUMNS.keys() or len(class_counts) != 1:
+    distinct_n_classes = np.unique(numbers_of(table["n_classes"]))
+    if not {*STANDARD_COLUMNS} <= {*columns} <= COLUMNS.keys() or len(distinct_n_classes) != 1:
         return np.ones(n_rows, dtype=bool), None
-    n_classes = int(class_counts[0])
+    n_classes = int(distinct_n_classes[0])
     n_images = numbers_of(table["stop"]).astype(np.int64) - numbers_of(table["start"])
     cm = _flatten_column(table, COUNTS).astype(np.int64).reshape(n_rows, n_classes, n_classes)
     class_sizes = cm.sum(axis=2)
@@ -49,7 +49,7 @@ def find_suspects(table: pa.Table, columns: tuple[str, ...]) -> tuple[RowMask, N
             continue
         values = _flatten_column(table, column.name).reshape(n_rows, *column.shape(n_classes, 0))
         if column.value_from_counts is not None:
-            with np.errstate(invalid="ignore"):  # values over zero images are NaN, which equals nothing
+            with np.errstate(invalid="ignore"):  # values over zero images are NaN, which does not equal itself
                 is_suspect |= values != column.value_from_counts(cm)
         elif column.count_images_per_mean is None:
             is_suspect[:] = True  # no vectorised check for this kind of column

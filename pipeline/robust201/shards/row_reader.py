@@ -26,15 +26,18 @@ from robust201.tasks.columns import COUNTS, OUTCOME_COUNTS, fields_of
 from robust201.tasks.measurements import merge_values
 
 SELECTION_CACHE_BYTES = 64 << 20
+"""Default size of the cache with which a `RowSelection` is read."""
+
 _MAX_OPEN_FILES = 64
 _BATCH_BYTES = 2 << 20
 """Maximum size of a `RowBatch` of several units, in decoded bytes."""
 
-_READ_BYTES = 2 << 20
-"""Number of bytes read after which freed memory is released. Releasing it after each small shard would be slow."""
+_BYTES_BETWEEN_RELEASES = 2 << 20
+"""Number of bytes to read before freed memory is released again. Releasing it after each small shard would be slow."""
 
 _CACHE_BYTES = 256 << 20
-"""Size of the cache: sixteen row groups, so that reading stays fast while up to sixteen compacted shards overlap."""
+"""Default size of a reader's cache: sixteen row groups, so that reading stays fast while up to sixteen compacted shards
+overlap."""
 
 
 class RowReader:
@@ -53,7 +56,7 @@ class RowReader:
         self._cache_bytes = cache_bytes
         self._files: OrderedDict[str, ShardFile] = OrderedDict()
         self._tables: OrderedDict[tuple[str, int, frozenset[str] | None], pa.Table] = OrderedDict()
-        self._cached_bytes = self._read_bytes = 0
+        self._cached_bytes = self._bytes_since_release = 0
 
     def close(self) -> None:
         while self._files:
@@ -96,9 +99,9 @@ class RowReader:
         table = file.read(group, None if columns is None else sorted(columns))
         self._tables[cache_key] = table
         self._cached_bytes += table.nbytes
-        self._read_bytes += n_bytes
-        if self._read_bytes > _READ_BYTES:
-            self._read_bytes = 0
+        self._bytes_since_release += n_bytes
+        if self._bytes_since_release > _BYTES_BETWEEN_RELEASES:
+            self._bytes_since_release = 0
             give_back_freed_memory()
         return table
 
@@ -133,7 +136,7 @@ class RowReader:
 
 @dataclass
 class _SelectedRows:
-    """Selected rows of one row group: their `positions` in the row group, and their `targets` in the output table."""
+    """Selected rows of one row group: their `positions` in it, and `targets`, their positions in the output table."""
 
     table: pa.Table
     bytes_per_row: float
@@ -141,7 +144,7 @@ class _SelectedRows:
     targets: list[int] = field(default_factory=list)
 
 
-def read_row_groups(
+def read_rows_in_order(
     reader: RowReader, inventory: Inventory, rows: NDArray[np.integer[Any]], row_group_bytes: int
 ) -> Iterator[pa.Table]:
     """Yield rows of an inventory in the given order, as tables of about `row_group_bytes` with one chunk per column."""
@@ -168,7 +171,7 @@ def read_row_groups(
 
 
 def _gather(selections: Collection[_SelectedRows], n_rows: int) -> pa.Table:
-    """Return one table of the selected rows, each at its target."""
+    """Return one table of the selected rows, each at its target position."""
     order = np.empty(n_rows, dtype=np.int64)
     slices, offset = [], 0
     for selected in selections:
@@ -207,12 +210,14 @@ class RowBatch:
         return sum(len(unit.strengths) for unit in self.units)
 
     def __getitem__(self, units: slice) -> "RowBatch":
+        """Return a batch of a slice of the units."""
         starts = np.cumsum([0, *(len(unit.strengths) for unit in self.units)])
         first, stop, _ = units.indices(len(self.units))
         evaluations = slice(starts[first], starts[stop])
         return RowBatch(self.units[units], {name: column[evaluations] for name, column in self.columns.items()})
 
     def bytes_by_unit(self) -> list[int]:
+        """Return the size of each unit's columns in bytes."""
         evaluation_bytes = np.zeros(self.n_evaluations, np.int64)
         for column in self.columns.values():
             evaluation_bytes += (
@@ -294,6 +299,7 @@ class RowSelection:
         group, _ = reader.locate(shard, int(self.row_position[first_row]))
         table = reader.read_row_group(shard, group, frozenset(column_names) | set(SHAPE_COLUMNS))
         group_start, group_stop = reader.find_row_range(shard, group)
+        # One unit, or as many rows as fit into a batch.
         max_rows = max(
             int(first_evaluations[1] - first_evaluations[0]), int(_BATCH_BYTES * len(table) / max(1, table.nbytes))
         )

@@ -46,7 +46,7 @@ def scan(
 
     Args:
         folder: the results folder.
-        verify: shards whose bytes are compared with the hash in their name. An export hashes all shards, and a resume
+        verify: shards whose bytes are compared with the hash in their name. An export hashes all shards, and a run
             hashes unverified shards. With ``"none"``, the scan finds only damage that prevents reading.
         on_damage: whether a damaged shard raises an error, is moved to ``damaged/``, or is reported and not changed.
         networks: (dataset, architecture) pairs. With ``verify="unverified"``, only uncompacted shards of these networks
@@ -76,7 +76,7 @@ def scan(
 
 @dataclass
 class _Scanner:
-    """One scan and its repetitions (see the function `scan` for `folder` to `networks`).
+    """One scan and its repetitions; the first four attributes are the parameters of the function `scan`.
 
     `damage` maps the name of each damaged shard to its error message.
     """
@@ -92,7 +92,7 @@ class _Scanner:
     def scan(self) -> Inventory:
         entries = [entry for entry in self.folder.backend.entries() if entry.name not in self.damage]
         index = Index(self.folder.index)
-        self.names_to_hash = frozenset(entry.name for entry in entries if self._is_to_be_verified(entry.name))
+        self.names_to_hash = frozenset(entry.name for entry in entries if self._should_hash(entry.name))
         # With "all", every byte must be read, so the index is not used.
         indexed_catalogue = index.load(entries if self.verify != "all" else (), self.names_to_hash)
         indexed_names = set(list_shard_names(indexed_catalogue))
@@ -131,12 +131,13 @@ class _Scanner:
             is_hashed=self.verify == "all",
         )
 
-    def _is_to_be_verified(self, shard: str) -> bool:
+    def _should_hash(self, shard: str) -> bool:
         if self.verify != "unverified" or self.networks is None:
             return self.verify != "none"
         return network_of(shard) in self.networks
 
     def _read_shards(self, entries: Sequence[ShardEntry]) -> Catalogue:
+        """Return a catalogue of the intact shards, and handle damaged shards as `on_damage` requires."""
         catalogues: list[Catalogue] = []
         batch: list[ScannedShard] = []
         n_rows = 0

@@ -97,7 +97,7 @@ class ShardStore:
         """
         networks = {(part.unit.dataset, part.unit.architecture) for part in parts}
         stems = {stem_of(part.unit.architecture, part.unit.key) for part in parts}
-        wanted_strengths = {(part.unit.id, part.start, part.stop): set(part.strengths) for part in parts}
+        requested_strengths = {(part.unit.id, part.start, part.stop): set(part.strengths) for part in parts}
         columns_of_unit = {part.unit.id: required_unit_columns(part.unit, measurements) for part in parts}
         backend, receipts = self.folder.backend, []
         for entry in backend.entries():
@@ -109,10 +109,10 @@ class ShardStore:
                 rows = read_shard_rows(backend, shard, footer)
             except (FileNotFoundError, ShardDamagedError):
                 continue  # the part is computed again, and the next scan handles a damaged shard
-            part_key = unit_id, start, stop = rows.units[0].id, int(rows.start[0]), int(rows.stop[0])
+            slice_id = unit_id, start, stop = rows.units[0].id, int(rows.start[0]), int(rows.stop[0])
             strengths = tuple(rows.strength.tolist())
-            has_wanted_strengths = not wanted_strengths.get(part_key, set()).isdisjoint(strengths)
-            if has_wanted_strengths and columns_of_unit[unit_id] <= set(footer.columns):
+            has_requested_strengths = not requested_strengths.get(slice_id, set()).isdisjoint(strengths)
+            if has_requested_strengths and columns_of_unit[unit_id] <= set(footer.columns):
                 receipts.append(Receipt(unit_id, strengths, start, stop, shard, seconds=float(rows.seconds.sum())))
         return tuple(receipts)
 
@@ -132,7 +132,7 @@ class ShardStore:
         """Return one evaluation's columns, merged over its parts.
 
         The columns are the measurements' columns, `accuracy`, and counts of images. Reading evaluations in the order of
-        dataset, key and architecture is fast and takes bounded memory, also from compacted shards. Raises
+        dataset, key and architecture is fast and takes bounded memory, even from compacted shards. Raises
         IncompleteError if images are missing, and the errors of `RowReader`.
         """
         columns = required_unit_columns(unit, measurements)
@@ -212,6 +212,7 @@ class ShardStore:
 
 
 def _check_results(results: Sequence[EvaluationResult]) -> None:
+    """Check that results can be committed as one shard (see `ShardStore.commit`)."""
     if not results:
         raise EvaluationError("Committing failed: expected at least one result, got none. This is a bug in the worker.")
     first = results[0]

@@ -36,7 +36,7 @@ from robust201.shards.row_identity import (
     read_footer,
     read_shard_rows,
 )
-from robust201.shards.row_reader import RowReader, read_row_groups
+from robust201.shards.row_reader import RowReader, read_rows_in_order
 from robust201.tasks.columns import COUNTS
 from robust201.tasks.measurements import check_values
 
@@ -139,28 +139,28 @@ def check_rows(
     findings_of_shards = map_ahead(
         checker.check_shard, range(len(inventory.shards)), threads=len(os.sched_getaffinity(0))
     )
-    for number, findings in enumerate(findings_of_shards, start=1):
+    for n_checked, findings in enumerate(findings_of_shards, start=1):
         if any(finding.kind == "damaged" for finding in findings):
-            Index(folder.index).forget([inventory.shards[number - 1]])  # its change marker may be unchanged
+            Index(folder.index).forget([inventory.shards[n_checked - 1]])  # its change marker may be unchanged
         yield from findings
-        on_progress(number, len(inventory.shards))
-    for row, difference in checker.class_counts.find_disagreements():
+        on_progress(n_checked, len(inventory.shards))
+    for row, difference in checker.class_size_check.find_disagreements():
         (identity,) = _list_inventory_identities(inventory, np.array([row]))
         shard, position = inventory.locate(row)
         message = f"Verifying failed for {identity.label}: {difference}"
         yield ShardFinding(shard, identity.label, "unlike others", message, ((shard, position),))
 
 
-class _ClassCountCheck:
+class _ClassSizeCheck:
     """Checks that rows measured on the same images have the same number of images of each true class.
 
-    These numbers are the row sums of a confusion matrix. The images may not be available, so rows are compared with
-    each other, and rows that differ from the majority are reported.
+    These numbers, the class sizes, are the row sums of a confusion matrix. The images may not be available, so rows are
+    compared with each other, and rows that differ from the majority are reported.
     """
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
-        # The keys are (dataset, hash of the images, start, stop), and the numbers of images per class.
+        # Outer keys are (dataset, hash of the images, start, stop), and inner keys are the numbers of images per class.
         self._rows: dict[tuple[str, str, int, int], dict[tuple[int, ...], list[NDArray[np.integer[Any]]]]] = {}
         self._image_hashes: dict[str, str] = {}
         self._lock = Lock()
@@ -171,18 +171,18 @@ class _ClassCountCheck:
             return
         unit_numbers, start, stop = (self._inventory.row_column(name)[rows] for name in ("unit", "start", "stop"))
         dataset_protocols, pair_of_unit = self._inventory.dataset_protocols
-        keys_and_counts = np.column_stack([pair_of_unit[unit_numbers], start, stop, class_sizes])
-        if (keys_and_counts == keys_and_counts[:1]).all():
-            distinct_entries, group_of_row = keys_and_counts[:1], np.zeros(len(rows), np.intp)
+        ranges_and_sizes = np.column_stack([pair_of_unit[unit_numbers], start, stop, class_sizes])
+        if (ranges_and_sizes == ranges_and_sizes[:1]).all():
+            distinct_entries, group_of_row = ranges_and_sizes[:1], np.zeros(len(rows), np.intp)
         else:
-            distinct_entries, group_of_row = np.unique(keys_and_counts, axis=0, return_inverse=True)
+            distinct_entries, group_of_row = np.unique(ranges_and_sizes, axis=0, return_inverse=True)
         with self._lock:
-            for index, (pair_number, start_image, stop_image, *class_counts) in enumerate(distinct_entries.tolist()):
+            for index, (pair_number, start_image, stop_image, *sizes) in enumerate(distinct_entries.tolist()):
                 dataset, protocol = dataset_protocols[pair_number]
-                rows_by_counts = self._rows.setdefault(
+                rows_by_sizes = self._rows.setdefault(
                     (dataset, self._find_image_hash(protocol), start_image, stop_image), {}
                 )
-                rows_by_counts.setdefault(tuple(class_counts), []).append(rows[group_of_row.ravel() == index])
+                rows_by_sizes.setdefault(tuple(sizes), []).append(rows[group_of_row.ravel() == index])
 
     def _find_image_hash(self, protocol: str) -> str:
         """Return the hash of a protocol's images, or the protocol's digest if its payload has no such hash."""
@@ -192,43 +192,44 @@ class _ClassCountCheck:
         return self._image_hashes[protocol]
 
     def find_disagreements(self) -> Iterator[tuple[int, str]]:
-        """Yield rows whose counts differ from the majority's counts, each with a message.
+        """Yield rows whose class sizes differ from the majority's class sizes, each with a message.
 
         Rows with the same dataset, images and range of images are compared.
         """
-        for rows_by_counts in self._rows.values():
-            n_rows = {class_counts: sum(map(len, row_arrays)) for class_counts, row_arrays in rows_by_counts.items()}
+        for rows_by_sizes in self._rows.values():
+            n_rows = {class_sizes: sum(map(len, row_arrays)) for class_sizes, row_arrays in rows_by_sizes.items()}
             first_row = {
-                class_counts: min(int(rows.min()) for rows in row_arrays)
-                for class_counts, row_arrays in rows_by_counts.items()
+                class_sizes: min(int(rows.min()) for rows in row_arrays)
+                for class_sizes, row_arrays in rows_by_sizes.items()
             }
-            majority = max(rows_by_counts, key=lambda class_counts: (n_rows[class_counts], -first_row[class_counts]))
-            message = f"expected {list(majority)} images per class in cm, as in {n_rows[majority]} other rows"
+            majority = max(rows_by_sizes, key=lambda class_sizes: (n_rows[class_sizes], -first_row[class_sizes]))
+            other_rows = "1 other row" if n_rows[majority] == 1 else f"{n_rows[majority]} other rows"
+            message = f"expected {list(majority)} images per class in cm, as in {other_rows}"
             minorities = (
-                (row_arrays, class_counts)
-                for class_counts, row_arrays in rows_by_counts.items()
-                if class_counts != majority
+                (row_arrays, class_sizes)
+                for class_sizes, row_arrays in rows_by_sizes.items()
+                if class_sizes != majority
             )
-            for row, class_counts in sorted(
-                (row, class_counts)
-                for row_arrays, class_counts in minorities
+            for row, class_sizes in sorted(
+                (row, class_sizes)
+                for row_arrays, class_sizes in minorities
                 for rows in row_arrays
                 for row in rows.tolist()
             ):
-                yield row, f"{message}, got {list(class_counts)}. Evaluate it again."
+                yield row, f"{message}, got {list(class_sizes)}. Evaluate it again."
 
 
 @dataclass
 class _RowChecker:
-    """Checks the rows of one shard at a time, and collects their counts and provenances."""
+    """Checks the rows of one shard at a time, and collects their class sizes and provenances."""
 
     folder: ResultsFolder
     inventory: Inventory
     provenances: set[str]
-    class_counts: _ClassCountCheck = field(init=False)
+    class_size_check: _ClassSizeCheck = field(init=False)
 
     def __post_init__(self) -> None:
-        self.class_counts = _ClassCountCheck(self.inventory)
+        self.class_size_check = _ClassSizeCheck(self.inventory)
 
     def check_shard(self, shard_number: int) -> list[ShardFinding]:
         """Check the shard at an index of `inventory.shards`; thread-safe."""
@@ -245,13 +246,14 @@ class _RowChecker:
             return [ShardFinding.damaged(shard, str(error))]
 
     def _check_rows(self, file: ShardFile, shard: str, inventory_rows: NDArray[np.int32]) -> Iterator[ShardFinding]:
+        """Yield the faults of a shard's rows, whose indices in the inventory are `inventory_rows`."""
         if int(file.first_rows[-1]) != len(inventory_rows):
             raise invalid_shard_error(
                 file.label, f"{file.first_rows[-1]:,} rows, but the scan read {len(inventory_rows):,}"
             )
-        for group, stop in file.iter_group_ranges(_READ_BYTES):
-            table = file.read(group, stop=stop)
-            first_row = int(file.first_rows[group])
+        for first_group, end_group in file.iter_group_ranges(_READ_BYTES):
+            table = file.read(first_group, stop=end_group)
+            first_row = int(file.first_rows[first_group])
             rows = inventory_rows[first_row : first_row + len(table)]
             self.provenances.update(table["provenance"].unique().to_pylist())
             if not self._matches_inventory(shard, rows, table):
@@ -268,9 +270,9 @@ class _RowChecker:
                     yield ShardFinding(shard, identity.label, "invalid", str(error), ((shard, first_row + offset),))
                     continue
                 if COUNTS in file.columns and class_sizes is None:
-                    self.class_counts.add(rows[offset : offset + 1], values[COUNTS].sum(axis=1)[None])
+                    self.class_size_check.add(rows[offset : offset + 1], values[COUNTS].sum(axis=1)[None])
             if class_sizes is not None:
-                self.class_counts.add(rows[~is_invalid], class_sizes[~is_invalid])
+                self.class_size_check.add(rows[~is_invalid], class_sizes[~is_invalid])
 
     def _matches_inventory(self, shard: str, rows: NDArray[np.int32], table: pa.Table) -> bool:
         """Return whether a table's rows match the inventory's rows, and belong in a shard of this name."""
@@ -316,17 +318,17 @@ def find_unequal_duplicates(
     Results are compared if they have the same range of images, or if one has all images and others are parts of it.
     Only results in `intact_shards` are compared, or all results if it is None.
     """
-    for group in inventory.iter_overlapping():
+    for evaluation in inventory.iter_overlapping():
         slices = [
-            row_slice
-            for row_slice in group.slices
-            if intact_shards is None or inventory.locate(row_slice.row)[0] in intact_shards
+            image_slice
+            for image_slice in evaluation.slices
+            if intact_shards is None or inventory.locate(image_slice.row)[0] in intact_shards
         ]
-        for used_slice, other_slices in _pair_duplicates(group, slices):
+        for used_slice, other_slices in _pair_duplicates(evaluation, slices):
             if _has_equal_values(reader, inventory, used_slice, other_slices):
                 continue
-            label = _RowIdentity(group.unit, group.strength, used_slice.start, used_slice.stop).label
-            locations = tuple(inventory.locate(row_slice.row) for row_slice in (used_slice, *other_slices))
+            label = _RowIdentity(evaluation.unit, evaluation.strength, used_slice.start, used_slice.stop).label
+            locations = tuple(inventory.locate(image_slice.row) for image_slice in (used_slice, *other_slices))
             (used_shard, _), (other_shard, _), *_ = locations
             message = (
                 f"Comparing duplicates failed for {label}: values in {used_shard} and {other_shard} differ; "
@@ -336,19 +338,19 @@ def find_unequal_duplicates(
     reader.close()
 
 
-def _pair_duplicates(group: EvaluationSlices, slices: Sequence[Slice]) -> Iterator[tuple[Slice, Sequence[Slice]]]:
+def _pair_duplicates(evaluation: EvaluationSlices, slices: Sequence[Slice]) -> Iterator[tuple[Slice, Sequence[Slice]]]:
     """Yield pairs of the slice in use and its duplicates.
 
     The duplicates are one slice of the same range, or several parts that cover this range.
     """
     first_of_range: dict[tuple[int, int], Slice] = {}
-    for row_slice in slices:
-        used_slice = first_of_range.setdefault((row_slice.start, row_slice.stop), row_slice)
-        if used_slice is not row_slice:
-            yield used_slice, [row_slice]
-    full_slice = first_of_range.pop((0, group.unit.n_images), None)
+    for image_slice in slices:
+        used_slice = first_of_range.setdefault((image_slice.start, image_slice.stop), image_slice)
+        if used_slice is not image_slice:
+            yield used_slice, [image_slice]
+    full_slice = first_of_range.pop((0, evaluation.unit.n_images), None)
     parts = choose_slices(sorted(first_of_range.values()))
-    if full_slice is not None and parts and not find_gaps(parts, group.unit.n_images):
+    if full_slice is not None and parts and not find_gaps(parts, evaluation.unit.n_images):
         yield full_slice, parts
 
 
@@ -356,10 +358,10 @@ def _has_equal_values(
     reader: RowReader, inventory: Inventory, used_slice: Slice, other_slices: Sequence[Slice]
 ) -> bool:
     columns = inventory.columns(used_slice.row).intersection(
-        *(inventory.columns(row_slice.row) for row_slice in other_slices)
+        *(inventory.columns(image_slice.row) for image_slice in other_slices)
     )
     used_values = reader.read_merged([inventory.locate(used_slice.row)], columns)
-    other_values = reader.read_merged([inventory.locate(row_slice.row) for row_slice in other_slices], columns)
+    other_values = reader.read_merged([inventory.locate(image_slice.row) for image_slice in other_slices], columns)
     return all(
         np.array_equal(used_values[name], other_values[name], equal_nan=used_values[name].dtype.kind == "f")
         for name in columns
@@ -438,7 +440,7 @@ def _rewrite_without_rows(
     replaced_shards = [name for name in footer.inputs if name in entries]
     reader = RowReader(folder)
     with folder.open_compacted_shard(shard.partition("/")[0]) as stream:
-        tables = read_row_groups(reader, inventory, rows, ROW_GROUP_BYTES)
+        tables = read_rows_in_order(reader, inventory, rows, ROW_GROUP_BYTES)
         write_tables(stream, tables, Footer("compacted", footer.columns, tuple(sorted({*replaced_shards, shard}))))
     reader.close()
     moved_shards = []

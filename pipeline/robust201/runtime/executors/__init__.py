@@ -13,7 +13,10 @@ from robust201.runtime.metrics import Metrics
 
 
 def check_device(config: WorkSettings) -> None:
-    """Check this machine's cores and device before anything is written; workers on a cluster check their own later."""
+    """Check this machine's cores and device before anything is written.
+
+    Nothing is checked for a cluster, whose workers check their devices when they start.
+    """
     execution = config.execution
     if execution.executor == "ray" and not execution.ray_address:
         _check_cores(execution)

@@ -1,9 +1,9 @@
 """Interface between the scheduler and executors.
 
 An executor computes bundles and reports events. A bundle has parts of one network and dataset, which one worker
-computes in turn; a part is a range of images at some strengths of a key, or a training run. The scheduler
-(`runtime.scheduler`) decides which parts are retried, which of them alone in a bundle, and which count as failed. Only
-shards record which results are complete.
+computes in order; a part is a range of images at some strengths of a key, or a training run. The scheduler
+(`runtime.scheduler`) decides which parts are retried, which of these are alone in their bundle, and which parts count
+as failed. Only shards record which results are complete.
 """
 
 from collections import deque
@@ -53,7 +53,7 @@ class WorkerLost:
 
 SHORT_BUNDLE_SECONDS = 10.0
 """Maximum estimated time of a bundle behind which another bundle may be queued for the same worker. The queued bundle
-occupies the worker for the milliseconds until the driver submits the next one. Behind a longer bundle, it would wait
+keeps the worker busy for the milliseconds until the driver submits the next one. Behind a longer bundle, it would wait
 although other workers might be idle."""
 
 LOOKAHEAD_BUNDLES = 64

@@ -40,8 +40,8 @@ from robust201.runtime.metrics import METRICS, Metrics
 _OBJECT_STORE_BYTES = 128 << 20
 
 _MAX_OUTCOMES = 256
-"""Maximum number of outcomes that a call of `collect` returns. So many fit into one message, and a worker hardly queues
-more while the driver handles the previous call."""
+"""Maximum number of outcomes that a call of `collect` returns. This many fit into one message, and a worker rarely
+queues more while the driver handles the previous call."""
 
 _Outcome = Receipt | UnitFailure | None
 """A worker's message about a bundle; None marks the end of the bundle."""
@@ -90,7 +90,7 @@ class _WorkerActor:
     """Ray actor with a worker, whose outcomes are queued until the driver collects them.
 
     `run` returns at the end of its bundle; `collect` and `drain` have separate concurrency groups, so that they can be
-    called in the meantime.
+    called while it runs.
     """
 
     def __init__(self, start_worker: StartWorker, folder: str) -> None:
@@ -189,8 +189,8 @@ def _unexpected_error(error: RayTaskError) -> EvaluationError:
     cause = error.cause if isinstance(error.cause, Exception) else error
     message = one_line(cause, 200)
     return EvaluationError(
-        f"Running workers failed: one of them raised {type(cause).__name__}: {message}. This is a bug, please report "
-        "it; `robust201 logs` shows the worker's last actions."
+        f"Running workers failed: one of them raised {type(cause).__name__}: {message}. This is a bug: please report "
+        "it. `robust201 logs` shows the worker's last actions."
     )
 
 
@@ -385,6 +385,7 @@ class RayExecutor:
                 ray.get(call)
 
     def _receive(self, slot: _Slot) -> list[Event]:
+        """Return the events of a slot's finished call; if its actor has died, replace the actor."""
         try:
             reply = ray.get(slot.pending_call)
         except RayTaskError as error:
@@ -401,6 +402,7 @@ class RayExecutor:
         return [BundleDone(slot.queue.popleft()[0]) if outcome is None else outcome for outcome in outcomes]
 
     def _replace(self, slot: _Slot, error: RayError) -> list[Event]:
+        """Replace a slot whose actor is lost, and return an event for each of its bundles, or one for an idle actor."""
         node_lines = [line.strip() for line in str(error).splitlines() if _NODE_DEATH_TEXT in line]
         # An unreachable local actor is dying; on a cluster, its machine or the network most likely failed.
         is_unreachable = isinstance(error, ActorUnavailableError) and self._execution.ray_address is not None

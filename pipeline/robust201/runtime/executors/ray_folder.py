@@ -15,7 +15,10 @@ from pathlib import Path
 _PREFIX = "r201-"
 _LOCK_NAME = "lock"
 _MAX_SOCKET_PATH_BYTES = 107
+"""Maximum length of the path of a Unix socket on Linux."""
+
 _EXAMPLE_SOCKET_PATH = "/r201-12345678/r/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
+"""Longest path that a Ray socket can have, relative to the parent folder, with example numbers."""
 
 
 def make_ray_folder() -> tuple[Path, int]:

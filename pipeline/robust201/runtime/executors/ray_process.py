@@ -45,10 +45,13 @@ _GRACE_SECONDS = 0.5
 """Additional time for which the driver waits for an answer before it continues with other work."""
 
 _CLOSE_SECONDS = 30.0
+"""Maximum time for which the driver waits while the child ends the actors on a cluster."""
+
 _MAX_KILL_SECONDS = 10.0
 
 _OUTPUT_NAME = "driver.log"
 _OUTPUT_BYTES = 4000
+"""Maximum number of bytes of Ray's last output that are logged if Ray is lost."""
 
 # The child imports the same modules as this process, from the same paths.
 _CHILD_CODE = (
@@ -85,7 +88,7 @@ class RayProcess:
 
     Raises:
         ConfigError: the Ray cluster cannot be reached, or lacks resources for a worker.
-        RayLostError: Ray died twice while starting.
+        RayLostError: Ray died while starting (a local Ray: twice).
     """
 
     def __init__(self, config: WorkSettings, start_worker: StartWorker) -> None:
@@ -170,6 +173,7 @@ class RayProcess:
             self.send(*message)
 
     def _receive(self, seconds: float) -> _Answer | None:
+        """Return the child's next answer, or None if there is none within `seconds`; raise the child's errors."""
         if self._connection is None:
             raise self._lost_error("the connection is closed")
         try:
@@ -179,7 +183,7 @@ class RayProcess:
                 return None
             answer = self._connection.recv()
         except (EOFError, OSError):
-            raise self._lost_error("Ray or the system ended its process") from None
+            raise self._lost_error("Ray or the operating system ended the process that connects to it") from None
         self._request_time = None
         if isinstance(answer, RayLostError):
             raise self._lost_error(str(answer))
@@ -190,9 +194,10 @@ class RayProcess:
 
     def _lost_error(self, reason: str) -> RayLostError:
         hint = ", or compute in this process with --executor inline" if self._is_local else ""
+        location = "on this machine" if self._is_local else f"at {self._config.execution.ray_address}"
         return RayLostError(
-            f"Running workers failed for Ray at {self._config.execution.ray_address or 'this machine'}: Ray was lost "
-            f"({reason}). Finished work is kept; rerun the same command to resume{hint}."
+            f"Running workers failed for Ray {location}: Ray was lost ({reason}). Finished work is kept; rerun the "
+            f"same command to resume{hint}."
         )
 
     def free_slots(self) -> int:
