@@ -23,10 +23,10 @@ from robust201.export.number_text import array_text, array_texts, round_array
 from tests.conftest import REPOSITORY, read_tree
 from tests.support.fabricated import BrokenStore, export, make_plan
 
-FLOATS = st.floats(width=32, allow_infinity=False)
+FLOAT32_NUMBERS = st.floats(width=32, allow_infinity=False)
 
 
-@given(st.one_of(FLOATS, st.lists(FLOATS)))
+@given(st.one_of(FLOAT32_NUMBERS, st.lists(FLOAT32_NUMBERS)))
 def test_array_text_writes_float32_as_doubles(numbers):
     float32_values = np.array(numbers, dtype=np.float32)
     expected_values = np.where(np.isnan(float32_values), None, float32_values.astype(np.float64)).tolist()

@@ -217,7 +217,7 @@ def test_verify_lists_units_with_gaps_without_reporting_damage(finished, robust2
     assert "unfinished: #0 digits fgsm at 1" in result.err
 
 
-def test_verify_reports_checks_and_unfinished_sweep(finished, tmp_path, robust201):
+def test_verify_reports_counts_and_unfinished_sweep(finished, tmp_path, robust201):
     robust201("export", finished, "--out", tmp_path / "out", "--processes", 1)
     n_files = len((tmp_path / "out/SHA256SUMS").read_text().splitlines())
     result = robust201("verify", finished, "--export", tmp_path / "out")

@@ -381,7 +381,7 @@ def test_save_plots_accepts_one_architecture_and_any_dataset(tmp_path, name):
 def test_save_plot_states_missing_and_available_results(tmp_path):
     export(tmp_path / "dataset", make_plan([0], ("clean", "pgd")))
     with pytest.raises(
-        ResultsError, match="of 12 networks or more, and the dataset has results of 1 architecture under clean, pgd"
+        ResultsError, match="and at least 12 networks, but the dataset has results of 1 architecture under clean, pgd"
     ):
         save_plot(RobustnessDataset(tmp_path / "dataset"), "rank-correlation", tmp_path / "figure.png")
 

@@ -65,6 +65,7 @@ def write_valid_results(folder: Path) -> Path:
 
 
 def make_invalid(folder: Path, case: str) -> str:
+    """Write a case's invalid id or value to a result file, and return the id as it is spelled in error messages."""
     measurement, identifier, value = INVALID_VALUES[case]
     path = folder / f"cifar10/pgd_{measurement}.json"
     content = json.loads(path.read_text())

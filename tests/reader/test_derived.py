@@ -142,8 +142,8 @@ def test_corruption_errors_note_reference_without_errors(tmp_path: Path) -> None
         for metric_row in RobustnessDataset(write_results(tmp_path, accuracies)).metrics(reference=0).metrics
     }
     assert notes["corruption_error", "fog"] == "relative to #0"
-    assert notes["corruption_error", "snow"] == "relative to #0; undefined: the reference makes no error"
-    assert notes["mean_corruption_error", "fog+snow"].endswith("; undefined: the reference makes no error under snow")
+    assert notes["corruption_error", "snow"] == "relative to #0; undefined: the reference makes no errors"
+    assert notes["mean_corruption_error", "fog+snow"].endswith("; undefined: the reference makes no errors under snow")
     ending = "; undefined: the reference loses no accuracy under snow"
     assert notes["relative_mean_corruption_error", "fog+snow"].endswith(ending)
 

@@ -234,7 +234,7 @@ def test_rank_without_outcomes_compares_accuracies_and_warns(tmp_path: Path) -> 
         ({"strength": 1.0, "measure": "cm"}, "only available for accuracies at one strength"),
     ],
 )
-def test_rank_rejects_ties_of_other_values(folder: Path, options: dict, expected_text: str) -> None:
+def test_rank_with_ties_rejects_other_values_and_invalid_level(folder: Path, options: dict, expected_text: str) -> None:
     with pytest.raises(ConfigError, match=expected_text):
         RobustnessDataset(folder).rank("cifar10", "pgd", ties=0.05, **options)
     with pytest.raises(ConfigError, match="level of ties must be between 0 and 1"):

@@ -34,7 +34,7 @@ def dataset(folder) -> RobustnessDataset:
 def published_folder(tmp_path_factory) -> Path:
     """Return a folder like the published dataset.
 
-    It has no sweep.json, ``@Linf`` in names, and no corruptions of ImageNet16-120.
+    File names contain ``@Linf``. There is no sweep.json, and there are no corruptions of ImageNet16-120.
     """
     out = tmp_path_factory.mktemp("published-layout")
     (out / "meta.json").write_text(
@@ -322,7 +322,7 @@ def test_error_names_architecture_that_was_not_evaluated(dataset):
         (("cifar10", "aa_square", "accuracy"), "not computed, or their file was not downloaded"),
     ],
 )
-def test_errors_did_you_mean(dataset, query_arguments, message):
+def test_errors_suggest_closest_name(dataset, query_arguments, message):
     for method in (dataset.query, dataset.to_frame):
         with pytest.raises(ResultsError, match=message):
             method(*query_arguments)

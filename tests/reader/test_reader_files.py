@@ -162,7 +162,7 @@ def test_iter_json_values_rejects_malformed_content(tmp_path, content):
 
 
 @pytest.mark.parametrize("indent", [None, 1])
-def test_iter_json_values_equals_whole_file(folder, monkeypatch, indent):
+def test_iter_json_values_yields_all_values_of_file(folder, monkeypatch, indent):
     monkeypatch.setattr(json_files, "CHUNK_BYTES", 97)
     monkeypatch.setattr(json_files, "HEAD_BYTES", 97)
     for key in ("pgd", "fog", "clean"):
@@ -187,7 +187,7 @@ def test_iter_json_values_limits_size_of_value(tmp_path, monkeypatch):
         list(iter_json_values(path, "cifar10", ("pgd",), "cm"))
 
 
-def test_iter_json_values_reads_python_json_lazily(tmp_path, monkeypatch):
+def test_iter_json_values_accepts_nan_and_reads_lazily(tmp_path, monkeypatch):
     monkeypatch.setattr(json_files, "CHUNK_BYTES", 50)
     path = tmp_path / "pgd_cm.json"
     path.write_text('{"cifar10": {"pgd": {"cm": {"1": [NaN], "2": [[1]], "3": ' + 60 * " " + "[1,]}}}}")

@@ -28,8 +28,8 @@ MAX_LISTED_DIFFERENCES = 5
 _N_EXAMINED_NETWORKS = 20
 
 EvaluationKey = tuple[str, str, float]
-"""Dataset, key and strength. The key is in the paper's style. For a measure, the column's name follows the key, such as
-``jacobian squared_norm``, and an index if the column contains lists, such as ``mine norm[2]``."""
+"""Dataset, key and strength. The key is in the paper's style. For a measure, it is followed by the name of a column, as
+in ``jacobian squared_norm``, and by an index if the column contains lists, as in ``mine norm[2]``."""
 
 ResultNumbers = Mapping[EvaluationKey, Mapping[ArchitectureId, float]]
 """Accuracies, or numbers of a measure, by evaluation and architecture."""
@@ -260,10 +260,10 @@ def _compare(
     differences = values_second - values_first
     # Equal decimals can differ by floating-point errors of about 1e-17, which must not count as differences.
     absolute_differences = np.round(np.abs(differences), 12)
-    largest_first = np.argsort(-absolute_differences, kind="stable")[:MAX_LISTED_DIFFERENCES]
+    indices_of_largest = np.argsort(-absolute_differences, kind="stable")[:MAX_LISTED_DIFFERENCES]
     moved_most = [
         (architectures[index], float(values_first[index]), float(values_second[index]))
-        for index in largest_first.tolist()
+        for index in indices_of_largest.tolist()
         if absolute_differences[index] > 0
     ]
     tau = None

@@ -69,7 +69,7 @@ def open_folder(
 def reject_unfinished_export(path: Path) -> None:
     """Raise an error if an export to this folder is incomplete, or was killed while its files were being moved.
 
-    An incomplete export is no error if the folder contains an earlier export, because that one is still intact.
+    An incomplete export is not an error if the folder contains an earlier export, which is then still intact.
 
     Raises:
         InputError: the folder contains an unfinished export.

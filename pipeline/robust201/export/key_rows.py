@@ -1,4 +1,4 @@
-"""Reading of one key's files on one dataset as rows: per architecture, all measurements at every strength."""
+"""Reading of one key's files on one dataset as rows. A row has all measurements of a unit, at every strength."""
 
 import itertools
 import re
@@ -233,7 +233,7 @@ class KeyRows:
                     else values_by_strength(architecture_value, unit.strengths, label)
                 )
                 for strength, value in zip(unit.strengths, values, strict=True):
-                    columns_by_strength[strength] |= self._columns(name, value, label)
+                    columns_by_strength[strength] |= self._convert_value(name, value, label)
             yield unit, columns_by_strength
         for name, rows in rows_by_measurement.items():
             if (unmatched_id := rows.next_unused()) is not None:
@@ -241,7 +241,7 @@ class KeyRows:
                     f"no {format_architecture(parse_architecture_id(unmatched_id))}", name
                 )
 
-    def _columns(self, measurement: str, value: Any, label: str) -> Values:
+    def _convert_value(self, measurement: str, value: Any, label: str) -> Values:
         try:
             stored_value = (
                 counts_from_fractions(value, self.n_images) if measurement == _CM and self._has_fractions else value

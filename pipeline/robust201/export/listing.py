@@ -78,7 +78,7 @@ def _rewrite_listing(out: Path, digests: Mapping[str, str]) -> None:
     path = out / CHECKSUM_FILE
     state = path.stat()
     write_text(path, listing_text(digests))
-    # The modification time is restored, because readers hash all files that are newer than the listing again.
+    # The modification time is restored, because readers rehash all files that are newer than the listing.
     os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
 
 
@@ -94,7 +94,7 @@ def explain_changes(folder: Path, digests: Mapping[Path, str]) -> Iterator[str]:
     path = folder / CHECKSUM_FILE
     if not os.path.lexists(path):
         if (folder / SWEEP_FILE).is_file():
-            yield f"{folder} has no {CHECKSUM_FILE}, which an export writes last, so it may be incomplete"
+            yield f"{folder} has no {CHECKSUM_FILE}, which an export writes last, so the export may be incomplete"
         return
     try:
         listing = read_listing(folder)

@@ -159,7 +159,7 @@ class ParquetFile(ResultFile):
                 else:
                     stacked = np.concatenate(arrays_of_batches)
                     element = column.source_column.element
-                    column_values[name] = _nested_lists(
+                    column_values[name] = _to_nested_lists(
                         stacked if element is None else stacked[:, element], column.dtype
                     )
         return pa.table(
@@ -167,7 +167,7 @@ class ParquetFile(ResultFile):
         )
 
 
-def _nested_lists(values: NDArray[Any], dtype: pa.DataType) -> pa.Array:
+def _to_nested_lists(values: NDArray[Any], dtype: pa.DataType) -> pa.Array:
     """Convert an array (evaluations, …) to nested Arrow lists, with NaN as null."""
     array = pa.array(values.ravel(), from_pandas=values.dtype.kind == "f")
     for level in range(values.ndim - 1, 0, -1):

@@ -181,8 +181,9 @@ class SpaceLayout:
         architectures_noun: plural noun for the architectures in the dataset card.
         meta_sentence: sentence in the dataset card that describes meta.json.
         columns: the Parquet columns that identify an architecture, `architecture` first.
-        values: (architectures) → values of these columns.
-        meta_text: (epsilons by key, exported architectures) → content of meta.json.
+        values: function that returns the values of these columns, by column, for some architectures.
+        meta_text: function that returns the content of meta.json, given the epsilons by key and the exported
+            architectures.
     """
 
     title: str

@@ -71,8 +71,8 @@ def verify_dataset(
     """Check the files of an exported or published dataset; the results folder is not needed.
 
     If the folder has a listing, each file is compared with its SHA-256. Every value must have the right type and shape,
-    fractions must be in [0, 1], distributions must sum to 1, and accuracies must agree with confusion matrices within
-    the files' decimals.
+    fractions must be in [0, 1], distributions must sum to 1, and accuracies must agree with confusion matrices when
+    rounded to the files' decimals.
 
     Args:
         folder: the dataset's folder.
@@ -90,7 +90,7 @@ def verify_dataset(
         n_listed = len(listing.digests)
         problems += check_listing(folder, listing)
     elif (folder / SWEEP_FILE).is_file():
-        remarks.append(f"{folder} has no {CHECKSUM_FILE}, which an export contains, so it may be incomplete")
+        remarks.append(f"{folder} has no {CHECKSUM_FILE}, which exports contain, so the export may be incomplete")
     try:
         dataset = RobustnessDataset(folder)
         all_key_rows = list(_find_keys(dataset, is_listed=n_listed is not None))

@@ -128,7 +128,8 @@ def export_dataset(
             results for one name only. If only Parquet files are written, None exports the results for all names.
         outcomes: ``"bits"`` writes packed per-image outcomes to the Parquet files instead of predicted classes, and a
             table of the images; ``"classes"`` writes both outcomes and predicted classes; None writes no outcomes.
-        images_of: (plan, dataset) → the evaluated images, whose labels are needed to compute outcomes.
+        images_of: function that loads the evaluated images of a dataset, given the plan and the dataset's name. Their
+            labels are needed to compute outcomes.
         estimates: whether to write the accuracies under keys that were evaluated on samples of the images also as JSON,
             to a separate folder. These files contain exact accuracies for the pilot networks, which were evaluated on
             all images, and estimates for all other networks.
@@ -285,7 +286,7 @@ def _describe_missing_samples(out: Path, plan: Plan, sampled_results: SampledRes
     unsampled_keys = sorted(
         {planned.key for planned in plan.planned_keys if not has_known_images(plan.protocols[planned.protocol])}
     )
-    reason = f"; no sample is drawn yet for {', '.join(unsampled_keys)}" if unsampled_keys else ""
+    reason = f"; no sample has been drawn yet for {', '.join(unsampled_keys)}" if unsampled_keys else ""
     return (
         f"Exporting failed for {out}: the sweep lacks {' and '.join(missing_descriptions)}{reason}. Run the whole "
         "sweep again, without a selection, to compute only these (robust201 run SWEEP.yaml), or export the finished "

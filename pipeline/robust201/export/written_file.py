@@ -139,17 +139,17 @@ class ResultFile(ABC):
             for unit, expected in zip_longest(batch.units, self.units[n_done : n_done + len(batch.units)]):
                 if expected is None or unit.id != expected.id:
                     expected_text = "no further network" if expected is None else expected.label
-                    raise _unexpected_rows(unit, expected_text, unit.label)
+                    raise _unexpected_rows_error(unit, expected_text, unit.label)
             if any(len(column) != batch.n_evaluations for column in batch.columns.values()):
                 n_values = len(next(iter(batch.columns.values())))
-                raise _unexpected_rows(batch.units[0], f"{batch.n_evaluations} evaluations", f"{n_values}")
+                raise _unexpected_rows_error(batch.units[0], f"{batch.n_evaluations} evaluations", f"{n_values}")
             n_done += len(batch.units)
             yield batch
         if n_done < len(self.units):
-            raise _unexpected_rows(self.units[n_done], "its rows in the store", "none")
+            raise _unexpected_rows_error(self.units[n_done], "its rows in the store", "none")
 
 
-def _unexpected_rows(unit: Unit, expected: str, got: str) -> StorageError:
+def _unexpected_rows_error(unit: Unit, expected: str, got: str) -> StorageError:
     return StorageError(
         f"Exporting failed for {unit.label}: expected {expected}, got {got}. "
         "Run `robust201 verify` on the results folder."

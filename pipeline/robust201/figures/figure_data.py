@@ -70,9 +70,9 @@ def accuracy_boxes(results: DatasetResults, kind: str) -> pd.DataFrame:
     """
     clean: list[KeyStrength] = [(CLEAN, CLEAN_STRENGTH)] if results.keys("clean") else []
     groups: dict[tuple[object, ...], pd.Series] = {
-        (key, strength): results.column(name, strength)
+        (key, strength): results.column(evaluated_key, strength)
         for key in results.keys(kind)
-        for name, strength in (clean if results.starts_with_clean(key) else [])
+        for evaluated_key, strength in (clean if results.starts_with_clean(key) else [])
         + [(key, strength) for strength in results.strengths(key)]
     }
     return _summarise_boxes(groups, ["key", "strength"])
@@ -160,8 +160,8 @@ def effects_by_score(results: DatasetResults) -> pd.DataFrame:
     """Compute how each operation on each edge affects the scores, over all cells of the space.
 
     Returns:
-        One row per edge, operation and score: `score` (of `SCORES`), `edge`, `operation`, `mean`, `effect`, `low` and
-        `high` (see `design.Effects`). Scores that an isomorphism class lacks are left out.
+        One row per edge, operation and score: `score` (a key of `SCORES`), `edge`, `operation`, `mean`, `effect`, `low`
+        and `high` (see `design.Effects`). Scores that an isomorphism class lacks are left out.
     """
     columns = ["score", "edge", "operation", "mean", "effect", "low", "high"]
     scores = results.scores if results.space is not None else pd.DataFrame()
@@ -403,8 +403,8 @@ def reference_columns(columns: Sequence[KeyStrength]) -> list[KeyStrength]:
 
 def confusion_fractions(sums: pd.DataFrame, key: str, strength: float) -> pd.DataFrame:
     """Return a summed confusion matrix with each row divided by its sum; rows without images are 0."""
-    is_evaluation = (sums.index.get_level_values("key") == key) & (sums.index.get_level_values("strength") == strength)
-    matrix = sums[is_evaluation].droplevel(["key", "strength"])
+    is_selected = (sums.index.get_level_values("key") == key) & (sums.index.get_level_values("strength") == strength)
+    matrix = sums[is_selected].droplevel(["key", "strength"])
     totals = matrix.sum(axis=1)
     return matrix.div(totals.where(totals > 0, 1.0), axis=0)
 
@@ -503,7 +503,7 @@ def top_cells(results: DatasetResults) -> pd.DataFrame:
     """Return the operations of the best architectures.
 
     Returns:
-        One row per architecture and edge: `score` (of `SCORES`), `among` (`ALL_CELLS`, or the cells with
+        One row per architecture and edge: `score` (a key of `SCORES`), `among` (`ALL_CELLS`, or the cells with
         `CellSpace.reference_kernel_parameters`), `rank` among these cells (ties have equal ranks), `tied` (number of
         cells with this rank, see `DatasetResults.rank_architectures`), `architecture`, `accuracy` with `low` and `high`
         (see `accuracy_interval`), `edge` and `operation`.

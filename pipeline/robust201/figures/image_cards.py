@@ -42,9 +42,10 @@ def image_section(results: "DatasetResults", images: "ImageSet | None") -> str:
     if broken_images is None or broken_images.images.empty:
         return ""
     intro = (
-        f"Images that at least half of {broken_images.n_networks:,} networks classify correctly, by the fraction of "
-        "evaluations under attacks and corruptions that break them (correct on the clean image, wrong on the perturbed "
-        "one). Each image is listed with the weakest strengths that break it for half of these networks."
+        f"Images that at least half of the {broken_images.n_networks:,} networks classify correctly. They are ordered "
+        "by the fraction of evaluations under attacks and corruptions that break them (correct on the clean image, "
+        "wrong on the perturbed one). Each image is listed with the weakest strengths that break it for half of these "
+        "networks."
     )
     if images is None:
         intro += " Exports contain no pixels; `robust201 report --images DATA` adds thumbnails."

@@ -65,12 +65,12 @@ def save_plots(
     Args:
         dataset: the results.
         out: folder for the files.
-        figures: names of `FIGURES`; all if None.
+        figures: names of figures (see `FIGURES`); None for all figures.
         data: name of the dataset to draw; None draws all datasets, and the figures across datasets.
         file_format: one of `FIGURE_FORMATS`.
         width: see `parse_width`.
         title: whether to draw a title above each figure.
-        mean: weighting of keys and strengths in means, a name of `dataset_results.MEANS`.
+        mean: weighting of keys and strengths in means, a key of `dataset_results.MEANS`.
         shown_class: number of the class that `one-class-confidence` shows.
 
     If the folder has several weights per architecture and none was selected, figures show all of them as separate
@@ -151,7 +151,7 @@ def save_plot(
     if not _save(results, figure, out, inches, title):
         subject_prefix = "" if figure.is_across_datasets else f"{results.name} of "
         raise ResultsError(
-            f"Drawing {name} failed for {subject_prefix}{dataset.path}: the figure needs {figure.requirement}, and the "
+            f"Drawing {name} failed for {subject_prefix}{dataset.path}: the figure needs {figure.requirement}, but the "
             f"dataset has results of {_describe_results(results)}. {_suggest_remedy(figure, results)}"
         )
     return out

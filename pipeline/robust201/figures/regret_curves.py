@@ -22,6 +22,7 @@ from robust201.spaces.cell_space import INK
 COLOURS = {"bananas": "#b8860b", "local": "#0969da", "random": "#57606a", "evolution": "#cf222e", "halving": "#1a7f37"}
 
 _PANEL_WIDTH, _PANEL_HEIGHT = 2.6, 2.1
+"""Minimum width and height of a panel, in inches."""
 
 
 def check_figure_file(out: Path) -> None:

@@ -266,7 +266,7 @@ function showCell() {
   $("cell-input").value = String(cell);
   const isomorphNote = $("cell-isomorph");
   isomorphNote.replaceChildren();
-  if (isomorph === cell) isomorphNote.textContent = "It stands for its isomorphism class.";
+  if (isomorph === cell) isomorphNote.textContent = "It represents its isomorphism class.";
   else {
     isomorphNote.append("Isomorphic to ");
     const link = element("a", `#${isomorph}`, { href: `#cell=${isomorph}`, "data-cell": isomorph });
@@ -450,7 +450,7 @@ function listRows() {
 
 function showTable() {
   const columns = tableColumns(), { rows } = listing, tableElement = $("architecture-table");
-  const n = Math.max(1, Math.ceil(rows.length / ROWS_PER_PAGE)), first = listing.page * ROWS_PER_PAGE;
+  const nPages = Math.max(1, Math.ceil(rows.length / ROWS_PER_PAGE)), first = listing.page * ROWS_PER_PAGE;
   const head = element("tr");
   for (const column of columns) {
     const isSorted = column.name === listing.sortColumn;
@@ -482,7 +482,7 @@ function showTable() {
   $("page-range").textContent = rows.length === 0 ? "No architecture matches." :
     `${count(first + 1)} to ${count(last)} of ${count(rows.length)}${rows.length < dataset.ids.length ? `, selected from ${count(dataset.ids.length)}` : ""}`;
   $("page-previous").disabled = listing.page === 0;
-  $("page-next").disabled = listing.page + 1 >= n;
+  $("page-next").disabled = listing.page + 1 >= nPages;
 }
 
 // Put an apostrophe before text that a spreadsheet would evaluate as a formula, as core/csv_files.py does.

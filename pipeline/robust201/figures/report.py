@@ -105,7 +105,7 @@ def write_report(
     title = f"Robustness of {networks_noun}: {', '.join(results.name for results in all_results)}"
     if images is not None and len(all_results) > 1:
         raise DatasetError(
-            f"Writing a report failed for {dataset.path}: a gallery of images needs a single dataset, and the folder "
+            f"Writing a report failed for {dataset.path}: a gallery of images needs a single dataset, but the folder "
             f"has {', '.join(results.name for results in all_results)}. Remove --images."
         )
     boards = [
@@ -118,7 +118,7 @@ def write_report(
         _fill_template(
             _page_template(space),
             title=html.escape(title),
-            style=_resource("report.css"),
+            style=_read_resource("report.css"),
             dataset_options="".join(f"<option>{html.escape(results.name)}</option>" for results in all_results),
             answer=_best_networks_section(boards),
             overview=_overview_section(dataset, all_results),
@@ -132,19 +132,19 @@ def write_report(
             protocol=_protocol_section(dataset),
             page_data=_embedded_figures(_page_data(all_results, space)),
             vega=vl_convert.javascript_bundle(VEGA_SCRIPT),
-            script=_resource("report.js"),
+            script=_read_resource("report.js"),
         ),
     )
     return out
 
 
-def _resource(name: str) -> str:
+def _read_resource(name: str) -> str:
     return (resources.files("robust201.figures") / name).read_text(encoding="utf-8")
 
 
 def _page_template(space: CellSpace | None) -> str:
     """Return the page's template, without the parts about cells if `space` is None."""
-    template = _resource("report_page.html")
+    template = _read_resource("report_page.html")
     replacement = "" if space is None else r"\1"
     return re.sub("<!--cells-->\n(.*?)<!--/cells-->\n", replacement, template, flags=re.DOTALL)
 
@@ -238,13 +238,13 @@ def _overview_section(dataset: RobustnessDataset, all_results: "Sequence[Dataset
 
 
 def _weights_check(dataset: RobustnessDataset) -> str:
-    """Return the comparison of clean accuracies with those recorded with the weights; empty without recorded ones."""
+    """Return the comparison of clean accuracies with those recorded with the weights; empty if none were recorded."""
     check = check_recorded(dataset)
-    n_expected = check.n_checked - len(check.unexpected)
+    n_agreeing = check.n_checked - len(check.unexpected)
     if not check.unexpected:
         return (
-            f"<p>Clean accuracy agrees with the accuracy recorded with the weights for all {n_expected:,} networks.</p>"
-            if n_expected
+            f"<p>Clean accuracy agrees with the accuracy recorded with the weights for all {n_agreeing:,} networks.</p>"
+            if n_agreeing
             else ""
         )
     list_items = "".join(

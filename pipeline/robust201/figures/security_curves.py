@@ -28,6 +28,7 @@ _SHOWN_FRACTION = 0.99
 
 _PANEL_HEIGHT = 120.0
 _PANEL_WIDTH = 150.0
+"""Height and minimum width of the figure's panel, in points."""
 
 
 class SecurityCurves(pd.DataFrame):

@@ -192,7 +192,7 @@ class RobustnessDataset:
         *,
         weights: str | None = None,
     ) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
-        """Read results in the nesting of the files; by default, all `measurements` of each key.
+        """Read results, nested as in the files; by default, all `measurements` of each key.
 
         A missing file is an error unless `missing_ok` is true. `tqdm` is the module tqdm, its class, or a compatible
         object; if it is given, it shows progress.
@@ -200,9 +200,9 @@ class RobustnessDataset:
         Returns:
             {dataset: {key: {measure: {id: value}}}}, with keys in the caller's spelling. Ids are strings; only
             evaluated architectures are included (see `get_uid`). A value is a single value for ``clean`` and for a
-            measure with one strength, or a list with one value per strength (see `strengths`). Means over zero images
-            are None. If the corruptions of ImageNet16-120, which were never published, have no files, they give an
-            empty entry, as in the published helper class.
+            measure with one strength, or a list with one value per strength (see `strengths`). A mean over zero images
+            is None. The corruptions of ImageNet16-120, which were never published, have an empty entry if there are no
+            files, as in the published helper class.
         """
         files = self._choose_weights(self.files, weights)
         datasets = self.data if data is None else as_names(data, "dataset")
@@ -247,7 +247,7 @@ class RobustnessDataset:
         return self.files.strengths(as_name(dataset, "dataset"), as_name(key, "key"))
 
     def get_uid(self, i: int | str) -> str:
-        """Return the id, as text, of the evaluated architecture in an architecture's isomorphism class."""
+        """Return the id, as text, of the architecture that represents an architecture's isomorphism class."""
         return self.files.isomorph(self._find_id(i))
 
     def id_to_string(self, i: int | str) -> str:
@@ -447,7 +447,7 @@ class RobustnessDataset:
         weights: str | None = None,
         ties: float | None = None,
     ) -> "pd.Series[int] | pd.DataFrame":
-        """Rank architectures by accuracy, or by the numbers of a measure.
+        """Rank architectures by accuracy or by another measurement.
 
         Args:
             dataset: name of the dataset.
@@ -641,7 +641,7 @@ class RobustnessDataset:
         return join_tables(self.to_frame(data, key, weights=weights), self.read_table(table), self.files)
 
     def read_table(self, table: "str | Path | pd.DataFrame") -> "pd.DataFrame":
-        """Read a table (see `join`) as one row per evaluated architecture, and per dataset if it has this column."""
+        """Read a table (see `join`) as one row per evaluated architecture, and per dataset if it has datasets."""
         from robust201.reader.joined_tables import read_joined
 
         return read_joined(table, self.files, self._find_id)

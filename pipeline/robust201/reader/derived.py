@@ -69,7 +69,7 @@ class MetricRow(NamedTuple):
 
 
 class RankAgreement(NamedTuple):
-    """Agreement of two rankings under one attack: by robustness R, and by mean accuracy.
+    """Agreement of the ranking by robustness R with the ranking by mean accuracy, under one attack.
 
     The mean accuracy is over the attack's strengths, without clean images.
 
@@ -80,9 +80,9 @@ class RankAgreement(NamedTuple):
         kendall: Kendall's tau-b; NaN if either metric is the same for all architectures.
         low: lower bound of the 95% interval of `kendall` for sampling of architectures.
         high: upper bound of this interval.
-        top: number of best architectures by each metric that are compared; of tied architectures, those with lower ids
-            come first.
-        overlap: number of architectures among the best by both metrics.
+        top: number of best architectures by each metric whose overlap is counted; of tied architectures, those with
+            lower ids come first.
+        overlap: number of architectures that are among the `top` best by both metrics.
     """
 
     dataset: str
@@ -177,13 +177,13 @@ def derive_metrics(
         agreements += [
             _compare_ranks(results, metric_row)
             for metric_row in metrics
-            if metric_row.dataset == dataset and _is_comparable(metric_row)
+            if metric_row.dataset == dataset and _can_compare_ranks(metric_row)
         ]
     metrics += _derive_seed_deviations(files, datasets, keys, requirements)
     return DerivedMetrics(rankings, metrics, requirements, agreements)
 
 
-def _is_comparable(metric: MetricRow) -> bool:
+def _can_compare_ranks(metric: MetricRow) -> bool:
     return metric.metric == "robustness_r" and len(metric.values.dropna()) >= MIN_RANKED_ARCHITECTURES
 
 
@@ -406,7 +406,7 @@ def _derive_corruption_errors(
         errors_by_key[key] = pd.Series(corruption_errors(accuracies, reference_accuracies)[:, 0], index=frame.index)
         note = f"relative to {format_architecture(reference)}"
         if errors_by_key[key].isna().all():
-            note += "; undefined: the reference makes no error"
+            note += "; undefined: the reference makes no errors"
         yield MetricRow(results.name, "corruption_error", key, None, errors_by_key[key], note)
         if clean_accuracies is not None:
             common_architectures = frame.index.intersection(clean_accuracies.dropna().index)
@@ -418,7 +418,7 @@ def _derive_corruption_errors(
                 )
                 relative_errors_by_key[key] = pd.Series(relative_errors[:, 0], index=common_architectures)
     for metric, series_by_key, undefined_reason in (
-        ("mean_corruption_error", errors_by_key, "the reference makes no error under"),
+        ("mean_corruption_error", errors_by_key, "the reference makes no errors under"),
         ("relative_mean_corruption_error", relative_errors_by_key, "the reference loses no accuracy under"),
     ):
         if series_by_key:

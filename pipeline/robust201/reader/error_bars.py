@@ -145,7 +145,7 @@ def rank_with_ties(
     if n_images is None:
         raise ConfigError(
             f"Ranking failed for {label}: the number of images, which is needed to find ties, is unknown. Export the "
-            "dataset with Parquet, or rank without ties."
+            "dataset with --parquet, or rank without ties."
         )
     ranks = rank_by_value(frame, (strength,), lowest_first=False, label=label)
     rows_at_strength = frame[frame["strength"] == strength].set_index("architecture").loc[ranks.index]

@@ -78,7 +78,7 @@ def read_outcomes(files: ResultFiles, dataset: str, key: str, strength: float) -
             packed_by_id.setdefault(identifier, bits)
     if not packed_by_id:
         raise ResultsError(
-            f"Reading outcomes failed for {dataset} {key} of {files.path}: there is no {CORRECT_BITS} at strength "
+            f"Reading outcomes failed for {dataset} {key} of {files.path}: there are no {CORRECT_BITS} at strength "
             f"{strength:g}. Measure `predictions`, and export with --parquet --outcomes bits."
         )
     architectures_and_bits: list[tuple[Any, NDArray[np.uint8]]] = sorted(

@@ -65,7 +65,7 @@ class OverlaidFiles(ResultFiles):
             for layer, n_classes in class_counts[1:]:
                 if n_classes != class_counts[0][1]:
                     expected = (
-                        f"{class_counts[0][1]} classes of {dataset}, as {class_counts[0][0].path} has, got {n_classes}"
+                        f"{class_counts[0][1]} classes of {dataset}, as in {class_counts[0][0].path}, got {n_classes}"
                     )
                     raise _incompatible_layer_error(layer, expected)
 

@@ -151,7 +151,7 @@ def read_whole(path: Path) -> pa.Table:
 
 
 def read_n_images(path: Path) -> int | None:
-    """Return the number of images of a file's rows; None if it is unknown or differs between rows."""
+    """Return the number of images on which a file's rows were evaluated; None if unknown or not the same for all."""
     distinct_counts = _read_distinct_values(path, "n_images")
     return int(distinct_counts[0]) if len(distinct_counts) == 1 and distinct_counts[0] is not None else None
 
@@ -174,7 +174,7 @@ def check_listed(path: Path, expected: ListedFile | None) -> None:
     """
     if expected is None or (actual := _describe_file(path)) == expected:
         return
-    difference = f"{actual.rows:,} rows" if actual.rows != expected.rows else "another footer"
+    difference = f"{actual.rows:,} rows" if actual.rows != expected.rows else "a different footer"
     raise ResultsError(
         f"Reading failed for {path}: expected the {expected.rows:,} rows that {PARQUET_FILES} lists, got {difference}. "
         f"Export or download the file again; if it was converted from JSON files, run `robust201 convert`; if it was "
@@ -220,7 +220,7 @@ def _select_weights(path: Path, weights: str | None) -> str | None:
 def _iter_row_groups(
     path: Path, columns: Sequence[str], weights: str | None, groups: Iterable[int] | None = None
 ) -> Iterator[pa.Table]:
-    """Yield some or all row groups, only with the rows for `weights` unless this is None."""
+    """Yield some or all row groups; if `weights` is not None, only with the rows of these weights."""
     with _open_parquet(path) as file:
         for group in range(file.num_row_groups) if groups is None else groups:
             table = file.read_row_group(group, [*columns, *([_WEIGHTS_COLUMN] if weights else [])], use_threads=False)
@@ -456,7 +456,7 @@ def _to_matrices(path: Path, values: Any, column: str, missing_ok: bool) -> NDAr
             return array
         problem = "other values"
     raise ResultsError(
-        f"Reading {column} failed for {path}: expected square matrices of finite numbers, all of one size, got "
+        f"Reading {column} failed for {path}: expected square matrices of finite numbers, all of the same size, got "
         f"{problem}. Check the folder with `sha256sum -c SHA256SUMS`, and export or download the file again."
     )
 
@@ -517,7 +517,7 @@ def read_packed_outcomes(
         for name in ("architecture", CORRECT_BITS, "accuracy")
     )
     if not n_images or any(bits is None or len(bits) != n_bytes for bits in bit_rows) or None in accuracies:
-        raise _invalid_outcomes_error(path, "rows of another size")
+        raise _invalid_outcomes_error(path, "rows with another number of bits")
     packed: Packed = np.frombuffer(b"".join(bit_rows), np.uint8).reshape(len(bit_rows), n_bytes)
     # The bits of the last byte that belong to no image must be 0.
     padding = packed[:, -1] & (0xFF >> (n_images % 8)) if n_images % 8 else np.zeros(len(bit_rows), np.uint8)

@@ -56,7 +56,7 @@ MISSING_FILE = "missing.json"
 _NUMBERS_PER_STACK = 100_000
 """Approximate number of numbers in a stack of values (see `ResultFiles.iter_stacks`)."""
 
-_ENDINGS = ("", ".gz", ".zst")
+_COMPRESSION_SUFFIXES = ("", ".gz", ".zst")
 
 RESULTS_FOLDER_FILE = "format.json"
 """File that distinguishes a sweep's results folder from an exported dataset."""
@@ -72,7 +72,7 @@ PUBLISHED_DATASETS = ("cifar10", "cifar100", "ImageNet16-120")
 
 
 def task_of(key: str) -> Task | None:
-    """Return the task in `TASKS` of a key in either spelling; None for an unknown key."""
+    """Return the task in `TASKS` that has a key, in either spelling; None for an unknown key."""
     return next((task for task in TASKS.values() if key in (task.key, task.published_key)), None)
 
 
@@ -242,7 +242,7 @@ class ResultFiles:
             self.space_name = UNKNOWN_SPACE
         self.space = cell_space(self.space_name)
         self._custom_parameters = _find_custom_parameters(sweep_record)
-        self.meta: dict[str, Any] = read_json(path / META_FILE) if has_meta else self._meta_of_parquet()
+        self.meta: dict[str, Any] = read_json(path / META_FILE) if has_meta else self._make_meta_from_parquet()
         if not is_valid_meta(self.meta, self.space):
             id_fields = "ids" if self.space is None else "ids with nb201-string and isomorph"
             raise _wrong_content_error(path / META_FILE, f"{id_fields}, and lists of epsilons")
@@ -507,7 +507,7 @@ class ResultFiles:
     def find_json(self, dataset: str, key: str, measurement: str) -> Path | None:
         """Return the JSON file of a measurement, even if a Parquet file is preferred (see `find`)."""
         return _find_single_file(
-            [self.path / dataset / f"{spelling}_{measurement}.json{ending}" for ending in _ENDINGS]
+            [self.path / dataset / f"{spelling}_{measurement}.json{ending}" for ending in _COMPRESSION_SUFFIXES]
             for spelling in spellings(key)
         )
 
@@ -539,7 +539,7 @@ class ResultFiles:
                     else architecture_value
                 )
                 matrix = first_value[column.field] if isinstance(first_value, dict) else first_value
-                # In an object of lists by strength, the value has one axis more.
+                # If fields are lists with one value per strength, the array has an additional first axis.
                 return int(np.shape(matrix)[column.dimensions.index("classes") - len(column.dimensions)])
         return None
 
@@ -617,7 +617,7 @@ class ResultFiles:
             keys_by_dataset.setdefault(dataset, []).append(key)
         return keys_by_dataset
 
-    def _meta_of_parquet(self) -> dict[str, Any]:
+    def _make_meta_from_parquet(self) -> dict[str, Any]:
         """Return the content that meta.json would have, with the ids of the space and the epsilons of the files."""
         from robust201.reader.parquet_results import read_ids, read_strengths
 

@@ -26,7 +26,7 @@ _MEAN_TOLERANCE = 1e-6
 """Maximum distance of a float32 mean of fractions from [0, 1]."""
 
 _FLOAT64_ERROR = 1e-9
-"""Upper bound of the error of a rounded fraction in float64."""
+"""Upper bound of the floating-point error of a rounded fraction in float64."""
 
 _FLOAT32_ERROR = 1e-7
 """Upper bound of the error of a fraction in float32."""
@@ -82,7 +82,7 @@ def _make_unique_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     unique_items: dict[str, Any] = {}
     for name, value in pairs:
         if name in unique_items:
-            raise ValueError(f"the name {name!r} twice in one object")
+            raise ValueError(f"the name {name!r} occurs twice in one object")
         unique_items[name] = value
     return unique_items
 
@@ -106,7 +106,7 @@ def format_id(identifier: str) -> str:
 
 
 def is_valid_meta(meta: Any, space: CellSpace | None) -> bool:
-    """Return whether the content of meta.json has fields by id, and epsilons by key.
+    """Return whether the content of meta.json maps ids to fields, and keys to lists of epsilons.
 
     For a space of cells, each id must have the published fields.
     """
@@ -123,7 +123,7 @@ def is_valid_meta(meta: Any, space: CellSpace | None) -> bool:
 
 
 def is_valid_sweep(sweep: Mapping[str, Any]) -> bool:
-    """Return whether the content of sweep.json has strengths by dataset and key, measurements, and a sweep."""
+    """Return whether sweep.json has valid strengths by dataset and key, measurements, and a valid sweep record."""
     strengths, measurements = sweep.get("strengths"), sweep.get("measurements")
     if not isinstance(strengths, dict) or not isinstance(measurements, list):
         return False
@@ -198,6 +198,8 @@ def check_json_values(
 ) -> None:
     """Check a measurement's values, except the number of strengths, which `values_by_strength` checks.
 
+    `is_of_measure` is true for the columns of a measure, which may contain any numbers.
+
     Raises:
         ResultsError: a value lacks a field of its measurement, has a wrong shape, or contains anything other than
             counts, numbers in [0, 1] or null; or a measure's value is neither a number nor a list of numbers.
@@ -237,7 +239,7 @@ def stack_values(
     if not all(column.dimensions for column in columns.values()):
         return None
     values_by_strength = [[value] for value in values_of_architectures] if is_single else list(values_of_architectures)
-    if not _are_lists_of_one_length(values_by_strength):
+    if not _are_lists_of_equal_length(values_by_strength):
         return None
     flat_values, n_strengths = list(chain.from_iterable(values_by_strength)), len(values_by_strength[0])
     arrays = {}
@@ -256,7 +258,7 @@ def _stack_column(nested: list[Any], column: Column) -> NDArray[np.float64] | No
     """Convert nested lists to an array, much faster than NumPy; return None if their shapes differ."""
     shape = [len(nested)]
     for _ in column.dimensions:
-        if not _are_lists_of_one_length(nested):
+        if not _are_lists_of_equal_length(nested):
             return None
         shape.append(len(nested[0]))
         nested = list(chain.from_iterable(nested))
@@ -266,7 +268,7 @@ def _stack_column(nested: list[Any], column: Column) -> NDArray[np.float64] | No
     return None if array is None or np.isinf(array).any() else array.reshape(shape)
 
 
-def _are_lists_of_one_length(lists: list[Any]) -> bool:
+def _are_lists_of_equal_length(lists: list[Any]) -> bool:
     return {*map(type, lists)} == {list} and len({*map(len, lists)}) == 1
 
 
@@ -289,9 +291,9 @@ def _describe_column(column: Column) -> str:
 
 
 def _are_all_fractions(column: Column, values_by_id: Mapping[str, Any], *, is_clean: bool) -> bool:
-    """Return whether all values are valid fractions, in one pass.
+    """Return whether all values are valid fractions, which is checked in one pass.
 
-    If not, each value must be checked separately.
+    If the result is false, each value must be checked separately.
     """
     values = values_by_id.values()
     if column.dimensions or column.is_exact or not (is_clean or all(type(value) is list for value in values)):
@@ -380,7 +382,7 @@ def make_array(nested: Any, *, missing_ok: bool) -> NDArray[Any] | None:
     """Convert nested lists to an array of integers or float64.
 
     Args:
-        nested: the lists.
+        nested: nested lists of numbers.
         missing_ok: whether NaN and None are accepted; None is converted to NaN.
 
     Returns:

@@ -87,7 +87,7 @@ def read_recorded(folder: Path) -> Iterator[tuple[str, int, str, str, float]]:
                 accuracy_by_weights = accuracy if isinstance(accuracy, dict) else {"": accuracy}
                 for weights, fraction in accuracy_by_weights.items():
                     if type(n_test) is not int or n_test < 1 or not 0 <= fraction <= 1:
-                        raise ValueError(f"{fraction} of {n_test}")  # noqa: TRY301
+                        raise ValueError(f"accuracy {fraction} on {n_test} images")  # noqa: TRY301
                     yield dataset, n_test, identifier, weights, float(fraction)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ResultsError(
