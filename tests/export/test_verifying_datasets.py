@@ -141,7 +141,9 @@ INVALID_EDITS = {
 
 @pytest.mark.parametrize("case", INVALID_EDITS)
 def test_verify_dataset_finds_invalid_and_contradictory_values(tmp_path, case):
-    dataset = remove_sweep_and_listing(write_dataset(tmp_path, make_plan(ARCHITECTURES, severities=SEVERITIES), round_to=3))
+    dataset = remove_sweep_and_listing(
+        write_dataset(tmp_path, make_plan(ARCHITECTURES, severities=SEVERITIES), round_to=3)
+    )
     file_name, edit = INVALID_EDITS[case]
     edit_rows(dataset / "cifar10" / file_name, edit)
     (problem, *_) = verify_dataset(dataset).problems
@@ -301,7 +303,8 @@ def test_verify_dataset_reports_invalid_sweep_json(tmp_path, record):
 
 def test_verify_dataset_reports_duplicate_architecture(tmp_path):
     path = (
-        remove_sweep_and_listing(write_dataset(tmp_path, make_plan(ARCHITECTURES, ["fgsm"]))) / "cifar10/fgsm_accuracy.json"
+        remove_sweep_and_listing(write_dataset(tmp_path, make_plan(ARCHITECTURES, ["fgsm"])))
+        / "cifar10/fgsm_accuracy.json"
     )
     path.write_text(path.read_text().replace('"0":', '"0": [0.5, 0.5, 0.5], "0":', 1))
     (problem,) = verify_dataset(tmp_path).problems

@@ -477,12 +477,12 @@ def test_pdf_has_truetype_text_and_no_dates(dataset, tmp_path):
 )
 def test_title_is_drawn_only_on_request(dataset, tmp_path, name):
     title = FIGURES[name].title
-    without_title, with_title_text = (
+    svg_without_title, svg_with_title = (
         save_plot(dataset, name, tmp_path / f"{with_title}.svg", title=with_title).read_text()
         for with_title in (False, True)
     )
-    assert title not in without_title
-    assert title in with_title_text
+    assert title not in svg_without_title
+    assert title in svg_with_title
 
 
 @pytest.mark.parametrize("mean", MEANS)

@@ -105,7 +105,7 @@ def test_packed_accuracies_are_in_the_order_of_counts(counts):
     assert (first_code < second_code) == (first_count < second_count)
 
 
-def test_pack_results_match_the_dataset(dataset):
+def test_pack_results_matches_the_dataset(dataset):
     packed = pack_results(read_results(dataset)[0])
     assert packed["name"] == "cifar10"
     packed_accuracies = np.frombuffer(base64.b64decode(packed["accuracies"]), "<u2").reshape(-1, len(ARCHITECTURES))

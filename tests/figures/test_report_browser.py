@@ -292,7 +292,7 @@ def test_address_selects_cell_and_figures_are_drawn(dataset, page):
     cell_numbers = text_of(document, "cell-numbers")
     assert text_of(document, "cell-id") == "#21"
     assert text_of(document, "cell-spec") == nasbench201.specs()[21]
-    assert "stands for its isomorphism class" in text_of(document, "cell-isomorph")
+    assert "represents its isomorphism class" in text_of(document, "cell-isomorph")
     for key in ("fgsm", "pgd", "fog", "snow"):
         for accuracy_under_key in dataset.accuracy(21, "cifar10", key):
             assert f"{100 * accuracy_under_key:.2f}" in cell_numbers

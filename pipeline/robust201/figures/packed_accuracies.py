@@ -98,7 +98,9 @@ def pack_results(results: DatasetResults) -> dict[str, Any]:
             for score, label in SCORES.items()
             if score in scores
         ],
-        "front": _encode_base64(pareto_front(scores[CLEAN], scores[ADVERSARIAL]).astype("u1")) if has_front_scores else None,
+        "front": _encode_base64(pareto_front(scores[CLEAN], scores[ADVERSARIAL]).astype("u1"))
+        if has_front_scores
+        else None,
         "images": results.n_images,
         "fewCorrect": [] if results.n_images is None else _intervals_of_few_correct(results.n_images),
         "best": results.best_architecture,
