@@ -466,7 +466,7 @@ def test_check_listing_reports_duplicate_name(out):
 
 def test_check_listing_limits_messages_for_invalid_listing(out):
     (out / CHECKSUM_FILE).write_text("rubbish\n" * 1000)
-    assert len(read_listing(out).invalid_line_messages) == 11
+    assert len(read_listing(out).invalid_line_messages) == 11  # ten messages and a summary
 
 
 @pytest.mark.parametrize("make_listing", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("meta.json"), None])

@@ -58,6 +58,7 @@ def find_embedded_json(page: str) -> list:
 
 def test_summary_table_has_every_evaluation_once(dataset):
     rows = summary_table(dataset)
+    # Each dataset has clean images, five attacks at three epsilons, and 15 corruptions at three severities.
     assert len(rows) == 2 * (1 + 5 * 3 + 15 * 3)
     assert {row.n_architectures for row in rows} == {len(ARCHITECTURES)}
     assert [row.key for row in rows if row.dataset == "digits" and row.strength in (0, 1)] == KEYS_WITH_ACCURACIES

@@ -156,6 +156,7 @@ def test_metrics_rejects_invalid_number_of_draws(folder: Path, n_draws: Any) -> 
 
 def test_rankings_contain_intervals_and_ties(derived_metrics: DerivedMetrics, folder: Path) -> None:
     rankings = {(ranking.key, ranking.strength): ranking for ranking in derived_metrics.rankings}
+    # There are clean images, two attacks at three epsilons, and two corruptions at three severities.
     assert len(rankings) == len(derived_metrics.rankings) == 13
     clean_ranking = rankings["clean", 0.0]
     ties = RobustnessDataset(folder).rank("cifar10", "clean", ties=0.05)

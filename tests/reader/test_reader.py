@@ -207,6 +207,7 @@ def test_query_progress_counts_files(dataset):
 
     bars: list[Bar] = []
     dataset.query(tqdm=SimpleNamespace(tqdm=Bar), missing_ok=True)
+    # There is one file per dataset, key and measurement.
     assert [(bar.n, bar.closed) for bar in bars] == [(2 * 4 * 3, True)]
     assert bars[0].total == 2 * 4 * 3
 

@@ -204,10 +204,10 @@ def compare_results(first: Path, second: Path, *, tolerance: float = 0.0) -> Com
     return ComparisonReport(
         comparisons=tuple(
             _compare(evaluation, numbers_first[evaluation], numbers_second[evaluation])
-            for evaluation in sorted(common_evaluations, key=_table_order)
+            for evaluation in sorted(common_evaluations, key=_table_sort_key)
         ),
-        only_first=tuple(sorted(numbers_first.keys() - numbers_second.keys(), key=_table_order)),
-        only_second=tuple(sorted(numbers_second.keys() - numbers_first.keys(), key=_table_order)),
+        only_first=tuple(sorted(numbers_first.keys() - numbers_second.keys(), key=_table_sort_key)),
+        only_second=tuple(sorted(numbers_second.keys() - numbers_first.keys(), key=_table_sort_key)),
         architectures=(
             len(first_architectures - second_architectures),
             len(first_architectures & second_architectures),
@@ -241,7 +241,7 @@ def _merge_weights(numbers_by_weights: Mapping[str, ResultNumbers], names: Seque
     return merged_results
 
 
-def _table_order(evaluation: EvaluationKey) -> tuple[str, int, str, float]:
+def _table_sort_key(evaluation: EvaluationKey) -> tuple[str, int, str, float]:
     dataset, key, strength = evaluation
     task_keys = list(TASKS)
     task_key = key.partition(" ")[0]

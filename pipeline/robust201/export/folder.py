@@ -78,7 +78,7 @@ def reject_unfinished_export(path: Path) -> None:
     if _is_committed(staging) or (staging.is_dir() and not is_dataset(path)):
         raise InputError(
             f"Reading an export failed for {path}: the export was killed or is still running. "
-            "Wait until it ends, or run the same robust201 export again."
+            "Wait until it ends, or run the same command `robust201 export` again."
         )
 
 

@@ -195,8 +195,8 @@ def missing_evaluations_message(out: Path, groups: Sequence[Group]) -> str:
     example = example_group.incomplete_units[0]
     example_strength = example_group.missing_strengths[example.id][0]
     return (
-        f"Exporting failed for {out}: expected {n_planned:,} evaluations, got {n_planned - sum(n_missing.values()):,}; "
-        f"missing are {missing_text}, such as {example.label} at strength {example_strength:g}. "
-        "Run the whole sweep again, without a selection, to compute only these, or export the finished part with "
-        "--partial."
+        f"Exporting failed for {out}: expected {n_planned:,} evaluations, got {n_planned - sum(n_missing.values()):,} "
+        f"(missing: {missing_text}; for example, {example.label} at strength {example_strength:g}). "
+        "Run the whole sweep again, without a selection, to compute only the missing evaluations, or export the "
+        "finished part with --partial."
     )

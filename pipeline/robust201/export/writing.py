@@ -289,8 +289,8 @@ def _describe_missing_samples(out: Path, plan: Plan, sampled_results: SampledRes
     reason = f"; no sample has been drawn yet for {', '.join(unsampled_keys)}" if unsampled_keys else ""
     return (
         f"Exporting failed for {out}: the sweep lacks {' and '.join(missing_descriptions)}{reason}. Run the whole "
-        "sweep again, without a selection, to compute only these (robust201 run SWEEP.yaml), or export the finished "
-        "part with --partial."
+        "sweep again, without a selection, to compute only what is missing (robust201 run SWEEP.yaml), or export the "
+        "finished part with --partial."
     )
 
 

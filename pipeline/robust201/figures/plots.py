@@ -196,7 +196,7 @@ def _describe_results(results: DatasetResults) -> str:
 
 
 def _save(results: DatasetResults, figure: FigureDefinition, path: Path, width: float, with_title: bool) -> bool:
-    """Draw a figure into a file, or return False if the results do not suffice."""
+    """Write a figure to a file, or return False if the results do not suffice."""
     from robust201.figures.vega_files import draw_file
 
     frame = figure.compute_numbers(results)

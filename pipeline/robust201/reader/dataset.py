@@ -64,7 +64,7 @@ class RobustnessDataset:
 
     Attributes:
         path: the folder, or the first of several folders.
-        files: files of the folder or folders.
+        files: reader of the files in the folder or folders (see `reader.result_files`).
         meta: content of meta.json: ``ids`` (id → ``nb201-string``, ``isomorph``, if architectures are cells) and
             ``epsilons`` (attack → list, in units of 1/255 for the paper's attacks).
         sweep: content of sweep.json; None for a folder without this file, such as the published dataset, and for
@@ -390,12 +390,12 @@ class RobustnessDataset:
         """Return the table of the images in `outcomes`.
 
         Returns:
-            One row per position in the outcomes: `row` in the dataset's split, `label`, and `sha256` of the pixels
-            (uint8, channels first).
+            One row per position in the outcomes: `row` (index of the image in the dataset's split), `label`, and
+            `sha256` (hash of the pixels as uint8, channels first).
         """
-        from robust201.reader.outcomes import images_frame
+        from robust201.reader.outcomes import make_images_frame
 
-        return images_frame(self.files, as_name(dataset, "dataset"))
+        return make_images_frame(self.files, as_name(dataset, "dataset"))
 
     def sources(self) -> "pd.DataFrame":
         """Return the folders from which results are read, which is useful if several folders were opened.
@@ -451,9 +451,9 @@ class RobustnessDataset:
 
         Args:
             dataset: name of the dataset.
-            key: the key.
+            key: name of the key.
             strength: strength; by default, architectures are ranked by their means over all strengths.
-            measure: the measurement.
+            measure: name of the measurement.
             lowest_first: whether the lowest value has rank 1 instead of the highest.
             isomorphs: whether to include all architectures of an evaluated isomorphism class.
             weights: name of the weights.
@@ -529,8 +529,8 @@ class RobustnessDataset:
 
         Args:
             datasets: names of datasets.
-            keys: keys.
-            reference: reference network of corruption errors.
+            keys: names of keys.
+            reference: network to which corruption errors are relative.
             ties: level of significance for ties with the best network.
             n_draws: number of bootstrap resamples for intervals of medians, ranks and rank correlations, at least 2, or
                 0 for no intervals.
@@ -579,7 +579,7 @@ class RobustnessDataset:
         weights: str | None = None,
         intervals: bool = False,
     ) -> "pd.Series[float] | pd.DataFrame":
-        """Return the fraction of images that each architecture classifies correctly under all of several tasks.
+        """Return the fraction of images that each architecture classifies correctly under every one of several tasks.
 
         Args:
             dataset: name of the dataset.
@@ -661,8 +661,9 @@ class RobustnessDataset:
 
         Args:
             data: names of datasets.
-            key: keys.
-            measure: the measurement. Values other than numbers are nested lists or dictionaries, as in the files.
+            key: names of keys.
+            measure: name of the measurement. Values other than numbers are nested lists or dictionaries, as in the
+                files.
             wide: whether to return one row per architecture and dataset, with columns (key, strength).
             isomorphs: whether to include all architectures of an evaluated isomorphism class.
             weights: name of the weights.

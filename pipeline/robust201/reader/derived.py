@@ -379,6 +379,7 @@ _DERIVATIONS: tuple[Callable[[StoredResults, dict[str, str]], Iterator[MetricRow
     _derive_binned_calibration,
     _derive_steps,
 )
+"""Functions that yield metrics of a dataset, and add the requirements of metrics that they cannot compute to a dict."""
 
 
 def _derive_corruption_errors(

@@ -210,6 +210,7 @@ class ResultFiles:
 
     Attributes:
         path: the folder.
+        parquet: the folder of the Parquet files, which need not exist.
         meta: content of meta.json.
         sweep: content of sweep.json, or None without this file.
         missing: content of missing.json, or an empty dict without this file.

@@ -91,7 +91,7 @@ _ID = re.compile(r"[A-Za-z][\w.-]*|0|[1-9][0-9]*")
 
 
 @cache
-def _format_indices(count: int) -> frozenset[str]:
+def _make_index_names(count: int) -> frozenset[str]:
     return frozenset(map(str, range(count)))
 
 
@@ -115,7 +115,7 @@ def is_valid_meta(meta: Any, space: CellSpace | None) -> bool:
         required_fields = set() if space is None else {"nb201-string", "isomorph"}
         has_fields = all(required_fields <= fields.keys() for fields in ids.values())
         has_valid_ids = (
-            all(map(_ID.fullmatch, ids)) if space is None else ids.keys() <= _format_indices(len(space.specs()))
+            all(map(_ID.fullmatch, ids)) if space is None else ids.keys() <= _make_index_names(len(space.specs()))
         )
         return bool(has_fields and has_valid_ids and all(map(_are_strengths, epsilons.values())))
     except (KeyError, TypeError, AttributeError):
@@ -283,11 +283,11 @@ def _as_doubles(numbers: list[Any]) -> NDArray[np.float64] | None:
 
 
 def _describe_column(column: Column) -> str:
-    kind = "count" if column.is_exact else "fraction"
+    noun = "count" if column.is_exact else "fraction"
     sizes = " x ".join(
         {"classes": "C", "images": "N"}.get(str(dimension), str(dimension)) for dimension in column.dimensions
     )
-    return f"{column.field}, an array {sizes} of {kind}s".lstrip(", ") if sizes else f"a {kind}"
+    return f"{column.field}, an array {sizes} of {noun}s".lstrip(", ") if sizes else f"a {noun}"
 
 
 def _are_all_fractions(column: Column, values_by_id: Mapping[str, Any], *, is_clean: bool) -> bool:

@@ -106,11 +106,13 @@ def check_recorded(dataset: "RobustnessDataset") -> WeightsCheck:
     """
     if dataset.sweep is None:
         return check_accuracies(())
-    sweep = dataset.sweep.get("sweep") or {}
-    n_selected, decimals = (sweep.get("images") or {}).get("count"), dataset.sweep.get("round_to")
+    sweep_record = dataset.sweep.get("sweep") or {}
+    n_selected, decimals = (sweep_record.get("images") or {}).get("count"), dataset.sweep.get("round_to")
     file_rounding = 0.0 if decimals is None else 0.5 * 10.0**-decimals
     protocols = {
-        protocol.get("dataset"): protocol for protocol in sweep.get("protocols", ()) if protocol.get("key") == CLEAN
+        protocol.get("dataset"): protocol
+        for protocol in sweep_record.get("protocols", ())
+        if protocol.get("key") == CLEAN
     }
     has_several_weights = len(dataset.weights) > 1
     measured_accuracies: dict[tuple[str, str], dict[str, float]] = {}
