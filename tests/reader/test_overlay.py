@@ -190,7 +190,7 @@ def test_overlay_rejects_different_spaces_or_classes_with_one_line_error(tmp_pat
         export(tmp_path / file_format, make_plan([0]), FabricatedStore(n_classes=3), formats=(file_format,))
         with pytest.raises(ConfigError, match=r"expected 2 classes of cifar10, as in .*published, got 3"):
             RobustnessDataset(published_folder, tmp_path / file_format)
-    with pytest.raises(ConfigError, match="expected the name of a folder"):
+    with pytest.raises(ConfigError, match="expected the path of a folder"):
         RobustnessDataset(published_folder, 5)
 
 

@@ -20,7 +20,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> RobustnessDataset:
 
 @pytest.mark.parametrize("path", [None, 5, b"x", 1.5, ["x"], True])
 def test_reader_rejects_argument_that_is_not_a_path(path: Any) -> None:
-    with pytest.raises(ConfigError, match="expected the name of a folder"):
+    with pytest.raises(ConfigError, match="expected the path of a folder"):
         RobustnessDataset(path)
 
 
@@ -36,7 +36,7 @@ def test_accuracy_rejects_invalid_strengths(dataset: RobustnessDataset, strength
         lambda: dataset.accuracy(0, "cifar10", "pgd", strength),
         lambda: dataset.rank("cifar10", "pgd", strength),
     ):
-        with pytest.raises(ConfigError, match="expected a strength of 1, 8, got"):
+        with pytest.raises(ConfigError, match="expected one of the strengths 1, 8, got"):
             look_up()
 
 

@@ -273,7 +273,7 @@ def test_rank_orders_architectures(folder):
         ranks_of_isomorphs[architecture] == ranks_of_isomorphs[int(dataset.get_uid(architecture))]
         for architecture in ranks_of_isomorphs.index
     )
-    with pytest.raises(ConfigError, match=r"expected a strength of 0\.5, 1, 8, got 2"):
+    with pytest.raises(ConfigError, match=r"expected one of the strengths 0\.5, 1, 8, got 2"):
         dataset.rank("cifar10", "pgd", 2.0)
 
 

@@ -13,7 +13,7 @@ from robust201.core.errors import ConfigError, InputError
 from robust201.core.files import MAX_EXPORTED_FILE_BYTES, sha256_of
 from robust201.core.records import ArchitectureId, Unit
 from robust201.export.key_rows import count_decimals
-from robust201.export.listing import explain_changes
+from robust201.export.listing import describe_changes
 from robust201.planning.plan import plan_on_all_images
 from robust201.planning.plan_file import load_plan
 from robust201.reader.dataset import RobustnessDataset
@@ -321,7 +321,7 @@ def read_result_set(folder: Path) -> ResultSet:
     ]
     # Parquet files are not hashed: they contain all measurements, so this would take longer than the comparison.
     json_files = [path for path in accuracy_files if path is not None and path.suffix != ".parquet"]
-    remarks = explain_changes(folder, {path: sha256_of(path, MAX_EXPORTED_FILE_BYTES) for path in json_files})
+    remarks = describe_changes(folder, {path: sha256_of(path, MAX_EXPORTED_FILE_BYTES) for path in json_files})
     return ResultSet(numbers_by_weights, decimals, source, remarks=tuple(remarks))
 
 

@@ -103,7 +103,7 @@ def estimate_accuracies(plan: Plan, store: ShardStore, inventory: Inventory, ima
             correct_on_cheap_keys = np.unpackbits(
                 cheap_outcomes[architecture], axis=1, count=len(sample.design.stratum)
             ).astype(bool)
-            networks.append(_estimate(outcome_reader, units, sample, pilot, correct_on_cheap_keys))
+            networks.append(_estimate_network(outcome_reader, units, sample, pilot, correct_on_cheap_keys))
     return SampledResults(networks, dict(n_missing), _describe_samples(plan))
 
 
@@ -127,7 +127,7 @@ def _has_complete_samples(outcome_reader: OutcomeReader, architecture: Architect
     return outcome_reader.has_cheap_outcomes(architecture) and outcome_reader.is_complete(units)
 
 
-def _estimate(
+def _estimate_network(
     outcome_reader: OutcomeReader, units: Sequence[Unit], sample: KeySample, pilot: Pilot, correct_on_cheap_keys: Any
 ) -> NetworkEstimates:
     positions = [increment.positions for increment in sample.increments]

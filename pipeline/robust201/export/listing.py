@@ -82,7 +82,7 @@ def _rewrite_listing(out: Path, digests: Mapping[str, str]) -> None:
     os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
 
 
-def explain_changes(folder: Path, digests: Mapping[Path, str]) -> Iterator[str]:
+def describe_changes(folder: Path, digests: Mapping[Path, str]) -> Iterator[str]:
     """Yield messages about JSON files that were changed or deleted after the export.
 
     There are no messages for a folder with neither a listing nor `sweep.json`, such as the published dataset.
@@ -143,7 +143,7 @@ def check_listing(folder: Path, listing: Listing) -> Iterator[str]:
                 yield f"Verifying failed for {path}: its SHA-256 differs from {CHECKSUM_FILE}. {REEXPORT}"
         except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
             yield f"Verifying failed for {path}: the file cannot be read ({error}). {REEXPORT}"
-    for path in _entries(folder):
+    for path in _iter_entries(folder):
         name = path.relative_to(folder).as_posix()
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode) or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
@@ -155,7 +155,7 @@ def check_listing(folder: Path, listing: Listing) -> Iterator[str]:
             yield f"Verifying failed for {path}: {message}. Remove it, or export to a new folder."
 
 
-def _entries(root: Path) -> Iterator[Path]:
+def _iter_entries(root: Path) -> Iterator[Path]:
     """Yield the files and folders below a folder, without following symbolic links.
 
     Names that begin with a dot, such as folders of version control, are not part of the dataset and are skipped.

@@ -97,8 +97,8 @@ def _write_in_pool(
         on_rows(row_counter.get_obj().value)
     except BrokenProcessPool as error:
         raise StorageError(
-            "Exporting failed for a worker process: it died before its file was complete, possibly for lack of memory. "
-            "Run the same command again with fewer --processes."
+            "Exporting failed for a worker process: it died before its file was complete, possibly because memory ran "
+            "out. Run the same command again with fewer --processes."
         ) from error
     finally:
         with delaying_interrupts():  # a second interrupt here would leave workers running

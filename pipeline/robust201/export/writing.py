@@ -229,7 +229,7 @@ def export_dataset(
                 measurements=tuple(name for name in plan.measurements if name not in file_format.omitted_measurements),
                 protocols=protocol_counts,
                 files=tuple(folder.written[name] for name in sorted(folder.written)),  # all files written so far
-                columns=_image_columns(plan, groups, file_format) if "parquet" in formats else {},
+                columns=_columns_of_image_keys(plan, groups, file_format) if "parquet" in formats else {},
                 measures=dict(sorted(measure_columns.items())),
                 unevaluated_keys=_find_unevaluated_keys(plan, groups),
                 sampled=() if sampled_results is None else sampled_results.keys,
@@ -337,7 +337,7 @@ def _check_distinct_names(out: Path, names: Sequence[str]) -> None:
             )
 
 
-def _image_columns(plan: Plan, groups: Sequence[Group], file_format: FileFormat) -> dict[str, ParquetColumn]:
+def _columns_of_image_keys(plan: Plan, groups: Sequence[Group], file_format: FileFormat) -> dict[str, ParquetColumn]:
     """Return the columns of the Parquet files of all keys except measures; empty if there are only measures."""
     strengths = dict.fromkeys(describe_strength(group.task) for group in groups if not group.is_measure)
     names = weights_names(unit for group in groups for unit in group.units)

@@ -75,12 +75,12 @@ def _image_cards(
             f'<li class="card">{picture}<p><b>Image {row["row"]:,}</b>, {label}<br>broken in '
             f"{row['broken_fraction']:.0%} of evaluations, classified correctly by {row['n_clean_correct']:,} of "
             f"{broken_images.n_networks:,}</p>"
-            f"{_breaking_evaluations(n_networks_by_evaluation, int(row['n_clean_correct']), results)}</li>"
+            f"{_describe_breaking_evaluations(n_networks_by_evaluation, int(row['n_clean_correct']), results)}</li>"
         )
     return cards
 
 
-def _breaking_evaluations(
+def _describe_breaking_evaluations(
     n_networks_by_evaluation: Mapping[tuple[str, float], int], n_clean_correct: int, results: "DatasetResults"
 ) -> str:
     """Return the weakest evaluations that break an image for half of the networks, and a foldable table of counts."""

@@ -95,7 +95,7 @@ def save_plots(
     ]
     for _, _, path in drawings:
         check_output_file(path)
-    paths = [path for results, figure, path in drawings if _save(results, figure, path, inches, title)]
+    paths = [path for results, figure, path in drawings if _write_figure(results, figure, path, inches, title)]
     if not paths:
         requirements = "; ".join(sorted({f"{figure.name} needs {figure.requirement}" for figure in definitions}))
         raise ResultsError(
@@ -148,7 +148,7 @@ def save_plot(
         all_results[0] if figure.is_across_datasets and all_results else choose_results(all_results, data, dataset.path)
     )
     results = _select_shown_class(replace(results, measure_folders=measures), shown_class or 0)
-    if not _save(results, figure, out, inches, title):
+    if not _write_figure(results, figure, out, inches, title):
         subject_prefix = "" if figure.is_across_datasets else f"{results.name} of "
         raise ResultsError(
             f"Drawing {name} failed for {subject_prefix}{dataset.path}: the figure needs {figure.requirement}, but the "
@@ -195,7 +195,9 @@ def _describe_results(results: DatasetResults) -> str:
     return f"{n_architectures:,} architecture{'' if n_architectures == 1 else 's'} under {', '.join(keys)}"
 
 
-def _save(results: DatasetResults, figure: FigureDefinition, path: Path, width: float, with_title: bool) -> bool:
+def _write_figure(
+    results: DatasetResults, figure: FigureDefinition, path: Path, width: float, with_title: bool
+) -> bool:
     """Write a figure to a file, or return False if the results do not suffice."""
     from robust201.figures.vega_files import draw_file
 

@@ -225,7 +225,7 @@ def _overview_section(dataset: RobustnessDataset, all_results: "Sequence[Dataset
         summary_items.append(f"robust201 {dataset.sweep.get('robust201', 'of an unknown version')}")
     summary = html.escape("; ".join(summary_items))
     overview = f"<p>{summary}. Accuracy is the fraction of images that are classified correctly.</p>"
-    overview += _weights_check(dataset)
+    overview += _weights_check_text(dataset)
     if dataset.missing:
         n_missing = sum(
             len(strengths) for keys in dataset.missing.values() for ids in keys.values() for strengths in ids.values()
@@ -237,7 +237,7 @@ def _overview_section(dataset: RobustnessDataset, all_results: "Sequence[Dataset
     return overview
 
 
-def _weights_check(dataset: RobustnessDataset) -> str:
+def _weights_check_text(dataset: RobustnessDataset) -> str:
     """Return the comparison of clean accuracies with those recorded with the weights; empty if none were recorded."""
     check = check_recorded(dataset)
     n_agreeing = check.n_checked - len(check.unexpected)
@@ -258,7 +258,7 @@ def _weights_check(dataset: RobustnessDataset) -> str:
     )
 
 
-def _attack_flags(results: "DatasetResults") -> str:
+def _attack_flags_warning(results: "DatasetResults") -> str:
     """Return the warning signs of weak attacks; empty if the number of images or classes is unknown."""
     from robust201.statistics.attack_flags import ZERO_GRADIENTS, find_flags, find_transfers
 
@@ -288,7 +288,7 @@ def _best_networks_section(boards: "Sequence[Leaderboard]") -> str:
     return f'<section id="answer">{"".join(answers)}{basis}</section>' if answers else ""
 
 
-def _leaderboard(board: "Leaderboard") -> str:
+def _leaderboard_table(board: "Leaderboard") -> str:
     """Return the leaderboard as a table; the best network and networks tied with it are bold."""
     if not board.standings:
         return ""
@@ -354,8 +354,8 @@ def _dataset_section(results: "DatasetResults", board: "Leaderboard", images: "I
         else ""
     )
     return (
-        f'<section data-dataset="{name}"><h2>{name}</h2>{networks_count}{_attack_flags(results)}{_leaderboard(board)}'
-        f'<nav aria-label="Figures of {name}">{" ".join(links)}</nav>'
+        f'<section data-dataset="{name}"><h2>{name}</h2>{networks_count}{_attack_flags_warning(results)}'
+        f'{_leaderboard_table(board)}<nav aria-label="Figures of {name}">{" ".join(links)}</nav>'
         f'{"".join(blocks)}<p class="muted">{omission_note}</p>'
         f"{_accuracy_table(_summarise(results))}{_measure_table(results)}"
         f"{image_section(results, images)}</section>"

@@ -201,9 +201,9 @@ FIGURES: dict[str, FigureDefinition] = {
             "Confidence",
             "Mean confidence (softmax probability) of an architecture in its prediction, where the prediction is right "
             "and where it is wrong, and in the true class: median over architectures, and range between the quartiles. "
-            "AutoAttack (aa_) returns the clean image if it fails. Its “where right” is therefore about the clean "
-            "images that withstood the attack, which are fewer and more confident at larger ε, whereas fgsm and pgd "
-            "perturb all images. If few images are misclassified, “where wrong” is based on these few.",
+            "AutoAttack (aa_) returns the clean image if it fails. Its curve “where right” therefore describes the "
+            "clean images that withstood the attack, which are fewer and more confident at larger ε, whereas fgsm and "
+            "pgd perturb all images. If few images are misclassified, “where wrong” is based on these few.",
             "Figs. 13 (bottom) and 15",
             "the measurement `confidence`",
             figure_data.confidence_curves,

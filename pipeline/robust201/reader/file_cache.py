@@ -60,10 +60,10 @@ class RowCache:
         self._rows: dict[tuple[Path, str, str | None], tuple[FileState, Mapping[str, Any], int]] = {}
 
     def get(
-        self, file: Path, measure: str, read: Callable[[], Mapping[str, Any]], weights: str | None = None
+        self, file: Path, measurement: str, read: Callable[[], Mapping[str, Any]], weights: str | None = None
     ) -> Mapping[str, Any]:
         """Return a measurement's values by id; call `read` if they are not cached or the file has changed."""
-        state, cache_key = FileState.of(file), (file, measure, weights)
+        state, cache_key = FileState.of(file), (file, measurement, weights)
         cached = self._rows.get(cache_key)
         if cached is not None and cached[0] == state:
             return cached[1]

@@ -641,7 +641,9 @@ class ResultFiles:
         elif measurement == "accuracy":
             return self.read_accuracies(dataset, key)[identifier]
         else:
-            value = self._cache.get(file, measurement, lambda: self._parse(file, dataset, key, measurement))[identifier]
+            value = self._cache.get(
+                file, measurement, lambda: self._read_json_results(file, dataset, key, measurement)
+            )[identifier]
         self._check_values(file, key, measurement, {identifier: value})
         return value
 
@@ -657,7 +659,7 @@ class ResultFiles:
             values_by_id = self._read_parquet(file, dataset, key, measurement)
             check_ids(file, key, measurement, values_by_id, self.meta["ids"])
         else:
-            values_by_id = self._parse(file, dataset, key, measurement)
+            values_by_id = self._read_json_results(file, dataset, key, measurement)
         self._check_values(file, key, measurement, values_by_id)
         return values_by_id
 
@@ -690,7 +692,7 @@ class ResultFiles:
         self, file: Path, dataset: str, key: str, measurement: str
     ) -> Iterator[tuple[dict[str, Any], dict[str, NDArray[Any]] | None]]:
         if self.space is None:  # `iter_json_values` only supports ids that are numbers
-            values_by_id = self._parse(file, dataset, key, measurement)
+            values_by_id = self._read_json_results(file, dataset, key, measurement)
             self._check_values(file, key, measurement, values_by_id)
             yield values_by_id, None
             return
@@ -721,7 +723,7 @@ class ResultFiles:
             ids_are_text=self.space is None and has_text_ids(file),
         )
 
-    def _parse(self, file: Path, dataset: str, key: str, measurement: str) -> dict[str, Any]:
+    def _read_json_results(self, file: Path, dataset: str, key: str, measurement: str) -> dict[str, Any]:
         """Read a JSON file of results completely, and check its ids but not its values."""
         payload = read_json(file)
         content_by_key = payload.get(dataset) if isinstance(payload, dict) else None

@@ -173,7 +173,7 @@ def _are_strengths(strengths: Any) -> bool:
     )
 
 
-def check_ids(file: Path, key: str, measure: str, ids: Iterable[str], known_ids: Mapping[str, Any]) -> None:
+def check_ids(file: Path, key: str, measurement: str, ids: Iterable[str], known_ids: Mapping[str, Any]) -> None:
     """Check that a file's ids are architectures of the dataset.
 
     Raises:
@@ -188,13 +188,13 @@ def check_ids(file: Path, key: str, measure: str, ids: Iterable[str], known_ids:
                 else ", ".join(known_names)
             )
             raise ResultsError(
-                f"Reading {key} {measure} failed for {file}: expected ids of architectures, {examples}, "
+                f"Reading {key} {measurement} failed for {file}: expected ids of architectures, {examples}, "
                 f"got {identifier!r}. {ADVICE}"
             )
 
 
 def check_json_values(
-    file: Path, key: str, measure: str, values_by_id: Mapping[str, Any], *, is_of_measure: bool = False
+    file: Path, key: str, measurement: str, values_by_id: Mapping[str, Any], *, is_of_measure: bool = False
 ) -> None:
     """Check a measurement's values, except the number of strengths, which `values_by_strength` checks.
 
@@ -205,7 +205,7 @@ def check_json_values(
             counts, numbers in [0, 1] or null; or a measure's value is neither a number nor a list of numbers.
     """
     is_clean = key == CLEAN
-    columns = {} if is_of_measure else MEASUREMENTS.get(measure, {})
+    columns = {} if is_of_measure else MEASUREMENTS.get(measurement, {})
     sole_column = columns.get("")
     if not (columns or is_of_measure) or (
         sole_column is not None and _are_all_fractions(sole_column, values_by_id, is_clean=is_clean)
@@ -221,13 +221,13 @@ def check_json_values(
             shown_value = value_text if len(value_text) <= 60 else f"{value_text[:57]}..."
             suffix = "" if is_clean or is_of_measure else ", one per strength"
             raise ResultsError(
-                f"Reading {format_id(identifier)} {key} {measure} failed for {file}: expected {expected}{suffix}, got "
-                f"{shown_value}. {ADVICE}"
+                f"Reading {format_id(identifier)} {key} {measurement} failed for {file}: expected {expected}{suffix}, "
+                f"got {shown_value}. {ADVICE}"
             )
 
 
 def stack_values(
-    measure: str, values_of_architectures: Iterable[Any], *, is_single: bool
+    measurement: str, values_of_architectures: Iterable[Any], *, is_single: bool
 ) -> dict[str, NDArray[Any]] | None:
     """Stack a measurement's values as arrays, if all values are valid (see `check_json_values`) and have equal shapes.
 
@@ -235,7 +235,7 @@ def stack_values(
         Arrays (N, S, …) by field, for N architectures and S strengths; S is 1 for single values. None if the values are
         not arrays, a value is invalid, or shapes differ (in which case all values may be valid).
     """
-    columns = MEASUREMENTS.get(measure, {})
+    columns = MEASUREMENTS.get(measurement, {})
     if not all(column.dimensions for column in columns.values()):
         return None
     values_by_strength = [[value] for value in values_of_architectures] if is_single else list(values_of_architectures)

@@ -41,18 +41,20 @@ def check_clean_accuracy(plan: "Plan", store: "ShardStore", inventory: "Inventor
     )
     recorded_by_id: dict[str, tuple[float, int]] = {}
     units_with_records = []
-    for unit, accuracy, n_test in plan.recorded_accuracies(clean_units):
-        recorded_by_id[unit.id] = accuracy, n_test
+    for unit, recorded_accuracy, n_test in plan.recorded_accuracies(clean_units):
+        recorded_by_id[unit.id] = recorded_accuracy, n_test
         units_with_records.append(unit)
     has_results = inventory.are_complete(units_with_records, CLEAN_STRENGTH, _MEASUREMENTS)
     units_to_check = [unit for unit, is_complete in zip(units_with_records, has_results, strict=True) if is_complete]
     rounding = ROUNDING[plan.config.precision]
     accuracies = []
     for unit, values in store.select(units_to_check, inventory, _MEASUREMENTS).iter_values():
-        accuracy, n_test = recorded_by_id[unit.id]
-        measured = float(values[CLEAN_STRENGTH]["accuracy"])
+        recorded_accuracy, n_test = recorded_by_id[unit.id]
+        measured_accuracy = float(values[CLEAN_STRENGTH]["accuracy"])
         network = unit.dataset, unit.architecture, unit.weights
-        accuracies.append(CleanAccuracy(*network, measured, accuracy, unit.n_images, n_test, rounding))
+        accuracies.append(
+            CleanAccuracy(*network, measured_accuracy, recorded_accuracy, unit.n_images, n_test, rounding)
+        )
     return check_accuracies(accuracies)
 
 
