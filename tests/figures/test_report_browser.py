@@ -510,7 +510,7 @@ def test_two_cells_are_shown_side_by_side(dataset, page, tmp_path):
         const texts = (selector) => [...document.querySelectorAll(selector)].map((element) => element.textContent);
         report("intervals", texts("#cell-numbers .interval"));
         report("all intervals", [...Array(dataset.images + 1).keys()]
-          .map((k) => interval(k / dataset.images, dataset)));
+          .map((k) => formatInterval(k / dataset.images, dataset)));
         report("changes", texts("#other-numbers td small:last-child"));
         $("other-end").click();
         report("ended", [$("other").hidden, location.hash]);

@@ -59,9 +59,9 @@ function rank(values, row, missing) {
   return { rank: better + 1, tied, of: total };
 }
 
-// Return the 95% interval of an accuracy in percent, as `statistics.intervals.accuracy_intervals` does: Wilson's interval.
-// If few images are correct or few are wrong, return the exact interval, whose ends are in the page's data.
-function interval(value, { images, fewCorrect }) {
+// Return the 95% interval of an accuracy in percent, as `statistics.intervals.accuracy_intervals` computes it: Wilson's
+// interval or, if few images are correct or few are wrong, the exact interval, whose ends are in the page's data.
+function formatInterval(value, { images, fewCorrect }) {
   const nCorrect = Math.round(value * images), nWrong = images - nCorrect;
   const format = (low, high) => `[${(100 * low).toFixed(1)}, ${(100 * high).toFixed(1)}]`;
   if (nCorrect < fewCorrect.length) return format(...fewCorrect[nCorrect]);
@@ -71,11 +71,11 @@ function interval(value, { images, fewCorrect }) {
   return format(Math.max(0, middle - half), Math.min(1, middle + half));
 }
 
-const percent = (value) => `${(100 * value).toFixed(2)}%`;
-const count = (value) => value.toLocaleString("en");
+const formatPercent = (value) => `${(100 * value).toFixed(2)}%`;
+const formatCount = (value) => value.toLocaleString("en");
 
 // Format a change as `change_texts` does in figures: gains have a plus sign, and zero has no sign.
-function signed(value) {
+function formatChange(value) {
   const text = value.toFixed(2);
   return Number(text) === 0 ? "0.00" : value > 0 ? `+${text}` : text;
 }
@@ -145,7 +145,7 @@ function pointsOf(figureDataset, column) {
   const clean = fractions(figureDataset.columns.find((candidate) => candidate.key === "clean")), isEvaluation = typeof column === "number";
   const y = isEvaluation ? fractions(figureDataset.columns[column]) :
     Array.from(figureDataset.scores.find((score) => score.name === column).values, (value) => (Number.isNaN(value) ? null : value));
-  const describe = (value, hasInterval) => percent(value) + (figureDataset.images && hasInterval ? ` ${interval(value, figureDataset)}` : "");
+  const describe = (value, hasInterval) => formatPercent(value) + (figureDataset.images && hasInterval ? ` ${formatInterval(value, figureDataset)}` : "");
   return Array.from(figureDataset.ids, (id, row) => ({ architecture: id, clean: clean[row], accuracy: y[row],
     kernel_parameters: space ? figureDataset.kernelParameters[row] : null, clean_text: describe(clean[row], true), accuracy_text: describe(y[row], isEvaluation),
   })).filter((point) => point.clean !== null && point.accuracy !== null);
@@ -284,7 +284,7 @@ function showNumbers(container, row, baseRow) {
     return;
   }
   const axes = [...new Set(dataset.columns.map((column) => column.axis))].filter(Boolean);
-  container.replaceChildren(scoreList(row, baseRow), ...axes.map((axis) => table(axis, row, baseRow)));
+  container.replaceChildren(scoreList(row, baseRow), ...axes.map((axis) => accuracyTable(axis, row, baseRow)));
 }
 
 // Show the second cell next to the first cell, with the differences between them.
@@ -311,27 +311,27 @@ function scoreList(row, baseRow) {
   for (const score of dataset.scores) {
     const item = element("div"), value = score.values[row];
     const standing = rank(score.values, row);
-    item.append(element("dt", `${score.label} accuracy`), element("dd", Number.isNaN(value) ? "–" : percent(value)));
-    const shared = standing.tied > 1 ? `, shared by ${count(standing.tied)}` : "";
-    if (!Number.isNaN(value)) item.append(element("dd", `rank ${count(standing.rank)} of ${count(standing.of)}${shared}`));
+    item.append(element("dt", `${score.label} accuracy`), element("dd", Number.isNaN(value) ? "–" : formatPercent(value)));
+    const shared = standing.tied > 1 ? `, shared by ${formatCount(standing.tied)}` : "";
+    if (!Number.isNaN(value)) item.append(element("dd", `rank ${formatCount(standing.rank)} of ${formatCount(standing.of)}${shared}`));
     if (score.name === "clean" && dataset.images && !Number.isNaN(value)) {
-      item.append(element("dd", `95%: ${interval(value, dataset)}`));
+      item.append(element("dd", `95%: ${formatInterval(value, dataset)}`));
     }
     const change = baseRow === undefined ? NaN : 100 * (value - score.values[baseRow]);
-    if (!Number.isNaN(change)) item.append(element("dd", `${signed(change)} points`));
+    if (!Number.isNaN(change)) item.append(element("dd", `${formatChange(change)} points`));
     list.append(item);
   }
   list.append(kernel);
   return list;
 }
 
-function table(axis, row, baseRow) {
+function accuracyTable(axis, row, baseRow) {
   const columns = dataset.columns.filter((column) => column.axis === axis);
   const strengths = [...new Set(columns.map((column) => column.strength))].sort((a, b) => a - b);
   const keys = [...new Set(columns.map((column) => column.key))];
   const tableElement = element("table", "", { class: "numbers" }), body = element("tbody"), head = element("tr");
   tableElement.append(element("caption", `Accuracy in %, ${
-    dataset.images ? `its 95% interval (${count(dataset.images)} images), ` : ""}the rank (= marks ties)${
+    dataset.images ? `its 95% interval (${formatCount(dataset.images)} images), ` : ""}the rank (= marks ties)${
     baseRow === undefined ? "" : ", the difference in points"}, by ${axis}`));
   head.append(element("th", ""), ...strengths.map((strength) => element("th", String(strength), { scope: "col" })));
   for (const key of keys) {
@@ -344,10 +344,10 @@ function table(axis, row, baseRow) {
         field.append((100 * column.values[row] / page.resolution).toFixed(2));
         const standing = rank(column.values, row, page.missing);
         const value = column.values[row] / page.resolution;
-        if (dataset.images) field.append(element("small", interval(value, dataset), { class: "interval" }));
-        field.append(element("small", `${standing.tied > 1 ? "=" : ""}${count(standing.rank)}`, { class: "rank" }));
+        if (dataset.images) field.append(element("small", formatInterval(value, dataset), { class: "interval" }));
+        field.append(element("small", `${standing.tied > 1 ? "=" : ""}${formatCount(standing.rank)}`, { class: "rank" }));
         if (baseRow !== undefined && column.values[baseRow] !== page.missing) {
-          field.append(element("small", signed(100 * (value - column.values[baseRow] / page.resolution))));
+          field.append(element("small", formatChange(100 * (value - column.values[baseRow] / page.resolution))));
         }
       }
       line.append(field);
@@ -375,7 +375,7 @@ function showNeighbours() {
       const change = operation === current ? 0 : isKnown ? 100 * (score.values[neighbourRow] - score.values[row]) : NaN;
       if (Number.isNaN(change)) continue;
       largest = Math.max(largest, Math.abs(change));
-      const [text, hover] = operation === current ? ["•", "the cell's own operation"] : [signed(change), signed(change)];
+      const [text, hover] = operation === current ? ["•", "the cell's own operation"] : [formatChange(change), formatChange(change)];
       changes.push({ r: edge, c: operation, value: change, text, hover });
     }
   });
@@ -408,8 +408,8 @@ function tableColumns() {
   return [
     { name: "architecture", value: (row) => dataset.ids[row], text: (id) => (space ? `#${id}` : id) },
     ...dataset.scores.flatMap((score) => [
-      { name: score.label, value: (row) => exact(score.values[row]), text: percent },
-      { name: `rank by ${score.label}`, value: (row) => allRanks(score)[row], text: count, ascendingFirst: true },
+      { name: score.label, value: (row) => exact(score.values[row]), text: formatPercent },
+      { name: `rank by ${score.label}`, value: (row) => allRanks(score)[row], text: formatCount, ascendingFirst: true },
     ]),
     ...(space ? [{ name: "kernel parameters", value: (row) => dataset.kernelParameters[row], text: asText }] : []),
     ...(dataset.front ? [{ name: "Pareto front", value: (row) => dataset.front[row], text: (isOnFront) => (isOnFront ? "yes" : "") }] : []),
@@ -480,7 +480,7 @@ function showTable() {
   tableElement.tBodies[0].replaceChildren(...lines);
   const last = Math.min(rows.length, first + ROWS_PER_PAGE);
   $("page-range").textContent = rows.length === 0 ? "No architecture matches." :
-    `${count(first + 1)} to ${count(last)} of ${count(rows.length)}${rows.length < dataset.ids.length ? `, selected from ${count(dataset.ids.length)}` : ""}`;
+    `${formatCount(first + 1)} to ${formatCount(last)} of ${formatCount(rows.length)}${rows.length < dataset.ids.length ? `, selected from ${formatCount(dataset.ids.length)}` : ""}`;
   $("page-previous").disabled = listing.page === 0;
   $("page-next").disabled = listing.page + 1 >= nPages;
 }

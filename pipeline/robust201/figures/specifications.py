@@ -468,24 +468,24 @@ def specify_clean_and_key_accuracies(frame: pd.DataFrame, results: DatasetResult
     clean_limits = _add_margin(clean_range)
     groups: Any = dict(list(frame.groupby(["key", "strength"], sort=False)))
     strengths: Any = frame.groupby("key", sort=False)["strength"].unique()
-    file_evaluations = {(key, nearest_strength(key, list(values))) for key, values in strengths.items()}
+    evaluations_in_file = {(key, nearest_strength(key, list(values))) for key, values in strengths.items()}
     position_by_key = {key: index for index, key in enumerate(palette.sort_by_group(list(strengths.index)))}
     # Points beyond the limits of the axis of clean accuracies must not extend the vertical axis.
-    near_points = {evaluation: rows[rows["clean"].between(*clean_range)] for evaluation, rows in groups.items()}
+    rows_in_clean_range = {evaluation: rows[rows["clean"].between(*clean_range)] for evaluation, rows in groups.items()}
     ranges = {
         evaluation: figure_data.bulk_range(
-            (near_points[evaluation] if len(near_points[evaluation]) else rows)["accuracy"]
+            (rows_in_clean_range[evaluation] if len(rows_in_clean_range[evaluation]) else rows)["accuracy"]
         )
         for evaluation, rows in groups.items()
     }
-    ranges_in_file = [ranges[evaluation] for evaluation in file_evaluations if len(near_points[evaluation])] or list(
-        ranges.values()
-    )
+    ranges_in_file = [
+        ranges[evaluation] for evaluation in evaluations_in_file if len(rows_in_clean_range[evaluation])
+    ] or list(ranges.values())
     shared_limits = _add_margin((min(low for low, _ in ranges_in_file), max(high for _, high in ranges_in_file)))
     scores_by_label = {label: score for score, label in SCORES.items()}
     front = frame[frame["front"]].sort_values(["clean", "accuracy"])[["architecture", "clean", "accuracy"]]
-    front_legend = {"Pareto front": "front"} if len(front) else {}
-    line_legend = named_colours(dict.fromkeys([*front_legend, "as accurate as clean"], INK))
+    line_names = [*(["Pareto front"] if len(front) else []), "as accurate as clean"]
+    line_legend = named_colours(dict.fromkeys(line_names, INK))
     line_legend["legend"] |= {"symbolType": "stroke"}
 
     def draw(layout: PanelLayout, evaluation: tuple[str, float]) -> Spec:
@@ -507,7 +507,7 @@ def specify_clean_and_key_accuracies(frame: pd.DataFrame, results: DatasetResult
         axes = ("clean", "accuracy")
         encoding = {"color": colour} | ({"tooltip": tooltip} if layout.is_on_page else {})
         diagonal = {"type": "rule", "strokeDash": [1, 2], "strokeWidth": 0.8, "clip": True}
-        corner = {"x": {"datum": 0}, "y": {"datum": 0}, "x2": {"datum": 1}, "y2": {"datum": 1}}
+        diagonal_ends = {"x": {"datum": 0}, "y": {"datum": 0}, "x2": {"datum": 1}, "y2": {"datum": 1}}
         name_channel: Spec = {
             "field": "name",
             "legend": line_legend["legend"],
@@ -516,7 +516,7 @@ def specify_clean_and_key_accuracies(frame: pd.DataFrame, results: DatasetResult
         }
         layers: list[Spec] = [
             {"data": {"values": [{"name": "as accurate as clean"}]}, "mark": {**diagonal}}
-            | {"encoding": corner | {"stroke": name_channel, "strokeDash": _dash_channel(line_legend)}},
+            | {"encoding": diagonal_ends | {"stroke": name_channel, "strokeDash": _dash_channel(line_legend)}},
             *point_layers(points_data, axes, axis_limits, encoding, size, (layout.width, height)),
         ]
         if evaluation[0] in scores_by_label and len(front):
@@ -559,7 +559,7 @@ def specify_clean_and_key_accuracies(frame: pd.DataFrame, results: DatasetResult
             Panel(
                 label,
                 partial(draw, evaluation=evaluation),
-                is_in_file=evaluation in file_evaluations,
+                is_in_file=evaluation in evaluations_in_file,
                 column=column,
                 limits=limits,
             )

@@ -19,7 +19,7 @@ from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, format_archit
 from robust201.reader.arguments import as_draws, as_level
 from robust201.reader.frames import read_frame
 from robust201.reader.outcomes import Outcomes
-from robust201.reader.rankings import Ranking, StoredResults, plain_number, rank_evaluations
+from robust201.reader.rankings import Ranking, StoredResults, rank_evaluations, to_plain_number
 from robust201.reader.result_files import ResultFiles
 from robust201.reader.steps import has_steps, iter_steps
 from robust201.reader.value_checks import CLEAN, parse_architecture_id
@@ -120,13 +120,14 @@ class DerivedMetrics:
         metrics = [
             {
                 **{name: value for name, value in metric._asdict().items() if name != "values"},
-                "values": {str(architecture): plain_number(value) for architecture, value in metric.values.items()},
+                "values": {str(architecture): to_plain_number(value) for architecture, value in metric.values.items()},
             }
             for metric in self.metrics
         ]
         rankings = [ranking.to_payload() for ranking in self.rankings]
         agreements = [
-            {name: plain_number(value) for name, value in agreement._asdict().items()} for agreement in self.agreements
+            {name: to_plain_number(value) for name, value in agreement._asdict().items()}
+            for agreement in self.agreements
         ]
         return {"rankings": rankings, "metrics": metrics, "agreements": agreements, "needs": dict(self.needs)}
 
