@@ -101,7 +101,7 @@ def open_page_with_script(page, folder, script, fragment="", *, size=NORMAL_WIND
     The script runs in the same scope as the page's scripts. It reports values with `report(name, value)`, and selects
     the entry of a menu with `change`.
     """
-    driver = """{
+    driver_script = """{
     const reported = {};
     const report = (name, value) => { reported[name] = value; };
     const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
@@ -129,7 +129,7 @@ def open_page_with_script(page, folder, script, fragment="", *, size=NORMAL_WIND
     }""".replace("SCRIPT", script)
     page_copy = folder / "driven.html"
     html_before, _, html_after = page.read_text().rpartition("</body>")  # Vega-Embed's script also contains this tag
-    page_copy.write_text(f"{html_before}<script>{driver}</script></body>{html_after}")
+    page_copy.write_text(f"{html_before}<script>{driver_script}</script></body>{html_after}")
     reported = json.loads(
         text_of(open_page(page_copy, fragment, until='document.getElementById("reported")', size=size), "reported")
     )
@@ -213,7 +213,7 @@ def test_explorer_shows_ties_and_changes_of_zero_without_sign(tmp_path):
     assert "returns the clean image where it fails" in " ".join(reported["terms"].split())
 
 
-def test_menus_clicks_and_printing_work(dataset, page, tmp_path):
+def test_menus_clicks_and_printing_update_the_page(dataset, page, tmp_path):
     reported = open_page_with_script(
         page,
         tmp_path,

@@ -415,7 +415,7 @@ def _check_images(path: Path, images: ImageSet) -> Iterator[str]:
         yield f"Verifying failed for {path}: reading the table of images failed ({error}). {REEXPORT}"
         return
     if not is_same:
-        yield f"Verifying failed for {path}: the images differ from those of the results. {REEXPORT}"
+        yield f"Verifying failed for {path}: the images differ from the evaluated images. {REEXPORT}"
 
 
 def _check_file(out: Path, file: JsonFile | ParquetFile) -> Iterator[str]:

@@ -6,6 +6,7 @@ const $ = (id) => document.getElementById(id);
 
 // ---- numbers -------------------------------------------------------------------------------------------------------
 
+// Decode base64 text as a typed array.
 function unpack(text, ArrayType) {
   return new ArrayType(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer);
 }
@@ -44,10 +45,12 @@ function datasetOf(block) {
   return datasets.find((candidate) => candidate.name === name);
 }
 
+// Return a column's accuracies as fractions; missing accuracies are null.
 function fractions(column) {
   return Array.from(column.values, (value) => (value === page.missing ? null : value / page.resolution));
 }
 
+// Return the rank of a row's value, the number of rows that have this value, and the number of rows with any value.
 function rank(values, row, missing) {
   let better = 0, tied = 0, total = 0;
   for (const value of values) {
@@ -387,6 +390,7 @@ function showNeighbours() {
 const ROWS_PER_PAGE = 50;
 const listing = { sortColumn: null, descending: true, page: 0, rows: [] };
 
+// Return the ranks of all rows by a score; they are computed once and then stored in the score.
 function allRanks(score) {
   if (score.ranks) return score.ranks;
   const order = Array.from(score.values.keys()).filter((row) => !Number.isNaN(score.values[row]));

@@ -233,8 +233,8 @@ class RobustnessDataset:
     def measurements(self, dataset: str, key: str) -> list[str]:
         """Return the names of a key's measurements.
 
-        Clean images, attacks and corruptions have the measurements `measures`. The measurements of a measure are its
-        columns, and those of an unknown key are found in the files.
+        Clean images, attacks and corruptions have the measurements `measures`. A measure has its columns. An unknown
+        key has the measurements in its files.
         """
         return self.files.measurements_of(as_name(dataset, "dataset"), as_name(key, "key"))
 

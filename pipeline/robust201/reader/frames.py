@@ -242,7 +242,7 @@ def _make_table_frame(table: Table, architectures_by_isomorph: Mapping[str, Sequ
     )
     if table.sources is None:
         return frame
-    # Missing values are dropped; they are at strengths at which only other architectures were evaluated.
+    # Values are missing at strengths at which only other architectures were evaluated; their rows are dropped.
     frame["source"] = [source for _, _, identifier in members_and_ids for source in table.sources[identifier]]
     return frame[frame["source"].notna()]
 

@@ -78,8 +78,9 @@ def read_outcomes(files: ResultFiles, dataset: str, key: str, strength: float) -
             packed_by_id.setdefault(identifier, bits)
     if not packed_by_id:
         raise ResultsError(
-            f"Reading outcomes failed for {dataset} {key} of {files.path}: there are no {CORRECT_BITS} at strength "
-            f"{strength:g}. Measure `predictions`, and export with --parquet --outcomes bits."
+            f"Reading outcomes failed for {dataset} {key} of {files.path}: there are no per-image outcomes "
+            f"({CORRECT_BITS}) at strength {strength:g}. Measure `predictions`, and export with --parquet --outcomes "
+            "bits."
         )
     architectures_and_bits: list[tuple[Any, NDArray[np.uint8]]] = sorted(
         (parse_architecture_id(identifier), bits) for identifier, bits in packed_by_id.items()

@@ -546,7 +546,7 @@ class ResultFiles:
 
     @property
     def cost_space(self) -> "CellSpace | None":
-        """The search space from whose cells the networks' costs are computed; None if the networks are not cells."""
+        """The search space that computes the costs of the networks, which are its cells; None for other networks."""
         return self.space
 
     def find_sole_file(self, dataset: str, key: str, measurement: str) -> Path | None:
