@@ -81,7 +81,7 @@ def _as_number(value: object) -> float:
 
 
 def as_level(level: object, error_prefix: str) -> float:
-    """Return a level of significance as a float; it must be between 0 and 1."""
+    """Return a significance level as a float; it must be between 0 and 1."""
     number = _as_number(level)
     if not 0 < number < 1:
         level_text = reprlib.repr(level) if math.isnan(number) else f"{number:g}"

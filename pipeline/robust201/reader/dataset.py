@@ -2,7 +2,7 @@
 
 Scripts for the helper class that the authors published with the dataset (github.com/steffen-jung/robustness-dataset,
 robustness_dataset.py) also work with this class: it has the same interface and the same nesting of results. In
-addition, it accepts both spellings of a key (``pgd``, ``pgd@Linf``), looks up any architecture of the space, reads
+addition, it accepts both spellings of a key (``pgd``, ``pgd@Linf``), looks up any architecture of the space, requests
 measures and other spaces, and returns results as a pandas DataFrame.
 """
 
@@ -208,15 +208,15 @@ class RobustnessDataset:
         datasets = self.data if data is None else as_names(data, "dataset")
         keys = self.keys_all if key is None else as_names(key, "key")
         requested_measurements = None if measure is None else as_names(measure, "measurement")
-        reads = [
+        requests = [
             (dataset, key_name, requested_measurements or self.measurements(dataset, key_name))
             for dataset in datasets
             for key_name in keys
         ]
-        n_files = sum(len(measurements) for _, _, measurements in reads)
+        n_files = sum(len(measurements) for _, _, measurements in requests)
         progress_bar = getattr(tqdm, "tqdm", tqdm)(total=n_files) if tqdm is not None else None
         result: dict[str, dict[str, dict[str, dict[str, Any]]]] = {dataset: {} for dataset in datasets}
-        for dataset, key_name, measurements in reads:
+        for dataset, key_name, measurements in requests:
             values_by_measurement: dict[str, dict[str, Any]] = {}
             is_absent = self._is_intentionally_absent(dataset, key_name, measurements, explicit=key is not None)
             for measurement in () if is_absent else measurements:
@@ -457,7 +457,7 @@ class RobustnessDataset:
             lowest_first: whether the lowest value has rank 1 instead of the highest.
             isomorphs: whether to include all architectures of an evaluated isomorphism class.
             weights: name of the weights.
-            ties: level of significance, such as 0.05, at which architectures are compared with the best architecture;
+            ties: significance level, such as 0.05, at which architectures are compared with the best architecture;
                 only for accuracies at one strength.
 
         Returns:
@@ -531,7 +531,7 @@ class RobustnessDataset:
             datasets: names of datasets.
             keys: names of keys.
             reference: network to which corruption errors are relative.
-            ties: level of significance for ties with the best network.
+            ties: significance level for ties with the best network.
             n_draws: number of bootstrap resamples for intervals of medians, ranks and rank correlations, at least 2, or
                 0 for no intervals.
             seed: seed of the bootstrap resamples.
@@ -579,7 +579,7 @@ class RobustnessDataset:
         weights: str | None = None,
         intervals: bool = False,
     ) -> "pd.Series[float] | pd.DataFrame":
-        """Return the fraction of images that each architecture classifies correctly under every one of several tasks.
+        """Return the fraction of images that each architecture classifies correctly under every task in `tasks`.
 
         Args:
             dataset: name of the dataset.

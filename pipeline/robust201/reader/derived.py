@@ -107,7 +107,7 @@ class DerivedMetrics:
     Attributes:
         rankings: rankings with their uncertainty.
         metrics: the metrics.
-        needs: requirements of the metrics that could not be computed, by metric name.
+        needs: requirements of the metrics that could not be computed, by their comma-separated names.
         agreements: agreement of robustness R with mean accuracies.
     """
 
@@ -163,7 +163,7 @@ def derive_metrics(
     rankings: list[Ranking] = []
     agreements: list[RankAgreement] = []
     requirements: dict[str, str] = {"equal-mass and class-wise calibration error, brier, aurc": SOFTMAX_REQUIREMENT}
-    if datasets is None:  # a copy of the published dataset may not have all of its datasets
+    if datasets is None:  # a copy of the published data may lack some of its datasets
         evaluated_datasets = [
             name
             for name in files.datasets

@@ -109,7 +109,7 @@ def find_ties(
         n_images: number of images.
         outcomes: per-image outcomes. They are compared if all architectures have them; if not, only accuracies are
             compared.
-        level: level of significance.
+        level: significance level.
         label: dataset and key, for error messages.
 
     Returns:

@@ -177,7 +177,7 @@ def make_frame(tables: Sequence[Table], files: ResultFiles, *, wide: bool, isomo
 
 
 def list_sources(files: ResultFiles, datasets: Sequence[str], keys: Sequence[str]) -> pd.DataFrame:
-    """Return the folders of each dataset's and key's results (see `reader.dataset.RobustnessDataset.sources`)."""
+    """Return the folders from which each dataset's and key's results are read (see `RobustnessDataset.sources`)."""
     rows: list[tuple[str, str, tuple[float, ...], int, str]] = []
     for dataset in datasets:
         for key in keys:

@@ -31,7 +31,7 @@ class OverlaidFiles(ResultFiles):
     sweep.json.
 
     Attributes:
-        layers: the folders, in order of precedence.
+        layers: the files of each folder, in order of precedence.
     """
 
     def __init__(self, layers: Sequence[ResultFiles]) -> None:

@@ -257,7 +257,7 @@ def read_parquet_values(
         A value for each id, or a list of values in ascending order of strengths.
 
     Raises:
-        ResultsError: the file is damaged, or an architecture has values at other strengths.
+        ResultsError: the file is damaged, or the strengths of an architecture's values differ from `strengths`.
     """
     selected_weights = _select_weights(path, weights)
     _check_columns(path, _read_schema(path), ids_are_text=ids_are_text)
@@ -522,7 +522,7 @@ def read_packed_outcomes(
         for name in ("architecture", CORRECT_BITS, "accuracy")
     )
     if not n_images or any(bits is None or len(bits) != n_bytes for bits in bit_rows) or None in accuracies:
-        raise _invalid_outcomes_error(path, "rows with another number of bits")
+        raise _invalid_outcomes_error(path, "rows with a wrong number of bits")
     packed: Packed = np.frombuffer(b"".join(bit_rows), np.uint8).reshape(len(bit_rows), n_bytes)
     # The bits of the last byte that belong to no image must be 0.
     padding = packed[:, -1] & (0xFF >> (n_images % 8)) if n_images % 8 else np.zeros(len(bit_rows), np.uint8)

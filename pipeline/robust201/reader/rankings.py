@@ -92,7 +92,7 @@ class StoredResults:
     """Accuracies and per-image outcomes of one dataset.
 
     Attributes:
-        files: files of the dataset's folder.
+        files: reader of the dataset's files.
         name: name of the dataset.
         accuracies: by key, a DataFrame with one row per architecture and one column per strength.
     """
@@ -155,11 +155,10 @@ def rank_evaluations(results: StoredResults, level: float, n_draws: int, seed: i
         if n_draws:
             # With outcomes, equal seeds resample the same images under every key. Binomial resamples are independent,
             # so they need a different seed under every key.
-            resampling_seed = seed if packed is not None else [seed, *f"{key} {strength}".encode()]
             resamples = (
                 resampled_counts(packed, n_images, n_draws=n_draws, seed=seed)
                 if packed is not None
-                else binomial_counts(accuracies, n_images, n_draws=n_draws, seed=resampling_seed)
+                else binomial_counts(accuracies, n_images, n_draws=n_draws, seed=[seed, *f"{key} {strength}".encode()])
             )
             estimates["median"] = median_estimate(accuracies, resamples, n_images)
             ranks = pd.DataFrame(rank_intervals(resamples)._asdict(), index=accuracies.index)

@@ -127,14 +127,13 @@ def is_valid_sweep(sweep: Mapping[str, Any]) -> bool:
     strengths, measurements = sweep.get("strengths"), sweep.get("measurements")
     if not isinstance(strengths, dict) or not isinstance(measurements, list):
         return False
-    strengths_by_key = list(strengths.values())
-    has_fields = all(
+    has_valid_strengths = all(
         isinstance(strengths_of_dataset, dict) and all(map(_are_strengths, strengths_of_dataset.values()))
-        for strengths_of_dataset in strengths_by_key
+        for strengths_of_dataset in strengths.values()
     )
     has_valid_names = all(isinstance(name, str) for name in measurements) and isinstance(sweep.get("weights", {}), dict)
     return (
-        has_fields
+        has_valid_strengths
         and has_valid_names
         and _is_count_or_none(sweep.get("round_to"))
         and _is_valid_sweep_record(sweep.get("sweep"))
@@ -215,8 +214,8 @@ def check_json_values(
         ", and ".join(_describe_column(column) for column in columns.values()) or "a number, or a list of numbers"
     )
     for identifier, value in values_by_id.items():
-        is_number = not columns and (value is None or make_array(value, missing_ok=True) is not None)
-        if not (is_number or (columns and _has_valid_columns(columns, value, is_clean))):
+        is_numeric = not columns and (value is None or make_array(value, missing_ok=True) is not None)
+        if not (is_numeric or (columns and _has_valid_columns(columns, value, is_clean))):
             value_text = repr(value)
             shown_value = value_text if len(value_text) <= 60 else f"{value_text[:57]}..."
             suffix = "" if is_clean or is_of_measure else ", one per strength"
@@ -313,12 +312,12 @@ def _has_valid_columns(columns: Mapping[str, Column], value: Any, is_single: boo
     fields = {"": value} if "" in columns else value
     if not isinstance(fields, dict) or not columns.keys() <= fields.keys():
         return False
-    shapes, n_values = {}, set()
+    shapes, lengths = {}, set()
     for name, column in columns.items():
         field_value = fields[name]
         if not column.dimensions:
             numbers = field_value if isinstance(field_value, list) and not is_single else [field_value]
-            if not all(_is_number(column, value) for value in numbers):
+            if not all(_is_valid_number(column, number) for number in numbers):
                 return False
             continue
         array = make_array(field_value, missing_ok=not column.is_exact)
@@ -327,12 +326,12 @@ def _has_valid_columns(columns: Mapping[str, Column], value: Any, is_single: boo
         ):
             return False
         shapes[column.name] = array.shape if is_single else array.shape[1:]
-        n_values.add(1 if is_single else len(array) if array.ndim else 0)
+        lengths.add(1 if is_single else len(array) if array.ndim else 0)
     sizes = match_shapes(shapes)
-    return sizes is not None and 0 not in sizes.values() and len(n_values) <= 1
+    return sizes is not None and 0 not in sizes.values() and len(lengths) <= 1
 
 
-def _is_number(column: Column, value: Any) -> bool:
+def _is_valid_number(column: Column, value: Any) -> bool:
     # Comparisons with NaN are false. type() excludes bool, which is a subclass of int. None means a missing number.
     if value is None or type(value) not in (float, int):
         return value is None
@@ -353,11 +352,11 @@ def are_row_fractions(array: NDArray[Any]) -> bool:
     published helper script says which they contain.
     """
     sums = array.sum(axis=-1)
-    is_distribution = np.abs(sums - 1) <= array.shape[-1] * fraction_rounding(array)
+    is_distribution = np.abs(sums - 1) <= array.shape[-1] * max_rounding_error(array)
     return bool(are_fractions(array) and is_distribution.any() and (is_distribution | (sums == 0)).all())
 
 
-def fraction_rounding(fractions: NDArray[Any]) -> float:
+def max_rounding_error(fractions: NDArray[Any]) -> float:
     """Return the maximum error of rounded fractions: half a unit of the last decimal, plus the floating-point error."""
     if are_counts(fractions):  # integers are not rounded
         return _FLOAT32_ERROR

@@ -1,7 +1,7 @@
 """Check of weights: clean accuracies are compared with the accuracies recorded with the weights (docs/trust.md).
 
 The recorded accuracies are in the plan of a results folder, and in an export's ``recorded_accuracy.json``:
-``{dataset: {"n_test": images of the test split, "accuracy": {id: fraction}}}``. If architectures have several sets of
+``{dataset: {"n_test": size of the test split, "accuracy": {id: fraction}}}``. If architectures have several sets of
 weights, ``accuracy`` is ``{id: {name of the weights: fraction}}``. The file only exists if accuracies were recorded.
 """
 
@@ -44,8 +44,8 @@ def check_clean_accuracy(plan: "Plan", store: "ShardStore", inventory: "Inventor
     for unit, recorded_accuracy, n_test in plan.recorded_accuracies(clean_units):
         recorded_by_id[unit.id] = recorded_accuracy, n_test
         units_with_records.append(unit)
-    has_results = inventory.are_complete(units_with_records, CLEAN_STRENGTH, _MEASUREMENTS)
-    units_to_check = [unit for unit, is_complete in zip(units_with_records, has_results, strict=True) if is_complete]
+    are_complete = inventory.are_complete(units_with_records, CLEAN_STRENGTH, _MEASUREMENTS)
+    units_to_check = [unit for unit, is_complete in zip(units_with_records, are_complete, strict=True) if is_complete]
     rounding = ROUNDING[plan.config.precision]
     accuracies = []
     for unit, values in store.select(units_to_check, inventory, _MEASUREMENTS).iter_values():
