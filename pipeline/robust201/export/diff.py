@@ -255,7 +255,7 @@ def _compare(
 ) -> KeyComparison:
     architectures: list[Any] = sorted(numbers_first.keys() & numbers_second.keys())  # all indices or all text
     values_first, values_second = (
-        np.array([numbers[index] for index in architectures]) for numbers in (numbers_first, numbers_second)
+        np.array([numbers[architecture] for architecture in architectures]) for numbers in (numbers_first, numbers_second)
     )
     differences = values_second - values_first
     # Equal decimals can differ by floating-point errors of about 1e-17, which must not count as differences.
@@ -309,8 +309,8 @@ def read_result_set(folder: Path) -> ResultSet:
         ]
         examined_accuracies = [
             value
-            for accuracies_by_index in accuracies_by_evaluation
-            for value in islice(accuracies_by_index.values(), _N_EXAMINED_NETWORKS)
+            for accuracies_by_architecture in accuracies_by_evaluation
+            for value in islice(accuracies_by_architecture.values(), _N_EXAMINED_NETWORKS)
         ]
         decimals = count_decimals(examined_accuracies)
     else:

@@ -79,7 +79,7 @@ def estimate_accuracies(plan: Plan, store: ShardStore, inventory: Inventory, ima
     n_missing: Counter[tuple[str, str]] = Counter()
     samples = {} if plan.facts.samples is None else plan.facts.samples.key_samples
     for dataset in plan.datasets:
-        units_by_key = _sampled_units(plan, dataset)
+        units_by_key = _find_sampled_units(plan, dataset)
         if not units_by_key:
             continue
         outcome_reader = OutcomeReader(plan, store, inventory, dataset, images_of(plan, dataset).labels)
@@ -107,7 +107,7 @@ def estimate_accuracies(plan: Plan, store: ShardStore, inventory: Inventory, ima
     return SampledResults(networks, dict(n_missing), _describe_samples(plan))
 
 
-def _sampled_units(plan: Plan, dataset: str) -> dict[tuple[ArchitectureId, str], list[Unit]]:
+def _find_sampled_units(plan: Plan, dataset: str) -> dict[tuple[ArchitectureId, str], list[Unit]]:
     """Return the sampled units on a dataset by network and key, in the order of the sample's increments.
 
     Keys that are evaluated on all images are omitted.

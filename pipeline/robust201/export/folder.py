@@ -18,7 +18,7 @@ from robust201.export.listing import listing_text
 from robust201.export.side_files import WEIGHTS_FILE, WeightHashes
 from robust201.export.written_file import WrittenFile, open_hashed_file
 from robust201.reader.listings import CHECKSUM_FILE, read_checksums
-from robust201.reader.result_files import SWEEP_FILE, is_dataset
+from robust201.reader.result_files import RESULTS_FOLDER_FILE, SWEEP_FILE, is_dataset
 
 STAGING_FOLDER = ".export.tmp"
 """Name of the staging folder, which is inside the export's folder.
@@ -47,7 +47,7 @@ def open_folder(
         StorageError: another export is writing to the folder, or the folder is not writable.
     """
     candidates = (path, *path.resolve().parents)
-    results_folder = next((folder for folder in candidates if (folder / "format.json").exists()), None)
+    results_folder = next((folder for folder in candidates if (folder / RESULTS_FOLDER_FILE).exists()), None)
     if results_folder is not None:
         raise InputError(
             f"Exporting failed for {path}: the folder is, or lies inside, the results folder {results_folder}. "

@@ -111,11 +111,12 @@ class FileFormat:
     def spell_key(self, group: Group) -> str:
         return spell_key(group.task, self.key_style)
 
-    def file_name(self, group: Group, measurement: str) -> str:
-        if measurement == PARQUET_FOLDER:
+    def file_name(self, group: Group, content: str) -> str:
+        """Return the name of a result file, whose content is a measurement or `PARQUET_FOLDER`."""
+        if content == PARQUET_FOLDER:
             return parquet_name(group.dataset, self.spell_key(group))
         suffix = "" if self.compression is None else f".{self.compression}"
-        return f"{group.dataset}/{self.spell_key(group)}_{measurement}.json{suffix}"
+        return f"{group.dataset}/{self.spell_key(group)}_{content}.json{suffix}"
 
 
 @dataclass(frozen=True)

@@ -191,7 +191,7 @@ class KeyRows:
         """Number of decimals to which values were rounded, by measurement; None if they were not rounded."""
         if self.is_parquet:
             return {}
-        found_decimals = {
+        counted_decimals = {
             measurement: count_decimals(value for _, value in self._iter_source(measurement))
             for measurement in self.sources
             if not all(name in COLUMNS and COLUMNS[name].is_exact for name in fields_of(measurement).values())
@@ -199,10 +199,10 @@ class KeyRows:
         recorded_decimals = self.origin.decimals
         return {
             measurement: min(
-                (n_decimals for n_decimals in (n_found, recorded_decimals.get(measurement)) if n_decimals is not None),
+                (n_decimals for n_decimals in (n_counted, recorded_decimals.get(measurement)) if n_decimals is not None),
                 default=None,
             )
-            for measurement, n_found in found_decimals.items()
+            for measurement, n_counted in counted_decimals.items()
         }
 
     def _iter_source(self, measurement: str) -> Iterator[tuple[str, Any]]:

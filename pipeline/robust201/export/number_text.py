@@ -52,11 +52,10 @@ def array_text(values: NDArray[Any], round_to: int | None = None, empty: Empty =
         raise ValueError("expected finite numbers or NaN, got infinity")
     if round_to is not None:
         values = round_array(values, round_to)
-    if values.ndim == 0 or not _is_in_unsigned_range(values):
+    if values.ndim == 0 or not _are_nonnegative_below_ten(values):
         return _to_json(values)
     json_text = _to_orjson(values)
-    needs_exponent = values[(values < _MIN_WITHOUT_EXPONENT) & (values > 0)]
-    if needs_exponent.size:
+    if ((values < _MIN_WITHOUT_EXPONENT) & (values > 0)).any():
         json_text = _correct_exponents(json_text)
     return json_text.replace(b",", b", ")
 
@@ -78,7 +77,7 @@ def _to_orjson(values: NDArray[Any]) -> bytes:
     return orjson.dumps(np.ascontiguousarray(values), option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def _is_in_unsigned_range(values: NDArray[Any]) -> bool:
+def _are_nonnegative_below_ten(values: NDArray[Any]) -> bool:
     """Return whether every number is NaN or in [0, 10), as `_correct_exponents` requires."""
     finite_values = values[~np.isnan(values)]
     return values.size > 0 and not (finite_values.size and (finite_values.min() < 0 or finite_values.max() >= 10))
@@ -132,7 +131,7 @@ def _correct_exponents(text: bytes) -> bytes:
 
 def round_array(values: NDArray[np.float64], decimals: int) -> NDArray[np.float64]:
     """Round doubles like Python's `round`: by their exact binary values, with halves to even. NaN remains NaN."""
-    if decimals > MAX_EXACT_DECIMALS or not _is_in_unsigned_range(values):
+    if decimals > MAX_EXACT_DECIMALS or not _are_nonnegative_below_ten(values):
         return _round_each(values, decimals)
     scale = 10.0**decimals
     scaled = values * scale

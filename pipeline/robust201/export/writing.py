@@ -67,8 +67,8 @@ class ExportReport:
         removed: names of removed files of an earlier export.
         n_units: number of exported units (all evaluations of one network on one dataset under one key).
         n_evaluations: number of exported evaluations.
-        missing: number of the plan's evaluations that are not exported, by (dataset, key). A unit that lacks one
-            strength is not exported, so all its evaluations count as missing.
+        missing: number of the plan's evaluations and estimates that are not exported, by (dataset, key). A unit that
+            lacks one strength is not exported, so all its evaluations count as missing.
         n_bytes: total size of the files, in bytes.
     """
 
@@ -130,9 +130,9 @@ def export_dataset(
             table of the images; ``"classes"`` writes both outcomes and predicted classes; None writes no outcomes.
         images_of: function that loads the evaluated images of a dataset, given the plan and the dataset's name. Their
             labels are needed to compute outcomes.
-        estimates: whether to write the accuracies under keys that were evaluated on samples of the images also as JSON,
-            to a separate folder. These files contain exact accuracies for the pilot networks, which were evaluated on
-            all images, and estimates for all other networks.
+        estimates: whether to also write a separate folder of JSON files for the keys that were evaluated on samples of
+            the images. These files contain exact accuracies for the pilot networks, which were evaluated on all images,
+            and estimates for all other networks.
         processes: number of processes. If it is more than 1, a script that calls this function must guard its main
             part with ``if __name__ == "__main__"``.
         progress: called with the number of written rows and the number of all rows.
@@ -382,12 +382,12 @@ def list_files(
 
 def _count_numbers(file: tuple[Group, str]) -> int:
     """Return the approximate number of values in a file."""
-    group, measurement = file
+    group, content = file
     if group.is_measure:
         return group.n_evaluations
     dataset_spec = DATASETS.get(group.dataset)
     n_classes = 10 if dataset_spec is None else dataset_spec.n_classes
-    columns = COLUMNS if measurement == PARQUET_FOLDER else fields_of(measurement).values()
+    columns = COLUMNS if content == PARQUET_FOLDER else fields_of(content).values()
     return sum(numbers_of(columns, n_classes, group.units[0].n_images)) * group.n_evaluations
 
 
@@ -399,12 +399,12 @@ def make_files(
     store: ShardStore,
     inventory: Inventory,
 ) -> Iterator[JsonFile | ParquetFile]:
-    """Yield a `JsonFile` or `ParquetFile` for each entry of `list_files`."""
+    """Yield a `JsonFile` or `ParquetFile` for each pair that `list_files` returns."""
     selections: dict[tuple[str, str], RowSelection] = {}
     result_files = list(result_files)
     weights_of_files = weights_names(unit for group, _ in result_files for unit in group.units)
     weights = {name: plan.weights[name] for name in weights_of_files} if len(weights_of_files) > 1 else {}
-    for group, measurement in result_files:
+    for group, content in result_files:
         dataset_key = group.dataset, group.key
         if dataset_key not in selections:
             selections[dataset_key] = store.select(
@@ -412,13 +412,13 @@ def make_files(
             )
         common_fields: dict[str, Any] = {
             "folder": folder,
-            "name": file_format.file_name(group, measurement),
+            "name": file_format.file_name(group, content),
             "dataset": group.dataset,
             "key": file_format.spell_key(group),
             "units": group.complete_units,
             "rows": selections[dataset_key],
         }
-        if measurement == PARQUET_FOLDER:
+        if content == PARQUET_FOLDER:
             yield ParquetFile(
                 **common_fields,
                 measurements=tuple(
@@ -437,7 +437,7 @@ def make_files(
             yield JsonFile(
                 **common_fields,
                 compression=file_format.compression,
-                measurement=measurement,
+                measurement=content,
                 round_to=file_format.round_to,
                 empty=file_format.empty,
             )

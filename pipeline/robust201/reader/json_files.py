@@ -180,7 +180,8 @@ def _parse_value(file: Path, identifier: str, text: bytes, delimiter: bytes) -> 
         raise _malformed_error(file, f"an invalid value for {format_id(identifier)} ({error}): {excerpt!r}") from error
 
 
-def _malformed_error(path: Path, problem: str) -> ResultsError:
+def _malformed_error(path: Path, fault: str) -> ResultsError:
     return ResultsError(
-        f"Reading failed for {path}: expected {{dataset: {{key: {{measurement: {{id: value}}}}}}}}, got {problem}. {ADVICE}"
+        f"Reading failed for {path}: expected {{dataset: {{key: {{measurement: {{id: value}}}}}}}}, got {fault}. "
+        f"{ADVICE}"
     )
