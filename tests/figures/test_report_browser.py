@@ -450,7 +450,7 @@ def test_table_of_architectures_sorts_filters_and_downloads(dataset, page, tmp_p
         report("text", ["=1", "+a", "-a", "@a", "a;=1", "a-b", "-", "-0.5", -0.5, 3].map(withoutFormulas));
         $("filter-front").click();
         // Further rows are on the next page.
-        listing.rows = [...Array(120).keys()].map((position) => position % 12);
+        tableState.rows = [...Array(120).keys()].map((position) => position % 12);
         showTable();
         report("first page", [ids().length, $("page-previous").disabled, $("page-next").disabled]);
         $("page-next").click(); $("page-next").click();

@@ -75,13 +75,15 @@ def make_invalid(folder: Path, case: str) -> str:
 
 
 DEFAULT_CASES = (
-    *("an id out of range", "an id with a leading zero", "text", "NaN", "above 1"),
-    *(
-        "a ragged matrix",
-        "matrices of a single class",
-        "a confidence that lacks a field",
-        "a list per field, of a wrong shape",
-    ),
+    "an id out of range",
+    "an id with a leading zero",
+    "text",
+    "NaN",
+    "above 1",
+    "a ragged matrix",
+    "matrices of a single class",
+    "a confidence that lacks a field",
+    "a list per field, of a wrong shape",
 )
 """Cases that run by default: at least one for each kind of fault (id, type, range, shape, missing field)."""
 

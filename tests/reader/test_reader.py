@@ -300,7 +300,7 @@ def test_to_frame_without_clean_results_starts_at_first_epsilon(tmp_path):
     assert RobustnessDataset(tmp_path).to_frame()["strength"].tolist() == [0.5, 1.0, 8.0]
 
 
-def test_error_suggests_closest_cell_string(dataset):
+def test_errors_explain_invalid_cell_strings(dataset):
     spec = dataset.id_to_string(0)
     with pytest.raises(ArchitectureError, match=r"Did you mean|six edges in the form"):
         dataset.string_to_id(spec.replace("~0|+", "~0+", 1))
@@ -323,7 +323,7 @@ def test_error_names_architecture_that_was_not_evaluated(dataset):
         (("cifar10", "aa_square", "accuracy"), "not computed, or their file was not downloaded"),
     ],
 )
-def test_errors_suggest_closest_name(dataset, query_arguments, message):
+def test_errors_suggest_closest_name_or_explain_missing_results(dataset, query_arguments, message):
     for method in (dataset.query, dataset.to_frame):
         with pytest.raises(ResultsError, match=message):
             method(*query_arguments)

@@ -255,7 +255,8 @@ def _compare(
 ) -> KeyComparison:
     architectures: list[Any] = sorted(numbers_first.keys() & numbers_second.keys())  # all indices or all text
     values_first, values_second = (
-        np.array([numbers[architecture] for architecture in architectures]) for numbers in (numbers_first, numbers_second)
+        np.array([numbers[architecture] for architecture in architectures])
+        for numbers in (numbers_first, numbers_second)
     )
     differences = values_second - values_first
     # Equal decimals can differ by floating-point errors of about 1e-17, which must not count as differences.

@@ -199,7 +199,11 @@ class KeyRows:
         recorded_decimals = self.origin.decimals
         return {
             measurement: min(
-                (n_decimals for n_decimals in (n_counted, recorded_decimals.get(measurement)) if n_decimals is not None),
+                (
+                    n_decimals
+                    for n_decimals in (n_counted, recorded_decimals.get(measurement))
+                    if n_decimals is not None
+                ),
                 default=None,
             )
             for measurement, n_counted in counted_decimals.items()

@@ -205,7 +205,11 @@ def has_far_strength(strengths: Sequence[float]) -> bool:
 
 
 def bulk_range(values: ArrayLike, *, logarithmic: bool = False) -> tuple[float, float]:
-    """Return the axis limits of points: the range of all points, or the range without far points if these are few."""
+    """Return the axis limits of points: the range of all points, or of all near points.
+
+    Far points are left out if there are only a few and the axis becomes much shorter (see `FAR_POINT_FENCE`,
+    `MAX_FAR_FRACTION` and `MIN_SHORTENING`).
+    """
     points = np.asarray(values, np.float64)
     scaled = np.log(points) if logarithmic else points
     q1, _, q3 = quartiles(scaled)
@@ -294,7 +298,10 @@ def corruption_correlations(results: DatasetResults) -> pd.DataFrame:
     severities = sorted({strength for key in keys for strength in results.strengths(key)})
     clean: list[KeyStrength] = [(CLEAN, CLEAN_STRENGTH)] if results.keys("clean") else []
     groups = [
-        (strength_label(keys[0], severity), clean + [(k, severity) for k in keys if severity in results.strengths(k)])
+        (
+            strength_label(keys[0], severity),
+            clean + [(key, severity) for key in keys if severity in results.strengths(key)],
+        )
         for severity in severities
     ]
     return _correlate(results, groups)
@@ -628,7 +635,11 @@ def operation_names(space: CellSpace) -> list[str]:
 
 
 def base_cell(rows: pd.DataFrame, results: DatasetResults) -> tuple[int, list[int], int]:
-    """Return an architecture's id, the indices of its operations, and the number of equally accurate architectures."""
+    """Return the architecture whose edges are changed in `rows` of `neighbour_changes`.
+
+    Returns:
+        Its id, the indices of its operations, and the number of equally accurate architectures.
+    """
     index = int(rows["architecture"].iloc[0])
     operations = [
         results.cell_space.operations.index(operation) for operation in results.cell_space.parse(results.spec(index))

@@ -90,10 +90,10 @@ def _describe_breaking_evaluations(
     corruptions = results.keys("corruption")
     breaking_corruptions = sorted((weakest[key], key_label(key)) for key in corruptions if key in weakest)
     if breaking_corruptions:
-        severity, first_corruption = breaking_corruptions[0]
+        severity, weakest_corruption = breaking_corruptions[0]
         descriptions.append(
-            f"{len(breaking_corruptions)} of {len(corruptions)} corruptions, first {first_corruption} "
-            f"(severity {severity:g})"
+            f"{len(breaking_corruptions)} of {len(corruptions)} corruptions (the weakest: {weakest_corruption}, severity "
+            f"{severity:g})"
         )
     summary = html.escape("; ".join(descriptions) or "not broken by any evaluation")
     counts_by_key: dict[str, list[str]] = {}

@@ -63,7 +63,7 @@ def pack_results(results: DatasetResults) -> dict[str, Any]:
           its `label`.
         - `accuracies`: (K, N) uint16 in units of 1/`RESOLUTION`, or `MISSING`.
         - `scores`: for each score, its `name`, `label` and `values` (N) float32, NaN if missing.
-        - `front`: (N) uint8, 1 on the Pareto front of clean and mean adversarial accuracy; null if one is missing.
+        - `front`: (N) uint8, 1 on the Pareto front of clean and mean adversarial accuracy; null if either is missing.
         - `images`: number of images per accuracy, or null if unknown.
         - `fewCorrect`: intervals for 0, 1, … correct images, for all numbers that `accuracy_intervals` treats as few.
           The intervals for few wrong images are their mirror images.

@@ -62,6 +62,9 @@ def save_plots(
 ) -> list[Path]:
     """Save all figures for which there are enough results.
 
+    If the folder has several weights per architecture and none was selected, figures show all of them as separate
+    networks (see `RobustnessDataset.select`, which also selects networks and keys).
+
     Args:
         dataset: the results.
         out: folder for the files.
@@ -72,9 +75,6 @@ def save_plots(
         title: whether to draw a title above each figure.
         mean: weighting of keys and strengths in means, a key of `dataset_results.MEANS`.
         shown_class: number of the class that `one-class-confidence` shows.
-
-    If the folder has several weights per architecture and none was selected, figures show all of them as separate
-    networks (see `RobustnessDataset.select`, which also selects networks and keys).
 
     Returns:
         The paths ``<dataset>-<figure>.<format>``, and ``<figure>.<format>`` for figures across datasets.

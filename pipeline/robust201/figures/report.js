@@ -11,7 +11,8 @@ function unpack(text, ArrayType) {
   return new ArrayType(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer);
 }
 
-// If architectures are not cells, there is no explorer, and architectures have names instead of indices.
+// If architectures are not cells, there is no explorer, and architectures have names instead of indices. The code of a
+// cell is the number whose digits, in base `nOperations`, are the operations on its edges.
 const space = page.space;
 const nOperations = space ? space.operations.length : 0;
 const idByCode = space ? unpack(space.ids, Uint16Array) : [];
@@ -106,17 +107,18 @@ function prepareForPrint() {
 // ---- figures -------------------------------------------------------------------------------------------------------
 
 const PIXELS_PER_POINT = 1.6;
-const views = new Map();  // by chart element: the promise of its Vega view
+const views = new Map();  // by chart element: the promise of the result of vegaEmbed
 
-// Draw a specification, in which placeholders such as "@low" are first replaced with values.
-function draw(chart, spec, values = {}, datasets = {}) {
+// Draw a specification, in which placeholders such as "@low" are first replaced with `values`. `tables` are the rows of
+// the specification's named datasets.
+function draw(chart, spec, values = {}, tables = {}) {
   const placeholders = new Map(Object.entries(values).map(([name, value]) => [`@${name}`, value]));
   const filled = JSON.parse(JSON.stringify(spec), (_, value) => (placeholders.has(value) ? placeholders.get(value) : value));
   const actions = { export: true, source: false, compiled: false, editor: false };
   const previous = views.get(chart);
   const view = Promise.resolve(previous).then(async (drawn) => {
     drawn?.finalize();
-    const result = await vegaEmbed(chart, { ...filled, datasets }, { config: page.config, renderer: "svg", mode: "vega-lite", actions });
+    const result = await vegaEmbed(chart, { ...filled, datasets: tables }, { config: page.config, renderer: "svg", mode: "vega-lite", actions });
     const svg = chart.querySelector("svg.marks");
     svg.style.width = `${PIXELS_PER_POINT * svg.getAttribute("width")}px`;
     return result;
@@ -388,7 +390,7 @@ function showNeighbours() {
 // ---- table of architectures ----------------------------------------------------------------------------------------
 
 const ROWS_PER_PAGE = 50;
-const listing = { sortColumn: null, descending: true, page: 0, rows: [] };
+const tableState = { sortColumn: null, descending: true, page: 0, rows: [] };
 
 // Return the ranks of all rows by a score; they are computed once and then stored in the score.
 function allRanks(score) {
@@ -407,12 +409,12 @@ function allRanks(score) {
 // Return the columns of the table and of its CSV file. `value` returns the value of a row, or null if it is missing, and
 // `text` formats a value for the table.
 function tableColumns() {
-  const exact = (value) => (Number.isNaN(value) ? null : Number(value.toPrecision(7)));
+  const rounded = (value) => (Number.isNaN(value) ? null : Number(value.toPrecision(7)));
   const asText = (value) => String(value);
   return [
     { name: "architecture", value: (row) => dataset.ids[row], text: (id) => (space ? `#${id}` : id) },
     ...dataset.scores.flatMap((score) => [
-      { name: score.label, value: (row) => exact(score.values[row]), text: formatPercent },
+      { name: score.label, value: (row) => rounded(score.values[row]), text: formatPercent },
       { name: `rank by ${score.label}`, value: (row) => allRanks(score)[row], text: formatCount, ascendingFirst: true },
     ]),
     ...(space ? [{ name: "kernel parameters", value: (row) => dataset.kernelParameters[row], text: asText }] : []),
@@ -437,32 +439,32 @@ function listRows() {
     const id = String(dataset.ids[row]).toLowerCase();
     return id.includes(search) || (space && specOf(dataset.ids[row]).includes(search));
   });
-  const columns = tableColumns(), column = columns.find(({ name }) => name === listing.sortColumn);
+  const columns = tableColumns(), column = columns.find(({ name }) => name === tableState.sortColumn);
   if (column) {
     const values = new Map(rows.map((row) => [row, column.value(row)]));
-    const sign = listing.descending ? -1 : 1;
+    const sign = tableState.descending ? -1 : 1;
     rows.sort((a, b) => {
       const first = values.get(a), second = values.get(b);
       if (first === null || second === null) return (first === null) - (second === null) || a - b;
       return first === second ? a - b : sign * (first < second ? -1 : 1);
     });
   }
-  listing.rows = rows;
-  listing.page = 0;
+  tableState.rows = rows;
+  tableState.page = 0;
   showTable();
 }
 
 function showTable() {
-  const columns = tableColumns(), { rows } = listing, tableElement = $("architecture-table");
-  const nPages = Math.max(1, Math.ceil(rows.length / ROWS_PER_PAGE)), first = listing.page * ROWS_PER_PAGE;
+  const columns = tableColumns(), { rows } = tableState, tableElement = $("architecture-table");
+  const nPages = Math.max(1, Math.ceil(rows.length / ROWS_PER_PAGE)), first = tableState.page * ROWS_PER_PAGE;
   const head = element("tr");
   for (const column of columns) {
-    const isSorted = column.name === listing.sortColumn;
-    const headerCell = element("th", "", { scope: "col", "aria-sort": isSorted ? (listing.descending ? "descending" : "ascending") : "none" });
-    const button = element("button", `${column.name}${isSorted ? (listing.descending ? " ▼" : " ▲") : ""}`, { type: "button" });
+    const isSorted = column.name === tableState.sortColumn;
+    const headerCell = element("th", "", { scope: "col", "aria-sort": isSorted ? (tableState.descending ? "descending" : "ascending") : "none" });
+    const button = element("button", `${column.name}${isSorted ? (tableState.descending ? " ▼" : " ▲") : ""}`, { type: "button" });
     button.addEventListener("click", () => {
-      listing.descending = isSorted ? !listing.descending : !column.ascendingFirst && typeof column.value(0) === "number" && column.name !== "architecture";
-      listing.sortColumn = column.name;
+      tableState.descending = isSorted ? !tableState.descending : !column.ascendingFirst && typeof column.value(0) === "number" && column.name !== "architecture";
+      tableState.sortColumn = column.name;
       listRows();
       tableElement.querySelectorAll("thead button")[columns.indexOf(column)].focus();
     });
@@ -485,8 +487,8 @@ function showTable() {
   const last = Math.min(rows.length, first + ROWS_PER_PAGE);
   $("page-range").textContent = rows.length === 0 ? "No architecture matches." :
     `${formatCount(first + 1)} to ${formatCount(last)} of ${formatCount(rows.length)}${rows.length < dataset.ids.length ? `, selected from ${formatCount(dataset.ids.length)}` : ""}`;
-  $("page-previous").disabled = listing.page === 0;
-  $("page-next").disabled = listing.page + 1 >= nPages;
+  $("page-previous").disabled = tableState.page === 0;
+  $("page-next").disabled = tableState.page + 1 >= nPages;
 }
 
 // Put an apostrophe before text that a spreadsheet would evaluate as a formula, as core/csv_files.py does.
@@ -498,7 +500,7 @@ function csvText() {
   const columns = tableColumns();
   const quoted = (text) => (/[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
   const field = (value) => (value === null ? "" : quoted(withoutFormulas(value)));
-  const lines = listing.rows.map((row) => columns.map((column) => field(column.value(row))).join(","));
+  const lines = tableState.rows.map((row) => columns.map((column) => field(column.value(row))).join(","));
   return `${[columns.map((column) => field(column.name.replaceAll(" ", "_"))).join(","), ...lines].join("\n")}\n`;
 }
 
@@ -514,14 +516,15 @@ function startTable() {
   // The browser clears the fields only after the event.
   $("filters").addEventListener("reset", () => setTimeout(listRows));
   $("download").addEventListener("click", downloadTable);
-  $("page-previous").addEventListener("click", () => { listing.page -= 1; showTable(); });
-  $("page-next").addEventListener("click", () => { listing.page += 1; showTable(); });
+  $("page-previous").addEventListener("click", () => { tableState.page -= 1; showTable(); });
+  $("page-next").addEventListener("click", () => { tableState.page += 1; showTable(); });
 }
 
-function sortByBest() {
+// Keep the sort column if the dataset has it; otherwise sort by mean adversarial accuracy or, without it, by a score.
+function sortTable() {
   const names = dataset.scores.map((score) => score.name);
   const score = dataset.scores[Math.max(0, names.indexOf("adversarial"))];
-  if (!tableColumns().some(({ name }) => name === listing.sortColumn)) listing.sortColumn = score ? score.label : "architecture";
+  if (!tableColumns().some(({ name }) => name === tableState.sortColumn)) tableState.sortColumn = score ? score.label : "architecture";
   listRows();
 }
 
@@ -536,7 +539,7 @@ function chooseDataset(name) {
   // The observer does not report figures that were hidden and shown again within one frame.
   waitingFigures.clear();
   for (const block of nearWindow) if (block.dataset.drawn !== "true" && !block.closest("section").hidden) requestDrawing(block);
-  sortByBest();
+  sortTable();
   if (!space) return;
   const menu = $("neighbour-score"), previous = menu.value;
   menu.replaceChildren(...dataset.scores.map((score) => element("option", score.label)));
