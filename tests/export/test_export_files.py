@@ -84,14 +84,14 @@ def test_array_text_rejects_infinity():
         array_text(np.array([1.0, np.inf]))
 
 
-NEAR_HALVES = st.one_of(
+NUMBERS_TO_ROUND = st.one_of(
     st.floats(0, 1),
     st.integers(0, 10**6).map(lambda i: i / 1e6 + 0.0005),
     st.integers(0, 2**14).map(lambda i: i / 2**14),  # some of these are exact halves
 )
 
 
-@given(st.lists(NEAR_HALVES), st.integers(1, 17))
+@given(st.lists(NUMBERS_TO_ROUND), st.integers(1, 17))
 def test_round_array_equals_python_round(numbers, decimals):
     expected = [round(number, decimals) for number in numbers]
     assert round_array(np.array(numbers, dtype=np.float64), decimals).tolist() == expected

@@ -148,7 +148,7 @@ def test_failed_export_keeps_earlier_export(tmp_path):
 
 
 class KilledError(BaseException):
-    """Raised where a process is killed."""
+    """Raised by `_kill_at` to simulate the death of the process."""
 
 
 def _kill_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:

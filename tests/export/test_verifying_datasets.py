@@ -39,10 +39,10 @@ def make_consistent_values(unit, strength, _values):
     return make_values(full_unit, strength, 0, unit.n_images, measurements=ALL_MEASUREMENTS)
 
 
-def write_dataset(out: Path, plan=None, make_dataset_values=make_consistent_values, **options) -> Path:
+def write_dataset(out: Path, plan=None, change_values=make_consistent_values, **options) -> Path:
     plan = plan or make_plan(ARCHITECTURES, datasets=("cifar10", "cifar100"), severities=SEVERITIES)
-    (export_copy if make_dataset_values is make_consistent_values else export)(
-        out, plan, ChangedStore(change=make_dataset_values), **options
+    (export_copy if change_values is make_consistent_values else export)(
+        out, plan, ChangedStore(change=change_values), **options
     )
     return out
 
@@ -255,9 +255,9 @@ def test_verify_dataset_accepts_zero_for_empty_means(tmp_path, without_cm):
 def test_export_writes_requested_value_for_empty_means(tmp_path, empty, expected_text):
     write_dataset(tmp_path, make_plan(ARCHITECTURES), make_values_without_last_class, empty=empty)
     (confidences,) = json.loads((tmp_path / "cifar10/clean_confidence.json").read_text())["cifar10"]["clean"].values()
-    never_predicted = next(iter(confidences.values()))["argmax"][2]
+    means_of_unpredicted_class = next(iter(confidences.values()))["argmax"][2]
     assert (
-        repr(never_predicted).replace("None", "null").replace("nan", "NaN")
+        repr(means_of_unpredicted_class).replace("None", "null").replace("nan", "NaN")
         == f"[{expected_text}, {expected_text}, {expected_text}]"
     )
     assert verify_dataset(tmp_path).is_sound

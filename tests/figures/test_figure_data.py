@@ -55,8 +55,8 @@ def test_robustness_correlations_compare_clean_mean_and_r(tmp_path):
     tau = figure_data.correlation_view(correlations, "")
     assert list(tau) == ["Clean", "PGD, mean", "PGD, R"]
     assert tau.to_numpy().tolist() == [[1, 1, -1], [1, 1, -1], [-1, -1, 1]]
-    without_attack = results_of(write_results(tmp_path / "alone", {"clean": clean}))
-    assert FIGURES["rank-correlation-robustness"].compute(without_attack).empty
+    results_without_attack = results_of(write_results(tmp_path / "alone", {"clean": clean}))
+    assert FIGURES["rank-correlation-robustness"].compute(results_without_attack).empty
 
 
 @given(ARCHITECTURES)
@@ -275,10 +275,13 @@ def test_confidence_curves_are_quartiles_over_architectures(tmp_path):
 def make_class_confidences(label, argmax):
     """Return confidences for two classes whose matrices have these diagonals; None means that there is no image."""
 
-    def matrix(diagonal):
-        return [[None if x is None else (x, 1 - x)[row != c] for c in range(2)] for row, x in enumerate(diagonal)]
+    def make_matrix(diagonal):
+        return [
+            [None if value is None else value if row == column else 1 - value for column in range(2)]
+            for row, value in enumerate(diagonal)
+        ]
 
-    return {"label": matrix(label), "argmax": matrix(argmax), "prediction": [0.9, 0.5]}
+    return {"label": make_matrix(label), "argmax": make_matrix(argmax), "prediction": [0.9, 0.5]}
 
 
 def test_class_confidences_are_diagonals_at_the_reference_strength(tmp_path):
@@ -400,9 +403,9 @@ def test_rank_architectures_breaks_ties_by_other_scores_and_then_by_index(tmp_pa
         "fog": {"4": [0.3] * 5, "9": [0.3] * 5, "2": [0.9] * 5, "0": [0.1] * 5},
     }
     results = results_of(write_results(tmp_path, accuracies_by_key))
-    by_clean = results.rank_architectures(results.scores["clean"])
+    ranked_by_clean = results.rank_architectures(results.scores["clean"])
     # Cells 4 and 9 are equal by all scores, and 21 was not attacked.
-    assert [(row.architecture, row.rank, row.tied) for row in by_clean] == [
+    assert [(row.architecture, row.rank, row.tied) for row in ranked_by_clean] == [
         (4, 1, 4),
         (9, 1, 4),
         (2, 1, 4),
@@ -410,15 +413,15 @@ def test_rank_architectures_breaks_ties_by_other_scores_and_then_by_index(tmp_pa
         (41, 5, 1),
         (0, 6, 1),
     ]
-    by_attack = results.rank_architectures(results.scores["adversarial"])
-    assert [row.architecture for row in by_attack] == [0, 4, 9, 2, 41]
+    ranked_by_attack = results.rank_architectures(results.scores["adversarial"])
+    assert [row.architecture for row in ranked_by_attack] == [0, 4, 9, 2, 41]
     assert results.best_architecture == 0
     top = figure_data.top_cells(results)
     top_by_clean = top[(top["score"] == "clean") & (top["among"] == figure_data.ALL_CELLS)].drop_duplicates(
         "architecture"
     )
     assert top_by_clean[["architecture", "rank", "tied"]].to_numpy().tolist() == [
-        list(row[:1] + row[2:]) for row in by_clean
+        list(row[:1] + row[2:]) for row in ranked_by_clean
     ]
 
 

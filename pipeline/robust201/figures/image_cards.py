@@ -92,8 +92,8 @@ def _describe_breaking_evaluations(
     if breaking_corruptions:
         severity, weakest_corruption = breaking_corruptions[0]
         descriptions.append(
-            f"{len(breaking_corruptions)} of {len(corruptions)} corruptions (the weakest: {weakest_corruption}, severity "
-            f"{severity:g})"
+            f"{len(breaking_corruptions)} of {len(corruptions)} corruptions (the weakest: {weakest_corruption}, "
+            f"severity {severity:g})"
         )
     summary = html.escape("; ".join(descriptions) or "not broken by any evaluation")
     counts_by_key: dict[str, list[str]] = {}
