@@ -98,7 +98,7 @@ def test_export_does_not_overwrite_existing_files(robust201, finished, tmp_path,
     assert read_tree(tmp_path) == tree_before
 
 
-def test_report_requires_exported_dataset(robust201, finished, tmp_path):
+def test_report_and_plot_require_exported_dataset(robust201, finished, tmp_path):
     out = tmp_path / "out.svg"
     for command in (("report", finished), ("plot", "attacks", finished)):
         error_line = robust201(*command, "--out", out).error_line(2)

@@ -122,7 +122,7 @@ def test_reader_rejects_file_that_is_not_parquet(folder: Path, robust201: RunCom
     assert "part-0.parquet" in robust201("report", folder, "--out", folder / "page.html").error_line(2)
 
 
-def test_reader_reports_folder_of_empty_files(folder: Path, robust201: RunCommand) -> None:
+def test_report_rejects_folder_of_empty_files(folder: Path, robust201: RunCommand) -> None:
     for name in FILES.values():
         rewrite(folder / name, lambda table: table.slice(0, 0))
     assert "it has no accuracies" in robust201("report", folder / "parquet").error_line(2)

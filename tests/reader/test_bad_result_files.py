@@ -91,7 +91,7 @@ DEFAULT_CASES = (
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=() if case in DEFAULT_CASES else pytest.mark.slow) for case in INVALID_VALUES]
 )
-def test_all_readers_reject_invalid_ids_and_values(tmp_path, case, robust201: RunCommand):
+def test_commands_reject_invalid_ids_and_values(tmp_path, case, robust201: RunCommand):
     valid_folder, invalid_folder = write_valid_results(tmp_path / "valid"), write_valid_results(tmp_path / "bad")
     name_in_message = make_invalid(invalid_folder, case)
     measurement = INVALID_VALUES[case][0]
@@ -111,7 +111,7 @@ def test_all_readers_reject_invalid_ids_and_values(tmp_path, case, robust201: Ru
     assert "pgd" in result.err
 
 
-def test_all_readers_accept_valid_files(tmp_path, robust201: RunCommand):
+def test_commands_accept_valid_files(tmp_path, robust201: RunCommand):
     valid_folder = write_valid_results(tmp_path / "valid")
     assert robust201("report", valid_folder, "--out", tmp_path / "page.html").code == 0
     assert robust201("diff", valid_folder, valid_folder).code == 0

@@ -24,11 +24,11 @@ class JsonFile(ResultFile):
     round_to: int | None
     empty: Empty
 
-    def _write_content(self, stream: BinaryIO, on_rows: Callable[[int], None]) -> None:
+    def _write_content(self, stream: BinaryIO, on_units: Callable[[int], None]) -> None:
         for units, unit_texts in self.iter_texts():
             stream.writelines(unit_texts)
             if units:
-                on_rows(len(units))
+                on_units(len(units))
 
     def iter_texts(self) -> Iterator[tuple[Sequence[Unit], list[bytes]]]:
         """Yield the file's text in batches, as (units, one text per unit).

@@ -135,7 +135,8 @@ def export_dataset(
             and estimates for all other networks.
         processes: number of processes. If it is more than 1, a script that calls this function must guard its main
             part with ``if __name__ == "__main__"``.
-        progress: called with the number of written rows and the number of all rows.
+        progress: called with the number of written units and the number of all units; a unit counts once for each of
+            its files.
 
     Raises:
         IncompleteError: evaluations are missing, and `partial` is false. No file is written.
@@ -206,13 +207,13 @@ def export_dataset(
     }
     plan_description = plan.describe()
     with open_folder(out, planned_names, plan_description, hashes) as folder:
-        n_rows = sum(len(group.complete_units) for group, _ in result_files)
-        on_rows = (lambda done: progress(done, n_rows)) if progress is not None else (lambda _done: None)
+        n_file_units = sum(len(group.complete_units) for group, _ in result_files)
+        on_units = (lambda done: progress(done, n_file_units)) if progress is not None else (lambda _done: None)
         measure_columns: dict[str, dict[str, ParquetColumn]] = {}
         files = _record_measure_columns(
             make_files(result_files, file_format, folder.staging, plan, store, inventory), measure_columns
         )
-        for file in write_files(files, processes, on_rows):
+        for file in write_files(files, processes, on_units):
             folder.record(file)
         for dataset, image_set in images.items():
             folder.write(images_name(dataset), image_table_bytes(image_set))

@@ -116,20 +116,20 @@ class ResultFile(ABC):
     compression: Compression | None = None
 
     @abstractmethod
-    def _write_content(self, stream: BinaryIO, on_rows: Callable[[int], None]) -> None:
-        """Write the content, and call `on_rows` after each batch with the batch's number of units."""
+    def _write_content(self, stream: BinaryIO, on_units: Callable[[int], None]) -> None:
+        """Write the content, and call `on_units` after each batch with the batch's number of units."""
 
-    def write(self, on_rows: Callable[[int], None] = lambda _n_units: None) -> WrittenFile:
+    def write(self, on_units: Callable[[int], None] = lambda _n_units: None) -> WrittenFile:
         """Write the file.
 
-        `on_rows` is called after each batch with the batch's number of units. If it raises an exception, no file is
+        `on_units` is called after each batch with the batch's number of units. If it raises an exception, no file is
         written.
 
         Raises:
             StorageError: the rows do not belong to the units, or contain a number that the format cannot represent.
         """
         with open_hashed_file(self.folder / self.name, self.compression) as (stream, hashing_stream):
-            self._write_content(stream, on_rows)
+            self._write_content(stream, on_units)
         return WrittenFile(self.name, hashing_stream.digest.hexdigest(), hashing_stream.n_bytes)
 
     def read_batches(self, measurement: str | None) -> Iterator[RowBatch]:

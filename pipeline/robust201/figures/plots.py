@@ -180,6 +180,10 @@ def _suggest_remedy(figure: FigureDefinition, results: DatasetResults) -> str:
 def _list_drawings(
     selected_results: Sequence[DatasetResults], definitions: Sequence[FigureDefinition], all_datasets: bool
 ) -> Iterator[tuple[DatasetResults, FigureDefinition, str]]:
+    """Yield the results, the figure and the file name (without its suffix) of each drawing.
+
+    Figures across datasets are only drawn if `all_datasets` is true.
+    """
     for results in selected_results:
         for figure in definitions:
             if not figure.is_across_datasets:

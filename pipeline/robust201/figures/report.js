@@ -194,6 +194,7 @@ const observer = new IntersectionObserver((entries) => {
 
 // ---- cells ---------------------------------------------------------------------------------------------------------
 
+// Return the index of the operation on each edge of a cell.
 function operationsOf(id) {
   let code = codeById[id];
   const operations = [];
@@ -425,16 +426,16 @@ function tableColumns() {
 
 function listRows() {
   const search = $("filter-text").value.trim().toLowerCase().replace(/^#/, "");
-  const bounds = [...document.querySelectorAll("#filters [data-score]")].filter((input) => input.value !== "")
+  const scoreMinima = [...document.querySelectorAll("#filters [data-score]")].filter((input) => input.value !== "")
     .map((input) => [dataset.scores.find((score) => score.name === input.dataset.score), Number(input.value) / 100]);
-  const bound = (id) => (space && $(id).value !== "" ? Number($(id).value) : null);
-  const min = bound("filter-min"), max = bound("filter-max"), showsFrontOnly = $("filter-front").checked;
+  const readNumber = (id) => (space && $(id).value !== "" ? Number($(id).value) : null);
+  const min = readNumber("filter-min"), max = readNumber("filter-max"), showsFrontOnly = $("filter-front").checked;
   const rows = Array.from(dataset.ids.keys()).filter((row) => {
     if (showsFrontOnly && !(dataset.front && dataset.front[row])) return false;
     if (min !== null && dataset.kernelParameters[row] < min) return false;
     if (max !== null && dataset.kernelParameters[row] > max) return false;
-    // The tolerance accepts an accuracy that equals the bound before rounding to 32 bits.
-    if (!bounds.every(([score, low]) => score && score.values[row] >= low - 1e-6)) return false;
+    // The tolerance accepts an accuracy that equals the minimum before rounding to 32 bits.
+    if (!scoreMinima.every(([score, low]) => score && score.values[row] >= low - 1e-6)) return false;
     if (search === "") return true;
     const id = String(dataset.ids[row]).toLowerCase();
     return id.includes(search) || (space && specOf(dataset.ids[row]).includes(search));

@@ -422,10 +422,12 @@ class ResultFiles:
     def _stored_measurements(self, dataset: str, key: str) -> list[str]:
         names: dict[str, None] = {}
         folder = self.path / dataset
-        longer_prefixes = [f"{other_key}_" for other_key in self.keys if other_key != key and other_key.startswith(key)]
+        prefixes_of_longer_keys = [
+            f"{other_key}_" for other_key in self.keys if other_key != key and other_key.startswith(key)
+        ]
         for file in sorted(folder.glob("*.json*")) if folder.is_dir() else ():
             name = file.name.partition(".json")[0]
-            if name.startswith(f"{key}_") and not name.startswith(tuple(longer_prefixes)):
+            if name.startswith(f"{key}_") and not name.startswith(tuple(prefixes_of_longer_keys)):
                 names[name.removeprefix(f"{key}_")] = None
         if _is_file(parquet := self._parquet_path(dataset, key)):
             from robust201.reader.parquet_results import measurements_in
