@@ -252,7 +252,7 @@ def specify_rank_correlation(frame: pd.DataFrame, results: DatasetResults) -> Fi
             chart = heat_map(tau, texts, layout, colour=_tau_colours(), titles=_TAU_TITLES, field_width=field_width)
             return label_outer_axes(chart, layout) if have_same_labels else chart
 
-        is_initial = view == strength_label("fog", REFERENCE_SEVERITY)
+        is_initial = view == strength_label("fog", REFERENCE_SEVERITY)  # the label is the same for all corruptions
         panels.append(Panel(str(view), draw, is_initial=is_initial))
     return Figure(panels, 216, has_menu=True, page_width=PAGE_MAP_WIDTH)
 

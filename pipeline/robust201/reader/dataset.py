@@ -728,8 +728,8 @@ class RobustnessDataset:
     def _is_intentionally_absent(self, dataset: str, key: str, measurements: Sequence[str], *, explicit: bool) -> bool:
         """Return whether a key has no files because it is not in the sweep, or because it was never published.
 
-        `explicit` is true if the caller named the key. A named key that is not in the sweep counts as missing, unless it
-        was never published.
+        `explicit` is true if the caller named the key. A named key that is not in the sweep counts as missing, unless
+        it was never published.
         """
         if any(self.files.find(dataset, key, measurement) is not None for measurement in measurements):
             return False
